@@ -7,14 +7,16 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Call accepts an argument of each type. The result of each call must show that the operator has
 // received the argument's value.
 func TestCall_Arguments(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a, b := FromSlice(x, []float32{1, 2, 3, 4}, 2, 2), FromSlice(x, []float32{10, 20, 30, 40}, 2, 2)
 			index := FromSlice(x, []int64{1, 0})
 			for _, c := range []struct {
@@ -55,27 +57,27 @@ func TestCall_Arguments(t *testing.T) {
 				if result.Device() != d {
 					t.Errorf("%s: the result lies on %v", c.op, result.Device())
 				}
-				equal(t, x, result, c.want, result.Shape()...)
+				torchtest.Equal(t, x, result, c.want, result.Shape()...)
 			}
 			list := x.Call("aten::_foreach_add.ScalarList", []*Tensor{a, b}, []Scalar{1, 0.5})[0].([]*Tensor)
-			equal(t, x, list[0], []float32{2, 3, 4, 5}, 2, 2)
-			equal(t, x, list[1], []float32{10.5, 20.5, 30.5, 40.5}, 2, 2)
+			torchtest.Equal(t, x, list[0], []float32{2, 3, 4, 5}, 2, 2)
+			torchtest.Equal(t, x, list[1], []float32{10.5, 20.5, 30.5, 40.5}, 2, 2)
 			weight, grad := x.Ones(Float32, 2, 2, 1, 1), x.Ones(Float32, 1, 2, 1, 1)
 			parts := x.Call("aten::convolution_backward", grad, FromSlice(x, []float32{3, 4}, 1, 2, 1, 1), weight, []int{2},
 				[]int{1, 1}, []int{0, 0}, []int{1, 1}, false, []int{0, 0}, 1, []bool{true, false, true})
-			equal(t, x, parts[0].(*Tensor), []float32{2, 2}, 1, 2, 1, 1)
+			torchtest.Equal(t, x, parts[0].(*Tensor), []float32{2, 2}, 1, 2, 1, 1)
 			if parts[1].(*Tensor) != nil {
 				t.Error("what LibTorch leaves undefined is not nil")
 			}
-			equal(t, x, parts[2].(*Tensor), []float32{1, 1})
+			torchtest.Equal(t, x, parts[2].(*Tensor), []float32{1, 1})
 		})
 	})
 }
 
 func TestCall_Results(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
 			for _, c := range []struct {
 				op   string
@@ -95,10 +97,10 @@ func TestCall_Results(t *testing.T) {
 				}
 			}
 			pair := x.Call("aten::max.dim", a, 1)
-			equal(t, x, pair[0].(*Tensor), []float32{2, 4})
-			equal(t, x, pair[1].(*Tensor), []int64{1, 1})
+			torchtest.Equal(t, x, pair[0].(*Tensor), []float32{2, 4})
+			torchtest.Equal(t, x, pair[1].(*Tensor), []int64{1, 1})
 			rows := x.Call("aten::unbind.int", a)[0].([]*Tensor)
-			equal(t, x, rows[1], []float32{3, 4})
+			torchtest.Equal(t, x, rows[1], []float32{3, 4})
 		})
 	})
 }
@@ -106,9 +108,9 @@ func TestCall_Results(t *testing.T) {
 // Some operators return more results than a call has room for. The next calls return fewer
 // results. All results must be right.
 func TestCall_ManyResults(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			for _, n := range []int64{1000, 3, 17, 16, 1, 5000, 2} {
 				rows := x.Unbind(x.Arange(Float32, 0, n, 1), 0)
 				if len(rows) != int(n) {
@@ -118,8 +120,8 @@ func TestCall_ManyResults(t *testing.T) {
 					t.Errorf("the last of %d is %v", n, got)
 				}
 				values, indices := x.MaxDim(x.Ones(Float32, 2, 2), 0, ReduceOptions{})
-				equal(t, x, values, []float32{1, 1})
-				equal(t, x, indices, []int64{0, 0})
+				torchtest.Equal(t, x, values, []float32{1, 1})
+				torchtest.Equal(t, x, indices, []int64{0, 0})
 				list := make([]*Tensor, n)
 				for i := range list {
 					list[i] = rows[0]
@@ -133,8 +135,8 @@ func TestCall_ManyResults(t *testing.T) {
 }
 
 func TestCall_Refused(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, c := range []struct {
 			sentinel error
 			op       string
@@ -164,7 +166,7 @@ func TestCall_Refused(t *testing.T) {
 			{ErrUnsupported, "aten::_nested_tensor_from_tensor_list", "a nested tensor", func(x *Exec, a *Tensor) []any { return []any{[]*Tensor{a}} }},
 		} {
 			t.Run(fmt.Sprint(c.op, " ", c.text), func(t *testing.T) {
-				err := tryDo(t, d, func(x *Exec) {
+				err := torchtest.TryDo(t, d, func(x *Exec) {
 					got := x.Call(c.op, c.args(x, x.Ones(Float32, 2))...)
 					t.Errorf("returned %v", got)
 				})
@@ -175,8 +177,8 @@ func TestCall_Refused(t *testing.T) {
 }
 
 func TestCall_ShapesOfALongList(t *testing.T) {
-	checkLeaks(t)
-	err := tryDo(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	err := torchtest.TryDo(t, CPU, func(x *Exec) {
 		list := make([]*Tensor, 100)
 		for i := range list {
 			list[i] = x.Ones(Float32, int64(i+1), 2)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // newCaptured returns a Captured that writes to the test's log. It is closed when the test ends.
@@ -38,10 +40,10 @@ func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 
 // Each Run has the same effect as a call of the function, for inputs of several shapes.
 func TestCaptured_Run(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, inPlace := range []bool{false, true} {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			sum := kept(t, s, 1, scalar)[0]
 			c := newCaptured(t, CapturedOptions{WarmUp: 2, InPlace: inPlace}, func(x *Exec, in ...*Tensor) []*Tensor {
 				product := x.MatMul(in[0], in[1])
@@ -97,9 +99,9 @@ func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
 // The Do owns the results of a Run. With InPlace the graph owns the results, and Keep fails.
 // ReadAsync can read the results with InPlace.
 func TestCaptured_Results(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
 		lends := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return in })
 		for range 3 {
@@ -144,9 +146,9 @@ func TestCaptured_Results(t *testing.T) {
 
 // A function without inputs can be captured. Later Runs do not change copies of earlier results.
 func TestCaptured_NoInputs(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
 		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 			return []*Tensor{x.AddScalarInPlace(n, 1)}
@@ -169,10 +171,10 @@ func TestCaptured_NoInputs(t *testing.T) {
 
 // A captured function can accumulate gradients over several parts of a batch.
 func TestCaptured_Accumulates(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		train := func(o CapturedOptions) (losses []float64) {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			var weights *Tensor
 			if err := s.Do(func(x *Exec) error {
 				weights = x.Keep(x.Ones(Float32, 4, 2))
@@ -213,9 +215,9 @@ func TestCaptured_Accumulates(t *testing.T) {
 // A function that cannot be captured runs eagerly, and Stats says why. If the function fails, Run
 // fails with the function's error.
 func TestCaptured_FallsBack(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })
 		run := func(c *Captured, in *Tensor) error {
 			return s.Do(func(x *Exec) error { c.Run(x, in); return nil })
@@ -281,9 +283,9 @@ func TestCaptured_FallsBack(t *testing.T) {
 
 // If a value named by DependsOn changes, the graph is captured once more.
 func TestCaptured_CapturesAgain(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, scalar)[0]
 		factor := 2.0
 		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
@@ -318,12 +320,12 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 // This is also so if Recompute computes activations and their random numbers again.
 func TestCaptured_Training(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		train := func(o CapturedOptions, again bool) (losses []float64) {
 			if err := Seed(3); err != nil {
 				t.Fatal(err)
 			}
-			streams := []*Stream{newStream(t, d), newStream(t, d), DefaultStream(d)}
+			streams := []*Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d), DefaultStream(d)}
 			var weights, images *Tensor
 			if err := streams[0].Do(func(x *Exec) error {
 				weights, images = x.Keep(x.Randn(Float32, 16, 4)), x.Keep(x.Randn(Float32, 8, 16))
@@ -375,8 +377,8 @@ func TestCaptured_Training(t *testing.T) {
 // Several goroutines run captured functions with dropout, each goroutine on its own stream. Each
 // goroutine gets right results from its own Captured and from a Captured that all goroutines use.
 func TestCaptured_Goroutines(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 500
 		if testing.Short() {
 			rounds = 50
@@ -410,9 +412,9 @@ func TestCaptured_Goroutines(t *testing.T) {
 
 // A Run of a captured function returns while the device is busy.
 func TestCaptured_Run_DoesNotWait(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 1000) })[0]
 	c := newCaptured(t, CapturedOptions{}, func(x *Exec, in ...*Tensor) []*Tensor {
 		return []*Tensor{x.Mean(x.Dropout(in[0], 0.5, true))}
@@ -427,7 +429,7 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 	var busy *Event
 	if err := s.Do(func(x *Exec) error {
 		y := x.NoWaits() // called before sleep, because it opens CUPTI, which takes a while
-		sleep(x, 500*time.Millisecond)
+		torchtest.Sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			run(y)
@@ -445,9 +447,9 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 
 // If memory is short in the capture, the function runs eagerly and gives right results.
 func TestCaptured_OutOfMemory(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	in := kept(t, s, 1, scalar)[0]
 	c := newCaptured(t, CapturedOptions{WarmUp: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
 		if x.Capturing() {
@@ -470,9 +472,9 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 
 // The function and Log may call Stats. In the function, a call that would wait for the Run fails.
 func TestCaptured_Inside(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var c *Captured
 		var errs []error
 		c = NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
@@ -497,8 +499,8 @@ func TestCaptured_Inside(t *testing.T) {
 // Capture fails. In the first call the Captured captures as usual.
 func TestCaptured_InRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		w := kept(t, s, 1, func(x *Exec) *Tensor { return x.Full(Float32, 3, 4) })[0]
 		if err := w.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
@@ -527,9 +529,9 @@ func TestCaptured_InRecompute(t *testing.T) {
 // If a value named by DependsOn changes at each Run, a few captures are tried and then no more.
 // If a capture fails because of an error of the function, a later Run captures again.
 func TestCaptured_TriesAgain(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	run := func(c *Captured, times int) {
 		t.Helper()
 		for range times {
@@ -569,9 +571,9 @@ func TestCaptured_TriesAgain(t *testing.T) {
 
 // If an input lies on another device than the graph would, the function runs eagerly.
 func TestCaptured_InputOnTheCPU(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s, host := newStream(t, d), newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s, host := torchtest.NewStream(t, d), torchtest.NewStream(t, CPU)
 	in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })[0]
 	factor := kept(t, host, 1, scalar)[0]
 	c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
@@ -591,7 +593,7 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 // random numbers.
 func TestCaptured_BesideRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 30
 		if testing.Short() {
 			rounds = 5

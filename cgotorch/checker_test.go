@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // twoStreams returns two streams that are closed when the test ends.
@@ -41,8 +43,8 @@ func race(t *testing.T, a, b *Stream) error {
 }
 
 func TestCheckStreams_Report(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		var found []*StreamRace
 		stop, err := CheckStreams(func(r *StreamRace) { found = append(found, r) })
 		if err != nil {
@@ -84,8 +86,8 @@ func TestCheckStreams_Report(t *testing.T) {
 
 // If report is nil, the Do that finds a race returns the race. No other Do returns this race.
 func TestCheckStreams_Do_Fails(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		stop, err := CheckStreams(nil)
 		if err != nil {
 			t.Fatal(err)

@@ -5,13 +5,15 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A call is the last use of its arguments, and only a cleanup of the garbage collector frees the
 // arguments. The arguments must live until the core has read them.
 func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
-	checkLeaks(t)
-	stream := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	stream := torchtest.NewStream(t, CPU)
 	before := liveTensors()
 	var kept []*Tensor
 	err := stream.Do(func(x *Exec) error {

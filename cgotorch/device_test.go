@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestParseDevice(t *testing.T) {
@@ -38,8 +40,8 @@ func TestDevice(t *testing.T) {
 }
 
 func TestDevice_CheckAndSynchronize(t *testing.T) {
-	checkLeaks(t)
-	for _, d := range devices(t) {
+	torchtest.CheckLeaks(t)
+	for _, d := range torchtest.Devices() {
 		if err := d.Check(); err != nil {
 			t.Error(err)
 		}
@@ -54,8 +56,8 @@ func TestDevice_CheckAndSynchronize(t *testing.T) {
 }
 
 func TestDevice_Memory(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		const mebibyte = 1 << 20
 		read := func() Memory {
 			t.Helper()
@@ -65,7 +67,7 @@ func TestDevice_Memory(t *testing.T) {
 			}
 			return m
 		}
-		do(t, d, func(x *Exec) {
+		torchtest.Do(t, d, func(x *Exec) {
 			if err := d.ResetPeakMemory(); err != nil {
 				t.Error(err)
 			}
@@ -98,16 +100,16 @@ func TestDevice_Memory(t *testing.T) {
 // A tensor of more bytes than a process can address fails with ErrOutOfMemory on every machine.
 // The device can be used afterwards.
 func TestDevice_OutOfMemory(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		for range 3 {
 			err := s.Do(func(x *Exec) error { x.Empty(Uint8, 1<<48); return nil })
 			wantError(t, err, ErrOutOfMemory, "aten::empty", "device_test.go")
 			if errors.Is(err, ErrDeviceLost) {
 				t.Error("the device counts as lost")
 			}
-			if err := s.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
+			if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
 				t.Errorf("the device is of no use after it: %v", err)
 			}
 		}
@@ -117,9 +119,9 @@ func TestDevice_OutOfMemory(t *testing.T) {
 // A Do takes memory piece by piece until an allocation fails. The Do frees all of this memory
 // when it ends.
 func TestDevice_OutOfMemoryByPieces(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	err := s.Do(func(x *Exec) error {
 		for range 1 << 16 {
 			x.Empty(Uint8, 1<<30)
@@ -127,7 +129,10 @@ func TestDevice_OutOfMemoryByPieces(t *testing.T) {
 		return errors.New("there is no end to it")
 	})
 	wantError(t, err, ErrOutOfMemory, "aten::empty")
-	if err := s.Do(func(x *Exec) error { equal(t, x, x.Sum(x.Ones(Float32, 1<<28)), []float32{1 << 28}); return nil }); err != nil {
+	if err := s.Do(func(x *Exec) error {
+		torchtest.Equal(t, x, x.Sum(x.Ones(Float32, 1<<28)), []float32{1 << 28})
+		return nil
+	}); err != nil {
 		t.Errorf("the memory did not come back: %v", err)
 	}
 	if err := d.ReleaseCachedMemory(); err != nil {
@@ -138,7 +143,7 @@ func TestDevice_OutOfMemoryByPieces(t *testing.T) {
 // A lost device cannot be used again in the same process. So this test loses the device in a
 // process of its own.
 func TestDevice_Lost(t *testing.T) {
-	d := cuda(t)
+	d := torchtest.CUDA(t)
 	const inside = "CGOTORCH_TEST_LOSE_DEVICE"
 	if os.Getenv(inside) != "" {
 		loseDevice(t, d)
@@ -156,8 +161,8 @@ func TestDevice_Lost(t *testing.T) {
 }
 
 func loseDevice(t *testing.T, d Device) {
-	checkLeaks(t)
-	s, idle := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	s, idle := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	slab, err := NewHostSlab(1 << 20)
 	if err != nil {
 		t.Fatal(err)
@@ -213,10 +218,10 @@ func loseDevice(t *testing.T, d Device) {
 	}
 
 	// Work on the CPU still succeeds, so that a program can save its state.
-	do(t, CPU, func(x *Exec) {
+	torchtest.Do(t, CPU, func(x *Exec) {
 		a := leaf(t, x, 1, 2)
 		x.Backward(x.Sum(x.Mul(a, a)))
-		equal(t, x, a.Grad(), []float32{2, 4})
+		torchtest.Equal(t, x, a.Grad(), []float32{2, 4})
 	})
 	if got := weights.Shape(); len(got) != 2 || weights.String() != "float32[4 4]@cuda:0" {
 		t.Errorf("the shape of a lost tensor is %v", got)

@@ -2,7 +2,8 @@
 //
 // Work is enqueued only by a call that names its stream. Such a call takes an [Exec] or a
 // [Stream], is a method of Stream, or is a method of an object that was given its stream when it
-// was made. These calls return at once. The few calls that wait for the device say so in their doc comments.
+// was made. These calls return at once. The few calls that wait for the device say so in their
+// doc comments.
 //
 // Objects with streams of their own are an [Inference], a Prefetcher of package prefetcher, and a
 // Cache of package prefetcher/weights. Objects that are made from a Cache use the Cache's stream.

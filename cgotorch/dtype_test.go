@@ -3,6 +3,8 @@ package cgotorch_test
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestDType(t *testing.T) {
@@ -36,13 +38,13 @@ func TestDType(t *testing.T) {
 // A dtype may have no name in this package. Operators still accept and return tensors of this
 // dtype, and these tensors can be printed.
 func TestDType_WithoutAName(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		const complexHalf DType = 8
 		got := x.To(x.Ones(Complex64, 2), complexHalf)
 		if got.String() != "dtype(8)[2]" {
 			t.Errorf("got %v", got)
 		}
-		equal(t, x, x.To(got, Complex64), []complex64{1, 1})
+		torchtest.Equal(t, x, x.To(got, Complex64), []complex64{1, 1})
 	})
 }

@@ -88,7 +88,7 @@ func (e *Error) Unwrap() []error {
 // kindOf returns the kind that err wraps, or nil.
 func kindOf(err error) error {
 	var e *Error
-	if errors.As(err, &e) && e.Kind != nil {
+	if errors.As(err, &e) && e != nil && e.Kind != nil {
 		return e.Kind
 	}
 	for _, kind := range []error{

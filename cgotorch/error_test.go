@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestError_Text(t *testing.T) {
@@ -48,7 +50,7 @@ func TestError_Kinds(t *testing.T) {
 
 // Caller in an error is the line of the program, whichever function of this library has failed.
 func TestError_Caller(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	var where string
 	for name, fail := range map[string]func(x *Exec){
 		"generated": func(x *Exec) { where = here(0); x.MM(nil, nil) },
@@ -60,7 +62,7 @@ func TestError_Caller(t *testing.T) {
 		"recursive": func(x *Exec) { deep(100, func() { where = here(0); x.MM(nil, nil) }) },
 	} {
 		var e *Error
-		if err := tryDo(t, CPU, fail); !errors.As(err, &e) || e.Caller != where {
+		if err := torchtest.TryDo(t, CPU, fail); !errors.As(err, &e) || e.Caller != where {
 			t.Errorf("%s: the caller of %v is not %s", name, err, where)
 		}
 	}
@@ -79,7 +81,7 @@ func deep(n int, fn func()) {
 }
 
 func TestError_OfNilTensors(t *testing.T) {
-	checkLeaks(t)
-	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Add(x.Ones(Float32, 2), nil) }), ErrInvalidArgument,
+	torchtest.CheckLeaks(t)
+	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { x.Add(x.Ones(Float32, 2), nil) }), ErrInvalidArgument,
 		"aten::add.Tensor(float32[2], nil)", "argument 2 (Tensor other) cannot be None", "error_test.go")
 }

@@ -5,12 +5,14 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestEvent(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		start := recordTiming(t, s)
 		s.Do(func(x *Exec) error { x.Ones(Float32, 1000); return nil })
 		end := recordTiming(t, s)
@@ -36,11 +38,11 @@ func TestEvent(t *testing.T) {
 }
 
 func TestEvent_OfAnExec(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		other := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		other := torchtest.NewStream(t, d)
 		var outlives *Event
-		do(t, d, func(x *Exec) {
+		torchtest.Do(t, d, func(x *Exec) {
 			start := x.RecordTiming()
 			y := x.On(other)
 			y.Wait(start)
@@ -62,8 +64,8 @@ func TestEvent_OfAnExec(t *testing.T) {
 }
 
 func TestEvent_AfterClose(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	e := recordTiming(t, s)
 	open := recordTiming(t, s)
 	defer open.Close()
@@ -81,14 +83,14 @@ func TestEvent_AfterClose(t *testing.T) {
 	wantError(t, err, ErrClosed, "Event.Elapsed")
 	wantError(t, s.Wait(e), ErrClosed, "Stream.Wait")
 	wantError(t, s.Wait(nil), ErrInvalidArgument, "Stream.Wait", "the event is nil")
-	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(e) }), ErrClosed, "Exec.Wait")
-	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(nil) }), ErrInvalidArgument, "Exec.Wait", "the event is nil")
+	wantError(t, torchtest.NewStream(t, CPU).Do(func(x *Exec) error { x.Wait(e); return nil }), ErrClosed, "Exec.Wait")
+	wantError(t, torchtest.NewStream(t, CPU).Do(func(x *Exec) error { x.Wait(nil); return nil }), ErrInvalidArgument, "Exec.Wait", "the event is nil")
 }
 
 // Close does not free a handle while another call uses the handle.
 func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	e := record(t, s)
 	events := LiveHandles()["event"]
 	end, err := UnderCall(e)
@@ -109,9 +111,9 @@ func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 }
 
 func TestEvent_FromManyGoroutines(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		a, _ := s.RecordTiming()
 		b, _ := s.RecordTiming()
 		s.Synchronize()
@@ -134,9 +136,9 @@ func TestEvent_FromManyGoroutines(t *testing.T) {
 }
 
 func TestEvent_DroppedIsFreed(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	events := LiveHandles()["event"]
-	do(t, CPU, func(x *Exec) { x.Record() })
+	torchtest.Do(t, CPU, func(x *Exec) { x.Record() })
 	if !eventually(func() bool { runtime.GC(); return LiveHandles()["event"] == events }) {
 		t.Error("the event is left")
 	}
@@ -144,9 +146,9 @@ func TestEvent_DroppedIsFreed(t *testing.T) {
 
 // Query and Wait return at once even while another goroutine waits for the event.
 func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s, other := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	warm(t, s)
 	s.Do(func(x *Exec) error { busy(x); return nil })
 	e := record(t, s)
@@ -172,11 +174,11 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 // The channel of the first event must stay open until the work before the first recording is
 // done.
 func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s, idle := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s, idle := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	warm(t, s)
-	s.Do(func(x *Exec) error { sleep(x, 300*time.Millisecond); return nil })
+	s.Do(func(x *Exec) error { torchtest.Sleep(x, 300*time.Millisecond); return nil })
 	e := record(t, s)
 	watch := record(t, s)
 	defer watch.Close()
@@ -202,9 +204,9 @@ func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 // A CPU stream runs its work at once. So if a CPU stream waits for an event of a CUDA device, the
 // host waits.
 func TestStream_Wait_CPUForCUDA(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s, cpu := newStream(t, d), newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s, cpu := torchtest.NewStream(t, d), torchtest.NewStream(t, CPU)
 	slab := newSlab(t, 4)
 	if err := slab.Pin(); err != nil {
 		t.Fatal(err)
@@ -215,7 +217,7 @@ func TestStream_Wait_CPUForCUDA(t *testing.T) {
 		value := byte(3 + i)
 		var e *Event
 		err := s.Do(func(x *Exec) error {
-			sleep(x, length)
+			torchtest.Sleep(x, length)
 			CopyTo(x, x.Full(Uint8, int(value), 4), slab.Bytes())
 			e = x.Record()
 			return nil

@@ -91,8 +91,11 @@ func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
-	if !ok || e == nil {
+	switch {
+	case !ok:
 		e = &Error{Op: op, Kind: kindOf(err), Err: err}
+	case e == nil:
+		e = &Error{Op: op}
 	}
 	if e.Caller == "" {
 		e.Caller = caller()

@@ -4,12 +4,14 @@ import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestExec_NoGrad(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			p := x.Ones(Float32, 2)
 			if err := p.SetRequiresGrad(true); err != nil {
 				t.Error(err)
@@ -32,9 +34,9 @@ func TestExec_NoGrad(t *testing.T) {
 }
 
 func TestExec_Autocast(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Rand(Float32, 4, 4)
 			image, kernel := x.Rand(Float32, 1, 2, 5, 5), x.Rand(Float32, 3, 2, 3, 3)
 			for _, dtype := range []DType{BFloat16, Float16} {
@@ -69,9 +71,9 @@ func TestExec_Autocast(t *testing.T) {
 }
 
 func TestExec_Autocast_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for _, dtype := range []DType{Float32, Int64, Bool} {
-		err := tryDo(t, CPU, func(x *Exec) { x.Autocast(dtype) })
+		err := torchtest.TryDo(t, CPU, func(x *Exec) { x.Autocast(dtype) })
 		wantError(t, err, ErrInvalidArgument, "Exec.Autocast", "autocast to "+dtype.String()+": use bfloat16 or float16", "exec_test.go")
 	}
 }
@@ -79,31 +81,31 @@ func TestExec_Autocast_Refused(t *testing.T) {
 // Autocast must not keep the cast of a weight. If the weight changes between two operators, the
 // second operator must use the new value.
 func TestExec_Autocast_CachesNoWeight(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			w := x.Ones(Float32, 2, 2)
 			w.SetRequiresGrad(true)
 			y := x.Autocast(BFloat16)
-			equal(t, x, x.To(y.MM(w, w), Float32), []float32{2, 2, 2, 2}, 2, 2)
+			torchtest.Equal(t, x, x.To(y.MM(w, w), Float32), []float32{2, 2, 2, 2}, 2, 2)
 			x.NoGrad().FillInPlace(w, 3.0)
-			equal(t, x, x.To(y.MM(w, w), Float32), []float32{18, 18, 18, 18}, 2, 2)
+			torchtest.Equal(t, x, x.To(y.MM(w, w), Float32), []float32{18, 18, 18, 18}, 2, 2)
 		})
 	})
 }
 
 func TestExec_RefusesTensorsOfAnotherDevice(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	var kept *Tensor
 	if err := s.Do(func(x *Exec) error { kept = x.Keep(x.Ones(Float32, 2)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	defer kept.Close()
 	const text = "lies on cuda:0, where the exec is on cpu"
-	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Neg(kept) }), ErrInvalidArgument, "aten::neg", text)
-	wantError(t, tryDo(t, CPU, func(x *Exec) { ToSlice[float32](x, kept) }), ErrInvalidArgument, "ToSlice", text)
-	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Item(x.Sum(kept)) }), ErrInvalidArgument, text)
-	wantError(t, tryDo(t, CPU, func(x *Exec) { CopyFrom(x, kept, []float32{1, 2}) }), ErrInvalidArgument, "CopyFrom", text)
+	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { x.Neg(kept) }), ErrInvalidArgument, "aten::neg", text)
+	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { ToSlice[float32](x, kept) }), ErrInvalidArgument, "ToSlice", text)
+	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { x.Item(x.Sum(kept)) }), ErrInvalidArgument, text)
+	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { CopyFrom(x, kept, []float32{1, 2}) }), ErrInvalidArgument, "CopyFrom", text)
 }

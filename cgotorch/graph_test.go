@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // captured returns a graph of fn. The graph is closed when the test ends.
@@ -73,9 +75,9 @@ func itemOf(t testing.TB, s *Stream, of *Tensor) (v float64) {
 // A launch has the same effect as a call of the function, on any stream. On the CPU a launch
 // calls the function.
 func TestGraph_Launch(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
 		calls := 0
 		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
@@ -109,9 +111,9 @@ func TestGraph_Launch(t *testing.T) {
 }
 
 func TestGraph_WarmUp(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
 		g := captured(t, s, CaptureOptions{WarmUp: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
 		launch(t, g, s)
@@ -124,14 +126,14 @@ func TestGraph_WarmUp(t *testing.T) {
 // Two graphs of one pool use the same memory. They still give right results if the program
 // launches them on two streams without waits.
 func TestGraph_SharedPool(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		pool, err := NewPool(d)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer pool.Close("test")
-		streams := []*Stream{newStream(t, d), newStream(t, d)}
+		streams := []*Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d)}
 		sums := kept(t, streams[0], 2, scalar)
 		synchronize(t, streams[0])
 		const n = 1 << 20
@@ -186,9 +188,9 @@ func synchronize(t testing.TB, s *Stream) {
 // A captured function can use a second stream. The second stream waits for the first stream, and
 // at the end the first stream waits for the second stream.
 func TestGraph_ForkAndJoin(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s, side := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s, side := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		out := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Float32, 256, 256) })[0]
 		g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
 			a := x.Full(Float32, 0.5, 256, 256)
@@ -204,7 +206,7 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 			x.AddOut(b, c, out)
 		})
 		// Other work can run on the second stream. The graph does not use that stream.
-		if err := side.Do(func(x *Exec) error { sleep(x, time.Millisecond); return nil }); err != nil {
+		if err := side.Do(func(x *Exec) error { torchtest.Sleep(x, time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		launch(t, g, s)
@@ -222,9 +224,9 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 // A launch draws the same random numbers as a call of the function. This is also so if eager work
 // and another graph draw random numbers between the launches.
 func TestGraph_Random(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		outs := kept(t, s, 2, func(x *Exec) *Tensor { return x.Zeros(Float32, 1000) })
 		draw := func(i int) func(x *Exec) {
 			return func(x *Exec) {
@@ -269,9 +271,9 @@ func TestGraph_Random(t *testing.T) {
 // Each launch calls the function given to EachLaunch. A launch fails if a value named by
 // DependsOn has changed.
 func TestGraph_EachLaunch_DependsOn(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		ts := kept(t, s, 2, scalar)
 		rate, sum := ts[0], ts[1]
 		steps, momentum := 0, 0.5
@@ -313,9 +315,9 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 // A capture of work that cannot be captured fails with an error that names the operator. The
 // stream can still be used.
 func TestGraph_NotCapturable(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s, other := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	ts := kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })
 	outside := record(t, s)
 	defer outside.Close()
@@ -383,9 +385,9 @@ func mustNot(x *Exec, err error) {
 }
 
 func TestGraph_Close(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
 		g, err := s.Capture(func(x *Exec) error { x.AddScalarInPlace(n, 1); return nil }, CaptureOptions{})
 		if err != nil {
@@ -414,9 +416,9 @@ func TestGraph_Close(t *testing.T) {
 // Fills of every size and alignment are captured as kernels. These kernels write no memory
 // outside the fill.
 func TestGraph_Fills(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		whole := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Uint8, 70_000) })[0]
 		want := slices.Repeat([]uint8{1}, 70_000)
 		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
@@ -444,9 +446,9 @@ func TestGraph_Fills(t *testing.T) {
 
 // A tensor that the captured function keeps has the result of the last launch.
 func TestGraph_Keep(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	n := kept(t, s, 1, scalar)[0]
 	var double *Tensor
 	g := captured(t, s, CaptureOptions{}, func(x *Exec) {
@@ -464,9 +466,9 @@ func TestGraph_Keep(t *testing.T) {
 
 // A launch returns while the device is busy.
 func TestGraph_Launch_DoesNotWait(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	n := kept(t, s, 1, scalar)[0]
 	g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
 	launch(t, g, s)
@@ -474,7 +476,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	var busy *Event
 	err := s.Do(func(x *Exec) error {
 		y := x.NoWaits() // called before sleep, because it opens CUPTI, which takes a while
-		sleep(x, 500*time.Millisecond)
+		torchtest.Sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			y.Launch(g)
@@ -494,8 +496,8 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 // Captures and launches in several goroutines give right results while all goroutines draw random
 // numbers.
 func TestGraph_Goroutines(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 20
 		if testing.Short() {
 			rounds = 4
@@ -564,9 +566,9 @@ func captureOnce(s *Stream, inGraph bool) error {
 // would wait for the launch. A launch in a function given to EachLaunch fails too. A captured
 // function has the modes and lent tensors of the Exec that captures it.
 func TestGraph_Inside(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
 		var g *Graph
 		var inside []error
@@ -619,9 +621,9 @@ func TestGraph_Inside(t *testing.T) {
 // Keep fails in a capture if the pool has another graph. After that graph is closed, Keep
 // succeeds.
 func TestGraph_Keep_SharedPool(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	pool, err := NewPool(d)
 	if err != nil {
 		t.Fatal(err)

@@ -5,12 +5,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Float32 converts every half and bfloat16 number as LibTorch does.
 func TestHalf_ToFloat32_All(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		halves, bfloats := make([]Float16Bits, 1<<16), make([]BFloat16Bits, 1<<16)
 		for i := range halves {
 			halves[i], bfloats[i] = Float16Bits(i), BFloat16Bits(i)
@@ -42,7 +44,7 @@ func sameFloat(a, b float32) bool {
 // ToFloat16 and ToBFloat16 round as LibTorch does. The test converts every half and bfloat16
 // number, its neighbours by one bit, the numbers half-way to the next number, and random bits.
 func TestHalf_FromFloat32(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	var values []float32
 	for i := range 1 << 16 {
 		for _, bits := range []uint32{math.Float32bits(Float16Bits(i).Float32()), uint32(i) << 16} {
@@ -55,7 +57,7 @@ func TestHalf_FromFloat32(t *testing.T) {
 	for range 1 << 18 {
 		values = append(values, math.Float32frombits(random.Uint32()), float32(math.Ldexp(random.Float64(), random.IntN(44)-28)))
 	}
-	do(t, CPU, func(x *Exec) {
+	torchtest.Do(t, CPU, func(x *Exec) {
 		all := FromSlice(x, values)
 		halves := ToSlice[Float16Bits](x, x.To(all, Float16))
 		bfloats := ToSlice[BFloat16Bits](x, x.To(all, BFloat16))

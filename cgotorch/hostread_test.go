@@ -5,17 +5,19 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestReadAsync(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		var sum, matrix, nothing *HostRead
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		read := func() {
 			err := s.Do(func(x *Exec) error {
 				a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
-				sleep(x, 100*time.Millisecond)
+				torchtest.Sleep(x, 100*time.Millisecond)
 				sum = x.ReadAsync(x.Sum(x.Transpose(a, 0, 1)))
 				matrix = x.ReadAsync(x.Transpose(a, 0, 1))
 				nothing = x.ReadAsync(x.Empty(Float32, 0))
@@ -67,9 +69,9 @@ func TestReadAsync(t *testing.T) {
 
 // Close does not free memory while another call reads the memory.
 func TestHostRead_CloseWaitsForReads(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	var r *HostRead
-	do(t, CPU, func(x *Exec) { r = x.ReadAsync(x.Ones(Float32, 1)) })
+	torchtest.Do(t, CPU, func(x *Exec) { r = x.ReadAsync(x.Ones(Float32, 1)) })
 	reading, closed := make(chan bool), make(chan struct{})
 	err := ReadWithin(r, "test", func(host *Tensor) error {
 		go func() {

@@ -6,6 +6,8 @@ import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"sync"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, in *Tensor) *Tensor) *Inference {
@@ -21,8 +23,8 @@ func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, i
 // Many goroutines call Do with batches of several sizes and get right results. BatchSizes may be
 // empty or set, and a batch may be larger than all BatchSizes.
 func TestInference_Do(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 100
 		if testing.Short() {
 			rounds = 10
@@ -78,8 +80,8 @@ func TestInference_Do(t *testing.T) {
 }
 
 func TestInference_Close(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		f := newInference(t, d, InferenceOptions{Streams: 1}, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(in, 1) })
 		call := func(ctx context.Context) error {
 			return f.Do(ctx, func(x *Exec, forward func(*Tensor) *Tensor) error { forward(x.Ones(Float32, 1)); return nil })
@@ -114,8 +116,8 @@ func TestInference_Close(t *testing.T) {
 }
 
 func TestInference_Refused(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		plus := func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(in, 1) }
 		for _, o := range []InferenceOptions{{BatchSizes: []int{0}}, {BatchSizes: []int{8, -3}}, {BatchSizes: []int{8}, InPlace: true}} {
 			_, err := NewInference(d, plus, o)
@@ -153,8 +155,8 @@ func TestInference_Refused(t *testing.T) {
 
 // Prepare calls the function until the Choices in the function are decided.
 func TestInference_Prepare_Choice(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		choice := NewChoice(ChoiceOptions{})
 		f := newInference(t, d, InferenceOptions{Streams: 2}, func(x *Exec, in *Tensor) *Tensor {
 			branch := func(x *Exec) *Tensor { return x.Tanh(x.MM(in, in)) }

@@ -3,12 +3,14 @@ package cgotorch_test
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestLiveHandles(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	before := LiveHandles()
-	s := newStream(t, CPU)
+	s := torchtest.NewStream(t, CPU)
 	slab, err := NewHostSlab(5000)
 	if err != nil {
 		t.Fatal(err)

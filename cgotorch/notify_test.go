@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func isClosed(c <-chan struct{}) bool {
@@ -21,15 +23,15 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 func TestEvent_Done(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var first, second *Event
-		do(t, d, func(x *Exec) {
+		torchtest.Do(t, d, func(x *Exec) {
 			y := x.On(s)
-			sleep(y, 50*time.Millisecond)
+			torchtest.Sleep(y, 50*time.Millisecond)
 			first = y.Record()
-			sleep(y, 50*time.Millisecond)
+			torchtest.Sleep(y, 50*time.Millisecond)
 			second = y.Record()
 		})
 		later, sooner := second.Done(), first.Done() // called in the opposite order of the recordings
@@ -72,18 +74,18 @@ func threads(t testing.TB) int {
 
 // Ten thousand goroutines wait for events, and no goroutine holds an OS thread.
 func TestEvent_DoneForManyGoroutines(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		const streams, goroutines = 8, 10_000
 		var events []*Event
 		for range streams {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			err := s.Do(func(x *Exec) error {
 				if d.IsCUDA() {
-					sleep(x, 300*time.Millisecond) // until all goroutines wait
+					torchtest.Sleep(x, 300*time.Millisecond) // until all goroutines wait
 				}
 				for range 10 {
-					sleep(x, time.Millisecond)
+					torchtest.Sleep(x, time.Millisecond)
 					events = append(events, x.Record())
 				}
 				return nil

@@ -6,6 +6,8 @@ import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // thisLine returns the file and line of its caller.
@@ -17,9 +19,9 @@ func thisLine() string {
 // If an operator waits, the error has the line of the call. The Do does not go on after the next
 // operator.
 func TestNoWaits_Tells(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		other := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		other := torchtest.NewStream(t, d)
 		for name, c := range map[string]struct {
 			fn   func(x *Exec) string // returns the line of the call
 			want string
@@ -39,7 +41,7 @@ func TestNoWaits_Tells(t *testing.T) {
 		} {
 			var line string
 			after := false
-			err := newStream(t, d).Do(func(x *Exec) error {
+			err := torchtest.NewStream(t, d).Do(func(x *Exec) error {
 				c.fn(x) // allocates memory and chooses algorithms
 				x = x.NoWaits()
 				line = c.fn(x)
@@ -72,9 +74,9 @@ func backwardThatWaits(x *Exec) (line string) {
 // NoWaits reports no call that does not wait. It reports no waits of Execs that do not come from
 // NoWaits, and no waits of other goroutines.
 func TestNoWaits_Silent(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		step := func(x *Exec) {
 			a := x.Ones(Float32, 64, 64)
 			if err := a.SetRequiresGrad(true); err != nil {

@@ -3,12 +3,14 @@ package cgotorch_test
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // BenchmarkOp measures the cost that Go adds to small operators. In folder bench, the rows op/...
 // measure the same calls made by hand and made by C++.
 func BenchmarkOp(b *testing.B) {
-	for _, d := range devices(b) {
+	for _, d := range torchtest.Devices() {
 		b.Run("device="+d.String(), func(b *testing.B) {
 			for _, c := range []struct {
 				name string
@@ -57,7 +59,7 @@ func BenchmarkOp(b *testing.B) {
 
 // on measures the time of fn on a new stream, until the device has done the work.
 func on(b *testing.B, d Device, fn func(x *Exec)) {
-	s := newStream(b, d)
+	s := torchtest.NewStream(b, d)
 	err := s.Do(func(x *Exec) error {
 		fn(x)
 		return nil
@@ -74,7 +76,7 @@ func on(b *testing.B, d Device, fn func(x *Exec)) {
 // BenchmarkDo measures an empty Do: one hand-off to the stream's thread and back.
 func BenchmarkDo(b *testing.B) {
 	b.ReportAllocs()
-	s := newStream(b, CPU)
+	s := torchtest.NewStream(b, CPU)
 	for range b.N {
 		if err := s.Do(func(x *Exec) error { return nil }); err != nil {
 			b.Fatal(err)

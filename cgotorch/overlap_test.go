@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A layerCase is a convolution with random settings.
@@ -117,8 +119,8 @@ func newOverlap(t *testing.T, o OverlapOptions) *Overlap {
 // Gradients of convolutions of every kind have the same bits on two streams as on one. They are
 // near the gradients in float64. The checker finds no race.
 func TestOverlap_Gradients(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		if d.IsCUDA() {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
@@ -133,7 +135,7 @@ func TestOverlap_Gradients(t *testing.T) {
 			layers = 60
 		}
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			r := rand.New(rand.NewPCG(1, 2))
 			for i := range layers {
@@ -168,10 +170,10 @@ func TestOverlap_Gradients(t *testing.T) {
 // layer's input needs no gradient, or the layer is in a branch. In all other cases they run on
 // two streams, for example in a backward through gradients.
 func TestOverlap_Serial(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			with := BackwardOptions{Overlap: overlap}
 			weight := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 3, 3, 3, 3) })[0]
@@ -228,9 +230,9 @@ func TestOverlap_Serial(t *testing.T) {
 
 // After a backward has failed, the stream can still be used.
 func TestOverlap_Failure(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		s := torchtest.NewStream(t, d)
 		overlap := newOverlap(t, OverlapOptions{Always: true})
 		err := s.Do(func(x *Exec) error {
 			in := leaf(t, x, 1, 2)
@@ -251,13 +253,13 @@ func TestOverlap_Failure(t *testing.T) {
 // A captured step is captured with the decisions of its warm-up runs. Its losses are those of the
 // serial step.
 func TestOverlap_Captured(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		if d.IsCUDA() {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
 		}
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 2, 16, 14, 14) })[0]
 		first := kept(t, s, 2, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 16, 16, 3, 3), 0.1) })
 		run := func(o *Overlap, always bool) (losses []float64) {
@@ -329,10 +331,10 @@ func checkSecondDerivative(t *testing.T, s *Stream, overlap *Overlap) {
 // The gradients of a linear layer have the same bits on two streams, on one stream, and with
 // LibTorch's own products. This also holds under autocast.
 func TestOverlap_Linear(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			r := rand.New(rand.NewPCG(3, 4))
 			const layers = 40
@@ -401,14 +403,14 @@ func TestOverlap_Linear(t *testing.T) {
 // are gradients with and without a cast, and gradients that are added to existing gradients. Some
 // weights are used twice. One autograd graph is kept and runs again without the Overlap.
 func TestOverlap_Late(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		if d.IsCUDA() {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
 		}
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			n, size := int64(4), int64(20)
 			if d.IsCUDA() { // so the inputs of late gradients have more bytes than may be kept alive
 				n, size = 64, 40
@@ -515,9 +517,9 @@ func kernelsByStream(t *testing.T, s *Stream, forward func(x *Exec, in *Tensor) 
 // next backward without the Overlap uses only the stream of its forward. Layers in side branches
 // run serially, on streams without late gradients.
 func TestOverlap_Late_Streams(t *testing.T) {
-	d := cuda(t)
-	checkLeaks(t)
-	s := newStream(t, d)
+	d := torchtest.CUDA(t)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, d)
 	weights := kept(t, s, 6, func(x *Exec) *Tensor { return x.Randn(Float32, 64, 64, 3, 3) })
 	for _, w := range weights {
 		if err := w.SetRequiresGrad(true); err != nil {

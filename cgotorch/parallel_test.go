@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func seed(t *testing.T) {
@@ -60,7 +62,7 @@ func serialBranches(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) 
 // newBranchNet returns a net on a stream of its own. The end of the test closes its tensors.
 func newBranchNet(t *testing.T, d Device) *branchNet {
 	t.Helper()
-	n := &branchNet{s: newStream(t, d)}
+	n := &branchNet{s: torchtest.NewStream(t, d)}
 	if err := n.s.Do(func(x *Exec) error {
 		seed(t)
 		for i := range n.ws {
@@ -132,8 +134,8 @@ func (n *branchNet) run(t *testing.T, parallel runBranches) (all [][]float32) {
 // Parallel branches, serial branches, nested branches and branches in a graph give the same bits,
 // in forward and in backward. None of them causes a race.
 func TestExec_Parallel(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
 			n := newBranchNet(t, d)
 			want := n.run(t, serialBranches)
@@ -186,10 +188,10 @@ func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
 // Branches close tensors that work of the branches still has to read. Later branches get the
 // freed memory. The results must still be right, and there must be no race.
 func TestExec_Parallel_Memory(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			for range 3 {
 				if err := s.Do(func(x *Exec) error {
 					const n = 1 << 16
@@ -201,7 +203,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 								return x.Add(c, c)
 							},
 							func(x *Exec) *Tensor {
-								sleep(x, time.Millisecond)
+								torchtest.Sleep(x, time.Millisecond)
 								c := x.Add(a, b)
 								a.Close()
 								return x.Add(c, c)
@@ -231,10 +233,10 @@ func TestExec_Parallel_Memory(t *testing.T) {
 // has side streams of its own. The other branches of the outer Parallel do not wait for these
 // streams, so they must not take memory of these streams.
 func TestExec_Parallel_InFirstBranch(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			if err := s.Do(func(x *Exec) error {
 				const n = 1 << 16
 				full := func(v float64) func(x *Exec) *Tensor {
@@ -242,7 +244,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 				}
 				sum := func(x *Exec, branches ...func(x *Exec) *Tensor) *Tensor {
 					both := x.ParallelWith(ParallelOptions{Transient: true}, branches...)
-					sleep(x, time.Millisecond)
+					torchtest.Sleep(x, time.Millisecond)
 					out := x.Add(both[0], both[1])
 					both[0].Close()
 					both[1].Close()
@@ -267,10 +269,10 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 
 // The stream checker reports a branch that reads memory written by another branch.
 func TestExec_Parallel_DependentBranches(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		races := checked(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			if err := s.Do(func(x *Exec) error {
 				a := x.Ones(Float32, 4)
 				x.Parallel(
@@ -290,10 +292,10 @@ func TestExec_Parallel_DependentBranches(t *testing.T) {
 // If a branch fails, the stream first waits for the work of the branches. Afterwards the stream
 // can still be used.
 func TestExec_Parallel_Failures(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			errOwn := errors.New("own")
 			for name, fail := range map[string]func(x *Exec) *Tensor{
 				"operator": func(x *Exec) *Tensor { return x.MM(x.Ones(Float32, 2), x.Ones(Float32, 2)) },
@@ -342,9 +344,9 @@ func TestExec_Parallel_Failures(t *testing.T) {
 }
 
 func TestExec_Parallel_Streams(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		s := torchtest.NewStream(t, d)
 		urgent, err := NewStream(d, StreamOptions{HighPriority: true})
 		if err != nil {
 			t.Fatal(err)
@@ -380,12 +382,12 @@ func TestExec_Parallel_Streams(t *testing.T) {
 
 // The kernels of different branches run at the same time on the device.
 func TestExec_Parallel_Overlaps(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	const each = 5 * time.Millisecond
 	sleep := func(x *Exec) *Tensor {
-		sleep(x, each)
+		torchtest.Sleep(x, each)
 		return x.Ones(Float32, 1)
 	}
 	for range 2 {
@@ -415,9 +417,9 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 // A Choice decides after a dozen calls. For graphs it measures only warm-up runs. The CPU runs
 // branches serially.
 func TestExec_Parallel_Choice(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		s := torchtest.NewStream(t, d)
 		var log []string
 		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
 		var parallel int // number of branches in the last call that did not run on the stream s
@@ -434,7 +436,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 			}
 			return x.ParallelWith(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
 		}
-		sleep := func(x *Exec) { sleep(x, time.Millisecond) }
+		sleep := func(x *Exec) { torchtest.Sleep(x, time.Millisecond) }
 		for range 16 {
 			if err := s.Do(func(x *Exec) error { section(x, sleep); return nil }); err != nil {
 				t.Fatal(err)
@@ -477,10 +479,10 @@ func TestExec_Parallel_Choice(t *testing.T) {
 // A branch uses memory of a stream that takes no part in the Parallel. This memory is handed out
 // again only after the use. The side streams of a stream run only work of that stream's Dos.
 func TestExec_Parallel_OtherStreams(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			a, c := newStream(t, d), newStream(t, d)
+			a, c := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 			for range 3 {
 				if err := a.Do(func(x *Exec) error {
 					y := x.On(c)
@@ -522,7 +524,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		b := newStream(t, d)
+		b := torchtest.NewStream(t, d)
 		onStreams(t, d, 3, func(i int, s *Stream) error {
 			for range 50 {
 				if err := s.Do(func(x *Exec) error { x.On(b).Parallel(ones4, ones4, ones4); return nil }); err != nil {
@@ -533,7 +535,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 		})
 		err := b.Do(func(x *Exec) error { x.ParallelWith(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4); return nil })
 		wantError(t, err, ErrInvalidArgument, "Streams")
-		c := newStream(t, d)
+		c := torchtest.NewStream(t, d)
 		err = b.Do(func(x *Exec) error {
 			x.ParallelWith(ParallelOptions{Streams: []*Stream{c, c}}, ones4, ones4, ones4)
 			return nil
@@ -553,10 +555,10 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 
 // A function given to AtEnd in a branch runs after the join and after x's later work.
 func TestExec_Parallel_AtEnd(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			if err := s.Do(func(x *Exec) error {
 				sum := x.Zeros(Float32, 4)
 				x.NoGrad().Parallel(ones4, func(x *Exec) *Tensor {
@@ -614,15 +616,15 @@ func checkBackwardIsParallel(t *testing.T, s *Stream, run func(x *Exec) *Tensor)
 // A captured training step with two parallel branches gives the losses of an eager step with
 // serial branches, at each launch. Its backward runs on two streams at once.
 func TestExec_Parallel_TrainingStep(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		steps := 20
 		if d.IsCUDA() {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
 			steps = 1000
 		}
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 1, 32, 14, 14) })[0]
 		first := kept(t, s, 8, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 32, 32, 3, 3), 0.05) })
 		// train returns the losses of the steps. It calls traced, which can trace launches of the step.

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A pooling has random settings for a max or average pooling.
@@ -50,9 +52,9 @@ func randomPooling(r *rand.Rand) pooling {
 // Without a gradient, the library's pooling operators have the same bits as LibTorch's operators.
 // The inputs have infinities and NaN, and every memory layout.
 func TestPool2d(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		s := torchtest.NewStream(t, d)
 		r := rand.New(rand.NewPCG(5, 6))
 		for range 300 {
 			p := randomPooling(r)
@@ -115,9 +117,9 @@ func TestPool2d(t *testing.T) {
 // On CUDA a pooling runs one kernel of the library's own, or LibTorch's kernels for inputs that
 // this kernel does not support.
 func TestPool2d_Kernel(t *testing.T) {
-	d := cuda(t)
-	checkLeaks(t)
-	s := newStream(t, d)
+	d := torchtest.CUDA(t)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, d)
 	for _, c := range []struct {
 		op, want string
 		dtype    DType
@@ -163,9 +165,9 @@ func TestPool2d_Kernel(t *testing.T) {
 // If the input requires a gradient, LibTorch's operator runs, and the gradients must be right. If
 // LibTorch refuses the arguments, the call must fail.
 func TestPool2d_Gradient(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		s := torchtest.NewStream(t, d)
 		if err := s.Do(func(x *Exec) error {
 			in := x.Detach(x.Contiguous(x.Randn(Float32, 2, 8, 6, 6), ChannelsLast))
 			if err := in.SetRequiresGrad(true); err != nil {

@@ -6,13 +6,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestSeed(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		draw := func() (values []float32) {
-			do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Rand(Float32, 8)) })
+			torchtest.Do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Rand(Float32, 8)) })
 			return values
 		}
 		seed := func(n uint64) {
@@ -34,10 +36,10 @@ func TestSeed(t *testing.T) {
 }
 
 func TestGeneratorState(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		draw := func() (values []float32) {
-			do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Randn(Float32, 5)) })
+			torchtest.Do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Randn(Float32, 5)) })
 			return values
 		}
 		draw()
@@ -67,7 +69,7 @@ func TestGeneratorState(t *testing.T) {
 }
 
 func TestSwitches(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for name, set := range map[string]func(bool) error{
 		"SetCuDNNBenchmark": SetCuDNNBenchmark, "SetTF32": SetTF32, "SetDeterministic": SetDeterministic,
 	} {
@@ -80,12 +82,12 @@ func TestSwitches(t *testing.T) {
 }
 
 func TestSetDeterministic(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	if err := SetDeterministic(true); err != nil {
 		t.Fatal(err)
 	}
 	defer SetDeterministic(false)
-	do(t, CPU, func(x *Exec) {
+	torchtest.Do(t, CPU, func(x *Exec) {
 		if v := ToSlice[float32](x, x.Empty(Float32, 1))[0]; v == v {
 			t.Errorf("fresh memory holds %v, want NaN in deterministic mode", v)
 		}
@@ -93,7 +95,7 @@ func TestSetDeterministic(t *testing.T) {
 }
 
 func TestSetThreads(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	before := Threads()
 	if before < 1 {
 		t.Fatalf("%d threads", before)

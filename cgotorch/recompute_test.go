@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // checkRecomputeLeaks is checkLeaks for tests of Recompute. Once a thread of LibTorch has called
@@ -16,13 +18,13 @@ import (
 // nested Recomputes, in which these threads call Go. Then it calls checkLeaks.
 func checkRecomputeLeaks(t *testing.T) {
 	t.Helper()
-	for _, d := range devices(t) {
-		do(t, d, func(x *Exec) {
+	for _, d := range torchtest.Devices() {
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *Exec) {
 			in := leaf(t, x, 1, 2)
 			x.Backward(x.Sum(nest(x, in, 70, func(x *Exec, in *Tensor) *Tensor { return x.Neg(in) })))
 		})
 	}
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 }
 
 // nest calls fn inside depth nested calls of Recompute. Each of these calls adds 1 to the result.
@@ -44,9 +46,9 @@ func squares(w *Tensor) func(x *Exec, in *Tensor) *Tensor {
 
 func TestRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		for _, wanted := range []bool{true, false} {
-			do(t, d, func(x *Exec) {
+			torchtest.Do(t, d, func(x *Exec) {
 				in, w := FromSlice(x, []float32{1, 2}), leaf(t, x, 3, 5)
 				in.SetRequiresGrad(wanted)
 				var calls []bool
@@ -64,13 +66,13 @@ func TestRecompute(t *testing.T) {
 				if !y.RequiresGrad() {
 					t.Error("the result requires no gradient")
 				}
-				equal(t, x, y, []float32{9, 100})
+				torchtest.Equal(t, x, y, []float32{9, 100})
 				loss := x.Sum(y)
 				y.Close()
 				x.Backward(loss)
-				equal(t, x, w.Grad(), []float32{6, 40})
+				torchtest.Equal(t, x, w.Grad(), []float32{6, 40})
 				if wanted {
-					equal(t, x, in.Grad(), []float32{18, 100})
+					torchtest.Equal(t, x, in.Grad(), []float32{18, 100})
 				} else if in.Grad() != nil {
 					t.Error("an input that requires no gradient has one")
 				}
@@ -89,8 +91,8 @@ func TestRecompute(t *testing.T) {
 // Recompute.
 func TestRecompute_Results(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			w := leaf(t, x, 3, 5)
 			for name, fn := range map[string]func(x *Exec, in *Tensor) *Tensor{
 				"in itself":      func(_ *Exec, in *Tensor) *Tensor { return in },
@@ -135,12 +137,12 @@ func TestRecompute_Results(t *testing.T) {
 }
 
 func TestRecompute_WithoutGradients(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		w := leaf(t, x, 3, 5)
 		before := LiveHandles()["function"]
 		y := x.NoGrad().Recompute(FromSlice(x, []float32{1, 2}), squares(w))
-		equal(t, x, y, []float32{9, 100})
+		torchtest.Equal(t, x, y, []float32{9, 100})
 		if y.RequiresGrad() || LiveHandles()["function"] != before {
 			t.Error("something was recorded")
 		}
@@ -149,8 +151,8 @@ func TestRecompute_WithoutGradients(t *testing.T) {
 
 func TestRecompute_Autocast(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			w := x.Ones(Float32, 2, 2)
 			w.SetRequiresGrad(true)
 			var dtypes []DType
@@ -163,7 +165,7 @@ func TestRecompute_Autocast(t *testing.T) {
 			if !slices.Equal(dtypes, []DType{BFloat16, BFloat16}) {
 				t.Errorf("computed in %v", dtypes)
 			}
-			equal(t, x, w.Grad(), []float32{4, 4, 4, 4}, 2, 2)
+			torchtest.Equal(t, x, w.Grad(), []float32{4, 4, 4, 4}, 2, 2)
 		})
 	})
 }
@@ -172,8 +174,8 @@ func TestRecompute_Autocast(t *testing.T) {
 // random numbers as without Recompute.
 func TestRecompute_RandomNumbers(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			fn := func(x *Exec, in *Tensor) *Tensor { return x.Dropout(x.Dropout(in, 0.5, true), 0.25, true) }
 			var grads, next [2][]float32
 			for i, recompute := range []bool{false, true} {
@@ -207,7 +209,7 @@ func TestRecompute_RandomNumbers(t *testing.T) {
 // does not return wrong gradients.
 func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		state := func() []byte {
 			s, err := GeneratorState(d)
 			if err != nil {
@@ -216,7 +218,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 			return s
 		}
 		var before []byte
-		err := tryDo(t, d, func(x *Exec) {
+		err := torchtest.TryDo(t, d, func(x *Exec) {
 			in := leaf(t, x, 1, 2)
 			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
 				if x.Recomputing() {
@@ -231,7 +233,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 		if !bytes.Equal(state(), before) {
 			t.Error("the generator was not put back")
 		}
-		do(t, d, func(x *Exec) { // fn draws only in its first call, as if another stream had drawn then: the Backward must not fail
+		torchtest.Do(t, d, func(x *Exec) { // fn draws only in its first call, as if another stream had drawn then: the Backward must not fail
 			in := leaf(t, x, 1, 2)
 			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
 				if !x.Recomputing() {
@@ -240,7 +242,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 				return x.Mul(in, in)
 			})
 			x.Backward(x.Sum(y))
-			equal(t, x, in.Grad(), []float32{2, 4})
+			torchtest.Equal(t, x, in.Grad(), []float32{2, 4})
 		})
 	})
 }
@@ -249,18 +251,18 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 // nested backwards.
 func TestRecompute_Nested(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		for _, depth := range []int{2, 70} {
-			do(t, d, func(x *Exec) {
+			torchtest.Do(t, d, func(x *Exec) {
 				threads := map[uint64]bool{}
 				in := leaf(t, x, 1, 2)
 				y := nest(x, in, depth, func(x *Exec, in *Tensor) *Tensor {
 					threads[Thread(x)] = true
 					return x.Mul(in, in)
 				})
-				equal(t, x, y, []float32{1 + float32(depth), 4 + float32(depth)})
+				torchtest.Equal(t, x, y, []float32{1 + float32(depth), 4 + float32(depth)})
 				x.Backward(x.Sum(y))
-				equal(t, x, in.Grad(), []float32{2, 4})
+				torchtest.Equal(t, x, in.Grad(), []float32{2, 4})
 				for thread := range threads {
 					if IsWorker(thread) && thread != Thread(x) {
 						t.Error("a thread of LibTorch's is taken for a stream's")
@@ -276,17 +278,17 @@ func TestRecompute_Nested(t *testing.T) {
 
 func TestRecompute_BackwardTwice(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		err := tryDo(t, d, func(x *Exec) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		err := torchtest.TryDo(t, d, func(x *Exec) {
 			w := leaf(t, x, 3, 5)
 			loss := x.Sum(x.Recompute(x.Ones(Float32, 2), squares(w)))
 			x.BackwardWith(BackwardOptions{RetainGraph: true}, loss)
 			x.Backward(loss)
-			equal(t, x, w.Grad(), []float32{12, 20})
+			torchtest.Equal(t, x, w.Grad(), []float32{12, 20})
 			x.Backward(loss)
 		})
 		wantError(t, err, ErrInvalidArgument, "Exec.Backward(float32[]", "a second time", "recompute_test.go")
-		err = tryDo(t, d, func(x *Exec) { // no other node saves a tensor, so the node of Recompute refuses the second backward
+		err = torchtest.TryDo(t, d, func(x *Exec) { // no other node saves a tensor, so the node of Recompute refuses the second backward
 			w := leaf(t, x, 3, 5)
 			y := x.Recompute(x.Ones(Float32, 2), squares(w))
 			o := BackwardOptions{Grads: []*Tensor{x.Ones(Float32, 2)}}
@@ -300,8 +302,8 @@ func TestRecompute_BackwardTwice(t *testing.T) {
 // A kept loss can be differentiated in a later Do of another stream.
 func TestRecompute_InALaterDo(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		a, b := newStream(t, d), newStream(t, d)
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		var loss, w *Tensor
 		var made *Event
 		if err := a.Do(func(x *Exec) error {
@@ -316,7 +318,7 @@ func TestRecompute_InALaterDo(t *testing.T) {
 		if err := b.Do(func(x *Exec) error {
 			x.Wait(made)
 			x.Backward(loss)
-			equal(t, x, w.Grad(), []float32{6, 10})
+			torchtest.Equal(t, x, w.Grad(), []float32{6, 10})
 			return nil
 		}); err != nil {
 			t.Error(err)
@@ -328,7 +330,7 @@ func TestRecompute_InALaterDo(t *testing.T) {
 
 func TestRecompute_AfterItsStreamIsClosed(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		s, err := NewStream(d, StreamOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -344,17 +346,17 @@ func TestRecompute_AfterItsStreamIsClosed(t *testing.T) {
 		}
 		s.Synchronize()
 		s.Close()
-		wantError(t, tryDo(t, d, func(x *Exec) { x.Backward(loss) }), ErrClosed, "Exec.Backward", "the stream is closed")
+		wantError(t, torchtest.NewStream(t, d).Do(func(x *Exec) error { x.Backward(loss); return nil }), ErrClosed, "Exec.Backward", "the stream is closed")
 		loss.Close()
 	})
 }
 
 func TestRecompute_GraphFreedWithoutBackward(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		before := LiveHandles()["function"]
 		var kept *Tensor
-		do(t, d, func(x *Exec) {
+		torchtest.Do(t, d, func(x *Exec) {
 			w := leaf(t, x, 3, 5)
 			x.Recompute(x.Ones(Float32, 2), squares(w))
 			kept = x.Keep(x.Recompute(x.Ones(Float32, 2), squares(w)))
@@ -386,7 +388,7 @@ var errOwn = errors.New("an error of the program's own")
 
 func TestRecompute_Failures(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {
 			fail func(x *Exec, in *Tensor)
 			want error
@@ -410,7 +412,7 @@ func TestRecompute_Failures(t *testing.T) {
 			for _, depth := range []int{1, 2, 65} {
 				t.Run(fmt.Sprintf("%s/depth=%d", name, depth), func(t *testing.T) {
 					before := LiveHandles()["function"]
-					err := tryDo(t, d, func(x *Exec) {
+					err := torchtest.TryDo(t, d, func(x *Exec) {
 						in := leaf(t, x, 1, 2)
 						x.Backward(x.Sum(nest(x, in, depth, failingAgain(c.fail))))
 						t.Error("Backward returned")
@@ -421,10 +423,10 @@ func TestRecompute_Failures(t *testing.T) {
 						t.Errorf("%d functions after the failure, %d before", LiveHandles()["function"], before)
 					}
 					// The thread can still be used as before.
-					do(t, d, func(x *Exec) {
+					torchtest.Do(t, d, func(x *Exec) {
 						in := leaf(t, x, 1, 2)
 						x.Backward(x.Sum(x.Recompute(in, squares(in))))
-						equal(t, x, in.Grad(), []float32{4, 32})
+						torchtest.Equal(t, x, in.Grad(), []float32{4, 32})
 					})
 				})
 			}
@@ -434,14 +436,14 @@ func TestRecompute_Failures(t *testing.T) {
 
 func TestRecompute_FirstCallFails(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		for text, fn := range map[string]func(x *Exec, in *Tensor) *Tensor{
 			"aten::mm":              func(x *Exec, in *Tensor) *Tensor { return x.MM(in, in) },
 			"the tensor is nil":     func(x *Exec, in *Tensor) *Tensor { return nil },
 			"the tensor is closed":  func(x *Exec, in *Tensor) *Tensor { y := x.Neg(in); y.Close(); return y },
 			"has written its input": func(x *Exec, in *Tensor) *Tensor { return x.NegInPlace(in) },
 		} {
-			err := tryDo(t, d, func(x *Exec) { x.Recompute(x.Ones(Float32, 2), fn) })
+			err := torchtest.TryDo(t, d, func(x *Exec) { x.Recompute(x.Ones(Float32, 2), fn) })
 			var e *Error
 			if !errors.As(err, &e) || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "recompute_test.go") {
 				t.Errorf("got error %v, want %q in it", err, text)
@@ -451,8 +453,8 @@ func TestRecompute_FirstCallFails(t *testing.T) {
 }
 
 func TestRecompute_OtherShapeTheSecondTime(t *testing.T) {
-	checkLeaks(t)
-	err := tryDo(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	err := torchtest.TryDo(t, CPU, func(x *Exec) {
 		y := x.Recompute(leaf(t, x, 1, 2), func(x *Exec, in *Tensor) *Tensor {
 			if x.Recomputing() {
 				return x.Sum(in)
@@ -465,8 +467,8 @@ func TestRecompute_OtherShapeTheSecondTime(t *testing.T) {
 }
 
 func TestRecompute_InputWrittenSince(t *testing.T) {
-	checkLeaks(t)
-	err := tryDo(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	err := torchtest.TryDo(t, CPU, func(x *Exec) {
 		in, w := x.Ones(Float32, 2), leaf(t, x, 3, 5)
 		loss := x.Sum(x.Recompute(in, squares(w)))
 		x.FillInPlace(in, 2.0)
@@ -476,8 +478,8 @@ func TestRecompute_InputWrittenSince(t *testing.T) {
 }
 
 func TestRecompute_Gradients(t *testing.T) {
-	checkLeaks(t)
-	err := tryDo(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	err := torchtest.TryDo(t, CPU, func(x *Exec) {
 		in := leaf(t, x, 1, 2)
 		x.Gradients([]*Tensor{x.Sum(x.Recompute(in, squares(in)))}, []*Tensor{in}, GradientOptions{})
 	})
@@ -487,8 +489,8 @@ func TestRecompute_Gradients(t *testing.T) {
 // A panic in the second call is raised in the caller of Do, with its value and its first stack.
 func TestRecompute_Panic(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		p, ok := panicOf(func() {
 			s.Do(func(x *Exec) error {
 				in := leaf(t, x, 1, 2)
@@ -510,8 +512,8 @@ func panics(*Exec, *Tensor) { panic(errOwn) }
 // Goexit in the second call ends the caller of Do. It does not unwind through the stack of C++.
 func TestRecompute_Goexit(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var deferred, returned bool
 		ended := make(chan struct{})
 		go func() {
@@ -528,10 +530,10 @@ func TestRecompute_Goexit(t *testing.T) {
 		if !deferred || returned {
 			t.Errorf("the Do's deferred function ran: %v; Do returned: %v", deferred, returned)
 		}
-		do(t, d, func(x *Exec) {
+		torchtest.Do(t, d, func(x *Exec) {
 			in := leaf(t, x, 1, 2)
 			x.Backward(x.Sum(x.Recompute(in, squares(in))))
-			equal(t, x, in.Grad(), []float32{4, 32})
+			torchtest.Equal(t, x, in.Grad(), []float32{4, 32})
 		})
 	})
 }
@@ -540,7 +542,7 @@ func TestRecompute_Goexit(t *testing.T) {
 // before the Backward, so the stream checker finds no race. It must find a race in the two cases
 // marked early and third.
 func TestRecompute_CheckStreams(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {
 			early bool // a tensor that fn reads is written before the first call is done
 			third bool // the second call uses a third stream, without a wait
@@ -556,8 +558,8 @@ func TestRecompute_CheckStreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			other, third := newStream(t, d), newStream(t, d)
-			do(t, d, func(x *Exec) {
+			other, third := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
+			torchtest.Do(t, d, func(x *Exec) {
 				w, b := leaf(t, x, 3, 5), x.Ones(Float32, 2)
 				y := x.On(other)
 				made := x.Record()
@@ -599,9 +601,9 @@ func TestRecompute_CheckStreams(t *testing.T) {
 
 // Under NoWaits, a wait in the second call counts as a wait of the Backward.
 func TestRecompute_NoWaits(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for _, waits := range []bool{false, true} {
-		err := tryDo(t, CPU, func(x *Exec) {
+		err := torchtest.TryDo(t, CPU, func(x *Exec) {
 			x = x.NoWaits()
 			in := x.Ones(Float32, 2)
 			in.SetRequiresGrad(true)
@@ -623,8 +625,8 @@ func TestRecompute_NoWaits(t *testing.T) {
 
 // Keep refuses lent memory in the second call too.
 func TestRecompute_Lent(t *testing.T) {
-	checkLeaks(t)
-	err := tryDo(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	err := torchtest.TryDo(t, CPU, func(x *Exec) {
 		in := x.Lend(x.Ones(Float32, 2), "a batch")
 		w := leaf(t, x, 3, 5)
 		x.Backward(x.Sum(x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
@@ -641,13 +643,13 @@ func TestRecompute_Lent(t *testing.T) {
 // must be right.
 func TestRecompute_OnSeveralStreams(t *testing.T) {
 	checkRecomputeLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		together(4, func(int) {
-			do(t, d, func(x *Exec) {
+			torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *Exec) {
 				for range 50 {
 					in := leaf(t, x, 1, 2)
 					x.Backward(x.Sum(x.Recompute(x.Recompute(in, squares(in)), squares(in))))
-					equal(t, x, in.Grad(), []float32{10, 10 * 512})
+					torchtest.Equal(t, x, in.Grad(), []float32{10, 10 * 512})
 				}
 			})
 		})

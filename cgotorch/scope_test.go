@@ -4,12 +4,14 @@ import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestDo_FreesWhatItMade(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var leaked *Tensor
 		for name, end := range map[string]func(x *Exec){
 			"return":  func(x *Exec) {},
@@ -42,9 +44,9 @@ func TestDo_FreesWhatItMade(t *testing.T) {
 }
 
 func TestKeep(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var kept *Tensor
 		err := s.Do(func(x *Exec) error {
 			made := x.Full(Float32, 3.0, 2)
@@ -58,7 +60,7 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if err := s.Do(func(x *Exec) error { equal(t, x, x.Add(kept, kept), []float32{6, 6}); return nil }); err != nil {
+			if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Add(kept, kept), []float32{6, 6}); return nil }); err != nil {
 				t.Error(err)
 			}
 		}
@@ -77,55 +79,55 @@ func TestKeep(t *testing.T) {
 }
 
 func TestKeep_SurvivesAFailureOfItsDo(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	var kept *Tensor
 	s.Do(func(x *Exec) error {
 		kept = x.Keep(x.Ones(Float32, 1))
 		x.MM(kept, kept)
 		return nil
 	})
-	s.Do(func(x *Exec) error { equal(t, x, kept, []float32{1}); return nil })
+	s.Do(func(x *Exec) error { torchtest.Equal(t, x, kept, []float32{1}); return nil })
 	kept.Close()
 }
 
 func TestKeep_OfAnotherDo(t *testing.T) {
-	checkLeaks(t)
-	s, other := newStream(t, CPU), newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s, other := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
 	s.Do(func(x *Exec) error {
 		a := x.Ones(Float32, 1)
 		together(1, func(int) {
 			err := other.Do(func(y *Exec) error { y.Keep(a); return nil })
 			wantError(t, err, ErrMisuse, "Exec.Keep", "the tensor belongs to another Do")
 		})
-		equal(t, x, a, []float32{1})
+		torchtest.Equal(t, x, a, []float32{1})
 		return nil
 	})
 }
 
 func TestKeep_DroppedIsFreed(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	before := liveTensors()
-	do(t, CPU, func(x *Exec) { x.Keep(x.Ones(Float32, 1)) })
+	torchtest.Do(t, CPU, func(x *Exec) { x.Keep(x.Ones(Float32, 1)) })
 	if !eventually(func() bool { runtime.GC(); return liveTensors() <= before }) {
 		t.Error("the tensor is left")
 	}
 }
 
 func TestClose_OfAnInputLeavesTheResult(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Full(Float32, 2.0, 2, 2)
 			same := x.Contiguous(a, Contiguous) // LibTorch returns `a` itself
 			view := x.Transpose(a, 0, 1)
 			sum := x.Add(a, a)
 			a.Close()
-			equal(t, x, same, []float32{2, 2, 2, 2}, 2, 2)
-			equal(t, x, view, []float32{2, 2, 2, 2}, 2, 2)
+			torchtest.Equal(t, x, same, []float32{2, 2, 2, 2}, 2, 2)
+			torchtest.Equal(t, x, view, []float32{2, 2, 2, 2}, 2, 2)
 			same.Close()
 			view.Close()
-			equal(t, x, sum, []float32{4, 4, 4, 4}, 2, 2)
+			torchtest.Equal(t, x, sum, []float32{4, 4, 4, 4}, 2, 2)
 			if got := liveTensors(); got != 1 {
 				t.Errorf("%d tensors live, want 1", got)
 			}
@@ -134,9 +136,9 @@ func TestClose_OfAnInputLeavesTheResult(t *testing.T) {
 }
 
 func TestClose_OfWhatBackwardNeeds(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			p := x.Full(Float32, 2.0, 2)
 			p.SetRequiresGrad(true)
 			square := x.Mul(p, p)
@@ -145,15 +147,15 @@ func TestClose_OfWhatBackwardNeeds(t *testing.T) {
 			loss := x.Sum(cube)
 			cube.Close()
 			x.Backward(loss)
-			equal(t, x, p.Grad(), []float32{12, 12})
+			torchtest.Equal(t, x, p.Grad(), []float32{12, 12})
 		})
 	})
 }
 
 func TestTidy(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Ones(Float32, 2)
 			var kept, inner, dropped *Tensor
 			result := x.Tidy(func() *Tensor {
@@ -174,7 +176,7 @@ func TestTidy(t *testing.T) {
 			if !inner.Closed() || !dropped.Closed() || kept.Closed() || a.Closed() {
 				t.Error("Tidy closed the wrong ones")
 			}
-			equal(t, x, result, []float32{8, 8})
+			torchtest.Equal(t, x, result, []float32{8, 8})
 			if x.Tidy(func() *Tensor { return nil }) != nil {
 				t.Error("Tidy of nil is not nil")
 			}
@@ -187,8 +189,8 @@ func TestTidy(t *testing.T) {
 }
 
 func TestTidy_Failure(t *testing.T) {
-	checkLeaks(t)
-	err := tryDo(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	err := torchtest.TryDo(t, CPU, func(x *Exec) {
 		x.Tidy(func() *Tensor { return x.MM(x.Ones(Float32, 1), x.Ones(Float32, 1)) })
 	})
 	wantError(t, err, ErrInvalidArgument, "aten::mm")
@@ -196,9 +198,9 @@ func TestTidy_Failure(t *testing.T) {
 
 // Memory that was lent and then freed can be handed out again.
 func TestLend_Freed(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			for range 100 {
 				x.Tidy(func() *Tensor {
 					x.Lend(x.Zeros(Float32, 8), "what is freed")
@@ -211,9 +213,9 @@ func TestLend_Freed(t *testing.T) {
 }
 
 func TestLend(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var slot *Tensor
 		if err := s.Do(func(x *Exec) error { slot = x.Keep(x.Ones(Float32, 2, 2)); return nil }); err != nil {
 			t.Fatal(err)
@@ -239,7 +241,7 @@ func TestLend(t *testing.T) {
 		err := s.Do(func(x *Exec) error {
 			lent := x.Lend(slot, "batch")
 			clone = x.Keep(x.Clone(lent))
-			equal(t, x, x.Add(lent, lent), []float32{2, 2, 2, 2}, 2, 2)
+			torchtest.Equal(t, x, x.Add(lent, lent), []float32{2, 2, 2, 2}, 2, 2)
 			return nil
 		})
 		if err != nil {
@@ -254,8 +256,8 @@ func TestLend(t *testing.T) {
 
 // If a Do makes and closes many tensors, its list of tensors stays short.
 func TestDo_ManyTensorsInOne(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		a := x.Ones(Float32, 1)
 		for range 20000 {
 			x.Neg(a).Close()

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func newSlab(t testing.TB, size int) *HostSlab {
@@ -27,7 +29,7 @@ func newSlab(t testing.TB, size int) *HostSlab {
 }
 
 func TestHostSlab(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for _, size := range []int{1, 4096, 100001} {
 		before, _ := HostMemory()
 		s := newSlab(t, size)
@@ -63,7 +65,7 @@ func TestHostSlab(t *testing.T) {
 }
 
 func TestNewHostSlab_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for size, want := range map[int]error{0: ErrInvalidArgument, -1: ErrInvalidArgument, 1 << 60: ErrOutOfMemory} {
 		_, err := NewHostSlab(size)
 		wantError(t, err, want, "NewHostSlab", "slab_test.go")
@@ -71,7 +73,7 @@ func TestNewHostSlab_Refused(t *testing.T) {
 }
 
 func TestHostSlab_PinWithoutCUDA(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	if n, _ := CUDACount(); n > 0 {
 		t.Skip("CUDA is there")
 	}
@@ -83,8 +85,8 @@ func TestHostSlab_PinWithoutCUDA(t *testing.T) {
 }
 
 func TestHostSlab_CopyFrom(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		slab := newSlab(t, 1<<20)
 		if d.IsCUDA() {
 			if err := slab.Pin(); err != nil || !slab.Pinned() {
@@ -94,7 +96,7 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 				t.Errorf("HostMemory says that %d bytes are pinned", pinned)
 			}
 		}
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		data := slab.Bytes()
 		for round := range 3 {
 			for i := range data {
@@ -103,7 +105,7 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 			err := s.Do(func(x *Exec) error {
 				into := x.Empty(Uint8, 1000)
 				CopyFrom(x, into, data[5000:6000])
-				equal(t, x, into, data[5000:6000]) // waits, so that the slab can be filled again
+				torchtest.Equal(t, x, into, data[5000:6000]) // waits, so that the slab can be filled again
 				return nil
 			})
 			if err != nil {
@@ -116,7 +118,7 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 // Close gives the memory of a slab back to the system, so the process's address space does not
 // grow.
 func TestHostSlab_CloseGivesTheMemoryBack(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	before := addressSpace(t)
 	for range 64 {
 		newSlab(t, 1<<30).Close()
@@ -143,8 +145,8 @@ func addressSpace(t *testing.T) int64 {
 // Close unlocks page-locked memory before the memory goes back to the system. So the same pages
 // can be locked again.
 func TestHostSlab_PinAgain(t *testing.T) {
-	checkLeaks(t)
-	cuda(t)
+	torchtest.CheckLeaks(t)
+	torchtest.CUDA(t)
 	for range 4 {
 		s := newSlab(t, 1<<20)
 		if err := s.Pin(); err != nil {
@@ -155,7 +157,7 @@ func TestHostSlab_PinAgain(t *testing.T) {
 }
 
 func TestHostSlab_DroppedIsFreed(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	before := LiveHandles()["slab"]
 	func() {
 		if _, err := NewHostSlab(4096); err != nil {
@@ -169,9 +171,9 @@ func TestHostSlab_DroppedIsFreed(t *testing.T) {
 
 // CopyFrom from pinned memory returns while earlier work of the stream still runs.
 func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	warm(t, s)
 	slab := newSlab(t, 64<<20)
 	if err := slab.Pin(); err != nil {
@@ -195,7 +197,7 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 		behind := x.Record()
 		defer behind.Close()
 		isBusy(t, behind, "the copy is done before the work before it")
-		equal(t, x, x.Max(into), []uint8{1})
+		torchtest.Equal(t, x, x.Max(into), []uint8{1})
 		return nil
 	})
 	if err != nil {
@@ -206,9 +208,9 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 // FromSlice returns only when its data has been read. This also holds for pinned memory, although
 // CUDA reads pinned memory after the call of the copy.
 func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	warm(t, s)
 	slab := newSlab(t, 64<<20)
 	if err := slab.Pin(); err != nil {
@@ -220,7 +222,7 @@ func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 		for i := range slab.Bytes() {
 			slab.Bytes()[i] = 1
 		}
-		equal(t, x, x.Max(made), []uint8{0})
+		torchtest.Equal(t, x, x.Max(made), []uint8{0})
 		return nil
 	})
 	if err != nil {
@@ -230,7 +232,7 @@ func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 
 // HostSlabOver does not change the memory that it gets, and Close leaves the memory to its owner.
 func TestHostSlabOver(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	page := os.Getpagesize()
 	memory, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
@@ -271,15 +273,15 @@ func TestHostSlabOver(t *testing.T) {
 // An event is recorded after copies to two slabs, and Await of one slab waits for the event. Uses
 // of this slab are then no race. A read of the other slab must still be reported as a race.
 func TestHostSlab_Await(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
-		checkLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
 		var races []*StreamRace
 		stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r) })
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer stop()
-		s, slab, other := newStream(t, d), newSlab(t, 32), newSlab(t, 32)
+		s, slab, other := torchtest.NewStream(t, d), newSlab(t, 32), newSlab(t, 32)
 		if d.IsCUDA() {
 			if err := errors.Join(slab.Pin(), other.Pin()); err != nil {
 				t.Fatal(err)

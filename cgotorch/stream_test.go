@@ -7,10 +7,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestDefaultStream_IsOne(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		if DefaultStream(d) != DefaultStream(d) || DefaultStream(d).Device() != d {
 			t.Error("two default streams of one device")
 		}
@@ -18,11 +20,11 @@ func TestDefaultStream_IsOne(t *testing.T) {
 }
 
 func TestDefaultStream_UsableAfterClose(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := DefaultStream(d)
 		for range 3 {
-			if err := s.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil }); err != nil {
+			if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil }); err != nil {
 				t.Error(err)
 			}
 			if err := s.Close(); err != nil {
@@ -39,7 +41,7 @@ func TestDefaultStream_UsableAfterClose(t *testing.T) {
 
 // On a stream of a missing device, the first call that needs the device fails with the reason.
 func TestStream_OfNoDevice(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	reasons := map[Device]string{CUDA(99): "cuda:99 is not a device number", CUDA(-1): "cuda:-1 is not a device number"}
 	n, err := CUDACount()
 	if n > 0 {
@@ -66,9 +68,9 @@ func TestStream_OfNoDevice(t *testing.T) {
 }
 
 func TestStream_AfterClose(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		e := record(t, s)
 		defer e.Close()
 		for range 2 {
@@ -82,12 +84,12 @@ func TestStream_AfterClose(t *testing.T) {
 		wantError(t, err, ErrClosed, "Stream.Query")
 		wantError(t, s.Wait(e), ErrClosed, "Stream.Wait")
 		wantError(t, s.Synchronize(), ErrClosed, "Stream.Synchronize")
-		wantError(t, tryDo(t, d, func(x *Exec) { x.On(s) }), ErrClosed, "Exec.On", "the stream is closed")
+		wantError(t, torchtest.NewStream(t, d).Do(func(x *Exec) error { x.On(s); return nil }), ErrClosed, "Exec.On", "the stream is closed")
 	})
 }
 
 func TestStream_CloseEndsItsThread(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for range 3 {
 		streams := make([]*Stream, 8)
 		for i := range streams {
@@ -107,8 +109,8 @@ func TestStream_CloseEndsItsThread(t *testing.T) {
 }
 
 func TestStream_CloseWaitsForItsDo(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	began, closed := make(chan bool), make(chan bool)
 	go func() {
 		<-began
@@ -135,19 +137,19 @@ func TestStream_CloseWaitsForItsDo(t *testing.T) {
 
 // A stream that Exec.On uses cannot be closed until the Do ends.
 func TestStream_CloseUnderOn(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s, other := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		err := s.Do(func(x *Exec) error {
 			y, again := x.On(other), x.On(other)
 			wantError(t, other.Close(), ErrMisuse, "Stream.Close", "a Do of another stream uses this one")
 			together(1, func(int) { wantError(t, other.Close(), ErrMisuse) })
 			a := y.Ones(Float32, 2)
-			equal(t, again, again.Add(a, a), []float32{2, 2})
+			torchtest.Equal(t, again, again.Add(a, a), []float32{2, 2})
 			if y.Stream() != other || y.On(s).Stream() != s || x.Stream() != s {
 				t.Error("Stream is not that of On")
 			}
-			x.AtEnd(func() { equal(t, y, y.Ones(Float32, 1), []float32{1}) })
+			x.AtEnd(func() { torchtest.Equal(t, y, y.Ones(Float32, 1), []float32{1}) })
 			return nil
 		})
 		if err != nil {
@@ -162,9 +164,9 @@ func TestStream_CloseUnderOn(t *testing.T) {
 // Two Dos run at the same time, and each enqueues on the stream of the other Do. They must not
 // wait for each other.
 func TestExec_On_OfRunningStreams(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		streams := []*Stream{newStream(t, d), newStream(t, d)}
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		streams := []*Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d)}
 		within(t, func() {
 			var both sync.WaitGroup
 			both.Add(2)
@@ -176,7 +178,7 @@ func TestExec_On_OfRunningStreams(t *testing.T) {
 					e := x.Record()
 					y.Wait(e)
 					e.Close()
-					equal(t, y, y.Ones(Float32, 1), []float32{1})
+					torchtest.Equal(t, y, y.Ones(Float32, 1), []float32{1})
 					return nil
 				})
 				if err != nil {
@@ -188,10 +190,10 @@ func TestExec_On_OfRunningStreams(t *testing.T) {
 }
 
 func TestExec_On_KeepsModesAndScope(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		other := newStream(t, d)
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		other := torchtest.NewStream(t, d)
+		torchtest.Do(t, d, func(x *Exec) {
 			y := x.NoGrad().Autocast(BFloat16).On(other)
 			if y.GradEnabled() || y.Device() != d {
 				t.Error("On changed the modes or the device")
@@ -209,9 +211,9 @@ func TestExec_On_KeepsModesAndScope(t *testing.T) {
 }
 
 func TestStream_EventsOrder(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		a, b := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		var kept *Tensor
 		if err := a.Do(func(x *Exec) error { kept = x.Keep(x.Zeros(Float32, 1<<20)); return nil }); err != nil {
 			t.Fatal(err)
@@ -243,9 +245,9 @@ func pass(t *testing.T, a, b *Stream) {
 }
 
 func TestStream_QueryAndSynchronize(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		if err := s.Synchronize(); err != nil {
 			t.Error(err)
 		}
@@ -295,9 +297,9 @@ func isBusy(t *testing.T, e *Event, what string) {
 }
 
 func TestStream_RunsBesideAnother(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	streams := map[string]*Stream{"own": newStream(t, d), "another": newStream(t, d), "default": DefaultStream(d)}
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	streams := map[string]*Stream{"own": torchtest.NewStream(t, d), "another": torchtest.NewStream(t, d), "default": DefaultStream(d)}
 	for _, s := range streams {
 		warm(t, s)
 	}
@@ -308,7 +310,7 @@ func TestStream_RunsBesideAnother(t *testing.T) {
 		}
 		e := record(t, long)
 		isBusy(t, e, "enqueueing waited for the device")
-		err := short.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil })
+		err := short.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -330,16 +332,16 @@ func TestStream_RunsBesideAnother(t *testing.T) {
 }
 
 func TestStream_WaitIsOnTheDevice(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	a, b := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	warm(t, a, b)
 	// CUDA loads a kernel on its first use, and may then wait for the device. So these kernels run
 	// once before the test.
 	if err := b.Do(func(x *Exec) error {
 		y := x.Zeros(Float32, 1)
 		x.FillInPlace(y, 5.0)
-		equal(t, x, x.AddScalar(y, 1), []float32{6})
+		torchtest.Equal(t, x, x.AddScalar(y, 1), []float32{6})
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -364,7 +366,7 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	err = b.Do(func(x *Exec) error {
 		y := x.AddScalar(kept, 1)
 		isBusy(t, e, "an operator behind Wait waited on the host")
-		equal(t, x, y, []float32{6})
+		torchtest.Equal(t, x, y, []float32{6})
 		return nil
 	})
 	if err != nil {
@@ -375,9 +377,9 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 // A tensor is freed while another stream still reads it. Its memory must not be handed out before
 // the read is done. The host does not wait.
 func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	a, b := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	warm(t, a, b)
 	const n = 1 << 24
 	var shared, sum *Tensor
@@ -396,7 +398,7 @@ func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	defer sum.Close()
 	shared.Close()
 	overwrite(t, a, n)
-	if err := b.Do(func(x *Exec) error { equal(t, x, sum, []float32{n}); return nil }); err != nil {
+	if err := b.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{n}); return nil }); err != nil {
 		t.Error(err)
 	}
 }
@@ -419,9 +421,9 @@ func overwrite(t *testing.T, s *Stream, n int64) {
 // is freed while a still reads it. Its memory must not be handed out on b before the read is
 // done.
 func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	a, b := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	warm(t, a, b)
 	const n = 1 << 24
 	var p, sum *Tensor
@@ -447,7 +449,7 @@ func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	overwrite(t, b, n)
-	if err := a.Do(func(x *Exec) error { equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
+	if err := a.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
 		t.Error(err)
 	}
 }
@@ -455,9 +457,9 @@ func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 // A gradient is closed while another stream still reads it. It was returned by Gradients, or was
 // given to Gradients. Its memory is not handed out before the read is done.
 func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	a, b := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	warm(t, a, b)
 	const n = 1 << 24
 	var p, seed, sum *Tensor
@@ -480,7 +482,7 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 	}
 	seed.Close()
 	overwrite(t, a, n)
-	if err := b.Do(func(x *Exec) error { equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
+	if err := b.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
 		t.Errorf("a gradient that was given: %v", err)
 	}
 	sum.Close()
@@ -505,22 +507,22 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 	}
 	defer sum.Close()
 	overwrite(t, b, n)
-	if err := a.Do(func(x *Exec) error { equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
+	if err := a.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
 		t.Errorf("a gradient that was returned: %v", err)
 	}
 }
 
 // Close keeps the CUDA stream, and the next stream of the same priority gets it.
 func TestStream_CloseGivesItToTheNext(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	native, err := s.Native()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	next := newStream(t, d)
+	next := torchtest.NewStream(t, d)
 	if got, err := next.Native(); got != native || err != nil {
 		t.Errorf("the next stream is %#x, %v; want %#x", got, err, native)
 	}
@@ -529,15 +531,15 @@ func TestStream_CloseGivesItToTheNext(t *testing.T) {
 // Stream.Synchronize and Device.Synchronize wait for the work of a stream. Query tells without a
 // wait whether the work is done.
 func TestStream_HostWaits(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
 	warm(t, s)
 	for name, wait := range map[string]func() error{
 		"Stream.Synchronize": s.Synchronize,
 		"Device.Synchronize": d.Synchronize,
 	} {
-		if err := s.Do(func(x *Exec) error { sleep(x, 100*time.Millisecond); return nil }); err != nil {
+		if err := s.Do(func(x *Exec) error { torchtest.Sleep(x, 100*time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		e := record(t, s)
@@ -558,9 +560,9 @@ func TestStream_HostWaits(t *testing.T) {
 // Close of a stream runs at the same time as On in another Do. Either the stream stays open for
 // that Do, or it is closed before On.
 func TestStream_CloseBesideOn(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s, other := newStream(t, d), DefaultStream(d) // a default stream can be used again after Close
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s, other := torchtest.NewStream(t, d), DefaultStream(d) // a default stream can be used again after Close
 		done := make(chan bool)
 		go func() {
 			defer close(done)
@@ -589,9 +591,9 @@ func TestStream_CloseBesideOn(t *testing.T) {
 }
 
 func TestStream_TryRecord(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		e, err := s.TryRecord()
 		if e == nil || err != nil {
 			t.Fatalf("on an idle stream: %v, %v", e, err)
@@ -617,9 +619,9 @@ func TestStream_TryRecord(t *testing.T) {
 }
 
 func TestExternalStream(t *testing.T) {
-	checkLeaks(t)
-	d := cuda(t)
-	own := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	own := torchtest.NewStream(t, d)
 	native, err := own.Native()
 	if err != nil || native == 0 {
 		t.Fatalf("Native is %v, %v", native, err)
@@ -635,14 +637,14 @@ func TestExternalStream(t *testing.T) {
 	// Work of both Streams runs in the order in which it was enqueued.
 	var a *Tensor
 	if err := own.Do(func(x *Exec) error {
-		sleep(x, 50*time.Millisecond)
+		torchtest.Sleep(x, 50*time.Millisecond)
 		a = x.Keep(x.Full(Float32, 7, 4))
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if err := same.Do(func(x *Exec) error { equal(t, x, a, []float32{7, 7, 7, 7}); return nil }); err != nil {
+	if err := same.Do(func(x *Exec) error { torchtest.Equal(t, x, a, []float32{7, 7, 7, 7}); return nil }); err != nil {
 		t.Error(err)
 	}
 
@@ -654,7 +656,7 @@ func TestExternalStream(t *testing.T) {
 		if native, err := s.Native(); native != 0 || err != nil {
 			t.Errorf("the default stream's Native is %v, %v", native, err)
 		}
-		if err := s.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
+		if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
 			t.Error(err)
 		}
 		s.Close()
@@ -662,7 +664,7 @@ func TestExternalStream(t *testing.T) {
 }
 
 func TestExternalStream_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	_, err := ExternalStream(CPU, 0)
 	wantError(t, err, ErrInvalidArgument, "ExternalStream", "the CPU has no streams")
 	if n, _ := CUDACount(); n == 0 {
@@ -676,7 +678,7 @@ func TestExternalStream_Refused(t *testing.T) {
 
 // A nil Stream and a zero Stream give an error in each method, and no crash.
 func TestStream_Nil(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	e := record(t, DefaultStream(CPU))
 	defer e.Close()
 	for name, s := range map[string]*Stream{"nil": nil, "zero": {}} {
@@ -704,7 +706,7 @@ func TestStream_Nil(t *testing.T) {
 
 // A nil Event and a zero Event give an error in each method, and no crash.
 func TestEvent_NeverRecorded(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for name, e := range map[string]*Event{"nil": nil, "zero": {}} {
 		for method, call := range map[string]func() error{
 			"Stream.Wait":       func() error { return DefaultStream(CPU).Wait(e) },
@@ -726,9 +728,9 @@ func TestEvent_NeverRecorded(t *testing.T) {
 // Outside captures an Exec enqueues on the program's streams. In warm-up runs and captures on
 // CUDA, streams of the graph replace them.
 func TestExec_Stream(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s, other := newStream(t, d), newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		check := func(x *Exec, standIn bool) {
 			for y, of := range map[*Exec]*Stream{x: s, x.On(other): other, x.On(other).NoGrad(): other} {
 				if (y.Stream() != of) != standIn {

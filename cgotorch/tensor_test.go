@@ -4,12 +4,14 @@ import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestTensor_Metadata(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Zeros(Float16, 2, 3, 4)
 			view := x.Transpose(a, 0, 2)
 			scalar := x.Full(Int64, 7)
@@ -47,8 +49,8 @@ func TestTensor_Metadata(t *testing.T) {
 }
 
 func TestTensor_Closed(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		a, open := x.Ones(Float32, 2), x.Ones(Float32, 2)
 		for range 2 {
 			if err := a.Close(); err != nil {
@@ -79,7 +81,7 @@ func TestTensor_Closed(t *testing.T) {
 
 // Each call that uses a closed tensor fails, and the error names the call.
 func TestTensor_UsedAfterClose(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for op, use := range map[string]func(x *Exec, a *Tensor){
 		"aten::neg":      func(x *Exec, a *Tensor) { x.Neg(a) },
 		"aten::cat":      func(x *Exec, a *Tensor) { x.Cat([]*Tensor{x.Ones(Float32, 1), a}, 0) },
@@ -97,7 +99,7 @@ func TestTensor_UsedAfterClose(t *testing.T) {
 			x.Gradients([]*Tensor{x.Ones(Float32)}, nil, GradientOptions{Grads: []*Tensor{a}})
 		},
 	} {
-		err := tryDo(t, CPU, func(x *Exec) {
+		err := torchtest.TryDo(t, CPU, func(x *Exec) {
 			a := x.Ones(Float32, 1)
 			a.Close()
 			use(x, a)
@@ -111,9 +113,9 @@ func TestTensor_UsedAfterClose(t *testing.T) {
 }
 
 func TestTensor_Version(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Ones(Float32, 2)
 			before := a.Version()
 			view := x.View(a, 2, 1)
@@ -127,9 +129,9 @@ func TestTensor_Version(t *testing.T) {
 }
 
 func TestTensor_SetRequiresGrad(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		do(t, d, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Ones(Float32, 2)
 			for _, on := range []bool{true, false, true} {
 				if err := a.SetRequiresGrad(on); err != nil || a.RequiresGrad() != on {
@@ -143,9 +145,9 @@ func TestTensor_SetRequiresGrad(t *testing.T) {
 }
 
 func TestTensor_Grad(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var p *Tensor
 		step := func(factor float64) {
 			t.Helper()
@@ -156,7 +158,7 @@ func TestTensor_Grad(t *testing.T) {
 		}
 		check := func(want float32) {
 			t.Helper()
-			err := s.Do(func(x *Exec) error { equal(t, x, p.Grad(), []float32{want, want}); return nil })
+			err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, p.Grad(), []float32{want, want}); return nil })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,8 +215,8 @@ func TestTensor_Grad(t *testing.T) {
 }
 
 func TestTensor_GradInsideADo(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		p := x.Ones(Float32, 2)
 		p.SetRequiresGrad(true)
 		x.Backward(x.Sum(p))
@@ -223,13 +225,13 @@ func TestTensor_GradInsideADo(t *testing.T) {
 		if g.Closed() {
 			t.Error("Tidy closed a gradient, which belongs to its parameter")
 		}
-		equal(t, x, result, []float32{-1, -1})
+		torchtest.Equal(t, x, result, []float32{-1, -1})
 	})
 }
 
 func TestTensor_SetGrad_Refused(t *testing.T) {
-	checkLeaks(t)
-	do(t, CPU, func(x *Exec) {
+	torchtest.CheckLeaks(t)
+	torchtest.Do(t, CPU, func(x *Exec) {
 		p := x.Ones(Float32, 2)
 		wantError(t, p.SetGrad(x.Ones(Float32, 3)), ErrInvalidArgument, "Tensor.SetGrad", "shape, dtype and device")
 		wantError(t, p.SetGrad(x.Ones(Float64, 2)), ErrInvalidArgument, "Tensor.SetGrad", "shape, dtype and device")

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // here returns the file and line of its caller, with `lines` added to the line.
@@ -19,9 +21,9 @@ func here(lines int) string {
 }
 
 func TestDo_ReturnsItsFunctionsError(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		for _, want := range []error{nil, io.EOF, fmt.Errorf("wrapped: %w", io.ErrUnexpectedEOF)} {
 			if got := s.Do(func(x *Exec) error { return want }); got != want {
 				t.Errorf("got %v, want %v", got, want)
@@ -31,9 +33,9 @@ func TestDo_ReturnsItsFunctionsError(t *testing.T) {
 }
 
 func TestDo_FailingOperatorUnwinds(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var deferred, reached bool
 		var where string
 		err := s.Do(func(x *Exec) error {
@@ -69,9 +71,9 @@ func TestDo_FailingOperatorUnwinds(t *testing.T) {
 }
 
 func TestDo_RecoveredFailureIsStillReturned(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		s := torchtest.NewStream(t, d)
 		var kept *Tensor
 		var second any
 		err := s.Do(func(x *Exec) error {
@@ -87,7 +89,7 @@ func TestDo_RecoveredFailureIsStillReturned(t *testing.T) {
 		if second == nil {
 			t.Error("an operator after the failure did not fail")
 		}
-		err = s.Do(func(x *Exec) error { equal(t, x, kept, []float32{0}); return nil })
+		err = s.Do(func(x *Exec) error { torchtest.Equal(t, x, kept, []float32{0}); return nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -96,8 +98,8 @@ func TestDo_RecoveredFailureIsStillReturned(t *testing.T) {
 }
 
 func TestDo_PanicIsRaisedAgain(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	for _, value := range []any{"a text", 42, io.ErrClosedPipe} {
 		got := panicOf(func() {
 			s.Do(func(x *Exec) error {
@@ -136,8 +138,8 @@ func TestDo_PanicIsRaisedAgain(t *testing.T) {
 func raise(value any) { panic(value) }
 
 func TestDo_GoexitEndsTheCaller(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	var deferred, reached atomic.Bool
 	together(1, func(int) {
 		defer deferred.Store(true)
@@ -168,9 +170,9 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 
 // The worker of a stream has ended when Close returns.
 func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for range 200 {
-		s := newStream(t, CPU)
+		s := torchtest.NewStream(t, CPU)
 		s.Do(func(x *Exec) error { return nil })
 		if !HasWorker(s) {
 			t.Fatal("a stream that has run a Do has no worker")
@@ -211,8 +213,8 @@ func execUses(x *Exec, s *Stream, t *Tensor, e *Event) map[string]func() {
 }
 
 func TestExec_AfterItsDoPanics(t *testing.T) {
-	checkLeaks(t)
-	s, other := newStream(t, CPU), newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s, other := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
 	var x *Exec
 	var kept *Tensor
 	var e *Event
@@ -232,8 +234,8 @@ func TestExec_AfterItsDoPanics(t *testing.T) {
 }
 
 func TestExec_OnAnotherGoroutinePanics(t *testing.T) {
-	checkLeaks(t)
-	s, other := newStream(t, CPU), newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s, other := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
 	err := s.Do(func(x *Exec) error {
 		kept := x.Keep(x.Ones(Float32, 1))
 		defer kept.Close()
@@ -244,7 +246,7 @@ func TestExec_OnAnotherGoroutinePanics(t *testing.T) {
 			together(1, func(int) { err, _ = panicOf(use).(error) })
 			t.Run(name, func(t *testing.T) { wantError(t, err, ErrMisuse, "another goroutine") })
 		}
-		equal(t, x, x.Add(kept, kept), []float32{2})
+		torchtest.Equal(t, x, x.Add(kept, kept), []float32{2})
 		return nil
 	})
 	if err != nil {
@@ -253,8 +255,8 @@ func TestExec_OnAnotherGoroutinePanics(t *testing.T) {
 }
 
 func TestDo_InsideADo(t *testing.T) {
-	checkLeaks(t)
-	s, other := newStream(t, CPU), newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s, other := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
 	within(t, func() {
 		err := s.Do(func(x *Exec) error {
 			for _, inner := range []*Stream{s, other, DefaultStream(CPU)} {
@@ -271,8 +273,8 @@ func TestDo_InsideADo(t *testing.T) {
 }
 
 func TestDo_StreamsOwnMethodsInside(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	e := record(t, s)
 	defer e.Close()
 	within(t, func() {
@@ -292,8 +294,8 @@ func TestDo_StreamsOwnMethodsInside(t *testing.T) {
 }
 
 func TestDo_ExcludesOthers(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	var inside atomic.Int32
 	count := 0 // the race detector checks the accesses to count
 	together(16, func(int) {
@@ -315,8 +317,8 @@ func TestDo_ExcludesOthers(t *testing.T) {
 }
 
 func TestDo_RunsOnOneThread(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	threads := map[uint64]bool{}
 	for range 100 {
 		together(1, func(int) {
@@ -329,15 +331,15 @@ func TestDo_RunsOnOneThread(t *testing.T) {
 }
 
 func TestDo_OnAClosedStream(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	s.Close()
 	wantError(t, s.Do(func(*Exec) error { t.Error("it ran"); return nil }), ErrClosed, "Stream.Do", "the stream is closed")
 }
 
 func TestFail(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	var where string
 	err := s.Do(func(x *Exec) error {
 		where = here(1)
@@ -362,8 +364,8 @@ func TestFail(t *testing.T) {
 }
 
 func TestAtEnd(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	ends := map[string]func(x *Exec) error{
 		"return":  func(x *Exec) error { return nil },
 		"error":   func(x *Exec) error { return io.EOF },
@@ -396,8 +398,8 @@ func TestAtEnd(t *testing.T) {
 }
 
 func TestAtEnd_FailureIsPassedOver(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	err := s.Do(func(x *Exec) error {
 		x.AtEnd(func() { x.Call("aten::nothing") })
 		return nil
@@ -414,8 +416,8 @@ func TestAtEnd_FailureIsPassedOver(t *testing.T) {
 }
 
 func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
 	for name, raise := range map[string]func(){"panic": func() { panic("first") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			second := false
@@ -450,7 +452,7 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 // become the thread of another stream's worker. The goroutine's Do must still succeed. It must
 // not be taken for a Do inside a Do.
 func TestDo_BesideStreamsThatComeAndGo(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	var all sync.WaitGroup
 	for range 32 {
 		all.Add(1)

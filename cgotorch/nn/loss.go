@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -44,12 +43,8 @@ func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
 
 // checkOpen makes the Do fail if a or b is nil or closed.
 func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB string, b *cgotorch.Tensor) {
-	const text = "%s: %v, %s: %v; want two open tensors: %w"
-	switch {
-	case a == nil || b == nil:
-		x.Fail(where, fmt.Errorf(text, nameA, a, nameB, b, cgotorch.ErrInvalidArgument))
-	case a.Closed() || b.Closed():
-		x.Fail(where, fmt.Errorf(text, nameA, a, nameB, b, cgotorch.ErrClosed))
+	if a == nil || b == nil || a.Closed() || b.Closed() {
+		refuse(x, where, "%s: %v, %s: %v; want two open tensors", nameA, a, nameB, b)
 	}
 }
 

@@ -14,16 +14,12 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// onEachDevice is torchtest.OnEachDevice without the check for leaks. LibTorch has a thread for
-// each CUDA device. When that thread has called Go code for the first time, the check would count
-// it as a goroutine.
+// onEachDevice is torchtest.ForEachDevice with deterministic operators.
 func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
-	for _, d := range torchtest.Devices() {
-		t.Run(d.String(), func(t *testing.T) {
-			deterministicOnCUDA(t, d)
-			test(t, d)
-		})
-	}
+	torchtest.ForEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		deterministicOnCUDA(t, d)
+		test(t, d)
+	})
 }
 
 func deterministicOnCUDA(t *testing.T, d cgotorch.Device) {
@@ -112,7 +108,7 @@ func TestSequential_Recompute(t *testing.T) {
 					t.Errorf("%s is empty", name)
 				}
 			}
-			train(t, d, autocast, 1, 0) // the first Recompute may start LibTorch's thread: see onEachDevice
+			train(t, d, autocast, 1, 0) // the first Recompute may start LibTorch's thread: see torchtest.ForEachDevice
 			torchtest.CheckLeaks(t)
 			for _, c := range [][2]int{{1, 0}, {2, 0}, {4, 0}, {100, 0}, {0, 1}, {4, 4}} {
 				got := train(t, d, autocast, c[0], c[1])

@@ -44,15 +44,24 @@ func CUDA(t testing.TB) cgotorch.Device {
 }
 
 // OnEachDevice runs test as a subtest on the CPU and on the first CUDA device, each with
-// [CheckLeaks]. The CUDA subtest is skipped on a machine without a GPU.
+// [CheckLeaks]. On a machine without a GPU it skips the second subtest.
 func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
+	t.Helper()
+	ForEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		CheckLeaks(t)
+		test(t, d)
+	})
+}
+
+// ForEachDevice is [OnEachDevice] without CheckLeaks. It is for tests that start a thread of
+// LibTorch's which calls Go. Such a thread stays, and counts as a goroutine.
+func ForEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	t.Helper()
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
 		t.Run(d.String(), func(t *testing.T) {
 			if d.IsCUDA() {
 				CUDA(t)
 			}
-			CheckLeaks(t)
 			test(t, d)
 		})
 	}
