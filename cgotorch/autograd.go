@@ -13,14 +13,14 @@ func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) 
 
 // BackwardOptions are the options of [Exec.BackwardWith].
 type BackwardOptions struct {
-	// Grads has one gradient for each root: the gradient of the final value, such as a loss, with
-	// respect to this root. A nil entry stands for 1 and needs a root of one element. A nil slice
-	// means a nil entry for each root.
+	// Grads has one tensor for each root: the gradient of the loss with respect to this root. The
+	// backward starts from these gradients. A nil entry stands for the gradient 1, and its root must
+	// then have one element. If Grads itself is nil, all entries are nil.
 	Grads []*Tensor
 	// RetainGraph keeps the autograd graph, so that a later backward can use it again.
 	RetainGraph bool
-	// Overlap lets gradients of convolutions and linear layers run in parallel. nil means that they
-	// run one after another.
+	// Overlap runs gradients of convolutions and linear layers in parallel. If Overlap is nil, these
+	// gradients run one after another.
 	Overlap *Overlap
 }
 
@@ -50,8 +50,8 @@ type GradientOptions struct {
 	AllowUnused bool      // an input that no root depends on gives nil instead of an error
 }
 
-// Gradients returns the gradient of the sum of roots with respect to each input. It accumulates
-// nothing into leaves. It does not wait. The Do owns the gradients.
+// Gradients returns, for each input, the gradient of the sum of the roots with respect to this
+// input. It accumulates nothing into leaves. It does not wait. The Do owns the gradients.
 func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	x.check("Exec.Gradients")
 	rs := x.handles("Exec.Gradients", roots, false)

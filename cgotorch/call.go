@@ -16,7 +16,7 @@ var Default = defaultArgument{}
 
 type defaultArgument struct{}
 
-// named holds the operators that Call has found.
+// The map `named` holds, by name, the operators that Call has found.
 var named sync.Map // string -> *operator
 
 // Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". It waits
@@ -79,9 +79,9 @@ type call struct {
 	ct.Operands
 }
 
-// calls holds call objects for reuse. The scope does not hold them, because two goroutines can
-// misuse one Exec at the same time. Until the core refuses one of the goroutines, each goroutine
-// needs a buffer of its own.
+// The pool `calls` holds call objects for reuse. The scope does not hold a call object, because
+// two goroutines can misuse one Exec at the same time. Until the core refuses one of these
+// goroutines, each goroutine needs a call object of its own.
 var calls = sync.Pool{New: func() any {
 	return &call{Operands: ct.Operands{
 		Words: make([]uint64, 0, 64), Tensors: make([]*ct.Tensor, 0, 16),
@@ -218,7 +218,8 @@ func (c *call) none()                       { c.Words = append(c.Words, ct.ArgNo
 func (c *call) def()                        { c.Words = append(c.Words, ct.ArgDefault) }
 func (c *call) restDefault()                { c.Words = append(c.Words, ct.ArgRestDefault) }
 
-// run enqueues the operator. Afterwards the results lie in c.ResultWords and c.ResultTensors.
+// The method `run` enqueues the operator. Afterwards the results lie in c.ResultWords and
+// c.ResultTensors.
 func (c *call) run() {
 	x := c.x
 	x.check(c.op.name)
@@ -252,15 +253,15 @@ func (c *call) run() {
 
 func (c *call) shapes() string { return describeAll(c.Tensors) }
 
-// refuse fails the Do. The error reads "V is not W", where V describes the argument v and W is
-// the text `want`. An example of want is "a number".
+// The method `refuse` fails the Do. The error reads "V is not W". V describes the argument `v`,
+// and W is the text `want`, such as "a number".
 func (c *call) refuse(v any, want string) {
 	c.x.check(c.op.name)
 	c.x.s.fail(refuse(c.op.name, ErrInvalidArgument, "%s is not %v", describeValue(v), want))
 }
 
-// own returns result i as a tensor that the Do owns. For an undefined tensor of LibTorch it
-// returns nil.
+// The method `own` returns result i as a tensor that the Do owns. If LibTorch has left the result
+// undefined, `own` returns nil.
 func (c *call) own(i int) *Tensor {
 	if h := c.ResultTensors[i]; h != nil {
 		return c.x.s.own(h)
@@ -371,7 +372,7 @@ func (c *call) any(arg any) {
 	}
 }
 
-// values returns the results as Go values.
+// The method `values` returns the results as Go values.
 func (c *call) values() []any {
 	words, handle := c.ResultWords[:c.Results.Words], 0
 	next := func() uint64 {

@@ -12,8 +12,8 @@ type CaptureOptions struct {
 	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
 	// function that uses cuDNN or cuBLAS therefore needs a warm-up run.
 	//
-	// If WarmUp is above 0, Capture does more warm-up runs while a Choice in the function is
-	// undecided. If WarmUp is 0, each undecided Choice in the function runs serially.
+	// If WarmUp is above 0, Capture does more warm-up runs while a [Choice] in the function is
+	// undecided. If WarmUp is 0, each undecided Choice in the function runs its work serially.
 	WarmUp int
 }
 
@@ -28,18 +28,19 @@ type CaptureOptions struct {
 // [Exec.Wait]. Work that fn does on the host happens once, in the capture. Host work for each
 // launch belongs in [Exec.EachLaunch].
 //
-// Tensors that fn makes lie in memory of the graph. A tensor that fn keeps holds the result of
-// the last launch. fn can draw random numbers. The random numbers of a launch come from the
-// device's generator, as if the work ran eagerly at the time of the launch. During the capture,
-// operators on other streams that draw random numbers wait until the capture has ended.
+// Tensors that fn makes lie in memory of the graph. If fn keeps a tensor by [Exec.Keep], this
+// tensor holds the result of the last launch. fn can draw random numbers. The random numbers of a
+// launch come from the device's generator, as if the work ran eagerly at the time of the launch.
+// During the capture, operators on other streams that draw random numbers wait until the capture
+// has ended.
 //
 // Capture fails with [ErrNotCapturable] if fn waits for the device or needs a value on the host.
 // The error names the operator and the line of the program. Capture also fails with
 // ErrNotCapturable if fn waits for an event that was recorded outside the capture, or if fn
 // begins another capture.
 //
-// On the CPU nothing is captured, and each launch runs fn: see [Graph.Eager]. A tensor that fn
-// keeps is then a new tensor at each launch. So a function for the CPU and CUDA must write its
+// On the CPU nothing is captured, and each launch runs fn: see [Graph.Eager]. If fn keeps a
+// tensor, each launch keeps a new tensor. So a function for the CPU and CUDA must write its
 // results into tensors that were made before the capture.
 func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
 	var g *Graph
@@ -51,8 +52,8 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 	return g, located(err)
 }
 
-// located fills in the field Caller of err if this field is empty. It is for errors of calls that
-// the library made on behalf of the program.
+// The function `located` fills in the field Caller of err if this field is empty. It is for
+// errors of calls that the library made on behalf of the program.
 func located(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Caller == "" {
@@ -119,7 +120,7 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 // graph is launched.
 func (x *Exec) Capturing() bool { return x.capture() != nil }
 
-// capture returns the capture that x's work is part of, or nil.
+// The method `capture` returns the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
 	if g := x.work; g != nil && g.capturing && x.c.Stream != g.outside {
 		return g
@@ -127,8 +128,8 @@ func (x *Exec) capture() *graphWork {
 	return nil
 }
 
-// Uncaptured returns an Exec over the same scope whose work does not become part of the graph. In
-// a captured function this work is enqueued at once, on the stream for which Capture or
+// Uncaptured returns an Exec of the same Do. The work of this Exec does not become part of the
+// graph. In a captured function this work is enqueued at once, on the stream for which Capture or
 // [Captured.Run] was called. Outside a capture Uncaptured returns x.
 //
 // Use Uncaptured to make memory that [Exec.EachLaunch] writes before launches. This memory must
@@ -163,10 +164,10 @@ func (x *Exec) EachLaunch(fn func(x *Exec)) {
 	fn(x)
 }
 
-// DependsOn tells a graph that the captured function has used a value of the host. changed is
-// called before each launch. If the value is the same as in the capture, changed must return "".
-// Otherwise changed must return a text, such as "the momentum has changed". The launch then fails
-// with [ErrStale]. Outside a capture DependsOn does nothing.
+// DependsOn tells a graph that the captured function has used a value of the host. The graph
+// calls the function `changed` before each launch. If the value is the same as in the capture,
+// `changed` must return "". Otherwise `changed` must return a text, such as "the momentum has
+// changed". The launch then fails with [ErrStale]. Outside a capture DependsOn does nothing.
 func (x *Exec) DependsOn(changed func() string) {
 	x.checkThread("Exec.DependsOn")
 	if g := x.capture(); g != nil {

@@ -23,10 +23,10 @@ import (
 //	}, cgotorch.CapturedOptions{})
 //
 // Each Run has the same effect as a call of the function. This includes random numbers and the
-// optimizer's schedule. After the capture the function is not called any more. A value of the
-// host that the function reads then stays as it was in the capture. For a value that changes use
-// [Exec.EachLaunch] or [Exec.DependsOn]. The optimizers of cgotorch/optim and the modules of
-// cgotorch/nn use EachLaunch and DependsOn.
+// optimizer's schedule. After the capture the function is not called any more. If the function
+// has read a value of the host, this value then stays as it was in the capture. For a value that
+// changes, use [Exec.EachLaunch] or [Exec.DependsOn]. The optimizers of cgotorch/optim and the
+// modules of cgotorch/nn use EachLaunch and DependsOn.
 //
 // Parameters that the function reads must live until Close. If the function cannot be captured,
 // its Runs stay eager, and [Captured.Stats] says why. On the CPU all Runs are eager.
@@ -57,9 +57,9 @@ type CapturedOptions struct {
 	// in the function is undecided.
 	WarmUp    int
 	MaxGraphs int // largest number of captured shapes; further shapes run eagerly; 0 means 8
-	// InPlace makes graphs read the inputs at their own addresses. There is then one graph for each
-	// set of addresses, and results are not copied. Without InPlace each Run copies the inputs and
-	// the results, on the device.
+	// InPlace makes graphs read the inputs at the addresses of the inputs, without a copy. There is
+	// then one graph for each set of input addresses, and results are not copied either. Without
+	// InPlace each Run copies the inputs and the results, on the device.
 	InPlace bool
 	Eager   bool // never capture
 
@@ -67,12 +67,13 @@ type CapturedOptions struct {
 	// the size of the first dimension. All inputs and results must have the same batch size. The
 	// function must treat each entry of a batch independently, as models do in evaluation.
 	//
-	// A smaller batch is padded to the next size of BatchSizes, and its results are cut. A batch that
-	// is larger than all BatchSizes runs eagerly. If BatchSizes is empty, each batch size gets a
-	// graph of its own. With BatchSizes and InPlace together all Runs are eager.
+	// If the batch size of an input is not in BatchSizes, the input is padded to the next larger size
+	// in BatchSizes. The results are then cut back. A batch that is larger than all BatchSizes runs
+	// eagerly. If BatchSizes is empty, each batch size gets a graph of its own. With BatchSizes and
+	// InPlace together all Runs are eager.
 	BatchSizes []int
 
-	// Log is called with a text for each capture. It is also called if a function cannot be captured,
+	// Log is called with a text for each capture. If a function cannot be captured, Log is called
 	// with the reason. Log may be nil. Log must not use the Captured, except for Stats.
 	Log func(text string)
 
@@ -88,23 +89,23 @@ type CapturedStats struct {
 	Updates  int // captures for which CUDA updated the shape's old graph
 	Launches int // Runs that launched a graph
 	Eager    int // Runs that called the function
-	// Why says why the last eager Run was eager. Runs that are eager only for warm-up do not count.
-	// "" means that there was no other eager Run.
+	// Why is the reason why the last eager Run was eager. Runs that were eager only for warm-up do
+	// not count. "" means that all eager Runs were for warm-up.
 	Why string
 }
 
 // capturedShape is the state of a Captured for inputs of one shape.
 type capturedShape struct {
-	// batch is the batch size to which inputs are padded. 0 means no padding.
+	// `batch` is the batch size to which inputs are padded. 0 means no padding.
 	batch int64
 	runs  int  // number of eager Runs
 	open  bool // a Choice needs more eager Runs
-	// threads are the threads of the eager Runs. cuDNN and cuBLAS must be initialized on a thread
+	// `threads` are the threads of the eager Runs. cuDNN and cuBLAS must be initialized on a thread
 	// before a capture on this thread.
 	threads map[uint64]bool
 	graph   *Graph
-	// serial is a second graph of the same work, in which nothing runs in parallel. It exists while
-	// it is unknown which of the two graphs is faster. Otherwise serial is nil.
+	// `serial` is a second graph of the same work, in which nothing runs in parallel. It exists while
+	// it is unknown which of the two graphs is faster. Otherwise it is nil.
 	serial   *serialGraph
 	in       []*Tensor // the graph's inputs; nil with InPlace
 	out      []*Tensor
@@ -141,10 +142,10 @@ const whoseResults = "a captured function with CapturedOptions.InPlace, whose ne
 // The Do owns the results. The results require no gradient. With InPlace the graph owns the
 // results: they cannot be kept, and they are valid until the next Run.
 //
-// Gradients that the function leaves at parameters are undefined after a later Run of another
-// shape. If the function runs work in parallel, these gradients are also undefined in the first
-// 42 launches. These launches alternate between a parallel and a serial graph, and the faster
-// graph is kept.
+// The function may leave gradients in parameters. These gradients are undefined after a later Run
+// of a different shape. If the function runs work in parallel, the gradients are also undefined
+// in the first 42 launches. These launches alternate between a parallel and a serial graph, and
+// the faster graph is kept.
 //
 // Run fails if the function fails. It fails with [ErrClosed] if the Captured is closed. A Run
 // inside a captured function only calls the function and captures nothing. The same holds for a
@@ -211,9 +212,9 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// settled reports whether Runs of inputs like `in` need no more trials. This is so in two cases.
-// In the first, the graph of these Runs has been launched, and is compared with no other graph.
-// In the second, it is known that these Runs cannot be captured.
+// The method `settled` reports whether Runs of inputs like `in` need no more trials. This is so
+// if their graph has been launched, and no comparison with a serial graph is under way. It is
+// also so if it is known that these Runs cannot be captured.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
@@ -259,7 +260,8 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	return out
 }
 
-// launch launches the shape's graph, or its serial form, and returns the results of that graph.
+// The method `launch` launches the shape's graph, or its serial form, and returns the results of
+// that graph.
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
@@ -289,8 +291,8 @@ func firstOf(in []*Tensor) *Tensor {
 	return in[0]
 }
 
-// cut returns the first entries of t, one for each entry of `in`. The batch size of t is s.batch.
-// Without padding cut returns t.
+// The method `cut` cuts the padding off the result t. It returns the first entries of t, as many
+// as `in` has entries. If no input was padded, it returns t.
 func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	if s.batch == 0 {
 		return t
@@ -323,8 +325,8 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// keeping returns a function that calls the captured function with `in`. The returned function
-// keeps the results and appends them to out.
+// The method `keeping` returns a function that calls the captured function with `in`. The
+// returned function keeps the results and appends them to out.
 func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	return func(x *Exec) error {
 		for _, t := range c.fn(x, in...) {
@@ -339,8 +341,8 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 }
 
 // captureAgain captures the function again after a value has changed. `what` is the text that a
-// function given to DependsOn has returned. If each of several Runs would need a new capture,
-// captureAgain drops the graph, and later Runs are eager.
+// function given to DependsOn has returned. If the values change so often that several Runs in a
+// row would need a new capture, captureAgain drops the graph. Later Runs are then eager.
 func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what string) {
 	const often = 4
 	if s.launches <= 1 {
@@ -358,8 +360,8 @@ func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what st
 	c.capture(x, s, in)
 }
 
-// capture captures the function for inputs like `in`. If the capture fails, the Run goes on
-// eagerly.
+// The method `capture` captures the function for inputs like `in`. If the capture fails, the Run
+// goes on eagerly.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if s.eager = c.refusal(x, s, in); s.eager != "" {
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
@@ -457,10 +459,10 @@ func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial 
 	return graph, out, nil
 }
 
-// failed notes a failed capture. If the function cannot be captured, or if memory is short, later
-// Runs do not try again. Any other failure may come from the function itself and may be
-// temporary. Later Runs try again after such a failure, until three captures in a row have
-// failed.
+// The method `failed` is called after a capture has failed. If the function cannot be captured,
+// or if memory is short, later Runs do not try again. Any other failure may be temporary, because
+// it may come from the function itself. After such a failure later Runs try again, until three
+// captures in a row have failed.
 func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	closeAll(s.in)
 	s.in = nil
@@ -474,8 +476,8 @@ func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	c.log("%s runs eagerly: %v", describeInputs(in), err)
 }
 
-// refusal returns the reason why no capture is tried for inputs like `in`. "" means that a
-// capture can be tried.
+// The method `refusal` returns the reason why no capture is tried for inputs like `in`. "" means
+// that a capture can be tried.
 func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	graphs := c.Stats().Graphs
 	switch {
@@ -497,7 +499,7 @@ func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	return ""
 }
 
-// drop closes the shape's graphs and their results.
+// The method `drop` closes the shape's graphs and their results.
 func (s *capturedShape) drop(c *Captured) {
 	if s.graph == nil {
 		return
@@ -512,7 +514,8 @@ func (s *capturedShape) drop(c *Captured) {
 	c.count(func(s *CapturedStats) { s.Graphs-- })
 }
 
-// shape returns the state for inputs like `in`. It makes a new state for a new shape.
+// The method `shape` returns the state for inputs like `in`. It makes a new state for a new
+// shape.
 func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	key := c.key(x, in)
 	s := c.shapes[key]
@@ -526,7 +529,7 @@ func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	return s
 }
 
-// batch returns the batch size to which inputs like `in` are padded, or 0.
+// The method `batch` returns the batch size to which inputs like `in` are padded, or 0.
 func (c *Captured) batch(in []*Tensor) int64 {
 	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
 		return 0
@@ -545,7 +548,7 @@ func (c *Captured) batch(in []*Tensor) int64 {
 	return 0
 }
 
-// input makes memory for the graph's copy of an input like t.
+// The method `input` makes memory for the graph's copy of an input like t.
 func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	shape, strides := t.geometry()
 	if s.batch == 0 || s.batch == shape[0] {
@@ -563,7 +566,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	return x.Zeros(t.DType(), shape...)
 }
 
-// check returns an error if results cannot be cut to the batch size of the inputs.
+// The method `check` returns an error if results cannot be cut to the batch size of the inputs.
 func (s *capturedShape) check(out []*Tensor) error {
 	for i, t := range out {
 		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
@@ -579,8 +582,8 @@ func closeAll(ts []*Tensor) {
 	}
 }
 
-// lend returns the tensors that Run returns for the results ts. x's Do owns ts. With InPlace, and
-// in an Inference, the returned tensors are lent handles of ts.
+// The method `lend` returns the tensors that Run returns for the results ts. x's Do owns ts. With
+// InPlace, and in an Inference, the returned tensors are lent handles of ts.
 func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	if !c.o.lends() {
 		return ts
@@ -592,7 +595,8 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	return out
 }
 
-// key returns the key of x and `in` in c.shapes. Runs with equal keys can share a graph.
+// The method `key` returns the key of x and `in` in c.shapes. Runs with equal keys can share a
+// graph.
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
 	key = fmt.Append(key, x.c.Grad, x.c.Autocast)
@@ -689,10 +693,11 @@ func (c *Captured) Close() error {
 // belong to this stream. cuDNN has then chosen its kernels on the thread that captures.
 // Afterwards the Captured has one graph for each shape, dtype and mode of the inputs.
 //
-// A warm-up run measures the two ways of a Choice after a kernel that sleeps, so that the host's
-// time to enqueue does not count. This measurement favours the parallel way. Between kernels that
-// are enqueued one by one, the device waits about a microsecond longer than in a graph. For
-// chains of small kernels this wait is a tenth of the time or more.
+// A warm-up run measures the two ways of a Choice. Before each measurement a kernel sleeps on the
+// device, while the host enqueues the work. So the host's time to enqueue does not count. This
+// measurement favours the parallel way. Between kernels that are enqueued one by one, the device
+// waits about a microsecond longer than in a graph. For chains of small kernels this wait is a
+// tenth of the time or more.
 //
 // So if a Choice has decided for the parallel way, the Captured also captures a serial graph. It
 // launches the two graphs in turn and keeps the faster one.

@@ -20,7 +20,8 @@ func newCaptured(t testing.TB, o CapturedOptions, fn func(x *Exec, in ...*Tensor
 	return c
 }
 
-// wantStats fails the test unless c's stats are want. On the CPU it wants every Run to be eager.
+// wantStats fails the test if c's stats differ from `want`. On the CPU every Run must have been
+// eager.
 func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 	t.Helper()
 	got := c.Stats()
@@ -281,7 +282,8 @@ func TestCaptured_FallsBack(t *testing.T) {
 	})
 }
 
-// If a value named by DependsOn changes, the graph is captured once more.
+// If the function has called DependsOn for a value, and this value changes, the graph is captured
+// once more.
 func TestCaptured_CapturesAgain(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -428,7 +430,7 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 	synchronize(t, s)
 	var busy *Event
 	if err := s.Do(func(x *Exec) error {
-		y := x.NoWaits() // called before sleep, because it opens CUPTI, which takes a while
+		y := x.NoWaits() // NoWaits is called before Sleep, because NoWaits opens CUPTI, which takes a while
 		torchtest.Sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
@@ -470,7 +472,8 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 3, Why: "out of memory"})
 }
 
-// The function and Log may call Stats. In the function, a call that would wait for the Run fails.
+// The captured function and Log may call Stats. If the captured function calls a method that
+// would wait for the Run, the method fails.
 func TestCaptured_Inside(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -526,8 +529,9 @@ func TestCaptured_InRecompute(t *testing.T) {
 	})
 }
 
-// If a value named by DependsOn changes at each Run, a few captures are tried and then no more.
-// If a capture fails because of an error of the function, a later Run captures again.
+// The function has called DependsOn for a value that changes at each Run. Then a few captures are
+// tried, and afterwards no more. If a capture fails because of an error of the function, a later
+// Run captures again.
 func TestCaptured_TriesAgain(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
@@ -569,7 +573,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 	}
 }
 
-// If an input lies on another device than the graph would, the function runs eagerly.
+// If an input does not lie on the device of the graph, the function runs eagerly.
 func TestCaptured_InputOnTheCPU(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
@@ -602,8 +606,9 @@ func TestCaptured_BesideRecompute(t *testing.T) {
 	})
 }
 
-// backwards runs a step with a backward as many times as rounds says. If capture is set, each
-// step is captured and launched. Otherwise the step contains a Recompute and runs eagerly.
+// The function `backwards` runs a step `rounds` times. Each step has a backward. If `capture` is
+// true, each step is captured and launched. Otherwise the step contains a Recompute and runs
+// eagerly.
 func backwards(s *Stream, rounds int, capture bool) error {
 	var w *Tensor
 	if err := s.Do(func(x *Exec) error { w = x.Keep(x.Ones(Float32, 64, 64)); return w.SetRequiresGrad(true) }); err != nil {

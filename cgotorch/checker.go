@@ -31,8 +31,8 @@ type Access struct {
 	// Forward is set if Op ran in a backward. It is the file:line of the forward call whose
 	// derivative Op computes.
 	Forward string
-	From    int64 // offset in the memory of the first byte that Op reaches
-	To      int64 // offset of the byte after the last byte that Op reaches
+	From    int64 // offset of the first byte that Op reaches, counted from the start of the memory
+	To      int64 // offset of the byte after the last byte that Op reaches, counted in the same way
 }
 
 func (a Access) String() string {
@@ -80,23 +80,24 @@ type checkUser struct {
 	report func(*StreamRace) // or nil
 }
 
-// CheckStreams is process-wide: it turns the stream checker on until stop is called. The checker
-// follows every operator, copy, event and wait. It finds two accesses to the same memory without
-// an order between them. The cause can be a missing wait, a buffer that is refilled too early, or
-// memory that is freed too early. While the checker is on, an operator takes some microseconds
-// longer.
+// CheckStreams is process-wide: it turns the stream checker on until the function `stop` is
+// called. The checker follows every operator, copy, event and wait. It finds two accesses to the
+// same memory without an order between them. The cause can be a missing wait, a buffer that is
+// refilled too early, or memory that is freed too early. While the checker is on, an operator
+// takes some microseconds longer.
 //
 // The checker looks at neither values nor times. So a run on the CPU shows the mistakes that
 // would happen on a GPU, although a CPU stream runs its work at once.
 //
-// After each [Stream.Do], the goroutine that called Do calls report for each new race. If report
-// is nil, each race is printed to standard error. The Do then also returns an [*Error] of
-// [ErrStreamRace], unless the Do has failed for another reason. The Error wraps all races that no
-// earlier Error has wrapped. The environment variable CGOTORCH_CHECK=streams turns the checker on
-// with a nil report.
+// After each [Stream.Do], the goroutine that called Do calls the function `report` for each new
+// race. If `report` is nil, each race is printed to standard error instead. With a nil `report`
+// the Do also returns an [*Error] of [ErrStreamRace], unless the Do has failed for a reason other
+// than a race. The Error wraps all races that no earlier Error has wrapped. The environment
+// variable CGOTORCH_CHECK=streams turns the checker on with a nil `report`.
 //
-// A second call of CheckStreams takes over all reports until the stop of the second call is
-// called. After that, the reports go to the first call again, or to the environment's nil report.
+// A second call of CheckStreams takes over all reports, until the function `stop` of this second
+// call is called. After that, the reports go to the first call again, or to the environment's nil
+// `report`.
 //
 // The checker does not know work that was enqueued before the checker was turned on. The checker
 // treats all goroutines as one host. If one goroutine has waited for an event, the checker
@@ -150,9 +151,9 @@ func checkFromEnvironment() error {
 	return theChecker.environErr
 }
 
-// StreamRaces is process-wide: it returns the races that were neither reported to a function nor
-// returned by a Do. Each race is returned once. A program calls StreamRaces at its end, after the
-// last Do.
+// StreamRaces is process-wide: it returns the races that are left over. A race is left over if it
+// was reported to no function and returned by no Do. Each race is returned once. A program calls
+// StreamRaces at its end, after the last Do.
 func StreamRaces() []*StreamRace {
 	tellRaces()
 	theChecker.Lock()
@@ -163,7 +164,7 @@ func StreamRaces() []*StreamRace {
 }
 
 // raceError returns an error with all races that no Do has returned yet, or nil if there are
-// none. It is for a Do that has not failed for another reason.
+// none. A Do calls raceError if the Do itself has not failed.
 func raceError() error {
 	found := StreamRaces()
 	if len(found) == 0 {
@@ -176,8 +177,8 @@ func raceError() error {
 	return &Error{Op: "Stream.Do", Kind: ErrStreamRace, Err: errors.Join(errs...)}
 }
 
-// tellRaces takes the new races from the core and reports them. It holds no mutex while it calls
-// report.
+// tellRaces takes the new races from the core and reports them. While tellRaces calls a function
+// `report`, it holds no mutex.
 func tellRaces() {
 	theChecker.Lock()
 	var report func(*StreamRace)
@@ -280,9 +281,9 @@ func callSite(from ...uintptr) site {
 	return n
 }
 
-// caller returns the file and line of the innermost frame that belongs to the program. The stack
-// of a goroutine of the prefetcher has no frame of the program. For this stack, caller returns
-// the innermost frame outside package cgotorch.
+// The method `caller` returns the file and line of the innermost frame that belongs to the
+// program. The stack of a goroutine of the prefetcher has no frame of the program. For this stack
+// it returns the innermost frame outside package cgotorch.
 func (n site) caller() string {
 	if n == 0 {
 		return ""

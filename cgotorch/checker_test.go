@@ -25,7 +25,8 @@ func twoStreams(t *testing.T, d Device) (a, b *Stream) {
 	return a, b
 }
 
-// race makes a tensor on a and uses the tensor on b, without a wait between.
+// The function `race` makes a tensor on the stream a and uses the tensor on the stream b. The
+// stream b does not wait for the stream a.
 func race(t *testing.T, a, b *Stream) error {
 	t.Helper()
 	var made *Tensor
@@ -84,7 +85,7 @@ func TestCheckStreams_Report(t *testing.T) {
 	})
 }
 
-// If report is nil, the Do that finds a race returns the race. No other Do returns this race.
+// If `report` is nil, the Do that finds a race returns the race. No other Do returns this race.
 func TestCheckStreams_Do_Fails(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
@@ -177,7 +178,8 @@ func TestCheckStreams_Nested(t *testing.T) {
 	}
 }
 
-// A Do that fails for another reason returns its own error. The next Do returns the races.
+// If a Do has a race and also fails with an error of its own, it returns its own error. The next
+// Do returns the race.
 func TestCheckStreams_DoFailsOtherwise(t *testing.T) {
 	stop, err := CheckStreams(nil)
 	if err != nil {

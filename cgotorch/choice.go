@@ -34,8 +34,8 @@ type Choice struct {
 
 // ChoiceOptions are the options of [NewChoice].
 type ChoiceOptions struct {
-	// Log is called once for each decision. text has the decision, the times of both ways and the
-	// reason. Log may be nil. It must not enqueue work.
+	// Log is called once for each decision. `text` has the decision, the times of both ways and the
+	// reason. Log may be nil. Log must not enqueue work.
 	Log func(text string)
 }
 
@@ -47,9 +47,9 @@ const maxTrials = 48
 // Choice.
 func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
 
-// newChoice is NewChoice with two settings. trials is the number of calls that are measured. gain
-// is a fraction of the serial time. The parallel way is chosen only if it saves more than this
-// fraction. 0 means the default of the core.
+// newChoice is NewChoice with two settings. `trials` is the number of calls that are measured.
+// `gain` is a fraction of the serial time. The parallel way is chosen only if it saves more than
+// this fraction. For both settings 0 means the default of the core.
 func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 	c := &Choice{o: o, h: ct.ChoiceNew(int32(trials), float64(gain))}
 	runtime.AddCleanup(c, func(h *ct.Choice) { ct.ChoiceFree(h) }, c.h)
@@ -89,7 +89,7 @@ func (c *Choice) Decisions() []Decision {
 	return slices.Clone(c.decisions)
 }
 
-// take moves the new decisions of the core to c.decisions. The caller holds c.mu.
+// The method `take` moves the new decisions of the core to c.decisions. The caller holds c.mu.
 func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
@@ -138,23 +138,23 @@ type way struct {
 	done      func(completed bool) // ends the measurement; nil if nothing is measured
 }
 
-// end is called after the work, also if the work has failed.
+// The method `end` is called after the work, also if the work has failed.
 func (w *way) end() {
 	if w.done != nil {
 		w.done(w.completed)
 	}
 }
 
-// undecided notes that a Choice still has to measure, so that more warm-up runs come before the
-// capture.
+// The method `undecided` is called when a Choice in x's work has no decision yet. More warm-up
+// runs then come before the capture.
 func (x *Exec) undecided() {
 	if x.work != nil {
 		x.work.undecided = true
 	}
 }
 
-// measured returns the Exec for the work of the answer w. If this work is measured, the field
-// trial of the Exec is true.
+// The method `measured` returns the Exec on which the work for the answer w runs. If this work is
+// measured, the field `trial` of that Exec is true.
 func (x *Exec) measured(w way) *Exec {
 	if w.done == nil {
 		return x
@@ -164,8 +164,8 @@ func (x *Exec) measured(w way) *Exec {
 	return &y
 }
 
-// choose returns the way in which x runs the work with the inputs `in`. streams is the number of
-// streams that the parallel way uses.
+// The method `choose` returns the way in which x runs the work with the inputs `in`. The argument
+// `streams` is the number of streams that the parallel way uses.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if g := x.work; g != nil && g.serial {
 		return way{}

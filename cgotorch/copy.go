@@ -9,10 +9,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// FromSlice returns a tensor of the given shape on x's device, with a copy of data. For a CUDA
-// device it waits until CUDA has read data, and CUDA reads data after the stream's earlier work.
-// For a copy that must not wait, use [CopyFrom] with a page-locked [HostSlab]. The Do owns the
-// tensor.
+// FromSlice returns a tensor of the given shape on x's device, with a copy of `data`. For a CUDA
+// device FromSlice waits until CUDA has read `data`. CUDA reads `data` after the stream's earlier
+// work. For a copy that must not wait, use [CopyFrom] with a page-locked [HostSlab]. The Do owns
+// the tensor.
 //
 // Without a shape the tensor has one dimension of len(data) elements. To make a scalar, use
 // [Exec.Full]. FromSlice fails with [ErrInvalidArgument] if the shape does not hold len(data)
@@ -76,20 +76,20 @@ func (x *Exec) Item(t *Tensor) float64 {
 	return float64(v)
 }
 
-// CopyFrom enqueues a copy of data into t. It waits if t is on a CUDA device and data is not
-// page-locked: then it returns when CUDA has read data. A [HostSlab] can be page-locked.
-// Page-locked data must stay unchanged until the copy is done. To know when the copy is done,
+// CopyFrom enqueues a copy of `data` into t. It waits if t is on a CUDA device and `data` is not
+// page-locked: then it returns when CUDA has read `data`. A [HostSlab] can be page-locked.
+// Page-locked `data` must stay unchanged until the copy is done. To know when the copy is done,
 // record an event after the call.
 //
-// t must be contiguous and hold len(data) elements of T's dtype. CopyFrom fails with
-// [ErrInvalidArgument] for other tensors.
+// t must be contiguous and hold len(data) elements of T's dtype. Otherwise CopyFrom fails with
+// [ErrInvalidArgument].
 func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 	x.sameDType("CopyFrom", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
 	x.must("CopyFrom", ct.TensorCopyFrom(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
-// sameDType fails unless t is open and its elements have the given dtype.
+// sameDType fails if t is closed, or if t's dtype is not the given dtype.
 func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 	x.check(op)
 	x.open(op, t)
@@ -99,12 +99,12 @@ func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 	}
 }
 
-// CopyTo enqueues a copy of t's elements into data. It waits for x's stream unless data is
-// page-locked. A [HostSlab] can be page-locked. Page-locked data must be neither read nor written
-// until the copy is done. To know when the copy is done, record an event after the call.
+// CopyTo enqueues a copy of t's elements into `data`. If `data` is not page-locked, CopyTo waits
+// for x's stream. A [HostSlab] can be page-locked. Page-locked `data` must be neither read nor
+// written until the copy is done. To know when the copy is done, record an event after the call.
 //
-// t must be contiguous and hold len(data) elements of T's dtype. CopyTo fails with
-// [ErrInvalidArgument] for other tensors.
+// t must be contiguous and hold len(data) elements of T's dtype. Otherwise CopyTo fails with
+// [ErrInvalidArgument].
 func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 	x.sameDType("CopyTo", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
@@ -117,18 +117,19 @@ type HostCopy struct {
 	From []byte  // the new elements of To, as raw bytes
 }
 
-// CopyFrom makes the stream wait for the events `behind`, and then enqueues the copies one after
-// another. It is called outside a Do. Each copy waits as the function [CopyFrom] does. The stream
-// must be ordered after all earlier work that made or used the target tensors.
+// CopyFrom makes the stream wait for the events in `behind`, and then enqueues the copies one
+// after another. It is called outside a Do. Each copy waits as the function [CopyFrom] does.
+// Earlier work that made or used the target tensors must be on this stream, or this stream must
+// wait for that work.
 //
-// CopyFrom returns two timing events. began is recorded before the first copy, done after the
-// last copy. The caller must close both events. If CopyFrom fails, some of the copies may already
-// be enqueued.
+// CopyFrom returns two timing events. `began` is recorded before the first copy, and `done` after
+// the last copy. The caller must close both events. If CopyFrom fails, some of the copies may
+// already be enqueued.
 func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Event, err error) {
-	// All copies are one call into the core. One call takes a third of the time of four calls when
-	// other work of the host has emptied the CPU caches.
+	// All copies are enqueued by one call of the core. Four copies by one call take a third of the
+	// time of four calls, if other work of the host has emptied the CPU's caches.
 	const op = "Stream.CopyFrom"
-	escape(copies) // the core gets addresses as numbers, and Go can move a stack
+	escape(copies) // the core gets addresses as numbers, and Go does not adjust these numbers when it moves a stack
 	each := make([]ct.HostCopy, 0, len(copies))
 	for _, c := range copies {
 		if c.To == nil || c.To.h == nil {
@@ -169,8 +170,8 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	return ownEvent(first), ownEvent(last), nil
 }
 
-// CopyTo enqueues a copy of the elements of t into data, as raw bytes. It is called outside a Do,
-// and otherwise does the same as the function [CopyTo].
+// CopyTo enqueues a copy of the elements of t into `data`, as raw bytes. It is called outside a
+// Do, and otherwise does the same as the function [CopyTo].
 func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	const op = "Stream.CopyTo"
 	if t == nil || t.h == nil {
@@ -187,10 +188,10 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	}, func() []*Tensor { return []*Tensor{t} })
 }
 
-// direct calls the core outside a Do, on a stream that the caller has locked. `of` returns the
-// tensors for the error.
+// The function `direct` makes a call of the core outside a Do, on a stream that the caller has
+// locked. The function `of` returns the tensors that an error of the call describes.
 func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() []*Tensor) error {
-	runtime.LockOSThread() // ThreadID and call must run on one thread
+	runtime.LockOSThread() // ct.ThreadID and the function `call` must run on one thread
 	defer runtime.UnlockOSThread()
 	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
 	if theChecker.on.Load() {
@@ -214,21 +215,22 @@ var ( // the function `escape` uses these variables, so that the compiler puts i
 	escaped   any
 )
 
-// escape makes the memory that v points to lie on the heap. Go does not move heap memory.
+// The function `escape` makes the memory that v points to lie on the heap. Go does not move heap
+// memory.
 func escape(v any) {
 	if neverTrue {
 		escaped = v
 	}
 }
 
-// FromDevice enqueues a copy of t into new memory of x's device. The copy has the memory order of
-// t. It is not recorded for backward. FromDevice waits if t is on the CPU and x runs on a CUDA
-// device: then it returns when CUDA has read the elements. The Do owns the copy. t may be closed
-// when FromDevice has returned.
+// FromDevice enqueues a copy of t into new memory of x's device. The elements of the copy have
+// the same order in memory as the elements of t. The copy is not recorded for backward.
+// FromDevice waits if t is on the CPU and x runs on a CUDA device: then it returns when CUDA has
+// read the elements. The Do owns the copy. t may be closed when FromDevice has returned.
 //
-// Unlike the argument of an operator, t may be on another device than x. Only x's stream orders
-// the copy, so x's stream must first wait for the work that writes t. A stream can wait for an
-// event of another device.
+// The tensor t may be on another device than x, which is not so for the arguments of an operator.
+// Only x's stream orders the copy, so x's stream must first wait for the work that writes t. A
+// stream can wait for an event of another device.
 //
 // FromDevice fails with [ErrInvalidArgument] for a tensor with gaps (a strided view). It also
 // fails if t is on a CUDA device and x runs on the CPU. In this case read t on its own device,

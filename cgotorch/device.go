@@ -24,7 +24,7 @@ func CUDA(i int) Device { return Device{cuda: true, index: i} }
 
 // ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto". "auto" means CUDA device 0 if
 // CUDA can be used, and otherwise the CPU. [CUDACount] returns the reason why CUDA cannot be
-// used. ParseDevice fails with [ErrInvalidArgument] for other texts.
+// used. For any other text ParseDevice fails with [ErrInvalidArgument].
 func ParseDevice(text string) (Device, error) {
 	switch name, number, numbered := strings.Cut(text, ":"); {
 	case text == "cpu":

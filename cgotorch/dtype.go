@@ -2,7 +2,7 @@ package cgotorch
 
 import "fmt"
 
-// DType is the type of a tensor's elements, numbered as LibTorch's ScalarType.
+// DType is the type of a tensor's elements. The values are the numbers in LibTorch's ScalarType.
 type DType int8
 
 // The dtypes whose elements have a Go type: see [Element].
@@ -46,8 +46,8 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 
-// ParseDType returns the dtype whose [DType.String] is name. It fails with [ErrInvalidArgument]
-// for an unknown name.
+// ParseDType returns the dtype for which [DType.String] returns `name`. For an unknown name it
+// fails with [ErrInvalidArgument].
 func ParseDType(name string) (DType, error) {
 	for d, t := range dtypes {
 		if t.name == name {

@@ -24,7 +24,7 @@ var (
 	ErrClosed        = errors.New("closed")
 	ErrStreamRace    = errors.New("stream race")           // see [CheckStreams]
 	ErrWaited        = errors.New("waited for the device") // in a Do that uses [Exec.NoWaits]
-	ErrStale         = errors.New("out of date")           // something that a [Graph] has captured has changed since
+	ErrStale         = errors.New("out of date")           // a value that a [Graph] depends on has changed since the capture: see [Exec.DependsOn]
 )
 
 // kinds maps the core's status codes to kinds of errors. An internal failure of the core or of
@@ -102,13 +102,15 @@ func kindOf(err error) error {
 	return nil
 }
 
-// refuse returns the error of a call that this library refuses without a call of LibTorch. Caller
-// in the error is the line of the program, even if refuse is called deep in the library.
+// The function `refuse` returns an error for a call that this library refuses before it calls
+// LibTorch. The Caller of the error is the line of the program, even if `refuse` is called deep
+// in the library.
 func refuse(op string, kind error, format string, args ...any) *Error {
 	return &Error{Op: op, Kind: kind, Caller: caller(), Message: fmt.Sprintf(format, args...)}
 }
 
-// check returns the status as an error of op, and frees the status. A nil status gives nil.
+// The function `check` turns a status of the core into an error of `op`, and frees the status.
+// For a nil status it returns nil.
 func check(op string, status *ct.Status) error {
 	if status == nil {
 		return nil
@@ -124,15 +126,16 @@ func statusError(op string, status *ct.Status) *Error {
 
 const modulePath = "github.com/streamtorch/streamtorch/"
 
-// caller returns the file and line of the innermost frame that belongs to the program. All code
-// belongs to the program, except code in folders cgotorch and prefetcher. Tests always belong to
-// the program.
+// The function `caller` returns the file and line of the innermost frame that belongs to the
+// program. All code belongs to the program, except code in folders cgotorch and prefetcher. Tests
+// always belong to the program.
 func caller() string {
 	var pcs [64]uintptr
 	return callerIn(pcs[:runtime.Callers(2, pcs[:])], ownFrame)
 }
 
-// callerIn returns the file and line of the innermost frame in pcs for which passOver is false.
+// callerIn returns the file and line of the innermost frame in pcs for which `passOver` returns
+// false.
 func callerIn(pcs []uintptr, passOver func(runtime.Frame) bool) string {
 	frames := runtime.CallersFrames(pcs)
 	for {

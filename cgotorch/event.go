@@ -15,9 +15,9 @@ type Event struct {
 	cleanup runtime.Cleanup
 
 	once sync.Once
-	done <-chan struct{} // set by once
+	done <-chan struct{} // the channel that Done returns; the field `once` guards it
 
-	// capture is the capture in which the event was recorded, or nil. An event of a capture marks a
+	// `capture` is the capture in which the event was recorded, or nil. An event of a capture marks a
 	// place in the graph. It does not mark a moment in time.
 	capture *graphWork
 }
@@ -38,8 +38,8 @@ func ownEvent(h *ct.Event) *Event {
 
 func freeEvent(h *ct.Event) { ct.EventFree(h) }
 
-// lock locks e.mu for reading and returns the handle. The handle stays valid until the caller
-// unlocks e.mu.
+// The method `lock` locks e.mu for reading and returns the handle. The handle stays valid until
+// the caller unlocks e.mu.
 func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 
 // lockIn does the same as the method `lock`, for a use of the event inside the given capture. A
@@ -132,8 +132,8 @@ func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 }
 
 // Done returns a channel that is closed when the event is done or its device is lost. If the
-// device is lost, [Event.Query] fails. Done does not wait. Any number of goroutines can receive
-// from such channels without holding OS threads. The goroutines go on within about 20 us after
+// device is lost, [Event.Query] fails. Done does not wait. A goroutine that receives from the
+// channel holds no OS thread, so many goroutines can receive. They go on within about 20 us after
 // the event.
 //
 // Each call returns the same channel. The channel can still be used after Close. If the event is
@@ -157,8 +157,9 @@ func (e *Event) Done() <-chan struct{} {
 	return e.done
 }
 
-// Elapsed returns the number of milliseconds from start to e on the device. Both events must have
-// been recorded with [Stream.RecordTiming] or [Exec.RecordTiming], and both must be done.
+// Elapsed returns the number of milliseconds between the events `start` and e on the device. Both
+// events must have been recorded with [Stream.RecordTiming] or [Exec.RecordTiming], and both must
+// be done.
 func (e *Event) Elapsed(start *Event) (float64, error) {
 	h, err := e.lock("Event.Elapsed")
 	if err != nil {
@@ -178,8 +179,8 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 	return float64(ms), err
 }
 
-// Close frees the event. Waits for the event that are already enqueued or under way stay valid. A
-// second Close does nothing.
+// Close frees the event. If a stream or a goroutine already waits for the event, its wait goes on
+// until the event is done. A second Close does nothing.
 func (e *Event) Close() error {
 	if e == nil {
 		return nil
@@ -194,8 +195,8 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// await makes x's stream wait for the work enqueued so far on y's stream. It also works if x's Do
-// has already failed.
+// The method `await` makes x's stream wait for the work enqueued so far on y's stream. It also
+// works if x's Do has already failed.
 func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.Stream, y.c.Stream) }
 
 // awaitStream makes the stream `waiting` wait for the work enqueued so far on the stream `first`.

@@ -194,7 +194,7 @@ func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	}
 	<-done
 	if ok, err := watch.Query(); !ok && err == nil {
-		time.Sleep(time.Millisecond) // watch was recorded directly after e, so it is done soon
+		time.Sleep(time.Millisecond) // the event `watch` was recorded directly after e, so it is done soon
 		if ok, err = watch.Query(); !ok || err != nil {
 			t.Errorf("told before its work was done: %v, %v", ok, err)
 		}

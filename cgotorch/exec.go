@@ -17,13 +17,13 @@ type Exec struct {
 	s      *scope
 	stream *Stream // stream of the program; a captured function uses another stream instead: see Exec.Stream
 	parent *Exec   // for a side branch: the Exec that called Parallel
-	// work is the graphWork that x's work belongs to: a capture, a warm-up run or a launch of an
-	// eager graph. Otherwise work is nil.
+	// `work` is the graphWork that x's work belongs to: a capture, a warm-up run or a launch of an
+	// eager graph. Otherwise it is nil.
 	work  *graphWork
 	hook  bool // x is the Exec of a function given to EachLaunch
 	trial bool // a Choice measures x's work
-	// from is set in the second call of a function given to Recompute. It has the calls that led to
-	// that Recompute. Otherwise from is nil.
+	// `from` is set in the second call of a function given to Recompute. It holds the stack frames
+	// that called Recompute in the forward. Otherwise it is nil.
 	from []uintptr
 	c    ct.Exec
 }
@@ -34,9 +34,9 @@ func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
 
 const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 
-// check panics if the Do has returned, or if a scope inside x's scope runs. If an operator of the
-// Do has failed, check unwinds to the Do. In a capture every call except Wait fails if x's stream
-// is not part of the capture yet. check does not compare threads.
+// The method `check` panics if the Do has returned, or if a scope inside x's scope runs. If an
+// operator of the Do has failed, `check` unwinds to the Do. In a capture every call except Wait
+// fails if x's stream is not part of the capture yet. `check` does not compare threads.
 func (x *Exec) check(op string) {
 	if theChecker.on.Load() {
 		x.c.Site = uint64(callSite(x.from...))
@@ -53,8 +53,9 @@ func (x *Exec) check(op string) {
 	}
 }
 
-// checkThread does what check does, and panics on another goroutine. It is for calls that do not
-// call the core afterwards. The core would compare the threads.
+// checkThread does what the method `check` does, and also panics on a goroutine other than the
+// Do's. A method of Exec calls checkThread if it does not call the core. The core itself compares
+// the threads at each call.
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {
@@ -62,8 +63,8 @@ func (x *Exec) checkThread(op string) {
 	}
 }
 
-// report ends a call that failed. An error of kind ErrMisuse panics at the call. Any other error
-// unwinds to the Do.
+// The method `report` ends a call that failed. For an error of kind ErrMisuse it panics with the
+// error. For any other error it unwinds to the Do.
 func (x *Exec) report(e *Error) {
 	if e.Kind == ErrMisuse {
 		panic(e)
@@ -71,8 +72,9 @@ func (x *Exec) report(e *Error) {
 	x.s.fail(e)
 }
 
-// must ends a call of the core. If status is an error, must reports this error with the shapes of
-// ts. Otherwise must checks whether the call has waited for the device, if x is under NoWaits.
+// The method `must` ends a call of the core. If status is an error, `must` reports this error
+// with the shapes of ts. If status is nil and x comes from NoWaits, `must` checks whether the
+// call has waited for the device.
 func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	if status == nil {
 		if x.c.Watch != nil {
@@ -124,24 +126,26 @@ func (x *Exec) Device() Device { return x.stream.device }
 // GradEnabled reports whether operators are recorded for [Exec.Backward].
 func (x *Exec) GradEnabled() bool { return x.c.Grad != 0 }
 
-// NoGrad returns an Exec over the same scope whose operators are not recorded for backward.
+// NoGrad returns an Exec of the same Do. The operators of the returned Exec are not recorded for
+// backward.
 func (x *Exec) NoGrad() *Exec {
 	y := *x
 	y.c.Grad = 0
 	return &y
 }
 
-// WithGrad returns an Exec over the same scope whose operators are recorded for backward.
+// WithGrad returns an Exec of the same Do. The operators of the returned Exec are recorded for
+// backward.
 func (x *Exec) WithGrad() *Exec {
 	y := *x
 	y.c.Grad = 1
 	return &y
 }
 
-// Autocast returns an Exec over the same scope that runs operators with autocast to dtype. These
+// Autocast returns an Exec of the same Do that runs operators with autocast to dtype. These
 // operators run in dtype if LibTorch's autocast rules call this safe, and otherwise in float32.
-// Backward and optimizer steps run without autocast. Autocast fails with [ErrInvalidArgument]
-// unless dtype is [BFloat16] or [Float16].
+// Backward and optimizer steps run without autocast. dtype must be [BFloat16] or [Float16].
+// Otherwise Autocast fails with [ErrInvalidArgument].
 func (x *Exec) Autocast(dtype DType) *Exec {
 	if dtype != BFloat16 && dtype != Float16 {
 		x.Fail("Exec.Autocast", refuse("Exec.Autocast", ErrInvalidArgument,
@@ -152,7 +156,7 @@ func (x *Exec) Autocast(dtype DType) *Exec {
 	return &y
 }
 
-// NoAutocast returns an Exec over the same scope without autocast.
+// NoAutocast returns an Exec of the same Do without autocast.
 func (x *Exec) NoAutocast() *Exec {
 	y := *x
 	y.c.Autocast = -1
@@ -162,10 +166,10 @@ func (x *Exec) NoAutocast() *Exec {
 // AutocastDType returns the dtype of [Exec.Autocast]. 0 means no autocast.
 func (x *Exec) AutocastDType() DType { return DType(max(x.c.Autocast, 0)) }
 
-// On returns an Exec over the same scope that enqueues on s. On does not wait for a Do of s. s
-// stays open until x's Do has ended. Work on s and work on x's stream have no order. Give them an
-// order with [Exec.Record] and [Exec.Wait]. In a captured function a stream of the graph's own
-// stands in for s. On fails with [ErrClosed] if s is closed.
+// On returns an Exec of the same Do that enqueues on s. On does not wait for a Do of s. s stays
+// open until x's Do has ended. Work on s and work on x's stream have no order. Give them an order
+// with [Exec.Record] and [Exec.Wait]. In a captured function a stream of the graph's own stands
+// in for s. On fails with [ErrClosed] if s is closed.
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
@@ -204,8 +208,8 @@ func (x *Exec) record(op string, timing int32) *Event {
 	return e
 }
 
-// Wait makes later work of x's stream run after the event. On a CUDA stream Wait does not wait on
-// the host. On a CPU stream, like [Stream.Wait], it waits on the host until a CUDA event is done.
+// Wait makes later work of x's stream run after the event. On a CUDA stream the device waits, and
+// the host does not. On a CPU stream the host waits until the event is done, as in [Stream.Wait].
 func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
 	//edge:exec-wait TestEpoch_HasNoRace checked
@@ -242,7 +246,7 @@ func (x *Exec) AtEnd(fn func()) {
 	x.s.atEnd = append(x.s.atEnd, fn)
 }
 
-// follow makes x's later work run after y's work so far.
+// The method `follow` makes x's later work run after y's work so far.
 func (x *Exec) follow(y *Exec) {
 	e := y.Record()
 	defer e.Close()
@@ -270,7 +274,8 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return x.keep(t)
 }
 
-// keep does what Keep does, without the checks for memory that others write.
+// The method `keep` does what Keep does, but it does not check for lent memory or for memory of a
+// graph.
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
@@ -282,7 +287,7 @@ func (x *Exec) keep(t *Tensor) *Tensor {
 	return t
 }
 
-// adopt makes x's Do the owner of a tensor that was kept.
+// The method `adopt` makes x's Do the owner of a tensor that was kept.
 func (x *Exec) adopt(t *Tensor) {
 	if t.owner != nil {
 		return // x's Do owns t already
@@ -333,7 +338,7 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	return t
 }
 
-// tidy is Tidy for a function with several results.
+// The method `tidy` is Tidy for a function with several results.
 func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	before := x.s.tensors
 	x.s.tensors = before[len(before):] // an empty list, in the unused part of the array of `before`
@@ -348,7 +353,7 @@ func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	return ts
 }
 
-// open fails if t is nil or closed.
+// The method `open` fails if t is nil or closed.
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:

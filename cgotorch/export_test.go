@@ -67,8 +67,8 @@ func UnderCall(e *Event) (end func(), err error) {
 	return e.mu.RUnlock, err
 }
 
-// AddForgotten adds two tensors. It runs forget after the call has taken the tensors, and before
-// the call runs. Then only the call holds the tensors.
+// AddForgotten adds two tensors. It runs the function `forget` after the call has taken the
+// tensors, and before the call runs. Then only the call holds the tensors.
 func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 	c := x.call(&opAdd)
 	c.tensor((*ts)[0])

@@ -19,7 +19,7 @@ type Graph struct {
 
 	h        *ct.Graph // guarded by pool.mu
 	parallel bool      // a Choice in the graph runs work in parallel
-	updated  bool      // CUDA has updated the executable graph of an older capture to this graph
+	updated  bool      // CUDA has updated the executable graph of an older capture, and this graph uses it
 	closed   bool      // guarded by pool.mu
 	cleanup  runtime.Cleanup
 
@@ -81,8 +81,9 @@ func (x *Exec) Launch(g *Graph) {
 	g.pool.used(x)
 }
 
-// launch enqueues the work of an open graph that is not stale. The caller has locked the pool and
-// called await. After launch the caller calls used.
+// The method `launch` enqueues the work of an open graph that is not stale. Before the call, the
+// caller has locked the pool and called the pool's method `await`. After the call, the caller
+// calls the pool's method `used`.
 func (g *Graph) launch(x *Exec) {
 	before := *x
 	before.hook = true
@@ -93,8 +94,8 @@ func (g *Graph) launch(x *Exec) {
 	runtime.KeepAlive(g)
 }
 
-// stale returns a text for a value that has changed since the capture. If no value has changed,
-// stale returns "".
+// The method `stale` returns a text that names a value that has changed since the capture. If no
+// value has changed, `stale` returns "".
 func (g *Graph) stale() string {
 	for _, changed := range g.depends {
 		if what := changed(); what != "" {
@@ -106,8 +107,8 @@ func (g *Graph) stale() string {
 
 // GraphSize has the number of nodes of a graph, in total and by kind.
 type GraphSize struct {
-	// Fills counts only fills of several rows. Other fills are captured as kernels, so Kernels counts
-	// them.
+	// Fills counts only fills of memory in several rows. Each other fill of memory is captured as a
+	// kernel, so Kernels counts it.
 	Nodes, Kernels, Copies, Fills int
 	Random                        bool // the graph draws random numbers
 }
@@ -134,8 +135,8 @@ func (g *Graph) size() (GraphSize, error) {
 // it returns 0. The call may take a millisecond.
 func (g *Graph) Memory() (int64, error) { return g.pool.Memory("Graph.Memory") }
 
-// ask locks the pool and calls question. If the graph is closed, ask fails instead. If the graph
-// is eager, ask does nothing.
+// The method `ask` locks the pool and calls the function `question`. If the graph is closed,
+// `ask` fails instead. If the graph is eager, `ask` does nothing.
 func (g *Graph) ask(op string, question func() error) error {
 	if err := g.pool.enter(op); err != nil {
 		return err
@@ -170,7 +171,7 @@ func (g *Graph) Close() error {
 	return nil
 }
 
-// end closes the graph. The caller has locked the pool.
+// The method `end` closes the graph. The caller has locked the pool.
 func (g *Graph) end() {
 	g.closed = true
 	g.free()
@@ -179,7 +180,8 @@ func (g *Graph) end() {
 	}
 }
 
-// guard lets the garbage collector free the graph if the program forgets to close it.
+// The method `guard` lets the garbage collector free the graph if the program forgets to close
+// it.
 func (g *Graph) guard() { g.cleanup = runtime.AddCleanup(g, freeGraph, g.h) }
 
 func freeGraph(h *ct.Graph) { ct.GraphFree(h) }

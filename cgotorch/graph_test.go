@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// captured returns a graph of fn. The graph is closed when the test ends.
+// The function `captured` returns a graph of fn. The graph is closed when the test ends.
 func captured(t testing.TB, s *Stream, o CaptureOptions, fn func(x *Exec)) *Graph {
 	t.Helper()
 	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, o)
@@ -28,7 +28,8 @@ func launch(t testing.TB, g *Graph, s *Stream) {
 	}
 }
 
-// kept returns n tensors that fn makes outside captures. They are closed when the test ends.
+// The function `kept` returns n tensors that fn makes outside captures. They are closed when the
+// test ends.
 func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	t.Helper()
 	var ts []*Tensor
@@ -45,8 +46,8 @@ func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	return ts
 }
 
-// trainable returns copies of the tensors `of`. The copies require gradients. They are closed
-// when the test ends.
+// The function `trainable` returns copies of the tensors `of`. The copies require gradients. They
+// are closed when the test ends.
 func trainable(t testing.TB, s *Stream, of []*Tensor) []*Tensor {
 	t.Helper()
 	next := 0
@@ -268,8 +269,8 @@ func TestGraph_Random(t *testing.T) {
 	})
 }
 
-// Each launch calls the function given to EachLaunch. A launch fails if a value named by
-// DependsOn has changed.
+// Each launch calls the function given to EachLaunch. The captured function calls DependsOn for a
+// value. If this value has changed, a launch fails.
 func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -444,7 +445,7 @@ func TestGraph_Fills(t *testing.T) {
 	})
 }
 
-// A tensor that the captured function keeps has the result of the last launch.
+// If the captured function keeps a tensor, this tensor has the result of the last launch.
 func TestGraph_Keep(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
@@ -475,7 +476,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	synchronize(t, s)
 	var busy *Event
 	err := s.Do(func(x *Exec) error {
-		y := x.NoWaits() // called before sleep, because it opens CUPTI, which takes a while
+		y := x.NoWaits() // NoWaits is called before Sleep, because NoWaits opens CUPTI, which takes a while
 		torchtest.Sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
@@ -514,8 +515,8 @@ func TestGraph_Goroutines(t *testing.T) {
 }
 
 // captureOnce runs a step five times. Each step adds 2 to the tensor n, which is 0 at first, and
-// uses random numbers that cancel out. If n is not 10 at the end, captureOnce fails. If inGraph
-// is set, one run is a warm-up run and four runs are launches of a graph.
+// uses random numbers that cancel out. If n is not 10 at the end, captureOnce fails. If `inGraph`
+// is true, one run is a warm-up run and four runs are launches of a graph.
 func captureOnce(s *Stream, inGraph bool) error {
 	var n *Tensor
 	if err := s.Do(func(x *Exec) error { n = x.Keep(x.Zeros(Float32)); return nil }); err != nil {
@@ -562,9 +563,9 @@ func captureOnce(s *Stream, inGraph bool) error {
 	})
 }
 
-// In a function that a launch of a graph calls, Close and Size of this graph fail, because they
-// would wait for the launch. A launch in a function given to EachLaunch fails too. A captured
-// function has the modes and lent tensors of the Exec that captures it.
+// A launch of a graph can call a function of the program. In this function, Close and Size of the
+// graph fail, because they would wait for the launch. In a function given to EachLaunch, a launch
+// fails too. A captured function has the modes and lent tensors of the Exec that captures it.
 func TestGraph_Inside(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {

@@ -12,9 +12,10 @@ import (
 // capture at a time.
 var capturesNow sync.Map // Device -> *graphWork
 
-// graphPool is device memory that several graphs share, together with the streams that capture
-// them. The pool needs as much memory as its largest graph. Without a shared pool the graphs
-// would need the sum of their memory. The device runs the graphs of a pool one at a time.
+// graphPool is device memory that several graphs share, together with the streams on which the
+// graphs are captured. The pool needs as much memory as its largest graph. Without a shared pool
+// the graphs would need the sum of their memory. The device runs the graphs of a pool one at a
+// time.
 type graphPool struct {
 	device Device
 
@@ -27,7 +28,7 @@ type graphPool struct {
 	filled  bool                // open graphs use the pool's memory, so nothing else may lie there
 	warmed  bool                // a warm-up run has used the pool's memory
 	last    *Event              // recorded after the last launch, warm-up run or capture; nil before the first one
-	lastOn  uint64              // number of the stream on which last was recorded
+	lastOn  uint64              // number of the stream on which the event `last` was recorded
 	closed  bool                // the pool is to be freed when its last graph is closed
 	ended   bool                // the pool is freed
 }
@@ -52,8 +53,8 @@ func newGraphPool(d Device) (*graphPool, error) {
 	return p, nil
 }
 
-// lock locks the pool for a capture, a warm-up run or a launch by x. unlock unlocks the pool.
-// lock fails if x's thread already holds the pool.
+// The method `lock` locks the pool for a capture, a warm-up run or a launch by x. The method
+// `unlock` unlocks the pool. `lock` fails if x's thread already holds the pool.
 func (p *graphPool) lock(op string, x *Exec) {
 	if p.runner.Load() == x.s.thread {
 		x.Fail(op, insideError(op))
@@ -67,9 +68,9 @@ func (p *graphPool) unlock() {
 	p.mu.Unlock()
 }
 
-// enter locks p.mu for any call other than a capture, a warm-up run or a launch. If enter
-// succeeds, the caller unlocks p.mu. Captures, warm-up runs and launches call functions of the
-// program while they hold the pool. Inside such a function enter fails.
+// The method `enter` locks p.mu for any call other than a capture, a warm-up run or a launch. If
+// `enter` succeeds, the caller unlocks p.mu. Captures, warm-up runs and launches call functions
+// of the program while they hold the pool. In these functions of the program `enter` fails.
 func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
@@ -149,7 +150,7 @@ func (p *graphPool) endIfUnused() {
 	p.h = nil
 }
 
-// usable returns an error if the pool is freed or belongs to another device than x.
+// The method `usable` returns an error if the pool is freed or belongs to another device than x.
 func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
@@ -187,17 +188,18 @@ func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	return stand.h, nil
 }
 
-// await makes x's stream wait for the last use of the pool's memory. The host does not wait.
+// The method `await` makes x's stream wait for the last use of the pool's memory. The host does
+// not wait.
 func (p *graphPool) await(x *Exec) {
 	if p.last != nil && p.lastOn != ct.StreamID(x.c.Stream) {
 		x.Wait(p.last)
 	}
 }
 
-// used marks the end of a use of the pool's memory on x's stream. The pool's streams then wait
-// for this end on the device. In the capture LibTorch's allocator has learned that the pool's
-// streams use the function's memory. So the allocator gives this memory to no other work
-// until the pool's streams are done.
+// The method `used` marks the end of a use of the pool's memory on x's stream. It makes the
+// pool's streams wait for this end, on the device. In the capture LibTorch's allocator has
+// learned that the pool's streams use the memory. So the allocator gives this memory to no other
+// work until the pool's streams are done.
 func (p *graphPool) used(x *Exec) {
 	last := x.Record()
 	for _, s := range p.streams {
@@ -210,13 +212,13 @@ func (p *graphPool) used(x *Exec) {
 	p.last, p.lastOn = last, ct.StreamID(x.c.Stream)
 }
 
-// warmUp runs fn on the pool's streams, in order with x's other work. undecided is true if a
-// Choice in fn needs more runs.
+// warmUp runs fn on the pool's streams, after x's earlier work and before x's later work. The
+// result `undecided` is true if a Choice in fn needs more runs.
 //
-// If warm is set and the pool has no graph, fn takes its memory from the pool, as a capture does.
-// Otherwise fn takes its memory from elsewhere. Memory that outlives the run, such as an
-// optimizer's state, must not lie in the pool if the pool has a graph. The graph would write to
-// this memory.
+// If the argument `warm` is true and the pool has no graph, fn takes its memory from the pool, as
+// a capture does. Otherwise fn takes its memory from elsewhere. Memory that outlives the run,
+// such as an optimizer's state, must not lie in the pool if the pool has a graph. The graph would
+// write to this memory.
 func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
 		return false, x.inside(x.c.Stream, &graphWork{pool: p, eager: true}, fn)
@@ -224,7 +226,7 @@ func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecide
 	work := &graphWork{pool: p}
 	defer func() { work.ended = true }()
 	if warm && !p.filled {
-		if !p.warmed { // while a pool is entered, LibTorch's allocator cannot free its cached memory
+		if !p.warmed { // inside a warm-up run or a capture, LibTorch's allocator cannot free its cached memory
 			if err := p.device.ReleaseCachedMemory(); err != nil {
 				return false, err
 			}
@@ -239,8 +241,8 @@ func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecide
 	return work.undecided, err
 }
 
-// joined calls fn with `on`, the first stream of the pool. Work that fn enqueues on this stream
-// runs after x's work so far. x's later work runs after fn's work.
+// The method `joined` calls fn with `on`, the first stream of the pool. Work that fn enqueues on
+// this stream runs after x's work so far. x's later work runs after fn's work.
 func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	const op = "Graph"
 	on := p.streams[0].h
@@ -259,9 +261,10 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	return fn(on)
 }
 
-// capture captures fn and returns the graph. older is the graph that the new graph replaces, or
-// nil. CUDA may reuse older's executable graph, and older can then only be closed. If serial is
-// set, every Choice in fn is serial.
+// The method `capture` captures fn and returns the graph. The argument `older` is the graph that
+// the new graph replaces, or nil. CUDA may reuse the executable graph of `older`, and `older` can
+// then only be closed. If the argument `serial` is true, every Choice in fn runs its work
+// serially.
 func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}

@@ -8,7 +8,8 @@ type Float16Bits uint16
 // BFloat16Bits is the upper half of a float32: 1 bit of sign, 8 of exponent, 7 of fraction.
 type BFloat16Bits uint16
 
-// ToBFloat16 rounds v to the nearest bfloat16 number, and ties to the even number. NaN stays NaN.
+// ToBFloat16 rounds v to the nearest bfloat16 number. If two numbers are equally near, it takes
+// the even number. NaN stays NaN.
 func ToBFloat16(v float32) BFloat16Bits {
 	bits := math.Float32bits(v)
 	if v != v {
@@ -20,8 +21,8 @@ func ToBFloat16(v float32) BFloat16Bits {
 // Float32 returns the same number, exactly.
 func (b BFloat16Bits) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// ToFloat16 rounds v to the nearest half-precision number, and ties to the even number. A number
-// that is too large becomes infinite. NaN stays NaN.
+// ToFloat16 rounds v to the nearest half-precision number. If two numbers are equally near, it
+// takes the even number. A number that is too large becomes infinite. NaN stays NaN.
 func ToFloat16(v float32) Float16Bits {
 	bits := math.Float32bits(v)
 	sign := Float16Bits(bits >> 16 & 0x8000)

@@ -42,7 +42,8 @@ func sameFloat(a, b float32) bool {
 }
 
 // ToFloat16 and ToBFloat16 round as LibTorch does. The test converts every half and bfloat16
-// number, its neighbours by one bit, the numbers half-way to the next number, and random bits.
+// number, the float32 numbers next to it, and the float32 numbers half-way to its neighbours. It
+// also converts random numbers.
 func TestHalf_FromFloat32(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	var values []float32

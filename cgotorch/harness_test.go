@@ -12,8 +12,9 @@ import (
 
 func liveTensors() int { return LiveHandles()["tensor"] }
 
-// eventually waits until done returns true, and reports whether done returned true in time. It is
-// for effects of another goroutine or of the garbage collector.
+// The function `eventually` waits until the function `done` returns true. It gives up after a
+// while, and reports whether `done` has returned true. It is for effects of another goroutine or
+// of the garbage collector.
 func eventually(done func() bool) bool {
 	for range 500 {
 		if done() {
@@ -29,8 +30,8 @@ func stacks() string {
 	return string(text[:runtime.Stack(text, true)])
 }
 
-// onStreams calls fn in as many goroutines as the argument goroutines says, and waits for all.
-// Each goroutine has a stream of its own.
+// onStreams calls fn in several goroutines, as many as the argument `goroutines` says, and waits
+// for all of them. Each goroutine has a stream of its own.
 func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream) error) {
 	t.Helper()
 	var done sync.WaitGroup
@@ -52,8 +53,8 @@ func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream)
 	done.Wait()
 }
 
-// record returns an event after the work enqueued so far on the stream. The caller must close the
-// event.
+// The function `record` returns an event after the work enqueued so far on the stream. The caller
+// must close the event.
 func record(t testing.TB, s *Stream) *Event {
 	t.Helper()
 	e, err := s.Record()
@@ -72,8 +73,8 @@ func recordTiming(t testing.TB, s *Stream) *Event {
 	return e
 }
 
-// wantError fails the test unless err is an *Error of the kind `sentinel` and its text contains
-// every string in `texts`.
+// wantError requires that err is an *Error of the kind `sentinel`, and that its text contains
+// every string in `texts`. Otherwise wantError fails the test.
 func wantError(t testing.TB, err error, sentinel error, texts ...string) {
 	t.Helper()
 	var e *Error
@@ -112,7 +113,7 @@ func closeAll(ts []*Tensor) {
 	}
 }
 
-// within fails the test if fn hangs.
+// The function `within` fails the test if fn does not return within a minute.
 func within(t testing.TB, fn func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -127,7 +128,7 @@ func within(t testing.TB, fn func()) {
 	}
 }
 
-// together calls fn in n goroutines at the same time, and waits for all.
+// The function `together` calls fn in n goroutines at the same time, and waits for all of them.
 func together(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {

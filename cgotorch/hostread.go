@@ -82,7 +82,7 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 	return data, err
 }
 
-// read waits for the copy and calls fn with the tensor in host memory.
+// The method `read` waits for the copy and calls fn with the tensor in host memory.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
 		return refuse(op, ErrInvalidArgument, "the read is nil, or was not made by ReadAsync")

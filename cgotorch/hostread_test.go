@@ -32,7 +32,7 @@ func TestReadAsync(t *testing.T) {
 		if err := s.Synchronize(); err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range []*HostRead{sum, matrix, nothing} { // the next reads use the memory of these
+		for _, r := range []*HostRead{sum, matrix, nothing} { // after Close, the second call of `read` uses the memory of these reads
 			r.Close()
 		}
 		read()

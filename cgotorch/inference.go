@@ -93,9 +93,10 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 	return f, nil
 }
 
-// Do waits for a free stream and calls fn in a [Stream.Do] of this stream. fn may call forward
-// any number of times, with inputs on the device. Do does not wait for the device. The result of
-// forward belongs to the Do. It is valid until the next call of forward.
+// Do waits for a free stream and calls fn in a [Stream.Do] of this stream. fn may call the
+// function `forward` any number of times, with inputs on the device. Do does not wait for the
+// device. The result of `forward` belongs to the Do. It is valid until the next call of
+// `forward`.
 //
 // Do fails like [Stream.Do]. It fails with the cause of ctx's end if ctx ends before a stream is
 // free, and with [ErrClosed] after Close.
@@ -135,10 +136,11 @@ func (f *Inference) give(l *lane) {
 	f.free <- l
 }
 
-// Prepare calls the function on every stream, with the result of input, until the function is
-// captured there. Then it waits for the device. After Prepare, the first Dos with inputs of this
-// shape take no longer than later Dos. For each stream, Prepare waits until no Do uses the
-// stream. It then keeps the stream until Prepare returns.
+// Prepare calls the served function on every stream until the function is captured there. The
+// inputs of these calls come from the function `input`. Then Prepare waits for the device. After
+// Prepare, the first Dos with inputs of this shape take no longer than later Dos. For each
+// stream, Prepare waits until no Do uses the stream. It then keeps the stream until Prepare
+// returns.
 //
 // Prepare fails with the cause of ctx's end, and with [ErrClosed] after Close. On a GPU it fails
 // with [ErrNotCapturable] and the reason if the function is not captured.
@@ -187,7 +189,7 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 }
 
 // Memory returns the number of bytes on the device that the graphs hold. It waits for calls of
-// forward that are under way.
+// the served function that are under way.
 func (f *Inference) Memory() (int64, error) {
 	var sum int64
 	for _, l := range f.lanes {
@@ -217,8 +219,8 @@ func (f *Inference) Stats() CapturedStats {
 	return sum
 }
 
-// Close closes all streams that no Do uses. Each other stream is closed when its Do ends. Close
-// does not wait for these Dos. A second Close does nothing.
+// Close closes all streams that no Do uses. If a Do uses a stream, this stream is closed when the
+// Do ends. Close does not wait for these Dos. A second Close does nothing.
 func (f *Inference) Close() error {
 	if f == nil {
 		return nil

@@ -14,8 +14,8 @@ var alreadyDone = func() <-chan struct{} {
 	return c
 }()
 
-// notifications holds, by token, the channels that are not closed yet. While there are such
-// channels, one goroutine waits in the core for all their events.
+// notifications maps a token to a channel, for each channel that is not closed yet. While there
+// are open channels, one goroutine waits in the core for all their events.
 var notifications struct {
 	sync.Mutex
 	channels map[uint64]chan struct{}
@@ -23,9 +23,9 @@ var notifications struct {
 	running  bool
 }
 
-// notify returns a channel that is closed when the event is done. If known is true, the stream
-// checker learns from the closed channel that all work before the event is done. If known is
-// false, the stream checker learns nothing.
+// The function `notify` returns a channel that is closed when the event is done. If `known` is
+// true, the stream checker learns from the closed channel that all work before the event is done.
+// If `known` is false, the stream checker learns nothing.
 func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
 		var done int32

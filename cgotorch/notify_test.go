@@ -34,7 +34,7 @@ func TestEvent_Done(t *testing.T) {
 			torchtest.Sleep(y, 50*time.Millisecond)
 			second = y.Record()
 		})
-		later, sooner := second.Done(), first.Done() // called in the opposite order of the recordings
+		later, sooner := second.Done(), first.Done() // Done is first called for the event that was recorded second
 		if d.IsCUDA() && (isClosed(sooner) || isClosed(later)) {
 			t.Error("done before its work")
 		}
@@ -82,7 +82,7 @@ func TestEvent_DoneForManyGoroutines(t *testing.T) {
 			s := torchtest.NewStream(t, d)
 			err := s.Do(func(x *Exec) error {
 				if d.IsCUDA() {
-					torchtest.Sleep(x, 300*time.Millisecond) // until all goroutines wait
+					torchtest.Sleep(x, 300*time.Millisecond) // the device sleeps until all goroutines wait
 				}
 				for range 10 {
 					torchtest.Sleep(x, time.Millisecond)

@@ -6,9 +6,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// NoWaits returns an Exec over the same scope whose operators must not wait for the device. If an
-// operator waits, the Do fails with [ErrWaited] at its next operator or at its end. The error
-// names the CUDA call, the operator, and the line of the program. NoWaits is for tests, as in
+// NoWaits returns an Exec of the same Do. The operators of this Exec must not wait for the
+// device. If an operator waits, the Do fails with [ErrWaited] at its next operator or at its end.
+// The error names the CUDA call, the operator, and the line of the program. NoWaits is for tests,
+// as in
 //
 //	err := train.Do(func(x *cgotorch.Exec) error {
 //		x = x.NoWaits()
@@ -28,7 +29,7 @@ import (
 // of a [HostRead]. A receive from the channel of [Event.Done] does not count.
 //
 // On the CPU nothing waits, but NoWaits still counts FromSlice, ToSlice and Item. It also counts
-// operators that always wait on CUDA, whatever their arguments are: NoWaits has a list of their
+// the operators that would wait on a CUDA device with any arguments: NoWaits has a list of their
 // names. So a test without a GPU finds most waits. The test does not find copies between host and
 // device.
 //
@@ -42,7 +43,8 @@ func (x *Exec) NoWaits() *Exec {
 	return &y
 }
 
-// watch makes a watch for the type of x's device. The watch ends with the scope.
+// The method `watch` makes a ct.Watch for the type of x's device. The ct.Watch ends with the
+// scope.
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
@@ -63,8 +65,9 @@ func (s *scope) endWatches() {
 	s.watches = nil
 }
 
-// look fails the Do if the call that has just returned waited for the device. look does not
-// unwind, because the results of the call still need an owner.
+// The method `look` is called after each call of the core. If that call has waited for the
+// device, `look` fails the Do. It does not unwind, because the results of the call still need an
+// owner.
 func (x *Exec) look(op string) {
 	if x.s.err != nil {
 		return
@@ -74,8 +77,8 @@ func (x *Exec) look(op string) {
 	}
 }
 
-// waits is called by each method that waits for the device on purpose. It fails the Do of the
-// calling goroutine if this Do uses NoWaits.
+// The function `waits` is called by each method that waits for the device on purpose. It fails
+// the Do of the calling goroutine if this Do uses NoWaits.
 func waits(op string) {
 	if watches.Load() == 0 {
 		return

@@ -42,7 +42,7 @@ func TestNoWaits_Tells(t *testing.T) {
 			var line string
 			after := false
 			err := torchtest.NewStream(t, d).Do(func(x *Exec) error {
-				c.fn(x) // allocates memory and chooses algorithms
+				c.fn(x) // the first call, without NoWaits, allocates memory and chooses algorithms
 				x = x.NoWaits()
 				line = c.fn(x)
 				x.Ones(Float32, 1)
@@ -71,8 +71,8 @@ func backwardThatWaits(x *Exec) (line string) {
 	return line
 }
 
-// NoWaits reports no call that does not wait. It reports no waits of Execs that do not come from
-// NoWaits, and no waits of other goroutines.
+// NoWaits reports only calls that wait. It does not report waits of other goroutines, or waits of
+// an Exec that does not come from NoWaits.
 func TestNoWaits_Silent(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -91,7 +91,7 @@ func TestNoWaits_Silent(t *testing.T) {
 			err := s.Do(func(x *Exec) error {
 				step(x)
 				step(x)
-				var reads [8]*HostRead // they allocate pinned memory, which later reads reuse, also Item on the other goroutine
+				var reads [8]*HostRead // these reads allocate pinned memory; later reads use it, also Item on the other goroutine
 				for i := range reads {
 					reads[i] = x.ReadAsync(x.Ones(Float32))
 				}

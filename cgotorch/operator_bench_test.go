@@ -7,8 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// BenchmarkOp measures the cost that Go adds to small operators. In folder bench, the rows op/...
-// measure the same calls made by hand and made by C++.
+// BenchmarkOp measures the cost that Go adds to small operators. In folder bench, the rows op/add
+// compare Exec.Add with at::add in C++ and with a hand-written cgo wrapper.
 func BenchmarkOp(b *testing.B) {
 	for _, d := range torchtest.Devices() {
 		b.Run("device="+d.String(), func(b *testing.B) {
@@ -57,7 +57,7 @@ func BenchmarkOp(b *testing.B) {
 	}
 }
 
-// on measures the time of fn on a new stream, until the device has done the work.
+// The function `on` measures the time of fn on a new stream, until the device has done the work.
 func on(b *testing.B, d Device, fn func(x *Exec)) {
 	s := torchtest.NewStream(b, d)
 	err := s.Do(func(x *Exec) error {

@@ -37,16 +37,16 @@ import (
 //
 // The inputs of late gradients stay alive until the Exec's stream waits for these gradients.
 // These inputs take at most a fortieth of the allocated memory, plus the inputs of one layer.
-// Above this limit the Exec's stream waits for the oldest late gradients. In addition, each side
-// stream has an arena of its own.
+// Above this limit the Exec's stream waits for the oldest late gradients. In addition, LibTorch's
+// allocator holds separate memory for each side stream.
 //
 // # Decisions
 //
 // For each kind and shape of layer, the Overlap measures which way is faster, as a [Choice] does.
-// Eager and captured steps are measured separately. Eager trials wait for each layer, so they
-// underrate late gradients. In the warm-up of a graph, each kind of layer is captured in both
-// ways. Both captures are launched some times, and the host waits for them. If a layer runs out
-// of memory during a trial, it runs on one stream from then on.
+// Eager and captured steps are measured separately. Eager trials wait for each layer, so they do
+// not show the whole gain of late gradients. In the warm-up of a graph, each kind of layer is
+// captured in both ways. Both captures are launched some times, and the host waits for them. If a
+// layer runs out of memory during a trial, it runs on one stream from then on.
 type Overlap struct {
 	h      *ct.Overlap
 	choice *Choice
@@ -62,7 +62,7 @@ type OverlapOptions struct {
 	// Streams is the number of streams that a backward uses, counting the Exec's stream. It is 2 to
 	// 16, and 0 means 2. The late gradients of successive layers go to the side streams in rotation.
 	Streams int
-	// Log is called once for each decision. text has the decision, the times of both ways and the
+	// Log is called once for each decision. `text` has the decision, the times of both ways and the
 	// reason. Log may be nil.
 	Log func(text string)
 }
@@ -72,12 +72,12 @@ type OverlapStats struct {
 	Layers int // number of kinds and shapes of layers that have run on more than one stream
 	// Parallel is the number of calls of layers on more than one stream. A captured call counts once.
 	Parallel int
-	Late     int // number of calls in Parallel whose weight gradients were late
-	// Saved is the time on the device that the calls in Parallel saved, as measured for the
-	// decisions. It is 0 with the option Always.
+	Late     int // number of calls that the field Parallel counts and whose weight gradients were late
+	// Saved is the time on the device that was saved by the calls that Parallel counts. It comes from
+	// the measurements for the decisions. It is 0 with the option Always.
 	Saved time.Duration
 	// Kept is the largest number of bytes that were kept alive only for late gradients. It does not
-	// count the arenas of the side streams.
+	// count the memory that LibTorch's allocator holds for side streams.
 	Kept   int64
 	Serial int // number of calls of layers on one stream
 	// ShortOfMemory is the number of layers that went back to one stream because memory ran out.
@@ -135,8 +135,8 @@ func (s OverlapStats) String() string {
 		s.Layers, s.Parallel, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
 }
 
-// overlap calls backward with side streams that wait for x's work so far. Afterwards it makes x's
-// stream wait for the side streams.
+// The method `overlap` calls the function `backward` with side streams that wait for x's work so
+// far. Afterwards it makes x's stream wait for the side streams.
 func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream)) {
 	if p.h == nil {
 		x.Fail(op, refuse(op, ErrInvalidArgument, "the Overlap was not made by NewOverlap"))

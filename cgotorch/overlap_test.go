@@ -62,8 +62,8 @@ func randomLayer(r *rand.Rand) layerCase {
 	return c
 }
 
-// gradients multiplies the layer's result by a fixed tensor and sums the product. It returns the
-// gradients of this sum with respect to the layer's input, weights and bias.
+// The method `gradients` multiplies the layer's result by a fixed tensor and sums the product. It
+// returns the gradients of this sum with respect to the layer's input, weights and bias.
 func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptions, seed int) [][]float64 {
 	t.Helper()
 	draw := func(n int, shape []int64) *Tensor {
@@ -166,9 +166,9 @@ func TestOverlap_Gradients(t *testing.T) {
 	})
 }
 
-// The gradients of a layer run on one stream in three cases: the backward has no Overlap, the
-// layer's input needs no gradient, or the layer is in a branch. In all other cases they run on
-// two streams, for example in a backward through gradients.
+// The gradients of a layer run on one stream in three cases. The backward has no Overlap, or the
+// input of the layer needs no gradient, or the layer is in a branch. Otherwise they run on two
+// streams, for example in a backward through gradients.
 func TestOverlap_Serial(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
@@ -250,7 +250,7 @@ func TestOverlap_Failure(t *testing.T) {
 	})
 }
 
-// A captured step is captured with the decisions of its warm-up runs. Its losses are those of the
+// A step is captured with the decisions of its warm-up runs. Its losses equal the losses of the
 // serial step.
 func TestOverlap_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -412,7 +412,7 @@ func TestOverlap_Late(t *testing.T) {
 		withoutRaces(t, func() {
 			s := torchtest.NewStream(t, d)
 			n, size := int64(4), int64(20)
-			if d.IsCUDA() { // so the inputs of late gradients have more bytes than may be kept alive
+			if d.IsCUDA() { // then the inputs of late gradients have more bytes than may be kept alive
 				n, size = 64, 40
 			}
 			in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, n, 16, size, size) })[0]

@@ -16,9 +16,9 @@ type ParallelOptions struct {
 	Serial bool      // runs the branches one after another, without asking Choice
 
 	// Streams are the streams of all branches except the first. nil means streams of the library's
-	// own. A program sets Streams for a priority, for example. Streams must have no stream twice, and
-	// must not have x's stream. While the branches run, no other work may run on Streams. If Streams
-	// is set, Transient has no effect.
+	// own. A program sets Streams for a priority, for example. Streams must not contain a stream
+	// twice, and must not contain x's stream. While the branches run, no other work may run on
+	// Streams. If Streams is set, Transient has no effect.
 	Streams []*Stream
 
 	// With Transient the program promises two things. Only operators that save nothing for backward,
@@ -90,7 +90,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	})
 }
 
-// branch calls fn and frees all tensors that fn makes, except its result.
+// The method `branch` calls fn and frees all tensors that fn makes, except its result.
 func (x *Exec) branch(op string, fn func(x *Exec) *Tensor) *Tensor {
 	return x.Tidy(func() *Tensor {
 		t := fn(x)
@@ -120,10 +120,10 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 	defer fork.Close()
 	for i, fn := range branches {
 		if i == 0 {
-			// A Parallel inside the first branch must not use the side streams of the other branches. It
-			// would leave memory on these streams. The other branches would then take this memory while x's
-			// stream still reads it, because these branches wait only for x's work before the first branch.
-			// See Note [Memory of branches].
+			// A Parallel inside the first branch must not use the side streams of the other branches.
+			// Otherwise it would free memory on these side streams while x's stream still reads this memory.
+			// The other branches could then take this memory too early, because they wait only for x's work
+			// before the first branch. See Note [Memory of branches].
 			func() {
 				defer x.s.stream.reserve(purpose{x.stream, false}, len(branches)-1)()
 				results[0] = x.Alias(x.branch(op, fn))
@@ -165,7 +165,7 @@ func (x *Exec) joinUsed(op string) {
 	}
 }
 
-// side returns the stream for side branch i, counted from 0.
+// The method `side` returns the stream for side branch i, counted from 0.
 func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]

@@ -22,7 +22,7 @@ func seed(t *testing.T) {
 
 func ones4(x *Exec) *Tensor { return x.Ones(Float32, 4) }
 
-// checked runs fn under the stream checker and returns the races.
+// The function `checked` runs fn under the stream checker and returns the races.
 func checked(t *testing.T, fn func()) (races []string) {
 	t.Helper()
 	stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r.Error()) })
@@ -59,7 +59,8 @@ func serialBranches(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) 
 	return out
 }
 
-// newBranchNet returns a net on a stream of its own. The end of the test closes its tensors.
+// newBranchNet returns a net on a stream of its own. The net's tensors are closed when the test
+// ends.
 func newBranchNet(t *testing.T, d Device) *branchNet {
 	t.Helper()
 	n := &branchNet{s: torchtest.NewStream(t, d)}
@@ -97,7 +98,7 @@ func (n *branchNet) forward(x *Exec, parallel runBranches) *Tensor {
 	return x.Sum(x.Cat(out, 1))
 }
 
-// step runs forward and backward and returns the loss.
+// The method `step` runs forward and backward and returns the loss.
 func (n *branchNet) step(t *testing.T, x *Exec, parallel runBranches) (loss *Tensor) {
 	for _, w := range n.ws {
 		if err := w.SetGrad(nil); err != nil {
@@ -109,7 +110,7 @@ func (n *branchNet) step(t *testing.T, x *Exec, parallel runBranches) (loss *Ten
 	return x.Detach(loss)
 }
 
-// read returns the loss and the gradients.
+// The method `read` returns the loss and the gradients.
 func (n *branchNet) read(x *Exec, loss *Tensor) (all [][]float32) {
 	all = append(all, ToSlice[float32](x, loss))
 	for _, w := range n.ws {
@@ -118,7 +119,8 @@ func (n *branchNet) read(x *Exec, loss *Tensor) (all [][]float32) {
 	return all
 }
 
-// run returns the loss and the gradients of a step from the test's seed.
+// The method `run` sets the seed of the test, runs one step, and returns the loss and the
+// gradients.
 func (n *branchNet) run(t *testing.T, parallel runBranches) (all [][]float32) {
 	t.Helper()
 	seed(t)
@@ -162,7 +164,7 @@ func TestExec_Parallel(t *testing.T) {
 	})
 }
 
-// runCaptured compares three runs of the captured step with the loss and gradients in want.
+// runCaptured compares three runs of the captured step with the loss and gradients in `want`.
 func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
 	seed(t)
 	captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
@@ -185,8 +187,8 @@ func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
 	}
 }
 
-// Branches close tensors that work of the branches still has to read. Later branches get the
-// freed memory. The results must still be right, and there must be no race.
+// Branches close tensors that enqueued work of the branches still has to read. Later branches get
+// the freed memory. The results must still be right, and there must be no race.
 func TestExec_Parallel_Memory(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
@@ -322,7 +324,7 @@ func TestExec_Parallel_Failures(t *testing.T) {
 					if err == nil {
 						t.Errorf("%s at %d: no error", name, at)
 					}
-					if err := s.Do(func(x *Exec) error { // runs after the branches that read shared
+					if err := s.Do(func(x *Exec) error { // runs after the branches that read the tensor `shared`
 						x.AddInPlace(shared, shared)
 						return nil
 					}); err != nil {
@@ -497,8 +499,8 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				// With Streams of the program, the result's memory belongs to the stream c, and Dos of c can take
-				// this memory.
+				// If the program gives its own Streams, the memory of the result belongs to the stream c. Later
+				// Dos of the stream c can then take this memory.
 				if err := a.Do(func(x *Exec) error {
 					out := x.NoGrad().ParallelWith(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) })
 					x.Tanh(out[1])
@@ -510,8 +512,8 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// If the first branch uses On to go to c and back to a, its inner Parallel still has side streams
-			// of its own.
+			// The first branch uses On to go to the stream c and back to the stream a. Its inner Parallel
+			// still has side streams of its own.
 			if err := a.Do(func(x *Exec) error {
 				b := func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) }
 				x.NoGrad().Parallel(func(x *Exec) *Tensor {
@@ -579,8 +581,8 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 	})
 }
 
-// checkBackwardIsParallel traces a launch of the step and fails unless its backward runs on several
-// streams at once.
+// checkBackwardIsParallel traces a launch of the step. If the step's backward does not run on
+// several streams at once, it fails the test.
 func checkBackwardIsParallel(t *testing.T, s *Stream, run func(x *Exec) *Tensor) {
 	t.Helper()
 	running, err := trace.Start()
@@ -627,7 +629,8 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 1, 32, 14, 14) })[0]
 		first := kept(t, s, 8, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 32, 32, 3, 3), 0.05) })
-		// train returns the losses of the steps. It calls traced, which can trace launches of the step.
+		// The function `train` returns the losses of the steps. It calls the function `traced`, which can
+		// trace launches of the step.
 		train := func(o ParallelOptions, captured bool, traced func(run func(x *Exec) *Tensor)) (losses []float64) {
 			ws := trainable(t, s, first)
 			step := func(x *Exec, in ...*Tensor) []*Tensor {

@@ -56,7 +56,7 @@ func SetTF32(on bool) error { return setSwitch("SetTF32", ct.SwitchTF32, on) }
 func Deterministic() bool { return getSwitch(ct.SwitchDeterministic) }
 
 // SetDeterministic is process-wide: if `on` is true, operators use deterministic kernels. An
-// operator without such a kernel then fails.
+// operator that has no deterministic kernel then fails.
 func SetDeterministic(on bool) error {
 	return setSwitch("SetDeterministic", ct.SwitchDeterministic, on)
 }

@@ -14,20 +14,20 @@ import (
 
 // Recompute returns fn(x, `in`) and saves memory for backward. The autograd graph keeps the input
 // `in`, but no tensor that fn makes between its input and its result. [Exec.Backward] calls fn a
-// second time to make the tensors that it needs, and then frees them. A training step so needs
-// less memory, and runs the forward of fn twice. If the operators of fn are deterministic, then
-// losses, gradients and buffers have the same bits as without Recompute.
+// second time to make the tensors that it needs, and then frees them. So a training step needs
+// less memory, but it runs the forward of fn twice. If the operators of fn are deterministic,
+// then losses, gradients and buffers have the same bits as without Recompute.
 //
 // fn must compute the same result in both calls. It may use its argument, and also leaf tensors
-// such as parameters. These leaf tensors accumulate gradients. A tensor that has an autograd
-// graph of its own must be the argument of fn. fn must not write its argument, so its first
-// operator must not be in place. Tensors that fn makes are freed when fn returns, except its
-// result. fn may call Recompute. If x does not record operators for backward, Recompute only
-// calls fn.
+// such as parameters. These leaf tensors accumulate gradients. If fn uses a tensor that has an
+// autograd graph of its own, this tensor must be the argument of fn. fn must not write its
+// argument, so its first operator must not be in place. Tensors that fn makes are freed when fn
+// returns, except its result. fn may call Recompute. If x does not record operators for backward,
+// Recompute only calls fn.
 //
-// The first call of fn records nothing for backward. The second call gets another Exec on the
-// same [Stream], with x's autocast. It draws the same random numbers as the first call. In the
-// second call [Exec.Recomputing] is true, so that fn can change buffers in the first call only.
+// The first call of fn records nothing for backward. The second call gets a new Exec on the same
+// [Stream], with x's autocast. It draws the same random numbers as the first call. In the second
+// call [Exec.Recomputing] is true, so that fn can change buffers in the first call only.
 // [Exec.AtEnd] fails in the second call. The second call runs in the Do of the Backward, on any
 // goroutine and any thread of LibTorch's backward. So fn must use the Exec that it is given, and
 // not x.
@@ -94,7 +94,8 @@ type draws struct {
 	after []byte
 }
 
-// generators returns the generators that fn can draw from, with their present states.
+// The method `generators` returns the generators that fn can draw from, with their present
+// states.
 func (r *recomputation) generators(x *Exec, op string) []generator {
 	gs := []generator{{device: CPU}}
 	if x.Device().IsCUDA() {
@@ -109,8 +110,8 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 	return gs
 }
 
-// record returns y as the result of a node in the autograd graph. The node calls fn again in a
-// backward.
+// The method `record` returns y as the result of a node in the autograd graph. The node calls fn
+// again in a backward.
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
@@ -125,8 +126,9 @@ func init() {
 	ct.Function.Run, ct.Function.Release = runAgain, releaseFunction
 }
 
-// runAgain calls the function of token again. The core calls runAgain in a backward. It returns 0
-// if the function succeeds, and otherwise the cgo.Handle of an outcome.
+// runAgain calls a function of Recompute for the second time. The argument `token` stands for
+// this function. The core calls runAgain in a backward. It returns 0 if the function succeeds,
+// and otherwise the cgo.Handle of an outcome.
 func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
 	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
 	if end != (outcome{}) {
@@ -144,8 +146,9 @@ func releaseFunction(number uint64) {
 	h.Delete()
 }
 
-// again calls the function on the calling thread, in a scope of its own. If the function returns
-// without a failure, result is a handle of its result. Otherwise result is nil.
+// The method `again` calls the function on the calling thread, in a scope of its own. If the
+// function returns without a failure, `result` is a handle of its result. Otherwise `result` is
+// nil.
 func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	h, done, err := r.on()
 	if err != nil {
@@ -186,17 +189,18 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	return result, end
 }
 
-// callers returns the stack of its caller, followed by the frames in x.from.
+// The method `callers` returns the stack of its caller, followed by the frames in x.from.
 func (x *Exec) callers() []uintptr {
 	pcs := make([]uintptr, 64)
 	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
 }
 
-// on returns the stream for the second call. The caller calls done after the second call.
+// The method `on` returns the stream for the second call. The caller calls `done` after the
+// second call.
 func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
-	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // this Backward runs in the capture, because captures wait for all others
+	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // this Backward is part of the capture, because a capture waits until all other Backwards end
 		return nil, nil, r.refuse(ErrNotCapturable, "a Backward in a capture of what was called outside of it")
 	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
@@ -207,8 +211,8 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	return r.native, func() {}, nil
 }
 
-// refuse does the same as the function `refuse`, but the error's Caller is the line that called
-// Recompute.
+// The method `refuse` does the same as the function `refuse`, but the error's Caller is the line
+// that called Recompute.
 func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
 	e := refuse("Exec.Recompute", kind, format, args...)
 	e.Caller = callerIn(r.from, ownFrame)
@@ -225,8 +229,8 @@ func captureOn(d Device) *graphWork {
 // onCUDA counts the nodes of autograd graphs that call functions again on a CUDA device.
 var onCUDA atomic.Int64
 
-// holdCaptures makes captures wait until release is called, if the backward may call functions
-// again. See Note [Captures take turns] in csrc/graph/capture.h.
+// holdCaptures makes captures wait until the function `release` is called, if the backward may
+// call functions again. See Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
 	if !x.Device().IsCUDA() || x.Capturing() || x.from != nil || onCUDA.Load() == 0 {
 		return func() {}
@@ -281,8 +285,8 @@ func (r *recomputation) drawAgain(fn func() error) error {
 		if err != nil {
 			return err
 		}
-		// If now equals d.state, fn has drawn nothing. Then only another stream drew during the first
-		// call. This is no failure.
+		// If `now` equals d.state, fn has drawn nothing in the second call. Then fn drew nothing in the
+		// first call either, and only another stream drew. This is no failure.
 		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
 			return r.refuse(ErrInvalidArgument, "the function drew other random numbers than the first time: "+
 				"it decided otherwise, or another stream drew from the generator of %v meanwhile", d.device)
@@ -315,8 +319,9 @@ func callContained(fn func()) {
 
 var errExited = errors.New("runtime.Goexit in a function that was called again")
 
-// differentiated handles the status of a call that ran a backward from roots. If a function that
-// was called again failed, panicked or called Goexit, differentiated does the same.
+// The method `differentiated` handles the status of a call that ran a backward from the tensors
+// in `roots`. If a function that the backward called again has failed, panicked or called Goexit,
+// `differentiated` does the same.
 func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 	if status != nil {
 		x.joinUsed(op)

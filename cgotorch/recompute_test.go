@@ -13,9 +13,10 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// checkRecomputeLeaks is checkLeaks for tests of Recompute. Once a thread of LibTorch has called
-// Go, the thread counts as a goroutine until it ends. So checkRecomputeLeaks first runs deeply
-// nested Recomputes, in which these threads call Go. Then it calls checkLeaks.
+// checkRecomputeLeaks does what torchtest.CheckLeaks does, for tests of Recompute. Once a thread
+// of LibTorch has called Go, the thread counts as a goroutine until it ends. So
+// checkRecomputeLeaks first runs deeply nested Recomputes, in which these threads call Go. Then
+// it calls torchtest.CheckLeaks.
 func checkRecomputeLeaks(t *testing.T) {
 	t.Helper()
 	for _, d := range torchtest.Devices() {
@@ -27,7 +28,8 @@ func checkRecomputeLeaks(t *testing.T) {
 	torchtest.CheckLeaks(t)
 }
 
-// nest calls fn inside depth nested calls of Recompute. Each of these calls adds 1 to the result.
+// The function `nest` calls fn inside nested calls of Recompute, as many as `depth` says. Each of
+// these calls adds 1 to the result.
 func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
 	if depth == 0 {
 		return fn(x, in)
@@ -35,8 +37,8 @@ func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) 
 	return x.Recompute(in, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(nest(x, in, depth-1, fn), 1) })
 }
 
-// squares returns a function that computes (in*w)^2 in two steps. The backward needs the product
-// in*w.
+// The function `squares` returns a function that computes (in*w)^2 in two steps. The backward
+// needs the product in*w.
 func squares(w *Tensor) func(x *Exec, in *Tensor) *Tensor {
 	return func(x *Exec, in *Tensor) *Tensor {
 		product := x.Mul(in, w)
@@ -373,7 +375,7 @@ func TestRecompute_GraphFreedWithoutBackward(t *testing.T) {
 	})
 }
 
-// failingAgain returns a function that calls fail in its second call.
+// failingAgain returns a function that calls the function `fail` in its second call.
 func failingAgain(fail func(x *Exec, in *Tensor)) func(x *Exec, in *Tensor) *Tensor {
 	return func(x *Exec, in *Tensor) *Tensor {
 		if x.Recomputing() {
@@ -539,12 +541,12 @@ func TestRecompute_Goexit(t *testing.T) {
 }
 
 // The second call runs on the stream of the first call. This stream first waits for the work
-// before the Backward, so the stream checker finds no race. It must find a race in the two cases
-// marked early and third.
+// before the Backward, so the stream checker finds no race. The test has two more cases, with
+// `early` or `third` set. In these two cases the checker must find a race.
 func TestRecompute_CheckStreams(t *testing.T) {
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {
-			early bool // a tensor that fn reads is written before the first call is done
+			early bool // a tensor that fn reads is written by another stream, which does not wait for the first call
 			third bool // the second call uses a third stream, without a wait
 			want  bool
 		}{

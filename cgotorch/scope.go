@@ -13,16 +13,16 @@ type scope struct {
 	stream *Stream
 	thread uint64
 	used   []*Stream // streams given to Exec.On, except the Do's own stream
-	// tensors are the tensors made in this scope. Inside a Tidy they are the tensors made in the
+	// `tensors` are the tensors made in this scope. Inside a Tidy they are the tensors made in the
 	// Tidy. The list may also have tensors that were kept or closed. The scope does not own these,
-	// and free skips them.
+	// and the method `free` skips them.
 	tensors []*Tensor
 	unused  []Tensor        // the method `own` returns these next
 	lent    map[uint64]loan // by number of storage; Keep refuses tensors on these storages
 	atEnd   []func()
 	watches []*ct.Watch // watches that NoWaits has begun
 	err     *Error      // the first failure
-	// barred is the reason why operators cannot be called. Either the Do has returned, or a scope
+	// `barred` is the reason why operators cannot be called. Either the Do has returned, or a scope
 	// inside this scope runs. "" means that operators can be called.
 	barred string
 }
@@ -30,12 +30,12 @@ type scope struct {
 // A loan is the scope's record of lent memory.
 type loan struct {
 	whose string
-	// While the scope holds name, no other storage gets the number of this storage. name is nil if
-	// another scope holds it instead.
+	// The storage has a number, and `name` keeps that number: while the scope holds `name`, no other
+	// storage gets the number. `name` is nil if another scope holds it instead.
 	name *ct.Storage
 }
 
-// unwind is the panic by which a failed operator returns to its Do.
+// unwind is the value of the panic by which a failed operator returns to its Do.
 type unwind struct{ scope *scope }
 
 func (s *scope) own(h *ct.Tensor) *Tensor {
@@ -71,8 +71,8 @@ func (s *scope) makeRoom() {
 // Error returns the text of the failure. It is for a program that recovers and prints the panic.
 func (u unwind) Error() string { return u.scope.err.Error() }
 
-// fail records the first failure of the Do and unwinds to the Do. On a goroutine other than the
-// Do's, it panics with an *Error that wraps e.
+// The method `fail` records the first failure of the Do and unwinds to the Do. On a goroutine
+// other than the Do's, it panics with an *Error that wraps e.
 func (s *scope) fail(e *Error) {
 	if ct.ThreadID() != s.thread {
 		panic(&Error{Op: e.Op, Kind: ErrMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
@@ -83,9 +83,9 @@ func (s *scope) fail(e *Error) {
 	panic(unwind{s})
 }
 
-// run calls fn and ends the scope. It stores in out how fn ended. fn can end by return, by a
-// failed operator, by a panic of the program, or by Goexit. During Goexit deferred functions run,
-// and recover returns nil.
+// The method `run` calls fn and ends the scope. It stores in `out` how fn ended. fn can end by
+// return, by a failed operator, by a panic of the program, or by Goexit. During Goexit deferred
+// functions run, and recover returns nil.
 func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{exited: true}
 	defer func() {
@@ -122,10 +122,10 @@ func (s *scope) run(out *outcome, fn func() error) {
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
-// inside runs fn in a new scope on x's thread. fn gets an Exec that enqueues on stream and has
-// work as its field work. When fn returns, the tensors of the new scope are freed. While fn runs,
-// x cannot be used. The stream checker and NoWaits see the two scopes as one Do. inside returns
-// fn's failure, and x's Do does not fail.
+// The method `inside` runs fn in a new scope on x's thread. The Exec of fn enqueues on the
+// argument `stream`, and its field `work` is the argument `work`. When fn returns, the tensors of
+// the new scope are freed. While fn runs, x cannot be used. The stream checker and NoWaits see
+// the two scopes as one Do. `inside` returns fn's failure, and x's Do does not fail.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
 	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
@@ -143,8 +143,8 @@ func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error
 	return out.err
 }
 
-// end runs the functions given to AtEnd. Then it closes the scope, however these functions have
-// ended. It returns the first panic of these functions.
+// The method `end` runs the functions given to AtEnd. Then it closes the scope, however these
+// functions have ended. It returns the first panic of these functions.
 func (s *scope) end() (first *Panic) {
 	failure := s.err
 	var waited *Error // NoWaits also holds in functions given to AtEnd
@@ -193,7 +193,8 @@ func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	}
 }
 
-// free frees all tensors of the scope except the tensors in `keep`, in one call of the core.
+// The method `free` frees all tensors of the scope except the tensors in `keep`, in one call of
+// the core.
 func (s *scope) free(keep ...*Tensor) {
 	var handles []*ct.Tensor
 	kept := s.tensors[:0]

@@ -21,20 +21,20 @@ type HostSlab struct {
 	cleanup runtime.Cleanup
 }
 
-// NewHostSlab allocates size bytes, all zero. The caller must close the slab. NewHostSlab fails
+// NewHostSlab allocates `size` bytes, all zero. The caller must close the slab. NewHostSlab fails
 // with [ErrOutOfMemory] if there is not enough memory, and with [ErrInvalidArgument] for a size
 // below 1.
 func NewHostSlab(size int) (*HostSlab, error) {
 	return newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
 }
 
-// MapHostSlab returns the first size bytes of a file as a slab. The file may be closed after the
-// call. The caller must close the slab.
+// MapHostSlab returns the first `size` bytes of a file as a slab. The file may be closed after
+// the call. The caller must close the slab.
 //
 // The memory of the slab is the content of the file. A write to this memory ends the process. A
 // read ends the process if the file has become too short.
 //
-// MapHostSlab fails with [ErrInvalidArgument] if the file has fewer than size bytes, and with
+// MapHostSlab fails with [ErrInvalidArgument] if the file has fewer than `size` bytes, and with
 // [ErrClosed] if the file is closed. It fails with [ErrOutOfMemory] if the system cannot map the
 // file. [HostSlab.Pin] fails with [ErrOutOfMemory] if the device or the file system cannot
 // page-lock the pages of a file.
@@ -57,7 +57,8 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 // HostSlabOver returns a slab of memory that the caller owns. The caller must keep the memory
 // until Close. The content of the memory stays as it is. The memory must begin at a page boundary
 // and lie outside the Go heap, like memory of [syscall.Mmap]. HostSlabOver fails with
-// [ErrInvalidArgument] for other memory, and for memory that overlaps another slab.
+// [ErrInvalidArgument] for memory that does not begin at a page boundary, and for memory that
+// overlaps another slab.
 func HostSlabOver(memory []byte) (*HostSlab, error) {
 	data := unsafe.Pointer(unsafe.SliceData(memory))
 	return newHostSlab("HostSlabOver", len(memory), func(h **ct.Slab) *ct.Status { return ct.SlabOver(data, int64(len(memory)), h) })
@@ -116,7 +117,8 @@ func (s *HostSlab) checkHost(write int32) {
 	}
 }
 
-// checked returns the memory if the stream checker is on. Otherwise size is 0.
+// The method `checked` returns the memory if the stream checker is on. Otherwise it returns the
+// size 0.
 func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	if !theChecker.on.Load() {
 		return nil, 0

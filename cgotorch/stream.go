@@ -36,17 +36,18 @@ type StreamOptions struct {
 	Name string
 }
 
-// streams is the state that all streams of the process share. It is process-wide because CUDA has
-// one default stream for each device, and numbers all streams itself.
+// The variable `streams` holds the state that all streams of the process share. It is
+// process-wide because CUDA has one default stream for each device, and numbers all streams
+// itself.
 var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use
 	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
 
-	// names holds the names of streams by their numbers, for traces and reports. It holds every CUDA
-	// stream. It stays small, because a new CUDA stream takes the number of a closed stream. A CPU
-	// stream always has a new number. So names holds a CPU stream only if the program named it, or if
-	// the stream checker was on when the stream was made.
+	// `names` holds the names of streams by their numbers, for traces and reports. It holds every
+	// CUDA stream. It stays small, because a new CUDA stream takes the number of a closed stream. A
+	// CPU stream always has a new number. So the map holds a CPU stream only if the program named it,
+	// or if the stream checker was on when the stream was made.
 	names sync.Map // uint64 -> string
 }
 
@@ -157,8 +158,8 @@ func (s *Stream) ID() (uint64, error) {
 // Device returns the device that the stream's work runs on.
 func (s *Stream) Device() Device { return s.device }
 
-// lock locks s.mu for one call and returns the handle. If lock succeeds, the caller must unlock
-// s.mu.
+// The method `lock` locks s.mu for one call and returns the handle. If it succeeds, the caller
+// must unlock s.mu.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
 		return nil, refuse(op, ErrMisuse,
@@ -181,7 +182,7 @@ func noStream(op string) *Error {
 		"the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream")
 }
 
-// handle returns the C handle. The handle of a default stream is made on first use.
+// The method `handle` returns the C handle. The handle of a default stream is made on first use.
 func (s *Stream) handle(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -191,7 +192,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 	return s.open(op)
 }
 
-// open does the same as the method `handle`, for a caller that holds s.state.
+// The method `open` does the same as the method `handle`, for a caller that holds s.state.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
 		return nil, refuse(op, ErrClosed, "the stream is closed")
@@ -239,7 +240,8 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	return out.err
 }
 
-// do runs fn as Do does, and returns how fn ended. When do returns, the stream is unlocked.
+// The method `do` runs fn as Do does, and returns how fn ended. When `do` returns, the stream is
+// unlocked.
 func (s *Stream) do(fn func(x *Exec) error) outcome {
 	h, err := s.lock("Stream.Do")
 	if err != nil {
@@ -256,8 +258,8 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	return out
 }
 
-// use does the same as the method `handle`, for a Do of another stream. When that Do ends, it
-// calls unuse. use does not wait for a Do of this stream.
+// The method `use` returns the C handle, for a Do of another stream. When that Do ends, it calls
+// the method `unuse`. `use` does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)

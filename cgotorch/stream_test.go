@@ -234,7 +234,7 @@ func TestStream_EventsOrder(t *testing.T) {
 	})
 }
 
-// pass makes b wait for a's work so far.
+// The function `pass` makes the stream b wait for all work enqueued so far on the stream a.
 func pass(t *testing.T, a, b *Stream) {
 	t.Helper()
 	e := record(t, a)
@@ -257,7 +257,7 @@ func TestStream_QueryAndSynchronize(t *testing.T) {
 	})
 }
 
-// busy enqueues about half a second of work.
+// The function `busy` enqueues about half a second of work.
 func busy(x *Exec) {
 	a := x.Ones(Float32, 8192, 8192)
 	b := a
@@ -270,8 +270,8 @@ func busy(x *Exec) {
 	}
 }
 
-// warm runs the first matrix product of each stream, because the first product allocates memory
-// and loads libraries.
+// The function `warm` runs the first matrix product of each stream, because the first product
+// allocates memory and loads libraries.
 func warm(t *testing.T, streams ...*Stream) {
 	for _, s := range streams {
 		err := s.Do(func(x *Exec) error {
@@ -285,7 +285,8 @@ func warm(t *testing.T, streams ...*Stream) {
 	}
 }
 
-// isBusy fails the test unless work that was enqueued before the event still runs.
+// isBusy requires that work before the event still runs. If the event is done, isBusy fails the
+// test with the text `what`.
 func isBusy(t *testing.T, e *Event, what string) {
 	t.Helper()
 	done, err := e.Query()
@@ -403,8 +404,8 @@ func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	}
 }
 
-// overwrite allocates and fills memory on the stream. This memory could be the memory of a freed
-// tensor of n elements.
+// The function `overwrite` allocates and fills memory on the stream. This memory could be the
+// memory of a freed tensor of n elements.
 func overwrite(t *testing.T, s *Stream, n int64) {
 	err := s.Do(func(x *Exec) error {
 		for range 8 {
@@ -417,9 +418,9 @@ func overwrite(t *testing.T, s *Stream, n int64) {
 	}
 }
 
-// Backward makes a gradient on the stream b, and the parameter's stream a reads it. The gradient
-// is freed while a still reads it. Its memory must not be handed out on b before the read is
-// done.
+// Backward makes a gradient on the stream b, and the stream a of the parameter reads it. The
+// gradient is freed while the stream a still reads it. Its memory must not be handed out on the
+// stream b before the read is done.
 func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)

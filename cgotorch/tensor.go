@@ -20,8 +20,8 @@ type Tensor struct {
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
 
-// take removes the handle from the tensor and returns it. The caller must free this handle and
-// close the gradient's handle.
+// The method `take` removes the handle from the tensor and returns it. The caller must free this
+// handle and close the gradient's handle.
 func (t *Tensor) take() *ct.Tensor {
 	h := t.h
 	if t.owner == nil {
@@ -138,8 +138,8 @@ func (t *Tensor) Grad() *Tensor {
 	return t.grad
 }
 
-// SetRequiresGrad sets whether a leaf tensor of a floating dtype collects a gradient. It fails
-// with [ErrInvalidArgument] for other tensors, and with [ErrClosed] for a closed tensor.
+// SetRequiresGrad sets whether a leaf tensor of a floating dtype collects a gradient. For any
+// other tensor it fails with [ErrInvalidArgument], and for a closed tensor with [ErrClosed].
 func (t *Tensor) SetRequiresGrad(on bool) error {
 	if t.h == nil {
 		return refuse("Tensor.SetRequiresGrad", ErrClosed, "the tensor is closed")
@@ -148,9 +148,9 @@ func (t *Tensor) SetRequiresGrad(on bool) error {
 	return check("Tensor.SetRequiresGrad", ct.TensorSetRequiresGrad(t.h, cbool(on)))
 }
 
-// SetGrad replaces the gradient by a tensor of t's shape, dtype and device. nil removes the
-// gradient, without a kernel. SetGrad fails with [ErrInvalidArgument] for other tensors, and with
-// [ErrClosed] if t or grad is closed.
+// SetGrad replaces the gradient by the tensor `grad`, which must have t's shape, dtype and
+// device. A nil `grad` removes the gradient, without a kernel. SetGrad fails with
+// [ErrInvalidArgument] if `grad` does not fit t, and with [ErrClosed] if t or `grad` is closed.
 func (t *Tensor) SetGrad(grad *Tensor) error {
 	if t.h == nil || grad != nil && grad.h == nil {
 		return refuse("Tensor.SetGrad", ErrClosed, "the tensor, or the gradient, is closed")
@@ -230,8 +230,8 @@ func describe(h *ct.Tensor) string {
 // not wait, so enqueued work on t may still change the elements. The memory belongs to t and is
 // valid until t is closed.
 //
-// HostSlice fails with [ErrInvalidArgument] unless t lies on the CPU, has T's dtype, has
-// elements, and has no gaps. It fails with [ErrClosed] for a closed tensor.
+// t must lie on the CPU, have T's dtype, have elements, and have no gaps. Otherwise HostSlice
+// fails with [ErrInvalidArgument]. For a closed tensor it fails with [ErrClosed].
 func HostSlice[T Element](t *Tensor) ([]T, error) {
 	const op = "HostSlice"
 	if t.Closed() {

@@ -9,8 +9,8 @@ import (
 )
 
 // A worker is a goroutine locked to an OS thread. Only the worker of a stream runs the Dos of the
-// stream. To hand a whole Do to the worker costs a few microseconds. To hand over each operator
-// would cost more than a kernel launch.
+// stream. It costs a few microseconds to hand a whole Do to the worker. If each operator were
+// handed over, this would cost more than a kernel launch.
 type worker struct {
 	stream *Stream
 	tasks  chan *task
@@ -81,7 +81,7 @@ func (w *worker) run() {
 	}
 }
 
-// stop waits until the worker has ended.
+// The method `stop` waits until the worker has ended.
 func (w *worker) stop() {
 	close(w.tasks)
 	<-w.ended //edge:close-ends-worker TestStream_Close_ItsWorkerHasEnded
@@ -93,7 +93,7 @@ func (w *worker) do(h *ct.Stream, fn func(x *Exec) error) outcome {
 	return <-t.out
 }
 
-// run executes the function and sends its outcome.
+// The method `run` executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
 	s := &scope{stream: w.stream, thread: thread}
 	w.scope = s
@@ -110,7 +110,7 @@ func (t *task) run(w *worker, thread uint64) {
 // without this rule reached 150 threads and 78 GiB. A method such as Stream.Record runs no
 // operator, so it runs on the thread that calls it.
 //
-// To hand one operator to a locked goroutine takes 8 us, which is more than a kernel launch. So a
-// whole Do is handed over. A panic in the function of a Do is raised again in the caller of the
-// Do, with its first stack. Goexit in the function ends the caller too. iter.Pull treats panics
-// and Goexit in the same way.
+// It takes 8 us to hand one operator to a locked goroutine, which is more than a kernel launch
+// takes. So a whole Do is handed over. A panic in the function of a Do is raised again in the
+// caller of the Do, with the stack of the first panic. Goexit in the function ends the caller
+// too. The coroutines of the standard library's iter.Pull do the same with panics and Goexit.
