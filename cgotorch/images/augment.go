@@ -5,10 +5,10 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // MaxSteps is the largest number of steps that [Augment] takes for one image.
 const MaxSteps = 8
 
-// Steps returns steps in the form that [Augment] reads: float32 [len(steps), S, 8]. S is the
-// length of the longest list. On a CUDA device Steps waits, as [cgotorch.FromSlice] does. A loop
-// that must not wait can copy the same elements from page-locked memory, with
-// [cgotorch.CopyFrom]. The Do owns the result.
+// Steps returns the given lists of steps as a tensor that [Augment] reads: float32 [len(steps),
+// S, 8]. S is the length of the longest list. On a CUDA device Steps waits, as
+// [cgotorch.FromSlice] does. A loop that must not wait can copy the same elements from
+// page-locked memory, with [cgotorch.CopyFrom]. The Do owns the result.
 func Steps(x *cgotorch.Exec, steps ...[]Step) *cgotorch.Tensor {
 	most := 0
 	for _, s := range steps {
@@ -32,8 +32,8 @@ func Steps(x *cgotorch.Exec, steps ...[]Step) *cgotorch.Tensor {
 // bool [N], or nil for no flips. steps is float32 [N, S, 8]. S is at most [MaxSteps], and each
 // row of 8 elements is a [Step].
 //
-// A [Sharpness] step works only as the first step of its image. So does a step that moves pixels:
-// [Shear], [Translate] or [Rotate]. At a later position these steps change nothing.
+// A [Sharpness] step works only as the first step of its image. The same holds for a step that
+// moves pixels: [Shear], [Translate] or [Rotate]. At a later position these steps change nothing.
 func Augment(x *cgotorch.Exec, pixels, flips, steps, out *cgotorch.Tensor) {
 	x.Call("streamtorch::augment_images", pixels, flips, steps, out)
 }

@@ -15,8 +15,8 @@ type MixOptions struct {
 	Kind MixKind
 	// Share is for MixUp. It is the share of the image itself, from 0 to 1: the lambda of the paper.
 	Share float64
-	// Top, Left, Bottom and Right are for CutMix. They bound the box that comes from the image
-	// before: rows Top to Bottom-1, columns Left to Right-1.
+	// Top, Left, Bottom and Right are for CutMix. They bound the box that comes from the previous
+	// image in the batch: rows Top to Bottom-1, columns Left to Right-1.
 	Top, Left, Bottom, Right int
 }
 
@@ -25,8 +25,8 @@ type MixKind int
 
 const (
 	NoMix  MixKind = iota // the numbers must equal those in csrc/kernels/mix.cc
-	MixUp                 // Share of the image plus 1-Share of the image before
-	CutMix                // the image with a box from the image before
+	MixUp                 // Share times the image, plus 1-Share times the image before it
+	CutMix                // the image, with a box from the image before it
 )
 
 // Mix does what [Normalize] does, and applies o to the normalised images in the same pass. The
@@ -38,12 +38,13 @@ func Mix(x *cgotorch.Exec, pixels, flips, table, out *cgotorch.Tensor, o MixOpti
 }
 
 // MixLabels enqueues the labels of mixed images into out, contiguous float32 [N, classes]. labels
-// is int64 [N]. The class of an image gets share. The class of the image before it gets 1-share.
-// The first image is mixed with the last. For CutMix, share is the fraction of the image's pixels
-// that do not come from the image before.
+// is int64 [N]. In the row of an image, the class of this image gets the number `share`. The
+// class of the image before it in the batch gets 1-share. The first image is mixed with the last.
+// For CutMix, `share` is the fraction of the image's pixels that are its own.
 //
-// A label below 0, or not below classes, adds nothing. [cgotorch.Exec.CrossEntropy] takes the
-// result as its target. The arithmetic is that of MixUp in torchvision.transforms.v2.
+// A label that is negative or too large for the classes adds nothing.
+// [cgotorch.Exec.CrossEntropy] takes the result as its target. The arithmetic is that of MixUp in
+// torchvision.transforms.v2.
 func MixLabels(x *cgotorch.Exec, labels, out *cgotorch.Tensor, share float64) {
 	x.Call("streamtorch::mix_labels", labels, share, out)
 }

@@ -22,7 +22,7 @@ func TestNormalize(t *testing.T) {
 				table := images.NormalizationTable(x, mean, std, dtype)
 				out := x.Empty(dtype, 2, 2, 1, 2)
 				images.Normalize(x, pixels, flips, table, out)
-				// normal computes one value as torchvision does on the CPU.
+				// `normal` computes one value as torchvision does on the CPU.
 				normal := func(p uint8, c int) float64 {
 					if dtype == cgotorch.Float64 {
 						return (float64(p)/255 - mean[c]) / std[c]

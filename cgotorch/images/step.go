@@ -40,8 +40,8 @@ func Contrast(factor float64) Step { return blend(stepContrast, factor) }
 // Saturation changes nothing in an image of 1 channel.
 func Saturation(factor float64) Step { return blend(stepSaturation, factor) }
 
-// Hue is torchvision's adjust_hue. It turns the hue by turn, a fraction of a circle from -0.5 to
-// 0.5. It changes nothing in an image of 1 channel.
+// Hue is torchvision's adjust_hue. It turns the hue by `turn`, a fraction of a circle from -0.5
+// to 0.5. It changes nothing in an image of 1 channel.
 func Hue(turn float64) Step { return Step{stepHue, float32(turn)} }
 
 // Posterize is torchvision's posterize. Each value keeps its highest bits, as many as the
@@ -50,11 +50,12 @@ func Posterize(bits int) Step {
 	return Step{stepPosterize, float32(max(0, min(bits, 8)))}
 }
 
-// Solarize is torchvision's solarize. It inverts the values that are not below the threshold.
+// Solarize is torchvision's solarize. It inverts each value that is equal to the threshold or
+// above it.
 func Solarize(threshold float64) Step { return Step{stepSolarize, float32(threshold)} }
 
 // AutoContrast is torchvision's autocontrast. In each channel the lowest value becomes 0 and the
-// highest 255.
+// highest value becomes 255.
 func AutoContrast() Step { return Step{stepAutoContrast} }
 
 // Equalize is torchvision's equalize. In each channel all values become about equally frequent.
@@ -97,9 +98,10 @@ func blend(kind, factor float64) Step {
 	return Step{float32(kind), float32(factor), float32(1 - factor)}
 }
 
-// affine returns a step with an inverse matrix, as torchvision's _get_inverse_affine_matrix
-// computes it. The matrix inverts a rotation and a shear about a centre, and a translation.
-// Angles are in radians. The centre is in pixels, counted from the middle of the image.
+// The function `affine` returns a step with an inverse matrix, as torchvision's
+// _get_inverse_affine_matrix computes it. The matrix inverts a rotation and a shear about a
+// centre, and a translation. Angles are in radians. The centre is in pixels, counted from the
+// middle of the image.
 func affine(angle, right, down, shearX, shearY, centerX, centerY float64) Step {
 	a := math.Cos(angle-shearY) / math.Cos(shearY)
 	b := -(a*math.Tan(shearX) + math.Sin(angle))
