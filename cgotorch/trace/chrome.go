@@ -11,9 +11,9 @@ import (
 )
 
 // WriteChrome writes the trace as JSON in the Trace Event Format. ui.perfetto.dev and
-// chrome://tracing open such files. The host is a process that shows the marks. Each device is a
-// process with a row for each stream. Rows above a stream's row show the marks with work on that
-// stream.
+// chrome://tracing open such files. There the host is shown as a process with the marks. Each
+// device is shown as a process with a row for each stream. Rows above a stream's row show the
+// marks with work on that stream.
 func (r *Records) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	c := chrome{out: out}
@@ -102,7 +102,8 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 	}
 }
 
-// chrome writes events. It keeps the first error and then writes nothing more.
+// The type `chrome` writes events. It keeps the first error of a write. After this error it
+// writes nothing more.
 type chrome struct {
 	out   *bufio.Writer
 	begun bool

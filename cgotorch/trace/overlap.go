@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// CopyHidden returns how much of the copying to devices ran at the same time as kernels. total is
-// the sum of the times of all copies from host to device. hidden is the part of total during
-// which another stream of the device ran a kernel. share is hidden/total, or 1 without such
-// copies.
+// CopyHidden returns how much of the copying to devices ran at the same time as kernels. `total`
+// is the sum of the times of all copies from host to device. `hidden` is the part of `total`
+// during which a stream other than the copy's stream ran a kernel on the device. `share` is
+// hidden/total, or 1 if there were no copies from host to device.
 func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
 		for _, stream := range r.streams(d) {
@@ -40,9 +40,9 @@ func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	return float64(hidden) / float64(total), hidden, total
 }
 
-// Parallel returns for how much of the computing time several streams ran kernels at once. busy
-// is the time in which at least one kernel ran. together is the part of busy in which two or more
-// streams of a device ran kernels. share is together/busy, or 0 if nothing ran.
+// Parallel returns the time in which several streams ran kernels at the same time. `busy` is the
+// time in which at least one kernel ran. `together` is the part of `busy` in which two or more
+// streams of a device ran kernels. `share` is together/busy, or 0 if nothing ran.
 func (r *Records) Parallel() (share float64, together, busy time.Duration) {
 	for _, d := range r.devices() {
 		var all, several []interval // the times in which at least one stream runs, and at least two
@@ -76,8 +76,8 @@ func length(all []interval) (sum time.Duration) {
 	return sum
 }
 
-// union joins intervals that overlap or touch. The result is sorted. union sorts its argument
-// too.
+// The function `union` joins intervals that overlap or touch. The result is sorted. The argument
+// `all` is sorted too.
 func union(all []interval) []interval {
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
 	var joined []interval
@@ -91,12 +91,12 @@ func union(all []interval) []interval {
 	return joined
 }
 
-// covered returns the length of the part of i that lies in the intervals `by`. These intervals
-// must be a result of union.
+// The function `covered` returns the length of the part of i that lies in the intervals `by`. The
+// intervals `by` must be a result of the function `union`.
 func covered(i interval, by []interval) time.Duration { return length(common(i, by)) }
 
-// common returns the parts of i that lie in the intervals `by`. These intervals must be a result
-// of union.
+// The function `common` returns the parts of i that lie in the intervals `by`. The intervals `by`
+// must be a result of the function `union`.
 func common(i interval, by []interval) (parts []interval) {
 	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
 		if b.end <= start {
@@ -121,8 +121,9 @@ type span struct {
 	interval
 }
 
-// spans returns a span for each mark and each stream with kernels enqueued in the mark. A span
-// lasts from the earliest start to the latest end of these kernels.
+// The method `spans` looks at each mark and each stream on which the host enqueued kernels during
+// the mark. For the mark and the stream it returns one span. The span lasts from the earliest
+// start to the latest end of these kernels.
 func (r *Records) spans() []span {
 	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {

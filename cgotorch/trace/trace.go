@@ -68,8 +68,8 @@ var tracing struct {
 }
 
 // Mark begins a span of the host's time, such as a training step. The function that Mark returns
-// ends the span. Work that any goroutine enqueues during the span belongs to the span. Spans may
-// lie inside each other. The trace shows a span on the host and on each stream that has work of
+// ends the span. Work that any goroutine enqueues during the span belongs to the span. A span may
+// lie inside another span. The trace shows a span on the host and on each stream that has work of
 // the span. The end of the trace ends open spans. A span that begins later is not recorded.
 func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
@@ -122,7 +122,8 @@ func (t *Trace) Stop() (*Records, error) {
 	return r, err
 }
 
-// take reads the records of the work from the core. began is the time at which the trace began.
+// The method `take` reads the records of the work from the core. `began` is the time at which the
+// trace began.
 func (r *Records) take(op string, began time.Time) error {
 	var h *ct.Trace
 	if err := seam.Check(op, ct.TraceStop(&h)); err != nil {
@@ -200,8 +201,8 @@ type Record struct {
 	Pageable bool     // the host memory of the copy was not page-locked
 }
 
-// NotLaunched is the Launch of work without a known launch. The work was enqueued before the
-// trace began, or by the device.
+// NotLaunched is the value of the field Launch if it is not known when the host enqueued the
+// work. The work was enqueued before the trace began, or by the device.
 const NotLaunched = time.Duration(-1 << 63)
 
 // Mark is a span of the host's time. [Trace.Mark] makes it.
@@ -220,7 +221,7 @@ const (
 	Fill   Kind = ct.TraceFill
 )
 
-// CopyKind says between which two places a copy went.
+// CopyKind says from which place to which place a copy went, such as from host to device.
 type CopyKind uint8
 
 // These are the kinds of copies.
@@ -263,7 +264,8 @@ func (w *Record) Title() string {
 // this number one after another, it returns the name of the last one.
 func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
-// streams returns the streams of a device in order of their names, the default stream first.
+// The method `streams` returns the streams of a device in order of their names, the default
+// stream first.
 func (r *Records) streams(d cgotorch.Device) []uint64 {
 	seen := map[uint64]bool{}
 	var all []uint64
@@ -285,7 +287,7 @@ func (r *Records) streams(d cgotorch.Device) []uint64 {
 	return all
 }
 
-// devices returns the devices that did any work, in the order of their indices.
+// The method `devices` returns the devices that did any work, in the order of their indices.
 func (r *Records) devices() []cgotorch.Device {
 	var all []cgotorch.Device
 	for _, w := range r.Work {
