@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// network returns the model of testdata/make.py. With dropout above 0 its steps draw random
-// numbers.
+// The function `network` returns the model of testdata/make.py. With dropout above 0 its steps
+// draw random numbers.
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
@@ -104,8 +104,8 @@ func (r *halfRun) close() {
 	r.ema.Close()
 }
 
-// train does training steps. The scaler skips the first of them, because its gradient is
-// infinite.
+// The method `train` does training steps. The scaler skips the first of them, because its
+// gradient is infinite.
 func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	for i := range steps {
 		grad := x.Sub(x.To(r.model.W, cgotorch.Float32), x.Linspace(cgotorch.Float32, 0, 2, 5))
@@ -320,7 +320,7 @@ func TestSave_SameBytes(t *testing.T) {
 	})
 }
 
-// The optimizer's state belongs to names, so the order of parameters does not matter.
+// The optimizer's state is found by the names of the parameters, so their order does not matter.
 func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -400,14 +400,15 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 				t.Errorf("%s differs", n.Name)
 			}
 		}
-		// A model with another head loads its other layers.
+		// A model whose last layer differs from that in the file loads its other layers.
 		head := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 2, 2, nn.LinearOptions{}))
 		defer nn.Close(head.Modules[1].Module)
 		return LoadModel(x, path, &struct{ Body *nn.Sequential }{head}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true})
 	})
 }
 
-// For fine-tuning, a model with another number of classes loads all layers except its last layer.
+// For fine-tuning, a model whose number of classes differs from that in the file skips its last
+// layer.
 func TestLoadModel_Skip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

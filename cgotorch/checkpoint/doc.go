@@ -8,7 +8,8 @@
 // # The file
 //
 // The model's parameters and buffers have the same names as in [nn.State], which torchvision uses
-// too. All other names contain a slash. In Python a checkpoint is therefore a state dict for
+// too. All other names contain a slash. In Python a checkpoint is therefore loaded as a state
+// dict:
 //
 //	state = safetensors.torch.load_file("run.safetensors")
 //	model.load_state_dict({k: v for k, v in state.items() if "/" not in k})

@@ -22,8 +22,8 @@ const (
 	ofEMA        = "ema/"
 )
 
-// ErrDamaged is in the error for a file that is not a complete safetensors file, or that has
-// changed since it was saved.
+// ErrDamaged is wrapped by the error for a file that is not a complete safetensors file, or that
+// has changed since it was saved.
 var ErrDamaged = errors.New("damaged: copy it again, or go on from another checkpoint")
 
 // Info holds all fields of a checkpoint except its tensors.
@@ -63,7 +63,7 @@ type file struct {
 	info Info
 }
 
-// fail returns an error that names the file. format and args give its text.
+// The method `fail` returns an error that names the file. format and args give its text.
 func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
@@ -92,7 +92,7 @@ func open(path string) (*file, error) {
 // ofModel reports whether a tensor of this name belongs to the model.
 func (f *file) ofModel(name string) bool { return f.info.Version == 0 || !strings.Contains(name, "/") }
 
-// tensor makes a tensor on x's device from the file's tensor of this name.
+// The method `tensor` makes a tensor on x's device from the file's tensor of this name.
 func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
 	t, ok := f.Lookup(name)
 	if !ok {

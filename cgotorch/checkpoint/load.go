@@ -89,8 +89,9 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 }
 
 // LoadModel copies a model's tensors from a checkpoint, or from another safetensors file such as
-// a torchvision state dict. Dtypes are converted. A model with another number of classes can skip
-// its last layer with [nn.LoadOptions].Skip. LoadModel waits for the device.
+// a torchvision state dict. Dtypes are converted. If the model's number of classes differs from
+// that in the file, skip the last layer with [nn.LoadOptions].Skip. LoadModel waits for the
+// device.
 //
 // LoadModel fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if names
 // or shapes differ, unless o allows the difference. In these cases nothing has changed.
@@ -107,7 +108,8 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 	return f.copyTo(x.NoGrad().NoAutocast(), matched)
 }
 
-// match returns the model's tensors that the file has. It reads only the file's header.
+// The method `match` returns the model's tensors that the file has. It reads only the file's
+// header.
 func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
 	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
@@ -157,8 +159,8 @@ func tensorNames(model any) map[*cgotorch.Tensor]string {
 	return names
 }
 
-// restore restores the optimizer. It finds the state of each parameter by the parameter's name,
-// so the order of parameters does not matter.
+// The method `restore` restores the optimizer. It finds the state of each parameter by the
+// parameter's name, so the order of parameters does not matter.
 func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error {
 	saved := f.info.Optimizer
 	if saved == nil {

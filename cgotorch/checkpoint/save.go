@@ -133,7 +133,8 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// whole fails if a step of the optimizer used tensors that the optimizer does not own.
+// The function `whole` fails if a step of the optimizer used tensors that the optimizer does not
+// own.
 func whole(opt *optim.Optimizer, s optim.State) error {
 	own := map[int]bool{}
 	for _, r := range s.Tensors {
@@ -161,7 +162,8 @@ func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor
 	return list, nil
 }
 
-// entry returns an entry that reads the tensor only when it is written to the file.
+// The function `entry` returns an entry of the file for the tensor t. The elements are read only
+// when the entry is written to the file.
 func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tensor, error) {
 	if t.Closed() {
 		return safetensors.Tensor{}, cgotorch.ErrClosed
@@ -178,10 +180,10 @@ func bytesEntry(name string, data []byte) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, DType: "U8", Shape: []int64{int64(len(data))}, Data: data}
 }
 
-// withChecksums appends a tensor with the checksums of the other tensors. The file must end with
-// this tensor, because the checksums are computed while the other tensors are written. Write puts
-// tensors with wider elements first. This tensor has elements of one byte, and it is the last of
-// the tensors with such elements.
+// withChecksums appends a tensor with the checksums of all other tensors. The file must end with
+// this tensor, because the checksums are computed while the other tensors are written.
+// safetensors.Write puts tensors with wide elements first. The tensor with the checksums has
+// elements of one byte, and it is the last of all tensors with elements of one byte.
 func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.Tensor {
 	sums := checksums{metadataKey: checksum(metadata)}
 	for i := range tensors {
@@ -190,7 +192,7 @@ func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.
 		if read == nil {
 			read = func() ([]byte, error) { return t.Data, nil }
 		}
-		sums[t.Name] = checksum(nil) // gives the text of sums its final length
+		sums[t.Name] = checksum(nil) // so that the JSON text of `sums` already has its final length
 		name := t.Name
 		t.Read = func() ([]byte, error) {
 			data, err := read()
