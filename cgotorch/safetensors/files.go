@@ -24,7 +24,8 @@ const (
 //   - An index file, whose name ends in .json, stands for its shards, in alphabetical order.
 //   - Any other path stands for itself.
 //
-// A damaged index is an [ErrFormat], and so is an index that names files of other folders.
+// Files fails with [ErrFormat] if the index file is damaged, or if it names files of other
+// folders.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {

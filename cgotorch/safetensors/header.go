@@ -83,8 +83,8 @@ func encodeHeader(tensors []Info, metadata map[string]string) ([]byte, error) {
 }
 
 // decodeHeader is the inverse of encodeHeader. It returns the tensors in the order of their
-// bytes. The file has `size` bytes after the header. decodeHeader fails unless the tensors cover
-// these bytes without gap or overlap.
+// bytes. The file has `size` bytes after the header. The tensors must cover these bytes without
+// gap or overlap. Otherwise decodeHeader fails.
 func decodeHeader(header []byte, size int64) (tensors []Info, metadata map[string]string, err error) {
 	if !utf8.Valid(header) {
 		return nil, nil, errors.New("the header is not UTF-8")

@@ -9,11 +9,12 @@ import (
 	"os"
 )
 
-// ErrFormat is in the errors for a file that is damaged, cut short, or not a safetensors file.
+// ErrFormat is wrapped by the errors for a file that is damaged, cut short, or not a safetensors
+// file.
 var ErrFormat = errors.New("not a whole safetensors file")
 
-// ErrTorchSave is in the error for a file that PyTorch's torch.save wrote. That error is an
-// [ErrFormat] too.
+// ErrTorchSave is wrapped by the error for a file that PyTorch's torch.save wrote. That error
+// wraps [ErrFormat] too.
 var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: convert it in Python, with safetensors.torch.save_file(torch.load(…), …)", ErrFormat)
 
 // File is an open file whose header has been checked. It may be read by several goroutines at once.
@@ -28,7 +29,7 @@ type File struct {
 }
 
 // Open opens a file, reads its header and checks it. The caller must Close the File. An error
-// names the file, and the tensor if the error belongs to a tensor. The error for a bad file is an
+// names the file, and the tensor if the error belongs to a tensor. The error for a bad file wraps
 // [ErrFormat].
 func Open(path string) (*File, error) {
 	file, err := os.Open(path)
@@ -139,7 +140,8 @@ func (f *File) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadInto is [File.Read] into data. data must have exactly the length of the tensor's elements.
+// ReadInto is [File.Read] into the slice `data`, which must have exactly the length of the
+// tensor's elements in bytes.
 func (f *File) ReadInto(name string, data []byte) error {
 	t, ok := f.Lookup(name)
 	switch {

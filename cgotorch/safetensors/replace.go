@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// WriteFile is [Write] to a new file in the folder of path. The new file then replaces path. At
-// any time path is either the old file or the complete new file, even after a power cut. The disk
-// needs space for both files. The new file gets the permissions of the old file. If WriteFile
-// fails, for instance because the disk is full, it removes the new file. If the process is
-// killed, the new file stays as path.new-….
+// WriteFile is [Write] to a new file in the folder of `path`. The new file then replaces the file
+// at `path`. At any time the file at `path` is either the old file or the complete new file, even
+// after a power cut. The disk needs space for both files. The new file gets the permissions of
+// the old file. If WriteFile fails, for instance because the disk is full, it removes the new
+// file. If the process is killed, the new file stays under the name path.new-….
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	ordered, header, err := layout(tensors, metadata)
 	if err != nil {
@@ -48,7 +48,8 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err e
 	return nil
 }
 
-// create makes a new file in the folder of path. The file gets the permissions of path.
+// The function `create` makes a new file in the folder of `path`. The new file gets the
+// permissions of the file at `path`.
 func create(path string) (*os.File, error) {
 	name := path + ".new-" + strconv.FormatUint(rand.Uint64(), 36)
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)

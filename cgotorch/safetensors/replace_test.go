@@ -18,7 +18,8 @@ func tensorOf(bytes int) []Tensor {
 	return []Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(bytes)}, Data: make([]byte, bytes)}}
 }
 
-// onlyFile checks that path holds content and is the only file in its folder.
+// onlyFile checks that the file at `path` holds `content`, and that it is the only file in its
+// folder.
 func onlyFile(t *testing.T, path string, content []byte) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -124,7 +125,7 @@ const limitedPath = "SAFETENSORS_LIMITED_PATH"
 // limit.
 func TestWriteFile_FileTooLarge(t *testing.T) {
 	if path := os.Getenv(limitedPath); path != "" {
-		signal.Ignore(syscall.SIGXFSZ) // without the signal, the write fails
+		signal.Ignore(syscall.SIGXFSZ) // if the process ignores this signal, the write returns an error
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}

@@ -16,9 +16,9 @@ type Tensor struct {
 	Shape []int64 // empty for a scalar
 	Data  []byte  // elements, row-major, each with its low byte first
 
-	// Read, if it is not nil, returns the elements, and Data is not used. Write calls Read only when
-	// it writes this tensor, so the tensors need not be in memory at the same time. Write uses the
-	// result before it calls the Read of the next tensor.
+	// If Read is not nil, Write gets the elements from Read and does not use Data. Write calls Read
+	// only when it writes this tensor, so the tensors need not be in memory at the same time. Write
+	// uses the result before it calls the Read of the next tensor.
 	Read func() ([]byte, error)
 }
 
@@ -37,7 +37,8 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// layout checks the tensors, puts them in the order of the file, and makes the header.
+// The function `layout` checks the tensors, puts them in the order of the file, and makes the
+// header.
 func layout(tensors []Tensor, metadata map[string]string) ([]Tensor, []byte, error) {
 	ordered := slices.Clone(tensors)
 	slices.SortStableFunc(ordered, func(a, b Tensor) int { return int(bitsOf[b.DType]) - int(bitsOf[a.DType]) })
