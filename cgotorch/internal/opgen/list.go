@@ -142,7 +142,8 @@ func parseEntry(line string) (*entry, error) {
 	return e, e.check()
 }
 
-// check fails if a mark stands where it has no meaning.
+// The method `check` fails if an item has a mark, such as ! or ..., in a place where the mark has
+// no meaning.
 func (e *entry) check() error {
 	for i, it := range e.positional {
 		switch {
@@ -199,7 +200,7 @@ func parseItems(text string) ([]item, error) {
 	return items, nil
 }
 
-// split cuts text at every separator outside quotes.
+// The function `split` cuts text at every separator outside quotes.
 func split(text string, separator byte) []string {
 	var parts []string
 	shown := mask(text)
@@ -213,8 +214,8 @@ func split(text string, separator byte) []string {
 	}
 }
 
-// mask returns text with blanks in place of quoted characters. A search in the result finds
-// nothing inside quotes.
+// The function `mask` returns text with blanks in place of quoted characters. A search in the
+// result finds nothing inside quotes.
 func mask(text string) string {
 	masked := []byte(text)
 	quoted := false

@@ -55,8 +55,8 @@ func run(listPath, schemaPath, outPath, dumpPath string) error {
 	return writeIfChanged(outPath, source)
 }
 
-// update replaces the content of the schema file by the lines of the dump that the list needs,
-// sorted.
+// The function `update` replaces the content of the schema file. From the lines of the dump it
+// takes those that the list needs, and sorts them.
 func update(list *list, dumpPath, schemaPath string) error {
 	var dump []byte
 	var err error

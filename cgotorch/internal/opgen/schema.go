@@ -22,10 +22,10 @@ type argument struct {
 	fallback string // the text of the default; "" if there is none
 }
 
-// optional reports whether None is a value of the argument.
+// The method `optional` reports whether None is a value of the argument.
 func (a argument) optional() bool { return strings.HasSuffix(a.kind, "?") }
 
-// find returns the argument called name, or nil.
+// The method `find` returns the argument that is called `name`, or nil.
 func (s *schema) find(name string) *argument {
 	for i := range s.arguments {
 		if s.arguments[i].name == name {
@@ -139,7 +139,7 @@ func (p *schemaParser) takeWhile(keep func(rune) bool) string {
 
 func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// argument reads "Tensor(a!) self" or "int dim=-1".
+// The method `argument` reads one argument, such as "Tensor(a!) self" or "int dim=-1".
 func (p *schemaParser) argument() argument {
 	var a argument
 	a.kind, a.writes = p.kind()
@@ -152,7 +152,8 @@ func (p *schemaParser) argument() argument {
 	return a
 }
 
-// results reads "Tensor", "()" or "(Tensor values, Tensor indices)".
+// The method `results` reads the results, such as "Tensor", "()" or "(Tensor values, Tensor
+// indices)".
 func (p *schemaParser) results() []argument {
 	if p.accept("...") {
 		return []argument{{kind: "..."}}
@@ -172,8 +173,8 @@ func (p *schemaParser) results() []argument {
 	return results
 }
 
-// kind reads a type: a name or a tuple, then list marks, question marks and alias annotations
-// in any order.
+// The method `kind` reads a type. A type is a name or a tuple, and then list marks, question
+// marks and alias annotations in any order.
 func (p *schemaParser) kind() (kind string, writes bool) {
 	if p.peek("(") {
 		kind = p.balanced() // a tuple
@@ -205,7 +206,7 @@ func (p *schemaParser) kind() (kind string, writes bool) {
 	return kind, writes
 }
 
-// balanced reads from a bracket to its closing bracket.
+// The method `balanced` reads from a bracket to its closing bracket.
 func (p *schemaParser) balanced() string {
 	p.skipSpace()
 	start, depth := p.at, 0
@@ -227,8 +228,8 @@ func (p *schemaParser) balanced() string {
 	return ""
 }
 
-// literal reads a default and returns its text. A default is None, True or False, a number (also
-// a complex number), a list, or a quoted string.
+// The method `literal` reads a default and returns its text. A default is None, True or False, a
+// number (also a complex number), a list, or a quoted string.
 func (p *schemaParser) literal() string {
 	p.skipSpace()
 	start := p.at

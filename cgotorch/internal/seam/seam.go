@@ -7,8 +7,8 @@ import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 var (
 	// Ready fails if the core cannot be used.
 	Ready func() error
-	// Check returns the status as a *cgotorch.Error of op, and frees the status. A nil status gives
-	// nil.
+	// Check turns a status of the core into a *cgotorch.Error of op, and frees the status. For a nil
+	// status it returns nil.
 	Check func(op string, status *ct.Status) error
 	// Caller returns the file and line of the innermost frame that belongs to the program.
 	Caller func() string
