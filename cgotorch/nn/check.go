@@ -135,8 +135,8 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// holds reports whether State misses something in v: a tensor, or a module with a field Eval.
-// What State finds in another field does not count.
+// holds reports whether State misses something in v: a tensor, or a module with a field Eval. A
+// tensor or module in v that State finds in some other place does not count as missed.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }
@@ -200,8 +200,8 @@ func ownStruct(t reflect.Type, within string) bool {
 	return t.PkgPath() == "" || t.PkgPath() == within || isModule(t)
 }
 
-// packageOf returns the path of the package that declares t or the elements of t. If no package
-// declares t and its elements, packageOf returns `within`.
+// packageOf returns the path of the package that declares t or the elements of t. For a type
+// without a package, such as []int, packageOf returns `within`.
 func packageOf(t reflect.Type, within string) string {
 	for t.PkgPath() == "" {
 		switch t.Kind() {

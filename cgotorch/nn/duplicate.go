@@ -21,8 +21,8 @@ type duplication struct {
 	made map[place]reflect.Value // the copy of each pointer's target, so that a target is copied once
 }
 
-// value copies the tensors that State sees and the modes that SetTraining sees in v. It shares
-// the rest.
+// The method `value` returns a copy of v. It copies the tensors that State finds in v, and the
+// modules that have a field Eval. The copy shares everything else with v.
 func (d *duplication) value(v reflect.Value) reflect.Value {
 	if !owns(v) {
 		return v
@@ -78,7 +78,7 @@ func (d *duplication) fields(to, from reflect.Value) {
 	}
 }
 
-// owns reports whether State finds a tensor in v, or SetTraining finds a mode in v.
+// owns reports whether State finds a tensor in v, or SetTraining finds a field Eval in v.
 func owns(v reflect.Value) bool {
 	if v.Kind() == reflect.Interface {
 		return owns(v.Elem())

@@ -306,7 +306,7 @@ func TestFuse_Parallel_Parallelism(t *testing.T) {
 	}
 }
 
-// A branch that is only a range of the merged convolution's channels takes no stream.
+// A branch that only reads a range of channels from the merged convolution needs no stream.
 func TestFuse_Parallel_Cuts(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -333,7 +333,7 @@ type Scaled struct {
 	Norm  *nn.BatchNorm2d
 	Scale *cgotorch.Tensor
 	Head  nn.Module
-	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // replaces the result of Fuse, unless nil
+	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // if not nil, Fuse returns the result of `as`
 }
 
 func (m *Scaled) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -590,8 +590,8 @@ func (m *sharing) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
 	return &fusedScaled{Body: m.hidden.conv}
 }
 
-// With gradients enabled a fused model records nothing for backward. Its convolutions by
-// themselves record nothing either.
+// With gradients enabled a fused model records nothing for backward. A convolution of the fused
+// model, called alone, records nothing either.
 func TestFuse_NoGradients(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}

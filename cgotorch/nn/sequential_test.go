@@ -29,8 +29,8 @@ func deterministicOnCUDA(t *testing.T, d cgotorch.Device) {
 	}
 }
 
-// recomputing returns a network with everything that must happen only once in a step. It changes
-// buffers, draws random numbers, works in place and holds another Sequential.
+// recomputing returns a network that does things which must happen only once in a training step.
+// It changes buffers, draws random numbers, works in place and holds a second Sequential.
 func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	const channels = 16
 	conv := func(in int) nn.Module {
@@ -125,8 +125,8 @@ func TestSequential_Recompute(t *testing.T) {
 	})
 }
 
-// With Recompute, a stack of layers keeps the results of one segment and the inputs of the
-// others.
+// With Recompute, a stack of layers keeps the results of one segment and the inputs of the other
+// segments.
 func TestSequential_Recompute_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if _, err := d.Memory(); err != nil {

@@ -84,14 +84,16 @@ var (
 	containerType = reflect.TypeFor[Container]()
 )
 
-// heldTensor is a tensor with its name, and with the field of a module that holds it.
+// heldTensor is a tensor with its name. `field` is the field, or the element of a list, that
+// holds the tensor.
 type heldTensor struct {
 	Named
 	field reflect.Value
 }
 
-// walk calls visit for m and every module below m, parents first. v is the module's struct or
-// list, and own are the tensors that the module itself holds.
+// walk calls `visit` for m and for every module below m, parents before children. The argument v
+// of `visit` is the module's struct or list. The argument `own` has the tensors that the module
+// itself holds.
 func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 	w := walker{visit: visit, path: map[any]bool{}}
 	if v := reflect.ValueOf(m); holdsState(v) {
@@ -239,8 +241,8 @@ func structUnder(v reflect.Value) (reflect.Value, bool) {
 	return v, v.Kind() == reflect.Struct
 }
 
-// containerOf returns v as a Container. A struct that embeds a Container does not count as one,
-// because State must look at its other fields too.
+// containerOf returns v as a Container. A struct that embeds a Container does not count as a
+// Container, because State must also look at the struct's fields beside the embedded one.
 func containerOf(v reflect.Value) (Container, bool) {
 	if v.Kind() == reflect.Struct {
 		for i := range v.NumField() {
