@@ -35,10 +35,10 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 	})
 }
 
-// ClipGradValue moves every element of the gradients of params into [-limit, limit] in place, as
-// torch.nn.utils.clip_grad_value_ does. It skips parameters without a gradient. An element that
-// is NaN stays NaN. ClipGradValue does not wait, and can be captured. It fails with
-// [cgotorch.ErrInvalidArgument] if limit is negative or NaN.
+// ClipGradValue moves every element of the gradients of `params` into [-limit, limit] in place,
+// as torch.nn.utils.clip_grad_value_ does. It skips parameters without a gradient. An element
+// that is NaN stays NaN. ClipGradValue does not wait, and can be captured. It fails with
+// [cgotorch.ErrInvalidArgument] if `limit` is negative or NaN.
 func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	if !(limit >= 0) {
 		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))

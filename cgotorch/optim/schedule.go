@@ -34,8 +34,8 @@ func MultiStep(milestones []int, gamma float64) Schedule {
 	}
 }
 
-// Cosine falls from 1 to floor along half a period of a cosine. It is 1 at step 0, and floor at
-// step number `steps` and later. It is PyTorch's CosineAnnealingLR with T_max=steps and
+// Cosine falls from 1 to `floor` along half a period of a cosine. It is 1 at step 0, and `floor`
+// at step number `steps` and later. It is PyTorch's CosineAnnealingLR with T_max=steps and
 // eta_min=floor*lr. But PyTorch's factor rises again after T_max.
 func Cosine(steps int, floor float64) Schedule {
 	return func(step int) float64 {

@@ -109,8 +109,9 @@ func (o *Optimizer) writeRate(x *cgotorch.Exec, i int) {
 	}
 }
 
-// watch notes the values of the host that a step depends on. Its result describes a later change
-// of these values. The result returns "" if they have not changed.
+// The method `watch` notes the values on the host that a step depends on. It returns a function
+// that describes a later change of these values. That function returns "" if they have not
+// changed.
 func (o *Optimizer) watch() func() string {
 	changed, restored := o.rule.watch(), o.restored
 	decays := make([]float64, len(o.groups))
@@ -156,8 +157,8 @@ func (o *Optimizer) fuses(b *bucket) bool {
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 	b, fused := &from.now, o.fuses(from)
 	defer b.reset()
-	// later holds the parameters that cannot be changed together with those of b. It stays empty
-	// unless an earlier step left out a parameter.
+	// `later` holds the parameters that cannot be changed together with those of b. It stays empty if
+	// every earlier step changed all parameters.
 	var later []*parameter
 	parameters := from.parameters
 	for len(parameters) > 0 {
