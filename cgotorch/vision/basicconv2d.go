@@ -6,7 +6,7 @@ import (
 )
 
 // basicConv2d is a convolution without bias, a batch norm and a ReLU. The batch norm adds 0.001
-// to the variance. GoogLeNet and Inception-v3 consist of such layers.
+// to the variance. GoogLeNet and Inception-v3 consist of basicConv2d layers.
 type basicConv2d struct {
 	Conv *nn.Conv2d
 	BN   *nn.BatchNorm2d
