@@ -34,7 +34,7 @@ type SwitchConfig struct {
 	RouterDType    string `json:"router_dtype"`    // the dtype in which routers compute; always "float32"
 
 	RelativeAttentionNumBuckets  int `json:"relative_attention_num_buckets"`  // number of buckets of distances
-	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // all distances from this one on share a bucket
+	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // all distances from this number on share one bucket
 
 	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"` // added to the mean square
 	InitializerFactor float64 `json:"initializer_factor"` // factor of the standard deviations of new weights

@@ -9,8 +9,8 @@ import (
 
 // Experts run each token through its expert.
 type Experts interface {
-	// Forward maps tokens [tokens, d_model] to the same shape, on x's device. ids is Int64 [tokens].
-	// Expert ids[i] maps row i of tokens.
+	// Forward maps `tokens` [tokens, d_model] to the same shape, on x's device. `ids` is Int64
+	// [tokens]. Expert ids[i] maps row i of `tokens`.
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 }
 
@@ -45,12 +45,12 @@ func (m *residentExperts) Children() []nn.Child {
 //     float32 it would wait.
 //   - On CUDA in bfloat16 two or more tokens run by LibTorch's grouped product, in one kernel. The
 //     last bits may differ from those of Dense. With LibTorch 2.11 this product does not wait on
-//     compute capability 9.0, where it was tried. A device without that kernel waits and cannot
-//     be captured. Set NoGrouped for such a device.
-//   - In all other cases each block of an expert's tokens gets a copy of the expert's weights.
-//     These cases are dtypes other than bfloat16 on CUDA, NoGrouped, and weights whose rows are no
-//     multiple of 16 bytes. At most 256 MiB are copied at a time, or the weights of one expert.
-//     The last bits may differ from those of Dense.
+//     compute capability 9.0, where it was tried. If a device does not have this kernel, the
+//     product waits and cannot be captured. Set NoGrouped for this device.
+//   - In all other cases the tokens of each expert are put into blocks, and each block gets a copy
+//     of its expert's weights. These cases are NoGrouped, a dtype other than bfloat16 on CUDA, and
+//     weights whose rows are not multiples of 16 bytes. At most 256 MiB are copied at a time, or
+//     the weights of one expert. The last bits may differ from those of Dense.
 //
 // After [nn.To] the weights of the experts are not adjacent any more. Each Forward then copies
 // all weights. Choose the dtype by [SwitchOptions] instead.

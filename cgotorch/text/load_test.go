@@ -66,7 +66,7 @@ func TestLoadSwitch(t *testing.T) {
 			m := text.NewSwitch(x, config, text.SwitchOptions{})
 			defer nn.Close(m)
 			want := forward(x, m)
-			if !tied { // older files lack the two embeddings, which then equal the shared one
+			if !tied { // older files lack the two embeddings, which then equal the shared embedding
 				for _, e := range []*nn.Embedding{m.Encoder.EmbedTokens, m.Decoder.EmbedTokens} {
 					nn.Copy(x, e.Weight, m.Shared.Weight)
 				}

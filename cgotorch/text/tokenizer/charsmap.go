@@ -10,8 +10,8 @@ import (
 )
 
 // charsmap is SentencePiece's table of characters and their replacements, such as those of NFKC.
-// units is a double-array trie. Each leaf of the trie is an offset in text. A replacement begins
-// at this offset and ends with a 0 byte.
+// `units` is a double-array trie. Each leaf of the trie is an offset in the field `text`. A
+// replacement begins at this offset and ends with a 0 byte.
 type charsmap struct {
 	units []uint32
 	text  []byte
