@@ -107,8 +107,8 @@ func (g gated) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, erro
 	}
 }
 
-// counted is a source that makes batches, changes them by spoil, and counts those that come back.
-// The images of each batch lie in pages of their own.
+// counted is a source that makes batches, changes them by the function `spoil`, and counts the
+// batches that come back. The images of each batch lie in pages of their own.
 type counted struct {
 	memory         []byte
 	pinner         imageloader.Pinner

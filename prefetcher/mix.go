@@ -14,7 +14,7 @@ type MixUp struct {
 }
 
 // CutMix replaces a box of each image of a batch by the same box of the image before it. It mixes
-// the labels by area. It does so as torchvision's CutMix, with one box for the whole batch.
+// the labels by area. The box is the same for the whole batch, as in torchvision's CutMix.
 type CutMix struct {
 	// Each image of a batch keeps a random share of its own area. The share is drawn from Beta(Alpha,
 	// Alpha), once for each batch. If the box crosses the image's edge, the images keep more. 0 turns
@@ -29,7 +29,7 @@ type drawnMix struct {
 }
 
 // drawMix chooses at random how the batch with key k is mixed. At least one of m and c must have
-// an Alpha above 0. If both have, MixUp and CutMix are equally likely.
+// an Alpha above 0. If both have an Alpha above 0, MixUp and CutMix are equally likely.
 func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {

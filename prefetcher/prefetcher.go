@@ -46,7 +46,7 @@ type Prefetcher struct {
 
 	mu      sync.Mutex
 	stats   Stats
-	running context.CancelCauseFunc // ends the running epoch; nil while none runs
+	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
 }
 
@@ -210,7 +210,7 @@ func (p *Prefetcher) Stats() Stats {
 
 // Close frees the slots and the copy stream. A running epoch ends with [ErrClosed]. Close does
 // not wait for the loop of that epoch, or for a Do that still uses a batch. When the loop and all
-// such Dos have ended, the slots and the stream are freed. Close may be called from any
+// these Dos have ended, the slots and the stream are freed. Close may be called from any
 // goroutine, and twice.
 func (p *Prefetcher) Close() error {
 	if p == nil {

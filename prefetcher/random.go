@@ -8,12 +8,12 @@ import "math/bits"
 // ([imageloader.HostBatch].Keys). The key depends only on the seed, the epoch and the image.
 // Choices for a whole batch use the key of its first image. So a choice does not depend on the
 // number of workers, or on the place where a run was resumed. The choices for an image are the
-// same in whichever batch the image comes.
+// same in every batch that may have the image.
 //
 // The generator is the one of package decode, Philox4x32-10. It computes two 64-bit numbers from
 // a key and a counter. The key is the image's key, low word first. The counter says which choice
-// the numbers are for. Each choice has its own fixed counter, so turning one augmentation on or
-// off does not change the choices of another:
+// the numbers are for. Each choice has its own fixed counter. So if one augmentation is turned on
+// or off, the choices of all others stay the same:
 //
 //	64      TrivialAugmentWide: the operation, the magnitude
 //	65      TrivialAugmentWide: the sign

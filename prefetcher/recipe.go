@@ -130,7 +130,7 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	p.mix.images.Fill = o.RandomErasing.Value
 }
 
-// takeBack makes p free for another batch. The caller has made sure that no copy reads p any
+// takeBack makes p free for a later batch. The caller has made sure that no copy reads p any
 // more. p may be nil.
 func (r *recipe) takeBack(p *parameters) {
 	if p != nil {
@@ -138,7 +138,8 @@ func (r *recipe) takeBack(p *parameters) {
 	}
 }
 
-// send enqueues the copy of the random choices for the first n images, from p to the device.
+// The method `send` enqueues the copy of the random choices for the first n images, from p to the
+// device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	if r.steps != nil {
 		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
@@ -148,8 +149,8 @@ func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	}
 }
 
-// images enqueues the work that makes n normalised images from their pixels. flips may be nil. p
-// is nil if nothing is drawn.
+// The method `images` enqueues the work that makes n normalised images from `pixels`. `flips` may
+// be nil. p is nil if the options need no random choice.
 func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
 	if r.steps != nil {
 		augmented := first(x, r.augmented, n)
@@ -183,7 +184,7 @@ func (r *recipe) fits(host *imageloader.HostBatch) error {
 	return nil
 }
 
-// bytes returns the number of bytes that send copies for n images.
+// The method `bytes` returns the number of bytes that the method `send` copies for n images.
 func (r *recipe) bytes(n int) int64 {
 	var bytes int
 	if r.steps != nil {
@@ -195,7 +196,7 @@ func (r *recipe) bytes(n int) int64 {
 	return int64(bytes)
 }
 
-// close frees the memory. All parameters must have been given back.
+// The method `close` frees the memory. All values of type parameters must have been given back.
 func (r *recipe) close() {
 	for _, t := range []*cgotorch.Tensor{r.table, r.steps, r.augmented, r.erased} {
 		t.Close()
@@ -212,8 +213,8 @@ func (r *recipe) close() {
 	}
 }
 
-// first returns the first n elements of t along dimension 0. If t has only these, first returns t
-// itself.
+// The function `first` returns the first n elements of t along dimension 0. If t has exactly n
+// elements there, it returns t itself.
 func first(x *cgotorch.Exec, t *cgotorch.Tensor, n int) *cgotorch.Tensor {
 	if int64(n) == t.Shape()[0] {
 		return t

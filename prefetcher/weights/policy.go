@@ -11,7 +11,8 @@ const (
 	// its slot.
 	LRU Policy = iota
 	// LFU also keeps units until their slots are needed. The unit with the fewest uses gives up its
-	// slot. Of units with equally few uses, the unit whose last use is longest ago gives up its slot.
+	// slot. If several units have the fewest uses, the one whose last use is longest ago gives up its
+	// slot.
 	LFU
 	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
 	// was prefetched.
@@ -36,7 +37,8 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
-// before reports whether a unit with usage a gives up its slot rather than a unit with usage b.
+// The method `before` reports whether a unit with usage a gives up its slot before a unit with
+// usage b does.
 func (p Policy) before(a, b usage) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count
@@ -47,5 +49,5 @@ func (p Policy) before(a, b usage) bool {
 // usage is what a policy needs to know of a unit.
 type usage struct {
 	count int64 // number of Uses
-	last  int64 // number of the unit's latest Use or fill, counted over all units
+	last  int64 // number of the unit's latest Use or fill, in the count of all Uses and fills of the Cache
 }

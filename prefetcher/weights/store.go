@@ -62,7 +62,7 @@ type storeUnit struct {
 	name   string
 	layout *layout
 	parts  [][]byte // the memory of each tensor
-	whole  []byte   // the memory of all tensors, as layout says; nil in a mapped store
+	whole  []byte   // the memory of all tensors, as `layout` says; nil in a mapped store
 }
 
 // layout says where the tensors of a unit lie in its memory. Units with equal tensors share a
@@ -144,7 +144,7 @@ func NewStore(units []UnitSpec) (*Store, error) {
 	return s, nil
 }
 
-// lay decides the layout of each unit, and notes the units' order.
+// The method `lay` decides the layout of each unit, and notes the order of the units.
 func (s *Store) lay(units []UnitSpec) error {
 	layouts := map[string]*layout{}
 	s.units = make(map[string]*storeUnit, len(units))
@@ -173,7 +173,7 @@ func (s *Store) lay(units []UnitSpec) error {
 // slabBytes is the size of a slab, unless one unit needs more.
 const slabBytes = 1 << 30
 
-// allocate gives each unit memory. Each slab is as large as the units in it.
+// The method `allocate` gives each unit memory. Each slab is as large as the units in it.
 func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
@@ -215,7 +215,7 @@ func (s *Store) allocate() error {
 	return nil
 }
 
-// cut divides the memory of a unit into the memory of its tensors.
+// The method `cut` divides the memory of a unit into the memory of its tensors.
 func (l *layout) cut(whole []byte) (parts [][]byte) {
 	for i, begin := range l.begin {
 		end := begin + l.size[i]
@@ -310,7 +310,8 @@ func (s *Store) Stats() StoreStats {
 	return st
 }
 
-// use counts a Cache that copies from the store. If `pin` is set, use first page-locks the store.
+// The method `use` counts one more Cache that copies from the store. If `pin` is set, it first
+// page-locks the store.
 func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +327,7 @@ func (s *Store) use(pin bool) error {
 	return nil
 }
 
-// shared reports whether more than one Cache uses the store.
+// The method `shared` reports whether more than one Cache uses the store.
 func (s *Store) shared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
