@@ -6,8 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// refuse makes the Do fail with ErrInvalidArgument. The arguments `format` and `args` give the
-// text of the error.
+// The function `refuse` makes the Do fail with ErrInvalidArgument. The arguments `format` and
+// `args` give the text of the error.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }

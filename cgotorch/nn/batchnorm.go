@@ -80,9 +80,9 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }
 
-// count adds 1 to NumBatchesTracked. The host does the addition, because a kernel for each layer
-// of a model took 1 to 2 % of a training step. If the program has moved NumBatchesTracked to a
-// device, that device does the addition.
+// The method `count` adds 1 to NumBatchesTracked. The host does the addition, because a kernel
+// for each layer of a model took 1 to 2 % of a training step. If the program has moved
+// NumBatchesTracked to a device, that device does the addition.
 func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
@@ -91,8 +91,8 @@ func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 	atomic.AddInt64(m.counter(x), 1)
 }
 
-// batches returns the number of batches so far. If NumBatchesTracked is on a device, batches
-// waits for the device.
+// The method `batches` returns the number of batches so far. If NumBatchesTracked is on a device,
+// it waits for the device.
 func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		return x.Item(m.NumBatchesTracked)
@@ -100,7 +100,7 @@ func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	return float64(atomic.LoadInt64(m.counter(x)))
 }
 
-// counter returns the memory of NumBatchesTracked, which must be on the CPU.
+// The method `counter` returns the memory of NumBatchesTracked, which must be on the CPU.
 func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
 	if err != nil {

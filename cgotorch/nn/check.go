@@ -63,9 +63,9 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// check looks at a value that State walks. `name` is the name of v. `within` is the path of the
-// package that declares the struct around v. check looks into a struct of another package only if
-// that struct is a module.
+// The method `check` looks at a value that State walks. `name` is the name of v. `within` is the
+// path of the package that declares the struct around v. A struct of a package other than
+// `within` is looked into only if it is a module.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {
@@ -114,8 +114,8 @@ func (c *checker) fields(name string, v reflect.Value, within string) {
 	}
 }
 
-// follow follows pointers and interfaces from v to a value that can hold tensors. It follows no
-// pointer twice.
+// The method `follow` follows pointers and interfaces from v to a value that can hold tensors. It
+// follows no pointer twice.
 func (c *checker) follow(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.Type() == tensorType || v.IsNil() || v.Kind() == reflect.Pointer && !first(c.seen, v) {
@@ -135,8 +135,9 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// holds reports whether State misses something in v: a tensor, or a module with a field Eval. A
-// tensor or module in v that State finds in some other place does not count as missed.
+// The method `holds` reports whether State misses something in v: a tensor, or a module with a
+// field Eval. A tensor or module in v that State finds in some other place does not count as
+// missed.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }

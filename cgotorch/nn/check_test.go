@@ -46,7 +46,8 @@ func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
 	})
 }
 
-// unexported returns modules with an unexported field that holds tensors or modules.
+// The function `unexported` returns modules with an unexported field that holds tensors or
+// modules.
 func unexported(x *cgotorch.Exec, l *leaf) []unseenCase {
 	w := l.Weight
 	around := &ring{leaf: l}

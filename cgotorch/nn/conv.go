@@ -66,8 +66,9 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return out
 }
 
-// pad adds the border to `in` if PaddingMode is not "". It returns the padded input. The result
-// `zeros` is the size of the border of zeros that the convolution itself still has to add.
+// The method `pad` adds the border to `in` if PaddingMode is not "". It returns the padded input.
+// The result `zeros` is the size of the border of zeros that the convolution itself still has to
+// add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	if m.PaddingMode == "" || m.Padding == (Size{}) {
 		return in, m.Padding

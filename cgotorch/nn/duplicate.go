@@ -6,9 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// duplicate copies m. The copy has new tensors, and new modules wherever a module holds tensors
-// or has a field Eval. The copy shares everything else with m. If m holds no tensors and has no
-// field Eval, duplicate returns m itself.
+// The method `duplicate` copies m. The copy has new tensors. Each module that holds tensors or
+// has a field Eval is new in the copy. The copy shares everything else with m. If m holds no
+// tensors and has no field Eval, `duplicate` returns m itself.
 func (f *Fusion) duplicate(x *cgotorch.Exec, m Module) Module {
 	d := duplication{x: x, f: f, of: m, made: map[place]reflect.Value{}}
 	return d.value(reflect.ValueOf(m)).Interface().(Module)
@@ -78,7 +78,8 @@ func (d *duplication) fields(to, from reflect.Value) {
 	}
 }
 
-// owns reports whether State finds a tensor in v, or SetTraining finds a field Eval in v.
+// The function `owns` reports whether State finds a tensor in v, or SetTraining finds a field
+// Eval in v.
 func owns(v reflect.Value) bool {
 	if v.Kind() == reflect.Interface {
 		return owns(v.Elem())

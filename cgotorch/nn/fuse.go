@@ -31,18 +31,18 @@ type FuseOptions struct {
 	Log   func(text string) // is called for modules that Fuse does not look into; nil means no calls
 }
 
-// Fuse returns a model for inference with fewer operators than m. Its results equal those of m in
-// evaluation mode, up to rounding. Fuse folds a batch norm into the convolution before it. A ReLU
-// and the sum of a [Residual] become part of the convolution's operator, if cuDNN has such an
-// operator. Identities and dropouts are left out, and so are modules that only training runs,
-// such as auxiliary heads. Weights are folded in float64 and rounded once to the convolution's
-// dtype. Device and memory format stay the same.
+// Fuse returns a model for inference with fewer operators than m. Its results equal the results
+// of m in evaluation mode, up to rounding. Fuse folds a batch norm into the convolution before
+// it. A ReLU and the sum of a [Residual] become part of the convolution's operator, if cuDNN has
+// an operator that does all of this. Identities and dropouts are left out, and so are modules
+// that only training runs, such as auxiliary heads. Weights are folded in float64 and rounded
+// once to the convolution's dtype. Device and memory format stay the same.
 //
 // Fuse looks into Sequential, Parallel, Residual and every [Fusible]. All models of package
-// vision are Fusible. Fuse copies all other modules unchanged. If a copied module is a [Func] or
-// comes from a package other than nn, Fuse calls Log. Fuse also copies batch norms that follow no
-// convolution or have no running statistics. A module without tensors and without a field Eval,
-// such as a Func, is not copied but shared.
+// vision are Fusible. Fuse copies all other modules unchanged. It calls Log for a [Func], and for
+// a module of a package other than nn. Fuse also copies batch norms that follow no convolution or
+// have no running statistics. A module without tensors and without a field Eval, such as a Func,
+// is not copied but shared.
 //
 // The result owns its tensors. [Close] frees them. Their names in [State] differ from those of m.
 // m is not changed, and may be closed or trained. Forward of the result runs without recording,
@@ -145,7 +145,7 @@ func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return c
 }
 
-// sequence returns one module that runs modules one after another.
+// The function `sequence` returns one module that runs modules one after another.
 func sequence(modules []Module) Module {
 	switch len(modules) {
 	case 0:
@@ -156,8 +156,9 @@ func sequence(modules []Module) Module {
 	return NewSequential(modules...)
 }
 
-// unrolled appends m to a list of modules that run one after another. For a Sequential it appends
-// the modules inside. For a module without effect in evaluation it appends nothing.
+// The function `unrolled` appends m to a list of modules that run one after another. For a
+// Sequential it appends the modules inside. For a module without effect in evaluation it appends
+// nothing.
 func unrolled(list []Module, m Module) []Module {
 	if absent(m) {
 		return list
@@ -176,7 +177,7 @@ func unrolled(list []Module, m Module) []Module {
 	return append(list, m)
 }
 
-// chain returns the fused forms of modules that run one after another, as a list.
+// The method `chain` returns the fused forms of modules that run one after another, as a list.
 func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	var list, out []Module
 	for _, m := range modules {
@@ -270,7 +271,7 @@ func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fus
 	return out
 }
 
-// factor returns the factor by which evaluation multiplies each channel, in float64.
+// The method `factor` returns the factor by which evaluation multiplies each channel, in float64.
 func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	factor := x.Rsqrt(x.AddScalar(x.To(m.RunningVar, cgotorch.Float64), m.Eps.Or(1e-5)))
 	if m.Weight != nil {
@@ -337,7 +338,7 @@ func embedsFusible(m Module) bool {
 	return false
 }
 
-// absent reports whether m is nil or a nil pointer.
+// The function `absent` reports whether m is nil or a nil pointer.
 func absent(m Module) bool {
 	v := reflect.ValueOf(m)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()

@@ -49,7 +49,8 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return m.joined(x, results)
 }
 
-// parallel fuses the branches of m. If FuseOptions.Merge is set, it also merges them.
+// The method `parallel` fuses the branches of m. If FuseOptions.Merge is set, it also merges
+// them.
 func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	chains := make([][]Module, len(m.Branches))
 	for i, b := range m.Branches {
@@ -111,14 +112,15 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	}
 }
 
-// pointwise reports whether each pixel of the result depends only on the input pixel at the same
-// position and on all channels of that pixel.
+// The method `pointwise` reports whether each pixel of the result depends on one pixel of the
+// input only: on all channels of the pixel at the same position.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
 	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
 }
 
-// stacked returns one convolution whose result has the channels of all convs, in their order.
+// The function `stacked` returns one convolution whose result has the channels of all convs, in
+// their order.
 func stacked(x *cgotorch.Exec, convs []*fusedConv2d) *fusedConv2d {
 	var weights, biases []*cgotorch.Tensor
 	biased := false

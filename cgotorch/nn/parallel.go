@@ -98,7 +98,7 @@ func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return m.joined(x, m.run(x, []*cgotorch.Tensor{in}, branches))
 }
 
-// joined joins the results, and then closes them.
+// The method `joined` joins the results, and then closes them.
 func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor {
 	var out *cgotorch.Tensor
 	if m.Join == nil {

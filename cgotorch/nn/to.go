@@ -72,7 +72,8 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	return failed
 }
 
-// move returns t on x's device, converted as o says. If t needs no change, move returns t itself.
+// The method `move` returns t on x's device, converted as o says. If t needs no change, the
+// result is t itself.
 func (o ToOptions) move(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype, format := t.DType(), cgotorch.Preserve
 	if o.DType != 0 && dtype.IsFloat() {
