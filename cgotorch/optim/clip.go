@@ -50,7 +50,8 @@ func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	}
 }
 
-// gradients returns the gradients of params, as one list for each pair of device and dtype.
+// The function `gradients` returns the gradients of params, as one list for each pair of device
+// and dtype.
 func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	for _, p := range params {
 		if grad := p.Grad(); grad != nil {
@@ -60,7 +61,8 @@ func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	return lists
 }
 
-// insert adds t to the list of t's device and dtype. It makes the list if there is none.
+// The function `insert` adds t to the list of t's device and dtype. It makes the list if there is
+// none.
 func insert(lists [][]*cgotorch.Tensor, t *cgotorch.Tensor) [][]*cgotorch.Tensor {
 	for i, list := range lists {
 		if list[0].Device() == t.Device() && list[0].DType() == t.DType() {

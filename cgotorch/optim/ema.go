@@ -119,8 +119,8 @@ func (e *EMA) Update(x *cgotorch.Exec) {
 
 // Swap writes the averages into the parameters, for an evaluation or to save the model. The next
 // Swap restores the parameters' own values. The program must not train the parameters between the
-// two Swaps. The EMA holds the parameters' own values meanwhile, in as much memory as the
-// parameters take. Swap cannot be captured.
+// two Swaps. Until the second Swap, the EMA holds the parameters' own values, in as much memory
+// as the parameters take. Swap cannot be captured.
 func (e *EMA) Swap(x *cgotorch.Exec) {
 	const op = "optim.EMA.Swap"
 	e.use(x, op)

@@ -122,8 +122,8 @@ func (o *Optimizer) ResetMasters() {
 	}
 }
 
-// match returns the tensors of s for each parameter. They are in the order of rule.remembers, and
-// the master comes last. Tensors that s does not have are nil.
+// The method `match` returns the tensors of s for each parameter. They are in the order of
+// rule.remembers, and the master comes last. Tensors that s does not have are nil.
 func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 	names := o.rule.remembers()
 	switch {

@@ -144,8 +144,8 @@ func (o *Optimizer) watch() func() string {
 	}
 }
 
-// fuses reports whether rule.fused does the steps of the bucket. Otherwise rule.foreach does
-// them.
+// The method `fuses` reports whether rule.fused does the steps of the bucket. Otherwise
+// rule.foreach does them.
 func (o *Optimizer) fuses(b *bucket) bool {
 	dtype := b.dtype
 	if b.wide {
@@ -222,7 +222,8 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	})
 }
 
-// widen replaces parameters by their masters, and gradients by float32 copies of the gradients.
+// The method `widen` replaces parameters by their masters, and gradients by float32 copies of the
+// gradients.
 func (b *batch) widen(x *cgotorch.Exec) {
 	grads := make([]*cgotorch.Tensor, len(b.grads))
 	for i, s := range b.parameters {
@@ -233,7 +234,7 @@ func (b *batch) widen(x *cgotorch.Exec) {
 	copy(b.grads, grads)
 }
 
-// narrow copies the masters to the parameters, rounded to the parameters' dtype.
+// The method `narrow` copies the masters to the parameters, rounded to the parameters' dtype.
 func (b *batch) narrow(x *cgotorch.Exec) {
 	params := make([]*cgotorch.Tensor, len(b.parameters))
 	for i, s := range b.parameters {
