@@ -42,7 +42,8 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 	return m
 }
 
-// conv makes a convolution without bias. With stride 1 its padding keeps the size of the image.
+// The method `conv` makes a convolution without bias. With stride 1 its padding keeps the size of
+// the image.
 func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
 	return b.convWith(in, out, nn.Square(kernel), nn.Conv2dOptions{
 		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
@@ -89,8 +90,8 @@ func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.T
 	}
 }
 
-// probability returns the value of the option p, or `standard` if p is unset. It fails for a
-// value outside [0, 1].
+// The function `probability` returns the value of the option p, or `standard` if p is unset. It
+// fails for a value outside [0, 1].
 func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
 	v := p.Or(standard)
 	if !(v >= 0 && v <= 1) {
@@ -109,5 +110,5 @@ func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.
 	return t
 }
 
-// rectify sets negative elements of t to 0.
+// The function `rectify` sets negative elements of t to 0.
 func rectify(x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReLUInPlace(t).Close() }

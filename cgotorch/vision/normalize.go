@@ -52,7 +52,7 @@ func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.
 	})
 }
 
-// entrance is the function enter as a module.
+// entrance is the function `enter` as a module.
 type entrance struct{ transform bool }
 
 func (m entrance) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
