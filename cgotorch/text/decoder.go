@@ -50,7 +50,7 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 	})
 }
 
-// end normalizes the result of the last block.
+// The method `end` normalizes the result of the last block.
 func (m *Decoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }

@@ -65,7 +65,7 @@ func (m *Encoder) attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Ten
 	return m.Block[block].Attention.forward(plain(x), hidden, bias)
 }
 
-// end normalizes the result of the last block.
+// The method `end` normalizes the result of the last block.
 func (m *Encoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }

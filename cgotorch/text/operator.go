@@ -12,7 +12,7 @@ func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
-// plain returns x without the modes that could change the arithmetic.
+// The function `plain` returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
 func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
@@ -60,7 +60,7 @@ func indexCopy(x *cgotorch.Exec, t *cgotorch.Tensor, dim int, index, source *cgo
 	call(x, "aten::index_copy_", t, dim, index, source).Close()
 }
 
-// lowest returns the lowest finite number of dtype, which is float32 or bfloat16.
+// The function `lowest` returns the lowest finite number of dtype, which is float32 or bfloat16.
 func lowest(dtype cgotorch.DType) float64 {
 	if dtype == cgotorch.BFloat16 {
 		return -3.3895313892515355e38

@@ -68,7 +68,8 @@ func parse(data []byte) (*Tokenizer, error) {
 	return t, err
 }
 
-// add stores the added tokens, and checks that ids and contents do not contradict each other.
+// The method `add` stores the added tokens, and checks that ids and contents do not contradict
+// each other.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	var asGiven, normalized []addedToken
 	for i, token := range tokens {
