@@ -152,7 +152,7 @@ func TestBatch_FailedDo(t *testing.T) {
 	})
 }
 
-// A Use through an Exec that cannot be used does not keep the slot in use.
+// If Use fails because its Exec cannot be used, the slot does not stay in use.
 func TestBatch_UseAfterAFailure(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})

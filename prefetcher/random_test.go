@@ -112,8 +112,8 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 
 const keysDrawn = 20_000
 
-// keys yields the keys of many images. The keys follow a regular pattern. The random choices must
-// not show that pattern.
+// The function `keys` yields the keys of many images. The keys follow a regular pattern. The
+// random choices must not show that pattern.
 func keys(yield func(key) bool) {
 	for i := range uint64(keysDrawn) {
 		if !yield(key(i * 0x9e3779b97f4a7c15)) {

@@ -44,17 +44,17 @@ func (o Options) stepsOf() int {
 	return n
 }
 
-// mixes reports whether images and labels are mixed.
+// The method `mixes` reports whether images and labels are mixed.
 func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0 }
 
-// draws reports whether the options need any random choice.
+// The method `draws` reports whether the options need any random choice.
 func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() || o.mixes() }
 
 const stepValues = len(images.Step{})
 
-// allocate makes the device memory. It also makes as many values of type parameters as `batches`
-// says, one for each batch that may be on its way. If allocate fails, close frees what it has
-// made.
+// The method `allocate` makes the device memory. It also makes as many values of type parameters
+// as `batches` says, one for each batch that may be on its way. If `allocate` fails, the method
+// `close` frees what it has made.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -95,7 +95,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	return nil
 }
 
-// draw fills p with the random choices for the batch `host`.
+// The method `draw` fills p with the random choices for the batch `host`.
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
 	if p.slab != nil {
@@ -168,8 +168,8 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
-// fits returns an error if the batch lacks the keys that the augmentations need, or if MixUp or
-// CutMix would read a label that is not a class.
+// The method `fits` returns an error if the batch lacks the keys that the augmentations need. It
+// also returns an error if MixUp or CutMix would read a label that is not a class.
 func (r *recipe) fits(host *imageloader.HostBatch) error {
 	if r.o.draws() && len(host.Keys) != host.N {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)

@@ -38,7 +38,7 @@ func (p pictures) Shape() (batch, height, width, channels int) {
 
 func (p pictures) Pin(imageloader.Pinner) error { return nil } // so all parts of the batches go through the staging
 
-// picture returns the pixels of the image with key k.
+// The function `picture` returns the pixels of the image with key k.
 func picture(k uint64) []byte {
 	pixels := make([]byte, picturesHeight*picturesWidth*3)
 	r := rand.New(rand.NewPCG(k, 1))

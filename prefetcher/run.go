@@ -51,7 +51,7 @@ func startRun(ctx context.Context, p *Prefetcher) *run {
 	return r
 }
 
-// stop ends the epoch's goroutines and waits for them.
+// The method `stop` ends the epoch's goroutines and waits for them.
 func (r *run) stop(cancel context.CancelCauseFunc) {
 	cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
 	r.done.Wait()            //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch

@@ -24,7 +24,7 @@ type slot struct {
 	mu       sync.Mutex
 	lentTo   *Batch                        // the batch whose loop body runs, or nil
 	uses     int                           // number of Dos that have used the batch and have not ended
-	streams  map[*cgotorch.Stream]struct{} // the streams of those Dos, and of the Execs that used the batch
+	streams  map[*cgotorch.Stream]struct{} // the streams of the Dos and of the Execs that used the batch
 	released []*cgotorch.Event             // the events recorded after the uses
 }
 
@@ -32,7 +32,8 @@ func newSlot(free func(*slot)) *slot {
 	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
 
-// allocate gives the slot its memory. If allocate fails, close frees what it has allocated.
+// The method `allocate` gives the slot its memory. If `allocate` fails, the method `close` frees
+// what it has allocated.
 func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
 	s.staging.device = x.Device()

@@ -54,7 +54,7 @@ func (s *stall) atEnd(x *cgotorch.Exec) {
 	})
 }
 
-// harvest adds up the gaps that the device has finished. It does not wait.
+// The method `harvest` adds up the gaps that the device has finished. It does not wait.
 func (s *stall) harvest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -171,7 +171,7 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 	return o, nil
 }
 
-// classify makes the list of units and finds the kinds among them.
+// The method `classify` makes the list of units and finds the kinds among them.
 func (c *Cache[M]) classify() {
 	kinds := map[*layout]*kind{}
 	for i, name := range c.store.names {

@@ -343,7 +343,7 @@ func TestCache_ManyGoroutines(t *testing.T) {
 	})
 }
 
-// With Resident, a kind that does not fit does not make the other kinds unusable.
+// With Resident, one kind does not fit. The other kinds can be used.
 func TestCache_Resident_BadUnit(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	good, short := linearSpec("good"), linearSpec("short")

@@ -377,8 +377,8 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 		p = m.NewPieces(x, c, text.Gated)
 	})
 	defer p.Close()
-	// Capture fails, because the router of the second sparse layer has a wrong shape meanwhile. The
-	// Step after that does not panic.
+	// Capture fails, because the router of the second sparse layer has a wrong shape at that time.
+	// The Step after that does not panic.
 	var w **cgotorch.Tensor
 	seen := 0
 	for _, b := range m.Decoder.Block {

@@ -116,7 +116,7 @@ func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
 	}
 }
 
-// floats returns a tensor of a store as numbers.
+// The function `floats` returns a tensor of a store as numbers.
 func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()
 	data, err := s.Bytes(unit, tensor)

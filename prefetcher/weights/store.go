@@ -74,8 +74,8 @@ type layout struct {
 	bytes   int64 // from the first tensor to the end of the last
 }
 
-// alignment of a tensor in its unit, in bytes. The widest load of LibTorch's kernels takes 16
-// bytes, and a cache line of a GPU has 128.
+// In its unit, each tensor begins at a multiple of `alignment` bytes. The widest load of
+// LibTorch's kernels takes 16 bytes, and a cache line of a GPU has 128.
 const alignment = 64
 
 func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
@@ -115,7 +115,7 @@ func (t TensorSpec) size() (int64, error) {
 	return size, nil
 }
 
-// text returns the dtype and the shape.
+// The method `text` returns the dtype and the shape.
 func (t TensorSpec) text() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
 // layoutKey returns a text that is equal for units with equal tensors.
@@ -229,9 +229,9 @@ func (l *layout) cut(whole []byte) (parts [][]byte) {
 func (s *Store) Units() []string { return s.names }
 
 // Bytes returns the memory of a tensor, row-major and in the machine's byte order. The memory is
-// valid until Close. The program may write it while no copy of the unit runs, unless the store is
-// mapped. Copies that are already on a device do not change. Bytes fails with [ErrUnknownUnit]
-// for an unknown unit or tensor, and with [ErrClosed] after Close.
+// valid until Close. The program may write the memory while no copy of the unit runs. It must not
+// write the memory of a mapped store. Copies that are already on a device do not change. Bytes
+// fails with [ErrUnknownUnit] for an unknown unit or tensor, and with [ErrClosed] after Close.
 func (s *Store) Bytes(name, tensor string) ([]byte, error) {
 	unit, err := s.lookup(name)
 	if err != nil {
