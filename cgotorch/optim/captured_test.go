@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// learner trains two linear layers on a made-up function. Its method step can be captured.
+// learner trains two linear layers on a made-up function. Its method `step` can be captured.
 type learner struct {
 	params []*cgotorch.Tensor
 	opt    *Optimizer

@@ -47,7 +47,8 @@ type scaledOptimizer struct {
 	found *cgotorch.Tensor // 1 if a gradient was not finite, else 0; float32 of shape []
 }
 
-// stage is the progress of an optimizer's step since the last Update.
+// stage says how far an optimizer's step has come since the Scaler's last Update: not begun,
+// gradients unscaled, or step done.
 type stage int
 
 const (

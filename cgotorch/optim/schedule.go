@@ -44,8 +44,8 @@ func Cosine(steps int, floor float64) Schedule {
 }
 
 // Warmup climbs linearly from `start` at step 0 to 1 at step number `steps`. From that step on,
-// the factor is the factor of `then`, called with step - steps. It is PyTorch's LinearLR, with a
-// second schedule after it, in a SequentialLR.
+// the factor is then(step - steps). It is PyTorch's LinearLR, with a second schedule after it, in
+// a SequentialLR.
 func Warmup(steps int, start float64, then Schedule) Schedule {
 	return func(step int) float64 {
 		if step < steps {
