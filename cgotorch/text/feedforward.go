@@ -41,7 +41,7 @@ func (r Routed) Close() {
 	r.Probabilities.Close()
 }
 
-// Forward maps hidden [..., d_model] to the same shape. It fails with
+// Forward maps `hidden` [..., d_model] to the same shape. It fails with
 // [cgotorch.ErrInvalidArgument] for a sparse layer that has neither Experts nor an Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)

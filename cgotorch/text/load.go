@@ -92,7 +92,7 @@ func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 
 var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
 
-// weights holds several open files, and the file of each tensor.
+// weights holds open safetensors files. `of` has the file of each tensor, by the tensor's name.
 type weights struct {
 	files []*safetensors.File
 	of    map[string]*safetensors.File

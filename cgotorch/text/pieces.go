@@ -11,7 +11,7 @@ import (
 // RoutedExperts run the experts of sparse layers. Layers are counted from 0. Before each Run of a
 // layer, Route tells which experts were chosen.
 type RoutedExperts interface {
-	// Route announces the experts for a layer's next Run. ids is Int64 [tokens], on x's stream.
+	// Route announces the experts for a layer's next Run. `ids` is Int64 [tokens], on x's stream.
 	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
 	// Predict announces the experts that a layer will probably choose. A Route of that layer follows.
 	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
