@@ -40,8 +40,8 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	return cut(beta(k, c.Alpha), row.below(height), column.below(width), height, width)
 }
 
-// The function `cut` returns the CutMix whose box has its middle at row and column. The box has
-// 1-lambda of the image's area, minus the part outside the image.
+// The function `cut` returns the CutMix whose box has its middle at `row` and `column`. The box
+// has 1-lambda of the image's area, minus the part of the box outside the image.
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))

@@ -21,8 +21,8 @@ type CacheOptions struct {
 	// SlotBytes is the size of a slot. 0 means the size of the store's largest unit.
 	SlotBytes int64
 
-	// Pinned names units that are copied when the cache is made and stay on the device. Each has a
-	// slot of its own.
+	// Pinned has the names of units that are copied when the cache is made and stay on the device.
+	// Each of these units has a slot of its own.
 	Pinned []string
 
 	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that

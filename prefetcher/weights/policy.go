@@ -17,10 +17,9 @@ const (
 	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
 	// was prefetched.
 	OnDemand
-	// NextLayer is for units that are used in the order of the store, again and again. Each Use
-	// begins the copies of the next units in that order: one unit less than CacheOptions.Slots. The
-	// first unit follows the last. NextLayer suits layers. It does not suit experts, because any
-	// expert may come next.
+	// NextLayer is for units that are used in the order of the store, again and again. With n slots,
+	// each Use begins the copies of the next n-1 units in that order. The first unit follows the
+	// last. NextLayer suits layers. It does not suit experts, because any expert may come next.
 	NextLayer
 	// Resident has a slot for each unit and copies all units when the cache is made.
 	Resident
