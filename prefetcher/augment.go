@@ -13,8 +13,8 @@ type ColorJitter struct {
 	// For a field of value v the property is multiplied by a random factor. The factor is uniform
 	// between max(0, 1-v) and 1+v.
 	Brightness, Contrast, Saturation float64
-	// The hue is turned by a random angle, uniform between -Hue and Hue, in full circles. Hue is at
-	// most 0.5.
+	// The hue is turned by a random angle, uniform between -Hue and Hue, where 1 is a full circle.
+	// Hue is at most 0.5.
 	Hue float64
 }
 
@@ -29,10 +29,11 @@ func (j ColorJitter) valid() bool {
 	return j.Hue >= 0 && j.Hue <= 0.5
 }
 
-// jitterSteps is the greatest number of steps that ColorJitter gives an image.
+// jitterSteps is the greatest number of steps that ColorJitter gives an image. A step is one
+// change of the image, for instance of its brightness.
 const jitterSteps = 4
 
-// steps appends to `to` the steps for the image with key k.
+// The method `steps` appends to `to` the steps for the image with key k.
 func (j ColorJitter) steps(k key, to []images.Step) []images.Step {
 	brightness, contrast := k.draw(drawJitter)
 	saturation, hue := k.draw(drawJitterColour)
@@ -121,8 +122,8 @@ func trivialOperation(operation, magnitude int, negative bool, height, width int
 	return images.Step{}
 }
 
-// linspace returns number i of n numbers from first to last, rounded to float32 as torch.linspace
-// rounds.
+// linspace returns number i of n evenly spaced numbers from `first` to `last`, rounded to float32
+// as torch.linspace rounds.
 func linspace(first, last float32, n, i int) float64 {
 	step := (last - first) / float32(n-1)
 	if i < n/2 {

@@ -42,9 +42,9 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	// The call of atEnd comes before the call of slot.use. At the end of the Do its event is
-	// therefore recorded before the slot can become free. If x cannot be used, atEnd panics before
-	// the slot counts the use.
+	// atEnd is called before slot.use. At the end of the Do, the event of atEnd is therefore recorded
+	// before the slot can become free. If x cannot be used, atEnd panics before slot.use counts a
+	// use.
 	b.ahead.stall.atEnd(x)
 	if err := b.slot.use(x, b); err != nil {
 		x.Fail("Batch.Use", err)

@@ -93,7 +93,8 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 	})
 }
 
-// A backward fails if the slot of its batch has been refilled. It does not read the next batch.
+// A backward fails if the slot of its batch has been refilled. It does not compute with the next
+// batch in place of its own.
 func TestBatch_LateBackward(t *testing.T) {
 	for _, o := range []Options{{Depth: 1}, {Depth: 1, CutMix: CutMix{1}, Classes: 3}} {
 		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })
@@ -127,7 +128,7 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 	late.Close()
 }
 
-// A Do that fails releases its batch as any other Do does.
+// A Do that fails releases its batch, as a Do that succeeds does.
 func TestBatch_FailedDo(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
@@ -151,7 +152,7 @@ func TestBatch_FailedDo(t *testing.T) {
 	})
 }
 
-// A Use through an Exec that cannot be used does not hold the slot.
+// If Use fails because its Exec cannot be used, the slot does not stay in use.
 func TestBatch_UseAfterAFailure(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})

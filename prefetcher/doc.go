@@ -20,13 +20,13 @@
 //
 // The loader crops each image and chooses the images to flip. This package flips them. It also
 // does TrivialAugmentWide, ColorJitter, RandomErasing, MixUp and CutMix, all on the device,
-// before the consumer sees the batch. [Options] turns each of the five on. The results equal
-// torchvision's to the bit. The random numbers are not torchvision's: Note [Random choices]
+// before the consumer sees the batch. Each of these five has a field in [Options]. The results
+// equal torchvision's to the bit. The random numbers are not torchvision's: Note [Random choices]
 // describes them.
 //
-// TrivialAugmentWide and ColorJitter read each pixel once or twice more. They need device memory
-// for one more batch of uint8 pixels. RandomErasing, MixUp and CutMix are part of the pass that
-// normalises. RandomErasing cannot fill its box with noise.
+// TrivialAugmentWide and ColorJitter read each pixel one or two more times. They need device
+// memory for one more batch of uint8 pixels. RandomErasing, MixUp and CutMix are part of the pass
+// that normalises. RandomErasing cannot fill its box with noise.
 //
 // Note [Life of a slot]
 //
@@ -45,11 +45,11 @@
 //
 // The host buffer of a batch has a shorter life. It goes back to the loader when the copy from it
 // is done. So the slots and the loader's buffers together bound how far the host runs ahead of
-// the device. Augmentations add a bound: their parameters need page-locked memory, and there is
-// one piece of it for each slot.
+// the device. Augmentations add a bound. The parameters of a batch need a piece of page-locked
+// memory, and there are as many pieces as slots.
 //
 // The source page-locks its memory through the Prefetcher's Pinner, so that copies do not wait. A
-// part of a batch may lie in other memory. The host first copies such a part into the slot's
-// staging, which is page-locked memory. The host fills the staging only when the last copy from
-// the staging is done.
+// part of a batch may lie in memory that is not page-locked. The host first copies this part into
+// the slot's staging, which is page-locked memory. The host fills the staging only when the last
+// copy from the staging is done.
 package prefetcher

@@ -3,12 +3,12 @@ package prefetcher
 import "math"
 
 // RandomErasing paints a box of random size and place in some of the normalised images, as
-// torchvision's RandomErasing does. It tries at most ten random boxes. If none is smaller than
-// the image, the image stays unchanged.
+// torchvision's RandomErasing does. It tries at most ten random boxes. If none of these boxes is
+// smaller than the image, the image stays unchanged.
 type RandomErasing struct {
-	Probability        float64   // that an image gets a box, 0 to 1; 0 turns RandomErasing off
-	MinScale, MaxScale float64   // the box's share of the image's area, uniform between the two; both 0 mean 0.02 and 0.33
-	MinRatio, MaxRatio float64   // the box's height / width, whose logarithm is uniform; both 0 mean 0.3 and 3.3
+	Probability        float64   // probability that an image gets a box, 0 to 1; 0 turns RandomErasing off
+	MinScale, MaxScale float64   // bounds of the box's share of the image's area, which is uniform; both 0 mean 0.02 and 0.33
+	MinRatio, MaxRatio float64   // bounds of the box's height / width, whose logarithm is uniform; both 0 mean 0.3 and 3.3
 	Value              []float64 // the box's colour, as normalised pixels: one number, or one per channel; nil means 0, the mean
 }
 
@@ -30,8 +30,8 @@ func (e RandomErasing) complete() RandomErasing {
 	return e
 }
 
-// box returns the random box of the image with key k: top, left, height and width. All four are 0
-// if the image gets no box.
+// The method `box` returns the random box of the image with key k: top, left, height and width.
+// All four are 0 if the image gets no box.
 func (e RandomErasing) box(k key, height, width int) [4]int32 {
 	if whether, _ := k.draw(drawErase); whether.unit() >= e.Probability {
 		return [4]int32{}

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 const side = 8
 
-// pixel is the colour of image i of a test archive. The left half of an image differs from its
-// right half.
+// The function `pixel` is the colour of image i of a test archive. The left half of an image
+// differs from its right half.
 func pixel(i, px, py, channel int) uint8 {
 	v := 10*i + 3*py + 70*channel
 	if px < side/2 {
@@ -55,8 +55,9 @@ func pngImage(t testing.TB, i int) []byte {
 	return b.Bytes()
 }
 
-// archive writes a .tgz of n images and returns its path. Image i belongs to class i%3. Member
-// `bad` is cut in half, so that it does not decode. All members decode if `bad` is -1.
+// The function `archive` writes a .tgz of n images and returns its path. Image i belongs to class
+// i%3. Member `bad` is cut in half, so that it does not decode. All members decode if `bad` is
+// -1.
 func archive(t testing.TB, n, bad int) string {
 	path := filepath.Join(t.TempDir(), "images.tgz")
 	f, err := os.Create(path)
@@ -107,8 +108,8 @@ func (g gated) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, erro
 	}
 }
 
-// counted is a source that makes batches, changes them by spoil, and counts those that come back.
-// The images of each batch lie in pages of their own.
+// counted is a source that makes batches, changes them by the function `spoil`, and counts the
+// batches that come back. The images of each batch lie in pages of their own.
 type counted struct {
 	memory         []byte
 	pinner         imageloader.Pinner
@@ -135,7 +136,7 @@ func newCounted(t *testing.T, batches int, spoil func(*imageloader.HostBatch)) *
 	return c
 }
 
-// images returns the memory of the images of a batch.
+// The method `images` returns the memory of the images of a batch.
 func (c *counted) images(batch int) []byte {
 	return c.memory[batch*os.Getpagesize():][:2*side*side*3]
 }

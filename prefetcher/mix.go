@@ -14,7 +14,7 @@ type MixUp struct {
 }
 
 // CutMix replaces a box of each image of a batch by the same box of the image before it. It mixes
-// the labels by area. It does so as torchvision's CutMix, with one box for the whole batch.
+// the labels by area. The box is the same for the whole batch, as in torchvision's CutMix.
 type CutMix struct {
 	// Each image of a batch keeps a random share of its own area. The share is drawn from Beta(Alpha,
 	// Alpha), once for each batch. If the box crosses the image's edge, the images keep more. 0 turns
@@ -29,7 +29,7 @@ type drawnMix struct {
 }
 
 // drawMix chooses at random how the batch with key k is mixed. At least one of m and c must have
-// an Alpha above 0. If both have, MixUp and CutMix are equally likely.
+// an Alpha above 0. If both have an Alpha above 0, MixUp and CutMix are equally likely.
 func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {
@@ -40,8 +40,8 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	return cut(beta(k, c.Alpha), row.below(height), column.below(width), height, width)
 }
 
-// cut returns the CutMix whose box has its middle at row and column. The box has 1-lambda of the
-// image's area, minus the part outside the image.
+// The function `cut` returns the CutMix whose box has its middle at `row` and `column`. The box
+// has 1-lambda of the image's area, minus the part of the box outside the image.
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))
@@ -50,10 +50,10 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 	return drawnMix{m, 1 - float64((m.Right-m.Left)*(m.Bottom-m.Top))/float64(height*width)}
 }
 
-// beta returns a random number of the distribution Beta(alpha, alpha), for any alpha above 0. It
-// always takes the same two uniform numbers of k. The formula is Devroye's for the symmetric
-// distribution ("Random variate generation in one line of code", 1996). U and V are uniform. S is
-// a random sign, here the sign of the cosine:
+// The function `beta` returns a random number of the distribution Beta(alpha, alpha), for any
+// alpha above 0. It always takes the same two uniform numbers of k. The formula is Devroye's for
+// the symmetric distribution ("Random variate generation in one line of code", 1996). U and V are
+// uniform. S is a random sign, here the sign of the cosine:
 //
 //	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
 func beta(k key, alpha float64) float64 {

@@ -26,14 +26,14 @@ type Options struct {
 	// 1.
 	Mean, Std []float64
 
-	// Contiguous gives images in NCHW memory order. Without it they are channels last.
+	// Contiguous gives images in NCHW memory order. Without Contiguous, images are channels last.
 	Contiguous bool
 
 	// These fields are the augmentations. Crops and flips are options of the loader. The copy stream
 	// does the augmentations in the order of the fields, which is the order of torchvision's training
 	// recipe. The zero value of each field turns its augmentation off. The random choices for an
-	// image depend only on the image's key. Those for a whole batch depend only on the key of its
-	// first image: see Note [Random choices].
+	// image depend only on the image's key. The random choices for a whole batch depend only on the
+	// key of the batch's first image. See Note [Random choices].
 	TrivialAugmentWide bool          // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
 	ColorJitter        ColorJitter   // ColorJitter and TrivialAugmentWide need images of 1 or 3 channels
 	RandomErasing      RandomErasing // after normalising

@@ -8,9 +8,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pinner is the imageloader.Pinner that a source gets. It makes a slab of each piece of the
-// source's memory. For a CUDA device the slab is page-locked. On every device the stream checker
-// knows the slab. A pinner may outlive its Prefetcher, because the source's memory may.
+// pinner is the imageloader.Pinner that a source gets. It makes a [cgotorch.HostSlab] of each
+// piece of the source's memory. For a CUDA device the slab is page-locked. On every device the
+// stream checker knows the slab. A pinner may outlive its Prefetcher, because the source's memory
+// may outlive the Prefetcher.
 type pinner struct {
 	device cgotorch.Device
 
@@ -50,7 +51,7 @@ func (p *pinner) HostWrites(memory []byte) {
 	}
 }
 
-// slabOf returns the slab in which memory lies, or nil.
+// slabOf returns the slab in which `memory` lies, or nil.
 func slabOf[T cgotorch.Element](p *pinner, memory []T) *cgotorch.HostSlab {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -62,19 +63,19 @@ func slabOf[T cgotorch.Element](p *pinner, memory []T) *cgotorch.HostSlab {
 	return nil
 }
 
-// holds reports whether memory lies in slab.
+// The function `holds` reports whether `memory` lies in `slab`.
 func holds[T cgotorch.Element](slab *cgotorch.HostSlab, memory []T) bool {
 	all := slab.Bytes()
 	offset := uintptr(unsafe.Pointer(unsafe.SliceData(memory))) - uintptr(unsafe.Pointer(unsafe.SliceData(all)))
 	return len(memory) > 0 && offset < uintptr(len(all)) && uintptr(len(all))-offset >= uintptr(len(bytesOf(memory)))
 }
 
-// bytesOf returns memory as bytes.
+// bytesOf returns `memory` as bytes.
 func bytesOf[T cgotorch.Element](memory []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(memory))), len(memory)*int(unsafe.Sizeof(*new(T))))
 }
 
-// pinFor page-locks slab for a CUDA device. If that fails, pinFor closes the slab.
+// pinFor page-locks `slab` if `device` is a CUDA device. If that fails, pinFor closes the slab.
 func pinFor(device cgotorch.Device, slab *cgotorch.HostSlab) error {
 	if !device.IsCUDA() {
 		return nil

@@ -46,7 +46,7 @@ type Prefetcher struct {
 
 	mu      sync.Mutex
 	stats   Stats
-	running context.CancelCauseFunc // ends the running epoch; nil while none runs
+	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
 }
 
@@ -112,8 +112,8 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 // back.
 //
 // The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It
-// is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close, and
-// [ErrBusy] while another epoch runs.
+// is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close. It is
+// [ErrBusy] while an earlier epoch of this Prefetcher runs.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {
@@ -210,7 +210,7 @@ func (p *Prefetcher) Stats() Stats {
 
 // Close frees the slots and the copy stream. A running epoch ends with [ErrClosed]. Close does
 // not wait for the loop of that epoch, or for a Do that still uses a batch. When the loop and all
-// such Dos have ended, the slots and the stream are freed. Close may be called from any
+// these Dos have ended, the slots and the stream are freed. Close may be called from any
 // goroutine, and twice.
 func (p *Prefetcher) Close() error {
 	if p == nil {
@@ -232,8 +232,8 @@ func (p *Prefetcher) Close() error {
 	return p.free()
 }
 
-// free makes the copy stream wait for the end of every use of the slots. It then frees their
-// memory, which goes back to the pool of that stream.
+// The method `free` makes the copy stream wait for the end of every use of the slots. It then
+// frees their memory, which goes back to the pool of that stream.
 func (p *Prefetcher) free() error {
 	for _, s := range p.slots {
 		for _, e := range s.released {

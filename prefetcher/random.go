@@ -8,12 +8,12 @@ import "math/bits"
 // ([imageloader.HostBatch].Keys). The key depends only on the seed, the epoch and the image.
 // Choices for a whole batch use the key of its first image. So a choice does not depend on the
 // number of workers, or on the place where a run was resumed. The choices for an image are the
-// same in whichever batch the image comes.
+// same in every batch that may have the image.
 //
 // The generator is the one of package decode, Philox4x32-10. It computes two 64-bit numbers from
 // a key and a counter. The key is the image's key, low word first. The counter says which choice
-// the numbers are for. Each choice has its own fixed counter, so turning one augmentation on or
-// off does not change the choices of another:
+// the numbers are for. Each choice has its own fixed counter. So if one augmentation is turned on
+// or off, the choices of all others stay the same:
 //
 //	64      TrivialAugmentWide: the operation, the magnitude
 //	65      TrivialAugmentWide: the sign
@@ -43,7 +43,8 @@ const (
 // key is the number from which all random choices for an image, or for a batch, are computed.
 type key uint64
 
-// draw returns the two random numbers that belong to key k and to the counter `number`.
+// The method `draw` returns the two random numbers that belong to key k and to the counter
+// `number`.
 func (k key) draw(number uint32) (first, second choice) {
 	c := philox([4]uint32{number}, [2]uint32{uint32(k), uint32(k >> 32)})
 	return choice(c[1])<<32 | choice(c[0]), choice(c[3])<<32 | choice(c[2])
@@ -52,20 +53,20 @@ func (k key) draw(number uint32) (first, second choice) {
 // choice is 64 random bits.
 type choice uint64
 
-// unit returns a number in [0, 1), in steps of 2^-53.
+// The method `unit` returns a number in [0, 1), in steps of 2^-53.
 func (c choice) unit() float64 { return float64(c>>11) * 0x1p-53 }
 
-// between returns a number in [low, high).
+// The method `between` returns a number in [low, high).
 func (c choice) between(low, high float64) float64 { return low + (high-low)*c.unit() }
 
-// below returns a number from 0 to n-1. Its bias is n / 2^64.
+// The method `below` returns a number from 0 to n-1. Its bias is n / 2^64.
 func (c choice) below(n int) int {
 	high, _ := bits.Mul64(uint64(c), uint64(n))
 	return int(high)
 }
 
-// philox is the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
-// easy as 1, 2, 3", 2011).
+// The function `philox` is the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel
+// random numbers: as easy as 1, 2, 3", 2011).
 func philox(c [4]uint32, k [2]uint32) [4]uint32 {
 	for range 10 {
 		a, b := uint64(0xD2511F53)*uint64(c[0]), uint64(0xCD9E8D57)*uint64(c[2])

@@ -44,17 +44,17 @@ func (o Options) stepsOf() int {
 	return n
 }
 
-// mixes reports whether images and labels are mixed.
+// The method `mixes` reports whether images and labels are mixed.
 func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0 }
 
-// draws reports whether the options need any random choice.
+// The method `draws` reports whether the options need any random choice.
 func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() || o.mixes() }
 
 const stepValues = len(images.Step{})
 
-// allocate makes the device memory. It also makes as many values of type parameters as `batches`
-// says, one for each batch that may be on its way. If allocate fails, close frees what it has
-// made.
+// The method `allocate` makes the device memory. It also makes as many values of type parameters
+// as `batches` says, one for each batch that may be on its way. If `allocate` fails, the method
+// `close` frees what it has made.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -95,7 +95,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	return nil
 }
 
-// draw fills p with the random choices for the batch `host`.
+// The method `draw` fills p with the random choices for the batch `host`.
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
 	if p.slab != nil {
@@ -130,7 +130,7 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	p.mix.images.Fill = o.RandomErasing.Value
 }
 
-// takeBack makes p free for another batch. The caller has made sure that no copy reads p any
+// takeBack makes p free for a later batch. The caller has made sure that no copy reads p any
 // more. p may be nil.
 func (r *recipe) takeBack(p *parameters) {
 	if p != nil {
@@ -138,7 +138,8 @@ func (r *recipe) takeBack(p *parameters) {
 	}
 }
 
-// send enqueues the copy of the random choices for the first n images, from p to the device.
+// The method `send` enqueues the copy of the random choices for the first n images, from p to the
+// device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	if r.steps != nil {
 		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
@@ -148,8 +149,8 @@ func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	}
 }
 
-// images enqueues the work that makes n normalised images from their pixels. flips may be nil. p
-// is nil if nothing is drawn.
+// The method `images` enqueues the work that makes n normalised images from `pixels`. `flips` may
+// be nil. p is nil if the options need no random choice.
 func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
 	if r.steps != nil {
 		augmented := first(x, r.augmented, n)
@@ -167,8 +168,8 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
-// fits returns an error if the batch lacks the keys that the augmentations need, or if MixUp or
-// CutMix would read a label that is not a class.
+// The method `fits` returns an error if the batch lacks the keys that the augmentations need. It
+// also returns an error if MixUp or CutMix would read a label that is not a class.
 func (r *recipe) fits(host *imageloader.HostBatch) error {
 	if r.o.draws() && len(host.Keys) != host.N {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)
@@ -183,7 +184,7 @@ func (r *recipe) fits(host *imageloader.HostBatch) error {
 	return nil
 }
 
-// bytes returns the number of bytes that send copies for n images.
+// The method `bytes` returns the number of bytes that the method `send` copies for n images.
 func (r *recipe) bytes(n int) int64 {
 	var bytes int
 	if r.steps != nil {
@@ -195,7 +196,7 @@ func (r *recipe) bytes(n int) int64 {
 	return int64(bytes)
 }
 
-// close frees the memory. All parameters must have been given back.
+// The method `close` frees the memory. All values of type parameters must have been given back.
 func (r *recipe) close() {
 	for _, t := range []*cgotorch.Tensor{r.table, r.steps, r.augmented, r.erased} {
 		t.Close()
@@ -212,8 +213,8 @@ func (r *recipe) close() {
 	}
 }
 
-// first returns the first n elements of t along dimension 0. If t has only these, first returns t
-// itself.
+// The function `first` returns the first n elements of t along dimension 0. If t has exactly n
+// elements there, it returns t itself.
 func first(x *cgotorch.Exec, t *cgotorch.Tensor, n int) *cgotorch.Tensor {
 	if int64(n) == t.Shape()[0] {
 		return t

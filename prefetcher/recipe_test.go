@@ -38,7 +38,7 @@ func (p pictures) Shape() (batch, height, width, channels int) {
 
 func (p pictures) Pin(imageloader.Pinner) error { return nil } // so all parts of the batches go through the staging
 
-// picture returns the pixels of the image with key k.
+// The function `picture` returns the pixels of the image with key k.
 func picture(k uint64) []byte {
 	pixels := make([]byte, picturesHeight*picturesWidth*3)
 	r := rand.New(rand.NewPCG(k, 1))
@@ -68,8 +68,8 @@ func (p pictures) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// batches runs an epoch. It returns the images, each as float32 in the order c, h, w, and the
-// labels.
+// The function `batches` runs an epoch. It returns the images and the labels. Each image is
+// float32 in the order c, h, w.
 func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images [][]float32, labels [][]float32) {
 	t.Helper()
 	p := start(t, source, d, o)
@@ -194,8 +194,8 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	path := archive(t, 22, -1)
 	o := everything
 	o.MixUp, o.CutMix, o.Classes = MixUp{0.2}, CutMix{1}, 3
-	// run returns a line for each batch: sums of its images and of its labels. If `from` is not -1,
-	// the first epoch stops at batch `from` and the run resumes there.
+	// The function `run` returns a line for each batch: sums of its images and of its labels. If
+	// `from` is not -1, the first epoch stops at batch `from` and the run resumes there.
 	run := func(workers, from int) (sums []string) {
 		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Transform: decode.RandomResizedCrop{Height: side, Width: side}}
 		loader, err := imageloader.Open(path, l)

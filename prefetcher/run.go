@@ -10,8 +10,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher/internal/timing"
 )
 
-// run is one epoch. One goroutine copies the batches, and one gives the host buffers back. Two
-// channels lead from the copying goroutine, one to the consumer and one to the other goroutine.
+// run is one epoch. One goroutine copies the batches to the device. A second goroutine gives the
+// host buffers back. The copying goroutine sends to two channels: `full` leads to the consumer,
+// and `copied` leads to the second goroutine.
 type run struct {
 	p      *Prefetcher
 	full   chan item
@@ -50,7 +51,7 @@ func startRun(ctx context.Context, p *Prefetcher) *run {
 	return r
 }
 
-// stop ends the epoch's goroutines and waits for them.
+// The method `stop` ends the epoch's goroutines and waits for them.
 func (r *run) stop(cancel context.CancelCauseFunc) {
 	cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
 	r.done.Wait()            //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
@@ -79,8 +80,9 @@ func (r *run) copyAll(ctx context.Context) {
 	}
 }
 
-// copy takes a free slot and enqueues the copy of the batch `host` into it. It sends the Batch to
-// the consumer. It sends the transfer to the goroutine that runs the method release.
+// The method `copy` takes a free slot and enqueues the copy of the batch `host` into it. It sends
+// the Batch to the consumer. It sends the transfer to the goroutine that runs the method
+// `release`.
 func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	if err := r.p.fits(host); err != nil {
 		host.Release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
@@ -139,8 +141,8 @@ func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 	return p.recipe.fits(host)
 }
 
-// release waits for each copy, in the order of the copies. It then gives the host buffer back to
-// the loader, and the parameters back to the recipe.
+// The method `release` waits for each copy, in the order of the copies. It then gives the host
+// buffer back to the loader, and the parameters back to the recipe.
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
@@ -160,7 +162,7 @@ func (r *run) release() {
 	}
 }
 
-// lend runs the consumer's loop body for b.
+// The function `lend` runs the consumer's loop body for b.
 func lend(b *Batch, yield func(*Batch, error) bool) bool {
 	b.slot.lend(b)
 	defer b.slot.endBody()

@@ -12,8 +12,9 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// No work of an epoch, or after it, touches memory that another stream or the host may be using.
-// The loop body enqueues and never waits, so only the prefetcher's own events order its work.
+// The work of an epoch never touches memory that a different stream or the host may be using.
+// This also holds after the epoch. The loop body enqueues and never waits, so only the
+// prefetcher's own events order its work.
 func TestEpoch_HasNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

@@ -24,7 +24,7 @@ type slot struct {
 	mu       sync.Mutex
 	lentTo   *Batch                        // the batch whose loop body runs, or nil
 	uses     int                           // number of Dos that have used the batch and have not ended
-	streams  map[*cgotorch.Stream]struct{} // the streams of those Dos, and of the Execs that used the batch
+	streams  map[*cgotorch.Stream]struct{} // the streams of the Dos and of the Execs that used the batch
 	released []*cgotorch.Event             // the events recorded after the uses
 }
 
@@ -32,7 +32,8 @@ func newSlot(free func(*slot)) *slot {
 	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
 
-// allocate gives the slot its memory. If allocate fails, close frees what it has allocated.
+// The method `allocate` gives the slot its memory. If `allocate` fails, the method `close` frees
+// what it has allocated.
 func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
 	s.staging.device = x.Device()
@@ -49,9 +50,9 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	}
 }
 
-// fill enqueues, on x, the work that makes the slot's batch from the host batch and its
-// parameters. x is an Exec of the copy stream. fill records c.began before the first read of the
-// host memory, and c.copied after the last.
+// The method `fill` enqueues, on x, the work that makes the slot's batch from the host batch and
+// its parameters. x is an Exec of the copy stream. `fill` records c.began before the first read
+// of the host memory, and c.copied after the last read.
 func (s *slot) fill(x *cgotorch.Exec, c *transfer, r *recipe) {
 	s.awaitUses(x)
 	c.began = x.RecordTiming()
@@ -91,7 +92,7 @@ func (s *slot) awaitUses(x *cgotorch.Exec) {
 	}
 }
 
-// lend notes that the loop body of b begins.
+// The method `lend` notes that the loop body of b begins.
 func (s *slot) lend(b *Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +100,8 @@ func (s *slot) lend(b *Batch) {
 	clear(s.streams)
 }
 
-// use makes x's stream wait for the copy, and records the end of the use when x's Do ends. x must
-// be usable, because a panic of AtEnd would leave the slot in use for ever.
+// The method `use` makes x's stream wait for the copy, and records the end of the use when x's Do
+// ends. x must be usable, because a panic of AtEnd would leave the slot in use for ever.
 func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.mu.Lock()
 	if s.lentTo != b {
@@ -137,9 +138,9 @@ func (s *slot) useOver() {
 }
 
 // endBody records again on every stream that used the batch. A later Do of the body may have
-// enqueued work that reads the batch without a Use. The backward of a loss that an earlier Do
-// kept is such work. endBody leaves out a stream that runs a Do now. If that Do has used the
-// batch, its end records an event.
+// enqueued work that reads the batch without a Use. An example is the backward of a loss that an
+// earlier Do kept. endBody leaves out a stream that runs a Do now. If that Do has used the batch,
+// its end records an event.
 func (s *slot) endBody() {
 	s.mu.Lock()
 	s.lentTo = nil //edge:body-ends TestBatch_UsedAfterItsBody

@@ -22,7 +22,8 @@ type stall struct {
 
 type gap struct{ from, to *cgotorch.Event }
 
-// used ends a gap at the first use of b. It is called after x's stream was made to wait for b.
+// The method `used` ends a gap at the first use of b. It is called after x's stream was made to
+// wait for b.
 func (s *stall) used(b *Batch, x *cgotorch.Exec) {
 	now := x.RecordTiming()
 	s.mu.Lock()
@@ -53,7 +54,7 @@ func (s *stall) atEnd(x *cgotorch.Exec) {
 	})
 }
 
-// harvest adds up the gaps that the device has finished. It does not wait.
+// The method `harvest` adds up the gaps that the device has finished. It does not wait.
 func (s *stall) harvest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// refuse makes the Do fail with ErrInvalidArgument, with a text that format and args give.
+// The function `refuse` makes the Do fail with ErrInvalidArgument. The arguments `format` and
+// `args` give the text of the error.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
@@ -17,7 +18,7 @@ type argument struct {
 	value int
 }
 
-// atLeast makes the Do fail if one of the arguments is below least.
+// atLeast makes the Do fail if the value of one of the `arguments` is below `least`.
 func atLeast(x *cgotorch.Exec, where string, least int, arguments ...argument) {
 	for _, a := range arguments {
 		if a.value < least {

@@ -49,9 +49,10 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 }
 
 // Forward maps [N, channels, H, W] to a tensor of the same shape. Training changes the running
-// statistics and counts the batch. In a captured function each launch does so. Forward fails in
-// training if a channel has one value only, because one value has no variance. In a captured
-// function training with CumulativeAverage fails with [cgotorch.ErrNotCapturable].
+// statistics and counts the batch. In a captured function, each launch changes the statistics and
+// counts one batch. In training, Forward fails if a channel has only one value, because one value
+// has no variance. Training with CumulativeAverage in a captured function fails with
+// [cgotorch.ErrNotCapturable].
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
@@ -79,8 +80,9 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }
 
-// count adds 1 to NumBatchesTracked. The host adds, because a kernel for each layer of a model
-// took 1 to 2 % of a step. If the program has moved the tensor to a device, the device adds.
+// The method `count` adds 1 to NumBatchesTracked. The host does the addition, because a kernel
+// for each layer of a model took 1 to 2 % of a training step. If the program has moved
+// NumBatchesTracked to a device, that device does the addition.
 func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
@@ -89,8 +91,8 @@ func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 	atomic.AddInt64(m.counter(x), 1)
 }
 
-// batches returns the number of batches so far. If NumBatchesTracked is on a device, batches
-// waits for the device.
+// The method `batches` returns the number of batches so far. If NumBatchesTracked is on a device,
+// it waits for the device.
 func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		return x.Item(m.NumBatchesTracked)
@@ -98,7 +100,7 @@ func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	return float64(atomic.LoadInt64(m.counter(x)))
 }
 
-// counter returns the memory of NumBatchesTracked, which must be on the CPU.
+// The method `counter` returns the memory of NumBatchesTracked, which must be on the CPU.
 func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
 	if err != nil {
@@ -108,7 +110,7 @@ func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 }
 
 // hostZero returns an int64 tensor with the number 0. The tensor is on the CPU, also if x's
-// device is another one.
+// device is a CUDA device.
 func hostZero(x *cgotorch.Exec) *cgotorch.Tensor {
 	if x.Device() == cgotorch.CPU {
 		return x.Zeros(cgotorch.Int64)

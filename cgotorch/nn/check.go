@@ -63,9 +63,9 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// check looks at a value that State walks. `name` is the name of v. `within` is the path of the
-// package that declares the struct around v. check looks into a struct of another package only if
-// that struct is a module.
+// The method `check` looks at a value that State walks. `name` is the name of v. `within` is the
+// path of the package that declares the struct around v. A struct of a package other than
+// `within` is looked into only if it is a module.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {
@@ -114,8 +114,8 @@ func (c *checker) fields(name string, v reflect.Value, within string) {
 	}
 }
 
-// follow follows pointers and interfaces from v to a value that can hold tensors. It follows no
-// pointer twice.
+// The method `follow` follows pointers and interfaces from v to a value that can hold tensors. It
+// follows no pointer twice.
 func (c *checker) follow(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.Type() == tensorType || v.IsNil() || v.Kind() == reflect.Pointer && !first(c.seen, v) {
@@ -135,8 +135,9 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// holds reports whether State misses something in v: a tensor, or a module with a field Eval.
-// What State finds in another field does not count.
+// The method `holds` reports whether State misses something in v: a tensor, or a module with a
+// field Eval. A tensor or module in v that State finds in some other place does not count as
+// missed.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }
@@ -195,13 +196,13 @@ func isModule(t reflect.Type) bool {
 }
 
 // ownStruct reports whether a struct that a module holds is likely a part of the module. An
-// optimizer and a stream, for instance, are not.
+// optimizer and a stream, for instance, are not parts of the module.
 func ownStruct(t reflect.Type, within string) bool {
 	return t.PkgPath() == "" || t.PkgPath() == within || isModule(t)
 }
 
-// packageOf returns the path of the package that declares t or the elements of t. If no package
-// declares t and its elements, packageOf returns `within`.
+// packageOf returns the path of the package that declares t or the elements of t. For a type
+// without a package, such as []int, packageOf returns `within`.
 func packageOf(t reflect.Type, within string) string {
 	for t.PkgPath() == "" {
 		switch t.Kind() {

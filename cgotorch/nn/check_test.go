@@ -24,7 +24,7 @@ type ring struct {
 	leaf  *leaf
 }
 
-// unseenCase is a module with a part that State does not see, and words of the error for that
+// unseenCase is a module in which State misses a part. `want` has words of the error for that
 // part.
 type unseenCase struct {
 	module any
@@ -46,7 +46,8 @@ func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
 	})
 }
 
-// unexported returns modules with an unexported field that holds tensors or modules.
+// The function `unexported` returns modules with an unexported field that holds tensors or
+// modules.
 func unexported(x *cgotorch.Exec, l *leaf) []unseenCase {
 	w := l.Weight
 	around := &ring{leaf: l}

@@ -8,7 +8,7 @@ type Conv2dOptions struct {
 	Stride   Size // distance between neighbouring windows; 0x0 means 1x1
 	Padding  Size // rows and columns added on each side
 	Dilation Size // distance between the points of the kernel; 0x0 means 1x1
-	Groups   int  // number of blocks of channels; a block reads only its own channels; 0 means 1
+	Groups   int  // number of groups of channels; a group reads only its own channels; 0 means 1
 	// PaddingMode says which values the padding has, with PyTorch's names. "reflect" mirrors the
 	// image at the border pixel, "replicate" repeats the border pixel, and "circular" takes the
 	// opposite border. "" means zeros.
@@ -66,8 +66,9 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return out
 }
 
-// pad adds the border to `in` if PaddingMode is not "". It returns the padded input, and the size
-// of the border of zeros that the operator has to add.
+// The method `pad` adds the border to `in` if PaddingMode is not "". It returns the padded input.
+// The result `zeros` is the size of the border of zeros that the convolution itself still has to
+// add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	if m.PaddingMode == "" || m.Padding == (Size{}) {
 		return in, m.Padding

@@ -10,7 +10,7 @@ type ConvTranspose2dOptions struct {
 	// below Stride or below Dilation.
 	OutputPadding Size
 	Dilation      Size // distance between the points of the kernel; 0x0 means 1x1
-	Groups        int  // number of blocks of channels; a block reads only its own channels; 0 means 1
+	Groups        int  // number of groups of channels; a group reads only its own channels; 0 means 1
 	NoBias        bool
 }
 

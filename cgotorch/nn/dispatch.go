@@ -6,16 +6,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Dispatch runs tokens [tokens, d_model] through experts. The host calls fn for each expert. ids
-// holds the expert of each token, in host memory. `order` is the result of [ExpertOrder], on the
-// device: the positions of the tokens, sorted by expert. It may be nil if all tokens have the
-// same expert.
+// Dispatch sends each token through the expert of that token. `tokens` has the shape [tokens,
+// d_model]. `ids` holds the number of each token's expert, in host memory. `order` is the result
+// of [ExpertOrder], on the device: the positions of the tokens, sorted by expert. `order` may be
+// nil if all tokens have the same expert.
 //
-// Dispatch calls fn once for each expert that has tokens, and begins with the lowest expert. rows
-// are the tokens of that expert, as [n, d_model], in the same order as in tokens. fn returns a
-// tensor of the same shape. Row i of Dispatch's result is the result for row i of tokens.
-// Dispatch waits for the device only if fn waits. It fails with [cgotorch.ErrInvalidArgument] if
-// a shape does not fit.
+// Dispatch calls `fn` on the host, once for each expert that has tokens. It begins with the
+// lowest number of an expert. `rows` are the tokens of that expert, as [n, d_model], in the same
+// order as in `tokens`. `fn` returns a tensor of the same shape as `rows`. Row i of Dispatch's
+// result is the result for row i of `tokens`. Dispatch waits for the device only if `fn` waits.
+// It fails with [cgotorch.ErrInvalidArgument] if a shape does not fit.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()
@@ -49,13 +49,14 @@ func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgo
 }
 
 // ExpertOrder returns the positions of the tokens sorted by expert, as Int64 [tokens]. Tokens of
-// the same expert keep their order. ids is Int64 [tokens]. ExpertOrder does not wait.
+// the same expert keep their order. `ids` holds the number of each token's expert, as Int64
+// [tokens]. ExpertOrder does not wait.
 func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
 }
 
-// unsortRows puts rows back into the order that they had before the sorting: row i of sorted
-// becomes row order[i] of the result.
+// unsortRows puts rows back into the order that they had before they were sorted. Row i of
+// `sorted` becomes row order[i] of the result.
 func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
 }

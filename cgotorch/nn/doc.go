@@ -1,5 +1,5 @@
-// Package nn has modules, losses and initialisation. They have the meaning, the names and the
-// random draws of PyTorch.
+// Package nn has modules, losses and initialisation. They have the meaning and the names that
+// they have in PyTorch, and they draw the same random numbers.
 //
 // A module is a plain struct. Its exported fields are its parameters, buffers, options and
 // children. A module registers nothing. Names in a state dict come from the fields: see [State].

@@ -40,7 +40,7 @@ func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedd
 }
 
 // Forward maps int64 or int32 indices [...] to rows [..., width]. An index outside the rows is an
-// error on the CPU. On a CUDA device such an index makes the device lost.
+// error on the CPU. On a CUDA device it makes the device lost.
 func (m *Embedding) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Embedding(m.Weight, indices, cgotorch.EmbeddingOptions{PaddingIndex: m.PaddingIndex})
 }

@@ -13,34 +13,36 @@ import (
 // would inherit the method, even if the type has a Forward of its own. For the same reason a type
 // that embeds a Fusible is copied and not fused.
 //
-// Everything that Fuse makes belongs to the Do until the model is complete. Then Fuse keeps the
-// tensors that State sees in the model, so a failure leaves no tensor open. Fuse fails if the
-// model holds a tensor of the original. Merged 1x1 convolutions run before the branches fork.
-// Each of these branches reads a range of channels from the merged result. If the branch goes on
-// with a convolution, that convolution copies the range once.
+// Everything that Fuse makes belongs to the Do until the fused model is finished. Then Fuse keeps
+// the tensors that State sees in the fused model, so a failure leaves no tensor open. Fuse fails
+// if the fused model holds a tensor of the original. In a Parallel, a merged 1x1 convolution runs
+// before the branches fork. Each branch that took part in the merge reads a range of channels
+// from the merged result. If the branch goes on with a convolution, that convolution copies the
+// range once.
 
 // FuseOptions choose what [Fuse] merges, and where Fuse reports.
 type FuseOptions struct {
 	// If several branches of a [Parallel] begin with 1x1 convolutions, Merge makes one convolution of
 	// these. The merged convolution reads the input once. Each branch that continues with a
 	// convolution needs a copy, because its channels of the merged result are strided. On an H200,
-	// Merge made GoogLeNet and Inception-v3 slower, at batch 1 and 8, with branches serial and
-	// parallel.
+	// Merge made GoogLeNet and Inception-v3 slower. This was so at batch 1 and at batch 8, with
+	// serial branches and with parallel branches.
 	Merge bool
 	Log   func(text string) // is called for modules that Fuse does not look into; nil means no calls
 }
 
-// Fuse returns a model for inference with fewer operators than m. Its results equal those of m in
-// evaluation mode, up to rounding. Fuse folds a batch norm into the convolution before it. A ReLU
-// and the sum of a [Residual] become part of the convolution's operator, if cuDNN has such an
-// operator. Identities and dropouts are left out, and so are modules that only training runs,
-// such as auxiliary heads. Weights are folded in float64 and rounded once to the convolution's
-// dtype. Device and memory format stay the same.
+// Fuse returns a model for inference with fewer operators than m. Its results equal the results
+// of m in evaluation mode, up to rounding. Fuse folds a batch norm into the convolution before
+// it. A ReLU and the sum of a [Residual] become part of the convolution's operator, if cuDNN has
+// an operator that does all of this. Identities and dropouts are left out, and so are modules
+// that only training runs, such as auxiliary heads. Weights are folded in float64 and rounded
+// once to the convolution's dtype. Device and memory format stay the same.
 //
 // Fuse looks into Sequential, Parallel, Residual and every [Fusible]. All models of package
-// vision are Fusible. Fuse copies other modules unchanged, and tells Log of those from other
-// packages. It also copies batch norms that follow no convolution or have no running statistics.
-// A module without tensors and without a field Eval, such as a [Func], is not copied but shared.
+// vision are Fusible. Fuse copies all other modules unchanged. It calls Log for a [Func], and for
+// a module of a package other than nn. Fuse also copies batch norms that follow no convolution or
+// have no running statistics. A module without tensors and without a field Eval, such as a Func,
+// is not copied but shared.
 //
 // The result owns its tensors. [Close] frees them. Their names in [State] differ from those of m.
 // m is not changed, and may be closed or trained. Forward of the result runs without recording,
@@ -111,8 +113,9 @@ type Fusible interface {
 	// The returned module holds no tensor of this module. A module without tensors and without a
 	// field Eval may return itself.
 	//
-	// Fuse is not called on a type that embeds a Fusible. The type might have the method only from
-	// the embedded field, which does not know the outer Forward. Give that field a name.
+	// Fuse is not called on a type that embeds a Fusible. That type might have the method Fuse only
+	// from the embedded field, and the embedded field does not know the Forward of the outer type. Do
+	// not embed the Fusible: give its field a name.
 	Fuse(x *cgotorch.Exec, f *Fusion) Module
 }
 
@@ -142,7 +145,7 @@ func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return c
 }
 
-// sequence returns one module that runs modules one after another.
+// The function `sequence` returns one module that runs modules one after another.
 func sequence(modules []Module) Module {
 	switch len(modules) {
 	case 0:
@@ -153,8 +156,9 @@ func sequence(modules []Module) Module {
 	return NewSequential(modules...)
 }
 
-// unrolled appends m to a list of modules that run one after another. For a Sequential it appends
-// the modules inside. For a module without effect in evaluation it appends nothing.
+// The function `unrolled` appends m to a list of modules that run one after another. For a
+// Sequential it appends the modules inside. For a module without effect in evaluation it appends
+// nothing.
 func unrolled(list []Module, m Module) []Module {
 	if absent(m) {
 		return list
@@ -173,7 +177,7 @@ func unrolled(list []Module, m Module) []Module {
 	return append(list, m)
 }
 
-// chain returns the fused forms of modules that run one after another, as a list.
+// The method `chain` returns the fused forms of modules that run one after another, as a list.
 func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	var list, out []Module
 	for _, m := range modules {
@@ -198,8 +202,8 @@ func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	return out
 }
 
-// append appends the fused form of m to out. If m is an activation and out ends in a convolution
-// without activation, the two become one.
+// The method `append` appends the fused form of m to `out`. If m is an activation and `out` ends
+// in a convolution without activation, the two become one module.
 func (f *Fusion) append(x *cgotorch.Exec, out []Module, m Module) []Module {
 	if a := activationOf(m); a != noActivation && len(out) > 0 {
 		if conv, ok := out[len(out)-1].(*fusedConv2d); ok && conv.Activation == noActivation {
@@ -229,12 +233,13 @@ func (m *fusedConv2d) with(x *cgotorch.Exec, a activation) *fusedConv2d {
 	return c
 }
 
-// foldable reports whether norm has running statistics, as many as conv has output channels.
+// foldable reports whether the batch norm has running statistics, with one value for each output
+// channel of the convolution.
 func foldable(conv *Conv2d, norm *BatchNorm2d) bool {
 	return norm.RunningMean != nil && norm.RunningVar != nil && norm.RunningMean.Numel() == conv.Weight.Shape()[0]
 }
 
-// conv folds norms into a convolution, in the order of norms.
+// The method `conv` folds the batch norms `norms` into the convolution, in the order of `norms`.
 func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fusedConv2d {
 	out := &fusedConv2d{Conv2d: Conv2d{Conv2dOptions: conv.Conv2dOptions}}
 	if len(norms) == 0 {
@@ -266,7 +271,7 @@ func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fus
 	return out
 }
 
-// factor returns the factor by which evaluation multiplies each channel, in float64.
+// The method `factor` returns the factor by which evaluation multiplies each channel, in float64.
 func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	factor := x.Rsqrt(x.AddScalar(x.To(m.RunningVar, cgotorch.Float64), m.Eps.Or(1e-5)))
 	if m.Weight != nil {
@@ -275,7 +280,7 @@ func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	return factor
 }
 
-// module returns the fused form of a module that is not a convolution.
+// The method `module` returns the fused form of a module that is not a convolution.
 func (f *Fusion) module(x *cgotorch.Exec, m Module) Module {
 	switch m := m.(type) {
 	case *Parallel:
@@ -333,14 +338,14 @@ func embedsFusible(m Module) bool {
 	return false
 }
 
-// absent reports whether m is nil or a nil pointer.
+// The function `absent` reports whether m is nil or a nil pointer.
 func absent(m Module) bool {
 	v := reflect.ValueOf(m)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // modeOf reports whether a struct, or a struct that it embeds, has a bool field Eval. The result
-// eval is true if all such fields are true.
+// `eval` is true if all these fields are true.
 func modeOf(v reflect.Value) (eval, ok bool) {
 	if v.Kind() != reflect.Struct {
 		return false, false

@@ -37,7 +37,8 @@ func (l *layers) conv(in, out, kernel int, o nn.Conv2dOptions) *nn.Conv2d {
 	return c
 }
 
-// norm returns a batch norm with random parameters and statistics, as after a training.
+// The method `norm` returns a batch norm with random parameters and statistics, as after a
+// training.
 func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 	n := nn.NewBatchNorm2d(l.x, channels, o)
 	l.made = append(l.made, n)
@@ -56,9 +57,9 @@ func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 
 func (l *layers) close() { nn.Close(l.made) }
 
-// fuses makes the test fail unless the fused form of m gives the results of m in evaluation mode.
-// It tries each dtype and memory format. It returns the names in the fused model's state, and the
-// texts that Log was called with.
+// The function `fuses` makes the test fail unless the fused form of m gives the results of m in
+// evaluation mode. It tries each dtype and memory format. It returns the names in the fused
+// model's state, and the texts that Log was called with.
 func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOptions, in *cgotorch.Tensor) (names string, told []string) {
 	t.Helper()
 	nn.SetTraining(m, false)
@@ -211,8 +212,8 @@ func TestFuse_Residual(t *testing.T) {
 	})
 }
 
-// branches returns a Parallel with many kinds of branches. If the name of a branch begins with
-// "one", its first module is a 1x1 convolution that can be merged.
+// The function `branches` returns a Parallel with many kinds of branches. If the name of a branch
+// begins with "one", its first module is a 1x1 convolution that can be merged.
 func branches(l *layers) *nn.Parallel {
 	conv := func(in, out, kernel int, o nn.Conv2dOptions) nn.Module {
 		o.NoBias = true
@@ -306,7 +307,7 @@ func TestFuse_Parallel_Parallelism(t *testing.T) {
 	}
 }
 
-// A branch that is only a range of the merged convolution's channels takes no stream.
+// A branch that only reads a range of channels from the merged convolution needs no stream.
 func TestFuse_Parallel_Cuts(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -333,7 +334,7 @@ type Scaled struct {
 	Norm  *nn.BatchNorm2d
 	Scale *cgotorch.Tensor
 	Head  nn.Module
-	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // replaces the result of Fuse, unless nil
+	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // if not nil, Fuse returns the result of `as`
 }
 
 func (m *Scaled) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -590,8 +591,8 @@ func (m *sharing) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
 	return &fusedScaled{Body: m.hidden.conv}
 }
 
-// With gradients enabled a fused model records nothing for backward. Its convolutions by
-// themselves record nothing either.
+// With gradients enabled a fused model records nothing for backward. A convolution of the fused
+// model, called alone, records nothing either.
 func TestFuse_NoGradients(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}

@@ -40,7 +40,7 @@ func (m *fusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgot
 	return m.forward(x.NoGrad(), in, z)
 }
 
-// forward is ForwardAdd. If z is nil, it adds nothing.
+// The method `forward` is ForwardAdd. If z is nil, it adds nothing.
 func (m *fusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	if out := m.atOnce(x, in, z); out != nil {
 		return out

@@ -57,17 +57,17 @@ func Normal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation float64) {
 }
 
 // TruncatedNormal fills t in place with normally distributed numbers between `from` and `to`.
-// Nothing is recorded for backward. About one number in 16 million is exactly `from`, also if
-// `from` is far below mean. It comes from the lowest uniform number, whose quantile may be -Inf.
-// torch.nn.init does the same.
+// Nothing is recorded for backward. About one number in 16 million is exactly `from`, even if
+// `from` is far below the mean. The reason is the lowest number of the uniform generator: its
+// quantile may be -Inf, and -Inf becomes `from`. torch.nn.init does the same.
 func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from, to float64) {
 	if !(deviation > 0 && from < to) {
 		refuse(x, "nn.TruncatedNormal", "deviation is %v, from %v, to %v: want a deviation above 0, and from below to", deviation, from, to)
 	}
 	x = x.NoGrad()
 	// probability(v) is 2p-1, where p is the probability of a number below v. Numbers are drawn
-	// evenly between the probabilities of the two bounds. The steps after Uniform turn them into
-	// normal numbers.
+	// evenly between the probabilities of the two bounds. The calls after Uniform turn these into
+	// normally distributed numbers.
 	probability := func(v float64) float64 { return 2*((1+math.Erf((v-mean)/deviation/math.Sqrt2))/2) - 1 }
 	Uniform(x, t, probability(from), probability(to))
 	x.Call("aten::erfinv_", t)[0].(*cgotorch.Tensor).Close()

@@ -21,7 +21,7 @@ type LayerNorm struct {
 	Eps    cgotorch.Opt[float64]
 }
 
-// NewLayerNorm makes a layer that normalises over the last dimensions. shape has the sizes of
+// NewLayerNorm makes a layer that normalises over the last dimensions. `shape` has the sizes of
 // these dimensions. The tensors of the layer are float32 on x's device. Weights begin as 1,
 // biases as 0.
 func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNorm {

@@ -16,7 +16,8 @@ func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 }
 
 // LoadOptions choose the names that [Load] may leave out. With the zero value, Load needs exactly
-// the model's names. To fine-tune with another number of classes, leave the last layer unchanged:
+// the model's names. If the model and the file differ in their number of classes, leave the last
+// layer of the model unchanged:
 //
 //	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
 type LoadOptions struct {
@@ -33,7 +34,7 @@ type LoadOptions struct {
 type LoadError struct {
 	Missing    []string // names of the model that the tensors lack
 	Unexpected []string // names of tensors that the model lacks
-	Misshapen  []string // names of tensors with another shape than the model's, with both shapes
+	Misshapen  []string // names of tensors whose shape differs from the model's; each name with both shapes
 }
 
 func (e *LoadError) Error() string {

@@ -114,7 +114,7 @@ func TestLoad_Skip(t *testing.T) {
 		m := twoLayers(x)
 		defer nn.Close(m)
 		state := stateFor(x)
-		state["0.weight"] = x.Zeros(cgotorch.Float32, 1000, 2) // another number of classes
+		state["0.weight"] = x.Zeros(cgotorch.Float32, 1000, 2) // a different number of classes than the model's
 		delete(state, "0.bias")
 		state["0.extra"] = state["1.bias"]
 		weight := values(x, x.Detach(nn.State(m)[0].Tensor))

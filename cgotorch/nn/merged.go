@@ -2,10 +2,10 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// merged is a Parallel in which some branches begin with 1x1 convolutions of the same headKind.
-// One convolution, a head, replaces these convolutions. Each of these branches reads a range of
-// channels from the head's result. If a branch is only the 1x1 convolution, its module becomes an
-// [Identity], and the branch needs no stream.
+// merged is a Parallel in which several branches began with a 1x1 convolution of the same
+// headKind. One convolution, which is called a head, replaces these convolutions. Each of these
+// branches reads a range of channels from the head's result. If the 1x1 convolution was the whole
+// branch, the branch's module becomes an [Identity], and the branch needs no stream.
 //
 // A range of channels is strided if the tensor is channels last or has several images. If the
 // branch goes on with a convolution, that convolution copies the range first.
@@ -28,7 +28,7 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	results := make([]*cgotorch.Tensor, len(m.Branches))
 	inputs := []*cgotorch.Tensor{in}
 	var branches []func(x *cgotorch.Exec) *cgotorch.Tensor
-	var places []int // for each element of branches, its index in results
+	var places []int // places[i] is the index in `results` for the result of branches[i]
 	for i, b := range m.Branches {
 		input := in
 		if c := m.Cuts[i]; c.Length > 0 {
@@ -49,7 +49,8 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return m.joined(x, results)
 }
 
-// parallel fuses the branches of m. If FuseOptions.Merge is set, it also merges them.
+// The method `parallel` fuses the branches of m. If FuseOptions.Merge is set, it also merges
+// them.
 func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	chains := make([][]Module, len(m.Branches))
 	for i, b := range m.Branches {
@@ -75,8 +76,8 @@ type headKind struct {
 	activation activation
 }
 
-// merge moves the first convolutions of chains into heads, if at least two are of the same
-// headKind.
+// The method `merge` looks at the first convolution of each chain. Where at least two of them
+// have the same headKind, it moves them from their chains into one head.
 func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	m.Cuts = make([]cut, len(chains))
 	begin := map[headKind][]int{} // the indices of the chains that begin with a convolution of the kind
@@ -111,14 +112,15 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	}
 }
 
-// pointwise reports whether each pixel of the result depends only on the input pixel at the same
-// position and on all channels of that pixel.
+// The method `pointwise` reports whether each pixel of the result depends on one pixel of the
+// input only: on all channels of the pixel at the same position.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
 	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
 }
 
-// stacked returns one convolution whose result has the channels of all convs, in their order.
+// The function `stacked` returns one convolution whose result has the channels of all convs, in
+// their order.
 func stacked(x *cgotorch.Exec, convs []*fusedConv2d) *fusedConv2d {
 	var weights, biases []*cgotorch.Tensor
 	biased := false

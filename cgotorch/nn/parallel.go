@@ -46,8 +46,8 @@ func SetParallelism(m any, p Parallelism) {
 
 var parallelType = reflect.TypeFor[Parallel]()
 
-// setParallelism sets the parallelism of v if v is a Parallel. If v is another struct,
-// setParallelism looks into its embedded structs and hidden fields.
+// setParallelism sets the parallelism of v if v is a Parallel. If v is a struct of a different
+// type, setParallelism looks into its embedded structs and hidden fields.
 func setParallelism(w *walker, v reflect.Value, p Parallelism) {
 	if v.Kind() != reflect.Struct {
 		return
@@ -98,7 +98,7 @@ func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return m.joined(x, m.run(x, []*cgotorch.Tensor{in}, branches))
 }
 
-// joined joins the results, and then closes them.
+// The method `joined` joins the results, and then closes them.
 func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor {
 	var out *cgotorch.Tensor
 	if m.Join == nil {
@@ -110,7 +110,8 @@ func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorc
 	return out
 }
 
-// run runs the branches and returns their results. The branches read inputs.
+// The method `run` runs the branches and returns their results. `inputs` are the tensors that the
+// branches read.
 func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []func(x *cgotorch.Exec) *cgotorch.Tensor) []*cgotorch.Tensor {
 	o := cgotorch.ParallelOptions{Inputs: inputs, Transient: m.Join == nil}
 	switch m.Parallelism {

@@ -24,8 +24,8 @@ func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)[0].(*cgotorch.Tensor)
 }
 
-// AvgPool2d takes the mean of each window. In the cases that [MaxPool2d] names, a kernel of this
-// library pools. Its results equal those of LibTorch's kernel.
+// AvgPool2d takes the mean of each window. The comment of [MaxPool2d] says when a kernel of this
+// library does the work. The results of that kernel equal those of LibTorch's kernel.
 type AvgPool2d struct {
 	Kernel         Size
 	Stride         Size // distance between neighbouring windows; 0x0 means Kernel

@@ -58,7 +58,7 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	return chain(x, in, recomputed)
 }
 
-// chain runs modules one after another. It returns a new handle.
+// The function `chain` runs modules one after another. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
 	for _, m := range modules {

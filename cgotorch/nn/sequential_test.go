@@ -29,8 +29,9 @@ func deterministicOnCUDA(t *testing.T, d cgotorch.Device) {
 	}
 }
 
-// recomputing returns a network with everything that must happen only once in a step. It changes
-// buffers, draws random numbers, works in place and holds another Sequential.
+// The function `recomputing` returns a network that does things which must happen only once in a
+// training step. It changes buffers, draws random numbers, works in place and holds a second
+// Sequential.
 func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	const channels = 16
 	conv := func(in int) nn.Module {
@@ -48,8 +49,8 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	return net
 }
 
-// train does three training steps. It returns the bits of the losses. For each step it also
-// returns the bits of all gradients and state tensors.
+// The function `train` does three training steps. It returns the bits of the losses. For each
+// step it also returns the bits of all gradients and state tensors.
 func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
 	t.Helper()
 	if err := cgotorch.Seed(3); err != nil {
@@ -125,8 +126,8 @@ func TestSequential_Recompute(t *testing.T) {
 	})
 }
 
-// With Recompute, a stack of layers keeps the results of one segment and the inputs of the
-// others.
+// With Recompute, a stack of layers keeps the results of one segment and the inputs of the other
+// segments.
 func TestSequential_Recompute_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if _, err := d.Memory(); err != nil {

@@ -36,15 +36,15 @@ type Container interface {
 // Each of these three groups has the order of declaration.
 //
 // Names come from the exported fields. Field Conv1 has the name conv1, field RunningMean has the
-// name running_mean, and field FC has the name fc. A field tag `state:"name"` gives another name.
-// `state:"-"` hides the field. `state:",buffer"` makes a tensor a buffer. `state:",host"` makes a
-// tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to the
-// module itself. The elements of a slice or array have the names 0, 1, ….
+// name running_mean, and field FC has the name fc. A field tag `state:"name"` gives a different
+// name. `state:"-"` hides the field. `state:",buffer"` makes a tensor a buffer. `state:",host"`
+// makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to
+// the module itself. The elements of a slice or array have the names 0, 1, ….
 //
 // State looks into tensors, structs, modules, and slices or arrays of these. It skips all other
 // fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither
-// saved nor trained. [Check] names such fields: call Check once for each kind of module that you
-// write. A tensor that is held twice is listed twice.
+// saved nor trained. [Check] names the fields whose tensors State skips: call Check once for each
+// kind of module that you write. A tensor that is held twice is listed twice.
 func State(m any) []Named {
 	var state []Named
 	walk(m, func(_ reflect.Value, own []heldTensor) {
@@ -84,14 +84,16 @@ var (
 	containerType = reflect.TypeFor[Container]()
 )
 
-// heldTensor is a tensor with its name, and with the field of a module that holds it.
+// heldTensor is a tensor with its name. `field` is the field, or the element of a list, that
+// holds the tensor.
 type heldTensor struct {
 	Named
 	field reflect.Value
 }
 
-// walk calls visit for m and every module below m, parents first. v is the module's struct or
-// list, and own are the tensors that the module itself holds.
+// The function `walk` calls `visit` for m and for every module below m, parents before children.
+// The argument v of `visit` is the module's struct or list. The argument `own` has the tensors
+// that the module itself holds.
 func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 	w := walker{visit: visit, path: map[any]bool{}}
 	if v := reflect.ValueOf(m); holdsState(v) {
@@ -239,8 +241,8 @@ func structUnder(v reflect.Value) (reflect.Value, bool) {
 	return v, v.Kind() == reflect.Struct
 }
 
-// containerOf returns v as a Container. A struct that embeds a Container does not count as one,
-// because State must look at its other fields too.
+// containerOf returns v as a Container. A struct that embeds a Container does not count as a
+// Container, because State must also look at the struct's fields beside the embedded one.
 func containerOf(v reflect.Value) (Container, bool) {
 	if v.Kind() == reflect.Struct {
 		for i := range v.NumField() {

@@ -16,8 +16,8 @@ type ToOptions struct {
 // To moves m to x's device, and converts its parameters and buffers as o says. A tensor that
 // already has the right device, dtype and format stays. To replaces every other tensor, closes
 // the old tensor and drops its gradient. So make the optimizer after To. Buffers with Named.Host
-// stay on the CPU. To waits for the device if tensors move between host and device. No work on
-// another stream may still read the old tensors.
+// stay on the CPU. To waits for the device if tensors move between host and device. When To is
+// called, only x's stream may still have work that reads the old tensors.
 //
 // To fails with the error of [Check]. It fails with [cgotorch.ErrInvalidArgument] for a DType
 // that is not floating, and for a tensor that [Replace] cannot replace.
@@ -48,10 +48,10 @@ func To(x *cgotorch.Exec, m any, o ToOptions) {
 	}
 }
 
-// Replace gives m other tensors. The function `with` returns the new tensor for a tensor of m, or
-// nil to keep the old one. Replace closes the tensors that it replaces. It fails at a tensor that
-// is not in a field of a struct held by pointer. The tensors before that tensor are then already
-// replaced.
+// Replace replaces tensors of m. The function `with` returns the new tensor for a tensor of m, or
+// nil to keep the old one. Replace closes the tensors that it replaces. It fails at the first
+// tensor that is not in a field of a struct held by pointer. The tensors before that tensor are
+// then already replaced.
 func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	var failed error
 	walk(m, func(_ reflect.Value, own []heldTensor) {
@@ -72,7 +72,8 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	return failed
 }
 
-// move returns t on x's device, converted as o says. If t needs no change, move returns t itself.
+// The method `move` returns t on x's device, converted as o says. If t needs no change, the
+// result is t itself.
 func (o ToOptions) move(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype, format := t.DType(), cgotorch.Preserve
 	if o.DType != 0 && dtype.IsFloat() {

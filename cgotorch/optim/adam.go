@@ -10,8 +10,8 @@ import (
 // AdamOptions are the settings of [NewAdam] and [NewAdamW]. The zero value is PyTorch's default.
 type AdamOptions struct {
 	LR float64 // learning rate, above 0; 0 means 0.001
-	// Betas are two decays, each in [0, 1): of the mean of gradients, and of the mean of their
-	// squares. Unset means 0.9 and 0.999.
+	// Betas are two decays, each in [0, 1). The first is for the mean of gradients, the second for
+	// the mean of their squares. Unset means 0.9 and 0.999.
 	Betas         cgotorch.Opt[[2]float64]
 	Eps           float64 // added to the root of the mean of squares, above 0; 0 means 1e-8
 	WeightDecay   float64 // at least 0; 0 means none for Adam and 0.01 for AdamW
@@ -29,9 +29,10 @@ type AdamOptions struct {
 	Foreach bool
 }
 
-// NewAdam returns an optimizer of torch.optim.Adam's rule over all groups. Weight decay adds the
-// parameter times WeightDecay to its gradient. The caller must Close the optimizer. NewAdam fails
-// with [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
+// NewAdam returns an optimizer that changes the parameters of all groups by torch.optim.Adam's
+// rule. Weight decay adds the parameter times WeightDecay to the parameter's gradient. The caller
+// must Close the optimizer. NewAdam fails with [cgotorch.ErrInvalidArgument] if an option or a
+// group is not valid.
 func NewAdam(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	return newAdam("adam", false, options, groups)
 }
@@ -86,9 +87,10 @@ func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
 
 func (r *adam) counts() bool { return true }
 
-// together returns 0 for fused steps, because they have a count on the device for each parameter.
-// The method foreach has one count, from the host, for all parameters of a call. So for its steps
-// the key is that count.
+// The method `together` returns the key of a parameter. One call changes only parameters with
+// equal keys. A fused call reads each parameter's own count of steps on the device, so each key
+// is 0. A call of `foreach` takes one count of steps from the host, for all parameters of the
+// call. So without `fused` the key is that count.
 func (r *adam) together(step int64, fused bool) int64 {
 	if fused {
 		return 0

@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// learner trains two linear layers on a made-up function. Its method step can be captured.
+// learner trains two linear layers on a made-up function. Its method `step` can be captured.
 type learner struct {
 	params []*cgotorch.Tensor
 	opt    *Optimizer
@@ -147,7 +147,8 @@ func (l *learner) close() {
 	}
 }
 
-// step is one training step. in holds inputs, targets and a factor that multiplies the loss.
+// The method `step` is one training step. `in` holds inputs, targets and a factor that multiplies
+// the loss.
 func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	l.opt.ZeroGrad()
 	hidden := x.ReLU(x.Linear(x.To(in[0], l.params[0].DType()), l.params[0], l.params[1]))

@@ -35,10 +35,10 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 	})
 }
 
-// ClipGradValue moves every element of the gradients of params into [-limit, limit] in place, as
-// torch.nn.utils.clip_grad_value_ does. It skips parameters without a gradient. An element that
-// is NaN stays NaN. ClipGradValue does not wait, and can be captured. It fails with
-// [cgotorch.ErrInvalidArgument] if limit is negative or NaN.
+// ClipGradValue moves every element of the gradients of `params` into [-limit, limit] in place,
+// as torch.nn.utils.clip_grad_value_ does. It skips parameters without a gradient. An element
+// that is NaN stays NaN. ClipGradValue does not wait, and can be captured. It fails with
+// [cgotorch.ErrInvalidArgument] if `limit` is negative or NaN.
 func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	if !(limit >= 0) {
 		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))
@@ -50,7 +50,8 @@ func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	}
 }
 
-// gradients returns the gradients of params, as one list for each pair of device and dtype.
+// The function `gradients` returns the gradients of params, as one list for each pair of device
+// and dtype.
 func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	for _, p := range params {
 		if grad := p.Grad(); grad != nil {
@@ -60,7 +61,8 @@ func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	return lists
 }
 
-// insert adds t to the list of t's device and dtype. It makes the list if there is none.
+// The function `insert` adds t to the list of t's device and dtype. It makes the list if there is
+// none.
 func insert(lists [][]*cgotorch.Tensor, t *cgotorch.Tensor) [][]*cgotorch.Tensor {
 	for i, list := range lists {
 		if list[0].Device() == t.Device() && list[0].DType() == t.DType() {

@@ -20,8 +20,8 @@ type EMA struct {
 	params   []*cgotorch.Tensor
 	averages []*cgotorch.Tensor
 	lists    []emaList
-	// While the parameters hold the averages (see Swap), aside holds the parameters' own values, list
-	// by list. At other times aside is nil.
+	// `aside` is not nil while the parameters hold the averages (see Swap). It then holds the
+	// parameters' own values, in the order of `lists`.
 	aside  []*cgotorch.Tensor
 	closed bool
 }
@@ -32,12 +32,12 @@ type emaList struct {
 	wide             bool // the parameters are of 16 bits and the averages float32
 }
 
-// NewEMA makes averages of params, on the devices of the parameters. An average has the dtype of
-// its parameter. The average of a float16 or bfloat16 parameter is float32, because 16 bits do
+// NewEMA makes averages of `params`, on the devices of the parameters. An average has the dtype
+// of its parameter. The average of a float16 or bfloat16 parameter is float32, because 16 bits do
 // not hold small changes. The decay is from 0 to 1, usually 0.999 or more. The caller must Close
-// the EMA. NewEMA fails with [cgotorch.ErrInvalidArgument] for another decay, no parameters, or a
-// parameter that is closed or not of a floating dtype. In a captured function it fails with
-// [cgotorch.ErrNotCapturable].
+// the EMA. NewEMA fails with [cgotorch.ErrInvalidArgument] if the decay is below 0 or above 1, or
+// if `params` is empty. It fails with the same error if a parameter is closed or not of a
+// floating dtype. In a captured function it fails with [cgotorch.ErrNotCapturable].
 func NewEMA(x *cgotorch.Exec, params []*cgotorch.Tensor, decay float64) (*EMA, error) {
 	fail := func(format string, args ...any) (*EMA, error) {
 		return nil, fmt.Errorf("optim: ema: %s: %w", fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
@@ -82,9 +82,9 @@ func (e *EMA) insert(p, average *cgotorch.Tensor, wide bool) {
 }
 
 // Update moves the averages towards the parameters. Call it after the optimizer's Step. Update
-// does not wait, and can be captured. Between two Swaps it fails with
-// [cgotorch.ErrInvalidArgument]. After Close of the EMA or of a parameter it fails with
-// [cgotorch.ErrClosed].
+// does not wait, and can be captured. While the parameters hold the averages (see [EMA.Swap]),
+// Update fails with [cgotorch.ErrInvalidArgument]. After Close of the EMA or of a parameter it
+// fails with [cgotorch.ErrClosed].
 func (e *EMA) Update(x *cgotorch.Exec) {
 	const op = "optim.EMA.Update"
 	e.use(x, op)
@@ -119,8 +119,8 @@ func (e *EMA) Update(x *cgotorch.Exec) {
 
 // Swap writes the averages into the parameters, for an evaluation or to save the model. The next
 // Swap restores the parameters' own values. The program must not train the parameters between the
-// two Swaps. The EMA holds the parameters' own values meanwhile, in as much memory as the
-// parameters take. Swap cannot be captured.
+// two Swaps. Until the second Swap, the EMA holds the parameters' own values, in as much memory
+// as the parameters take. Swap cannot be captured.
 func (e *EMA) Swap(x *cgotorch.Exec) {
 	const op = "optim.EMA.Swap"
 	e.use(x, op)
@@ -166,9 +166,9 @@ func (e *EMA) Params() []*cgotorch.Tensor { return slices.Clone(e.params) }
 func (e *EMA) Averages() []*cgotorch.Tensor { return slices.Clone(e.averages) }
 
 // Restore replaces the averages by the given values, in the order of the parameters. It copies
-// them, and converts their dtypes. It fails with [cgotorch.ErrInvalidArgument] if their number or
-// a shape differs. It fails with [cgotorch.ErrClosed] if the EMA is closed. After a failure
-// nothing has changed.
+// the values, and converts their dtypes. It fails with [cgotorch.ErrInvalidArgument] unless there
+// is one value for each average, of the same shape. It fails with [cgotorch.ErrClosed] if the EMA
+// is closed. After a failure nothing has changed.
 func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 	if e.closed {
 		return fmt.Errorf("optim: ema: %w", cgotorch.ErrClosed)

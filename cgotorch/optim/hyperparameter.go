@@ -6,9 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SetLR and SetScale set the learning rate, which is part of [State]. The settings below are
-// options and not part of State. A program that continues from a checkpoint must set them again.
-// Each change of such a setting makes captured steps out of date.
+// SetLR and SetScale set the learning rate, which is part of [State]. Weight decay, momentum and
+// betas are options and not part of State. A program that continues from a checkpoint must set
+// these options again. Each change of one of them makes captured steps out of date.
 
 // SetWeightDecay sets the weight decay of a group from the next step on. Groups are counted from
 // 0. SetWeightDecay fails with [cgotorch.ErrInvalidArgument] if the group does not exist. It
@@ -43,8 +43,8 @@ func (o *Optimizer) SetMomentum(momentum float64) error {
 
 // SetBetas sets the two decays of Adam and AdamW from the next step on. beta1 is the decay of the
 // mean of gradients, beta2 that of the mean of their squares. SetBetas fails with
-// [cgotorch.ErrInvalidArgument] for another rule. It fails with the same error unless both are in
-// [0, 1).
+// [cgotorch.ErrInvalidArgument] if the optimizer is neither Adam nor AdamW. It fails with the
+// same error unless both decays are in [0, 1).
 func (o *Optimizer) SetBetas(beta1, beta2 float64) error {
 	r, ok := o.rule.(*adam)
 	switch {

@@ -119,8 +119,8 @@ func TestMasterWeights_SmallSteps(t *testing.T) {
 	})
 }
 
-// An optimizer that continues from a state with masters does the same steps to the bit. An
-// optimizer that continues from a state without masters begins from the parameters.
+// If an optimizer continues from a state with masters, it does the same steps to the bit. If it
+// continues from a state without masters, it begins from the parameters.
 func TestMasterWeights_Restore(t *testing.T) {
 	for name, new := range masterRules {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

@@ -40,17 +40,19 @@ type rule interface {
 	// remembers returns PyTorch's names of the tensors kept for each parameter. These tensors are 0
 	// before the first step.
 	remembers() []string
-	// counts reports whether fused needs, for each parameter, a count of steps on the device.
+	// The method `counts` reports whether the method `fused` needs a count of steps on the device for
+	// each parameter.
 	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
-	// together returns a key. One call of fused or foreach can change all parameters that have equal
-	// keys. step is the number of steps that the parameter has done.
+	// The method `together` returns the key of a parameter. One call of `fused` or `foreach` can
+	// change all parameters that have equal keys. `step` is the number of steps that the parameter
+	// has done.
 	together(step int64, fused bool) int64
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
-	// watch notes the numbers that a step uses. The function changed describes a later change of
-	// these numbers. It returns "" if they have not changed.
+	// The method `watch` notes the numbers that a step uses. The function `changed` describes a later
+	// change of these numbers. It returns "" if they have not changed.
 	watch() (changed func() string)
 }
 
@@ -72,9 +74,9 @@ type bucket struct {
 	now        batch // the parameters that one call changes; its memory is reused
 }
 
-// batch holds parameters of a bucket that can be changed together, and their gradients. For
-// parameters with masters, params holds the masters, and grads holds float32 copies of the
-// gradients.
+// batch holds parameters of a bucket that one call can change, and their gradients. It is not a
+// batch of samples. For parameters with masters, `params` holds the masters, and `grads` holds
+// float32 copies of the gradients.
 type batch struct {
 	lr, weightDecay float64
 	rate            *cgotorch.Tensor // the learning rate of a captured step; nil for other steps, which use lr
@@ -85,8 +87,8 @@ type batch struct {
 	lists         [3][]*cgotorch.Tensor
 }
 
-// state returns remembered tensor k of every parameter. Tensor k is the one named by element k of
-// rule.remembers. The slice is valid until the next call with the same k.
+// The method `state` returns one remembered tensor of every parameter: the tensor whose name is
+// element k of rule.remembers. The returned slice is valid until the next call with the same k.
 func (b *batch) state(k int) []*cgotorch.Tensor {
 	b.lists[k] = b.lists[k][:0]
 	for _, s := range b.parameters {
@@ -187,9 +189,9 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 	return params
 }
 
-// LR returns the learning rate that the next Step uses for group i. It is the product of two
-// factors: the group's or else the optimizer's learning rate, and the scale of
-// [Optimizer.SetScale].
+// LR returns the learning rate that the next Step uses for group i. This is the learning rate of
+// the group times the scale of [Optimizer.SetScale]. A group without a learning rate of its own
+// has that of the optimizer.
 func (o *Optimizer) LR(i int) float64 {
 	if lr := o.groups[i].lr; lr != 0 {
 		return lr * o.scale

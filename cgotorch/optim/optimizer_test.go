@@ -203,8 +203,8 @@ func TestStep_DTypesInOneGroup(t *testing.T) {
 	})
 }
 
-// A gradient that the program has set may have other strides than its parameter. Steps must give
-// the same results then.
+// A gradient that the program has set may have other strides than its parameter. Even then, steps
+// must give the same results.
 func TestStep_GradientOfAnotherLayout(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

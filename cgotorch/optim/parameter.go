@@ -26,7 +26,8 @@ type parameter struct {
 	mastered bool             // master has the values from which the next step begins
 }
 
-// empty makes a tensor with the layout of p's remembered tensors. Its values are undefined.
+// The method `empty` makes a tensor with the layout of p's remembered tensors. Its values are
+// undefined.
 func (p *parameter) empty(x *cgotorch.Exec) *cgotorch.Tensor {
 	if p.wide {
 		return emptyLike(x, p.tensor, cgotorch.Float32)
@@ -38,7 +39,7 @@ func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgot
 	return x.Call("aten::empty_like", t, dtype)[0].(*cgotorch.Tensor)
 }
 
-// allocate makes those tensors of p that do not exist yet.
+// The method `allocate` makes those tensors of p that do not exist yet.
 func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
 	x = x.Uncaptured() // the tensors outlive the graph, and prepare writes them before a launch
 	for k, t := range p.state {
@@ -54,8 +55,8 @@ func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
 	}
 }
 
-// prepare writes the values that the next step needs before it runs: zeros, counts and masters.
-// It skips tensors that have these values already. All parameters are of one bucket.
+// The function `prepare` writes the values that the next step needs before it runs: zeros, counts
+// and masters. It skips tensors that have these values already. All parameters are of one bucket.
 func prepare(x *cgotorch.Exec, parameters []*parameter) {
 	var fresh, counts, masters, params []*cgotorch.Tensor
 	for _, s := range parameters {

@@ -14,7 +14,7 @@ type ScalerOptions struct {
 	InitScale      float64 // the first factor, above 0; 0 means 65536
 	GrowthFactor   float64 // multiplies the factor when it grows, above 1; 0 means 2
 	BackoffFactor  float64 // multiplies the factor after a gradient that is not finite, in (0, 1); 0 means 0.5
-	GrowthInterval int     // steps with finite gradients after which the factor grows; 0 means 2000
+	GrowthInterval int     // the factor grows after so many Updates in a row with finite gradients; 0 means 2000
 }
 
 // Scaler multiplies losses by a factor, so that float16 can hold their gradients. It skips steps
@@ -47,7 +47,8 @@ type scaledOptimizer struct {
 	found *cgotorch.Tensor // 1 if a gradient was not finite, else 0; float32 of shape []
 }
 
-// stage is the progress of an optimizer's step since the last Update.
+// stage says how far an optimizer's step has come since the Scaler's last Update: not begun,
+// gradients unscaled, or step done.
 type stage int
 
 const (
@@ -106,10 +107,11 @@ func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor
 }
 
 // Unscale divides the gradients of opt's parameters by the factor. Call it before code that reads
-// or changes these gradients between Backward and Step. Without Unscale, Step divides. A second
-// Unscale before Update fails with [cgotorch.ErrInvalidArgument], and so does an Unscale after
-// Step. For gradients of float16 Unscale fails with [cgotorch.ErrUnsupported], because small
-// gradients would become 0. Keep such parameters in float32, under autocast.
+// or changes these gradients between Backward and Step. If Unscale was not called, Step divides
+// the gradients. A second Unscale before Update fails with [cgotorch.ErrInvalidArgument], and so
+// does an Unscale after Step. For gradients of float16 Unscale fails with
+// [cgotorch.ErrUnsupported], because small gradients would become 0. Keep the parameters in
+// float32 instead, and use autocast.
 func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Unscale"
 	x = s.use(x, op)
@@ -273,8 +275,8 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimize
 	return of
 }
 
-// look sets found to 1 if a gradient is not finite, else to 0. It also multiplies the gradients
-// by factor, unless factor is nil.
+// The method `look` sets of.found to 1 if a gradient is not finite, else to 0. If `factor` is not
+// nil, it also multiplies the gradients by `factor`.
 func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor *cgotorch.Tensor) {
 	x.FillInPlace(of.found, 0).Close()
 	by := factor

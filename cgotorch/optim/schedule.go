@@ -34,8 +34,8 @@ func MultiStep(milestones []int, gamma float64) Schedule {
 	}
 }
 
-// Cosine falls from 1 to floor along half a period of a cosine. It is 1 at step 0, and floor at
-// step number `steps` and later. It is PyTorch's CosineAnnealingLR with T_max=steps and
+// Cosine falls from 1 to `floor` along half a period of a cosine. It is 1 at step 0, and `floor`
+// at step number `steps` and later. It is PyTorch's CosineAnnealingLR with T_max=steps and
 // eta_min=floor*lr. But PyTorch's factor rises again after T_max.
 func Cosine(steps int, floor float64) Schedule {
 	return func(step int) float64 {
@@ -43,9 +43,9 @@ func Cosine(steps int, floor float64) Schedule {
 	}
 }
 
-// Warmup climbs linearly from start at step 0 to 1 at step number `steps`. From that step on, the
-// factor is that of `then`, called with step - steps. It is PyTorch's LinearLR followed by
-// another schedule in a SequentialLR.
+// Warmup climbs linearly from `start` at step 0 to 1 at step number `steps`. From that step on,
+// the factor is then(step - steps). It is PyTorch's LinearLR, with a second schedule after it, in
+// a SequentialLR.
 func Warmup(steps int, start float64, then Schedule) Schedule {
 	return func(step int) float64 {
 		if step < steps {
@@ -90,8 +90,8 @@ func OneCycle(steps int, o OneCycleOptions) Schedule {
 	}
 }
 
-// progress returns 0 up to the step `from` and 1 from the step `to` on. Between the two it grows
-// linearly. If `from` equals `to`, it is 1 at that step.
+// The function `progress` returns 0 up to the step `from` and 1 from the step `to` on. Between
+// the two it grows linearly. If `from` equals `to`, it is 1 at that step.
 func progress(step int, from, to float64) float64 {
 	switch at := float64(step); {
 	case at >= to:
@@ -103,7 +103,8 @@ func progress(step int, from, to float64) float64 {
 	}
 }
 
-// cosine goes from `from` to `to` along half a period of a cosine, as progress goes from 0 to 1.
+// The function `cosine` goes from `from` to `to` along half a period of a cosine, while
+// `progress` goes from 0 to 1.
 func cosine(from, to, progress float64) float64 {
 	return to + (from-to)/2*(math.Cos(math.Pi*progress)+1)
 }

@@ -13,7 +13,7 @@ type SGDOptions struct {
 	Momentum    float64 // factor of the momentum buffer; at least 0
 	Dampening   float64 // fraction of the gradient kept out of the momentum buffer, from the second step on
 	Nesterov    bool    // Nesterov momentum; needs Momentum above 0 and Dampening 0
-	WeightDecay float64 // factor; parameter times factor is added to the gradient; at least 0
+	WeightDecay float64 // at least 0; a parameter times WeightDecay is added to its gradient
 	// MasterWeights keeps a float32 copy, the master, of each float16 or bfloat16 parameter. A step
 	// changes the master and then sets the parameter to the rounded master. See
 	// [Optimizer.ResetMasters].
@@ -27,8 +27,9 @@ type SGDOptions struct {
 	Foreach bool
 }
 
-// NewSGD returns an optimizer of torch.optim.SGD's rule over all groups. The caller must Close
-// it. NewSGD fails with [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
+// NewSGD returns an optimizer that changes the parameters of all groups by torch.optim.SGD's
+// rule. The caller must Close the optimizer. NewSGD fails with [cgotorch.ErrInvalidArgument] if
+// an option or a group is not valid.
 func NewSGD(options SGDOptions, groups ...Group) (*Optimizer, error) {
 	switch {
 	case !legal(options.Momentum):
@@ -61,10 +62,11 @@ func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 
 func (r *sgd) counts() bool { return false }
 
-// together returns 0 for a first step and 1 for later steps, if a first step is different because
-// of Momentum. Without Dampening a fused first step is not different, because it begins from a
-// momentum of 0. Then together returns 0 for all fused steps, so the host does not have to know
-// whether the device has skipped a first step.
+// The method `together` returns the key of a parameter. One call changes only parameters with
+// equal keys. With Momentum, a first step may differ from later steps: then the key is 0 for a
+// first step, and 1 for a later step. Without Dampening a fused first step does not differ,
+// because it begins from a momentum of 0. Then the key is always 0, and the host does not have to
+// know whether the device has skipped a first step.
 func (r *sgd) together(step int64, fused bool) int64 {
 	if r.Momentum == 0 || fused && r.Dampening == 0 {
 		return 0

@@ -83,8 +83,8 @@ func (o *Optimizer) readCounts(x *cgotorch.Exec) {
 // makes the master from the parameter. Captured steps can still be launched, except those of SGD
 // with Dampening.
 //
-// The optimizer must have the rule of s, and as many parameters in the same order. Its options
-// must make it remember the same tensors. Otherwise Restore fails with
+// The optimizer must have the rule of s. It must have the same number of parameters, in the same
+// order. Its options must make it remember the same tensors. Otherwise Restore fails with
 // [cgotorch.ErrInvalidArgument] and changes nothing.
 func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	found, err := o.match(s)
@@ -113,17 +113,17 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	return nil
 }
 
-// ResetMasters makes the next Step begin from the parameters, instead of the float32 copies of
-// MasterWeights. Call it after the program has written the parameters itself. It enqueues
-// nothing.
+// ResetMasters makes the next Step begin from the values of the parameters, and not from the
+// float32 copies of MasterWeights. Call it after the program has written the parameters itself.
+// It enqueues nothing.
 func (o *Optimizer) ResetMasters() {
 	for _, s := range o.parameters {
 		s.mastered = false
 	}
 }
 
-// match returns the tensors of s for each parameter. They are in the order of rule.remembers, and
-// the master comes last. Tensors that s does not have are nil.
+// The method `match` returns the tensors of s for each parameter. They are in the order of
+// rule.remembers, and the master comes last. Tensors that s does not have are nil.
 func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 	names := o.rule.remembers()
 	switch {

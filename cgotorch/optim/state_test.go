@@ -13,8 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// uneven sets the gradients of one step. It leaves out parameter 1 at every third step, and
-// parameter 2 before step 5. So the parameters differ in their numbers of steps.
+// The function `uneven` sets the gradients of one step. It leaves out parameter 1 at every third
+// step, and parameter 2 before step 5. So the parameters differ in their numbers of steps.
 func uneven(x *cgotorch.Exec, params []*cgotorch.Tensor, step int) {
 	for i, p := range params {
 		if i == 1 && step%3 == 0 || i == 2 && step < 5 {
@@ -44,7 +44,8 @@ func throughFile(x *cgotorch.Exec, state State) (loaded State, err error) {
 	return loaded, nil
 }
 
-// An optimizer that continues from the state of another optimizer does the same steps to the bit.
+// A second optimizer that continues from the state of a first optimizer does the same steps as
+// the first, to the bit.
 func TestRestore_GoesOn(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for name, new := range map[string]func(g Group) (*Optimizer, error){
@@ -166,7 +167,7 @@ func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 	return s
 }
 
-// A first step that fails after it has made its tensors leaves no state to save. After another
+// A first step that fails after it has made its tensors leaves no state to save. After a second
 // step and Close, no handle is open.
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){

@@ -109,8 +109,9 @@ func (o *Optimizer) writeRate(x *cgotorch.Exec, i int) {
 	}
 }
 
-// watch notes the values of the host that a step depends on. Its result describes a later change
-// of these values. The result returns "" if they have not changed.
+// The method `watch` notes the values on the host that a step depends on. It returns a function
+// that describes a later change of these values. That function returns "" if they have not
+// changed.
 func (o *Optimizer) watch() func() string {
 	changed, restored := o.rule.watch(), o.restored
 	decays := make([]float64, len(o.groups))
@@ -143,8 +144,8 @@ func (o *Optimizer) watch() func() string {
 	}
 }
 
-// fuses reports whether rule.fused does the steps of the bucket. Otherwise rule.foreach does
-// them.
+// The method `fuses` reports whether rule.fused does the steps of the bucket. Otherwise
+// rule.foreach does them.
 func (o *Optimizer) fuses(b *bucket) bool {
 	dtype := b.dtype
 	if b.wide {
@@ -156,8 +157,8 @@ func (o *Optimizer) fuses(b *bucket) bool {
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 	b, fused := &from.now, o.fuses(from)
 	defer b.reset()
-	// later holds the parameters that cannot be changed together with those of b. It stays empty
-	// unless an earlier step left out a parameter.
+	// `later` holds the parameters that cannot be changed together with those of b. It stays empty if
+	// every earlier step changed all parameters.
 	var later []*parameter
 	parameters := from.parameters
 	for len(parameters) > 0 {
@@ -221,7 +222,8 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	})
 }
 
-// widen replaces parameters by their masters, and gradients by float32 copies of the gradients.
+// The method `widen` replaces parameters by their masters, and gradients by float32 copies of the
+// gradients.
 func (b *batch) widen(x *cgotorch.Exec) {
 	grads := make([]*cgotorch.Tensor, len(b.grads))
 	for i, s := range b.parameters {
@@ -232,7 +234,7 @@ func (b *batch) widen(x *cgotorch.Exec) {
 	copy(b.grads, grads)
 }
 
-// narrow copies the masters to the parameters, rounded to the parameters' dtype.
+// The method `narrow` copies the masters to the parameters, rounded to the parameters' dtype.
 func (b *batch) narrow(x *cgotorch.Exec) {
 	params := make([]*cgotorch.Tensor, len(b.parameters))
 	for i, s := range b.parameters {

@@ -28,9 +28,10 @@ func (o *Optimizer) Remembers() []RememberedTensor {
 
 // StepParams is [Optimizer.Step] for some of the parameters. For the call, the caller lends the
 // tensors that [Optimizer.Remembers] lists. StepParams is for callers that keep these tensors
-// elsewhere than on the device. params are indices in Params. lent returns the tensor for an
-// entry of the list. Before the first StepParams of a parameter, the tensor may hold any values.
-// Later it must hold the values that the last StepParams left in it.
+// somewhere else, not on the device. `params` are indices in Params. The function `lent` returns
+// the tensor for an entry of Remembers. Before the first StepParams of a parameter, its tensors
+// may hold any values. Before each later StepParams they must hold the values that the last one
+// left in them.
 //
 // StepParams fails as Step does. In a capture it fails with [cgotorch.ErrNotCapturable]. If Step
 // has made tensors for one of the params, it fails with [cgotorch.ErrInvalidArgument].

@@ -9,28 +9,30 @@ import (
 type attention struct {
 	Q, K, V, O *nn.Linear // Q, K and V are [heads*d_kv, d_model], O is [d_model, heads*d_kv]
 
-	// RelativeAttentionBias [buckets, heads] serves all blocks of a stack. Only the first block holds
-	// the tensor. In all other blocks the field is nil.
+	// RelativeAttentionBias [buckets, heads] serves all blocks of the encoder, or all blocks of the
+	// decoder. Only the first of these blocks holds the tensor. In all later blocks the field is nil.
 	RelativeAttentionBias *nn.Embedding
 
 	heads, width int
 }
 
-// split cuts t [batch, n, heads*width] into heads. The result is [batch, heads, n, width].
+// The method `split` cuts t [batch, n, heads*width] into heads. The result is [batch, heads, n,
+// width].
 func (m *attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
 }
 
-// merge undoes split. It maps t [batch, heads, n, width] to [batch, n, heads*width].
+// The method `merge` undoes `split`. It maps t [batch, heads, n, width] to [batch, n,
+// heads*width].
 func (m *attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Reshape(x.Transpose(t, 1, 2), shape[0], shape[2], int64(m.heads*m.width))
 }
 
-// attend maps the hidden states of the queries [batch, n, d_model] to the same shape. keys and
-// values are [batch, heads, m, width]. bias is added to the scores, whose shape is [batch, heads,
-// n, m]. A nil bias adds nothing.
+// The method `attend` maps `hidden` [batch, n, d_model], the hidden states of the queries, to the
+// same shape. `keys` and `values` are [batch, heads, m, width]. `bias` is added to the scores,
+// whose shape is [batch, heads, n, m]. A nil `bias` adds nothing.
 func (m *attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	scores := x.Tidy(func() *cgotorch.Tensor {
 		scores := x.MatMul(m.split(x, m.Q.Forward(x, hidden)), x.Transpose(keys, 2, 3))
@@ -45,8 +47,9 @@ func (m *attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 	})
 }
 
-// project returns the queries, keys and values of hidden [batch, d_model], as one tensor [batch,
-// 3*heads*width]. One product computes all of them if the three weights are adjacent in memory.
+// The method `project` returns the queries, keys and values of `hidden` [batch, d_model], as one
+// tensor [batch, 3*heads*width]. One product computes all of them if the three weights are
+// adjacent in memory.
 func (m *attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		if all := stackedView(x, 3, m.Q.Weight, m.K.Weight, m.V.Weight); all != nil {
@@ -57,9 +60,10 @@ func (m *attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch
 	})
 }
 
-// attendStep does what attend does for one token of each sequence, with as few operators as
-// possible. queries is [batch*heads, 1, width], and bias is [batch*heads, 1, n]. keys is
-// [batch*heads, width, n], and values is [batch*heads, n, width]. The result is [batch, d_model].
+// attendStep does what `attend` does for one token of each sequence, with as few operators as
+// possible. `queries` is [batch*heads, 1, width], and `bias` is [batch*heads, 1, n]. `keys` is
+// [batch*heads, width, n], and `values` is [batch*heads, n, width]. The result is [batch,
+// d_model].
 func (m *attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		weights := x.Softmax(call(x, "aten::baddbmm", bias, queries, keys), -1)
@@ -67,14 +71,14 @@ func (m *attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cg
 	})
 }
 
-// selfAttention is the first layer of a block. The block's tokens attend to each other.
+// selfAttention is the first layer of a block. The tokens of a sequence attend to each other.
 type selfAttention struct {
 	SelfAttention *attention `state:"SelfAttention"`
 	LayerNorm     *rmsNorm
 }
 
-// forward returns the sum of hidden [batch, n, d_model] and the attention of hidden to itself.
-// The result is a new handle.
+// The method `forward` returns the sum of `hidden` [batch, n, d_model] and the attention of
+// `hidden` to itself. The result is a new handle.
 func (m *selfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		a, normed := m.SelfAttention, m.LayerNorm.Forward(x, hidden)
@@ -90,8 +94,8 @@ type crossAttention struct {
 	LayerNorm       *rmsNorm
 }
 
-// forward returns the sum of hidden [batch, n, d_model] and the attention of hidden to keys and
-// values. keys and values are [batch, heads, source, width].
+// The method `forward` returns the sum of `hidden` [batch, n, d_model] and the attention of
+// `hidden` to `keys` and `values`. `keys` and `values` are [batch, heads, source, width].
 func (m *crossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.Add(hidden, m.EncDecAttention.attend(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))

@@ -12,7 +12,7 @@ type builder struct {
 	x      *cgotorch.Exec
 	config *SwitchConfig
 	SwitchOptions
-	draw bool // if false, the weights stay undefined, for a load that follows
+	draw bool // if true, new weights get random values; if false, they stay undefined until a load
 }
 
 func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {
@@ -59,7 +59,8 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	return m
 }
 
-// weight makes a weight. If draw is set, the values come from a normal distribution.
+// The method `weight` makes a weight. If b.draw is set, the values come from a normal
+// distribution.
 func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
 	shape := make([]int64, len(size))
 	for i, n := range size {

@@ -13,12 +13,13 @@ type CacheOptions struct {
 	Source   int // most tokens of the encoder's result; 0 means 512
 }
 
-// Cache holds the state of a decoding, in memory of fixed shapes and addresses. A step reads and
-// writes only this memory. A captured step can therefore be launched for every token. All
-// sequences of a cache are at the same position.
+// Cache holds the state of a decoding, in memory of fixed shapes and addresses. A step of the
+// decoder computes the next token of each sequence. It reads and writes only the memory of the
+// cache. A captured step can therefore be launched for every token. All sequences of a cache are
+// at the same position.
 //
-// A Cache serves one decoding at a time. Between two steps other work may read and write the
-// Cache's tensors. The caller orders that work and the steps.
+// A Cache serves one decoding at a time. Between two steps the program may enqueue work that
+// reads and writes the Cache's tensors. The program must put this work and the steps in order.
 type Cache struct {
 	Tokens   *cgotorch.Tensor // Int64 [batch, 1]: the input of the next step
 	Position *cgotorch.Tensor // Int64 [1]: the position of Tokens, from 0; it is less than Capacity
@@ -121,8 +122,9 @@ func (c *Cache) tensors() []*cgotorch.Tensor {
 	return all
 }
 
-// Next takes the likeliest token of each row of logits [batch, vocab_size]. These tokens become
-// the input of the next step. Next can be captured together with the step.
+// Next takes the likeliest token of each row of `logits` [batch, vocab_size]. It writes these
+// tokens into Tokens, as the input of the next step, and moves the cache to the next position.
+// Next can be captured together with the step.
 func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -132,8 +134,8 @@ func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 	c.Advance(x)
 }
 
-// Advance moves the cache to the next position. The caller writes Tokens. [Cache.Next] writes
-// Tokens and advances.
+// Advance moves the cache to the next position, for a caller that has written Tokens itself.
+// [Cache.Next] writes Tokens and moves the cache.
 func (c *Cache) Advance(x *cgotorch.Exec) {
 	plain(x).AddScalarInPlace(c.Position, 1).Close()
 	x.EachLaunch(func(*cgotorch.Exec) { c.next++ })

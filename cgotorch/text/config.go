@@ -34,7 +34,7 @@ type SwitchConfig struct {
 	RouterDType    string `json:"router_dtype"`    // the dtype in which routers compute; always "float32"
 
 	RelativeAttentionNumBuckets  int `json:"relative_attention_num_buckets"`  // number of buckets of distances
-	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // all distances from this one on share a bucket
+	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // all distances from this number on share one bucket
 
 	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"` // added to the mean square
 	InitializerFactor float64 `json:"initializer_factor"` // factor of the standard deviations of new weights
@@ -45,7 +45,7 @@ type SwitchConfig struct {
 
 	PadTokenID          int   `json:"pad_token_id"`
 	EOSTokenID          []int `json:"eos_token_id"`           // each of these tokens ends a sequence; a file has a list, one number or null
-	DecoderStartTokenID int   `json:"decoder_start_token_id"` // null, or no such field in the file, means PadTokenID
+	DecoderStartTokenID int   `json:"decoder_start_token_id"` // null, or a file without this field, means PadTokenID
 }
 
 // DefaultSwitchConfig returns the defaults of Hugging Face's transformers. The defaults describe
@@ -107,8 +107,8 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	return c, nil
 }
 
-// check fails with [cgotorch.ErrInvalidArgument] if no model can be made from the values. The
-// error has the field's name in the file.
+// The method `check` fails with [cgotorch.ErrInvalidArgument] if no model can be made from the
+// values. The error has the field's name in the file.
 func (c SwitchConfig) check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...)

@@ -21,8 +21,8 @@ func (m *Dense) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 	})
 }
 
-// NewExpert makes an expert on x's device. The weights are undefined until the caller puts other
-// tensors in their place. dtype 0 means Float32.
+// NewExpert makes an expert on x's device. The values of its weights are undefined until the
+// caller replaces the weights by other tensors. If `dtype` is 0, the weights are Float32.
 func NewExpert(x *cgotorch.Exec, c SwitchConfig, dtype cgotorch.DType) *Dense {
 	if dtype == 0 {
 		dtype = cgotorch.Float32

@@ -2,21 +2,22 @@ package text
 
 import "fmt"
 
-// ExpertPattern is a regular expression for names of tensors. It matches the beginning of the
-// name of an expert's tensor. That beginning is the name of the expert.
+// ExpertPattern is a regular expression for the names of tensors. It matches only the name of an
+// expert's tensor. The part of the name that it matches is the name of the expert.
 const ExpertPattern = `^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+`
 
-// ExpertNames returns the names of the experts, by sparse layer and expert. If decoder is set,
-// the layers are those of the decoder. Otherwise the layers are those of the encoder. The names
-// of an expert's tensors begin with the expert's name.
+// ExpertNames returns the names of the experts. Element [i][k] of the result is the name of
+// expert k of sparse layer i. If `decoder` is true, the layers are those of the decoder.
+// Otherwise the layers are those of the encoder. The names of an expert's tensors begin with the
+// expert's name.
 //
-// The sparse blocks are the same as in Hugging Face's transformers. For the encoder, step is
-// NumLayers divided by NumSparseEncoderLayers, rounded down. For the decoder, step is
-// NumDecoderLayers divided by NumSparseDecoderLayers. Blocks 1, 1+step, 1+2*step and so on are
-// sparse. If step is 1, every block is sparse.
+// The sparse blocks are the same as in Hugging Face's transformers. In the encoder, the distance
+// from a sparse block to the next sparse block is d = NumLayers / NumSparseEncoderLayers, rounded
+// down. In the decoder, d is NumDecoderLayers / NumSparseDecoderLayers, rounded down. Blocks 1,
+// 1+d, 1+2*d and so on are sparse. If d is 1, every block is sparse.
 //
-// There may be more sparse blocks than NumSparseEncoderLayers. If NumSparseEncoderLayers is 0,
-// step is NumLayers. Block 1 is then still sparse.
+// There may be more sparse blocks than NumSparseEncoderLayers. If NumSparseEncoderLayers is 0, d
+// is NumLayers. Block 1 is then still sparse.
 func (c SwitchConfig) ExpertNames(decoder bool) [][]string {
 	stack, layer, blocks, sparse := "encoder", 1, c.NumLayers, c.sparseEncoder
 	if decoder {

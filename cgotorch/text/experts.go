@@ -9,8 +9,8 @@ import (
 
 // Experts run each token through its expert.
 type Experts interface {
-	// Forward maps tokens [tokens, d_model] to the same shape, on x's device. ids is Int64 [tokens].
-	// Expert ids[i] maps row i of tokens.
+	// Forward maps `tokens` [tokens, d_model] to the same shape, on x's device. `ids` is Int64
+	// [tokens]. Expert ids[i] maps row i of `tokens`.
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 }
 
@@ -45,12 +45,12 @@ func (m *residentExperts) Children() []nn.Child {
 //     float32 it would wait.
 //   - On CUDA in bfloat16 two or more tokens run by LibTorch's grouped product, in one kernel. The
 //     last bits may differ from those of Dense. With LibTorch 2.11 this product does not wait on
-//     compute capability 9.0, where it was tried. A device without that kernel waits and cannot
-//     be captured. Set NoGrouped for such a device.
-//   - In all other cases each block of an expert's tokens gets a copy of the expert's weights.
-//     These cases are dtypes other than bfloat16 on CUDA, NoGrouped, and weights whose rows are no
-//     multiple of 16 bytes. At most 256 MiB are copied at a time, or the weights of one expert.
-//     The last bits may differ from those of Dense.
+//     compute capability 9.0, where it was tried. If a device does not have this kernel, the
+//     product waits and cannot be captured. Set NoGrouped for this device.
+//   - In all other cases the tokens of each expert are put into blocks, and each block gets a copy
+//     of its expert's weights. These cases are NoGrouped, a dtype other than bfloat16 on CUDA, and
+//     weights whose rows are not multiples of 16 bytes. At most 256 MiB are copied at a time, or
+//     the weights of one expert. The last bits may differ from those of Dense.
 //
 // After [nn.To] the weights of the experts are not adjacent any more. Each Forward then copies
 // all weights. Choose the dtype by [SwitchOptions] instead.
@@ -69,8 +69,8 @@ func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 	})
 }
 
-// stacked returns the weights of all experts as one tensor, [experts, …]. `of` returns the weight
-// of one expert.
+// The method `stacked` returns the weights of all experts as one tensor, [experts, …]. `of`
+// returns the weight of one expert.
 func (m *residentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
 	n := len(m.Expert)
 	if all := stackedView(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
@@ -101,15 +101,15 @@ func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.
 	return x.Cat(rows, 0)
 }
 
-// groupable reports whether LibTorch's grouped product takes weights with the shape of wi,
-// [experts, d_ff, d_model]. The answer is the same for wo, [experts, d_model, d_ff].
+// The function `groupable` reports whether LibTorch's grouped product takes weights with the
+// shape of wi, [experts, d_ff, d_model]. The answer is the same for wo, [experts, d_model, d_ff].
 func groupable(wi *cgotorch.Tensor) bool {
 	shape, size := wi.Shape(), int64(wi.DType().Size())
 	return shape[1]*size%16 == 0 && shape[2]*size%16 == 0
 }
 
-// grouped sorts the tokens by expert. LibTorch then multiplies the tokens of each expert by the
-// expert's weights.
+// The function `grouped` sorts the tokens by expert. LibTorch then multiplies the tokens of each
+// expert by the expert's weights.
 func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	order := nn.ExpertOrder(x, ids)
 	ends := searchSorted(x, x.IndexSelect(ids, 0, order), x.Arange(cgotorch.Int64, 0, wi.Shape()[0], nil), true)

@@ -18,7 +18,7 @@ type Sparse struct {
 	Router  *router
 	Experts *residentExperts // the experts in the memory of the device; nil with [SwitchOptions].NoExperts
 
-	Override Experts `state:"-"` // runs in place of Experts unless nil; it is no part of the model's state
+	Override Experts `state:"-"` // if not nil, it runs in place of Experts; it is not part of the model's state
 }
 
 // router computes how well each expert suits a token.
@@ -26,8 +26,8 @@ type router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
-// Routed is the routing of a sparse layer: one expert for each token. In the shapes below, tokens
-// is the number of tokens of the whole batch. The sequences of the batch follow one another.
+// Routed is the routing of a sparse layer: one expert for each token. In the shapes below,
+// `tokens` is the number of tokens of all sequences together. The sequences follow one another.
 type Routed struct {
 	States        *cgotorch.Tensor // [tokens, d_model], normalized: the input of the experts
 	IDs           *cgotorch.Tensor // Int64 [tokens]: the chosen experts
@@ -41,7 +41,7 @@ func (r Routed) Close() {
 	r.Probabilities.Close()
 }
 
-// Forward maps hidden [..., d_model] to the same shape. It fails with
+// Forward maps `hidden` [..., d_model] to the same shape. It fails with
 // [cgotorch.ErrInvalidArgument] for a sparse layer that has neither Experts nor an Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
@@ -66,10 +66,11 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 	return m.Experts
 }
 
-// Route normalizes hidden [..., d_model] and chooses the likeliest expert for each token. The
+// Route normalizes `hidden` [..., d_model] and chooses the likeliest expert for each token. The
 // routing is that of Hugging Face's transformers. Route computes in float32 and rounds the
-// probabilities to the dtype of hidden. Of equal probabilities it takes the first. The caller
-// must Close the result. Route fails with [cgotorch.ErrInvalidArgument] for a dense layer.
+// probabilities to the dtype of `hidden`. If experts have equal probabilities, Route takes the
+// first of them. The caller must Close the result. Route fails with [cgotorch.ErrInvalidArgument]
+// for a dense layer.
 //
 // No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
 // size 1, so no count exceeds 1. expert_capacity therefore drops no token in transformers, and
@@ -84,15 +85,16 @@ func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	return r
 }
 
-// norm returns the input of the layer's router and experts. This is hidden [..., d_model],
-// normalized, with the shape [tokens, d_model].
+// The method `norm` returns the input of the layer's router and experts. This is `hidden` [...,
+// d_model], normalized, with the shape [tokens, d_model].
 func (m *FeedForward) norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor { return rows(x, m.LayerNorm.Forward(x, hidden)) })
 }
 
-// choose returns the likeliest expert of each token and the probability of that expert. states is
-// [tokens, d_model], ids is Int64 [tokens], and probabilities is [tokens, 1].
+// The method `choose` returns the likeliest expert of each token and the probability of that
+// expert. `states` is [tokens, d_model], `ids` is Int64 [tokens], and `probabilities` is [tokens,
+// 1].
 func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
 	x = plain(x)
 	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
@@ -102,8 +104,8 @@ func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabi
 	return x.Squeeze(best, 1), probabilities
 }
 
-// probabilities maps tokens [tokens, d_model] to the probability of each expert. The result is
-// [tokens, experts], with the dtype of tokens.
+// The method `probabilities` maps `tokens` [tokens, d_model] to the probability of each expert.
+// The result is [tokens, experts], with the dtype of `tokens`.
 func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	as := func(t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 		if t == nil || t.DType() == dtype {
@@ -116,8 +118,8 @@ func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgoto
 	return as(x.Softmax(scores, -1), tokens.DType())
 }
 
-// Combine adds the results of the experts to hidden [..., d_model]. out [tokens, d_model] has
-// these results. Combine multiplies each row of out by the probability of the token's expert.
+// Combine multiplies each row of `out` by the probability of the token's expert, and adds the
+// products to `hidden` [..., d_model]. `out` [tokens, d_model] has the results of the experts.
 func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed Routed, out *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -129,7 +131,7 @@ func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed 
 	})
 }
 
-// rows returns hidden [..., d_model] with the shape [tokens, d_model].
+// The function `rows` returns `hidden` [..., d_model] with the shape [tokens, d_model].
 func rows(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	if hidden.Dim() == 2 {
 		return hidden

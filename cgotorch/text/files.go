@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// weightFiles calls [safetensors.Files]. If the index file is damaged, the error is
-// [cgotorch.ErrInvalidArgument] too.
+// weightFiles calls [safetensors.Files]. If the folder's model.safetensors.index.json is damaged,
+// the error also wraps [cgotorch.ErrInvalidArgument].
 func weightFiles(folder string) ([]string, error) {
 	files, err := safetensors.Files(folder)
 	if errors.Is(err, safetensors.ErrFormat) {

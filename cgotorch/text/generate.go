@@ -11,27 +11,28 @@ import (
 // with the model's own step.
 type GenerateOptions struct {
 	MaxNewTokens int // most tokens of an answer, with the token that ends it; 0 means 128
-	// Cache is the cache to use. It must have been made for the batch of ids, for at least
-	// MaxNewTokens tokens, and for a source at least as long as ids. If Cache is nil, Generate makes
-	// a cache.
+	// Cache is the [Cache] to use. It must have been made for as many sequences as `ids` has, and for
+	// at least MaxNewTokens tokens. Its Source must be at least the length of a row of `ids`. If
+	// Cache is nil, Generate makes one.
 	Cache *Cache
 
-	// Step runs the step and returns its logits [batch, vocab_size]. These are the logits of the
-	// tokens after the cache's Tokens. nil means [Switch.Step]. Another Step can run experts
-	// elsewhere, or launch a captured step.
+	// Step runs one step of the decoder, which reads the cache's Tokens. It returns the logits
+	// [batch, vocab_size] of the tokens after these Tokens. nil means [Switch.Step]. A function of
+	// the program can run the experts elsewhere, or launch a captured step.
 	Step func(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor
 }
 
-// Generate returns the model's answers to ids, Int64 [batch, n]. Each step takes the likeliest
-// token. mask [batch, n] is 0 at padding. A nil mask means that there is no padding. Each answer
-// ends with the first token that is in the config's eos_token_id, or after MaxNewTokens. An
-// answer does not contain the decoder_start_token_id.
+// Generate returns the model's answers to `ids`, Int64 [batch, n]. It always takes the likeliest
+// token as the next token. `mask` [batch, n] is 0 at padding. A nil `mask` means that there is no
+// padding. Each answer ends with the first token that is in the config's eos_token_id, or after
+// MaxNewTokens. An answer does not contain the decoder_start_token_id.
 //
-// Generate waits for the device. It reads each token while the device computes the next one. The
-// steps end when all sequences have ended. Generate has then enqueued one step more than needed.
+// Generate waits for the device. It reads each token while the device computes the next token.
+// When all sequences have ended, Generate has enqueued the computation of one token more than
+// needed.
 //
 // Generate fails with the cause of ctx when ctx ends. It fails with [cgotorch.ErrInvalidArgument]
-// for a cache that is too small or has another batch.
+// if o.Cache is too small, or was made for a different number of sequences than `ids` has.
 func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgotorch.Tensor, o GenerateOptions) ([][]int64, error) {
 	const where = "Switch.Generate"
 	x = plain(x)
@@ -90,8 +91,8 @@ type answers struct {
 	eos   []int
 }
 
-// add waits until the argument `read` has the next token of each sequence, and appends the
-// tokens. It closes `read`.
+// The method `add` waits until the argument `read` has the next token of each sequence, and
+// appends the tokens. It closes `read`.
 func (a *answers) add(ctx context.Context, read *cgotorch.HostRead) error {
 	defer read.Close()
 	select {

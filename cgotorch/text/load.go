@@ -19,7 +19,7 @@ type LoadOptions struct {
 	Config *SwitchConfig // nil means the config.json in the given folder, or beside the first file
 }
 
-// LoadSwitch makes a model from safetensors files. paths are one or more files, or one folder.
+// LoadSwitch makes a model from safetensors files. `paths` are one or more files, or one folder.
 // The folder has a model.safetensors, or shards with their model.safetensors.index.json.
 // LoadSwitch converts dtypes. It waits for the device. The caller frees the model with
 // [nn.Close]. LoadSwitch fails as [ReadSwitchConfig], [safetensors.Files] and [Switch.Load] do.
@@ -59,13 +59,13 @@ func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, erro
 // of a model. Load converts dtypes.
 //
 // Some embeddings may be missing in the files: tied embeddings, and embeddings that files of
-// older transformers omit. Such an embedding may have any of the names of the embeddings that it
-// equals. Load ignores the tensors of experts if m has no experts.
+// older transformers omit. In place of a missing embedding, Load reads an embedding of the files
+// that equals it. Load ignores the tensors of experts if m has no experts.
 //
 // Load waits for the device. It fails for a damaged safetensors file. It fails with
-// [cgotorch.ErrInvalidArgument] for a tensor that is missing, or unknown to m, or in two files. A
-// wrong shape or dtype gives the same error. Errors name the file and the tensor. m is unchanged
-// after such an error. After an error of reading a file, m may have some of the new tensors.
+// [cgotorch.ErrInvalidArgument] if a tensor is missing, unknown to m, or in two files. It fails
+// with the same error for a wrong shape or dtype. These errors name the file and the tensor, and
+// leave m unchanged. If reading a file fails later, m may have some of the new tensors.
 func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 	w, err := openWeights(paths)
 	defer w.close()
@@ -92,7 +92,7 @@ func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 
 var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
 
-// weights holds several open files, and the file of each tensor.
+// weights holds open safetensors files. `of` has the file of each tensor, by the tensor's name.
 type weights struct {
 	files []*safetensors.File
 	of    map[string]*safetensors.File
@@ -160,7 +160,8 @@ func (m *Switch) standIns(name string) []string {
 	return []string{name}
 }
 
-// match finds a source for each of m's tensors. It does not read the data of the tensors.
+// The method `match` finds a source for each of m's tensors. It does not read the data of the
+// tensors.
 func (w weights) match(m *Switch) ([]source, error) {
 	var sources []source
 	var errs []error
@@ -205,8 +206,8 @@ func (s source) check() error {
 	return nil
 }
 
-// few joins errors. If there are more errors than the constant `most` says, few joins only the
-// first ones and adds the number of the others.
+// The function `few` joins errors. If there are more errors than the constant `most` says, it
+// joins only the first ones. It then adds the number of the errors that it left out.
 func few(errs []error) error {
 	const most = 8
 	if n := len(errs); n > most {

@@ -52,7 +52,7 @@ func writeJSON(t *testing.T, path string, v any) {
 	}
 }
 
-// forward returns the logits of m for a few tokens.
+// The function `forward` returns the logits of m for a few tokens.
 func forward(x *cgotorch.Exec, m *text.Switch) []float32 {
 	ids := cgotorch.FromSlice(x, []int64{3, 1, 4, 1, 5, 9}, 1, 6)
 	return cgotorch.ToSlice[float32](x, x.To(m.Logits(x, ids, nil, ids), cgotorch.Float32))
@@ -66,7 +66,7 @@ func TestLoadSwitch(t *testing.T) {
 			m := text.NewSwitch(x, config, text.SwitchOptions{})
 			defer nn.Close(m)
 			want := forward(x, m)
-			if !tied { // older files lack the two embeddings, which then equal the shared one
+			if !tied { // older files lack the two embeddings, which then equal the shared embedding
 				for _, e := range []*nn.Embedding{m.Encoder.EmbedTokens, m.Decoder.EmbedTokens} {
 					nn.Copy(x, e.Weight, m.Shared.Weight)
 				}

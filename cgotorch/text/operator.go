@@ -6,12 +6,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// refuse makes the Do fail with ErrInvalidArgument.
+// The function `refuse` makes the Do fail with ErrInvalidArgument. `format` and `args` give the
+// text of the error.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
-// plain returns x without the modes that could change the arithmetic.
+// The function `plain` returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
 func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
@@ -20,8 +21,8 @@ func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
 
 // stackedView returns `count` tensors of one shape as one tensor [count, …], without a copy.
 // These tensors must be adjacent in memory and fill their whole storage. Otherwise stackedView
-// returns nil. some[0] is the first of these tensors. stackedView only checks that the rest of
-// `some` shares its memory.
+// returns nil. `some` has the first of these tensors, and perhaps a few more. Of these few,
+// stackedView checks only that they share memory with the first.
 func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch.Tensor {
 	first := some[0]
 	if first.StorageBytes() != int64(count)*first.Numel()*int64(first.DType().Size()) {
@@ -53,13 +54,13 @@ func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tens
 	return call(x, "aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)
 }
 
-// indexCopy writes source into t. Entry i of source along dim becomes entry index[i] of t along
-// dim.
+// indexCopy writes `source` into t. Entry i of `source` along the dimension `dim` becomes entry
+// index[i] of t along `dim`.
 func indexCopy(x *cgotorch.Exec, t *cgotorch.Tensor, dim int, index, source *cgotorch.Tensor) {
 	call(x, "aten::index_copy_", t, dim, index, source).Close()
 }
 
-// lowest returns the lowest finite number of dtype, which is float32 or bfloat16.
+// The function `lowest` returns the lowest finite number of dtype, which is float32 or bfloat16.
 func lowest(dtype cgotorch.DType) float64 {
 	if dtype == cgotorch.BFloat16 {
 		return -3.3895313892515355e38

@@ -11,7 +11,7 @@ import (
 // RoutedExperts run the experts of sparse layers. Layers are counted from 0. Before each Run of a
 // layer, Route tells which experts were chosen.
 type RoutedExperts interface {
-	// Route announces the experts for a layer's next Run. ids is Int64 [tokens], on x's stream.
+	// Route announces the experts for a layer's next Run. `ids` is Int64 [tokens], on x's stream.
 	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
 	// Predict announces the experts that a layer will probably choose. A Route of that layer follows.
 	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
@@ -66,19 +66,19 @@ const (
 	PreGated
 )
 
-// Pieces is a decoder's step that is cut at its sparse layers, for experts that run elsewhere.
-// Piece 0 begins with the embeddings. Every later piece i begins with the results of the experts
-// of sparse layer i-1. Piece i ends with the routing of sparse layer i. The last piece ends with
-// the logits. Each piece can be captured. The results of a captured piece lie in the memory of
-// its graph.
+// Pieces is a step of the decoder, cut at its sparse layers, for experts that run elsewhere. A
+// step computes the next token of each sequence. Piece 0 begins with the embeddings. Every later
+// piece i begins with the results of the experts of sparse layer i-1. Piece i ends with the
+// routing of sparse layer i. The last piece ends with the logits. Each piece can be captured. The
+// results of a captured piece lie in the memory of its graph.
 type Pieces struct {
 	m      *Switch
 	c      *Cache
 	gating Gating
 	sparse []int // the numbers of the sparse blocks
 
-	// out [tokens, d_model] holds the results of the current layer's experts. NewPieces allocates it,
-	// because experts run outside of the graphs.
+	// `out` [tokens, d_model] holds the results of the current layer's experts. NewPieces allocates
+	// it, because experts run outside of the graphs.
 	out *cgotorch.Tensor
 
 	// The fields below are results of the pieces. A piece must not write into its own input. A
@@ -89,7 +89,7 @@ type Pieces struct {
 	guesses        []*cgotorch.Tensor // one for each sparse layer: Int64 [tokens]
 	logits         *cgotorch.Tensor
 
-	first  *cgotorch.Graph // the graph of the method begin; nil without PreGated, because piece 0 then does that work
+	first  *cgotorch.Graph // the graph of the method `begin`; nil without PreGated, because piece 0 then does that work
 	graphs []*cgotorch.Graph
 }
 
@@ -109,7 +109,8 @@ func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 	return p
 }
 
-// leave keeps t, stores it in *place, and closes the tensor that *place had before.
+// The function `leave` keeps t, stores it in *place, and closes the tensor that *place had
+// before.
 func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 	x.Keep(t)
 	(*place).Close()
@@ -189,7 +190,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// tell announces to the argument `experts` the choices and guesses that piece i has made.
+// The method `tell` announces the choices and guesses of piece i to the argument `experts`.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)
@@ -203,7 +204,7 @@ func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	}
 }
 
-// begin enqueues the work that comes before the first block.
+// The method `begin` enqueues the work that comes before the first block.
 func (p *Pieces) begin(x *cgotorch.Exec) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -243,8 +244,8 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// reach stores the results of piece i, which ends at sparse layer i. These are the input of the
-// layer, the choice of experts, and the guess for the next sparse layer.
+// The method `reach` stores the results of piece i, which ends at sparse layer i. These are the
+// input of the layer, the choice of experts, and the guess for the next sparse layer.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
@@ -261,7 +262,8 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	}
 }
 
-// choose lets the router of sparse layer i choose experts for `states`. It stores the choice.
+// The method `choose` lets the router of sparse layer i choose experts for `states`. It stores
+// the choice.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.choose(x, states)
 	leave(x, &p.routed[i].IDs, ids)

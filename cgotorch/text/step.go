@@ -7,11 +7,12 @@ import (
 )
 
 // Start prepares a cache for new sequences. The first token of each sequence is the config's
-// decoder_start_token_id. encoded [batch, source, d_model] is the result of [Switch.Encode].
-// Start computes the keys and values of the cross-attention from encoded. mask [batch, source] is
-// 0 at padding. A nil mask means that there is no padding. If source is less than the cache's
-// Source, Start pads the rest. Start fails with [cgotorch.ErrInvalidArgument] for a longer
-// source, and for a batch that is not the cache's.
+// decoder_start_token_id. `encoded` [batch, source, d_model] is the result of [Switch.Encode].
+// Start computes the keys and values of the cross-attention from `encoded`. `mask` [batch,
+// source] is 0 at padding. A nil `mask` means that there is no padding. If `encoded` has fewer
+// tokens than the cache's Source, Start pads the rest. Start fails with
+// [cgotorch.ErrInvalidArgument] if it has more. It fails in the same way if its batch is not the
+// Batch of the cache.
 func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
 	const where = "Decoder.Start"
 	x = plain(x)
@@ -52,15 +53,16 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	x.EachLaunch(func(*cgotorch.Exec) { c.next = 0 })
 }
 
-// Begin begins a step with the cache's Tokens at its Position. It returns the embeddings of the
-// tokens, hidden [batch, d_model]. It also returns the bias that Attend adds to the scores,
-// [batch*heads, 1, capacity]. Begin fails with [cgotorch.ErrInvalidArgument] if the cache is
+// Begin begins a step with the cache's Tokens at its Position. It returns `hidden` [batch,
+// d_model], the embeddings of the tokens. It also returns `bias` [batch*heads, 1, capacity],
+// which Attend adds to the scores. Begin fails with [cgotorch.ErrInvalidArgument] if the cache is
 // full. If the step was captured, its launch fails with that error.
 //
-// A step calls Begin. For each block it then calls Attend and the block's FF. At the end it calls
-// [Switch.Predict]. [Cache.Next] prepares the next step. A step has fixed shapes. It uses only
-// the memory of the cache and of its own results. A step can therefore be captured, whole or in
-// pieces.
+// A step computes the logits of the next token of each sequence. A program that runs a step
+// itself first calls Begin. For each block it then calls Attend and the block's FF. At the end it
+// calls [Switch.Predict]. [Cache.Next] prepares the next step. A step has fixed shapes. It uses
+// only the memory of the cache and of its own results. A step can therefore be captured, whole or
+// in pieces.
 func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
 	const where = "Decoder.Begin"
 	x = plain(x)
@@ -78,7 +80,7 @@ func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tens
 	return m.EmbedTokens.Forward(x, c.row), bias
 }
 
-// Attend runs both attentions of a block on hidden [batch, d_model]. Blocks are counted from 0.
+// Attend runs both attentions of a block on `hidden` [batch, d_model]. Blocks are counted from 0.
 // Attend stores the block's keys and values in the cache.
 func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
@@ -95,8 +97,9 @@ func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cg
 	})
 }
 
-// Step runs a whole step, with the model's own experts or their Overrides. It returns the logits
-// [batch, vocab_size] of the tokens after the cache's Tokens.
+// Step runs a whole step of the decoder. A sparse layer runs its Override, or else the model's
+// own experts. Step returns the logits [batch, vocab_size] of the tokens after the cache's
+// Tokens.
 func (m *Switch) Step(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {

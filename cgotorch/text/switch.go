@@ -29,24 +29,24 @@ type SwitchOptions struct {
 	// NoExperts makes sparse layers without experts. The experts then run elsewhere: see [Sparse].
 	// The state does not have the experts' names, and loading ignores their tensors.
 	NoExperts bool
-	// NoGrouped makes experts run without LibTorch's grouped product. Several tokens run by that
-	// product on the CPU, and on CUDA in bfloat16. On CUDA, LibTorch 2.11 does not wait for the
-	// product on compute capability 9.0, where it was tried. A device without the product's kernel
-	// waits and cannot be captured.
+	// NoGrouped makes experts run without LibTorch's grouped product. Without NoGrouped, several
+	// tokens run by that product on the CPU, and on CUDA in bfloat16. With LibTorch 2.11 the product
+	// does not wait on compute capability 9.0, where it was tried. If a device does not have the
+	// product's kernel, the product waits and cannot be captured.
 	NoGrouped bool
 }
 
 // NewSwitch makes a model with new weights on x's device. The weights come from the distributions
-// of Hugging Face's transformers, but are drawn in another order. NewSwitch does not wait. The
-// caller frees the model with [nn.Close]. NewSwitch fails with [cgotorch.ErrInvalidArgument] for
-// an illegal value of the config. It fails in the same way for a DType that is neither Float32
-// nor BFloat16.
+// of Hugging Face's transformers, but the order of the random numbers is different. NewSwitch
+// does not wait. The caller frees the model with [nn.Close]. NewSwitch fails with
+// [cgotorch.ErrInvalidArgument] for an illegal value of the config. It fails in the same way for
+// a DType that is neither Float32 nor BFloat16.
 func NewSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	return newSwitch(x, "text.NewSwitch", config, o, true)
 }
 
-// Encode maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0
-// at padding. A nil mask means that there is no padding.
+// Encode maps `ids`, Int64 [batch, n], to [batch, n, d_model]. `mask` [batch, n], of any dtype,
+// is 0 at padding. A nil `mask` means that there is no padding.
 func (m *Switch) Encode(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Encoder.forward(plain(x), ids, mask)
 }

@@ -2,8 +2,8 @@ package vision
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// runsHeads reports whether a model is in training. Its auxiliary heads run only in training. A
-// graph is out of date if the mode changes after the capture.
+// runsHeads reports whether a model is in training mode. The auxiliary heads of the model run
+// only in this mode. If the mode changes after a capture, the captured graph is out of date.
 func runsHeads(x *cgotorch.Exec, what string, eval *bool) bool {
 	used := *eval
 	if x.Capturing() {

@@ -6,7 +6,7 @@ import (
 )
 
 // basicConv2d is a convolution without bias, a batch norm and a ReLU. The batch norm adds 0.001
-// to the variance. GoogLeNet and Inception-v3 consist of such layers.
+// to the variance. GoogLeNet and Inception-v3 consist of basicConv2d layers.
 type basicConv2d struct {
 	Conv *nn.Conv2d
 	BN   *nn.BatchNorm2d
@@ -40,9 +40,9 @@ type convs []struct {
 	stride        int // with stride 1, padding keeps the size; other strides have no padding
 }
 
-// branch makes a branch of an [nn.Parallel]. It consists of the module `first`, if that is not
-// nil, and then the convolutions of `list`. The tensors of `first` have names as if `first`
-// belonged to the Parallel.
+// The method `branch` makes a branch of an [nn.Parallel]. It consists of the module `first`, if
+// that is not nil, and then the convolutions of `list`. The tensors of `first` have names as if
+// `first` belonged to the Parallel.
 func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	m := &nn.Sequential{}
 	if first != nil {
@@ -59,7 +59,8 @@ func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	return m
 }
 
-// unnamed makes a Parallel whose branches add nothing to the names of their tensors.
+// The function `unnamed` makes a Parallel whose branches add nothing to the names of their
+// tensors.
 func unnamed(branches ...nn.Module) *nn.Parallel {
 	m := &nn.Parallel{}
 	for _, b := range branches {

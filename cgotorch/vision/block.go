@@ -79,8 +79,8 @@ func fuseBlock(x *cgotorch.Exec, f *nn.Fusion, downsample nn.Module, body ...nn.
 	return f.Fuse(x, &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}})
 }
 
-// addShortcut sets out to max(out + downsample(in), 0), in place. A nil downsample means `in`
-// itself.
+// addShortcut sets `out` to max(out + downsample(in), 0), in place. If `downsample` is nil, it
+// adds `in` itself.
 func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Module) {
 	shortcut := in
 	if downsample != nil {
@@ -91,9 +91,9 @@ func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Modul
 	rectify(x, out)
 }
 
-// shortcut returns the module of a block's shortcut, or nil if the input has the shape of the
-// result. Call shortcut before the block's own layers are made. torchvision has this order too,
-// so the random numbers are the same.
+// The method `shortcut` returns the module of a block's shortcut, or nil if the input has the
+// shape of the result. Call `shortcut` before the block's own layers are made. torchvision makes
+// the shortcut first too, so the random numbers are the same.
 func (b *builder) shortcut(in, out, stride int) nn.Module {
 	switch {
 	case stride == 1 && in == out:

@@ -7,16 +7,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// builder makes the layers of one model, in torchvision's order. If a later layer fails, the
-// layers made before are freed.
+// builder makes the layers of one model, in torchvision's order. If a layer cannot be made, the
+// layers made before it are freed.
 type builder struct {
 	x       *cgotorch.Exec
 	Options // with the defaults in place of zero values
 	made    []nn.Module
 }
 
-// build checks the options that all models share, and then calls fn to make the model. classes is
-// the default of Classes.
+// The function `build` checks the options that all models share, and then calls `fn` to make the
+// model. `classes` is the number of classes if the option Classes is 0.
 func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, fn func(b *builder) M) M {
 	if o.Classes < 0 || o.Channels < 0 {
 		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default: %w", o.Classes, o.Channels, cgotorch.ErrInvalidArgument))
@@ -42,7 +42,8 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 	return m
 }
 
-// conv makes a convolution without bias. With stride 1 its padding keeps the size of the image.
+// The method `conv` makes a convolution without bias. With stride 1 its padding keeps the size of
+// the image.
 func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
 	return b.convWith(in, out, nn.Square(kernel), nn.Conv2dOptions{
 		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
@@ -79,8 +80,8 @@ func (b *builder) redrawConvolutions(m nn.Module) {
 
 // redrawTruncated gives the weights of all convolutions and linear layers new random values, in
 // the order of the state dict. The values are normally distributed and lie in [-2, 2]. The
-// function deviation gives the standard deviation for a weight. torchvision does this for models
-// whose initial weights follow TensorFlow.
+// function `deviation` returns the standard deviation for a weight. torchvision does this for
+// models whose initial weights follow TensorFlow.
 func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.Tensor) float64) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() > 1 {
@@ -89,8 +90,8 @@ func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.T
 	}
 }
 
-// probability returns the value of the option p, or `standard` if p is unset. It fails for a
-// value outside [0, 1].
+// The function `probability` returns the value of the option p, or `standard` if p is unset. It
+// fails for a value outside [0, 1].
 func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
 	v := p.Or(standard)
 	if !(v >= 0 && v <= 1) {
@@ -109,5 +110,5 @@ func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.
 	return t
 }
 
-// rectify sets negative elements of t to 0.
+// The function `rectify` sets negative elements of t to 0.
 func rectify(x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReLUInPlace(t).Close() }

@@ -77,9 +77,9 @@ func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	})
 }
 
-// inception makes a block of GoogLeNet. widths are the channels of its convolutions. The first
-// branch has one convolution, the second two, the third two. The fourth branch has one
-// convolution after a pool.
+// The method `inception` makes a block of GoogLeNet. `widths` has the number of channels of each
+// convolution's result, in order. The first branch has one convolution, the second has two, the
+// third has two. The fourth branch has one convolution after a pool.
 func (b *builder) inception(in int, widths ...int) *nn.Parallel {
 	conv := func(in, out, kernel int) nn.Module {
 		return b.basicConv(in, out, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})
@@ -100,9 +100,8 @@ func (m *GoogLeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch
 }
 
 // ForwardAux maps [N, Channels, H, W] to logits [N, Classes]. In training it also returns aux2
-// and aux1, the logits of the auxiliary heads Aux2 and Aux1. In evaluation and with NoAux both
-// aux2 and aux1 are nil. The paper adds 0.3 times the loss of each head to the loss of the
-// logits.
+// and aux1, the logits of the auxiliary heads Aux2 and Aux1. In evaluation, and with NoAux, aux2
+// and aux1 are nil. The paper adds 0.3 times the loss of each head to the loss of the logits.
 func (m *GoogLeNet) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logits, aux2, aux1 *cgotorch.Tensor) {
 	return m.forward(x, images, runsHeads(x, "vision.GoogLeNet", &m.Eval))
 }

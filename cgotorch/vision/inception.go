@@ -94,8 +94,8 @@ func meanPool() *nn.AvgPool2d {
 	return &nn.AvgPool2d{Kernel: nn.Square(3), Stride: nn.Square(1), Padding: nn.Square(1)}
 }
 
-// inceptionA has a branch with a 5x5 convolution and a branch with two 3x3 convolutions. It is
-// the paper's figure 5.
+// inceptionA makes a block. One branch has a 5x5 convolution, and one has two 3x3 convolutions.
+// The block is figure 5 of the paper.
 func (b *builder) inceptionA(in, pooled int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 64, 1, 1, 1}}),
@@ -104,7 +104,8 @@ func (b *builder) inceptionA(in, pooled int) *nn.Parallel {
 		b.branch(in, meanPool(), convs{{"branch_pool", pooled, 1, 1, 1}}))
 }
 
-// inceptionB halves the size from [N, in, H, W] to [N, in+480, (H-1)/2, (W-1)/2].
+// inceptionB makes a block that halves the size, from [N, in, H, W] to [N, in+480, (H-1)/2,
+// (W-1)/2].
 func (b *builder) inceptionB(in int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch3x3", 384, 3, 3, 2}}),
@@ -112,9 +113,9 @@ func (b *builder) inceptionB(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionC replaces 7x7 convolutions by pairs of 1x7 and 7x1 convolutions. It is the paper's
-// figure 6. The last convolution of a branch has a result of 192 channels. The other convolutions
-// of a branch have results of `width` channels.
+// inceptionC makes a block with pairs of 1x7 and 7x1 convolutions in place of 7x7 convolutions.
+// The block is figure 6 of the paper. The last convolution of a branch has a result of 192
+// channels. All convolutions before it have results of `width` channels.
 func (b *builder) inceptionC(in, width int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 192, 1, 1, 1}}),
@@ -124,7 +125,8 @@ func (b *builder) inceptionC(in, width int) *nn.Parallel {
 		b.branch(in, meanPool(), convs{{"branch_pool", 192, 1, 1, 1}}))
 }
 
-// inceptionD halves the size from [N, in, H, W] to [N, in+512, (H-1)/2, (W-1)/2].
+// inceptionD makes a block that halves the size, from [N, in, H, W] to [N, in+512, (H-1)/2,
+// (W-1)/2].
 func (b *builder) inceptionD(in int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch3x3_1", 192, 1, 1, 1}, {"branch3x3_2", 320, 3, 3, 2}}),
@@ -133,8 +135,8 @@ func (b *builder) inceptionD(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionE has branches that end in two parallel convolutions, 1x3 and 3x1. It is the paper's
-// figure 7.
+// inceptionE makes a block. Two of its branches end in two parallel convolutions, 1x3 and 3x1.
+// The block is figure 7 of the paper.
 func (b *builder) inceptionE(in int) *nn.Parallel {
 	fork := func(m *nn.Sequential, row, column string) *nn.Sequential {
 		ends := unnamed(b.branch(384, nil, convs{{row, 384, 1, 3, 1}}), b.branch(384, nil, convs{{column, 384, 3, 1, 1}}))
@@ -154,9 +156,9 @@ func (m *InceptionV3) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotor
 	return logits
 }
 
-// ForwardAux maps [N, Channels, H, W] to logits [N, Classes]. In training it also returns aux,
-// the logits of the auxiliary head. In evaluation and with NoAux aux is nil. torchvision's recipe
-// adds 0.4 times the loss of the head to the loss of the logits.
+// ForwardAux maps [N, Channels, H, W] to logits [N, Classes]. In training it also returns `aux`,
+// the logits of the auxiliary head. In evaluation, and with NoAux, `aux` is nil. torchvision's
+// recipe adds 0.4 times the loss of the head to the loss of the logits.
 func (m *InceptionV3) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logits, aux *cgotorch.Tensor) {
 	return m.forward(x, images, runsHeads(x, "vision.InceptionV3", &m.Eval))
 }

@@ -57,7 +57,7 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 }
 
 // roundToEight returns the multiple of 8 that is nearest to n. If that multiple is below nine
-// tenths of n, it returns the next one. The result is at least 8.
+// tenths of n, it returns the next multiple of 8. The result is at least 8.
 func roundToEight(n float64) int {
 	rounded := max(8, int(n+4)/8*8)
 	if float64(rounded) < 0.9*n {

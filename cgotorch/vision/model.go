@@ -9,8 +9,8 @@ import (
 )
 
 // Options are the options of all models. The zero value gives torchvision's defaults for
-// ImageNet. For ResNet-20 it gives those of He et al. for CIFAR-10. A model ignores the options
-// that name other models.
+// ImageNet. For ResNet-20 it gives the defaults of He et al. for CIFAR-10. If the comment of an
+// option names models, all other models ignore this option.
 type Options struct {
 	Classes  int // number of classes; 0 means 1000, or 10 for ResNet-20 and MLP
 	Channels int // number of channels of the images; 0 means 3
@@ -21,7 +21,7 @@ type Options struct {
 	Recompute int
 
 	ZeroInitResidual bool // for ResNet: each block begins as the identity
-	PadShortcut      bool // for ResNet-20: shortcuts without parameters (option A of He et al.), no 1x1 convolutions
+	PadShortcut      bool // for ResNet-20: shortcuts are not 1x1 convolutions and have no parameters (option A of He et al.)
 
 	Width float64 // for MobileNetV2: factor of the number of channels; 0 means 1
 

@@ -16,10 +16,10 @@ var (
 	ImageNetStd  = images.ImageNetStd
 )
 
-// Normalize returns (pixels/255 - mean)/std. pixels is uint8 [N, H, W, 3], RGB. The result is
+// Normalize returns (pixels/255 - mean)/std. `pixels` is uint8 [N, H, W, 3], RGB. The result is
 // float32 [N, 3, H, W], channels last. The Do owns the result. Normalize fails with
-// [cgotorch.ErrInvalidArgument] if pixels has another shape or dtype. The prefetcher does the
-// same for batches.
+// [cgotorch.ErrInvalidArgument] if `pixels` has a different shape or dtype. The prefetcher
+// normalises its batches in the same way.
 func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) *cgotorch.Tensor {
 	shape := pixels.Shape()
 	if len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
@@ -34,9 +34,10 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 	})
 }
 
-// enter returns images as a handle that the caller may close. If transform is true, the images
-// are normalised with [ImageNetMean] and [ImageNetStd]. enter then returns images that are
-// normalised with a mean and a standard deviation of 0.5. They equal torchvision's to the bit.
+// The function `enter` returns a handle that the caller may close. If `transform` is false, this
+// is a new handle to `images`. If `transform` is true, `images` are normalised with
+// [ImageNetMean] and [ImageNetStd]. The result then has the same images, normalised with a mean
+// and a standard deviation of 0.5. It equals torchvision's result to the bit.
 func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.Tensor {
 	if !transform {
 		return x.Alias(images)
@@ -51,7 +52,7 @@ func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.
 	})
 }
 
-// entrance is the function enter as a module.
+// entrance is the function `enter` as a module.
 type entrance struct{ transform bool }
 
 func (m entrance) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {

@@ -40,9 +40,9 @@ func NewResNet101(x *cgotorch.Exec, o Options) *ResNet {
 }
 
 // NewResNet20 makes the network of He et al. for 32x32 images. It has three layers of three basic
-// blocks, with 16, 32 and 64 channels. A shortcut where the size changes is a 1x1 convolution, as
-// in torchvision; the model has 272,474 parameters. With PadShortcut these shortcuts have no
-// parameters, as in the paper; the model has 269,722 parameters.
+// blocks, with 16, 32 and 64 channels. Where the size changes, the shortcut is a 1x1 convolution,
+// as in torchvision. The model then has 272,474 parameters. With PadShortcut the shortcuts have
+// no parameters, as in the paper. The model then has 269,722 parameters.
 func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 	return build(x, "vision.NewResNet20", o, 10, func(b *builder) *ResNet {
 		m := &ResNet{Conv1: b.conv(b.Channels, 16, 3, 1, 1), BN1: b.norm(16)}
@@ -55,7 +55,7 @@ func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 	})
 }
 
-// blockOf makes one block. width is the number of channels between the block's convolutions.
+// blockOf makes one block. `width` is the number of channels between the block's convolutions.
 type blockOf func(b *builder, in, width, out, stride int) nn.Module
 
 func newResNet(x *cgotorch.Exec, where string, o Options, block blockOf, expansion int, depths [4]int) *ResNet {

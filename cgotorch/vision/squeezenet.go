@@ -25,9 +25,10 @@ func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
 }
 
 // newSqueezeNet makes a model. Its first convolution has a result of `width` channels and a
-// kernel of height and width `kernel`. fires lists the layers after the first pool. 0 stands for
-// a pool. A number above 0 stands for a module of type fire, and is the number of channels after
-// its first convolution. The result of the fire has eight times as many channels.
+// kernel of height and width `kernel`. `fires` lists the layers after the first pool. In this
+// list, 0 stands for a pool. A number above 0 stands for a module of type fire. The number is the
+// number of channels after the module's first convolution. The result of the module has eight
+// times as many channels.
 func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	return build(x, where, o, 1000, func(b *builder) *SqueezeNet {
@@ -79,7 +80,7 @@ type fire struct {
 	nn.Parallel // the branches expand1x1 and expand3x3
 }
 
-// The method fire makes a module of type fire. The result of its first convolution has `narrow`
+// The method `fire` makes a module of type fire. The result of its first convolution has `narrow`
 // channels. The results of the two parallel convolutions have `width` channels each.
 func (b *builder) fire(in, narrow, width int) *fire {
 	expand := func(name string, kernel int) *nn.Sequential {

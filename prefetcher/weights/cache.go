@@ -14,20 +14,20 @@ type CacheOptions struct {
 	Policy Policy
 
 	// Slots is the number of units that the device has room for, besides the units of Pinned. 0 means
-	// 2. With Resident it means one slot for each unit. Two slots are enough if the program knows the
+	// 2. With Resident, 0 means one slot for each unit. Two slots are enough if the program knows the
 	// next unit in time. A cache of experts needs some slots for each layer.
 	Slots int
 
 	// SlotBytes is the size of a slot. 0 means the size of the store's largest unit.
 	SlotBytes int64
 
-	// Pinned names units that are copied when the cache is made and stay on the device. Each has a
-	// slot of its own.
+	// Pinned has the names of units that are copied when the cache is made and stay on the device.
+	// Each of these units has a slot of its own.
 	Pinned []string
 
 	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that
-	// is more. At that number [Cache.Prefetch] waits until a copy is done. If all these prefetches
-	// wait for a slot, Prefetch fails.
+	// is more. If there are InFlight of these, [Cache.Prefetch] waits until a copy is done. If all of
+	// them wait for a slot, Prefetch fails.
 	InFlight int
 }
 
@@ -54,8 +54,8 @@ type Cache[M any] struct {
 	queue   []*unit[M]                    // prefetches that wait for a slot
 	pending []*fill[M]                    // copies that are perhaps not enqueued yet, in order
 	emptied bool                          // a copy has failed, and its slot has not been offered to any goroutine
-	waiting map[*cgotorch.Stream]*unit[M] // by the stream of a Do, the unit for which the Do waits in Use
-	line    []*cgotorch.Stream            // the streams of these Dos, in the order in which they began to wait
+	waiting map[*cgotorch.Stream]*unit[M] // by stream of a Do: the unit for which the Do waits in Use
+	line    []*cgotorch.Stream            // the streams of Dos that wait in Use, in the order in which the Dos began to wait
 	changed chan struct{}                 // closed and made again when a slot becomes free or the queue shorter
 	stats   stats
 	closed  bool
@@ -83,13 +83,13 @@ type kind struct {
 // the copies of these units, and does not wait for the copies. For a CUDA device it page-locks
 // the store.
 //
-// build makes a module on x's device. It gets the name of a unit. The module's state, as
-// [nn.State] lists it, must have the names, dtypes and shapes of that unit. The values do not
-// matter, because the slot's memory takes the place of the module's: [cgotorch.Exec.Empty] is
-// enough. Units with the same tensors, by name, dtype and shape, are of one kind. NewCache calls
-// build once for each slot and kind, with the name of the kind's first unit. If a module does not
-// fit its kind, only the units of that kind cannot be used. Prefetch, Use and [Cache.Check] then
-// return the error. NewCache itself fails only if no kind can be used.
+// The function `build` makes a module on x's device. It gets the name of a unit. The module's
+// state, as [nn.State] lists it, must have the names, dtypes and shapes of that unit. The values
+// do not matter, because the slot's memory takes the place of the module's: [cgotorch.Exec.Empty]
+// is enough. Units with the same tensors, by name, dtype and shape, are of one kind. NewCache
+// calls `build` once for each slot and kind, with the name of the kind's first unit. If a module
+// does not fit its kind, the units of that kind cannot be used. Prefetch, Use and [Cache.Check]
+// then return the error. NewCache itself fails only if no kind can be used.
 //
 // The caller closes the cache before the store. NewCache fails with [ErrInvalidOptions] for
 // options that are not valid, and with [ErrUnknownUnit] for an unknown name in Pinned. It fails
@@ -171,7 +171,7 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 	return o, nil
 }
 
-// classify makes the list of units and finds the kinds among them.
+// The method `classify` makes the list of units and finds the kinds among them.
 func (c *Cache[M]) classify() {
 	kinds := map[*layout]*kind{}
 	for i, name := range c.store.names {
@@ -185,8 +185,8 @@ func (c *Cache[M]) classify() {
 	}
 }
 
-// allocate makes the slots and their modules. If the slots cannot hold units of a kind, allocate
-// notes the error in the kind.
+// The method `allocate` makes the slots and their modules. If the slots cannot hold units of a
+// kind, it notes the error in the kind.
 func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
 	n := c.Slots()
 	taken := map[*cgotorch.Tensor]bool{}
@@ -256,7 +256,8 @@ func (c *Cache[M]) fillPinned() error {
 	return nil
 }
 
-// lookup returns the unit of that name if it can be used. c.mu is held.
+// The method `lookup` returns the unit of that name, or an error if the unit cannot be used. c.mu
+// is held.
 func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	if c.closed {
 		return nil, fmt.Errorf("weights: %w", ErrClosed)
@@ -267,7 +268,7 @@ func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 		return nil, err
 	}
 	if unit.slot != nil && unit.slot.stays {
-		return unit, nil // a pinned unit can be used even if others of its kind cannot
+		return unit, nil // a pinned unit can be used even if the other units of its kind cannot
 	}
 	if err := unit.kind.err; err != nil {
 		return nil, fmt.Errorf("weights: unit %s cannot be used: %w", name, err)
@@ -292,9 +293,9 @@ func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
 // At returns the module of slot number `slot` for units of the same kind as the named unit. The
 // module is for functions that are captured. A graph made with the module reads the unit that the
-// slot holds when the graph is launched. Call Use before the launch and Release after it, and
-// launch the graph of the slot that the Use names. Only that Use makes the launch wait for the
-// copy into the slot. Only its Release makes the next copy wait for the launch:
+// slot holds when the graph is launched. Call Use before the launch and Release after it. Launch
+// the graph of the slot that Use.Slot names. Only this Use makes the launch wait for the copy
+// into the slot. Only its Release makes the next copy wait for the launch:
 //
 //	u := cache.Use(x, name)
 //	x.Launch(graphs[u.Slot])
@@ -344,8 +345,8 @@ func (c *Cache[M]) inUse() bool {
 	return slices.ContainsFunc(c.slots, func(s *slot[M]) bool { return s.uses > 0 })
 }
 
-// freeLater calls free on another goroutine. It is for the end of a Do, where the caller holds
-// the lock and must not wait.
+// freeLater calls the method `free` on a goroutine of its own. It is for the end of a Do, where
+// the caller holds the lock and must not wait.
 func (c *Cache[M]) freeLater() {
 	go func() {
 		c.mu.Lock()
@@ -356,9 +357,9 @@ func (c *Cache[M]) freeLater() {
 	}()
 }
 
-// free makes the copy stream wait for the end of every use. It then frees the slots, whose memory
-// goes back to the pool of that stream. The host waits for the copies, because they read the
-// store. c.mu is held.
+// The method `free` makes the copy stream wait for the end of every use. It then frees the slots,
+// whose memory goes back to the pool of that stream. The host waits for the copies, because they
+// read the store. c.mu is held.
 func (c *Cache[M]) free() error {
 	c.freed = true
 	c.settleBefore(nil) //edge:unit-close-settles TestFill_Handed

@@ -68,7 +68,8 @@ func TestCache_Close_WaitsForCopies(t *testing.T) {
 	})
 }
 
-// A unit that does not fit is refused by name. The other units can be used.
+// A unit that does not fit is refused, with an error that has its name. The other units can be
+// used.
 func TestCache_BadUnit(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		good, short, misshapen, double, big := linearSpec("good"), linearSpec("short"), linearSpec("misshapen"), linearSpec("double"), linearSpec("big")
@@ -343,7 +344,7 @@ func TestCache_ManyGoroutines(t *testing.T) {
 	})
 }
 
-// With Resident, a kind that does not fit does not make the other kinds unusable.
+// With Resident, one kind does not fit. The other kinds can be used.
 func TestCache_Resident_BadUnit(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	good, short := linearSpec("good"), linearSpec("short")

@@ -12,7 +12,7 @@
 //	o := weights.CacheOptions{Policy: weights.NextLayer}
 //	layers, err := weights.NewCache(store, device, build, o)
 //	for _, name := range store.Units() {
-//		layer := layers.Use(x, name) // x's stream waits for the copy; the next one has begun
+//		layer := layers.Use(x, name) // x's stream waits for the copy; the next copy has begun
 //		hidden = layer.Module.Forward(x, hidden)
 //		layer.Release(x)
 //	}
@@ -31,7 +31,8 @@
 // Prefetch may return a moment before its copy is enqueued. Copies are always enqueued in the
 // order of the calls. [Cache.Use] waits until the copy of its unit is enqueued. [Cache.Flush] and
 // [Cache.Close] wait until all copies are enqueued. cgotorch's Device.Synchronize does not wait
-// for that. A program that measures time therefore calls Flush before Device.Synchronize.
+// until copies are enqueued. A program that measures time therefore calls Flush before
+// Device.Synchronize.
 //
 // Note [Life of a slot]
 //
@@ -51,5 +52,5 @@
 //
 // Note [The enqueuer] says which goroutine enqueues copies. A prefetched unit stays in its slot
 // until it is used, unless a Use needs the slot. If no slot is free, a prefetch waits in a queue.
-// The release that frees a slot then begins its copy.
+// The release that frees a slot then begins the copy of the first prefetch in the queue.
 package weights

@@ -16,9 +16,9 @@ type ExpertsOptions struct {
 	// first route of more tokens page-locks more memory, which may wait.
 	Tokens int
 
-	// Poll is how long a goroutine that waits for a route looks for it in a loop. The loop keeps a
-	// core busy. After that time the goroutine sleeps. It then wakes about 50 us after the route
-	// arrives. 0 means 2 ms. Below 0 the goroutine sleeps at once.
+	// A goroutine that waits for a route first looks for it in a loop. Poll is the longest time in
+	// the loop, which keeps a core busy. After that time the goroutine sleeps. It then wakes about 50
+	// us after the route arrives. 0 means 2 ms. Below 0 the goroutine sleeps at once.
 	Poll time.Duration
 }
 
@@ -29,8 +29,8 @@ type ExpertsOptions struct {
 //
 // The moment at which Route is called decides how early the copies begin. In an ordinary model
 // Route is called just before Run. In a pre-gated model block i routes for block i+1, so Route is
-// called one block earlier. For other models Predict prefetches by a guess. Several goroutines
-// may use an Experts, each in a Do of its own.
+// called one block earlier. In a model that is not pre-gated, Predict prefetches earlier, by a
+// guess. Several goroutines may use an Experts, each in a Do of its own.
 type Experts[M nn.Module] struct {
 	cache  *Cache[M]
 	names  [][]string
@@ -46,10 +46,10 @@ type Experts[M nn.Module] struct {
 // routeCount counts the routes of one layer.
 type routeCount struct {
 	sent    int
-	arrived int // the routes before this number are on the host
+	arrived int // routes with a number below this one are on the host
 }
 
-// place names a layer in a Do. The tokens of a place are routed together.
+// place is a layer in one Do. The tokens of a place are routed together.
 type place struct {
 	do    *cgotorch.Stream
 	layer int
@@ -67,7 +67,7 @@ type ExpertsStats struct {
 type layerRoute struct {
 	place
 	guess  bool
-	number int              // number of the route among its layer's routes, from 0; a guess has the number of its route
+	number int              // number among its layer's routes, from 0; a guess has the number of the route that it guesses
 	order  *cgotorch.Tensor // the tokens sorted by expert; nil for one token
 	route  *route           // nil for a guess
 
@@ -79,8 +79,8 @@ type layerRoute struct {
 	prefetched bool // the route's experts have been prefetched
 }
 
-// NewExperts makes layers of experts on a cache. names holds the names of the cache's units, by
-// layer and expert. The caller closes the Experts before the cache. NewExperts fails with
+// NewExperts makes layers of experts on a cache. names[i][k] is the name of the cache's unit for
+// expert k of layer i. The caller closes the Experts before the cache. NewExperts fails with
 // [ErrUnknownUnit] for an unknown name, and with [ErrInvalidOptions] for options that are not
 // valid. It fails with [cgotorch.ErrNoDevice] if the device is absent, and with
 // [cgotorch.ErrOutOfMemory] if memory is short.
@@ -100,10 +100,11 @@ func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions
 	return e, nil
 }
 
-// Route begins to copy a layer's route to the host and returns at once. ids is Int64 [tokens] on
-// x's stream. The experts are prefetched when the route arrives. The same Do then calls Run of
-// the layer. Route fails with [ErrClosed] after Close. It fails with
-// [cgotorch.ErrInvalidArgument] for other ids, and if the layer's last route has not been run.
+// Route begins to copy a layer's route to the host and returns at once. `ids` is Int64 [tokens],
+// contiguous, on x's stream. The experts are prefetched when the route arrives. The same Do then
+// calls Run of the layer. Route fails with [ErrClosed] after Close. It fails with
+// [cgotorch.ErrInvalidArgument] if `ids` is not of this form. It fails with the same error if the
+// layer's last route has not been run.
 func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Route"
 	e.check(x, op, layer, ids)
@@ -126,7 +127,7 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 }
 
 // Predict prefetches the experts to which a layer's tokens will probably be routed, and returns
-// at once. ids is the guess, Int64 [tokens]. A wrong guess costs a copy and changes no result.
+// at once. `ids` is the guess, Int64 [tokens]. A wrong guess costs a copy and changes no result.
 // The layer's next Route gives up the slots of wrong guesses. Predict fails as Route does.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Predict"
@@ -150,7 +151,7 @@ func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch
 // waits until the layer's route is on the host. It does not wait for the copies of the experts,
 // because x's stream waits for them. Each expert runs once, on all its tokens, as in
 // [nn.Dispatch]. Run fails with the errors of [Cache.Use]. It fails with
-// [cgotorch.ErrInvalidArgument] without a Route, and for an id that no expert has.
+// [cgotorch.ErrInvalidArgument] if Route was not called, or if an id belongs to no expert.
 func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "Experts.Run"
 	at := place{x.DoStream(), layer}
@@ -192,9 +193,9 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	return out
 }
 
-// Layer returns one layer as a text.Experts. Its Forward calls Route and then Run. Forward maps
-// tokens [tokens, width] to the same shape: row i goes through expert ids[i]. ids is Int64
-// [tokens].
+// Layer returns one layer as a text.Experts. The layer's method Forward calls Route and then Run.
+// Forward maps `tokens` [tokens, width] to the same shape: row i goes through expert ids[i].
+// `ids` is Int64 [tokens].
 func (e *Experts[M]) Layer(layer int) interface {
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 } {
@@ -212,7 +213,8 @@ func (l expertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) 
 	return l.experts.Run(x, l.layer, tokens)
 }
 
-// routed returns the names of a route's experts, each once, in the order of their ids.
+// The method `routed` returns the names of a route's experts, each once, in the order of their
+// ids.
 func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	var names []string
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
@@ -223,8 +225,8 @@ func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	return names
 }
 
-// arrived does the work that follows the arrival of a route or a guess. Every goroutine that sees
-// the arrival calls it, and only the first call does the work.
+// The method `arrived` does the work that follows the arrival of a route or a guess. Every
+// goroutine that sees the arrival calls `arrived`, and only the first call does the work.
 func (e *Experts[M]) arrived(r *route) {
 	l := r.tag.(*layerRoute)
 	l.once.Do(func() {
@@ -296,7 +298,7 @@ func (e *Experts[M]) guessArrived(l *layerRoute, ids []int64) {
 	}
 }
 
-// forget drops, at the end of the Do, the guesses that no route has confirmed.
+// The method `forget` drops, at the end of the Do, the guesses that no route has confirmed.
 func (e *Experts[M]) forget(l *layerRoute) {
 	l.mu.Lock()
 	l.abandoned = true
@@ -310,19 +312,19 @@ func (e *Experts[M]) forget(l *layerRoute) {
 	}
 }
 
-// fitting returns the first of the units, at most one for each slot.
+// The method `fitting` returns the first of the names, at most one for each slot.
 func (e *Experts[M]) fitting(names []string) []string {
 	return names[:min(len(names), max(1, e.cache.o.Slots))]
 }
 
-// prefetch begins the copies of units. It does not wait and does not fail.
+// The method `prefetch` begins the copies of units. It does not wait and does not fail.
 func (e *Experts[M]) prefetch(names []string) {
 	for _, name := range names {
 		e.cache.prefetchNow(name)
 	}
 }
 
-// abandon drops the prefetched experts of a Do that has ended before its Run.
+// The method `abandon` drops the prefetched experts of a Do that has ended before its Run.
 func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
 	e.mu.Lock()
 	open := e.open[l.place] == l

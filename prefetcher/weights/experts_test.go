@@ -27,7 +27,8 @@ func smallSwitch() *text.SwitchConfig {
 	return &c
 }
 
-// saveSwitch writes a model of smallSwitch. Its weights are such that tokens choose many experts.
+// saveSwitch writes a model of smallSwitch. The weights are chosen so that tokens choose many
+// experts.
 func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "model.safetensors")
@@ -72,8 +73,8 @@ func expertStore(t testing.TB, path string) *Store {
 	return s
 }
 
-// decoding returns a model, and a cache with which the model's decoder has been started. The
-// model has experts of its own only if resident is set.
+// The function `decoding` returns a model, and a cache with which the model's decoder has been
+// started. The model has experts of its own only if `resident` is set.
 func decoding(t testing.TB, x *cgotorch.Exec, path string, resident bool) (*text.Switch, *text.Cache) {
 	t.Helper()
 	m, err := text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{NoExperts: !resident}, Config: smallSwitch()}, path)
@@ -93,7 +94,7 @@ func begin(x *cgotorch.Exec, m *text.Switch, c *text.Cache) {
 
 const steps = 6
 
-// generated runs the steps and returns the logits of each step.
+// The function `generated` runs the steps and returns the logits of each step.
 func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgotorch.Exec) *cgotorch.Tensor) [][]float32 {
 	t.Helper()
 	var logits [][]float32
@@ -376,8 +377,8 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 		p = m.NewPieces(x, c, text.Gated)
 	})
 	defer p.Close()
-	// Capture fails, because the router of the second sparse layer has a wrong shape meanwhile. The
-	// Step after that does not panic.
+	// Capture fails, because the router of the second sparse layer has a wrong shape at that time.
+	// The Step after that does not panic.
 	var w **cgotorch.Tensor
 	seen := 0
 	for _, b := range m.Decoder.Block {

@@ -17,10 +17,10 @@ import (
 // the enqueuer. The enqueuer does not take the Cache's lock. It enqueues the fills in the order
 // in which they were decided.
 //
-// Code that needs more of a slot than the name of its unit settles the slot first. To settle is
-// to wait for the enqueuer, and never for the device. A Use does not send its fills to the
-// enqueuer. It enqueues them itself, because it would otherwise only wait. The goroutine that
-// handles an arrived route does the same.
+// Code that needs more of a slot than the name of its unit settles the slot first. To settle a
+// slot means to wait for the enqueuer, and never for the device. A Use does not send its fills to
+// the enqueuer. It enqueues them itself, because it would otherwise only wait. The goroutine that
+// handles an arrived route also enqueues its fills itself.
 
 // fill is one copy of a unit into a slot, from the decision until it is enqueued.
 type fill[M any] struct {
@@ -34,8 +34,8 @@ type fill[M any] struct {
 	err    error    // set when the copy could not be enqueued
 }
 
-// fill begins the copy of a unit into a slot and enqueues it. ahead is set if no Use needs the
-// copy now. c.mu is held.
+// The method `fill` begins the copy of a unit into a slot and enqueues it. `ahead` is set if no
+// Use needs the copy now. c.mu is held.
 func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 	f := c.decide(slot, unit, ahead)
 	c.settleBefore(f)
@@ -43,8 +43,8 @@ func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 	return c.settle(slot)
 }
 
-// handFill begins a copy that the enqueuer enqueues and that no Use needs now. If the copy fails,
-// the call that settles the slot gets the error. c.mu is held.
+// handFill begins a copy that no Use needs now, and lets the enqueuer enqueue it. If the copy
+// fails, the call that settles the slot gets the error. c.mu is held.
 func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
 	f := c.decide(slot, unit, true)
 	// The copy counts as a write from now on. So a backward that needs the overwritten unit fails.
@@ -53,7 +53,7 @@ func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
 	c.handed <- f // handed has room for InFlight fills
 }
 
-// decide gives slot to unit and returns the fill to enqueue.
+// The method `decide` gives `slot` to `unit` and returns the fill to enqueue.
 func (c *Cache[M]) decide(slot *slot[M], unit *unit[M], ahead bool) *fill[M] {
 	_ = c.settle(slot) // an error does not matter, because the slot gets another copy now
 	if before := slot.holds; before != nil {
@@ -80,8 +80,8 @@ func (c *Cache[M]) enqueueHanded() {
 	}
 }
 
-// enqueue enqueues the copy on the copy stream. The stream first waits for every use of the
-// slot's earlier unit. It also waits for the new unit's last copy to the store.
+// The method `enqueue` enqueues the copy on the copy stream. The stream first waits for every use
+// of the slot's earlier unit. It also waits for the new unit's last copy to the store.
 func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses //edge:unit-refill-behind-uses TestSlot_Reuse_InOrder checked
@@ -106,8 +106,8 @@ func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	f.copied = interval{from: &sharedEvent{Event: began}, to: &sharedEvent{Event: done}, ahead: f.ahead}
 }
 
-// settle waits until the slot's copy and all copies decided before it are enqueued. If the slot's
-// copy failed, the slot is then empty and settle returns the error. c.mu is held.
+// The method `settle` waits until the slot's copy and all copies decided before it are enqueued.
+// If the slot's copy failed, the slot is then empty and `settle` returns the error. c.mu is held.
 func (c *Cache[M]) settle(slot *slot[M]) error {
 	if slot.fill == nil {
 		return nil
@@ -153,8 +153,8 @@ func (c *Cache[M]) settleFirst() error {
 	return nil
 }
 
-// offerEmptied offers slots to the prefetches and Dos that wait for a slot, if a failed copy has
-// emptied one. A function that calls settle calls offerEmptied last.
+// If a failed copy has emptied a slot, offerEmptied offers the slot to the prefetches and Dos
+// that wait for a slot. A function that calls `settle` calls offerEmptied last.
 func (c *Cache[M]) offerEmptied() {
 	if c.emptied {
 		c.emptied = false

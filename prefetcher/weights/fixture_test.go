@@ -75,7 +75,7 @@ func newCache(t testing.TB, s *Store, d cgotorch.Device, o CacheOptions) *Cache[
 	return c
 }
 
-// apply runs unit i on ones and checks the mean of the result.
+// The function `apply` runs unit i on a tensor of ones and checks the mean of the result.
 func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
 	t.Helper()
 	u := c.Use(x, unitName(i))
@@ -86,7 +86,8 @@ func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
 	}
 }
 
-// mean runs unit i on ones, after a sleep of the stream, and returns the mean.
+// The function `mean` runs unit i on a tensor of ones, after a sleep of the stream, and returns
+// the mean.
 func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	u := c.Use(x, unitName(i))
 	defer u.Release(x)
@@ -94,7 +95,7 @@ func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
 }
 
-// checkMeans checks the means of units 0, 1, … as apply does.
+// checkMeans checks the means of units 0, 1, … as the function `apply` does.
 func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
 	t.Helper()
 	for i, r := range means {
@@ -115,7 +116,7 @@ func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
 	}
 }
 
-// floats returns a tensor of a store as numbers.
+// The function `floats` returns a tensor of a store as numbers.
 func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()
 	data, err := s.Bytes(unit, tensor)

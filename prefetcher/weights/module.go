@@ -16,7 +16,7 @@ type slotModule[M any] struct {
 	whole  *cgotorch.Tensor   // uint8, the memory of all tensors
 }
 
-// newSlotModule builds a module for units of kind k and moves its tensors into memory. The set
+// newSlotModule builds a module for units of kind k and moves its tensors into `memory`. The set
 // `taken` holds the tensors of the modules of all slots.
 func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, build func(x *cgotorch.Exec, name string) (M, error), taken map[*cgotorch.Tensor]bool) (*slotModule[M], error) {
 	module, err := build(x, k.first)
@@ -49,7 +49,7 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 	return m, nil
 }
 
-// fits fails if a module does not have the tensors of a layout.
+// The function `fits` fails if a module does not have the tensors of a layout.
 func fits(module any, l *layout) error {
 	dtypes := map[string]cgotorch.DType{}
 	var entries []nn.Entry

@@ -40,7 +40,7 @@ func TestSlotModule_NumBatchesTracked(t *testing.T) {
 	}
 }
 
-// If build panics, or returns a closed tensor or a module by value, the store can still be
+// If `build` panics, or returns a closed tensor or a module by value, the store can still be
 // closed.
 func TestSlotModule_BuildPanics(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -92,7 +92,7 @@ func TestSlotModule_BuildPanics(t *testing.T) {
 	})
 }
 
-// A build that returns the same module for every slot is refused.
+// If `build` returns the same module for every slot, this module is refused.
 func TestSlotModule_BuildReturnsOneAgain(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := scalesStore(t, 2)

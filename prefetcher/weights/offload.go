@@ -13,12 +13,13 @@ import (
 // OffloadOptions are the options of [NewOffload].
 type OffloadOptions struct {
 	UnitBytes int64 // a unit takes parameters until their state has this many bytes; 0 means 64 MiB
-	Slots     int   // slots on the device; 0 means 3: one copied in, one stepped, one copied back
+	Slots     int   // slots on the device; 0 means 3: for a unit copied in, a unit stepped and a unit copied back
 }
 
-// Offload is an optimizer whose state lies in host memory. A step copies the state to the device
-// unit by unit, and copies it back. While one unit is stepped, the next is copied. The parameters
-// and their gradients stay on the device. One goroutine at a time may use an Offload.
+// Offload is an optimizer whose state lies in host memory. The state of some parameters is a
+// unit. A step copies the state to the device unit by unit, and copies it back. While one unit is
+// stepped, the next unit is copied. The parameters and their gradients stay on the device. One
+// goroutine at a time may use an Offload.
 //
 // A checkpoint cannot hold the state of an Offload, so checkpoint.Save refuses the optimizer.
 // Step does not work with a Scaler.
@@ -46,8 +47,9 @@ type stateUnit struct {
 // The caller calls Step of the Offload in place of opt's, and closes the Offload before opt.
 //
 // NewOffload fails with [ErrInvalidOptions] for options that are not valid, and with
-// [cgotorch.ErrOutOfMemory] if memory is short. It fails with [cgotorch.ErrInvalidArgument] for
-// parameters on another device, and for an optimizer without state.
+// [cgotorch.ErrOutOfMemory] if memory is short. It fails with [cgotorch.ErrInvalidArgument] if a
+// parameter does not lie on `device`, or has gaps between its elements. It fails with the same
+// error for an optimizer without state.
 func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
 	if o.UnitBytes < 0 || o.Slots < 0 {
 		return nil, fmt.Errorf("weights: OffloadOptions: UnitBytes is %d and Slots %d; they must not be negative: %w", o.UnitBytes, o.Slots, ErrInvalidOptions)
@@ -87,7 +89,8 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	return f, nil
 }
 
-// cut divides the parameters among units, notes them in f.units, and returns the units' specs.
+// The method `cut` divides the parameters among units, notes the units in f.units, and returns
+// their specs.
 func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	params := f.opt.Params()
 	var units []UnitSpec
@@ -164,7 +167,8 @@ func (f *Offload) Close() error {
 	return errors.Join(append(errs, f.store.Close())...)
 }
 
-// dense reports whether a tensor's elements lie without gaps, for some order of its dimensions.
+// The function `dense` reports whether a tensor's elements lie without gaps, for some order of
+// its dimensions.
 func dense(shape, strides []int64) bool {
 	dims := make([]int, 0, len(shape))
 	for i, n := range shape {

@@ -56,8 +56,8 @@ func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 	return nn.CrossEntropy(x, out, cgotorch.FromSlice(x, []int64{1, 3}), nn.CrossEntropyOptions{})
 }
 
-// trainNetwork trains a network and returns its weights. If offload is set, the optimizer's state
-// lies in host memory.
+// trainNetwork trains a network and returns its weights. If `offload` is set, the optimizer's
+// state lies in host memory.
 func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make func(groups ...optim.Group) (*optim.Optimizer, error), offload bool) (weights [][]byte) {
 	var m *network
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
@@ -143,7 +143,7 @@ func TestOffload_Step(t *testing.T) {
 	}
 }
 
-// A checkpoint would lack the state, so it is refused.
+// A checkpoint would lack the state in host memory, so saving one is refused.
 func TestOffload_Checkpoint(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, cgotorch.CPU)

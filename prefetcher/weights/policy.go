@@ -11,15 +11,15 @@ const (
 	// its slot.
 	LRU Policy = iota
 	// LFU also keeps units until their slots are needed. The unit with the fewest uses gives up its
-	// slot. Of units with equally few uses, the unit whose last use is longest ago gives up its slot.
+	// slot. If several units have the fewest uses, the one whose last use is longest ago gives up its
+	// slot.
 	LFU
 	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
 	// was prefetched.
 	OnDemand
-	// NextLayer is for units that are used in the order of the store, again and again. Each Use
-	// begins the copies of the next units in that order: one unit less than CacheOptions.Slots. The
-	// first unit follows the last. NextLayer suits layers. It does not suit experts, because any
-	// expert may come next.
+	// NextLayer is for units that are used in the order of the store, again and again. With n slots,
+	// each Use begins the copies of the next n-1 units in that order. The first unit follows the
+	// last. NextLayer suits layers. It does not suit experts, because any expert may come next.
 	NextLayer
 	// Resident has a slot for each unit and copies all units when the cache is made.
 	Resident
@@ -36,7 +36,8 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
-// before reports whether a unit with usage a gives up its slot rather than a unit with usage b.
+// The method `before` reports whether a unit with usage a gives up its slot before a unit with
+// usage b does.
 func (p Policy) before(a, b usage) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count
@@ -47,5 +48,5 @@ func (p Policy) before(a, b usage) bool {
 // usage is what a policy needs to know of a unit.
 type usage struct {
 	count int64 // number of Uses
-	last  int64 // number of the unit's latest Use or fill, counted over all units
+	last  int64 // number of the unit's latest Use or fill, in the count of all Uses and fills of the Cache
 }

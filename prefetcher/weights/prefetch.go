@@ -112,7 +112,8 @@ func (c *Cache[M]) prefetchNext(used *unit[M]) {
 	}
 }
 
-// Drop says that prefetched units will not be used. Other units may have their slots at once.
+// Drop says that prefetched units will not be used. Different units may then take their slots at
+// once.
 func (c *Cache[M]) Drop(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +130,8 @@ func (c *Cache[M]) Drop(names ...string) {
 	c.slotFree()
 }
 
-// dequeue removes a unit's prefetch from the queue for a slot.
+// The method `dequeue` removes a unit's prefetch from the queue of prefetches that wait for a
+// slot.
 func (c *Cache[M]) dequeue(unit *unit[M]) {
 	if i := slices.Index(c.queue, unit); i >= 0 {
 		c.queue = slices.Delete(c.queue, i, i+1)
@@ -137,10 +139,10 @@ func (c *Cache[M]) dequeue(unit *unit[M]) {
 	}
 }
 
-// victim returns the slot that the next unit gets, or nil if there is none. It prefers an empty
-// slot, then the slot that the policy gives up. It never returns a slot in use. A slot whose
-// prefetched unit has not been used yet is returned only for a Use, the oldest first. c.mu is
-// held.
+// The method `victim` returns the slot that the next unit gets, or nil if there is none. It
+// prefers an empty slot, then the slot that the policy gives up. It never returns a slot in use.
+// If a slot's prefetched unit has not been used yet, `victim` returns the slot only for a Use,
+// the oldest first. c.mu is held.
 func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	var best *slot[M]
 	for _, slot := range c.slots[:c.o.Slots] {
@@ -174,7 +176,8 @@ func (c *Cache[M]) slotFree() {
 	c.signal()
 }
 
-// signal wakes the goroutines that wait for a slot or for a shorter queue. c.mu is held.
+// The method `signal` wakes the goroutines that wait for a slot or for a shorter queue. c.mu is
+// held.
 func (c *Cache[M]) signal() {
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -197,7 +200,7 @@ func (c *Cache[M]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// flush waits until the latest change of the unit is in the store.
+// The method `flush` waits until the latest change of the unit is in the store.
 func (c *Cache[M]) flush(ctx context.Context, unit *unit[M]) error {
 	latest := func() *cgotorch.Event {
 		c.mu.Lock()

@@ -23,8 +23,8 @@ import (
 // threads.
 //
 // Waking a goroutine takes longer than these 6 us. So a Do that waits for a route reads the
-// memory itself, and the goroutine of the routes leaves that route to the Do. That goroutine
-// handles the other routes.
+// memory itself, and the goroutine of the routes leaves that route to the Do. The goroutine of
+// the routes handles the routes for which no Do waits.
 //
 // A pre-gated model chooses the experts for its next sparse layer, and chooses those of the first
 // sparse layer from the embeddings. In any other model the router of the next layer can be run
@@ -32,7 +32,8 @@ import (
 
 // routes copies the routes of layers from the device to the host without a wait. It copies each
 // route to page-locked memory after the work that makes the route. A goroutine waits for the
-// routes in the order in which they were sent. It calls deliver for each route that has arrived.
+// routes in the order in which they were sent. It calls `deliver` for each route that has
+// arrived.
 type routes struct {
 	device  cgotorch.Device
 	o       ExpertsOptions
@@ -44,16 +45,16 @@ type routes struct {
 	mu      sync.Mutex
 	sent    []*route // sent and not delivered
 	slabs   []*cgotorch.HostSlab
-	pieces  map[int][][]int64 // free pieces by length
+	pieces  map[int][][]int64 // free pieces of the slabs, by length
 	closed  bool
 	wake    chan struct{}
-	dropped chan struct{} // closed by close
+	dropped chan struct{} // closed by the method `close`
 	ended   chan struct{} // closed when the goroutine has ended
 }
 
 // route is the expert ids of a layer's tokens, on their way to the host.
 type route struct {
-	tag any // of the sender
+	tag any // a value of the sender
 
 	mu      sync.Mutex
 	routes  *routes
@@ -90,7 +91,7 @@ func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (
 	return q, nil
 }
 
-// allocate makes pieces of n ids each. q.mu is held, or no other goroutine has q.
+// The method `allocate` makes pieces of n ids each. q.mu is held, or no other goroutine has q.
 func (q *routes) allocate(n int) error {
 	const count = 32
 	slab, err := cgotorch.NewHostSlab(8 * n * count)
@@ -121,7 +122,7 @@ func (q *routes) slabOf(piece []int64) *cgotorch.HostSlab {
 	})]
 }
 
-// piece takes a free piece for n ids. If none is free, it allocates more.
+// The method `piece` takes a free piece for n ids. If no piece is free, it allocates more.
 func (q *routes) piece(n int) ([]int64, error) {
 	size := q.o.Tokens
 	for size < n {
@@ -141,13 +142,15 @@ func (q *routes) piece(n int) ([]int64, error) {
 // notYet is the last number of a piece until the copy has written its ids.
 const notYet = math.MinInt64
 
-// send enqueues the copy of ids to the host, and returns at once. ids is Int64, contiguous, with
-// one id for each token. The copy is enqueued on x's stream. If aside is set, it is enqueued on
-// the side stream, and x's stream must wait for the copy (awaitCopy) before it writes ids again.
-// A route takes memory until it arrives. If no free memory is left, send page-locks more.
+// The method `send` enqueues the copy of `ids` to the host, and returns at once. `ids` is Int64,
+// contiguous, with one id for each token. If `aside` is not set, the copy is enqueued on x's
+// stream. If `aside` is set, the copy is enqueued on the side stream. Then x's stream must wait
+// for the copy (awaitCopy) before it writes `ids` again. A route takes memory until it arrives.
+// If no free memory is left, `send` page-locks more.
 //
-// send fails with [cgotorch.ErrInvalidArgument] for other ids. It fails with
-// [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after close.
+// The method `send` fails with [cgotorch.ErrInvalidArgument] if `ids` is not of this form. It
+// fails with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after the method
+// `close`.
 func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
@@ -192,7 +195,7 @@ func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside b
 	return r
 }
 
-// contiguous reports whether the elements of t lie row by row without gaps.
+// The function `contiguous` reports whether the elements of t lie row by row without gaps.
 func contiguous(t *cgotorch.Tensor) bool {
 	shape, strides, next := t.Shape(), t.Strides(), int64(1)
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -204,7 +207,7 @@ func contiguous(t *cgotorch.Tensor) bool {
 	return true
 }
 
-// look reports whether the route has arrived. It does not wait.
+// The method `look` reports whether the route has arrived. It does not wait.
 func (r *route) look() bool {
 	if r.arrived.Load() {
 		return true
@@ -231,16 +234,16 @@ func (r *route) look() bool {
 	return true
 }
 
-// awaitCopy makes x's stream wait for the copy of the ids. The copy is done, or nearly done. The
-// stream may then write the ids again. awaitCopy is called once for each route that was sent
-// aside.
+// awaitCopy makes x's stream wait for the copy of the ids. The copy is done, or nearly done.
+// After this wait the stream may write the ids again. awaitCopy is called once for each route
+// that was sent aside.
 func (r *route) awaitCopy(x *cgotorch.Exec) {
 	defer r.release()
 	x.Wait(r.event) //edge:experts-behind-route TestExperts_Route_SameMemory checked
 }
 
-// release gives up the event for one of its owners. The owners are look and, for a route sent
-// aside, awaitCopy.
+// The method `release` gives up the route's event for one owner. The owners are the method `look`
+// and, for a route that was sent aside, the method awaitCopy. The last owner closes the event.
 func (r *route) release() {
 	if r.owners.Add(-1) == 0 {
 		r.event.Close()
@@ -253,36 +256,38 @@ func (q *routes) takeBack(piece []int64) {
 	q.keep(piece)
 }
 
-// keep is a takeBack with q.mu held.
+// The method `keep` does what takeBack does, but the caller already holds q.mu.
 func (q *routes) keep(piece []int64) {
 	piece = piece[:cap(piece)]
 	q.pieces[len(piece)] = append(q.pieces[len(piece)], piece)
 }
 
-// await waits until the route has arrived. The Do that runs the layer calls it.
+// The method `await` waits until the route has arrived. The Do that runs the layer calls it.
 func (r *route) await() {
-	// The lock is taken before awaited is set. Once awaited is set, the goroutine of the routes
-	// leaves this route. It may then end, and free may free the memory.
+	// The lock is taken before `awaited` is set. Once `awaited` is set, the goroutine of the routes
+	// leaves this route to the Do. That goroutine may then end, and the method `free` may free the
+	// memory.
 	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	r.awaited.Store(true)
 	r.watch(nil)
 }
 
-// wait calls watch and holds the read lock of mapped meanwhile.
+// The method `wait` calls the method `watch`, and holds the read lock of `mapped` during the
+// call.
 func (r *route) wait(until *atomic.Bool) bool {
 	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	return r.watch(until)
 }
 
-// watch waits until the route has arrived, and reports whether it has. It reads the last id in
-// the memory again and again. It queries the event when the id has appeared, and rarely before
-// that, because queries delay the goroutines that enqueue work.
+// The method `watch` waits until the route has arrived, and reports whether it has. It reads the
+// last id in the memory again and again. It queries the event when the id has appeared. Before
+// that it queries the event only rarely, because queries delay the goroutines that enqueue work.
 //
-// If `until` is not nil, the wait also ends when `until` becomes true. Between two looks watch
-// then lets other goroutines run. A Do passes nil. It is locked to its thread, so that letting
-// others run would cost more time than the wait.
+// If `until` is not nil, the wait also ends when `until` becomes true. Between two looks `watch`
+// then lets other goroutines run. A Do passes nil. A Do is locked to its thread, so letting other
+// goroutines run would cost more time than the wait.
 func (r *route) watch(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
 	if r.look() {
@@ -320,8 +325,8 @@ func (r *route) watch(until *atomic.Bool) bool {
 	return true
 }
 
-// run delivers the routes. After close it still waits for the routes that are on their way,
-// because their copies write memory.
+// The method `run` delivers the routes. After the method `close`, it still waits for the routes
+// that are on their way, because their copies write memory.
 func (q *routes) run() {
 	defer close(q.ended)
 	for {
@@ -350,8 +355,9 @@ func (q *routes) run() {
 	}
 }
 
-// close drops the routes that are not delivered. It waits for their copies and frees the memory.
-// The side stream stays open while a Do uses it. A second close then closes the side stream.
+// The method `close` drops the routes that are not delivered. It waits for their copies and frees
+// the memory. The side stream stays open while a Do uses it. A second call of `close` then closes
+// the side stream.
 func (q *routes) close() error {
 	q.mu.Lock()
 	closed := q.closed

@@ -57,7 +57,8 @@ func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cg
 	return backs.Record()
 }
 
-// releasedOn notes that the slot may be filled only after the work that the stream has so far.
+// releasedOn notes that the slot may be filled only after the work that is enqueued on `stream`
+// so far.
 func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	e, err := stream.Record()
 	if err == nil {
@@ -66,8 +67,8 @@ func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	return err
 }
 
-// releasedBehind notes that the slot may be filled only after the event e of the stream `on`. e
-// takes the place of an earlier event of the same stream.
+// releasedBehind notes that the slot may be filled only after the event e of the stream `on`. If
+// the slot already has an event of this stream, e takes its place.
 func (s *slot[M]) releasedBehind(on *cgotorch.Stream, e *cgotorch.Event) {
 	if before := s.released[on]; before != nil {
 		before.Close()
@@ -99,8 +100,8 @@ func closeAll(events []*cgotorch.Event) {
 	}
 }
 
-// close waits for the copy into the slot. It frees the slot's memory after the uses of the slot,
-// in the order of the copy stream.
+// The method `close` waits for the copy into the slot. It frees the slot's memory after the uses
+// of the slot, in the order of the copy stream.
 func (s *slot[M]) close(copies *cgotorch.Stream) error {
 	var errs []error
 	if s.ready != nil {

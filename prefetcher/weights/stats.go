@@ -11,7 +11,7 @@ import (
 
 // CacheStats holds counts since the [Cache] was made.
 type CacheStats struct {
-	Hits       int           // Uses that found their unit in a slot since an earlier Use
+	Hits       int           // Uses whose unit was still in a slot since an earlier Use
 	Ahead      int           // first Uses after a copy that a Prefetch or a policy began; Stall counts their waits
 	Misses     int           // Uses that had to begin the copy
 	Prefetched int           // copies begun by Prefetch or a policy
@@ -62,7 +62,7 @@ type sharedEvent struct {
 	more int // owners beside the first
 }
 
-// share returns the event for another owner. That owner must Close it too.
+// The method `share` returns the event for one more owner. That owner must Close it too.
 func (e *sharedEvent) share() *sharedEvent {
 	e.more++
 	return e
@@ -96,7 +96,7 @@ type stats struct {
 	prefetching    int // number of the intervals in `copies` whose copy Prefetch or a policy began
 }
 
-// harvest adds up the intervals that the device has finished. It does not wait.
+// The method `harvest` adds up the intervals that the device has finished. It does not wait.
 func (s *stats) harvest() {
 	over := ended(s.copies, &s.Copy)
 	for _, c := range s.copies[:over] {
@@ -117,7 +117,7 @@ func (s *stats) harvestMany() {
 }
 
 // nextAhead returns a channel that is closed when the first copy by Prefetch or a policy is done.
-// It returns nil if there is no such copy.
+// It returns nil if `copies` has no copy by Prefetch or a policy.
 func (s *stats) nextAhead() <-chan struct{} {
 	i := slices.IndexFunc(s.copies, func(c interval) bool { return c.ahead })
 	if i < 0 {
@@ -126,8 +126,9 @@ func (s *stats) nextAhead() <-chan struct{} {
 	return s.copies[i].to.Done()
 }
 
-// ended adds to `total` the lengths of the intervals before the first one that the device has not
-// finished. It frees these intervals and returns their number. On a lost device all are finished.
+// The function `ended` adds to `total` the lengths of the intervals before the first one that the
+// device has not finished. It frees these intervals and returns their number. On a lost device
+// all intervals count as finished.
 func ended(intervals []interval, total *time.Duration) int {
 	for k, i := range intervals {
 		d, done := timing.Between(i.from.Event, i.to.Event)

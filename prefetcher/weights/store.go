@@ -62,7 +62,7 @@ type storeUnit struct {
 	name   string
 	layout *layout
 	parts  [][]byte // the memory of each tensor
-	whole  []byte   // the memory of all tensors, as layout says; nil in a mapped store
+	whole  []byte   // the memory of all tensors, as `layout` says; nil in a mapped store
 }
 
 // layout says where the tensors of a unit lie in its memory. Units with equal tensors share a
@@ -74,8 +74,8 @@ type layout struct {
 	bytes   int64 // from the first tensor to the end of the last
 }
 
-// alignment of a tensor in its unit, in bytes. The widest load of LibTorch's kernels takes 16
-// bytes, and a cache line of a GPU has 128.
+// In its unit, each tensor begins at a multiple of `alignment` bytes. The widest load of
+// LibTorch's kernels takes 16 bytes, and a cache line of a GPU has 128.
 const alignment = 64
 
 func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
@@ -115,7 +115,7 @@ func (t TensorSpec) size() (int64, error) {
 	return size, nil
 }
 
-// text returns the dtype and the shape.
+// The method `text` returns the dtype and the shape.
 func (t TensorSpec) text() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
 // layoutKey returns a text that is equal for units with equal tensors.
@@ -144,7 +144,7 @@ func NewStore(units []UnitSpec) (*Store, error) {
 	return s, nil
 }
 
-// lay decides the layout of each unit, and notes the units' order.
+// The method `lay` decides the layout of each unit, and notes the order of the units.
 func (s *Store) lay(units []UnitSpec) error {
 	layouts := map[string]*layout{}
 	s.units = make(map[string]*storeUnit, len(units))
@@ -173,7 +173,7 @@ func (s *Store) lay(units []UnitSpec) error {
 // slabBytes is the size of a slab, unless one unit needs more.
 const slabBytes = 1 << 30
 
-// allocate gives each unit memory. Each slab is as large as the units in it.
+// The method `allocate` gives each unit memory. Each slab is as large as the units in it.
 func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
@@ -215,7 +215,7 @@ func (s *Store) allocate() error {
 	return nil
 }
 
-// cut divides the memory of a unit into the memory of its tensors.
+// The method `cut` divides the memory of a unit into the memory of its tensors.
 func (l *layout) cut(whole []byte) (parts [][]byte) {
 	for i, begin := range l.begin {
 		end := begin + l.size[i]
@@ -229,9 +229,9 @@ func (l *layout) cut(whole []byte) (parts [][]byte) {
 func (s *Store) Units() []string { return s.names }
 
 // Bytes returns the memory of a tensor, row-major and in the machine's byte order. The memory is
-// valid until Close. The program may write it while no copy of the unit runs, unless the store is
-// mapped. Copies that are already on a device do not change. Bytes fails with [ErrUnknownUnit]
-// for an unknown unit or tensor, and with [ErrClosed] after Close.
+// valid until Close. The program may write the memory while no copy of the unit runs. It must not
+// write the memory of a mapped store. Copies that are already on a device do not change. Bytes
+// fails with [ErrUnknownUnit] for an unknown unit or tensor, and with [ErrClosed] after Close.
 func (s *Store) Bytes(name, tensor string) ([]byte, error) {
 	unit, err := s.lookup(name)
 	if err != nil {
@@ -310,7 +310,8 @@ func (s *Store) Stats() StoreStats {
 	return st
 }
 
-// use counts a Cache that copies from the store. If `pin` is set, use first page-locks the store.
+// The method `use` counts one more Cache that copies from the store. If `pin` is set, it first
+// page-locks the store.
 func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +327,7 @@ func (s *Store) use(pin bool) error {
 	return nil
 }
 
-// shared reports whether more than one Cache uses the store.
+// The method `shared` reports whether more than one Cache uses the store.
 func (s *Store) shared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

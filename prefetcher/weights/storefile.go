@@ -15,21 +15,21 @@ import (
 
 // StoreOptions are the options of [OpenStore].
 type StoreOptions struct {
-	// Units matches the part of a tensor's name that is the name of its unit. The match must begin
-	// the tensor's name, and a point must follow. After the point comes the tensor's name in the
-	// unit. A tensor that does not match is left out. For a Switch Transformer
-	// `^.*\.experts\.expert_\d+` makes a unit of each expert, and `^(encoder|decoder)\.block\.\d+`
-	// makes a unit of each block.
+	// Units matches the part of a tensor's name that is the name of its unit. The match must be at
+	// the beginning of the tensor's name, and a point must follow the match. After the point comes
+	// the tensor's name in the unit. A tensor whose name does not match is left out. For a Switch
+	// Transformer `^.*\.experts\.expert_\d+` makes a unit of each expert, and
+	// `^(encoder|decoder)\.block\.\d+` makes a unit of each block.
 	Units *regexp.Regexp
 
-	// DType is the dtype to which floating-point tensors are converted. 0 leaves each in its own
-	// dtype.
+	// DType is the dtype to which floating-point tensors are converted. 0 leaves each tensor in its
+	// own dtype.
 	DType cgotorch.DType
 
 	// Map uses the pages of the files as the store's memory. The system keeps these pages once for
-	// all processes. A unit then takes one copy for each tensor. The files must not be changed or
-	// shortened while the store is open. If the system cannot page-lock the pages, [Store.Pin] fails
-	// and says so.
+	// all processes. A unit is then copied to a slot tensor by tensor, not in one piece. The files
+	// must not be changed or shortened while the store is open. If the system cannot page-lock the
+	// pages, [Store.Pin] fails and says so.
 	Map bool
 }
 
@@ -41,8 +41,8 @@ type StoreOptions struct {
 //
 // OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short. It fails
 // with [cgotorch.ErrOutOfMemory], and says how many bytes are left, if memory is short. It fails
-// with [ErrInvalidOptions] if no tensor matches or a tensor is in two files. It also fails with
-// [ErrInvalidOptions] for a mapped tensor that must be converted.
+// with [ErrInvalidOptions] if no tensor matches or a tensor is in two files. It fails with the
+// same error if Map is set and a tensor must be converted.
 func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	if o.Units == nil {
 		return nil, fmt.Errorf("weights: StoreOptions.Units is nil: say which tensors make a unit: %w", ErrInvalidOptions)
@@ -152,7 +152,7 @@ func (r *storeReader) open(path string) error {
 	return nil
 }
 
-// split divides a tensor's name into the name of its unit and its name in the unit.
+// The method `split` divides a tensor's name into the name of its unit and its name in the unit.
 func (r *storeReader) split(tensor string) (unit, name string, ok bool) {
 	at := r.o.Units.FindStringIndex(tensor)
 	if at == nil || at[0] != 0 || at[1] == 0 || !strings.HasPrefix(tensor[at[1]:], ".") || at[1]+1 == len(tensor) {
@@ -221,8 +221,8 @@ func (r *storeReader) readInto(s *Store) error {
 	})
 }
 
-// readInto reads the tensor into memory. If the store has the tensor in another dtype, readInto
-// converts it on the stream `converts`.
+// readInto reads the tensor into `memory`. If the store has a different dtype for the tensor than
+// the file, readInto converts the tensor on the stream `converts`.
 func (t *fileTensor) readInto(memory []byte, converts *cgotorch.Stream) error {
 	if t.dtype == t.spec.DType {
 		return t.file.ReadInto(t.info.Name, memory)

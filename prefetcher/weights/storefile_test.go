@@ -195,7 +195,8 @@ func TestOpenStore_Refused(t *testing.T) {
 	}
 }
 
-// A unit that lacks a tensor is refused by name. The other units can be used.
+// A unit that lacks a tensor is refused, with an error that has its name. The other units can be
+// used.
 func TestOpenStore_MissingTensor(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "a.safetensors")

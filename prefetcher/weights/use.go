@@ -25,20 +25,22 @@ type Use[M any] struct {
 // If other Dos use all slots, the host waits until a slot is released. It waits for nothing else.
 //
 // The module's tensors may be read on x's stream until Release or the end of the Do. They must
-// not be written, and they require no gradient. x.Keep refuses tensors that share their memory.
+// not be written, and they require no gradient. x.Keep refuses tensors that share memory with
+// them.
 //
-// x's Do fails with [ErrNoSlot] if all slots are in use and none can become free. Then this Do
-// uses all slots, or the other Dos that use them wait for a slot too. The Do also fails with the
-// errors of [Cache.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]:
-// see [Cache.At]. Use cannot be called in a function given to [cgotorch.Exec.Recompute].
+// x's Do fails with [ErrNoSlot] if all slots are in use and none can become free. This is so if
+// this Do uses all slots. It is also so if every Do that uses a slot waits for a slot too. The Do
+// also fails with the errors of [Cache.Prefetch]. In a captured function it fails with
+// [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a function given to
+// [cgotorch.Exec.Recompute].
 func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.Use", name, false)
 }
 
 // useToChange is a Use whose tensors the caller writes on x's stream. The stream first waits for
 // all work so far that reads the tensors. The caller then calls releaseChanged. useToChange fails
-// with [ErrBusy] while another Use has the unit, or while another Cache uses the store. It fails
-// with [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
+// with [ErrBusy] while the unit has a second Use, or while a second Cache uses the store. It
+// fails with [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
 func (c *Cache[M]) useToChange(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.useToChange", name, true)
 }
@@ -68,7 +70,8 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 	return u
 }
 
-// awaitCopy makes x's stream wait for the copy into slot, unless the stream already waits for it.
+// awaitCopy makes x's stream wait for the copy into `slot`, unless the stream already waits for
+// it.
 func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
 	on := x.Stream()
 	if slot.awaited[on] { //edge:unit-each-stream-waits TestSlot_Reuse_SeveralStreams checked
@@ -84,8 +87,8 @@ func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
 	slot.awaited[on] = true
 }
 
-// acquire gives u the slot that holds its unit, and counts the use. c.mu is held, except while
-// bringIn waits for a slot.
+// The method `acquire` gives u the slot that holds its unit, and counts the use. c.mu is held,
+// except while bringIn waits for a slot.
 func (c *Cache[M]) acquire(u *Use[M]) error {
 	unit, err := c.lookup(u.name)
 	if err != nil {
@@ -124,7 +127,7 @@ func (c *Cache[M]) acquire(u *Use[M]) error {
 	return nil
 }
 
-// bringIn returns when a slot holds the unit and the copy into the slot is enqueued. filled
+// bringIn returns when a slot holds the unit and the copy into the slot is enqueued. `filled`
 // reports whether bringIn began that copy. While bringIn waits for a slot, c.mu is not held and
 // other goroutines may change everything.
 func (c *Cache[M]) bringIn(unit *unit[M], do *cgotorch.Stream) (filled bool, err error) {
@@ -145,7 +148,8 @@ func (c *Cache[M]) bringIn(unit *unit[M], do *cgotorch.Stream) (filled bool, err
 	}
 }
 
-// canUse fails if another use of the unit, or of its store, excludes a new use.
+// canUse fails if the unit cannot have one more use now, because of the present uses of the unit
+// or of its store. `changes` reports whether the new use is to change the unit.
 func (c *Cache[M]) canUse(unit *unit[M], changes bool) error {
 	switch {
 	case unit.slot.changing:
@@ -160,7 +164,8 @@ func (c *Cache[M]) canUse(unit *unit[M], changes bool) error {
 	return nil
 }
 
-// isNext reports whether no other Do stands before this Do in the line for a slot.
+// isNext reports whether this Do is the first in the line for a slot. It returns true if the line
+// is empty.
 func (c *Cache[M]) isNext(do *cgotorch.Stream) bool { return len(c.line) == 0 || c.line[0] == do }
 
 // leaveLine ends a Do's wait for a slot, and wakes the next Do in the line.
@@ -194,7 +199,7 @@ func (c *Cache[M]) waitForSlot(do *cgotorch.Stream, wanted *unit[M]) error {
 	return nil
 }
 
-// stuck reports whether every slot is used by a Do that itself waits for a slot.
+// The method `stuck` reports whether every slot is used by a Do that itself waits for a slot.
 func (c *Cache[M]) stuck() bool {
 	if c.victim(true) != nil {
 		return false
@@ -213,9 +218,9 @@ func (c *Cache[M]) stuck() bool {
 }
 
 // Release ends the use. x is an Exec of the Do that called Use. The slot may be filled again
-// after the work enqueued on x's stream so far. If other streams have read the unit, x's stream
-// must wait for them before Release. A second Release does nothing. x's Do fails with
-// [cgotorch.ErrMisuse] if another Do called Use.
+// after the work enqueued on x's stream so far. If a stream other than x's has read the unit, x's
+// stream must wait for that stream before Release. A second Release does nothing. x's Do fails
+// with [cgotorch.ErrMisuse] if a different Do called Use.
 func (u *Use[M]) Release(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()
@@ -235,7 +240,8 @@ func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
 // releaseChanged is the Release after useToChange. It copies the unit to the store, on a stream
 // of its own, after the work enqueued on x's stream so far. The unit's next uses and copies have
 // the changes. The store's bytes have the changes after Flush. releaseChanged fails with
-// [cgotorch.ErrMisuse] after a Release, and for a unit that Use gave.
+// [cgotorch.ErrMisuse] after a Release, and for a unit that came from Use and not from
+// useToChange.
 func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	const op = "Use.releaseChanged"
 	c := u.cache
@@ -266,8 +272,8 @@ func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	u.release(x.Stream(), e)
 }
 
-// end is the Release at the end of the Do. On a lost device it releases the slot although Record
-// fails.
+// The method `end` is the Release at the end of the Do. On a lost device it releases the slot
+// although Record fails.
 func (u *Use[M]) end(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()
@@ -279,7 +285,8 @@ func (u *Use[M]) end(x *cgotorch.Exec) {
 	e = x.Record() //edge:unit-do-records-its-end TestUse_EndOfDoReleases checked
 }
 
-// release gives the slot back. If e is not nil, the slot is filled only after e. c.mu is held.
+// The method `release` gives the slot back. If e is not nil, the slot is filled only after e.
+// c.mu is held.
 func (u *Use[M]) release(on *cgotorch.Stream, e *cgotorch.Event) {
 	c, slot := u.cache, u.slot
 	u.slot = nil

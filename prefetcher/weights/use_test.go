@@ -195,7 +195,7 @@ func TestUse_Failed_Counts(t *testing.T) {
 	}
 }
 
-// A change of a unit is ordered after the readers on other streams that have already released the
+// A change of a unit waits for readers on other streams, even if they have already released the
 // unit.
 func TestUse_ReleaseChanged_Readers(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -10,8 +10,8 @@ import (
 )
 
 // charsmap is SentencePiece's table of characters and their replacements, such as those of NFKC.
-// units is a double-array trie. Each leaf of the trie is an offset in text. A replacement begins
-// at this offset and ends with a 0 byte.
+// `units` is a double-array trie. Each leaf of the trie is an offset in the field `text`. A
+// replacement begins at this offset and ends with a 0 byte.
 type charsmap struct {
 	units []uint32
 	text  []byte
@@ -34,7 +34,8 @@ func newCharsmap(data []byte) (*charsmap, error) {
 
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// lookup finds the shortest beginning of s that is in the table, and returns its replacement.
+// The method `lookup` finds the shortest beginning of s that is in the table, and returns its
+// replacement.
 func (m *charsmap) lookup(s string) (string, bool) {
 	at := offset(m.units[0])
 	for i := range len(s) {
@@ -59,10 +60,11 @@ func (m *charsmap) lookup(s string) (string, bool) {
 	return "", false
 }
 
-// normalize replaces the characters of text that are in the table. If a grapheme is short,
-// normalize first looks up the whole grapheme. The table may have a replacement for a beginning
-// of the grapheme. This replacement then replaces the whole grapheme, as in Hugging Face's
-// tokenizers. Otherwise normalize looks up each code point of the grapheme.
+// The method `normalize` replaces the characters of `text` that are in the table. It first looks
+// up a short grapheme as a whole. The table may have a replacement for a beginning of the
+// grapheme. This replacement then replaces the whole grapheme, as in Hugging Face's tokenizers.
+// If the table has none, or if the grapheme is long, `normalize` looks up each code point of the
+// grapheme.
 func (m *charsmap) normalize(text string) string {
 	const short = 6 // a grapheme of fewer bytes is looked up as a whole
 	var b strings.Builder

@@ -8,5 +8,6 @@
 //
 // The package reads unigram models, as SentencePiece makes them, with or without byte fallback.
 // The ids equal those of Hugging Face's transformers. This includes the rules for Unicode
-// characters. If a file has another kind of model or rule, Open fails and names the kind.
+// characters. If a file has a kind of model or rule that the package does not know, Open fails
+// and names the kind.
 package tokenizer

@@ -12,8 +12,8 @@ import (
 )
 
 // Open reads a tokenizer.json. It fails with [ErrFormat] for a damaged file. It fails with
-// [ErrUnsupported] for a file that has another kind of model or rule. The error names the file
-// and the field.
+// [ErrUnsupported] if the file has a kind of model or rule that this package does not know. The
+// error names the file and the field.
 func Open(path string) (*Tokenizer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -68,7 +68,8 @@ func parse(data []byte) (*Tokenizer, error) {
 	return t, err
 }
 
-// add stores the added tokens, and checks that ids and contents do not contradict each other.
+// The method `add` stores the added tokens, and checks that ids and contents do not contradict
+// each other.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	var asGiven, normalized []addedToken
 	for i, token := range tokens {
@@ -172,7 +173,7 @@ type stage struct {
 	Stop    json.RawMessage `json:"stop"`
 }
 
-// read parses data into s. It reports whether data has a stage.
+// The method `read` parses `data` into s. It reports whether `data` has a stage.
 func (s *stage) read(data json.RawMessage, field string) (bool, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return false, nil

@@ -55,7 +55,7 @@ func splitAtSpaces(p piece) []piece {
 // metaspace replaces each space by a mark. The mark stands at the beginning of words.
 type metaspace struct {
 	mark   string
-	scheme string // "always", "first" or "never": when a text without a mark at its beginning gets a mark there
+	scheme string // "always", "first" or "never": which pieces get a mark in front, if they have none there
 	split  bool   // whether to cut before each mark
 }
 
@@ -91,8 +91,8 @@ func (m metaspace) decode(tokens []string) []string {
 	return tokens
 }
 
-// decodeBytes replaces the tokens <0x00> to <0xFF> by the bytes that they name. If several such
-// tokens in a row are not UTF-8, each of them becomes U+FFFD.
+// decodeBytes replaces the tokens <0x00> to <0xFF> by the bytes that they name. If the bytes of
+// several of these tokens in a row are not UTF-8, each of the tokens becomes U+FFFD.
 func decodeBytes(tokens []string) []string {
 	var out []string
 	var data []byte

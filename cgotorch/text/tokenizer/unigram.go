@@ -57,7 +57,7 @@ type step struct {
 	reached bool
 }
 
-// encode appends the tokens of the string `text` to `ids`.
+// The method `encode` appends the tokens of the string `text` to `ids`.
 func (m *unigram) encode(ids []int64, text string) []int64 {
 	best := make([]step, len(text)+1)
 	reach := func(to int, s step) {
@@ -97,7 +97,7 @@ func (m *unigram) encode(ids []int64, text string) []int64 {
 	return ids
 }
 
-// appendReversed appends the token whose name is `text`. If there is no such token, it appends
+// appendReversed appends the token whose name is `text`. If no token has this name, it appends
 // tokens for the bytes of `text`, in reverse order, or the unknown token.
 func (m *unigram) appendReversed(ids []int64, text string) []int64 {
 	if id, ok := m.ids[text]; ok {

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Between returns the time on the device between two timing events. done reports whether the
+// Between returns the time on the device between two timing events. `done` reports whether the
 // event `to` is done. Between does not wait. On a lost device it returns 0 and true.
 func Between(from, to *cgotorch.Event) (d time.Duration, done bool) {
 	done, err := to.Poll()
