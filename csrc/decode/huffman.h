@@ -82,7 +82,7 @@ class Huffman {
 
   const uint8_t* next_ = nullptr;
   const uint8_t* end_ = nullptr;  // the end of this interval
-  uint64_t bits_ = 0;             // the bits before next_ that are not used yet; the first is the highest
+  uint64_t bits_ = 0;             // bits of the bytes before next_ that are not used yet; the highest bit comes first
   int left_ = 0;                  // how many bits of bits_ are not used yet
   int predicted_[MAX_COMPS_IN_SCAN] = {};
 };

@@ -141,7 +141,7 @@ TEST(Jpeg, ManyScans) {
     if (file[i] == 0xFF && file[i + 1] == 0xC4) tables.push_back(i);
   }
   ASSERT_GE(tables.size(), 3u);
-  const auto with = [&](int scans) {  // repeats the second scan `scans` times; the later scans refine it
+  const auto with = [&](int scans) {  // the file with `scans` copies of its second scan; the scans after the copies refine it
     File out(file.begin(), file.begin() + static_cast<ptrdiff_t>(tables[1]));
     for (int i = 0; i < scans; ++i) {
       out.insert(out.end(), file.begin() + static_cast<ptrdiff_t>(tables[1]), file.begin() + static_cast<ptrdiff_t>(tables[2]));

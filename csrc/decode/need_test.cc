@@ -20,8 +20,8 @@
 namespace decode {
 namespace {
 
-// The own memory of a thread in these tests. It is small, so that small images, which are made
-// quickly, are counted.
+// The bytes that a thread of these tests may take without asking. The number is small, so that
+// even small images need more. Small images are made quickly.
 constexpr size_t kLittle = 4 << 20;
 
 ctd_options options_of(int transform, int height, int width) {

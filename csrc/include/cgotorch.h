@@ -88,8 +88,8 @@ typedef struct ct_device {
 } ct_device;
 
 /* Returns the number of CUDA devices. If the number is 0, *why is set to the reason, or to NULL
- * if no memory is left for the text. If the number is not 0, *why is set to NULL. why may be
- * NULL. */
+ * if no memory is left for the text. If the number is not 0, *why is set to NULL. The pointer
+ * `why` may be NULL. */
 int32_t ct_cuda_count(char** why /* new, or NULL */) CT_NOEXCEPT;
 
 /* Checks that the device is there and works. Fails with CT_NO_DEVICE if the device is not there,
@@ -102,8 +102,8 @@ ct_status* ct_device_synchronize(ct_device device) CT_NOEXCEPT;
 
 typedef struct ct_memory {
   int64_t allocated;      /* bytes that are allocated now */
-  int64_t peak_allocated; /* the largest value of allocated since the last reset */
-  int64_t reserved;       /* bytes of the device that LibTorch's allocator holds; on the CPU equal to allocated */
+  int64_t peak_allocated; /* the largest value of `allocated` since the last reset */
+  int64_t reserved;       /* bytes of the device that LibTorch's allocator holds; on the CPU equal to `allocated` */
   int64_t allocations;    /* the number of allocations since counting began */
 } ct_memory;
 
@@ -126,12 +126,12 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
  * destroyed. */
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT_NOEXCEPT;
 /* Makes a handle of a cudaStream_t that the caller made. NULL and cudaStreamLegacy mean the
- * default stream. The call refuses cudaStreamPerThread, because it is another stream on each
- * thread. The call also refuses a stream of another device, and a device that is not CUDA. The
- * caller must keep the stream alive while LibTorch's allocator may still hand out memory that was
- * allocated or used on the stream. So the caller first frees the last such tensor, then calls
- * ct_memory_release_cached, and then may destroy the stream. ct_stream_free frees the handle and
- * leaves the stream alone. */
+ * default stream. The call refuses cudaStreamPerThread, because it is a different stream on each
+ * thread. The call also refuses a stream of another device than `device`, and a device that is
+ * not CUDA. The caller must keep the stream alive while LibTorch's allocator may still hand out
+ * memory that was allocated or used on the stream. So the caller first frees all tensors in that
+ * memory, then calls ct_memory_release_cached, and then may destroy the stream. ct_stream_free
+ * frees the handle and leaves the stream alone. */
 ct_status* ct_stream_external(ct_device device, void* stream, ct_stream** out) CT_NOEXCEPT;
 void ct_stream_free(ct_stream* stream /* consumed */) CT_NOEXCEPT;
 /* The number of the stream. Two streams that are alive at the same time have different numbers. */
@@ -192,8 +192,8 @@ uint64_t ct_thread_id(void) CT_NOEXCEPT;
 
 /* Makes a dense tensor on the exec's device. Its elements are a copy of host memory, which is
  * `bytes` bytes long. When the call returns, it has read the memory. For a CUDA device the call
- * therefore waits until CUDA has staged the memory. If the memory is page-locked, the call waits
- * for the stream. */
+ * therefore waits until CUDA has copied the memory to a buffer of CUDA's own. If the memory is
+ * page-locked, the call waits for the stream. */
 ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
                                ct_tensor** out) CT_NOEXCEPT;
 /* Waits for the stream, and copies the tensor's elements to `data`. The elements are dense in
@@ -216,7 +216,7 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT
 /* Enqueues a copy of host memory into a dense tensor. If the memory is pinned, the call does not
  * wait. Pinned memory must stay unchanged until an event that was recorded after the copy is
  * done. If the memory is not pinned, the call has read it when it returns. For a CUDA device the
- * call then waits until CUDA has staged the memory. */
+ * call then waits until CUDA has copied the memory to a buffer of CUDA's own. */
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) CT_NOEXCEPT;
 typedef struct ct_host_copy {
   const ct_tensor* tensor;
@@ -232,8 +232,9 @@ ct_status* ct_copies_from(ct_exec x, const ct_event* const* behind, int32_t even
 /* Enqueues a copy of a dense tensor into new memory of the exec's device. The tensor may lie on
  * another device. Nothing is recorded for backward. Before this call, the caller makes the exec's
  * stream wait for the work that fills the tensor. For a copy from the CPU to a CUDA device, the
- * call waits until CUDA has staged the elements. If the elements are in page-locked memory, the
- * call waits for the stream. A copy from a CUDA device to the CPU is refused: use ct_tensor_read. */
+ * call waits until CUDA has copied the elements to a buffer of CUDA's own. If the elements are in
+ * page-locked memory, the call waits for the stream. A copy from a CUDA device to the CPU is
+ * refused: use ct_tensor_read. */
 ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
 /* Enqueues a copy of a dense tensor into host memory. If the memory is pinned, the call does not
  * wait. Pinned memory must be neither read nor written until an event that was recorded after the
@@ -359,10 +360,11 @@ ct_status* ct_graph_pool_enter(ct_graph_pool* pool) CT_NOEXCEPT;
 void ct_graph_pool_leave(ct_graph_pool* pool) CT_NOEXCEPT;
 
 /* Begins a capture. Waits if another thread captures on the same device. Until ct_graph_end, the
- * work of calls with x becomes part of a graph and does not run. Once another stream waits for an
- * event of the capture, its work becomes part of the graph too. An operator outside the capture
- * waits for the end of the capture, if it draws random numbers of the device. x's stream must not
- * be a default stream. Fails with CT_NOT_CAPTURABLE inside a capture. */
+ * work of calls with x becomes part of a graph and does not run. If another stream waits for an
+ * event of the capture, the later work of that stream becomes part of the graph too. If an
+ * operator outside the capture draws random numbers of the device, it waits for the end of the
+ * capture. x's stream must not be a default stream. Fails with CT_NOT_CAPTURABLE inside a
+ * capture. */
 ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) CT_NOEXCEPT;
 /* Ends the capture. The thread that began it must make this call. *updated is 1 if the executable
  * form of `older` was updated in place and now belongs to `graph`. `older` can then only be
@@ -374,8 +376,9 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older /* or NULL *
 ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) CT_NOEXCEPT;
 ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) CT_NOEXCEPT;
 /* No capture begins on the device between ct_captures_hold and ct_captures_release.
- * ct_captures_hold waits for a capture that has begun. A backward that may run a ct_function and
- * is not part of a capture runs between the two calls. On the CPU they do nothing. */
+ * ct_captures_hold waits for a capture that has begun. The caller makes the two calls around a
+ * backward that may run a ct_function, unless the backward is part of a capture. On the CPU the
+ * two calls do nothing. */
 ct_status* ct_captures_hold(ct_device device) CT_NOEXCEPT;
 void ct_captures_release(ct_device device) CT_NOEXCEPT;
 /* Frees a graph. If its capture was begun and not ended, ends the capture. */
@@ -426,8 +429,8 @@ typedef struct ct_function {
   /* Computes *out from `in`, and records the computation for backward. Returns 0, or a number that
    * stands for the cause of a failure: see ct_status_cause. */
   uint64_t (*run)(uint64_t token, ct_tensor* in /* consumed */, ct_tensor** out /* new */);
-  /* Called on any thread when nothing refers to a number any more. release is called once with the
-   * token, and once with each number other than 0 that run returned. */
+  /* The library calls `release`, on any thread, when nothing refers to a number any more. It does
+   * so once with the token, and once with each number other than 0 that `run` returned. */
   void (*release)(uint64_t number);
 } ct_function;
 
@@ -515,8 +518,8 @@ int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does
  * nothing for other memory, and while the checker is off. */
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
-/* Tells the checker that the uses of this memory before the event are over. The memory is a
- * slab's. The checker learns nothing about other memory. */
+/* Tells the checker that all uses of a slab's memory before the event are over. The memory begins
+ * at `data` and has `bytes` bytes. Does nothing for memory that is not a slab's. */
 void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NOEXCEPT;
 
 /* ---- Side by side ---------------------------------------------------------------------------- */
@@ -532,7 +535,7 @@ ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) CT_NO
 /* Ends the branch. The stream of x is the parent, and must wait for `side` already. *out is the
  * result as a tensor of the parent. If the result has a gradient, the memory that the branch uses
  * stays alive until a backward through *out has ended. Without a gradient the memory is let go at
- * once. result may be NULL.
+ * once. `result` may be NULL.
  *
  * transient: 1 promises two things about the operators by which the parent reads *out. These
  * operators are enqueued before the next branch begins. They do not keep *out for backward.
@@ -563,16 +566,16 @@ typedef struct ct_decision {
   double first_us, second_us, host_us;
 } ct_decision;
 
-/* Makes a choice. trials: how many calls are measured, of both ways together. gain: the share of
- * the first way's time that the second way has to save. For each of them, 0 stands for the core's
- * own value. Returns NULL if no memory is left. */
+/* Makes a choice. `trials` is how many calls are measured, of both ways together. `gain` is the
+ * share of the first way's time that the second way has to save. If `trials` or `gain` is 0, the
+ * core's own value is used. Returns NULL if no memory is left. */
 ct_choice* ct_choice_new(int32_t trials, double gain) CT_NOEXCEPT;
 void ct_choice_free(ct_choice* choice) CT_NOEXCEPT; /* all its trials must have ended */
 enum { CT_DECIDED = 0, CT_OPEN = 1 };
-/* Says which way the caller takes: *second is 1 for the second way. *state says whether the
- * choice is decided. *out is NULL where nothing is measured. graph: 1 for the work of a graph, or
- * of its warm-up run, which may wait for the device. streams: how many streams the second way
- * uses. */
+/* Begins a call of the work, and says which way the call takes: *second is 1 for the second way.
+ * *state says whether the choice is decided. If the call is not measured, *out is NULL. graph: 1
+ * for the work of a graph, or of its warm-up run, which may wait for the device. streams: how
+ * many streams the second way uses. */
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out /* new */,
                            int32_t* second, int32_t* state) CT_NOEXCEPT;
 /* Ends a trial. *state says whether the choice is decided now, with this call counted. The last
@@ -608,8 +611,8 @@ ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) CT_NOEX
 /* Does the same as ct_backward, with an overlap. There is at least one stream in `sides`. Before
  * the call, the caller makes all sides wait for the exec's stream. Nothing else runs on the
  * sides. After the call, the caller makes the exec's stream wait for all sides, also if the call
- * fails. pool: NULL, or the pool of the graph that is being captured or is in its warm-up run. In
- * that warm-up run the call may wait for the device. */
+ * fails. `pool` is the pool of the graph that is being captured or is in its warm-up run. Without
+ * a graph, `pool` is NULL. In a warm-up run the call may wait for the device. */
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
                                    ct_overlap* overlap, const ct_stream* const* sides, int32_t side_count, ct_graph_pool* pool) CT_NOEXCEPT;
 

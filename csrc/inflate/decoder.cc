@@ -156,7 +156,7 @@ struct Output {
   bool is_known() const { return sizeof(T) == 2 && to - unknown >= static_cast<ptrdiff_t>(kWindow); }
 };
 
-// Why says why a step ended: a CTD_INFLATE_ value, or 0 at the end of a block.
+// A Why is the reason for which a step ended: a CTD_INFLATE_ value, or 0 at the end of a block.
 using Why = int32_t;
 
 template <class T>

@@ -62,8 +62,8 @@ CT_INLINE void read_row(const Source& s, int y, uint8_t* row) {
   }
 }
 
-// first_row reads row y, and does the step if the step moves pixels or sharpens. around is a
-// buffer for three rows.
+// first_row reads row y, and does the step if the step moves pixels or sharpens. The buffer
+// `around` has room for three rows.
 template <int C>
 CT_INLINE void first_row(const Source& s, const Step& step, int y, uint8_t* __restrict row, uint8_t* __restrict around) {
   const int kind = kind_of(step), width = s.width, size = C * width;
@@ -119,7 +119,7 @@ CT_INLINE void row_after(const Source& s, const Step* steps, int count, const ui
   for (int k = 0; k < count; ++k) step_row<C>(steps[k], tables + k * C * kLevels, row, s.width);
 }
 
-// augment_image makes image n. row is a buffer for four rows.
+// augment_image makes image n. The buffer `row` has room for four rows.
 template <int C>
 CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
   const int64_t area = int64_t{b.height} * b.width;

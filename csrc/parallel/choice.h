@@ -65,8 +65,7 @@ class Choice {
   double gain(const std::string& key, bool graph);
   // Reports whether there is work whose trials have begun and whose choice is not decided yet.
   bool open(bool graph);
-  // Returns, in out, the next decision that take has not returned yet. Returns false if there is
-  // none.
+  // Writes to *out the next decision that was not taken yet. Returns false if there is none.
   bool take(ct_decision* out);
 
  private:
@@ -90,7 +89,7 @@ class Choice {
   void settle(const Key& key, Entry& entry, double first, double second, double host, double gain);
 
   const size_t trials_;
-  const double gain_;  // share of the first way's time
+  const double gain_;  // the share of the first way's time that the second way must save
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
   std::vector<ct_decision> decisions_;

@@ -43,7 +43,7 @@ void join(const Overlapping& o, const ct_stream& side) {
 }
 
 // Computes the gradients of the weights and bias on the side stream, and the gradient of the
-// input on the main stream. If joined is set, the main stream waits for the side stream.
+// input on the main stream. If `joined` is true, the main stream waits for the side stream.
 // Otherwise the caller keeps the inputs alive until the main stream waits. The gradients of
 // weights and bias lie in memory of the side stream. After that memory is freed, only later work
 // of the side stream gets it. Before that work, the side stream waits for the main stream: see
@@ -103,7 +103,8 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return std::nullopt;
   Gradients found = layer.run(layer.wanted);  // libraries choose their kernels here, because a capture forbids that
-  // A warm-up run is inside the graph's pool. A capture into that pool would be refused.
+  // A warm-up run has entered the graph's pool. A capture into a pool that is entered would be
+  // refused.
   const ct_graph_pool::Outside outside(*o.pool);
   std::vector<double> times[2];
   try {
@@ -161,13 +162,12 @@ class Silence final : public c10::WarningHandler {
 };
 
 // Our kernels take the place of LibTorch's when this library is loaded. The kernels for CUDA do
-// so when CUDA is opened. No operator runs at these times. No operator may run then, because
-// LibTorch's table of kernels has no lock against running operators. Without an Overlap our
-// kernels do the same as LibTorch's.
+// so when CUDA is opened. LibTorch's table of kernels has no lock, so no operator may run while
+// it is changed. At these two times no operator runs yet. Without an Overlap our kernels do the
+// same as LibTorch's.
 //
-// LibTorch warns of the change. Later it warns of gradients that are accumulated on another
-// stream than the stream that made them (Note [Late gradients]). We want the change and these
-// gradients.
+// LibTorch warns of the change. Later it warns if gradients are accumulated on a stream that did
+// not make them (Note [Late gradients]). We want the change and these gradients.
 void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);

@@ -46,7 +46,7 @@ class LateGradients {
   const ct_stream* side();
   // Keeps the two tensors alive. The work of `side` so far reads them.
   void keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side);
-  // Makes the main stream wait for the readers of all kept tensors, and then lets the tensors go.
+  // Makes the main stream wait for all work that reads kept tensors, and then lets the tensors go.
   void release();
   // Returns the most bytes that were kept alive at once by this object alone.
   int64_t peak() const { return peak_; }
