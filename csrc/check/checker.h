@@ -42,7 +42,7 @@ class Backward {
   bool before_;
 };
 
-// Says that the calling thread runs work of another stream, while the object lives. Only for CPU
+// Says that the calling thread runs work of `stream`, while the object lives. Only for CPU
 // streams, because LibTorch does not know them.
 class OnStream {
  public:
@@ -113,7 +113,8 @@ std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept;
 // accesses come after the earlier work of `stream`, and before its later work.
 void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept;
 
-// Memory. slab_born returns false, and changes nothing, if the memory reaches into another slab.
+// Slabs. If the memory reaches into a slab that exists already, slab_born changes nothing and
+// returns false.
 bool slab_born(const void* data, int64_t bytes);
 void slab_dies(const void* data);
 bool in_slab(const void* data);

@@ -84,13 +84,13 @@ class Checker {
   // were made in backward.
   void used(const at::Tensor& tensor, Queue queue, bool by_autograd);
 
-  // Slabs: host memory that is the source or target of copies. slab_born returns false, and changes
-  // nothing, if the memory reaches into another slab.
+  // Slabs: host memory that is the source or target of copies. If the memory reaches into a slab
+  // that exists already, slab_born changes nothing and returns false.
   bool slab_born(const void* data, int64_t bytes);
   void slab_dies(const void* data);
   bool in_slab(const void* data);
-  // Says that the accesses to this memory before the event are over. Says nothing about other
-  // memory.
+  // Says that the accesses to this memory before the event are over. Does nothing for memory that
+  // is not a slab's.
   void slab_over(const void* data, int64_t bytes, const Clock& event);
   void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // does nothing if the memory is no slab's
 

@@ -179,8 +179,8 @@ class Backend final : public CudaBackend {
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
     const BesideCaptures beside;
-    // The thread goes back only to a device that has a context, because to set another device would
-    // make a context there.
+    // The thread goes back to its device only if that device has a context. To set a device without a
+    // context would make a context there.
     c10::DeviceIndex before = device;
     (void)c10::cuda::GetDevice(&before);
     if (before != device) (void)cudaSetDevice(device);

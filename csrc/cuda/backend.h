@@ -76,8 +76,8 @@ class CudaBackend {
 
   // Makes a non-blocking stream. priority: as CUDA numbers priorities.
   virtual c10::Stream new_stream(c10::DeviceIndex device, int priority) = 0;
-  // Makes a c10::Stream of the caller's stream. The stream is never destroyed here. Throws for a
-  // stream of another device.
+  // Makes a c10::Stream of the caller's stream. The stream is never destroyed here. Throws if the
+  // stream does not belong to `device`.
   virtual c10::Stream external_stream(void* native, c10::DeviceIndex device) = 0;
   virtual void* native_stream(c10::Stream stream) = 0;
 
@@ -140,7 +140,7 @@ class CudaBackend {
   virtual void stop_watching() noexcept = 0;
 
   // Returns CUDA's message for the error that has destroyed the device's context. Returns "" if the
-  // context works. Clears other errors.
+  // context works. Clears errors that have not destroyed the context.
   virtual std::string context_error(c10::DeviceIndex device) noexcept = 0;
 };
 

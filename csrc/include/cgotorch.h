@@ -117,8 +117,8 @@ ct_status* ct_memory_release_cached(ct_device device) CT_NOEXCEPT;
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
 
-/* Makes a handle of the device's default stream, which is CUDA's stream 0. A ct_exec needs such a
- * handle to name the default stream: NULL is an error there. */
+/* Makes a handle of the device's default stream, which is CUDA's stream 0. A ct_exec that runs
+ * work on the default stream must have this handle. A NULL stream in a ct_exec is an error. */
 ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
 /* Makes a stream that belongs to the library. The stream does not wait for the default stream. A
  * lower number is a higher priority: 0 is the default, -1 is high. ct_stream_free puts the stream
@@ -246,8 +246,8 @@ void ct_tensor_free(ct_tensor* tensor /* consumed */) CT_NOEXCEPT;
 void ct_tensors_free(ct_tensor* const* tensors /* each consumed */, int64_t count) CT_NOEXCEPT;
 /* Returns a second handle of the same tensor. */
 ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
-/* Returns a second handle of the same tensor, a lent one. LibTorch's allocator is not told when
- * another stream uses the tensor through a lent handle. The owner of the lent handle must
+/* Returns a second handle of the same tensor. The new handle is lent: if another stream uses the
+ * tensor through it, LibTorch's allocator is not told. The owner of the lent handle must
  * therefore make sure that every use has ended before the memory is freed or refilled. */
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) CT_NOEXCEPT;
 /* Reserves the number of a tensor's memory, which is ct_tensor_info.storage. While the ct_storage
@@ -318,8 +318,8 @@ typedef struct ct_results {
 /* Runs an operator on the exec's stream. Results have the same form as arguments. A tensor that
  * LibTorch leaves undefined is a NULL of kind CT_ARG_TENSOR. If the results do not fit into the
  * arrays, nothing is written to the arrays and *overflow is set. results->words and
- * results->tensors then say how much room the results need. ct_overflow_take fetches such
- * results. */
+ * results->tensors then say how much room the results need. ct_overflow_take writes the results
+ * of an overflow into larger arrays. */
 ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t word_count, ct_tensor* const* tensors,
                    int32_t tensor_count, ct_results* results, uint64_t* result_words, ct_tensor** result_tensors /* new */,
                    ct_overflow** overflow /* new */) CT_NOEXCEPT;
@@ -329,10 +329,10 @@ void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_wor
 /* ---- Waits ----------------------------------------------------------------------------------- */
 
 /* Makes a watch, which notes the first wait for the device. The watch observes the calls whose
- * exec has the watch, and the operators that backward runs for such a call on LibTorch's threads.
- * On CUDA, CUPTI reports the calls that wait. On the CPU nothing waits. There the watch notes the
- * operators that would wait on CUDA. The core has a list of their names. Fails with
- * CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
+ * exec has the watch. If such a call runs a backward, the watch also observes the backward's
+ * operators on LibTorch's threads. On CUDA, CUPTI reports the calls that wait. On the CPU nothing
+ * waits. There the watch notes the operators that would wait on CUDA. The core has a list of
+ * their names. Fails with CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
 ct_status* ct_watch_new(ct_device device, ct_watch** out) CT_NOEXCEPT;
 /* Frees a watch. No call whose exec has the watch may be running. */
 void ct_watch_free(ct_watch* watch /* consumed */) CT_NOEXCEPT;
@@ -516,7 +516,7 @@ typedef struct ct_race {
 int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does
- * nothing for other memory, and while the checker is off. */
+ * nothing for memory that is not a slab's, and while the checker is off. */
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
 /* Tells the checker that all uses of a slab's memory before the event are over. The memory begins
  * at `data` and has `bytes` bytes. Does nothing for memory that is not a slab's. */
@@ -583,7 +583,7 @@ ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_
 ct_status* ct_trial_end(ct_exec x, ct_trial* trial /* consumed */, int32_t* state) CT_NOEXCEPT;
 void ct_trial_free(ct_trial* trial) CT_NOEXCEPT; /* ends a trial whose work failed */
 /* Returns 1 while trials for an undecided choice are under way. graph: 1 asks about trials in
- * graphs, 0 about the others. */
+ * graphs, 0 about trials outside of graphs. */
 int32_t ct_choice_open(ct_choice* choice, int32_t graph) CT_NOEXCEPT;
 /* Writes a decision that was not yet taken, and returns 1. Returns 0 if there is none. */
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;

@@ -47,8 +47,8 @@ struct Batch {
 
 // The CPU works on one row at a time, with the channels one after another. It does one step after
 // another on the row, so that the compiler can use vector instructions. All of the code is
-// inlined into two callers. One is compiled for processors with a fused multiply-add. In the
-// other caller fmaf is the call of a function.
+// inlined into two callers. The first caller is compiled for processors with a fused
+// multiply-add. In the second caller fmaf is a function call.
 #define CT_INLINE inline __attribute__((always_inline))
 
 template <int C>

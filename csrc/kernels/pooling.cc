@@ -27,9 +27,9 @@
 namespace ct {
 namespace {
 
-// Pooling describes a pooling of [N, H, W, C]. divisor is the divisor of a mean, or 0 for the
-// size of the window. count_padding says whether that size includes padding. Each of `threads`
-// threads makes one vector of channels of one result pixel.
+// Pooling describes a pooling of [N, H, W, C]. `divisor` is the divisor of a mean. If it is 0,
+// the divisor is the size of the window, and `count_padding` says whether that size includes
+// padding. Each of `threads` threads makes one vector of channels of one result pixel.
 CT_ON_BOTH_DEVICES(kText,
 
 struct Pooling {

@@ -46,9 +46,9 @@ class Choice {
   static constexpr size_t kTrials = 12;
   static constexpr double kGain = 0.01;
   Choice(size_t trials, double gain) : trials_(trials), gain_(gain) {}
-  // Begins a call of the work. key names the work. graph says that the work is the warm-up run or
-  // the capture of a graph. streams is the number of streams that the second way uses. A call in a
-  // capture or on the CPU is not measured.
+  // Begins a call of the work that `key` names. `graph` says that the work is the warm-up run or
+  // the capture of a graph. `streams` is the number of streams that the second way uses. A call in
+  // a capture or on the CPU is not measured.
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Ends a trial that is measured. Returns whether the choice is still open. The last trial for a
   // graph waits for the device.

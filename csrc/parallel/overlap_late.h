@@ -24,8 +24,9 @@ namespace ct {
 // finish its work later than the main stream.
 //
 // Autograd runs a node on the stream in the metadata of the node's input. Forward put that stream
-// there. For one backward, this class puts the side stream there instead. Between nodes, autograd
-// makes one stream wait for another. At the end it makes the calling stream wait for all streams.
+// there. For one backward, this class puts the side stream there instead. If a node and the next
+// node are on different streams, autograd makes the second stream wait for the first. At the end
+// it makes the calling stream wait for all streams.
 //
 // The side stream reads memory of the main stream. That memory is kept alive until the main
 // stream waits for the side stream's work on that layer. The main stream waits at the end of the
