@@ -116,8 +116,8 @@ class Checker {
     Actor maker;                  // its queue is kNone if the birth was not seen
     std::vector<Access> accesses;
     std::set<Queue> recorded;
-    // For a pair of queues: a serial number. The races of accesses up to that number are reported
-    // already.
+    // For a pair of queues: the serial number of an access. Races with accesses up to that number are
+    // already reported.
     std::map<std::pair<Queue, Queue>, uint64_t> told;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // set for a block whose birth was not seen
   };

@@ -51,7 +51,7 @@ TEST(Png, CutAnywhere) {
   }
 }
 
-// A flipped bit in a critical chunk is an error or changes no pixel.
+// A flipped bit in a critical chunk must give an error, or must change no pixel.
 TEST(Png, FlippedBits) {
   const Pixels image = scene(8, 9, 3);
   const File file = png_of(image);

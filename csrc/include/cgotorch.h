@@ -161,8 +161,8 @@ ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
  * stream checker that the host has waited for the event, as ct_event_synchronize does. */
 ct_status* ct_event_notify(const ct_event* event, uint64_t token, int32_t known) CT_NOEXCEPT;
 /* Waits until an event that was given to ct_event_notify is done. The call asks the device every
- * 20 us. Writes the tokens of the events that are done, at most capacity tokens, and returns how
- * many it wrote. The next call writes the remaining tokens. Returns 0 at once if there is no
+ * 20 us. Writes the tokens of the events that are done, at most `capacity` tokens, and returns
+ * how many it wrote. The next call writes the remaining tokens. Returns 0 at once if there is no
  * event to wait for. Only one thread at a time may call ct_notified. */
 int32_t ct_notified(uint64_t* tokens, int32_t capacity) CT_NOEXCEPT;
 /* Writes the milliseconds between two timing events that are done. */
@@ -250,9 +250,9 @@ ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
  * tensor through it, LibTorch's allocator is not told. The owner of the lent handle must
  * therefore make sure that every use has ended before the memory is freed or refilled. */
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) CT_NOEXCEPT;
-/* Reserves the number of a tensor's memory, which is ct_tensor_info.storage. While the ct_storage
- * lives, no other tensor's memory has that number. The ct_storage does not keep the memory itself
- * alive. Returns NULL for a tensor without memory. */
+/* Reserves the number of a tensor's memory. This number is the field `storage` of ct_tensor_info.
+ * While the ct_storage lives, the memory of no other tensor gets the number. The ct_storage does
+ * not keep the memory itself alive. Returns NULL for a tensor without memory. */
 typedef struct ct_storage ct_storage;
 ct_storage* ct_tensor_storage(const ct_tensor* tensor) CT_NOEXCEPT;
 void ct_storage_free(ct_storage* storage /* consumed */) CT_NOEXCEPT;
@@ -280,8 +280,9 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
 
 /* ---- Operators ------------------------------------------------------------------------------- */
 
-/* Finds an operator by its name, such as "aten::conv2d", and its overload. The overload "" is the
- * plain one. The handle lives as long as the process. */
+/* Finds an operator by its name, such as "aten::conv2d", and the name of its overload, such as
+ * "Tensor". An overload without a name has the name "". The handle lives as long as the
+ * process. */
 ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out /* borrowed */) CT_NOEXCEPT;
 /* Writes all schemas of namespace aten as one text. Each line is one schema as LibTorch prints
  * it. The lines are sorted. */
@@ -460,8 +461,8 @@ ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
  * as it is. Fails with CT_INVALID_ARGUMENT for memory that does not begin at a page, and for
  * memory that reaches into another slab. */
 ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
-/* Unlocks the memory, and unmaps it unless it belongs to the caller. Copies that read or write it
- * must be done. */
+/* Unlocks the memory, and unmaps it unless it belongs to the caller. Copies that read or write
+ * the memory must be done before this call. */
 void ct_slab_free(ct_slab* slab /* consumed */) CT_NOEXCEPT;
 void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;
 /* Page-locks the slab for every CUDA device: copies then do not wait. Does nothing if the slab is
@@ -561,8 +562,8 @@ typedef struct ct_decision {
   int32_t graph;     /* 1: for work in graphs */
   int32_t second;    /* 1: the second way is taken */
   int32_t why;       /* CT_FASTER or one of the reasons that follow it */
-  /* Medians. first_us and second_us: time on the device. host_us: time of the host to enqueue the
-   * second way. */
+  /* Medians over the measured calls, in microseconds. first_us and second_us are the times of the
+   * two ways on the device. host_us is the time that the host takes to enqueue the second way. */
   double first_us, second_us, host_us;
 } ct_decision;
 

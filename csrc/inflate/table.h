@@ -8,7 +8,8 @@
 namespace inflater {
 
 constexpr int kLongestCode = 15;
-// The number of symbols of each alphabet. Two of kLiterals and two of kDistances are never legal.
+// The number of symbols of each alphabet. In each of the first two alphabets, two symbols are
+// never legal.
 constexpr int kLiterals = 288, kDistances = 32, kPrecodes = 19;
 constexpr int kEndOfBlock = 256;
 

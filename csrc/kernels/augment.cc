@@ -1,11 +1,11 @@
 // streamtorch::augment_images augments a batch of images. Each image has its own list of steps.
 // The operator reads an image a few times and writes it once.
 //
-// out[n] is the image pixels[n] after the steps steps[n, 0], steps[n, 1] and so on. If flips[n]
-// is set, the image is flipped left to right before the steps. pixels and out are contiguous
-// uint8 [N, H, W, C], with C 1 or 3, and share no memory. flips is bool [N], or absent. steps is
-// float32 [N, S, 8], with S at most 8. A step is a kind and the kind's values, as
-// cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
+// Image n of `out` is image n of `pixels` after the steps steps[n, 0], steps[n, 1] and so on. If
+// flips[n] is set, the image is flipped left to right before the steps. `pixels` and `out` are
+// contiguous uint8 [N, H, W, C], with C 1 or 3, and share no memory. `flips` is bool [N], or
+// absent. `steps` is float32 [N, S, 8], with S at most 8. A step is a kind and the kind's values,
+// as cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
 
 #include <ATen/core/Tensor.h>
 

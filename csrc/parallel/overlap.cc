@@ -33,7 +33,8 @@ namespace {
 
 using Mask = GradientMask;
 
-// No other library in the process may use this kind. LibTorch itself does not use it.
+// This kind of thread-local debug information is used for nothing else. LibTorch itself does not
+// use it, and no other library in the process may use it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // Makes the main stream wait for a side stream.
@@ -71,7 +72,7 @@ Gradients in_parallel(const Overlapping& o, const LayerBackward& layer, const ct
     if (side.device.is_cuda()) stream.emplace(side.stream);
     const checker::OnStream checked(side);
     weights = layer.run(Mask{false, layer.wanted[1], layer.wanted[2]});
-    // On CUDA these reads call no operator, so the checker must be told of them.
+    // On CUDA no operator is called for these reads and writes, so the checker must be told of them.
     for (const at::Tensor* in : {&layer.grad, &layer.input}) checker::reads(layer.op, *in);
     for (const at::Tensor* out : {&std::get<1>(weights), &std::get<2>(weights)}) {
       if (out->defined()) checker::writes(layer.op, *out);
