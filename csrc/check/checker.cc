@@ -122,8 +122,8 @@ Queue current_queue(c10::Device device) {
 Actor actor(Queue queue, const char* op = nullptr) {
   Actor by;
   by.queue = queue;
-  // The report names the operator that the program or autograd called. The operators that this one
-  // calls are its parts.
+  // The report names the operator that the program or autograd called. Operators that this operator
+  // calls are parts of it.
   const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
   if (op != nullptr) by.op = op;
   else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];

@@ -63,7 +63,7 @@ class Checker {
   void ended(uint64_t cpu_stream);
   Queue queue_of_native(c10::DeviceIndex device, uintptr_t stream);  // a cudaStream_t
 
-  // Order.
+  // The order of work.
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
   void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
@@ -74,8 +74,8 @@ class Checker {
   void host_waits(Queue queue);
   void host_waits_for(c10::Device device);
 
-  // Memory. From birth to death, a block is identified by the address of its first byte. A block
-  // whose birth was not seen is identified by its storage.
+  // Blocks of memory. From `born` to `dies`, a block is identified by the address of its first
+  // byte. A block for which `born` was not called is identified by its storage.
   void born(const void* data, int64_t bytes, const Actor& by);
   void dies(const void* data, const Actor& by);
   void access(const at::Tensor& tensor, bool write, const Actor& by);

@@ -75,8 +75,8 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     effects.arguments.push_back(effect);
     const std::string& name = argument.name();
     // Batch norm writes its running statistics in training, but most of its operators do not mark
-    // them. Fused optimizers mark gradients as written. They write the gradients only to remove a
-    // scale.
+    // them as written. Fused optimizers mark gradients as written. They write the gradients only to
+    // remove a scale.
     if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
     if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
       effects.arguments.back() = Effects::read;

@@ -1,7 +1,6 @@
 // Slabs: page-aligned host memory, which the library or the caller allocates. LibTorch's host
 // allocator is not used for slabs, for two reasons. It rounds sizes up to powers of two. It
-// reuses memory only after copies are done, but it can do that only for memory that it has
-// allocated itself.
+// leaves memory unused until copies are done, but only memory that it has allocated itself.
 #pragma once
 
 #include <cstdint>

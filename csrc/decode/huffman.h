@@ -45,9 +45,9 @@ class Huffman {
   // not be called again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
-  // Returns the most memory that the function `begin` takes. data: the size of the bytes.
-  // coefficients: the size of the coefficients in bytes. every: the number of MCUs between restart
-  // markers, or 0 if there are none.
+  // Returns the most memory that the function `begin` takes. `data` is the size of the bytes.
+  // `coefficients` is the size of the coefficients in bytes. `every` is the number of MCUs between
+  // restart markers, or 0 if there are none.
   static Need need(size_t data, size_t coefficients, size_t mcus, unsigned every);
   Need held() const;
   void free() {

@@ -12,8 +12,8 @@ namespace decode {
 
 class HuffmanTable {
  public:
-  // The run of a symbol that ends the block. It is so large that no other run, added to a place in
-  // a block, gives this number.
+  // The run of a symbol that ends the block. A place in a block plus the run of any other symbol is
+  // less than this number.
   static constexpr int kEndOfBlock = 100;
 
   // The function `set` makes this object a copy of the table `from`, which libjpeg must have

@@ -343,8 +343,8 @@ bool Jpeg::take_over(Huffman& huffman) {
 Need Jpeg::need(const Box& whole, int shrink) const {
   jpeg_decompress_struct& info = codec_->info;
   const Box box = shrunk(whole, shrink);
-  // The margins are two MCUs (see part_of), and the distance by which libjpeg moves the part to the
-  // left.
+  // part_of adds two MCUs to the width. libjpeg moves the left edge of the part to the left, by
+  // less than one MCU. So the margins are at most three MCUs.
   const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;
   const size_t width = std::min((info_.width + shrink - 1) / shrink, box.width + margins);
   Need need;

@@ -78,8 +78,8 @@ AVX2 inline void pixel(const Columns& c, size_t from, size_t width, const int32_
     if (kLast && from + kLoad > width) {
       if (from >= width) break;  // all weights of this block are 0
       at = width - kLoad;
-      // For taps beyond the row's end, the index is outside of the 16 bytes, and selects some byte that
-      // has nothing to do with the tap. The weight of that byte is 0.
+      // For taps beyond the row's end, the index is outside of the 16 bytes. It then selects a byte
+      // that has nothing to do with the tap. The weight of that byte is 0.
       const __m256i shift = _mm256_set1_epi8(static_cast<char>(from - at));
       early = _mm256_add_epi8(first, shift);
       late = _mm256_add_epi8(second, shift);

@@ -227,7 +227,8 @@ void Transform::place(const View& from, const Region& region, const Plan& plan, 
 void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
   const size_t channels = from.channels;
   const int mode = options_.padding_mode;
-  // The columns from `begin` to before `end` show pixels of the image, which lie side by side.
+  // The columns from `begin` to end-1 show pixels of the image. In a row, these pixels lie side by
+  // side.
   const int begin = std::clamp(-plan.left, 0, options_.width);
   const int end = std::clamp(from.width - plan.left, begin, options_.width);
   for (int y = 0; y < options_.height; ++y, to += options_.width * channels) {

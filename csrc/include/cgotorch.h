@@ -274,8 +274,8 @@ typedef struct ct_tensor_info {
 } ct_tensor_info;
 
 void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) CT_NOEXCEPT;
-/* Writes `dims` numbers to shape and `dims` numbers to strides. Strides count elements. shape or
- * strides may be NULL. */
+/* Writes `dims` numbers to `shape` and `dims` numbers to `strides`. Strides count elements.
+ * `shape` or `strides` may be NULL. */
 void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* strides) CT_NOEXCEPT;
 
 /* ---- Operators ------------------------------------------------------------------------------- */
@@ -397,9 +397,9 @@ ct_status* ct_graph_count(const ct_graph* graph, ct_graph_size* out) CT_NOEXCEPT
 
 /* ---- Autograd -------------------------------------------------------------------------------- */
 
-/* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires a gradient. grads
- * may be NULL. An entry of grads may be NULL if its root has one element. The exec's stream waits
- * for the streams that forward used. */
+/* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires a gradient. `grads`
+ * may be NULL. An entry of `grads` may be NULL if its root has one element. The exec's stream
+ * waits for the streams that forward used. */
 ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph)
     CT_NOEXCEPT;
 /* Computes gradients as ct_backward does, but only for `inputs`. The gradients are returned in
@@ -498,7 +498,7 @@ typedef struct ct_access {
 enum {
   CT_RACE_ACCESS = 1, /* nothing orders `later` after `earlier` */
   /* The memory is freed while `earlier` may still use it. LibTorch's allocator hands the memory out
-   * again in the order of later's stream, and nothing orders that stream after `earlier`. */
+   * again in the order of the stream of `later`, and nothing orders that stream after `earlier`. */
   CT_RACE_FREE = 2
 };
 
@@ -526,12 +526,13 @@ void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NO
 /* ---- Side by side ---------------------------------------------------------------------------- */
 
 /* Begins a branch: work that runs on the stream `side` beside the work of its parent stream.
- * `side` waits for no stream other than the parent, and no other stream waits for `side`. Before
- * this call, the caller makes `side` wait for the parent's work so far.
+ * `side` waits only for the parent, and only the parent waits for `side`. Before this call, the
+ * caller makes `side` wait for the parent's work so far.
  *
  * Until ct_branch_end, `side` keeps alive the memory that the branch uses, if it is memory of the
- * parent or of the parent's own parents. Therefore LibTorch's allocator is not told of these uses.
- * Fails if `side` is the parent, if it is on another device, and if it is in a branch already. */
+ * parent or of the parent's own parents. Therefore LibTorch's allocator is not told of these
+ * uses. Fails if `side` is the parent, if `side` is not on the parent's device, and if `side` is
+ * in a branch already. */
 ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) CT_NOEXCEPT;
 /* Ends the branch. The stream of x is the parent, and must wait for `side` already. *out is the
  * result as a tensor of the parent. If the result has a gradient, the memory that the branch uses

@@ -87,7 +87,7 @@ enum {
   CTD_INFLATE_MEMBER = 3   /* the header of a gzip member */
 };
 
-/* ctd_inflate_find searches `in`, from bit `from` up to and without bit `to`, for a place where a
+/* ctd_inflate_find searches `in`, from bit `from` to the bit before `to`, for a place where a
  * block or a gzip member may start. It writes that place to *bit and returns the kind, or returns
  * 0. The result may be wrong, so the caller tries to inflate from that place. */
 int32_t ctd_inflate_find(const uint8_t* in /* borrowed */, size_t in_size, uint64_t from, uint64_t to,

@@ -180,8 +180,8 @@ void augment_on_cpu(const Batch& b) {
 }
 
 // One block makes one image, because a step may need the whole image. The block passes over the
-// image once for each step that needs it, and once to write it. This takes two or three times as
-// long as one pass over the memory. No intermediate image is stored.
+// image once for each step that needs the whole image, and once to write the result. This takes
+// two or three times as long as one pass over the memory. No intermediate image is stored.
 constexpr int kThreads = 1024;
 constexpr CudaProgram kProgram{"augment", augment::kPixelsText, R"cuda(
 template <int C>

@@ -64,9 +64,9 @@ CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
   return p;
 }
 
-// Returns the sharpened value. sum is the sum of the value's eight neighbours and five times the
-// value. The blurred value is sum / 13. It is never halfway between two integers, so it can be
-// rounded without floats.
+// Returns the sharpened value. `sum` is the sum of the value's eight neighbours and five times
+// the value. The blurred value is sum / 13. It is never halfway between two integers, so it can
+// be rounded without floats.
 CT_FUNCTION unsigned char sharpened(int value, int sum, const Step& step) {
   const float blurred = static_cast<float>((2 * sum + 13) / 26);
   return clamped(fmaf(step.value[1], blurred - static_cast<float>(value), static_cast<float>(value)));

@@ -58,8 +58,8 @@ Geometry geometry(const at::Tensor& pixels, const at::Tensor& out);
 // stays in one channel and divides only once.
 void launch(const CudaProgram& program, const char* kernel, const at::Tensor& out, const Geometry& g, void** arguments);
 
-// Returns the stream on which LibTorch now runs operators of the tensor's device. It is the
-// exec's.
+// Returns the stream on which LibTorch now runs operators of the tensor's device. This is the
+// stream of the exec.
 c10::Stream stream_of(const at::Tensor& tensor);
 
 // Returns the elements of an optional tensor, or NULL if there is none.

@@ -54,8 +54,8 @@ class Choice {
   // graph waits for the device.
   bool end(Trial& trial, const ct_stream& stream);
   // The function `decided` reports whether the choice is decided. `settle` decides it by two times
-  // in microseconds, which the caller has measured itself. gain is the share of the first time that
-  // the second way must save. `keep_first` decides for the first way because nothing can be
+  // in microseconds, which the caller has measured itself. `gain` is the share of the first time
+  // that the second way must save. `keep_first` decides for the first way because nothing can be
   // measured. The function `take` does not return such a decision.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);
@@ -63,7 +63,8 @@ class Choice {
   // Returns the microseconds that the second way saves. Returns 0 if the first way is chosen or
   // nothing is decided.
   double gain(const std::string& key, bool graph);
-  // Reports whether there is work whose trials have begun and whose choice is not decided yet.
+  // Reports whether trials of some work have begun while the choice for that work is not decided
+  // yet.
   bool open(bool graph);
   // Writes to *out the next decision that was not taken yet. Returns false if there is none.
   bool take(ct_decision* out);

@@ -78,8 +78,8 @@ struct LayerBackward {
 // must also run on one stream if the backward's operators do not run on `main`, because the side
 // streams serve `main` only. `grad` is the gradient of the layer's result.
 Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
-// Computes a layer's gradients in the faster way, or on two streams if the Overlap always does
-// so.
+// Computes a layer's gradients in the faster way. If the Overlap was made with `always`, computes
+// them on two streams from the layer's second call on.
 Gradients overlapped(Overlapping& o, const LayerBackward& layer);
 
 // A Described is a tensor that is written as text, as a part of a key.
@@ -88,16 +88,16 @@ struct Described {
 };
 std::ostream& operator<<(std::ostream& out, const Described& of);
 
-// Returns a library of kernels that take the place of LibTorch's. It lives as long as the
-// process.
+// Returns a new torch::Library, by which kernels take the place of LibTorch's. The torch::Library
+// lives as long as the process.
 torch::Library& library_for_life(c10::DispatchKey key);
 
 // Makes each linear layer one node of the autograd graph. Its two matrix products can then be
 // told apart from other products (overlap_linear.cc).
 void install_linear();
 
-// True if the program has ever made an Overlap. A linear layer takes part if its forward runs
-// after that.
+// True if the program has made an Overlap. An Overlap can serve a linear layer only if this was
+// true when the layer's forward ran.
 extern std::atomic<bool> any_overlap;
 // Reports whether a node is the node of a linear layer.
 bool is_linear(const torch::autograd::Node& node);

@@ -88,8 +88,8 @@ void LateGradients::restore() {
 void LateGradients::end(bool failed) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  // After a failure one of autograd's threads may still read the metadata. Nodes that are used
-  // again then run on the side stream, which is also right.
+  // After a failure one of autograd's threads may still read the metadata, so the metadata is left
+  // as it is. Nodes that are used again then run on the side stream, which is also right.
   if (!failed) restore();
   release_held();
 }

@@ -13,8 +13,8 @@ namespace {
 // use it, and no other library in the process may use it.
 constexpr auto kKind = c10::DebugInfoKind::INFERENCE_CONTEXT;
 
-// The operators that run on this thread, outermost first. LibTorch keeps the names while they
-// run.
+// The operators that run on this thread, outermost first. LibTorch keeps the names as long as the
+// operators run.
 std::vector<const char*>& operators() {
   static thread_local std::vector<const char*> names;
   return names;
