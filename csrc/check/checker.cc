@@ -36,16 +36,17 @@
 // is a trace which LibTorch keeps for Python's sanitizer. On the CPU allocations come from a
 // wrapper that c10::SetCPUAllocator sets.
 //
-// An allocation is a write by its stream. A free is right if every use is ordered before the
-// stream that gets the memory back, or is recorded with the allocator.
+// An allocation is a write by its stream. When the memory is freed, LibTorch gives it back to one
+// stream. The free is right if each use is ordered before the next work of that stream, or is
+// recorded with the allocator.
 //
-// What the checker knows of a block of memory lasts from the block's birth to its death. Two
-// regions are first compared by their bounds. If their bounds overlap and nothing orders the
-// accesses, the regions are compared byte for byte (region.cc).
+// The checker knows a block of memory from its allocation until it is freed. Each access touches
+// a region of its block. Two regions are first compared by their bounds. If their bounds overlap
+// and nothing orders the accesses, the regions are compared byte for byte (region.cc).
 //
 // For slabs, HostSlab.HostReads and HostSlab.HostWrites report what the host does. HostSlab.Await
-// reports that copies are over. The loader reports to its imageloader.Pinner, and the
-// prefetcher's Pinner reports to the checker.
+// reports that copies are over. The image loader reports its writes to its imageloader.Pinner.
+// The prefetcher's Pinner reports these writes to the checker.
 
 namespace ct::checker {
 namespace {
@@ -71,8 +72,8 @@ struct Thread {
 };
 thread_local Thread thread;
 
-// Says where the forward operator of a node ran. The key is the thread and the sequence number,
-// which LibTorch gives to the operator and to the node.
+// Says where the forward operator of a node ran. LibTorch gives the operator and its node the
+// same thread number and the same sequence number. These two numbers are the key.
 class Forwards {
  public:
   void set(uint64_t of, int64_t number, Node node) {
@@ -94,7 +95,7 @@ class Forwards {
   }
 
  private:
-  static constexpr size_t kKept = 1 << 14;  // more than the operators of an autograd graph
+  static constexpr size_t kKept = 1 << 14;  // how many entries are kept for a thread: more than an autograd graph has operators
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::map<int64_t, Node>> threads_;
 };
@@ -121,8 +122,8 @@ Queue current_queue(c10::Device device) {
 Actor actor(Queue queue, const char* op = nullptr) {
   Actor by;
   by.queue = queue;
-  // The report names the operator that the program or autograd called. The operators that this one
-  // calls are its parts.
+  // The report names the operator that the program or autograd called. Operators that this operator
+  // calls are parts of it.
   const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
   if (op != nullptr) by.op = op;
   else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];
@@ -171,8 +172,8 @@ void access(const at::Tensor& tensor, bool write, const Actor& by) {
   if (captures().count.load(std::memory_order_relaxed) > 0) note(tensor, write, by);
 }
 
-// Reports that an operator reads or writes a tensor on the device. If the tensor lies in host
-// memory and the work is a device's, the host makes the access.
+// Reports that an operator on `device` reads or writes a tensor. If the tensor lies in host
+// memory and the operator works on a CUDA device, the host makes the access.
 void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
   Checker& checker = Checker::instance();
@@ -187,8 +188,8 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   access(tensor, write, actor(queue));
 }
 
-// Reports a copy between the host and a device. If the host may run ahead and its memory is
-// page-locked, the device's stream makes both accesses.
+// Reports a copy between the host and a device. If the host need not wait for the copy and the
+// host memory is page-locked, the device's stream makes both accesses.
 void touch_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const at::Tensor& host = to.is_cpu() ? to : from;
   const at::Tensor& other = to.is_cpu() ? from : to;
@@ -212,8 +213,8 @@ struct EffectsByName {
   std::unordered_map<std::string, std::unique_ptr<const Effects>> effects;
 };
 
-// Returns whether the operator only calls other operators. The operators that it calls say more
-// exactly which memory they touch.
+// Returns whether the operator is composite: it only calls other operators. Those operators say
+// more exactly which memory they touch.
 bool is_composite(const c10::OperatorName& name) {
   const auto op = c10::Dispatcher::singleton().findSchema(name);
   return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
@@ -280,7 +281,8 @@ void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) 
   }
 }
 
-// Returns whether the thread runs an operator that waits in its CPU kernel and not on CUDA.
+// Returns whether the thread runs an operator whose CPU kernel waits and whose CUDA kernel does
+// not wait.
 bool waits_on_cpu_alone() {
   return std::any_of(thread.ops.begin(), thread.ops.end(), [](const std::string& op) { return waits_on_cpu_alone_in(op); });
 }
@@ -322,8 +324,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
     touch_all(effects, fn.inputs());
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
   } catch (...) {
-    // There is no memory, or the shape is unknown. The accesses of this operator are not checked, but
-    // leave() still runs for it.
+    // No memory is left, or a shape is unknown. The accesses of this operator are not checked, but
+    // leave() still runs for the operator.
   }
   return entered;
 }
@@ -336,8 +338,8 @@ void leave(const at::RecordFunction&, at::ObserverContext* context) {
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
   thread.nodes.pop_back();
-  // What comes next is ordered after this node: the next node, or the work after the whole
-  // backward.
+  // The next node is ordered after this node. If there is no next node, the work after the backward
+  // is ordered after this node.
   if (node.queue != Checker::kNone && thread.stream != nullptr) Checker::instance().join(current_queue(thread.stream->device), node.queue);
 }
 
@@ -469,8 +471,8 @@ void turn(bool on_now) {
 
 // ---- The core's own calls
 
-// Runs f in a function that must not throw. If there is no memory, what f reports is lost and
-// that work is not checked.
+// Runs f in a function that must not throw. If no memory is left, the report that f makes is
+// lost, and that work is not checked.
 template <typename F>
 void quietly(F&& f) noexcept {
   try {

@@ -1,4 +1,4 @@
-// The stream checker looks for two accesses to the same memory, one of them a write. Such
+// The stream checker looks for two accesses to the same memory, one of them a write. The two
 // accesses are a race if nothing orders them. The core calls the functions of this file to tell
 // the checker of the core's work. check/clocks.h finds the races.
 #pragma once
@@ -42,7 +42,7 @@ class Backward {
   bool before_;
 };
 
-// Says that the calling thread runs work of another stream, while the object lives. Only for CPU
+// Says that the calling thread runs work of `stream`, while the object lives. Only for CPU
 // streams, because LibTorch does not know them.
 class OnStream {
  public:
@@ -74,11 +74,11 @@ class Apart {
   std::unique_ptr<Before> before_;  // NULL while the checker is off
 };
 
-// These functions report accesses of the core's own operations inside a Scope. The access is made
-// by the stream of the Scope. With at_once, the host makes the access. The functions do nothing
-// while the checker is off.
+// These functions report accesses of the core's own operations inside a Scope. The stream of the
+// Scope makes the access. But if `at_once` is true, the host makes the access. The functions do
+// nothing while the checker is off.
 void reads(const char* op, const at::Tensor& tensor);
-// Like reads, for a tensor on another device than the stream's.
+// Does what `reads` does, for a tensor that is not on the stream's device.
 void reads_elsewhere(const char* op, const at::Tensor& tensor);
 void writes(const char* op, const at::Tensor& tensor);
 // Reports a read, or with `write` a write, of memory of a slab.
@@ -88,14 +88,14 @@ void used(const at::Tensor& tensor, const ct_stream& stream);
 // Reports that the program reads a tensor on the CPU.
 void host_reads(const at::Tensor& tensor);
 
-// Order. Known is what a stream knows when an event is recorded. It is NULL while the checker is
-// off.
+// The order of work. A Known holds what a stream knows when an event is recorded. The Known is
+// NULL while the checker is off.
 using Known = std::shared_ptr<const std::vector<uint64_t>>;
 Known recorded(const ct_stream& stream);
 void waited(const ct_stream& stream, const Known& event);
 void ended(const ct_stream& stream);
-// Reports that side is a side stream of parent. The work of side begins after an event of parent,
-// and parent waits for the end of that work.
+// Reports that `side` is a side stream of `parent`. The work of `side` begins after an event of
+// `parent`, and `parent` waits for the end of that work.
 void branches(const ct_stream& side, const ct_stream& parent);
 void host_waited_for(const Known& event);
 void host_waited_for(const ct_stream& stream);
@@ -109,11 +109,12 @@ struct Accesses;
 // is NULL if the checker was off when the capture began.
 void capture_begins(c10::Device device) noexcept;
 std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept;
-// Reports a launch of the graph on the stream. The accesses are made by the streams of the
-// capture. They come after the stream's work so far, and before its later work.
+// Reports a launch of the graph on `stream`. The streams of the capture make the accesses. All
+// accesses come after the earlier work of `stream`, and before its later work.
 void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept;
 
-// Memory. slab_born returns false, and changes nothing, if the memory reaches into another slab.
+// Slabs. If the memory reaches into a slab that exists already, slab_born changes nothing and
+// returns false.
 bool slab_born(const void* data, int64_t bytes);
 void slab_dies(const void* data);
 bool in_slab(const void* data);

@@ -183,8 +183,8 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   if (by.queue == kNone) return;
   block.device = streams_[by.queue].device;
   enqueue(by.queue);
-  // An earlier user of the memory may still use the memory. Such a use is no race if it is ordered
-  // before the stream's next work.
+  // If this is a side stream, its parent may have used memory that was then freed. That use is no
+  // race if it is ordered before this allocation.
   streams_[by.queue].last = time(by.queue, by.queue);
   if (auto freed = std::exchange(streams_[by.queue].freed, nullptr); freed && !knows(by.queue, freed->second.by.queue, freed->second.time)) {
     report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, "allocated"}, CT_RACE_FREE);
@@ -201,8 +201,8 @@ void Checker::dies(const void* data, const Actor& by) {
   blocks_.erase(at);
   const Queue home = block.maker.queue;
   if (home == kNone || home == kHost) return;
-  // LibTorch hands the memory out again to the next work of the home stream. That work is ordered
-  // after all work that the host knows.
+  // LibTorch hands the memory out again to later work of its home stream, for which it was
+  // allocated. That work is ordered after all work that the host knows.
   enqueue(home);
   Access death{by, 0, 0, Region::bytes(0, kAllBytes), true, "freed"};
   death.by.queue = home;
@@ -319,7 +319,7 @@ void Checker::access(Block& block, Access later) {
   } else {
     later.time = streams_[queue].last = time(queue, queue);
   }
-  // The last access is checked first, because a race with it tells most.
+  // The last access is checked first, because a report of a race with the last access says most.
   for (auto earlier = block.accesses.rbegin(); earlier != block.accesses.rend(); ++earlier) {
     if (earlier->by.queue != queue && (earlier->write || later.write)) check(block, *earlier, later);
   }

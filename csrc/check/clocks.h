@@ -4,9 +4,10 @@
 //
 // Every stream counts its own time, and so does the host. A stream also knows one time of each
 // other stream. The other stream's work up to that time is ordered before the next work of the
-// stream itself. A record copies what its stream knows. A wait adds that copy to what the waiting
-// stream knows. When the host waits, the copy is added to what the host knows. Work that is
-// enqueued knows all that the host knows.
+// stream itself. When an event is recorded, the event gets a copy of what its stream knows. When
+// a stream waits for the event, this copy is added to what that stream knows. When the host
+// waits, the copy is added to what the host knows. Work that is enqueued knows all that the host
+// knows.
 //
 // Two accesses are ordered if the stream of the later access knows the time of the earlier
 // access. All goroutines together are one host. The race detector of Go finds missing order
@@ -62,34 +63,34 @@ class Checker {
   void ended(uint64_t cpu_stream);
   Queue queue_of_native(c10::DeviceIndex device, uintptr_t stream);  // a cudaStream_t
 
-  // Order.
+  // The order of work.
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
-  void join(Queue queue, Queue other);  // as if other recorded an event now and queue waited for the event
-  // Says that side is a side stream of parent. Memory of side may be freed while parent uses the
-  // memory. Such a use is no race if it is ordered before side's next allocation.
+  void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
+  // Says that `side` is a side stream of `parent`. Memory of `side` may be freed while `parent`
+  // uses that memory. The use is no race if it is ordered before the next allocation of `side`.
   void branches(Queue side, Queue parent);
   void host_waits(const Clock& event);
   void host_waits(Queue queue);
   void host_waits_for(c10::Device device);
 
-  // Memory. From birth to death, a block is identified by the address of its first byte. A block
-  // whose birth was not seen is identified by its storage.
+  // Blocks of memory. From `born` to `dies`, a block is identified by the address of its first
+  // byte. A block for which `born` was not called is identified by its storage.
   void born(const void* data, int64_t bytes, const Actor& by);
   void dies(const void* data, const Actor& by);
   void access(const at::Tensor& tensor, bool write, const Actor& by);
-  // Says that the allocator knows of this queue's use. The allocator does not hand the memory out
-  // again before the use is done. Autograd tells the allocator only of tensors that were made in
-  // backward.
+  // Says that LibTorch's allocator knows that this queue uses the tensor. The allocator then hands
+  // the memory out again only after that use. Autograd tells the allocator only of tensors that
+  // were made in backward.
   void used(const at::Tensor& tensor, Queue queue, bool by_autograd);
 
-  // Slabs: host memory that is the source or target of copies. slab_born returns false, and changes
-  // nothing, if the memory reaches into another slab.
+  // Slabs: host memory that is the source or target of copies. If the memory reaches into a slab
+  // that exists already, slab_born changes nothing and returns false.
   bool slab_born(const void* data, int64_t bytes);
   void slab_dies(const void* data);
   bool in_slab(const void* data);
-  // Says that the accesses to this memory before the event are over. Says nothing about other
-  // memory.
+  // Says that the accesses to this memory before the event are over. Does nothing for memory that
+  // is not a slab's.
   void slab_over(const void* data, int64_t bytes, const Clock& event);
   void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // does nothing if the memory is no slab's
 
@@ -115,8 +116,8 @@ class Checker {
     Actor maker;                  // its queue is kNone if the birth was not seen
     std::vector<Access> accesses;
     std::set<Queue> recorded;
-    // For a pair of queues: a serial number. The races of accesses up to that number are reported
-    // already.
+    // For a pair of queues: the serial number of an access. Races with accesses up to that number are
+    // already reported.
     std::map<std::pair<Queue, Queue>, uint64_t> told;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // set for a block whose birth was not seen
   };
@@ -128,7 +129,8 @@ class Checker {
     uint64_t host_seen = 0;  // the value of host_changes_ at the last enqueue
     uint64_t last = 0;       // the stream's time at its last access
     Queue parent = kNone;    // set for a side stream
-    // For a side stream: memory of it that was freed, with the last use by the parent.
+    // For a side stream: a block of its memory that was freed, and the parent's last use of that
+    // block.
     std::shared_ptr<const std::pair<Block, Access>> freed;
   };
 

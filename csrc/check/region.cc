@@ -8,7 +8,7 @@
 namespace ct {
 namespace {
 
-// Calls f with the first byte of each run of a.
+// Calls f for each run of the region `a`, with the place of the run's first byte.
 template <typename F>
 void each(const Region& a, size_t dim, int64_t at, F&& f) {
   if (dim == a.sizes.size()) {
@@ -70,8 +70,9 @@ bool overlap(const Region& a, const Region& b) {
   const int64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
   if (begin >= end) return false;
   if (a.dense && b.dense) return true;
-  // The steps of both regions are multiples of one distance, the pitch. Within the pitch the two
-  // regions lie side by side. Two columns of a matrix are such regions.
+  // All steps of both regions are multiples of one distance, the pitch. If the runs of the two
+  // regions lie side by side within the pitch, the regions share no byte. Two columns of a matrix
+  // are an example.
   int64_t pitch = 0;
   for (int64_t step : a.steps) pitch = std::gcd(pitch, step);
   for (int64_t step : b.steps) pitch = std::gcd(pitch, step);

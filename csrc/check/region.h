@@ -10,8 +10,8 @@
 namespace ct {
 
 struct Region {
-  // A region is a set of runs. Each run is `element` bytes long. It starts at begin plus, for each
-  // i, steps[i] times a number from 0 to sizes[i]-1.
+  // A region is a set of runs. Each run is `element` bytes long. A run starts at `begin`, plus, for
+  // each i, steps[i] times a number from 0 to sizes[i]-1.
   int64_t begin = 0, end = 0;  // the first byte, and the byte after the last
   int64_t element = 1;
   c10::SmallVector<int64_t, 5> sizes, steps;

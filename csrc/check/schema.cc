@@ -10,8 +10,8 @@ namespace {
 
 using Names = std::unordered_set<std::string_view>;
 
-// The schema marks these operators as writing, or marks nothing, but they touch no element. They
-// change or read only the metadata of a tensor.
+// These operators touch no element of a tensor, even if the schema marks an argument as written.
+// They change or read only the metadata of a tensor.
 const Names& metadata_only() {
   static const Names names{
       "aten::record_stream", "aten::requires_grad_", "aten::retain_grad", "aten::detach_", "aten::set_", "aten::set_data",
@@ -67,15 +67,16 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     const c10::AliasInfo* const alias = argument.alias_info();
     auto effect = Effects::none;
     if (!metadata && holds_tensors(argument.type()) && !shape_only(op, argument.name())) {
-      // An argument that is marked as an alias and not as written is the base of a view. If such an
-      // operator must copy, it calls another operator, and the checker sees that call.
+      // If the schema marks an argument as an alias and not as written, the result is a view of the
+      // argument. An operator that must copy instead calls a second operator for the copy. The checker
+      // sees that call.
       effect = alias == nullptr ? Effects::read : alias->isWrite() ? Effects::write : Effects::none;
     }
     effects.arguments.push_back(effect);
     const std::string& name = argument.name();
     // Batch norm writes its running statistics in training, but most of its operators do not mark
-    // them. Fused optimizers mark gradients as written. They write the gradients only to remove a
-    // scale.
+    // them as written. Fused optimizers mark gradients as written. They write the gradients only to
+    // remove a scale.
     if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
     if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
       effects.arguments.back() = Effects::read;

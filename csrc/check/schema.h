@@ -16,8 +16,8 @@ struct Effects {
   // `conditional` are written.
   int condition = -1;
   std::vector<size_t> conditional;
-  // The operator copies argument 1 to argument 0, which may be on another device. Argument 2 says
-  // whether the host may run ahead.
+  // The operator copies argument 1 to argument 0. The two may be on different devices. Argument 2
+  // says whether the host may run ahead.
   bool copies = false;
   bool waits = false;   // the host waits for the stream, because the operator gives the host a value
 };

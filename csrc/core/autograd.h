@@ -11,8 +11,8 @@ namespace ct::autograd {
 
 using torch::autograd::variable_list;
 
-// Returns the gradients of the roots in LibTorch's form. The list is empty if grads is NULL.
-// Records that the stream uses them.
+// Returns the gradients of the roots in LibTorch's form, or an empty list if `grads` is NULL.
+// Records that the stream uses the gradients.
 variable_list gradients(ct_tensor* const* grads, int32_t count, const ct_stream& stream);
 
 // Returns the tensors of the handles. If a handle is NULL, throws an error that contains `name`.

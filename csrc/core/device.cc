@@ -19,7 +19,7 @@ constexpr int kMaxDevices = 64;
 struct Cuda {
   CudaBackend* backend = nullptr;
   int count = 0;
-  std::string absence;  // the reason, where backend is null or count is 0
+  std::string absence;  // the reason, if `backend` is null or `count` is 0
 };
 
 std::string dl_error() {

@@ -16,15 +16,15 @@ c10::Device to_device(ct_device device);
 ct_device from_device(c10::Device device);
 
 // Opens LibTorch's CUDA libraries if a driver is there. Only the first call does so. LibTorch
-// remembers whether it found CUDA, so this is called before any code that makes LibTorch look for
-// CUDA.
+// looks for CUDA once and remembers the answer. So load_cuda must be called before any code that
+// makes LibTorch look for CUDA.
 void load_cuda();
 // Registers fn, which is called when CUDA has been opened and before any work runs there. Only
 // static initialisers call it, while the library is being loaded.
 void when_cuda_is_open(void (*fn)());
 
-// Returns the CUDA half of the core. Throws CT_NO_DEVICE, with the reason, if CUDA was not
-// opened.
+// Returns the part of the core that calls CUDA. Throws CT_NO_DEVICE, with the reason, if CUDA was
+// not opened.
 CudaBackend& cuda();
 
 // Throws CT_NO_DEVICE if the device is not there, and CT_DEVICE_LOST if it is lost.

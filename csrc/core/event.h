@@ -26,7 +26,7 @@ struct Recording {
   const c10::Device device;
   const uint64_t stream;  // the id of the stream
   const bool timing;
-  uint64_t number = 0;    // the number of this recording; of two recordings on one stream, the lower number is done first
+  uint64_t number = 0;    // the number of this recording; on one stream, recordings with lower numbers are done first
   void* const native;     // a cudaEvent_t
 };
 

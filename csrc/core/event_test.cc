@@ -63,7 +63,8 @@ TEST_F(EventTest, Elapsed_Refused) {
   EXPECT_EQ(ms, 77);
 }
 
-// 400 events that are recorded after work that is not done must not make the host wait.
+// 400 events are recorded while the work before them still runs. The host must not wait for that
+// work.
 TEST_F(EventTest, Record_DoesNotWait) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(kCuda);

@@ -59,7 +59,7 @@ class ExecGuard {
   // The thread's state. It is kept here because to fetch it at each use cost 30 ns a call.
   c10::AutogradState& state_ = c10::AutogradState::get_tls_state();
   const bool grad_before_ = state_.get_grad_mode();
-  std::optional<c10::StreamGuard> device_;  // sets device and stream, if the thread's device is another one
+  std::optional<c10::StreamGuard> device_;  // sets device and stream, if the thread's device is not the exec's device
   std::optional<CurrentStream> stream_;
   std::optional<checker::Scope> checked_;  // set while the stream checker is on
   std::unique_ptr<Watching> watching_;

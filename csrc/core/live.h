@@ -10,8 +10,8 @@ struct Live {
   std::atomic<int64_t> tensors{0}, streams{0}, events{0}, slabs{0}, statuses{0}, functions{0}, graphs{0}, slab_bytes{0}, pinned_bytes{0};
 };
 
-// Constant-initialised, and read without a function call, because each operator changes two of
-// these counts.
+// Each operator changes two of these counts, so the access must be fast. The compiler initialises
+// `counts`, and no function call is needed to read it.
 inline constinit Live counts;
 inline Live& live() noexcept { return counts; }
 

@@ -22,8 +22,8 @@ namespace {
 // The thread in ct_notified asks the device itself, once every kPause. It asks only about the
 // oldest recording of each stream, because a later one cannot be done before it.
 //
-// Two other designs are slower. In one, a second thread asks the device and then wakes the
-// waiting thread. The wake-up doubles the time. In the other, CUDA calls a function of the host
+// Two other designs are slower. In the first, one more thread asks the device and then wakes the
+// waiting thread. The wake-up doubles the time. In the second, CUDA calls a function of the host
 // (cudaLaunchHostFunc). The stream then runs nothing until that function has returned.
 class Notifier {
  public:

@@ -149,7 +149,8 @@ class Reader {
   c10::IValue default_value() {
     const c10::Argument& schema = op_.handle.schema().arguments()[index_];
     if (!schema.default_value()) throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is missing and has no default");
-    // An operator without tensor arguments, such as ones, makes its result on the exec's device.
+    // An operator without tensor arguments, such as aten::ones, makes its result on the exec's
+    // device.
     if (argument().kind == Kind::device && schema.default_value()->isNone() && !has_tensors_) return x_.stream->device;
     return *schema.default_value();
   }

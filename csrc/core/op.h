@@ -38,8 +38,8 @@ struct Argument {
   bool optional = false;           // None is accepted
   bool optional_elements = false;  // the elements of the list may be None, as in Tensor?[]
   int32_t fixed_size = 0;          // 2 for int[2]; one number may then stand for a list of equal numbers
-  // For a dtype, memory format or layout: how many values there are. LibTorch does not check the
-  // number itself.
+  // For a dtype, memory format or layout, whose values have numbers from 0: how many values there
+  // are. LibTorch itself does not check that the number of a value is below this.
   int64_t numbered = 0;
   std::string name;
   std::string type;  // as the schema writes it

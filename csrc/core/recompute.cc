@@ -23,17 +23,17 @@
 // gives the gradient of the input, and accumulates the gradients of leaves.
 //
 // The second run must draw the same random numbers, but by then the state of LibTorch's default
-// generator has changed. If the first run changes the state, the state from before that run is
-// kept. The second run begins with the kept state. The states after both runs are compared. Other
-// streams draw from the same generator at the same time. If the two runs may have drawn different
-// numbers, the backward fails.
+// generator has changed. If the first run changes the state, Go keeps the state from before that
+// run. The second run begins with the kept state. Other streams may draw from the same generator
+// at the same time. So the states after the two runs are compared. If the two runs may have drawn
+// different numbers, the backward fails.
 //
 // The node is in the graph whether or not the input requires a gradient.
 //
 // No panic and no Goexit of Go may pass through C++. So Go runs the function in a coroutine on
-// the same thread, and a panic or a Goexit ends there. The status of the backward carries it as
-// its cause, and Go raises it again in the caller of Backward. When the graph is freed, on any
-// thread, Go's function is released. ct_live_handles counts the functions.
+// the same thread, and a panic or a Goexit ends there. The status of the backward names the panic
+// or Goexit as its cause, and Go raises it again in the caller of Backward. When the graph is
+// freed, on any thread, Go's function is released. ct_live_handles counts the functions.
 
 namespace {
 
@@ -44,7 +44,7 @@ class Function {
  public:
   Function(ct::Token token, const ct_function& f) : token_(std::move(token)), run_(f.run), release_(f.release) {}
 
-  // Runs the function. stream: the stream of in's memory.
+  // Runs the function. `stream` is the stream of the memory of `in`.
   at::Tensor operator()(const at::Tensor& in, uint64_t stream) const {
     const ct::checker::Apart apart;
     ct_tensor* out = nullptr;
@@ -118,7 +118,7 @@ class Recompute final : public torch::autograd::Node {
 
   std::shared_ptr<const Function> function_;
   torch::autograd::SavedVariable in_;
-  const uint64_t stream_;  // the stream of in's memory
+  const uint64_t stream_;  // the stream of the memory of `in`
 };
 
 }  // namespace
@@ -131,9 +131,9 @@ ct_status* ct_recompute(ct_exec x, ct_function f, const ct_tensor* in, const ct_
     const ct_tensor& from = ct::deref(in, "in");
     const ct_tensor& to = ct::deref(result, "result");
     ct::use(from, *x.stream);
-    // detach makes a new tensor, which is needed if result is in itself, a view of in, or a leaf.
-    // detach is also the last operator before the node is made, so the stream checker treats it as
-    // the node's forward operator.
+    // `detach` makes a new tensor. A new tensor is needed if the result is `in` itself, a view of
+    // `in`, or a leaf. `detach` is also the last operator before the node is made, so the stream
+    // checker treats `detach` as the node's forward operator.
     at::Tensor recorded = to.tensor.detach();
     if (x.grad != 0 && torch::autograd::isDifferentiableType(recorded.scalar_type())) {
       auto function = std::make_shared<const Function>(std::move(token), f);

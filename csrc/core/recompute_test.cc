@@ -19,8 +19,8 @@ using Floats = std::vector<float>;
 // the Square.
 struct Square {
   ct_exec x{};
-  uint64_t failure = 0;  // what run returns as its failure, or 0
-  bool none = false;     // run succeeds but gives no tensor
+  uint64_t failure = 0;  // what the function `run` returns as its failure, or 0
+  bool none = false;     // the function `run` succeeds but gives no tensor
   std::atomic<int> runs{0}, released{0}, failures_released{0};
 };
 

@@ -1,6 +1,6 @@
 // Slabs: page-aligned host memory, which the library or the caller allocates. LibTorch's host
-// allocator is not used for slabs, because it rounds sizes up to powers of two. It also does not
-// protect memory that it did not allocate from reuse before copies are done.
+// allocator is not used for slabs, for two reasons. It rounds sizes up to powers of two. It
+// leaves memory unused until copies are done, but only memory that it has allocated itself.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,8 @@ ct_status* classify() noexcept {
   } catch (const c10::NotImplementedError& e) {
     return make(CT_UNSUPPORTED, e.what_without_backtrace());
   } catch (const c10::AcceleratorError& e) {
-    // The codes from cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread.
+    // These are the codes from cudaErrorStreamCaptureUnsupported to
+    // cudaErrorStreamCaptureWrongThread.
     const bool capture = e.get_error_code() >= 900 && e.get_error_code() <= 908;
     return make(capture ? CT_NOT_CAPTURABLE : CT_INTERNAL, e.what_without_backtrace());
   } catch (const c10::Error& e) {

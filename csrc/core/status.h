@@ -1,4 +1,4 @@
-// A ct_status is the only form in which a call of the C ABI fails.
+// Failures. Each call of the C ABI that fails returns a ct_status.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -39,8 +39,8 @@ class Failure : public std::exception {
 // lost. Only to be called inside a catch clause.
 ct_status* status_of_exception(c10::Device device) noexcept;
 
-// Runs f. Returns NULL if f succeeds, or the status of the exception that f throws. device: where
-// f's work runs.
+// Runs f. Returns NULL if f succeeds, or the status of the exception that f throws. `device` is
+// the device on which f's work runs.
 template <typename F>
 ct_status* guarded(c10::Device device, F&& f) noexcept {
   try {

@@ -20,8 +20,8 @@
 // A prefetcher keeps one copy stream for its whole life. With a new stream for each epoch, the
 // memory of the last epoch's stream could not be used again.
 //
-// Stream 0, the default stream, is a real stream. So 0 does not mean that no stream is set: a
-// missing stream is a NULL handle.
+// Stream 0, the default stream, is a real stream. So 0 cannot mean that a stream is missing. A
+// NULL handle means that.
 
 namespace {
 

@@ -78,8 +78,8 @@ void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
   if (cuda().page_locked(data)) stream.synchronize();
 }
 
-// Throws for a conjugate or a negative that LibTorch has not computed yet, because the bytes of
-// its memory are not its elements.
+// Throws if the tensor is a conjugate or negative that LibTorch has not computed yet. The bytes
+// of its memory are then not the bytes of its elements.
 void check_bytes(const at::Tensor& tensor) {
   TORCH_CHECK(!tensor.is_conj() && !tensor.is_neg(),
               "the tensor is a conjugate or negative that has not been computed: aten::resolve_conj or aten::resolve_neg does that");

@@ -30,8 +30,9 @@ struct ct_tensor {
   // The id of the stream on which the storage was made. When the memory is freed, LibTorch's
   // allocator hands it out again in that stream's order.
   const uint64_t stream;
-  // The id of the last other stream whose use of the storage was recorded with the allocator. 0,
-  // the id of the CPU's default stream, means that there is none.
+  // Some uses of the storage on streams other than `stream` are recorded with the allocator. This
+  // is the id of the stream of the last recorded use. 0, the id of the CPU's default stream, means
+  // that no use is recorded.
   mutable std::atomic<uint64_t> recorded{0};
 };
 
@@ -51,8 +52,8 @@ inline void use(const ct_tensor& tensor, const ct_stream& stream) {
   if (tensor.tensor.is_cuda() || checker::is_on()) use_checked(tensor, stream);
 }
 
-// Does what use_checked does, but allows a tensor on another device than the stream's. To be used
-// only by calls for which the core, and not LibTorch, chooses the device of the work.
+// Does what use_checked does, but also allows a tensor that is not on the stream's device. To be
+// used only by calls for which the core, and not LibTorch, chooses the device of the work.
 void use_elsewhere(const ct_tensor& tensor, const ct_stream& stream);
 
 // Makes a handle of a result. If the result shares its memory with an input, the handle gets the

@@ -8,8 +8,8 @@
 
 namespace ct {
 
-// Owns a number of the caller's. When the Token is destroyed, on any thread, it calls release
-// with the number.
+// Owns a number of the caller's. When the Token is destroyed, on any thread, it calls the
+// function `release` with the number.
 class Token {
  public:
   Token(uint64_t number, void (*release)(uint64_t)) noexcept : number_(number), release_(release) { ++live().functions; }

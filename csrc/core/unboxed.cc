@@ -76,7 +76,7 @@ std::unique_ptr<const Unboxed> Unboxed::find(const c10::OperatorHandle& op) {
   try {
     return of_signature(op, tensors, scalars);
   } catch (const c10::Error&) {
-    return nullptr;  // the operator was registered with another C++ signature, such as at::Tensor by value
+    return nullptr;  // the operator's C++ signature is not the expected one: it takes at::Tensor by value, for example
   }
 }
 

@@ -20,10 +20,10 @@ namespace {
 
 cudaStream_t native(c10::Stream stream) { return c10::cuda::CUDAStream(stream).stream(); }
 
-// Allows some calls while another thread captures a graph in CUDA's global mode. CUDA calls them
-// unsafe then. A query of an event is one of these calls. An unsafe call ends that capture with
-// an error. The calling thread prevents this by saying that its calls have nothing to do with the
-// capture.
+// While the object lives, the calling thread may make calls that CUDA calls unsafe, such as a
+// query of an event. While another thread captures a graph in CUDA's global mode, an unsafe call
+// ends that capture with an error. The object tells CUDA that the calls of its thread have
+// nothing to do with the capture.
 class BesideCaptures {
  public:
   BesideCaptures() noexcept { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -67,8 +67,8 @@ class Backend final : public CudaBackend {
     const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);
     cudaEvent_t event = nullptr;
-    // cudaEventBlockingSync is not set, because CUDA allows only about 56 such recordings after work
-    // that is not done. At the next recording the host would wait.
+    // cudaEventBlockingSync is not set. With it, CUDA allows only about 56 recordings while the work
+    // before them still runs. At the next recording the host would wait.
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
     return event;
   }
@@ -170,7 +170,7 @@ class Backend final : public CudaBackend {
   void stop_trace(ct_trace& out) override { ct::stop_trace(out); }
   uint32_t trace_number(c10::Stream stream) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
-    // The guard does nothing on a thread that has no context yet.
+    // On a thread without a CUDA context the guard does not set the device.
     C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));
     return ct::trace_number(native(stream));
   }
@@ -179,8 +179,8 @@ class Backend final : public CudaBackend {
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
     const BesideCaptures beside;
-    // The thread goes back only to a device that has a context, because to set another device would
-    // make a context there.
+    // The thread goes back to its device only if that device has a context. To set a device without a
+    // context would make a context there.
     c10::DeviceIndex before = device;
     (void)c10::cuda::GetDevice(&before);
     if (before != device) (void)cudaSetDevice(device);

@@ -20,7 +20,7 @@ namespace ct {
 // the dtypes. Its kernels are extern "C".
 struct CudaProgram {
   const char* name;    // for error messages
-  const char* shared;  // a text to compile before the source: a CT_ON_BOTH_DEVICES text, or ""
+  const char* shared;  // a text that is compiled before `source`: a CT_ON_BOTH_DEVICES text, or ""
   const char* source;
 };
 
@@ -45,14 +45,14 @@ class CudaGraph {
   // Frees the graph when its launches have ended. A capture that has begun and not ended is
   // abandoned.
   virtual ~CudaGraph() = default;
-  // Begins a capture. Until end, which the same thread must call, work of the stream becomes part
-  // of the graph. Work of other streams that wait for the stream becomes part of it too. Memory
-  // comes from the pool. Random numbers come from a generator of the graph's own, which stands in
-  // for the device's generator until end.
+  // Begins a capture. The same thread must call `end`. Until then, work of the stream becomes part
+  // of the graph. If another stream waits for this stream, that stream's work becomes part of the
+  // graph too. Memory comes from the pool. Until `end`, random numbers come from a generator of the
+  // graph's own, which stands in for the device's generator.
   virtual void begin(c10::MempoolId_t pool) = 0;
   // Ends the capture and makes the graph ready for launches. If CUDA allows it, the graph takes
-  // over the memory that `older` has on the device. end then returns true, and `older` can only be
-  // freed. If end throws, this graph can only be freed.
+  // over the memory that `older` has on the device. The function then returns true, and `older` can
+  // only be freed. If the function throws, this graph can only be freed.
   virtual bool end(CudaGraph* older) = 0;
   // Enqueues the graph. The graph draws the next random numbers of the device's generator. The
   // generator continues after these numbers.
@@ -70,14 +70,14 @@ class CudaBackend {
  public:
   virtual ~CudaBackend() = default;
 
-  // Sets the device of the calling thread to `device`, if CUDA already uses that device for the
-  // thread. Does nothing otherwise.
+  // If `device` is already the device of the calling thread, sets it once more. LibTorch then finds
+  // the thread's device faster. Does nothing if the thread has another device.
   virtual void bind_thread(c10::DeviceIndex device) = 0;
 
   // Makes a non-blocking stream. priority: as CUDA numbers priorities.
   virtual c10::Stream new_stream(c10::DeviceIndex device, int priority) = 0;
-  // Makes a c10::Stream of the caller's stream. The stream is never destroyed here. Throws for a
-  // stream of another device.
+  // Makes a c10::Stream of the caller's stream. The stream is never destroyed here. Throws if the
+  // stream does not belong to `device`.
   virtual c10::Stream external_stream(void* native, c10::DeviceIndex device) = 0;
   virtual void* native_stream(c10::Stream stream) = 0;
 
@@ -95,18 +95,18 @@ class CudaBackend {
   // Returns whether CUDA knows the host memory. If it does, a copy from that memory returns before
   // the memory has been read.
   virtual bool page_locked(const void* data) = 0;
-  // Enqueues a copy. Does not wait if source is page-locked.
+  // Enqueues a copy. Does not wait if the memory of `source` is page-locked.
   virtual void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
   // Enqueues a copy between two devices.
   virtual void copy_between(void* destination, c10::DeviceIndex to, const void* source, c10::DeviceIndex from, size_t bytes,
                             c10::Stream stream) = 0;
-  // Enqueues a copy. Does not wait if destination is page-locked.
+  // Enqueues a copy. Does not wait if the memory of `destination` is page-locked.
   virtual void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
 
   // Enqueues a kernel of the program. The launch has `blocks` blocks, each with `threads` threads.
-  // The first launch on a kind of device compiles the program, which takes about 0.1 s. The program
-  // and the name of the kernel must live as long as the process. arguments: the address of each
-  // argument.
+  // `arguments` has the address of each argument. The first launch on a kind of device compiles the
+  // program, which takes about 0.1 s. The program and the name of the kernel must live as long as
+  // the process.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
                       void** arguments) = 0;
 
@@ -123,8 +123,8 @@ class CudaBackend {
   // Returns the bytes of the device that the pool holds.
   virtual int64_t graph_pool_bytes(c10::DeviceIndex device, c10::MempoolId_t pool) = 0;
 
-  // Records the work of devices until the trace is stopped. At most limit records are kept, and the
-  // others are only counted.
+  // Records the work of devices until the trace is stopped. At most `limit` records are kept.
+  // Records that come later are only counted.
   //
   // This function and the three after it use CUPTI, which is opened when it is first needed. They
   // throw CT_UNSUPPORTED if CUPTI is absent or another tool uses it.
@@ -140,7 +140,7 @@ class CudaBackend {
   virtual void stop_watching() noexcept = 0;
 
   // Returns CUDA's message for the error that has destroyed the device's context. Returns "" if the
-  // context works. Clears other errors.
+  // context works. Clears errors that have not destroyed the context.
   virtual std::string context_error(c10::DeviceIndex device) noexcept = 0;
 };
 

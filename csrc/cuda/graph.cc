@@ -54,7 +54,7 @@ class GeneratorState {
   void launch(c10::DeviceIndex device, F&& replay) {
     at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
     const std::lock_guard lock(of_device.mutex());
-    const at::Generator& real = real_of(device);  // defined while another graph is being captured
+    const at::Generator& real = real_of(device);  // defined only while some graph is captured, because a copy then stands in for the real state
     auto* from = (real.defined() ? real : of_device).get<at::CUDAGeneratorImpl>();
     auto* own = own_.get<at::CUDAGeneratorImpl>();
     own->set_current_seed(from->current_seed());
@@ -106,7 +106,7 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     replace_fills(graph_, device_);
     const bool updated = older != nullptr && take(static_cast<Graph&>(*older));
     if (!updated) instantiate();
-    // If the upload fails, the first launch makes it.
+    // If the upload fails, the first launch uploads the graph.
     if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();
     return updated;
   }
@@ -199,8 +199,8 @@ c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) {
   const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
   allocator::get()->createOrIncrefPool(device, pool);
   // A capture also opens a pool of page-locked memory with the same number. LibTorch refuses to
-  // open such a pool again after its last user has closed it. So it is opened here for the life of
-  // the graph pool.
+  // open that pool again after its last user has closed it. So this function opens the pool of
+  // page-locked memory for as long as the graph pool lives.
   at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
   host->begin_allocate_to_pool(pool, [](c10::Stream) { return false; });
   host->end_allocate_to_pool(pool);

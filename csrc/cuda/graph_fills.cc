@@ -18,7 +18,7 @@
 namespace ct {
 namespace {
 
-// Writes a value to a range of bytes. word: the value, repeated to 4 bytes.
+// Writes a value to a range of bytes. `word` is the value, repeated until it has 4 bytes.
 constexpr CudaProgram kProgram{"fill", "", R"cuda(
 extern "C" __global__ void fill(unsigned char* to, unsigned int word, unsigned long long bytes) {
   const unsigned long long first = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
@@ -36,7 +36,7 @@ extern "C" __global__ void fill(unsigned char* to, unsigned int word, unsigned l
 
 struct Edges {
   std::vector<cudaGraphNode_t> nodes;
-  bool plain = true;  // each edge is a full dependency: a node waits for all of the node before it
+  bool plain = true;  // each edge makes its node wait for the whole of the node before it
 };
 
 template <typename F>

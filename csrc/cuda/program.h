@@ -9,7 +9,8 @@
 namespace ct {
 
 // Returns the kernel, as cudaLaunchKernel takes it. The first call for an architecture compiles
-// the program for all devices of that architecture. kernel must live as long as the process.
+// the program for all devices of that architecture. The text `kernel` must live as long as the
+// process.
 const void* kernel_of(const CudaProgram& program, const char* kernel, c10::DeviceIndex device);
 
 }  // namespace ct

@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kBufferBytes = size_t{1} << 20;  // each thread that calls CUDA fills its own buffer
 constexpr size_t kMostBuffers = 1024;             // in use at the same time; CUPTI counts the records that find no room
 constexpr size_t kMostFree = 64;                  // buffers that are kept for later use
-constexpr size_t kMoreLaunches = 4096;            // added to twice the number of records, because some calls launch nothing
+constexpr size_t kMoreLaunches = 4096;            // besides two launches for each record, this many are kept: some calls launch nothing
 constexpr size_t kAlignment = 8;                  // ACTIVITY_RECORD_ALIGNMENT
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -83,7 +83,7 @@ struct Recorder {
   std::vector<Recorded> records;
   std::vector<Launch> launches;
   std::vector<std::string> names;
-  std::unordered_map<std::string, uint32_t> numbers;  // the index in names of each name
+  std::unordered_map<std::string, uint32_t> numbers;  // for each name: its index in `names`
 
   std::mutex buffers_mutex;  // threads that call CUDA take this mutex, so nobody holds it for long
   std::vector<uint8_t*> buffers;  // the buffers that are free
@@ -211,7 +211,7 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t b
       CUpti_Activity* activity = nullptr;
       while (r.running && bytes > 0 && cupti().activity_next(buffer, bytes, &activity) == CUPTI_SUCCESS) add(r, *activity);
     } catch (...) {
-      // There is no memory. The rest of the buffer is lost, and counts as one lost record.
+      // No memory is left. The rest of the buffer is lost, and counts as one lost record.
       ++r.lost;
     }
   }
@@ -317,7 +317,7 @@ void stop_trace(ct_trace& out) {
 }
 
 uint32_t trace_number(cudaStream_t stream) {
-  // CUPTI finds the default stream only with the context.
+  // CUPTI needs the context to find the default stream.
   CUcontext context = nullptr;
   if (cupti().current_context(&context) != CUDA_SUCCESS) throw Failure(CT_INTERNAL, "cuCtxGetCurrent failed");
   uint32_t number = 0;

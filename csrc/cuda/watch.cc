@@ -17,8 +17,8 @@
 namespace ct {
 namespace {
 
-// The host memory of a copy, from the arguments of the call. host: the host memory, or NULL if
-// there is none. other: memory that may be host memory too, or NULL.
+// The host memory of a copy, from the arguments of the call. `host` is the host memory, or NULL
+// if there is none. `other` is memory that may be host memory too, or NULL.
 struct Ends {
   const void* host = nullptr;
   const void* other = nullptr;

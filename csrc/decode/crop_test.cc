@@ -34,7 +34,7 @@ TEST(Plan, ResizeCenterCrop) {
       {500, 333, 256, 224, 224, 384, 256, 80, 16},
       {100, 100, 50, 49, 47, 50, 50, 0, 2},      // 0.5 rounds to 0, and 1.5 to 2
       {100, 100, 50, 45, 43, 50, 50, 2, 4},      // 2.5 rounds to 2, and 3.5 to 4
-      {10, 20, 10, 13, 14, 10, 20, -1, 3},       // 3 rows fewer than the crop, of which 1 is missing above
+      {10, 20, 10, 13, 14, 10, 20, -1, 3},       // the image has 3 rows fewer than the crop: 1 is missing above and 2 below
       {1, 1000000, 65535, 1, 1, 0, 0, 0, 0},     // too long after the resize
       {7, 3, 5, 5, 5, 11, 5, 3, 0},              // 5 * 7 / 3 is 11.67, which is cut to 11
   };

@@ -24,8 +24,8 @@ uint32_t little(Bytes data, size_t at, int bytes) {
   return v;
 }
 
-// In a JPEG the EXIF block begins with six more bytes. Some writers put these bytes also into the
-// blocks of other formats.
+// In a JPEG the EXIF block begins with six more bytes. Some programs put these bytes also into
+// the EXIF blocks of formats other than JPEG.
 int orientation_of_block(Bytes block) {
   return orientation_of_tiff(begins(block, std::string_view("Exif\0\0", 6)) ? block.subspan(6) : block);
 }

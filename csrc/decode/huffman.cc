@@ -58,9 +58,9 @@ size_t intervals_of(size_t data, size_t mcus, unsigned every) {
 Huffman::Huffman(bool portable)
     : decode_(!portable && __builtin_cpu_supports("bmi2") ? &Huffman::decode_bmi2 : &Huffman::decode_portable) {}
 
-// No encoder writes a scan that is longer than its coefficients, which take 2 bytes each. Such a
-// scan is left to libjpeg, which copies nothing. So the memory taken depends on the size of the
-// image and not on that of the file.
+// An encoder never writes a scan that is longer than its coefficients, which take 2 bytes each. A
+// scan that is longer is left to libjpeg, which copies nothing. So the memory taken depends on
+// the size of the image and not on that of the file.
 Need Huffman::need(size_t data, size_t coefficients, size_t mcus, unsigned every) {
   Need need;
   need.scan = std::min(data, coefficients) + kSlack;
@@ -131,7 +131,7 @@ Huffman::Result Huffman::unstuff(Bytes data, size_t most, size_t intervals) {
   }
 }
 
-// restart begins the next interval.
+// The function `restart` begins the next interval. Intervals lie between restart markers.
 Huffman::Result Huffman::restart() {
   if (interval_ == ends_.size()) return Result::kShort;
   const uint8_t* const begin = buffer_.bytes(0);
@@ -171,8 +171,8 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   int k = 1;  // the next coefficient
   const auto step = [&]() INLINE {
     const HuffmanTable::Pair& p = ac.pair(bits);
-    // If the first symbol has the last coefficient, the symbol after it belongs to the next block. It
-    // must not be taken as the second symbol of a pair.
+    // If the first symbol gives the last coefficient of the block, the symbol after it belongs to the
+    // next block. That symbol must not be taken as the second symbol of a pair.
     if (p.total != 0 && k + p.first < DCTSIZE2 - 1) [[likely]] {
       if (kKeep) {
         out[kOrder.place[k + p.first]] = p.value;
@@ -190,7 +190,8 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
     drop(s.total);
     return s.length != 0;
   };
-  // There is one fill for three steps, because two pairs leave more bits than one lookup needs.
+  // One call of `fill` serves three steps: two pairs leave more bits than the third step's lookup
+  // needs.
   for (;;) {
     fill();
     if (!step()) [[unlikely]] return Result::kBadCode;

@@ -40,14 +40,14 @@ class Huffman {
   // means that the file is not cut off. It copies the bytes.
   Result begin(const jpeg_decompress_struct& header, Bytes data);
 
-  // decode fills in the blocks of the next MCU, which must be 0 before the call. If `blocks` is
-  // NULL, the coefficients are dropped. After any result other than kOk, decode must not be called
-  // again.
+  // The function `decode` fills in the blocks of the next MCU, which must be 0 before the call. If
+  // `blocks` is NULL, the coefficients are dropped. After any result other than kOk, `decode` must
+  // not be called again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
-  // Returns the most memory that the function `begin` takes. data: the size of the bytes.
-  // coefficients: the size of the coefficients in bytes. every: the number of MCUs between restart
-  // markers, or 0 if there are none.
+  // Returns the most memory that the function `begin` takes. `data` is the size of the bytes.
+  // `coefficients` is the size of the coefficients in bytes. `every` is the number of MCUs between
+  // restart markers, or 0 if there are none.
   static Need need(size_t data, size_t coefficients, size_t mcus, unsigned every);
   Need held() const;
   void free() {
@@ -82,7 +82,7 @@ class Huffman {
 
   const uint8_t* next_ = nullptr;
   const uint8_t* end_ = nullptr;  // the end of this interval
-  uint64_t bits_ = 0;             // the bits before next_ that are not used yet; the first is the highest
+  uint64_t bits_ = 0;             // bits of the bytes before next_ that are not used yet; the highest bit comes first
   int left_ = 0;                  // how many bits of bits_ are not used yet
   int predicted_[MAX_COMPS_IN_SCAN] = {};
 };

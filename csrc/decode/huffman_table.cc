@@ -5,7 +5,7 @@
 namespace decode {
 
 HuffmanTable::Symbol HuffmanTable::meaning(int length, uint8_t value) const {
-  constexpr int kRunOfZeros = 15;  // of the runs without a value, the only one that does not end the block
+  constexpr int kRunOfZeros = 15;  // the only run without a value that does not end the block
   Symbol s{};
   s.length = static_cast<uint8_t>(length);
   s.size = value & 15;

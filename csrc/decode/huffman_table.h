@@ -12,13 +12,14 @@ namespace decode {
 
 class HuffmanTable {
  public:
-  // The run of a symbol that ends the block. It is so large that no other run, added to a place in
-  // a block, gives this number.
+  // The run of a symbol that ends the block. A place in a block plus the run of any other symbol is
+  // less than this number.
   static constexpr int kEndOfBlock = 100;
 
-  // set makes this object a copy of the table `from`, which libjpeg must have accepted. If this
-  // object is such a copy already, set does nothing. That is so for most images of one origin. ac:
-  // each value of the table is a run of zeros and a size. Without ac, each value is a size.
+  // The function `set` makes this object a copy of the table `from`, which libjpeg must have
+  // accepted. If this object is already a copy of an equal table, `set` does nothing. Most images
+  // of one origin have equal tables. If `ac` is true, each value of the table is a run of zeros and
+  // a size. If `ac` is false, each value is a size.
   void set(const JHUFF_TBL& from, bool ac);
 
   // Symbol is a code, and the size of the value that follows the code.
@@ -45,7 +46,7 @@ class HuffmanTable {
 
  private:
   // Values from 9 to 12 were measured on photographs. With fewer bits, fewer symbols form pairs.
-  // With more bits, the tables do not fit into the cache.
+  // With more bits, the tables do not fit into the processor's cache.
   static constexpr int kBits = 10;
 
   Symbol longer(uint64_t bits) const;

@@ -155,7 +155,7 @@ TEST(Huffman, DataThatEndEarly) {
   }
 }
 
-// Files with markers that do not belong into a scan are left to libjpeg: the result is kUnsuited.
+// Files with markers that do not belong in a scan are left to libjpeg: the result is kUnsuited.
 TEST(Huffman, OtherMarkers) {
   const File plain = jpeg_of(scene(64, 64, 3), {1, 1});
   for (const uint8_t marker : {0xD0, 0xD7, 0xC4, 0xDA, 0xDC, 0xFE, 0x01}) {

@@ -68,7 +68,7 @@ struct Jpeg::Codec {
 namespace {
 
 // For each scan libjpeg goes over the whole image. A small file with many scans could therefore
-// stop a loader. Encoders write about ten scans.
+// keep a thread busy for very long. Encoders write about ten scans.
 constexpr int kMostScans = 100;
 
 constexpr int kComponents = 4;  // the largest number of components, that of CMYK
@@ -119,9 +119,9 @@ void on_error(j_common_ptr info) {
   }
 }
 
-// libjpeg gives warnings and goes on with grey or repeated blocks. Such warnings are errors here.
-// Other warnings are about unusual files whose pixels are right, such as a file with bytes after
-// its last pixel.
+// After some warnings libjpeg goes on with grey or repeated blocks. These warnings are errors
+// here. The remaining warnings are about unusual files whose pixels are right, such as a file
+// with bytes after its last pixel.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -187,7 +187,7 @@ void attempt(Codec& codec, Step step) {
   throw Error(codec.code, codec.reason);
 }
 
-constexpr size_t kAligned = 64;  // twice the alignment that libjpeg's vector code needs; libjpeg's own arrays have the same
+constexpr size_t kAligned = 64;  // twice what libjpeg's vector code needs; libjpeg aligns its own arrays in the same way
 
 size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
 
@@ -260,8 +260,8 @@ int32_t color_space_of(const jpeg_decompress_struct& info) {
   }
 }
 
-// JPEG files hold the inks inverted, with or without Adobe's marker. Products are rounded as
-// Pillow rounds them.
+// JPEG files in CMYK hold the inks inverted, with or without Adobe's marker. Products are rounded
+// as Pillow rounds them.
 void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
   for (; width-- > 0; in += 4, out += 3) {
     for (int c = 0; c < 3; ++c) {
@@ -343,8 +343,8 @@ bool Jpeg::take_over(Huffman& huffman) {
 Need Jpeg::need(const Box& whole, int shrink) const {
   jpeg_decompress_struct& info = codec_->info;
   const Box box = shrunk(whole, shrink);
-  // The margins are two MCUs (see part_of), and the distance by which libjpeg moves the part to the
-  // left.
+  // part_of adds two MCUs to the width. libjpeg moves the left edge of the part to the left, by
+  // less than one MCU. So the margins are at most three MCUs.
   const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;
   const size_t width = std::min((info_.width + shrink - 1) / shrink, box.width + margins);
   Need need;
@@ -398,7 +398,7 @@ View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
   const int channels = info_.color_space == CTD_GREY ? 1 : 3;
   const size_t stride = static_cast<size_t>(part.width) * channels;
   const size_t line = static_cast<size_t>(part.width) * codec.info.output_components;
-  // A row that is not wanted, or whose pixels are not RGB yet.
+  // `spare` is room for one row: a row that is not wanted, or a row whose pixels are not RGB yet.
   uint8_t* const spare = scratch.pixels.bytes(stride * box.height + line);
   uint8_t* const pixels = spare + line;
   attempt(codec, [&](j_decompress_ptr info) {

@@ -134,14 +134,14 @@ TEST(Jpeg, MissingRestartMarker) {
 // bytes it has.
 TEST(Jpeg, ManyScans) {
   const File file = jpeg_of(scene(64, 64, 1), {1, 1, true});
-  // The places where the tables before each scan begin. The file has no other bytes that look like
-  // this marker.
+  // For each scan, the place where the tables before the scan begin. No other bytes of the file
+  // look like the marker of a table.
   std::vector<size_t> tables;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == 0xFF && file[i + 1] == 0xC4) tables.push_back(i);
   }
   ASSERT_GE(tables.size(), 3u);
-  const auto with = [&](int scans) {  // repeats the second scan `scans` times; the later scans refine it
+  const auto with = [&](int scans) {  // the file with `scans` copies of its second scan; the scans after the copies refine it
     File out(file.begin(), file.begin() + static_cast<ptrdiff_t>(tables[1]));
     for (int i = 0; i < scans; ++i) {
       out.insert(out.end(), file.begin() + static_cast<ptrdiff_t>(tables[1]), file.begin() + static_cast<ptrdiff_t>(tables[2]));

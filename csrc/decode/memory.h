@@ -41,12 +41,12 @@ class Memory {
   };
 
   // Waits until `bytes` bytes are free and all earlier callers have got their shares. So a caller
-  // that wants a large share gets it in its turn, even if many others want small ones. A share
+  // that wants a large share gets it in its turn, even if many callers want small shares. A share
   // above the limit is given when no other share exists. A thread that has a share must not ask for
-  // another one.
+  // a second one.
   Share take(size_t bytes);
 
-  int waiting() const;  // the number of threads that wait in take
+  int waiting() const;  // the number of threads that wait in the function `take`
   size_t peak() const;  // the most bytes that were taken at the same time
 
  private:
@@ -56,7 +56,7 @@ class Memory {
   mutable std::mutex mutex_;
   std::condition_variable change_;
   size_t taken_ = 0, peak_ = 0;      // above the limit only if one share is above the limit
-  uint64_t asked_ = 0, served_ = 0;  // how many calls of take have begun, and how many have got their share
+  uint64_t asked_ = 0, served_ = 0;  // how many calls of `take` have begun, and how many have got their share
 };
 
 }  // namespace decode

@@ -20,8 +20,8 @@
 namespace decode {
 namespace {
 
-// The own memory of a thread in these tests. It is small, so that small images, which are made
-// quickly, are counted.
+// The bytes that a thread of these tests may take without asking. The number is small, so that
+// even small images need more. Small images are made quickly.
 constexpr size_t kLittle = 4 << 20;
 
 ctd_options options_of(int transform, int height, int width) {
@@ -35,7 +35,7 @@ ctd_options options_of(int transform, int height, int width) {
 
 constexpr uint8_t kStartOfFrame = 0xC0;
 
-// Returns the file with another size in its header. The file then has too few pixels.
+// Returns the file with the size height x width in its header. The file then has too few pixels.
 File resized(File file, int height, int width) {
   const auto put = [&](size_t at, uint32_t v, int bytes) {
     for (int i = 0; i < bytes; ++i) file[at + i] = static_cast<uint8_t>(v >> 8 * (bytes - 1 - i));

@@ -5,10 +5,11 @@
 namespace decode {
 namespace {
 
-// An orientation is an exchange of the two axes, followed by mirroring. The mirroring is given
-// for the axes of the upright image.
+// A Turn says where a pixel of the upright image is stored. If `mirror_rows` is set, its row is
+// counted from the bottom. If `mirror_columns` is set, its column is counted from the right. If
+// `swap` is set, that row is then the stored column, and that column is the stored row.
 struct Turn {
-  // mirror_rows: the top of the upright image is at the end of its stored axis.
+  // All three are false for an image that is stored upright.
   bool swap, mirror_rows, mirror_columns;
 };
 

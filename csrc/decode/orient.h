@@ -13,7 +13,7 @@ inline bool swaps_sides(int orientation) { return orientation >= 5; }
 // size height x width.
 Box stored(const Box& upright, int orientation, int height, int width);
 
-// The inverse of the function `stored`. Returns where a box of the stored pixels lies in the
+// Does the inverse of the function `stored`: returns where a box of the stored pixels lies in the
 // upright image. The stored pixels have the size height x width.
 Box shown(const Box& stored, int orientation, int height, int width);
 

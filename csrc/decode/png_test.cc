@@ -51,7 +51,7 @@ TEST(Png, CutAnywhere) {
   }
 }
 
-// A flipped bit in a critical chunk is an error or changes no pixel.
+// A flipped bit in a critical chunk must give an error, or must change no pixel.
 TEST(Png, FlippedBits) {
   const Pixels image = scene(8, 9, 3);
   const File file = png_of(image);
@@ -79,9 +79,9 @@ void chunk(File& file, const std::string& name, const std::string& body) {
   number(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(both.data()), static_cast<uInt>(both.size()))));
 }
 
-// A text, a colour profile and a last row would inflate to far more than the image. They must not
-// be inflated. Only the time would show that, and no test checks times. This test shows that the
-// image is still right.
+// The text, the colour profile and the data after the last row would inflate to far more than the
+// image. They must not be inflated. Only the time would show that, and no test checks times. This
+// test shows that the image is still right.
 TEST(Png, Bombs) {
   std::string zeros(64 << 20, '\0'), packed(1 << 20, '\0');
   uLongf size = packed.size();

@@ -11,8 +11,8 @@ namespace decode {
 // Salmon, Moraes, Dror and Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Draw is one of the random draws of an image. A draw has a number. Its two values are
-// independent.
+// Draw holds two independent random values of an image. An image can have many Draws, and each
+// has a number. The function `draw` makes a Draw from the key of the image and this number.
 struct Draw {
   uint64_t first, second;
 };

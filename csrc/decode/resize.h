@@ -28,24 +28,25 @@ struct Region {
   static Region all(const View& of) { return {{0, static_cast<double>(of.height)}, {0, static_cast<double>(of.width)}}; }
 };
 
-// Axis holds what one axis needs: for each result pixel, the source pixels to average and their
-// weights.
+// Axis holds what the resize along one axis needs. For each result pixel, it has the source
+// pixels to average and their weights.
 struct Axis {
   int source = 0;                // the number of source pixels of the axis
-  // How many weights are stored for each result pixel. A multiple of 4. The weights after `count`
-  // are 0.
+  // How many weights are stored for each result pixel, a multiple of 4. A result pixel uses only
+  // the first `count` of its weights. Its further weights are 0.
   int taps = 0;
-  int most = 0;                  // the largest count
+  int most = 0;                  // the largest value in `count`
   std::vector<int, Pages<int>> first;            // for each result pixel: its first source pixel
   std::vector<int, Pages<int>> count;            // for each result pixel: how many source pixels it averages
   std::vector<int32_t, Pages<int32_t>> weights;  // `taps` for each result pixel, in units of 2^-22
 
-  // The same weights, cut into halves. Two words hold the taps 2i and 2i + 1. The first word has
-  // the low halves of both, and the second word has the high halves.
+  // The same weights, each cut into a low half and a high half. Two words hold the taps 2i and
+  // 2i+1. The first word has the low halves of both weights. The second word has the high halves.
   std::vector<int32_t, Pages<int32_t>> halves;
 
-  // set prepares the axis to resize `part` of an axis of `in` pixels to `out` pixels. Of these
-  // result pixels it keeps `many`, beginning with number `from`.
+  // The function `set` prepares the resize along one axis. The span `part` of `in` source pixels
+  // becomes `out` result pixels. Of the result pixels, `many` are kept, beginning with number
+  // `from`.
   void set(int in, Span part, int out, int from, int many);
 
   // Returns the bytes that the function `set` takes.

@@ -9,9 +9,10 @@
 
 // Note [Weights in halves]
 // AVX2 has a fast multiplication of signed 16-bit words. It multiplies sixteen pairs and adds the
-// products two by two. A weight has 23 bits, which do not fit. So a weight is cut into its low 15
-// bits and its high 8 bits, and the products of each half are summed separately. The result is
-// low + (high << 15). It is equal, bit for bit, to a sum with whole weights.
+// products two by two. A weight has 23 bits, which do not fit. So each weight is cut into a low
+// half of 15 bits and a high half of 8 bits. The products with low halves have one sum, and the
+// products with high halves have a second sum. The result is low + (high << 15). It is equal, bit
+// for bit, to a sum with whole weights.
 
 namespace decode {
 namespace {
@@ -20,7 +21,8 @@ constexpr int kRgb = 3;
 constexpr int kBlock = 4;      // how many taps are multiplied together
 constexpr size_t kLoad = 16;   // how many bytes are read for a block of taps
 
-// Sum has the sums of the low and of the high halves, before they are added.
+// Sum has two sums that are not added yet: of the products with low halves of weights, and of the
+// products with high halves.
 struct Sum {
   __m256i low, high;
 };
@@ -76,8 +78,8 @@ AVX2 inline void pixel(const Columns& c, size_t from, size_t width, const int32_
     if (kLast && from + kLoad > width) {
       if (from >= width) break;  // all weights of this block are 0
       at = width - kLoad;
-      // For taps beyond the row's end, the index leaves the 16 bytes and selects some other byte. Its
-      // weight is 0.
+      // For taps beyond the row's end, the index is outside of the 16 bytes. It then selects a byte
+      // that has nothing to do with the tap. The weight of that byte is 0.
       const __m256i shift = _mm256_set1_epi8(static_cast<char>(from - at));
       early = _mm256_add_epi8(first, shift);
       late = _mm256_add_epi8(second, shift);

@@ -57,8 +57,8 @@ int shrink_of(const Plan& p) {
   return 1;
 }
 
-// Returns which region of an image shows `box`, a box of the stored pixels. The image is the part
-// shrunk(box, shrink) of the shrunk pixels, turned upright. Its size is height x width.
+// Returns the region of an image that shows `box`. `box` is in the stored pixels. The image has
+// the pixels of shrunk(box, shrink), turned upright. Its size is height x width.
 Region region_of(const Box& box, int shrink, int orientation, int height, int width) {
   if (shrink == 1) return {{0, static_cast<double>(height)}, {0, static_cast<double>(width)}};
   const Box grid = shrunk(box, shrink);
@@ -163,9 +163,9 @@ size_t Transform::most(const ctd_options& o) {
 }
 
 void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
-  // The order of these three matters, because they are destroyed in reverse. A reader frees its
-  // part of the scratch before the scratch is freed. All memory is freed before the share is given
-  // back.
+  // These three variables are destroyed in reverse order, so their order matters. A reader frees
+  // its part of the scratch before the scratch is freed. All memory is freed before the share is
+  // given back.
   Memory::Share share;
   const Trim trim{*this};
   std::unique_ptr<Reader> reader;
@@ -227,7 +227,8 @@ void Transform::place(const View& from, const Region& region, const Plan& plan, 
 void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
   const size_t channels = from.channels;
   const int mode = options_.padding_mode;
-  // The columns from `begin` to before `end` show pixels of the image, which lie side by side.
+  // The columns from `begin` to end-1 show pixels of the image. In a row, these pixels lie side by
+  // side.
   const int begin = std::clamp(-plan.left, 0, options_.width);
   const int end = std::clamp(from.width - plan.left, begin, options_.width);
   for (int y = 0; y < options_.height; ++y, to += options_.width * channels) {

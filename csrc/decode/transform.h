@@ -26,9 +26,9 @@ class Transform {
  public:
   Transform(const ctd_options& checked, Memory& memory, size_t own = kOwn) : options_(checked), memory_(memory), own_(own) {}
 
-  // run writes the height x width x channels bytes of the result to `to`. It sets all fields of
-  // `result` except error. It waits for memory if the image needs more than kOwn. If it throws
-  // Error, the bytes in `to` mean nothing.
+  // The function `run` writes the height x width x channels bytes of the result to `to`. It sets
+  // all fields of `result` except `error`. It waits for memory if the image needs more than kOwn.
+  // If it throws Error, the bytes in `to` mean nothing.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
   // Returns an upper bound of the memory in bytes that one image takes. The bound holds for every

@@ -104,8 +104,8 @@ TEST(Transform, CropOfATurnedImage) {
   o.width = 10;
   o.no_shrink = 1;
   o = checked(o);
-  // The result must equal this: the whole image is decoded, turned here, and then cropped and
-  // resized as pixels.
+  // The result must equal the result of three steps: the whole image is decoded, the test turns it,
+  // and its pixels are cropped and resized.
   ctd_options full{};
   full.transform = CTD_RESIZE;
   full.height = 40;

@@ -18,7 +18,7 @@ struct Turns {
   struct {
     uint64_t capturer = 0;  // ct_thread_id of the thread that captures, or 0
     int waiting = 0;        // threads that wait for their turn to capture
-    int drawing = 0;        // operators that draw now
+    int drawing = 0;        // operators that draw random numbers now
     int held = 0;           // backwards that hold off captures
   } devices[256];  // by c10::DeviceIndex
   int captures = 0;

@@ -21,13 +21,15 @@ namespace ct {
 // wait on the one thread that LibTorch has for backwards of the device. The capture's own
 // backward needs that thread.
 //
-// A draw that begins waits while a thread waits to capture, so that captures get their turn. A
-// draw inside a backward that has begun does not wait for such a thread.
+// While a thread waits to capture, operators that want to draw random numbers wait too, so that
+// the capture gets its turn. But while a backward that has begun holds off captures, operators do
+// not wait for that thread.
 
 // Makes the calling thread the one that captures on the device, while the object lives. The
-// constructor waits for its turn, and until draws and backwards that have begun are over. If
-// `wait` is false, it does not wait, and may not get its turn: see held. Throws CT_NOT_CAPTURABLE
-// if the thread captures on the device already.
+// constructor waits for its turn. It also waits until no operator draws random numbers and no
+// backward holds off captures. If `wait` is false, the constructor does not wait, and `held`
+// tells whether it got its turn. Throws CT_NOT_CAPTURABLE if the thread captures on the device
+// already.
 class CaptureTurn {
  public:
   explicit CaptureTurn(c10::Device device, bool wait = true);
@@ -42,9 +44,10 @@ class CaptureTurn {
   bool held_ = false;
 };
 
-// Says that the calling thread draws random numbers of the device, while the object lives. The
-// constructor waits for a capture unless the stream is a part of it. Throws CT_NOT_CAPTURABLE if
-// the calling thread makes that capture.
+// Says that the calling thread draws random numbers of the device, while the object lives. If
+// another thread captures, the constructor waits for the end of the capture, unless the stream is
+// part of it. Throws CT_NOT_CAPTURABLE if the calling thread itself captures and the stream is
+// not part of the capture.
 class RandomUse {
  public:
   explicit RandomUse(const ct_stream& stream);
@@ -66,8 +69,8 @@ void release_captures(c10::Device device) noexcept;
 
 // Returns whether the stream's work becomes part of a graph now.
 bool in_capture(const ct_stream& stream);
-// Throws CT_NOT_CAPTURABLE inside a capture. instead: what the program can do instead, for the
-// message.
+// Throws CT_NOT_CAPTURABLE inside a capture. The text `instead` becomes a part of the message:
+// what the program can do instead.
 void refuse_in_capture(const ct_stream& stream, const char* instead);
 
 // Runs f at once, or after the last running capture if there is one. To be used for calls to CUDA

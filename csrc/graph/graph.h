@@ -20,7 +20,7 @@ struct ct_graph_pool {
   const c10::MempoolId_t id;
   void add(void* stream);             // a cudaStream_t
   bool has(void* stream) const;
-  // Between enter and leave, memory for the pool's streams comes from the pool.
+  // Between `enter` and `leave`, memory for the pool's streams comes from the pool.
   void enter();
   void leave() noexcept;
 

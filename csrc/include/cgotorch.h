@@ -88,8 +88,8 @@ typedef struct ct_device {
 } ct_device;
 
 /* Returns the number of CUDA devices. If the number is 0, *why is set to the reason, or to NULL
- * if no memory is left for the text. If the number is not 0, *why is set to NULL. why may be
- * NULL. */
+ * if no memory is left for the text. If the number is not 0, *why is set to NULL. The pointer
+ * `why` may be NULL. */
 int32_t ct_cuda_count(char** why /* new, or NULL */) CT_NOEXCEPT;
 
 /* Checks that the device is there and works. Fails with CT_NO_DEVICE if the device is not there,
@@ -102,8 +102,8 @@ ct_status* ct_device_synchronize(ct_device device) CT_NOEXCEPT;
 
 typedef struct ct_memory {
   int64_t allocated;      /* bytes that are allocated now */
-  int64_t peak_allocated; /* the largest value of allocated since the last reset */
-  int64_t reserved;       /* bytes of the device that LibTorch's allocator holds; on the CPU equal to allocated */
+  int64_t peak_allocated; /* the largest value of `allocated` since the last reset */
+  int64_t reserved;       /* bytes of the device that LibTorch's allocator holds; on the CPU equal to `allocated` */
   int64_t allocations;    /* the number of allocations since counting began */
 } ct_memory;
 
@@ -117,8 +117,8 @@ ct_status* ct_memory_release_cached(ct_device device) CT_NOEXCEPT;
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
 
-/* Makes a handle of the device's default stream, which is CUDA's stream 0. A ct_exec needs such a
- * handle to name the default stream: NULL is an error there. */
+/* Makes a handle of the device's default stream, which is CUDA's stream 0. A ct_exec that runs
+ * work on the default stream must have this handle. A NULL stream in a ct_exec is an error. */
 ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
 /* Makes a stream that belongs to the library. The stream does not wait for the default stream. A
  * lower number is a higher priority: 0 is the default, -1 is high. ct_stream_free puts the stream
@@ -126,12 +126,12 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
  * destroyed. */
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT_NOEXCEPT;
 /* Makes a handle of a cudaStream_t that the caller made. NULL and cudaStreamLegacy mean the
- * default stream. The call refuses cudaStreamPerThread, because it is another stream on each
- * thread. The call also refuses a stream of another device, and a device that is not CUDA. The
- * caller must keep the stream alive while LibTorch's allocator may still hand out memory that was
- * allocated or used on the stream. So the caller first frees the last such tensor, then calls
- * ct_memory_release_cached, and then may destroy the stream. ct_stream_free frees the handle and
- * leaves the stream alone. */
+ * default stream. The call refuses cudaStreamPerThread, because it is a different stream on each
+ * thread. The call also refuses a stream of another device than `device`, and a device that is
+ * not CUDA. The caller must keep the stream alive while LibTorch's allocator may still hand out
+ * memory that was allocated or used on the stream. So the caller first frees all tensors in that
+ * memory, then calls ct_memory_release_cached, and then may destroy the stream. ct_stream_free
+ * frees the handle and leaves the stream alone. */
 ct_status* ct_stream_external(ct_device device, void* stream, ct_stream** out) CT_NOEXCEPT;
 void ct_stream_free(ct_stream* stream /* consumed */) CT_NOEXCEPT;
 /* The number of the stream. Two streams that are alive at the same time have different numbers. */
@@ -161,8 +161,8 @@ ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
  * stream checker that the host has waited for the event, as ct_event_synchronize does. */
 ct_status* ct_event_notify(const ct_event* event, uint64_t token, int32_t known) CT_NOEXCEPT;
 /* Waits until an event that was given to ct_event_notify is done. The call asks the device every
- * 20 us. Writes the tokens of the events that are done, at most capacity tokens, and returns how
- * many it wrote. The next call writes the remaining tokens. Returns 0 at once if there is no
+ * 20 us. Writes the tokens of the events that are done, at most `capacity` tokens, and returns
+ * how many it wrote. The next call writes the remaining tokens. Returns 0 at once if there is no
  * event to wait for. Only one thread at a time may call ct_notified. */
 int32_t ct_notified(uint64_t* tokens, int32_t capacity) CT_NOEXCEPT;
 /* Writes the milliseconds between two timing events that are done. */
@@ -192,8 +192,8 @@ uint64_t ct_thread_id(void) CT_NOEXCEPT;
 
 /* Makes a dense tensor on the exec's device. Its elements are a copy of host memory, which is
  * `bytes` bytes long. When the call returns, it has read the memory. For a CUDA device the call
- * therefore waits until CUDA has staged the memory. If the memory is page-locked, the call waits
- * for the stream. */
+ * therefore waits until CUDA has copied the memory to a buffer of CUDA's own. If the memory is
+ * page-locked, the call waits for the stream. */
 ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
                                ct_tensor** out) CT_NOEXCEPT;
 /* Waits for the stream, and copies the tensor's elements to `data`. The elements are dense in
@@ -216,7 +216,7 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT
 /* Enqueues a copy of host memory into a dense tensor. If the memory is pinned, the call does not
  * wait. Pinned memory must stay unchanged until an event that was recorded after the copy is
  * done. If the memory is not pinned, the call has read it when it returns. For a CUDA device the
- * call then waits until CUDA has staged the memory. */
+ * call then waits until CUDA has copied the memory to a buffer of CUDA's own. */
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) CT_NOEXCEPT;
 typedef struct ct_host_copy {
   const ct_tensor* tensor;
@@ -232,8 +232,9 @@ ct_status* ct_copies_from(ct_exec x, const ct_event* const* behind, int32_t even
 /* Enqueues a copy of a dense tensor into new memory of the exec's device. The tensor may lie on
  * another device. Nothing is recorded for backward. Before this call, the caller makes the exec's
  * stream wait for the work that fills the tensor. For a copy from the CPU to a CUDA device, the
- * call waits until CUDA has staged the elements. If the elements are in page-locked memory, the
- * call waits for the stream. A copy from a CUDA device to the CPU is refused: use ct_tensor_read. */
+ * call waits until CUDA has copied the elements to a buffer of CUDA's own. If the elements are in
+ * page-locked memory, the call waits for the stream. A copy from a CUDA device to the CPU is
+ * refused: use ct_tensor_read. */
 ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
 /* Enqueues a copy of a dense tensor into host memory. If the memory is pinned, the call does not
  * wait. Pinned memory must be neither read nor written until an event that was recorded after the
@@ -245,13 +246,13 @@ void ct_tensor_free(ct_tensor* tensor /* consumed */) CT_NOEXCEPT;
 void ct_tensors_free(ct_tensor* const* tensors /* each consumed */, int64_t count) CT_NOEXCEPT;
 /* Returns a second handle of the same tensor. */
 ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
-/* Returns a second handle of the same tensor, a lent one. LibTorch's allocator is not told when
- * another stream uses the tensor through a lent handle. The owner of the lent handle must
+/* Returns a second handle of the same tensor. The new handle is lent: if another stream uses the
+ * tensor through it, LibTorch's allocator is not told. The owner of the lent handle must
  * therefore make sure that every use has ended before the memory is freed or refilled. */
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) CT_NOEXCEPT;
-/* Reserves the number of a tensor's memory, which is ct_tensor_info.storage. While the ct_storage
- * lives, no other tensor's memory has that number. The ct_storage does not keep the memory itself
- * alive. Returns NULL for a tensor without memory. */
+/* Reserves the number of a tensor's memory. This number is the field `storage` of ct_tensor_info.
+ * While the ct_storage lives, the memory of no other tensor gets the number. The ct_storage does
+ * not keep the memory itself alive. Returns NULL for a tensor without memory. */
 typedef struct ct_storage ct_storage;
 ct_storage* ct_tensor_storage(const ct_tensor* tensor) CT_NOEXCEPT;
 void ct_storage_free(ct_storage* storage /* consumed */) CT_NOEXCEPT;
@@ -273,14 +274,15 @@ typedef struct ct_tensor_info {
 } ct_tensor_info;
 
 void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) CT_NOEXCEPT;
-/* Writes `dims` numbers to shape and `dims` numbers to strides. Strides count elements. shape or
- * strides may be NULL. */
+/* Writes `dims` numbers to `shape` and `dims` numbers to `strides`. Strides count elements.
+ * `shape` or `strides` may be NULL. */
 void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* strides) CT_NOEXCEPT;
 
 /* ---- Operators ------------------------------------------------------------------------------- */
 
-/* Finds an operator by its name, such as "aten::conv2d", and its overload. The overload "" is the
- * plain one. The handle lives as long as the process. */
+/* Finds an operator by its name, such as "aten::conv2d", and the name of its overload, such as
+ * "Tensor". An overload without a name has the name "". The handle lives as long as the
+ * process. */
 ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out /* borrowed */) CT_NOEXCEPT;
 /* Writes all schemas of namespace aten as one text. Each line is one schema as LibTorch prints
  * it. The lines are sorted. */
@@ -317,8 +319,8 @@ typedef struct ct_results {
 /* Runs an operator on the exec's stream. Results have the same form as arguments. A tensor that
  * LibTorch leaves undefined is a NULL of kind CT_ARG_TENSOR. If the results do not fit into the
  * arrays, nothing is written to the arrays and *overflow is set. results->words and
- * results->tensors then say how much room the results need. ct_overflow_take fetches such
- * results. */
+ * results->tensors then say how much room the results need. ct_overflow_take writes the results
+ * of an overflow into larger arrays. */
 ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t word_count, ct_tensor* const* tensors,
                    int32_t tensor_count, ct_results* results, uint64_t* result_words, ct_tensor** result_tensors /* new */,
                    ct_overflow** overflow /* new */) CT_NOEXCEPT;
@@ -328,10 +330,10 @@ void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_wor
 /* ---- Waits ----------------------------------------------------------------------------------- */
 
 /* Makes a watch, which notes the first wait for the device. The watch observes the calls whose
- * exec has the watch, and the operators that backward runs for such a call on LibTorch's threads.
- * On CUDA, CUPTI reports the calls that wait. On the CPU nothing waits. There the watch notes the
- * operators that would wait on CUDA. The core has a list of their names. Fails with
- * CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
+ * exec has the watch. If such a call runs a backward, the watch also observes the backward's
+ * operators on LibTorch's threads. On CUDA, CUPTI reports the calls that wait. On the CPU nothing
+ * waits. There the watch notes the operators that would wait on CUDA. The core has a list of
+ * their names. Fails with CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
 ct_status* ct_watch_new(ct_device device, ct_watch** out) CT_NOEXCEPT;
 /* Frees a watch. No call whose exec has the watch may be running. */
 void ct_watch_free(ct_watch* watch /* consumed */) CT_NOEXCEPT;
@@ -359,10 +361,11 @@ ct_status* ct_graph_pool_enter(ct_graph_pool* pool) CT_NOEXCEPT;
 void ct_graph_pool_leave(ct_graph_pool* pool) CT_NOEXCEPT;
 
 /* Begins a capture. Waits if another thread captures on the same device. Until ct_graph_end, the
- * work of calls with x becomes part of a graph and does not run. Once another stream waits for an
- * event of the capture, its work becomes part of the graph too. An operator outside the capture
- * waits for the end of the capture, if it draws random numbers of the device. x's stream must not
- * be a default stream. Fails with CT_NOT_CAPTURABLE inside a capture. */
+ * work of calls with x becomes part of a graph and does not run. If another stream waits for an
+ * event of the capture, the later work of that stream becomes part of the graph too. If an
+ * operator outside the capture draws random numbers of the device, it waits for the end of the
+ * capture. x's stream must not be a default stream. Fails with CT_NOT_CAPTURABLE inside a
+ * capture. */
 ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) CT_NOEXCEPT;
 /* Ends the capture. The thread that began it must make this call. *updated is 1 if the executable
  * form of `older` was updated in place and now belongs to `graph`. `older` can then only be
@@ -374,8 +377,9 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older /* or NULL *
 ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) CT_NOEXCEPT;
 ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) CT_NOEXCEPT;
 /* No capture begins on the device between ct_captures_hold and ct_captures_release.
- * ct_captures_hold waits for a capture that has begun. A backward that may run a ct_function and
- * is not part of a capture runs between the two calls. On the CPU they do nothing. */
+ * ct_captures_hold waits for a capture that has begun. The caller makes the two calls around a
+ * backward that may run a ct_function, unless the backward is part of a capture. On the CPU the
+ * two calls do nothing. */
 ct_status* ct_captures_hold(ct_device device) CT_NOEXCEPT;
 void ct_captures_release(ct_device device) CT_NOEXCEPT;
 /* Frees a graph. If its capture was begun and not ended, ends the capture. */
@@ -393,9 +397,9 @@ ct_status* ct_graph_count(const ct_graph* graph, ct_graph_size* out) CT_NOEXCEPT
 
 /* ---- Autograd -------------------------------------------------------------------------------- */
 
-/* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires a gradient. grads
- * may be NULL. An entry of grads may be NULL if its root has one element. The exec's stream waits
- * for the streams that forward used. */
+/* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires a gradient. `grads`
+ * may be NULL. An entry of `grads` may be NULL if its root has one element. The exec's stream
+ * waits for the streams that forward used. */
 ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph)
     CT_NOEXCEPT;
 /* Computes gradients as ct_backward does, but only for `inputs`. The gradients are returned in
@@ -426,8 +430,8 @@ typedef struct ct_function {
   /* Computes *out from `in`, and records the computation for backward. Returns 0, or a number that
    * stands for the cause of a failure: see ct_status_cause. */
   uint64_t (*run)(uint64_t token, ct_tensor* in /* consumed */, ct_tensor** out /* new */);
-  /* Called on any thread when nothing refers to a number any more. release is called once with the
-   * token, and once with each number other than 0 that run returned. */
+  /* The library calls `release`, on any thread, when nothing refers to a number any more. It does
+   * so once with the token, and once with each number other than 0 that `run` returned. */
   void (*release)(uint64_t number);
 } ct_function;
 
@@ -457,8 +461,8 @@ ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
  * as it is. Fails with CT_INVALID_ARGUMENT for memory that does not begin at a page, and for
  * memory that reaches into another slab. */
 ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
-/* Unlocks the memory, and unmaps it unless it belongs to the caller. Copies that read or write it
- * must be done. */
+/* Unlocks the memory, and unmaps it unless it belongs to the caller. Copies that read or write
+ * the memory must be done before this call. */
 void ct_slab_free(ct_slab* slab /* consumed */) CT_NOEXCEPT;
 void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;
 /* Page-locks the slab for every CUDA device: copies then do not wait. Does nothing if the slab is
@@ -494,7 +498,7 @@ typedef struct ct_access {
 enum {
   CT_RACE_ACCESS = 1, /* nothing orders `later` after `earlier` */
   /* The memory is freed while `earlier` may still use it. LibTorch's allocator hands the memory out
-   * again in the order of later's stream, and nothing orders that stream after `earlier`. */
+   * again in the order of the stream of `later`, and nothing orders that stream after `earlier`. */
   CT_RACE_FREE = 2
 };
 
@@ -513,26 +517,27 @@ typedef struct ct_race {
 int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does
- * nothing for other memory, and while the checker is off. */
+ * nothing for memory that is not a slab's, and while the checker is off. */
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
-/* Tells the checker that the uses of this memory before the event are over. The memory is a
- * slab's. The checker learns nothing about other memory. */
+/* Tells the checker that all uses of a slab's memory before the event are over. The memory begins
+ * at `data` and has `bytes` bytes. Does nothing for memory that is not a slab's. */
 void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NOEXCEPT;
 
 /* ---- Side by side ---------------------------------------------------------------------------- */
 
 /* Begins a branch: work that runs on the stream `side` beside the work of its parent stream.
- * `side` waits for no stream other than the parent, and no other stream waits for `side`. Before
- * this call, the caller makes `side` wait for the parent's work so far.
+ * `side` waits only for the parent, and only the parent waits for `side`. Before this call, the
+ * caller makes `side` wait for the parent's work so far.
  *
  * Until ct_branch_end, `side` keeps alive the memory that the branch uses, if it is memory of the
- * parent or of the parent's own parents. Therefore LibTorch's allocator is not told of these uses.
- * Fails if `side` is the parent, if it is on another device, and if it is in a branch already. */
+ * parent or of the parent's own parents. Therefore LibTorch's allocator is not told of these
+ * uses. Fails if `side` is the parent, if `side` is not on the parent's device, and if `side` is
+ * in a branch already. */
 ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) CT_NOEXCEPT;
 /* Ends the branch. The stream of x is the parent, and must wait for `side` already. *out is the
  * result as a tensor of the parent. If the result has a gradient, the memory that the branch uses
  * stays alive until a backward through *out has ended. Without a gradient the memory is let go at
- * once. result may be NULL.
+ * once. `result` may be NULL.
  *
  * transient: 1 promises two things about the operators by which the parent reads *out. These
  * operators are enqueued before the next branch begins. They do not keep *out for backward.
@@ -558,21 +563,21 @@ typedef struct ct_decision {
   int32_t graph;     /* 1: for work in graphs */
   int32_t second;    /* 1: the second way is taken */
   int32_t why;       /* CT_FASTER or one of the reasons that follow it */
-  /* Medians. first_us and second_us: time on the device. host_us: time of the host to enqueue the
-   * second way. */
+  /* Medians over the measured calls, in microseconds. first_us and second_us are the times of the
+   * two ways on the device. host_us is the time that the host takes to enqueue the second way. */
   double first_us, second_us, host_us;
 } ct_decision;
 
-/* Makes a choice. trials: how many calls are measured, of both ways together. gain: the share of
- * the first way's time that the second way has to save. For each of them, 0 stands for the core's
- * own value. Returns NULL if no memory is left. */
+/* Makes a choice. `trials` is how many calls are measured, of both ways together. `gain` is the
+ * share of the first way's time that the second way has to save. If `trials` or `gain` is 0, the
+ * core's own value is used. Returns NULL if no memory is left. */
 ct_choice* ct_choice_new(int32_t trials, double gain) CT_NOEXCEPT;
 void ct_choice_free(ct_choice* choice) CT_NOEXCEPT; /* all its trials must have ended */
 enum { CT_DECIDED = 0, CT_OPEN = 1 };
-/* Says which way the caller takes: *second is 1 for the second way. *state says whether the
- * choice is decided. *out is NULL where nothing is measured. graph: 1 for the work of a graph, or
- * of its warm-up run, which may wait for the device. streams: how many streams the second way
- * uses. */
+/* Begins a call of the work, and says which way the call takes: *second is 1 for the second way.
+ * *state says whether the choice is decided. If the call is not measured, *out is NULL. graph: 1
+ * for the work of a graph, or of its warm-up run, which may wait for the device. streams: how
+ * many streams the second way uses. */
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out /* new */,
                            int32_t* second, int32_t* state) CT_NOEXCEPT;
 /* Ends a trial. *state says whether the choice is decided now, with this call counted. The last
@@ -580,7 +585,7 @@ ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_
 ct_status* ct_trial_end(ct_exec x, ct_trial* trial /* consumed */, int32_t* state) CT_NOEXCEPT;
 void ct_trial_free(ct_trial* trial) CT_NOEXCEPT; /* ends a trial whose work failed */
 /* Returns 1 while trials for an undecided choice are under way. graph: 1 asks about trials in
- * graphs, 0 about the others. */
+ * graphs, 0 about trials outside of graphs. */
 int32_t ct_choice_open(ct_choice* choice, int32_t graph) CT_NOEXCEPT;
 /* Writes a decision that was not yet taken, and returns 1. Returns 0 if there is none. */
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
@@ -608,8 +613,8 @@ ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) CT_NOEX
 /* Does the same as ct_backward, with an overlap. There is at least one stream in `sides`. Before
  * the call, the caller makes all sides wait for the exec's stream. Nothing else runs on the
  * sides. After the call, the caller makes the exec's stream wait for all sides, also if the call
- * fails. pool: NULL, or the pool of the graph that is being captured or is in its warm-up run. In
- * that warm-up run the call may wait for the device. */
+ * fails. `pool` is the pool of the graph that is being captured or is in its warm-up run. Without
+ * a graph, `pool` is NULL. In a warm-up run the call may wait for the device. */
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
                                    ct_overlap* overlap, const ct_stream* const* sides, int32_t side_count, ct_graph_pool* pool) CT_NOEXCEPT;
 

@@ -20,8 +20,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* The number of elements in the window, which ends where the next data are written. A match may
- * reach back at most as many elements. */
+/* The number of elements in the window. The window is the elements directly before the next
+ * element that is written. A match may reach back at most this far. */
 #define CTD_INFLATE_WINDOW 32768
 
 /* A wide element of CTD_INFLATE_UNKNOWN + p is an unknown byte. It stands for the byte at place
@@ -49,7 +49,7 @@ typedef struct ctd_inflate {
   /* On entry and on return: the index of the next element of `out`. The first element of the stream
    * has the index CTD_INFLATE_WINDOW. */
   uint64_t at;
-  /* How many elements before `at` a match may reach when the call begins. 0 at the start of a
+  /* How far back from `at` a match may reach when the call begins, in elements. 0 at the start of a
    * stream. */
   uint64_t history;
   /* For wide elements, on entry and on return: the index after the last unknown element so far.
@@ -87,7 +87,7 @@ enum {
   CTD_INFLATE_MEMBER = 3   /* the header of a gzip member */
 };
 
-/* ctd_inflate_find searches `in`, from bit `from` up to and without bit `to`, for a place where a
+/* ctd_inflate_find searches `in`, from bit `from` to the bit before `to`, for a place where a
  * block or a gzip member may start. It writes that place to *bit and returns the kind, or returns
  * 0. The result may be wrong, so the caller tries to inflate from that place. */
 int32_t ctd_inflate_find(const uint8_t* in /* borrowed */, size_t in_size, uint64_t from, uint64_t to,

@@ -115,8 +115,8 @@ const char* Decoder::begin_block(Bits& bits) {
     }
     case 1: {
       in_ = In::kCodes;
-      // A block may be as short as ten bits, and making the tables takes as long as inflating a
-      // thousand bytes. So the tables of the fixed codes are kept.
+      // To make the tables takes as long as to inflate a thousand bytes, and a block may have only ten
+      // bits. So the tables of the fixed codes are kept.
       if (fixed_) return nullptr;
       uint8_t lengths[kLiterals];
       std::fill_n(lengths, 144, 8);
@@ -156,7 +156,7 @@ struct Output {
   bool is_known() const { return sizeof(T) == 2 && to - unknown >= static_cast<ptrdiff_t>(kWindow); }
 };
 
-// Why says why a step ended: a CTD_INFLATE_ value, or 0 at the end of a block.
+// A Why is the reason for which a step ended: a CTD_INFLATE_ value, or 0 at the end of a block.
 using Why = int32_t;
 
 template <class T>

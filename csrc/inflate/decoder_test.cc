@@ -50,8 +50,8 @@ Data deflated(const Data& data, int level, int strategy) {
   return out;
 }
 
-// zlibs_output returns zlib's output for a stream, up to the first error. whole is set if zlib
-// reaches the end of the stream.
+// zlibs_output returns zlib's output for a stream, up to the first error. `whole` becomes true if
+// zlib reaches the end of the stream.
 Data zlibs_output(const Data& in, size_t most, bool& whole) {
   z_stream z{};
   inflateInit2(&z, -15);
@@ -254,7 +254,7 @@ TEST(Find, SeesEachDynamicBlock) {
     const uint64_t at = io.bit;
     io.stop_at = io.at + 1;
     decoder.run<uint8_t>({in, true}, out.data(), out.size(), io);
-    if (io.stopped == CTD_INFLATE_FINAL) break;  // find does not look for a last block
+    if (io.stopped == CTD_INFLATE_FINAL) break;  // the function `find` does not look for a last block
     const Found found = find(in, at, io.bit);
     if ((in[at / 8] >> (at % 8) & 7) == 4 || at % 8 > 5) {
       EXPECT_EQ(found.kind, CTD_INFLATE_DYNAMIC);

@@ -6,8 +6,9 @@
 namespace inflater {
 namespace {
 
-// kSums holds a sum for every four lengths of three bits each: each length that is not 0 adds
-// 2^(7-length). A code is complete if the sum over all its lengths is 128.
+// kSums is a table of sums. Its index is four code lengths of three bits each. In the sum, each
+// length that is not 0 counts 2^(7-length). If the sum for all lengths of a code is 128, the code
+// uses every pattern of bits.
 constexpr auto kSums = [] {
   std::array<uint16_t, 1 << 12> sums{};
   for (unsigned i = 0; i < sums.size(); ++i) {

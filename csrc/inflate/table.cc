@@ -76,7 +76,7 @@ bool build(Alphabet alphabet, std::span<const uint8_t> lengths, Entry* table) {
   }
 
   const uint32_t mask = (1u << index) - 1;
-  uint32_t linked = ~0u;  // the index whose subtable is being filled
+  uint32_t linked = ~0u;  // the number of the entry whose subtable is being filled
   size_t begin = 0;
   int width = 0;
   for (int length = index + 1; length <= longest; ++length) {

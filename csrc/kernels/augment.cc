@@ -1,11 +1,11 @@
 // streamtorch::augment_images augments a batch of images. Each image has its own list of steps.
 // The operator reads an image a few times and writes it once.
 //
-// out[n] is the image pixels[n] after the steps steps[n, 0], steps[n, 1] and so on. If flips[n]
-// is set, the image is flipped left to right before the steps. pixels and out are contiguous
-// uint8 [N, H, W, C], with C 1 or 3, and share no memory. flips is bool [N], or absent. steps is
-// float32 [N, S, 8], with S at most 8. A step is a kind and the kind's values, as
-// cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
+// Image n of `out` is image n of `pixels` after the steps steps[n, 0], steps[n, 1] and so on. If
+// flips[n] is set, the image is flipped left to right before the steps. `pixels` and `out` are
+// contiguous uint8 [N, H, W, C], with C 1 or 3, and share no memory. `flips` is bool [N], or
+// absent. `steps` is float32 [N, S, 8], with S at most 8. A step is a kind and the kind's values,
+// as cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -47,8 +47,8 @@ struct Batch {
 
 // The CPU works on one row at a time, with the channels one after another. It does one step after
 // another on the row, so that the compiler can use vector instructions. All of the code is
-// inlined into two callers. One is compiled for processors with a fused multiply-add. In the
-// other caller fmaf is the call of a function.
+// inlined into two callers. The first caller is compiled for processors with a fused
+// multiply-add. In the second caller fmaf is a function call.
 #define CT_INLINE inline __attribute__((always_inline))
 
 template <int C>
@@ -62,8 +62,8 @@ CT_INLINE void read_row(const Source& s, int y, uint8_t* row) {
   }
 }
 
-// first_row reads row y, and does the step if the step moves pixels or sharpens. around is a
-// buffer for three rows.
+// first_row reads row y, and does the step if the step moves pixels or sharpens. The buffer
+// `around` has room for three rows.
 template <int C>
 CT_INLINE void first_row(const Source& s, const Step& step, int y, uint8_t* __restrict row, uint8_t* __restrict around) {
   const int kind = kind_of(step), width = s.width, size = C * width;
@@ -119,7 +119,7 @@ CT_INLINE void row_after(const Source& s, const Step* steps, int count, const ui
   for (int k = 0; k < count; ++k) step_row<C>(steps[k], tables + k * C * kLevels, row, s.width);
 }
 
-// augment_image makes image n. row is a buffer for four rows.
+// augment_image makes image n. The buffer `row` has room for four rows.
 template <int C>
 CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
   const int64_t area = int64_t{b.height} * b.width;
@@ -180,8 +180,8 @@ void augment_on_cpu(const Batch& b) {
 }
 
 // One block makes one image, because a step may need the whole image. The block passes over the
-// image once for each step that needs it, and once to write it. This takes two or three times as
-// long as one pass over the memory. No intermediate image is stored.
+// image once for each step that needs the whole image, and once to write the result. This takes
+// two or three times as long as one pass over the memory. No intermediate image is stored.
 constexpr int kThreads = 1024;
 constexpr CudaProgram kProgram{"augment", augment::kPixelsText, R"cuda(
 template <int C>

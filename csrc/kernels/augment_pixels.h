@@ -64,9 +64,9 @@ CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
   return p;
 }
 
-// Returns the sharpened value. sum is the sum of the value's eight neighbours and five times the
-// value. The blurred value is sum / 13. It is never halfway between two integers, so it can be
-// rounded without floats.
+// Returns the sharpened value. `sum` is the sum of the value's eight neighbours and five times
+// the value. The blurred value is sum / 13. It is never halfway between two integers, so it can
+// be rounded without floats.
 CT_FUNCTION unsigned char sharpened(int value, int sum, const Step& step) {
   const float blurred = static_cast<float>((2 * sum + 13) / 26);
   return clamped(fmaf(step.value[1], blurred - static_cast<float>(value), static_cast<float>(value)));
@@ -88,8 +88,9 @@ CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) 
   return p;
 }
 
-// Prepares a step of the tensor for the size of an image. For an affine step, the inverse matrix
-// of the result maps pixels, counted from the middle, to coordinates from -1 to 1.
+// Prepares a step of the tensor for the size of an image. For an affine step, the result has the
+// inverse matrix. The matrix maps a pixel, counted from the middle of the image, to coordinates
+// from -1 to 1.
 CT_FUNCTION Step ready(Step step, int height, int width) {
   if (kind_of(step) == kAffine) {
     for (int i = 0; i < 3; ++i) {
@@ -191,7 +192,7 @@ CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
   return p;
 }
 
-// Does a step that looks at no other pixels. If the step has a table, table is [C][256].
+// Does a step that looks at no other pixels. If the step has a table, `table` is [C][256].
 template <int C>
 CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* table) {
   const int kind = kind_of(step);
@@ -206,7 +207,7 @@ CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* 
 }
 
 // Returns the pixel after the first `count` steps. The function `ready` has prepared the steps.
-// tables is [steps][C][256].
+// `tables` is [steps][C][256].
 template <int C>
 CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const unsigned char* tables, int y, int x) {
   Pixel<C> p = count > 0 ? first<C>(s, steps[0], y, x) : read<C>(s, y, x);
@@ -214,9 +215,9 @@ CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const 
   return p;
 }
 
-// Summary holds what a table needs to know of one channel's histogram. summarize computes it, and
-// turns the histogram into a cumulative histogram: for each value, the number of pixels with at
-// most that value.
+// Summary holds what a table needs to know of one channel's histogram. The function `summarize`
+// computes it, and turns the histogram into a cumulative histogram: for each value, the number of
+// pixels with at most that value.
 struct Summary {
   int low;
   int high;
@@ -243,8 +244,8 @@ CT_FUNCTION Summary summarize(int* histogram) {
   return s;
 }
 
-// Returns one entry of a step's table. mean is the mean of the grey values. s and cumulative are
-// those of one channel. Each argument is set only if the step needs it.
+// Returns one entry of a step's table. `mean` is the mean of the grey values. `s` and
+// `cumulative` belong to one channel. Each of these three is set only if the step needs it.
 CT_FUNCTION unsigned char entry(const Step& step, float mean, const Summary& s, const int* cumulative, int value) {
   const float v = static_cast<float>(value);
   switch (kind_of(step)) {

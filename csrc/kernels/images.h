@@ -35,20 +35,20 @@ struct Geometry {
 
 constexpr int kThreads = 256;
 
-// Throws if a tensor is not on the device of out. NULL stands for a tensor that was not given.
+// Throws if a tensor is not on the device of `out`. NULL stands for a tensor that was not given.
 void check_device(const at::Tensor& out, std::initializer_list<const at::Tensor*> others);
 
 // Returns the tensor, or NULL if there is none.
 inline const at::Tensor* pointer(const std::optional<at::Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
 
-// Throws unless pixels is contiguous uint8 [N, H, W, C] of less than 2^31 elements. If flips is
-// given, it must be contiguous bool [N].
+// Throws unless `pixels` is contiguous uint8 [N, H, W, C] of less than 2^31 elements. If `flips`
+// is given, it must be contiguous bool [N].
 void check_pixels(const at::Tensor& pixels, const std::optional<at::Tensor>& flips);
 
-// Checks all arguments of a call that makes floating-point images. pixels and flips must pass
-// check_pixels, with 1 to kMaxChannels channels. out must have a floating-point dtype and the
-// shape [N, C, H, W], without gaps and without a gradient. table must be contiguous [C, kLevels]
-// of the dtype of out. All must lie on the device of out.
+// Checks all arguments of a call that makes floating-point images. `pixels` and `flips` must pass
+// check_pixels, with 1 to kMaxChannels channels. `out` must have a floating-point dtype and the
+// shape [N, C, H, W], without gaps and without a gradient. `table` must be contiguous [C,
+// kLevels] of the dtype of `out`. All must lie on the device of `out`.
 void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const at::Tensor& out);
 
 Geometry geometry(const at::Tensor& pixels, const at::Tensor& out);
@@ -58,8 +58,8 @@ Geometry geometry(const at::Tensor& pixels, const at::Tensor& out);
 // stays in one channel and divides only once.
 void launch(const CudaProgram& program, const char* kernel, const at::Tensor& out, const Geometry& g, void** arguments);
 
-// Returns the stream on which LibTorch now runs operators of the tensor's device. It is the
-// exec's.
+// Returns the stream on which LibTorch now runs operators of the tensor's device. This is the
+// stream of the exec.
 c10::Stream stream_of(const at::Tensor& tensor);
 
 // Returns the elements of an optional tensor, or NULL if there is none.

@@ -2,17 +2,17 @@
 // normalises. mix_labels makes the labels that belong to the mixed images.
 //
 // mix_images first makes the result of normalize_images. Then it sets the pixels of each image's
-// box to fill, which has one value for each channel. Without fill it sets them to 0. Then it
+// box to `fill`, which has one value for each channel. Without `fill` it sets them to 0. Then it
 // mixes each image with the image before it in the batch. The first image is mixed with the last.
 // Kind 0 does not mix. Kind 1 (MixUp) takes the share `share` of the image, and 1 - share of the
-// image before it. Kind 2 (CutMix) takes the rows and columns of cut (top, left, bottom, right)
-// from the image before it. erased is int32 [N, 4], the top, left, height and width of each box
+// image before it. Kind 2 (CutMix) takes the rows and columns of `cut` (top, left, bottom, right)
+// from the image before it. `erased` is int32 [N, 4], the top, left, height and width of each box
 // in the result, or absent.
 //
-// mix_labels writes weights of labels to out[n]. The label of image n has the weight share. The
+// mix_labels writes weights of labels to out[n]. The label of image n has the weight `share`. The
 // label of the image before it has the weight 1 - share. The image before the first is the last.
-// labels is int64 [N]. out is contiguous float32 [N, classes]. A label that is not a class adds
-// nothing.
+// `labels` is int64 [N]. `out` is contiguous float32 [N, classes]. A label that is not a class
+// adds nothing.
 
 #include <ATen/core/Tensor.h>
 

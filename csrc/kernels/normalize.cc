@@ -1,13 +1,13 @@
 // streamtorch::normalize_images turns pixels into the images that a model reads. In one pass it
-// flips and normalises them, and converts them to the dtype and the memory order of out.
+// flips and normalises them, and converts them to the dtype and the memory order of `out`.
 //
 //  out[n, c, h, w] = table[c, pixels[n, h, w', c]]
 //
 // w' is W-1-w if flips[n] is set, else w.
 //
-// pixels is contiguous uint8 [N, H, W, C], with C from 1 to 4. flips is bool [N], or absent.
-// table is [C, 256], with the result for each pixel value in each channel. table has the dtype of
-// out, which is a floating-point dtype.
+// `pixels` is contiguous uint8 [N, H, W, C], with C from 1 to 4. `flips` is bool [N], or absent.
+// `table` is [C, 256], with the result for each pixel value in each channel. `table` has the
+// dtype of `out`, which is a floating-point dtype.
 
 #include <ATen/core/Tensor.h>
 

@@ -78,8 +78,8 @@ void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped
 }
 
 TEST_F(NormalizeTest, EqualsItsDefinition) {
-  // The shapes have one row, rows that are no multiple of a block's, one column, or more columns
-  // than a block has threads.
+  // There are shapes with one row, and with one column. In some shapes the number of rows is no
+  // multiple of a block's rows. Some shapes have more columns than a block has threads.
   const Images shapes[] = {{1, 1, 1, 1}, {3, 8, 8, 3}, {2, 17, 5, 4}, {5, 3, 301, 2}, {2, 9, 300, 3}, {4, 33, 1, 3}};
   for (const ct_device device : ct_test::devices()) {
     for (const Images& m : shapes) {

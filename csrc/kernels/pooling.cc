@@ -27,9 +27,9 @@
 namespace ct {
 namespace {
 
-// Pooling describes a pooling of [N, H, W, C]. divisor is the divisor of a mean, or 0 for the
-// size of the window. count_padding says whether that size includes padding. Each of `threads`
-// threads makes one vector of channels of one result pixel.
+// Pooling describes a pooling of [N, H, W, C]. `divisor` is the divisor of a mean. If it is 0,
+// the divisor is the size of the window, and `count_padding` says whether that size includes
+// padding. Each of `threads` threads makes one vector of channels of one result pixel.
 CT_ON_BOTH_DEVICES(kText,
 
 struct Pooling {
@@ -153,8 +153,9 @@ int64_t windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, i
 
 constexpr int64_t kThreads = 256;
 
-// Returns the name of the kernel for an operator, a dtype, a size of vectors and a size of the
-// window. Returns NULL for a dtype without a kernel.
+// Returns the name of the kernel for an operator and a dtype. If `vector` is set, a thread
+// handles 16 bytes of channels at once. If `three` is set, the window is 3x3 without dilation.
+// Returns NULL for a dtype without a kernel.
 const char* kernel_name(bool max, at::ScalarType dtype, bool vector, bool three) {
   static constexpr const char* kNames[2][3][3] = {
       {{"avg_bfloat16_1_0", "avg_bfloat16_8_0", "avg_bfloat16_8_3"},
@@ -167,8 +168,8 @@ const char* kernel_name(bool max, at::ScalarType dtype, bool vector, bool three)
   return of < 0 ? nullptr : kNames[max][of][!vector ? 0 : three ? 2 : 1];
 }
 
-// Returns the result. Returns nothing if the caller is to call LibTorch's operator, which then
-// gives the result or the error.
+// Returns the result, or nothing if there is no kernel for this call. The caller then calls
+// LibTorch's operator, which gives the result or the error.
 std::optional<at::Tensor> pool(const at::Tensor& in, bool max, at::IntArrayRef kernel_size, at::IntArrayRef strides, at::IntArrayRef paddings,
                                at::IntArrayRef dilations, bool ceil_mode, bool count_padding, int64_t divisor) {
   if (!in.is_cuda() || in.dim() != 4 || in.numel() == 0 || (in.requires_grad() && c10::GradMode::is_enabled())) return {};
@@ -218,7 +219,8 @@ at::Tensor avg_pool2d(const at::Tensor& self, at::IntArrayRef kernel_size, at::I
   return at::avg_pool2d(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override);
 }
 
-// Registered for every backend, because the operators called here have gradients of their own.
+// These two operators are registered for every backend. They need no gradients of their own,
+// because the operators that they call have gradients.
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
               TORCH_FN(max_pool2d));

@@ -1,6 +1,6 @@
 // streamtorch::sleep is work that takes a given time and does nothing. On the CPU it makes the
-// calling thread wait. Tests of waits and of parallel work use it. Trials use it to let the host
-// run ahead of the device.
+// calling thread wait. Tests of waits and of parallel work use it. The trials of
+// parallel/choice.h use it to let the host run ahead of the device.
 #pragma once
 
 #include <cstdint>

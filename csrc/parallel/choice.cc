@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 
-// Returns the number of a process's streams that can each have a hardware queue of their own.
+// Returns how many streams of a process can each have a hardware queue of their own.
 int hardware_queues() {
   const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   const int n = text == nullptr ? 0 : std::atoi(text);
@@ -85,7 +85,7 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   }
   entry.pending.erase(entry.pending.begin(), sample);
   if (entry.begun < trials_ || !entry.pending.empty()) return;
-  if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // the work has failed meanwhile
+  if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // too many trials have failed: begin again
     entry = Entry{};
     return;
   }

@@ -46,16 +46,16 @@ class Choice {
   static constexpr size_t kTrials = 12;
   static constexpr double kGain = 0.01;
   Choice(size_t trials, double gain) : trials_(trials), gain_(gain) {}
-  // Begins a call of the work. key names the work. graph says that the work is the warm-up run or
-  // the capture of a graph. streams is the number of streams that the second way uses. A call in a
-  // capture or on the CPU is not measured.
+  // Begins a call of the work that `key` names. `graph` says that the work is the warm-up run or
+  // the capture of a graph. `streams` is the number of streams that the second way uses. A call in
+  // a capture or on the CPU is not measured.
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Ends a trial that is measured. Returns whether the choice is still open. The last trial for a
   // graph waits for the device.
   bool end(Trial& trial, const ct_stream& stream);
   // The function `decided` reports whether the choice is decided. `settle` decides it by two times
-  // in microseconds, which the caller has measured itself. gain is the share of the first time that
-  // the second way must save. `keep_first` decides for the first way because nothing can be
+  // in microseconds, which the caller has measured itself. `gain` is the share of the first time
+  // that the second way must save. `keep_first` decides for the first way because nothing can be
   // measured. The function `take` does not return such a decision.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);
@@ -63,10 +63,10 @@ class Choice {
   // Returns the microseconds that the second way saves. Returns 0 if the first way is chosen or
   // nothing is decided.
   double gain(const std::string& key, bool graph);
-  // Reports whether there is work whose trials have begun and whose choice is not decided yet.
+  // Reports whether trials of some work have begun while the choice for that work is not decided
+  // yet.
   bool open(bool graph);
-  // Returns, in out, the next decision that take has not returned yet. Returns false if there is
-  // none.
+  // Writes to *out the next decision that was not taken yet. Returns false if there is none.
   bool take(ct_decision* out);
 
  private:
@@ -90,7 +90,7 @@ class Choice {
   void settle(const Key& key, Entry& entry, double first, double second, double host, double gain);
 
   const size_t trials_;
-  const double gain_;  // share of the first way's time
+  const double gain_;  // the share of the first way's time that the second way must save
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
   std::vector<ct_decision> decisions_;

@@ -33,7 +33,8 @@ namespace {
 
 using Mask = GradientMask;
 
-// No other library in the process may use this kind. LibTorch itself does not use it.
+// This kind of thread-local debug information is used for nothing else. LibTorch itself does not
+// use it, and no other library in the process may use it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // Makes the main stream wait for a side stream.
@@ -43,7 +44,7 @@ void join(const Overlapping& o, const ct_stream& side) {
 }
 
 // Computes the gradients of the weights and bias on the side stream, and the gradient of the
-// input on the main stream. If joined is set, the main stream waits for the side stream.
+// input on the main stream. If `joined` is true, the main stream waits for the side stream.
 // Otherwise the caller keeps the inputs alive until the main stream waits. The gradients of
 // weights and bias lie in memory of the side stream. After that memory is freed, only later work
 // of the side stream gets it. Before that work, the side stream waits for the main stream: see
@@ -71,7 +72,7 @@ Gradients in_parallel(const Overlapping& o, const LayerBackward& layer, const ct
     if (side.device.is_cuda()) stream.emplace(side.stream);
     const checker::OnStream checked(side);
     weights = layer.run(Mask{false, layer.wanted[1], layer.wanted[2]});
-    // On CUDA these reads call no operator, so the checker must be told of them.
+    // On CUDA no operator is called for these reads and writes, so the checker must be told of them.
     for (const at::Tensor* in : {&layer.grad, &layer.input}) checker::reads(layer.op, *in);
     for (const at::Tensor* out : {&std::get<1>(weights), &std::get<2>(weights)}) {
       if (out->defined()) checker::writes(layer.op, *out);
@@ -103,7 +104,8 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return std::nullopt;
   Gradients found = layer.run(layer.wanted);  // libraries choose their kernels here, because a capture forbids that
-  // A warm-up run is inside the graph's pool. A capture into that pool would be refused.
+  // A warm-up run has entered the graph's pool. A capture into a pool that is entered would be
+  // refused.
   const ct_graph_pool::Outside outside(*o.pool);
   std::vector<double> times[2];
   try {
@@ -161,13 +163,12 @@ class Silence final : public c10::WarningHandler {
 };
 
 // Our kernels take the place of LibTorch's when this library is loaded. The kernels for CUDA do
-// so when CUDA is opened. No operator runs at these times. No operator may run then, because
-// LibTorch's table of kernels has no lock against running operators. Without an Overlap our
-// kernels do the same as LibTorch's.
+// so when CUDA is opened. LibTorch's table of kernels has no lock, so no operator may run while
+// it is changed. At these two times no operator runs yet. Without an Overlap our kernels do the
+// same as LibTorch's.
 //
-// LibTorch warns of the change. Later it warns of gradients that are accumulated on another
-// stream than the stream that made them (Note [Late gradients]). We want the change and these
-// gradients.
+// LibTorch warns of the change. Later it warns if gradients are accumulated on a stream that did
+// not make them (Note [Late gradients]). We want the change and these gradients.
 void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);

@@ -37,15 +37,15 @@ class Overlapping final : public c10::DebugInfoBase {
 
   ct_overlap& overlap;
   const ct_stream& main;
-  const ct_stream& side;  // for layers that main waits for at once
+  const ct_stream& side;  // for layers whose gradients `main` waits for at once
   const int streams;
   ct_graph_pool* const pool;  // of the graph in whose capture or warm-up run this backward is, or NULL
   LateGradients late;
 };
 
 // OverlapScope permits the calling thread's backward from the roots to use side streams, while
-// the object lives. There is at least one side stream. The side streams already wait for main.
-// After the backward, main waits for them.
+// the object lives. There is at least one side stream. The side streams already wait for `main`.
+// After the backward, `main` waits for them.
 class OverlapScope {
  public:
   OverlapScope(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
@@ -75,29 +75,29 @@ struct LayerBackward {
 
 // Returns the Overlapping for a layer's gradients, or NULL if the layer must run on one stream. A
 // layer must run on one stream if only one of the gradients of input and weights is wanted. It
-// must also run on one stream if the backward's operators run on another stream than main. Side
-// streams serve main only. grad is the gradient of the layer's result.
+// must also run on one stream if the backward's operators do not run on `main`, because the side
+// streams serve `main` only. `grad` is the gradient of the layer's result.
 Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
-// Computes a layer's gradients in the faster way, or on two streams if the Overlap always does
-// so.
+// Computes a layer's gradients in the faster way. If the Overlap was made with `always`, computes
+// them on two streams from the layer's second call on.
 Gradients overlapped(Overlapping& o, const LayerBackward& layer);
 
-// Described is a tensor in the text of a key.
+// A Described is a tensor that is written as text, as a part of a key.
 struct Described {
   const at::Tensor& tensor;
 };
 std::ostream& operator<<(std::ostream& out, const Described& of);
 
-// Returns a library of kernels that take the place of LibTorch's. It lives as long as the
-// process.
+// Returns a new torch::Library, by which kernels take the place of LibTorch's. The torch::Library
+// lives as long as the process.
 torch::Library& library_for_life(c10::DispatchKey key);
 
 // Makes each linear layer one node of the autograd graph. Its two matrix products can then be
 // told apart from other products (overlap_linear.cc).
 void install_linear();
 
-// True if the program has made an Overlap. Linear layers take part if their forward runs after
-// that.
+// True if the program has made an Overlap. An Overlap can serve a linear layer only if this was
+// true when the layer's forward ran.
 extern std::atomic<bool> any_overlap;
 // Reports whether a node is the node of a linear layer.
 bool is_linear(const torch::autograd::Node& node);
@@ -114,7 +114,7 @@ struct ct_overlap {
   const bool always;
   ct_choice choice{ct::Choice::kTrials, ct::Choice::kGain};
   std::mutex mutex;
-  std::set<std::string> seen;    // with always: layers that have run once, so that libraries have chosen their kernels
+  std::set<std::string> seen;    // if `always` is set: layers that have run once, so that libraries have chosen their kernels
   std::set<std::string> parallel_layers;  // layers that have run on two streams
   std::set<std::string> short_of_memory;
   int64_t calls_parallel = 0, calls_late = 0, calls_serial = 0;

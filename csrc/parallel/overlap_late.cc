@@ -16,8 +16,8 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-// The indexes of a layer's gradients in the results of its node. The gradient of the bias comes
-// last.
+// In backward, the node of a layer gives the gradients of input, weights and bias, in this order.
+// These are the indexes of the first two.
 constexpr size_t kInput = 0, kWeight = 1;
 
 bool is_layer(const Node& node) { return is_linear(node) || node.name() == "ConvolutionBackward0"; }
@@ -88,8 +88,8 @@ void LateGradients::restore() {
 void LateGradients::end(bool failed) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  // After a failure one of autograd's threads may still read the metadata. Nodes that are used
-  // again then run on the side stream, which is also right.
+  // After a failure one of autograd's threads may still read the metadata, so the metadata is left
+  // as it is. Nodes that are used again then run on the side stream, which is also right.
   if (!failed) restore();
   release_held();
 }
@@ -119,8 +119,8 @@ void LateGradients::release_held() {
 
 void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side) {
   const std::lock_guard lock(mutex_);
-  // Lets earlier entries go until the limit is kept. The engine still holds a part of the new
-  // entry, so the new entry does not count yet.
+  // Lets the oldest entries go until the bytes are within the limit. The engine still holds a part
+  // of the new entry, so the new entry does not count yet.
   int64_t bytes = kept_bytes();
   for (; bytes > most_; bytes = kept_bytes()) {
     wait(main_, *kept_.front().end);  //edge:late-waits TestOverlap_Late gpu
@@ -155,7 +155,7 @@ int64_t LateGradients::kept_bytes() const {
 }
 
 // Reports whether the value along an edge goes only to one parameter, directly or through casts.
-// path receives the nodes on the way.
+// The nodes on the way are added to `path`.
 bool LateGradients::simple(const Edge& edge, std::vector<Node*>& path) const {
   if (!edge.is_valid()) return true;
   for (Node* node = edge.function.get();; node = node->next_edge(0).function.get()) {

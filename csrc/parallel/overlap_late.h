@@ -24,8 +24,9 @@ namespace ct {
 // finish its work later than the main stream.
 //
 // Autograd runs a node on the stream in the metadata of the node's input. Forward put that stream
-// there. For one backward, this class puts the side stream there instead. Between nodes, autograd
-// makes one stream wait for another. At the end it makes the calling stream wait for all streams.
+// there. For one backward, this class puts the side stream there instead. If a node and the next
+// node are on different streams, autograd makes the second stream wait for the first. At the end
+// it makes the calling stream wait for all streams.
 //
 // The side stream reads memory of the main stream. That memory is kept alive until the main
 // stream waits for the side stream's work on that layer. The main stream waits at the end of the
@@ -46,7 +47,7 @@ class LateGradients {
   const ct_stream* side();
   // Keeps the two tensors alive. The work of `side` so far reads them.
   void keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side);
-  // Makes the main stream wait for the readers of all kept tensors, and then lets the tensors go.
+  // Makes the main stream wait for all work that reads kept tensors, and then lets the tensors go.
   void release();
   // Returns the most bytes that were kept alive at once by this object alone.
   int64_t peak() const { return peak_; }

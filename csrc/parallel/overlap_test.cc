@@ -57,7 +57,7 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
 }
 
 // Late gradients count the memory that only they keep alive. A tensor that two layers have read
-// counts once. Memory with another owner does not count.
+// counts once. Memory that has a second owner does not count.
 TEST_F(OverlapTest, LateGradients_CountWhatTheyKeep) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct::LateGradients late({}, *main, {side.get()});

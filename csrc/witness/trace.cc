@@ -22,7 +22,7 @@ struct Traces {
   std::mutex mutex;
   bool running = false;
   // The CUDA streams whose numbers may be queried. The library's streams are never destroyed. A
-  // foreign stream is in this map while a handle of it exists.
+  // stream that the caller made is in this map while a handle of it exists.
   struct Known {
     c10::Stream stream;
     int handles;

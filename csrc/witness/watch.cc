@@ -9,11 +9,12 @@
 namespace ct {
 namespace {
 
-// No other library in the process may use this kind. LibTorch itself does not use it.
+// This kind of thread-local debug information is used for nothing else. LibTorch itself does not
+// use it, and no other library in the process may use it.
 constexpr auto kKind = c10::DebugInfoKind::INFERENCE_CONTEXT;
 
-// The operators that run on this thread, outermost first. LibTorch keeps the names while they
-// run.
+// The operators that run on this thread, outermost first. LibTorch keeps the names as long as the
+// operators run.
 std::vector<const char*>& operators() {
   static thread_local std::vector<const char*> names;
   return names;

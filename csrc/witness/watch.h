@@ -29,8 +29,8 @@ class Watch final : public c10::DebugInfoBase {
 
   // Notes that the calling thread is about to wait. Only the first note is kept.
   void waits(const std::string& what) noexcept;
-  // Notes an asynchronous copy. The copy waits if host or other is pageable memory. judge finds
-  // that out later, because this function runs inside a call of CUDA's.
+  // Notes an asynchronous copy. The copy waits if `host` or `other` is pageable memory. The
+  // function `judge` finds that out later, because this function runs inside a call of CUDA's.
   void copies(const char* call, const void* host, const void* other) noexcept;
   // Judges the copies that were noted. It must not be called inside a call of CUDA's.
   void judge() noexcept;
@@ -68,7 +68,8 @@ class Watching {
 // Reports whether an operator always waits on CUDA, because the host needs a value or a size. The
 // operators that it calls are judged too. So item and allclose need no entry of their own,
 // because they call _local_scalar_dense. Indexing with a mask needs none, because it calls
-// nonzero. Some other operators wait for some arguments only. Their names do not say for which.
+// nonzero. A few operators that are not listed wait only for some values of their arguments. The
+// name of an operator does not tell these values.
 bool waits_on_cuda(std::string_view op) noexcept;
 // Reports whether only the CPU kernel of the operator calls operators that wait, for example to
 // read a value. Its CUDA kernel calls none of them.
