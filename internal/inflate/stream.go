@@ -71,8 +71,8 @@ func (s *stream) close() {
 type why int
 
 const (
-	atBoundary why = iota + 1 // a block has ended far enough, see stream.run
-	atMember                  // a member has ended far enough
+	atBoundary why = iota + 1 // a block has ended, at stopBit or stopAt or later. See stream.run
+	atMember                  // a member has ended, at stopBit or stopAt or later
 	atEnd                     // the last member has ended
 	isFull                    // the output has no room left
 	isKnown                   // the last 32 KiB of a wide output are known, so narrow elements can follow
@@ -88,15 +88,14 @@ type output struct {
 	ends    []end // ends of members
 }
 
-// end is the end of a member: the index of the element after its content, and its trailer.
+// end is the end of a member: its trailer, and the index of the first element after its content.
 type end struct {
 	at int
 	trailer
 }
 
-// run inflates up to the first end of a block that is far enough. An end is far enough at stopBit
-// or later, or at the element stopAt or later. run does not stop at the end of a member that is
-// not far enough.
+// run inflates up to the end of a block. It passes over ends that come before bit number stopBit
+// and before element number stopAt. It passes over ends of members in the same way.
 func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 	for {
 		stopped, err := s.step(o, stopBit, stopAt)
@@ -221,7 +220,7 @@ func (s *stream) onlyZeros(at int64) (bool, error) {
 	}
 }
 
-// need reads until the n bytes from the offset `at` on are in memory.
+// need reads until the n bytes that begin at the offset `at` are in memory.
 func (s *stream) need(at, n int64) error {
 	for s.in.begin+int64(len(s.in.bytes)) < at+n {
 		if s.in.last() {

@@ -53,8 +53,8 @@ func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	})
 }
 
-// ForEachDevice is [OnEachDevice] without CheckLeaks. It is for tests that start a thread of
-// LibTorch's which calls Go. Such a thread stays, and counts as a goroutine.
+// ForEachDevice is [OnEachDevice] without CheckLeaks. Some tests start a thread of LibTorch that
+// calls Go. This thread does not end with the test, and CheckLeaks would count it as a goroutine.
 func ForEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	t.Helper()
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
@@ -81,8 +81,7 @@ func CheckLeaks(t testing.TB) {
 }
 
 // CheckStreams fails the test for each race that the stream checker finds until the test ends. A
-// test calls CheckStreams first. The checker then stops only after the other cleanups of the
-// test.
+// test calls CheckStreams before it adds cleanups. The checker then stops after these cleanups.
 func CheckStreams(t testing.TB) {
 	t.Helper()
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
