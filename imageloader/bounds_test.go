@@ -33,7 +33,8 @@ func stored(data []byte) []byte {
 	return out.Bytes()
 }
 
-// within fails the test when f takes longer than limit, so that the test does not hang.
+// The function `within` fails the test when f takes longer than `limit`. The test then does not
+// hang.
 func within(t *testing.T, limit time.Duration, f func()) {
 	t.Helper()
 	done := make(chan struct{})

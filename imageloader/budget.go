@@ -44,9 +44,9 @@ func (b *budget) take(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// settle replaces the `bytes` bytes that were taken for items by the items' real sizes. The real
-// sizes may have been unknown when the bytes were taken. Each item gives its own bytes back when
-// it is decoded.
+// settle is called after items are read. `bytes` bytes were taken for these items before the
+// read. At that time the real sizes may have been unknown. settle counts the real sizes instead.
+// Each item gives its own bytes back when it is decoded.
 func (b *budget) settle(bytes int, items []item) {
 	for i := range items {
 		bytes -= b.charge(&items[i])

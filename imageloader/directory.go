@@ -69,7 +69,7 @@ func (s *directoryStream) close() {}
 // that file.
 func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	into := memory
-	if s.timeout > 0 { // a late read may still write to its memory
+	if s.timeout > 0 { // a read that timed out may still write to its memory
 		into = nil
 	}
 	data, err := attempt(s.patience, func() ([]byte, error) { return s.readOnce(e, into) })

@@ -230,8 +230,8 @@ func checkLeaks(t testing.TB) {
 	})
 }
 
-// eventually waits up to five seconds until count returns want or less. Otherwise it fails the
-// test.
+// eventually waits up to five seconds until the function `count` returns `want` or less.
+// Otherwise it fails the test.
 func eventually(t testing.TB, what string, want int, count func() int) {
 	t.Helper()
 	got := count()

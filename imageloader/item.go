@@ -18,8 +18,8 @@ type item struct {
 	bad    *Error  // the fault, if the image is not usable. data is then nil
 }
 
-// memory is memory that one or more items use. It goes back to its source with the last of these
-// items.
+// The type `memory` counts the items that use one piece of memory. When the last of these items
+// releases the piece, the piece goes back to its source.
 type memory struct {
 	items atomic.Int32
 	free  func()

@@ -97,7 +97,9 @@ func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	return labels, nil
 }
 
-// enumerate replaces names that are numbers by all numbers from 0 to the largest of them.
+// enumerate is for classes whose names are numbers. It replaces the names by all numbers from 0
+// to the largest. It does nothing if no name is a number, and fails if only some names are
+// numbers.
 func (v *vocabulary) enumerate() error {
 	last, named := -1, ""
 	for _, name := range v.names {

@@ -30,13 +30,13 @@
 //
 // An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is
 // an error, or it is skipped if Options.MaxSkipRate allows that. It is never replaced by a blank
-// image. No image gets a label that is not its own. The EXIF orientation is applied.
-// torchvision's default loader ignores the orientation.
+// image. An image always has its own label. The EXIF orientation is applied. torchvision's
+// default loader ignores the orientation.
 //
 // A damaged archive is an error. An archive that is cut short is an error too, unless
-// Options.AllowTruncated is set. Open does not read a .tgz that is larger than
-// Options.ShuffleBuffer if its classes are given. Errors in such a .tgz come when the first epoch
-// reaches them.
+// Options.AllowTruncated is set. If the classes are given, Open does not read a .tgz that is
+// larger than Options.ShuffleBuffer. Errors in such a .tgz come when the first epoch reaches
+// them.
 //
 // # Speed
 //
@@ -75,7 +75,8 @@ type Loader struct {
 	stats   statistics
 	length  atomic.Int64 // number of samples per epoch, 0 when not known yet
 
-	// Epoch 0 has the order in which an archive is read without an index, even if there is an index.
+	// If streamsFirst is true, a shuffled epoch 0 has the order in which the archive is read without
+	// an index. The order is the same if there is an index.
 	streamsFirst bool
 
 	mu      sync.Mutex
@@ -108,7 +109,7 @@ func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
 }
 
 // OpenReaderAt is [Open] of one .tgz or .tar, which r reads. The archive has `size` bytes. r must
-// be safe for concurrent use. Messages and the index file use name.
+// be safe for concurrent use. Messages and the index file use `name`.
 func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loader, error) {
 	return openFrom(oneFile{r, size, name}, name, options)
 }
@@ -299,8 +300,8 @@ func (l *Loader) end(e *epoch) {
 	}
 }
 
-// stop ends an epoch and waits for it. Close waits for epochs that are in l.running, so the epoch
-// stays there until its end.
+// stop ends an epoch and waits for it. The epoch stays in l.running until its end, because Close
+// waits for the epochs in l.running.
 func (l *Loader) stop(e *epoch, cause error) {
 	e.stop(cause)
 	l.mu.Lock()
@@ -309,7 +310,7 @@ func (l *Loader) stop(e *epoch, cause error) {
 }
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
-// epoch that is being read. It fails with ErrInvalidState if s is from an archive with another
+// epoch that is being read. It fails with ErrInvalidState if the archive of s had a different
 // number of images.
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
@@ -341,10 +342,10 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 // images from another archive should get the names as its Options.Classes.
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
-// Len returns the number of images in an epoch of this rank. It counts images that turn out to be
-// unusable. Len returns 0 while the number is not known. That can be so for a .tgz larger than
-// Options.ShuffleBuffer, if its classes are given and it has no index file. The first epoch then
-// finds the number.
+// Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
+// are counted too. Len returns 0 while the number is not known. This can be so for a .tgz that is
+// larger than Options.ShuffleBuffer, has given classes and has no index file. The first epoch
+// then finds the number.
 func (l *Loader) Len() int { return int(l.length.Load()) }
 
 // Batches returns the number of batches in an epoch if all images are usable. It returns 0 while

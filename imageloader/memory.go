@@ -8,7 +8,8 @@ import "github.com/streamtorch/streamtorch/internal/inflate"
 type Memory struct {
 	Batches int // the buffers of the batches, which Pin page-locks
 	// Compressed is for images that are read and not decoded yet. The sizes of a directory's files
-	// are not known before they are read. So for a directory, 16 files for each thread must be added.
+	// are not known before they are read. So for a directory, add the size of 16 files for each
+	// thread.
 	Compressed int
 	Inflate    int // for inflating a .tgz. Photographs take about a quarter of it
 	Decode     int // see decode.Pool.MaxMemory. Photographs take some 2 MiB a thread

@@ -33,7 +33,7 @@ type Options struct {
 
 	// Labels says where the label of an image is from. LabelField is the name of the field in a .json
 	// member that holds the label. "" means "label". A label that is a number is the index of the
-	// class. If Classes is not set, the names of such classes are the numbers.
+	// class. If Classes is not set, the names of these classes are the numbers.
 	Labels     Labels
 	LabelField string
 
@@ -83,7 +83,7 @@ type Options struct {
 	// process, from 0. All processes must have the same Seed and archive. Each process gets a part of
 	// the epoch's order, and all get the same number of images. If the images do not divide evenly,
 	// the last rank also gets some images of the first rank. With DropRest some images are left out
-	// instead. A rank with unusable images repeats other images of its part in their place.
+	// instead. If images of a rank are unusable, the rank repeats usable images of its part instead.
 	Ranks, Rank int
 	DropRest    bool
 
@@ -96,9 +96,10 @@ type Options struct {
 	// epoch.
 	MaxSkipRate float64
 
-	// AllowTruncated reads an archive that is cut short, as by a download that broke off. Without it
-	// such an archive is an error. The loader reads the part before the cut. Stats names the archives
-	// that are cut short. The checksum of a .tgz does not cover the part before a cut.
+	// AllowTruncated reads an archive that is cut short, as by a download that broke off. Without
+	// AllowTruncated, this archive is an error. The loader reads the part before the cut. Stats names
+	// the archives that are cut short. The checksum of a .tgz is at its end and is lost with the end.
+	// So no checksum covers the part before the cut.
 	AllowTruncated bool
 
 	// NoShrink decodes a JPEG at full size, even if its box is far larger than the result. The pixels
@@ -119,7 +120,7 @@ const (
 	defaultMaxMemberBytes = 256 << 20
 )
 
-// complete checks the options and returns them with every zero replaced by its default.
+// complete checks the options and returns them, with the default value in place of each zero.
 func (o Options) complete() (Options, error) {
 	refuse := func(format string, args ...any) (Options, error) {
 		return Options{}, fmt.Errorf("imageloader: Options."+format+": %w", append(args, ErrInvalidOptions)...)

@@ -149,8 +149,8 @@ func (l layout) buffer(memory []byte) *buffer {
 	}
 }
 
-// taking counts a buffer that was received from free. The ring must not be closed between the
-// receive and this call.
+// taking counts a buffer that was received from the channel `free`. The ring must not be closed
+// between the receive and this call.
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *ring) give(b *buffer) {
 	defer r.mu.Unlock()
 	r.taken-- //edge:buffer-given-counts TestRing_Buffers
 	//edge:buffer-is-free-again TestRing_Buffers
-	r.free <- b      // does not wait: free has room for all buffers
+	r.free <- b      // does not wait, because the channel `free` has room for all buffers
 	if r.taken > 0 { //edge:slab-outlives-batches TestLoader_Close_UnreleasedBatches
 		return
 	}

@@ -11,9 +11,9 @@ import (
 // Note [Orders]
 //
 // The images of a .tar, a directory or a .tgz that fits into Options.ShuffleBuffer are permuted
-// uniformly. In a larger .tgz, the blocks are permuted. A group is blocks that fill half of the
-// buffer. The images of a group are permuted, while the other half of the buffer takes the next
-// group.
+// uniformly. In a larger .tgz, the blocks are permuted. A group is a number of blocks that
+// together fill half of the shuffle buffer. The images of a group are permuted, while the next
+// group is read into the other half of the buffer.
 //
 // If the classes of a larger .tgz are given, its first epoch streams through a shuffle buffer.
 // Streaming needs no index. The first epoch streams even if there is an index. Otherwise the
@@ -71,8 +71,8 @@ func (s *sequence) flush() error {
 	}
 }
 
-// run sends the items from the position from.Position on, until the epoch or the context ends. It
-// returns the index of the archive if run made an index.
+// run sends the items of the epoch. It begins at the place from.Position and ends with the epoch
+// or the context. It returns the index of the archive if it has made that index.
 func (s *sequence) run() (*index, error) {
 	made, err := s.runAny()
 	if err == nil {
@@ -242,7 +242,7 @@ func (s *sequence) runBlocks(from, to int) error {
 		room.settleBlock(plan[i].block.bytes(), items)
 		return items, err
 	}
-	next := 0 // index in plan
+	next := 0 // number of the next entry of `plan`
 	var items []item
 	defer func() { drop(items) }()
 	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load, drop) {

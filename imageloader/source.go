@@ -127,7 +127,7 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 		return attempt(f.patience, func() (int, error) { return f.file.ReadAt(p, off) })
 	}
 	read, err := attempt(f.patience, func() ([]byte, error) {
-		q := make([]byte, len(p)) // memory of its own, because a late read may still write to it
+		q := make([]byte, len(p)) // memory of its own, because a read that timed out may still write to it
 		n, err := f.file.ReadAt(q, off)
 		return q[:n], err
 	})

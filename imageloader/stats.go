@@ -46,8 +46,8 @@ type Stats struct {
 	WaitForBuffer  time.Duration // the consumer had not released a batch
 	ConsumerWait   time.Duration // the consumer waited for its next batch
 
-	// Ready is the number of batches that were ready when the consumer asked for a batch. It is the
-	// sum over all batches. Each batch adds at most Buffers.
+	// Ready adds up how many batches were ready each time the consumer asked for a batch. Each of
+	// these numbers is at most Buffers.
 	Ready   int
 	Buffers int
 }
@@ -156,7 +156,7 @@ func (s *statistics) skip(bad []*Error) {
 	})
 }
 
-// truncated adds a shard that is cut short to Stats, only once.
+// The method `truncated` tells Stats that a shard is cut short, once for each shard.
 func (s *statistics) truncated(shard *shard, where error) {
 	if !shard.cut.Swap(true) {
 		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })

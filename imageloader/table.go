@@ -277,7 +277,7 @@ type tableReader struct {
 	err error
 }
 
-// number reads a number. A number larger than most is an error.
+// number reads a number. A number larger than `most` is an error.
 func (r *tableReader) number(most uint64) uint64 {
 	n, err := binary.ReadUvarint(r)
 	if r.err == nil && err != nil {

@@ -13,9 +13,10 @@
 //
 // # Pixels
 //
-// Colours are the colours of Pillow's convert("RGB"). With Channels 1 they are those of
-// convert("L"). [Resize] and the other transforms compute the results of torchvision on a Pillow
-// image, with antialiased bilinear interpolation. These differences are known:
+// Colours are the colours of Pillow's convert("RGB"). With Channels 1, the grey levels are the
+// grey levels of convert("L"). [Resize] and the other transforms compute the results of
+// torchvision on a Pillow image, with antialiased bilinear interpolation. These differences are
+// known:
 //
 //   - The EXIF orientation is applied before the transform. torchvision's default loader ignores
 //     the orientation.

@@ -65,9 +65,9 @@ func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	}
 }
 
-// between returns the colour sample at pixel x. near is the row of samples that covers the pixel,
-// and far is the next nearest row. The result is 9/16 of the nearest sample, 3/16 of each of its
-// two neighbours and 1/16 of the diagonal sample. It is rounded twice.
+// between returns the colour sample at pixel x. `near` is the row of samples that covers the
+// pixel, and `far` is the next nearest row. The nearest sample counts 9/16, each of its two
+// neighbours 3/16, and the diagonal sample 1/16. The result is rounded twice.
 func between(near, far []byte, x int) int {
 	i := x / 2
 	j := i - 1 + x%2*2
