@@ -15,7 +15,7 @@ import (
 //	run.sh                 tries all edges, against the Python torch of the machine
 //	lib/                   the unchanged libraries
 //	tests/FOLDER.test      the unchanged tests, and googletest.test
-//	edges/NAME/            the files that differ without the edge: libraries, or a test binary
+//	edges/NAME/            the files that change if the edge is removed: libraries, or a test binary
 //	edges/list             one line for each edge: name, test binary, test
 func (w *workshop) bundle(dir string, all []edge) error {
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
@@ -69,8 +69,8 @@ func (w *workshop) bundle(dir string, all []edge) error {
 	return os.WriteFile(filepath.Join(dir, "edges/list"), []byte(list.String()), 0o644)
 }
 
-// bundleEdge builds the files that are different without the edge. It puts them into the edge's
-// folder in the bundle.
+// bundleEdge builds the library or the test binary without the edge. It puts those files that
+// differ from the unchanged files into the edge's folder in the bundle.
 func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	folder := filepath.Join(dir, "edges", e.name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

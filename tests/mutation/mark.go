@@ -195,8 +195,9 @@ func (t tests) add(file, text string) {
 	}
 }
 
-// find sets the folder of the edge's test. If the mark names no folder, it is the folder of the
-// edge's file. If that folder has no such test, it is the only folder that has such a test.
+// find sets the folder of the edge's test. If the mark names a folder, find takes this folder.
+// Otherwise it takes the folder of the edge's file, if that folder has the test. Otherwise it
+// takes the only folder that has the test.
 func (t tests) find(e *edge) error {
 	folders := t[e.test]
 	if dot := strings.LastIndex(e.test, "."); dot >= 0 && folders == nil {

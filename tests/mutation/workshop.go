@@ -131,7 +131,7 @@ func (w *workshop) buildGo(e edge, binary string, flags ...string) error {
 }
 
 // buildLibraries builds the libraries without the edge e of a C++ file, and returns their folder.
-// For the zero edge it builds the unchanged libraries.
+// For an empty e it builds the unchanged libraries.
 func (w *workshop) buildLibraries(e edge, targets ...string) (lib string, err error) {
 	if err := w.copySources(e); err != nil {
 		return "", err

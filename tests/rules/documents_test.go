@@ -82,7 +82,7 @@ func TestDocuments_Links(t *testing.T) {
 			}
 		}
 		if path == "CHANGELOG.md" {
-			continue // it names files that do not exist any more
+			continue // the document names files that do not exist any more
 		}
 		for _, match := range quotedFile.FindAllStringSubmatch(text, -1) {
 			if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix("/"+file, "/"+match[1]) }) {

@@ -17,7 +17,7 @@ import (
 type scene struct {
 	*testing.T
 	device  cgotorch.Device
-	right   bool // whether the order that the mistake leaves out is there
+	right   bool // true: the right form of the mistake runs. false: the mistake runs
 	a, b, c *cgotorch.Stream
 }
 
@@ -257,7 +257,7 @@ var mistakes = []struct {
 		t := s.shared(8)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
 		e := record(s, s.a)
-		if !s.right { // the variable now holds another event
+		if !s.right { // the variable e now holds an event of stream c
 			e.Close()
 			e = record(s, s.c)
 		}

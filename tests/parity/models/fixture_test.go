@@ -45,7 +45,7 @@ func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
 }
 
 // digest is the digest of make.py: two sums over the elements of a tensor. The first sum changes
-// if two elements are exchanged. The second sum is that of the magnitudes.
+// if two elements are exchanged. The second sum adds up the magnitudes of the elements.
 type digest [2]float64
 
 func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {

@@ -51,8 +51,8 @@ func wantStep(t *testing.T, what string, got []float32, r run, position int, tol
 	wantNear(t, fmt.Sprintf("%s, position %d", what, position), got, want, tolerance)
 }
 
-// The logits of single steps equal those of the whole pass, also with more memory than needed. In
-// the second round Start prepares a cache that was full of NaN.
+// The logits of single steps equal those of the whole pass, also if the cache is longer than
+// needed. In the second round Start prepares a cache that was full of NaN.
 func TestSwitch_Step(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -188,8 +188,8 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		return nil
 	})
 	defer logits.Close()
-	// check prepares the cache anew, because warm-up runs have changed it. It then compares the
-	// logits of the steps.
+	// The function `check` prepares the cache again, because warm-up runs have changed it. It then
+	// compares the logits of the steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
