@@ -11,7 +11,7 @@ import (
 // cores is a set of CPU cores in the form of Linux: one bit for each core.
 type cores [16]uint64
 
-// last returns the set with only the highest core of s. Linux prefers the low cores for its own
+// last returns a set with only the highest core of s. Linux prefers the low cores for its own
 // work.
 func (s cores) last() cores {
 	var one cores

@@ -481,8 +481,8 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	return nil
 }
 
-// near reports whether got equals want up to rounding in bfloat16. Another algorithm may add in
-// another order.
+// near reports whether got equals want up to rounding in bfloat16. Two algorithms may add in
+// different orders.
 func near(got, want []float32) bool {
 	if len(got) != len(want) {
 		return false

@@ -38,13 +38,14 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 	}
 }
 
-// beside copies a module while matrix products run on the default stream.
+// The type `beside` has what is needed to copy a module while matrix products run on the default
+// stream.
 type beside struct {
 	device cgotorch.Device
 	store  *weights.Store
 	cache  *weights.Cache[*matrices]
 
-	copies   *cgotorch.Stream // for the copies from memory that is not page-locked, which are the control
+	copies   *cgotorch.Stream // for the control, which copies from memory that is not page-locked
 	pageable *cgotorch.HostSlab
 	to       *cgotorch.Tensor
 
@@ -110,7 +111,7 @@ func (b *beside) compute(x *cgotorch.Exec) {
 
 // copy enqueues a copy and returns the microseconds that the call took.
 func (b *beside) copy(pinned bool) (float64, error) {
-	name := fmt.Sprint(b.next % 2) // the slot holds the other module, so the module must be copied
+	name := fmt.Sprint(b.next % 2) // the slot still holds the module of the previous call, so this module must be copied
 	b.next++
 	began := time.Now()
 	var err error

@@ -18,7 +18,7 @@ import (
 type recipe struct {
 	name      string // the name in rows
 	archive   string
-	train     string // first folder in the archive of the images to train on
+	train     string // name of the archive's folder for the training images
 	model     string
 	classes   int
 	batch     int

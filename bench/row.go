@@ -63,7 +63,7 @@ func inTurns(name string, ours sample, unit string, peer string, theirs sample, 
 	return r
 }
 
-// ratioOf returns a ratio for a row whose ratio is not that of its values.
+// ratioOf returns a ratio for a row whose ratio is not the ratio of its values.
 func ratioOf(a, b float64) *number {
 	r := number(a / b)
 	return &r

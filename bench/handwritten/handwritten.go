@@ -57,8 +57,8 @@ func AddTimes(a, b *Tensor, count int) error {
 }
 
 // GuardTimes makes `count` calls of the core in C++. Each call sets LibTorch's state, does
-// nothing else, and restores the state. If ownStream is set, each call must make a new stream
-// current. Otherwise each call uses the default stream.
+// nothing else, and restores the state. If ownStream is set, all calls use one new stream, so
+// each call must make it current. Otherwise all calls use the default stream.
 func GuardTimes(cuda, ownStream bool, count int) error {
 	number := func(b bool) C.int32_t {
 		if b {
