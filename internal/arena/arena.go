@@ -117,7 +117,7 @@ func (a *Arena) forget(piece []byte) int {
 	return size
 }
 
-// Give takes a piece back. The piece is a result of Take, or the first part of such a result.
+// Give takes a piece back. The piece is a result of Take, or the first part of a result of Take.
 // Nothing may use the memory afterwards.
 func (a *Arena) Give(piece []byte) {
 	if a == nil || cap(piece) == 0 {

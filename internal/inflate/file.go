@@ -18,9 +18,9 @@ type File struct {
 	busy   atomic.Int64 // nanoseconds of inflating
 }
 
-// NewFile returns a File for the gzip file that `file` reads. index must be an index of that gzip
-// file. file must be safe for concurrent use. Buffers for inflating come from memory. A nil
-// memory means Go's heap.
+// NewFile returns a File for the gzip file that `file` reads. `index` must be an index of that
+// gzip file. `file` must be safe for concurrent use. The arena `memory` gives buffers for
+// inflating. If `memory` is nil, the buffers lie in Go's heap.
 func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
 	return &File{file: file, index: index, memory: memory}
 }

@@ -60,8 +60,8 @@ type Reader struct {
 	err        error
 }
 
-// NewReader starts to inflate file, which has `size` bytes. It does not wait. file must be safe
-// for concurrent use.
+// NewReader starts to inflate `file`, which has `size` bytes. It does not wait. `file` must be
+// safe for concurrent use.
 func NewReader(ctx context.Context, file io.ReaderAt, size int64, o Options) *Reader {
 	return newReader(ctx, file, size, o, usual)
 }

@@ -17,13 +17,13 @@ import (
 // first block that begins in the next chunk. It does not know the window, the 32 KiB before its
 // first block. A match may copy bytes from the window. Then the output holds the place in the
 // window, and not the byte. The output therefore has 16-bit elements, until 32 KiB have been
-// written without such a place.
+// written without a place in the window.
 //
 // The joiner then goes through the chunks in order. It knows the window at the end of each chunk.
 // With that window it replaces the places in the next chunk by bytes. The joiner also knows where
-// the next chunk's first block really begins. The block that was found may be wrong: other bytes
-// looked like a block, or the real block cannot be recognised. The chunk is then inflated again
-// from the right place.
+// the next chunk's first block really begins. The block that was found may be wrong: bytes that
+// are no block may look like a block, or the real block may be one that cannot be found. The
+// chunk is then inflated again from the right place.
 //
 // A restart point is a place where inflating can begin. The content between two restart points is
 // a segment. Every segment is inflated as if the window before it were not known, even where the
@@ -115,7 +115,7 @@ func (b *buffers) giveWide(wide []uint16) {
 	b.memory.Give(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(wide))), 2*cap(wide)))
 }
 
-// grown moves a full output to larger memory.
+// The method `grown` moves a full output to larger memory.
 func (b *buffers) grown(o output) output {
 	most := window + b.most + room
 	if o.wide != nil {

@@ -67,7 +67,7 @@ func (s *stream) close() {
 	}
 }
 
-// why is the reason why a run stopped.
+// The type `why` is the reason why the method `run` stopped.
 type why int
 
 const (
@@ -153,7 +153,7 @@ func (s *stream) step(o *output, stopBit uint64, stopAt int) (C.int32_t, error) 
 	return s.io.stopped, err
 }
 
-// endMember reads the trailer of a member and the header of the next member. ended is true where
+// endMember reads the trailer of a member and the header of the next member. `ended` is true if
 // there is no next member.
 func (s *stream) endMember(o *output) (ended bool, err error) {
 	at := int64(s.bit+7) / 8
@@ -246,8 +246,8 @@ func resolve(wide []uint16, known *[window]byte, to []byte) {
 	}
 }
 
-// find returns a place in the file where a block or a member may begin. The place is at the bit
-// `from` or later, and before the bit `to`.
+// find returns a place in the file where a block or a member may begin. The place is at bit
+// number `from` or later, and before bit number `to`.
 func (in *input) find(from, to uint64) (p place, stored, ok bool) {
 	base := uint64(in.begin) * 8
 	var bit C.uint64_t

@@ -135,7 +135,7 @@ type Body interface {
 
 // Do runs body in a Do of a new stream, with [CheckLeaks]. It waits for the work and closes the
 // stream. A failure ends the test. Tensors that were kept before Do must stay open until the test
-// ends, because CheckLeaks counts them. A test that closes such tensors itself calls [DoOn].
+// ends, because CheckLeaks counts them. A test that closes these tensors itself calls [DoOn].
 func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	t.Helper()
 	if err := TryDo(t, d, body); err != nil {
@@ -174,7 +174,7 @@ func tryOn[B Body](s *cgotorch.Stream, body B) error {
 }
 
 // WantError fails the test unless errors.Is(err, sentinel) is true. The text of err must also
-// contain each of texts.
+// contain each text in `texts`.
 func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	t.Helper()
 	if !errors.Is(err, sentinel) {
@@ -188,8 +188,8 @@ func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	}
 }
 
-// Equal fails the test unless got has the given shape and the elements of want. Without a shape
-// argument, got must have one dimension or none.
+// Equal fails the test unless `got` has the given shape and the elements of `want`. Without a
+// shape argument, `got` must have one dimension or none.
 func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {
