@@ -56,8 +56,8 @@ func (e *epoch) assemble() error {
 	}
 }
 
-// left returns the number of images that the epoch still needs. Without ranks, the epoch takes
-// all images, and left returns the largest int.
+// The method `left` returns the number of images that the epoch still needs. Without ranks, the
+// epoch takes all images, and the method returns the largest int.
 func (e *epoch) left() int {
 	if e.loader.options.Ranks == 1 {
 		return math.MaxInt
@@ -78,8 +78,8 @@ func (e *epoch) planned() (images int) {
 	return images
 }
 
-// canCut reports whether the pending items are enough for a part. Only the last part may be
-// smaller than size. With DropLast, the last part needs BatchSize items too.
+// canCut reports whether the pending items are enough for a part. Only the last part may have
+// fewer than `size` items. With DropLast, the last part needs BatchSize items too.
 func (e *epoch) canCut(size int) bool {
 	if o := e.loader.options; o.DropLast {
 		return len(e.pending) >= o.BatchSize

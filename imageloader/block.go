@@ -8,7 +8,7 @@ import (
 )
 
 // block is a run of samples that are read together. In a .tgz, these are the samples that begin
-// in one segment of its index.
+// in one segment. A segment is a part of the .tgz that can be inflated alone.
 type block struct {
 	first, count int   // number of the first sample, and number of samples
 	from, to     int64 // offsets in the shard's content: of the first sample, and of the end of the last sample

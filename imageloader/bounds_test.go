@@ -24,7 +24,8 @@ func heavy(n, size int) []member {
 	return members
 }
 
-// stored returns a gzip file in which data is not compressed. Its segments are 2 MiB.
+// The function `stored` returns a gzip file in which `data` is not compressed. Its segments are 2
+// MiB.
 func stored(data []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression)

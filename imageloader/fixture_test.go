@@ -302,7 +302,7 @@ func levels(t testing.TB, l *Loader) []int {
 	return all
 }
 
-// wantLines fails the test at the first line that is different in got and want.
+// wantLines fails the test at the first line that is different in `got` and `want`.
 func wantLines(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	for i := range max(len(got), len(want)) {

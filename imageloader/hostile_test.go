@@ -15,8 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// hostile is an archive that is damaged, or made to do harm, and the result that a loader must
-// give.
+// The type `hostile` is an archive that is damaged, or made to do harm, and the result that a
+// loader must give.
 type hostile struct {
 	name      string
 	data      []byte

@@ -31,7 +31,7 @@ func (m *memory) release() {
 	}
 }
 
-// hold makes the item the only user of data. data is from the arena `from`.
+// hold makes the item the only user of `data`, which is memory of the arena `from`.
 func (it *item) hold(from *arena.Arena, data []byte) {
 	it.data, it.memory = data, &memory{free: func() { from.Give(data) }}
 	it.memory.items.Store(1)

@@ -140,7 +140,7 @@ func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
 	return bad
 }
 
-// some returns the first few names as a text.
+// The function `some` returns the first few names as a text.
 func some(names []string) string {
 	const few = 5
 	if len(names) <= few {

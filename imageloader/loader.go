@@ -90,7 +90,7 @@ type Loader struct {
 	closeErr error
 }
 
-// Open reads the archive's table of members and allocates the memory of the batches. path is a
+// Open reads the archive's table of members and allocates the memory of the batches. `path` is a
 // .tgz, .tar.gz or .tar file, or a directory. The content of a file decides its format, not its
 // name. A pattern stands for several files that are read as one archive: "train-{000..127}.tar",
 // "train-*.tgz".
@@ -188,8 +188,8 @@ func (l *Loader) adopt(x *index) {
 	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
-// Epoch returns the batches of one epoch. Each call is the next epoch. The first epoch is 0, or
-// the epoch of Restore. While Options.Buffers batches are unreleased, the loop waits for a
+// Epoch returns the batches of one epoch. Each call is for the next epoch. The first epoch is 0,
+// or the epoch of Restore. While Options.Buffers batches are unreleased, the loop waits for a
 // release, for ctx, or for Close. The last user of a batch must release it.
 //
 // A loop that is left early stops the reading. The rest of its epoch is lost, unless Restore goes
@@ -268,7 +268,7 @@ func (l *Loader) startOf(from State) State {
 
 // readAhead starts the epoch after e, when all batches of e are assembled. The first batches of
 // the next epoch are then ready in time. readAhead does nothing without Train, because the
-// program may not ask for another epoch.
+// program perhaps asks for no more epochs.
 func (l *Loader) readAhead(e *epoch) {
 	if !l.options.Train {
 		return
@@ -338,8 +338,9 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	return ahead, nil
 }
 
-// Classes returns the names of the classes. Labels are indices into these names. A loader of test
-// images from another archive should get the names as its Options.Classes.
+// Classes returns the names of the classes. Labels are indices into these names. If a second
+// loader reads test images from a second archive, it should get these names as its
+// Options.Classes.
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
 // Len returns the number of images in an epoch of this rank. Images that turn out to be unusable

@@ -34,7 +34,7 @@ func (l *Loader) Memory() Memory {
 	if !x.isWhole() || l.streamsFirst {
 		compressed += l.options.aside()
 	}
-	m.Compressed = compressed + compressed/8 // an arena may add an eighth
+	m.Compressed = compressed + compressed/8 // an arena may make a piece up to an eighth larger
 	for _, s := range l.archive.shards {
 		if s.format == gzipTar {
 			m.Inflate = inflate.FileMemory(l.pool.Workers() + 1)

@@ -27,7 +27,7 @@ type Options struct {
 	// Classes or ClassFile gives the names of the classes. A label is an index into these names. An
 	// image of another class is an error. ClassFile is a text file with one class a line. It is a
 	// file of the operating system, also with OpenFS. Without Classes and ClassFile, the classes are
-	// those of the whole archive, with every split, sorted by name.
+	// all classes of the archive, from every split, sorted by name.
 	Classes   []string
 	ClassFile string
 
@@ -88,7 +88,7 @@ type Options struct {
 	DropRest    bool
 
 	Workers int // decode threads. 0 means one per core
-	Buffers int // batches that exist at a time, with those of the consumer. 0 means 4
+	Buffers int // batches that exist at a time, including those that the consumer has. 0 means 4
 
 	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to this share,
 	// unusable images are left out and counted in Stats. The images that follow replace them. When
@@ -120,7 +120,8 @@ const (
 	defaultMaxMemberBytes = 256 << 20
 )
 
-// complete checks the options and returns them, with the default value in place of each zero.
+// The method `complete` checks the options and returns them, with the default value in place of
+// each zero.
 func (o Options) complete() (Options, error) {
 	refuse := func(format string, args ...any) (Options, error) {
 		return Options{}, fmt.Errorf("imageloader: Options."+format+": %w", append(args, ErrInvalidOptions)...)

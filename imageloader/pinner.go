@@ -11,6 +11,6 @@ type Pinner interface {
 	// Unpin has returned, the owner of the memory may free it.
 	Unpin(memory []byte)
 	// HostWrites is called before the host writes again to memory that is pinned. A Pinner with a
-	// race checker notes the write. Other Pinners do nothing.
+	// race checker notes the write. A Pinner without a race checker does nothing.
 	HostWrites(memory []byte)
 }

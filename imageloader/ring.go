@@ -16,8 +16,8 @@ import (
 // free. Then the epoch fills the buffer. Then a batch has the buffer until its Release. Then the
 // buffer is free again. An epoch that is faster than its consumer waits for a free buffer.
 //
-// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read
-// such a batch, so only the last Release frees the memory.
+// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read the
+// memory of this batch, so only the last Release frees the memory.
 
 // ring is the memory of a loader's batches.
 type ring struct {
@@ -139,7 +139,8 @@ func (r *ring) pin(p Pinner) error {
 	return nil
 }
 
-// buffer returns a buffer that lies in memory. memory begins at a page.
+// The method `buffer` returns a buffer that lies in `memory`. The first byte of `memory` is the
+// first byte of a page.
 func (l layout) buffer(memory []byte) *buffer {
 	return &buffer{
 		memory: memory,

@@ -17,13 +17,13 @@ import (
 //
 // If the classes of a larger .tgz are given, its first epoch streams through a shuffle buffer.
 // Streaming needs no index. The first epoch streams even if there is an index. Otherwise the
-// second run with the same options would give other batches than the first run. TestEpoch_Blocks
+// second run with the same options would not give the batches of the first run. TestEpoch_Blocks
 // bounds how far the order of blocks is from uniform. bench/results/2026-11-21-h200.md has
 // figures.
 //
 // Each rank has a contiguous part of the order and reads only its own blocks. All ranks deliver
-// the same number of images. A rank replaces unusable images by other images of its part, from
-// the beginning of the part.
+// the same number of images. A rank replaces unusable images by usable images from the beginning
+// of its part.
 
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
@@ -196,7 +196,7 @@ func (s *sequence) groups() []group {
 	return groups
 }
 
-// loading is a block of a group that is to be read.
+// The type `loading` is a block that is to be read. The block is one of a group.
 type loading struct {
 	group   int
 	block   block

@@ -200,8 +200,8 @@ func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Resul
 	return end, p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
 }
 
-// cross gives one part of the batch to C. foreign has the pixels, or the errors, of the images
-// that Go decoded, by index in images.
+// cross gives one part of the batch to C. `foreign` has the pixels, or the errors, of the images
+// that Go decoded. Its keys are indices of `images`.
 func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, results []Result) error {
 	in := make([]C.ctd_image, len(images))
 	out := make([]C.ctd_result, len(images))

@@ -9,8 +9,8 @@ import (
 // boundBlocks returns the file with strips no higher than the image. Without this limit, Go's
 // decoder lets a compressed block inflate to the size in the file's tags, even above the image's
 // size. boundBlocks refuses a file with tiles larger than maxPixels. It also refuses a file whose
-// blocks are the same bytes again and again. Such a small file could keep the decoder busy for
-// hours.
+// blocks are the same bytes again and again. Such a file could be small and still keep the
+// decoder busy for hours.
 func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error) {
 	const (
 		rowsPerStrip, stripBytes, tileWidth, tileHeight, tileBytes = 278, 279, 322, 323, 325

@@ -46,7 +46,7 @@ type Resize struct {
 // PaddingMode says what pixels lie outside the image.
 type PaddingMode int
 
-// The padding modes are those of torchvision. With a padding of 2, a row a b c becomes:
+// These padding modes are the same as in torchvision. With a padding of 2, a row a b c becomes:
 //
 //   - constant: 0 0 a b c 0 0
 //   - edge: a a a b c c c
