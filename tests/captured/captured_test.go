@@ -174,7 +174,7 @@ func TestCaptured_SameLosses(t *testing.T) {
 	}
 }
 
-// dropping is a captured function with dropout, with its own stream.
+// The type `dropping` is a captured function with dropout, with its own stream.
 type dropping struct {
 	stream   *cgotorch.Stream
 	weights  *cgotorch.Tensor
@@ -183,7 +183,7 @@ type dropping struct {
 	captured *cgotorch.Captured
 }
 
-// newDropping makes a dropping. The end of the test closes it.
+// newDropping makes a value of the type `dropping`. The end of the test closes it.
 func newDropping(t *testing.T, d cgotorch.Device) *dropping {
 	t.Helper()
 	s := &dropping{stream: torchtest.NewStream(t, d)}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// bundle fills dir for a GPU machine that has neither Go nor a compiler. dir gets the edges that
-// only a GPU shows.
+// bundle fills the folder `dir` for a GPU machine that has neither Go nor a compiler. The folder
+// gets the edges that only a GPU shows.
 //
 //	run.sh                 tries all edges, against the Python torch of the machine
 //	lib/                   the unchanged libraries

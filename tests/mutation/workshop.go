@@ -182,8 +182,8 @@ func (w *workshop) copySources(e edge) error {
 	return nil
 }
 
-// runTest runs tests of a Go package with the libraries in lib. A test that does not end in time
-// fails.
+// runTest runs tests of a Go package with the libraries in the folder `lib`. A test that does not
+// end in time fails.
 func (w *workshop) runTest(binary, folder, test, lib string) (failed bool, output string, err error) {
 	run := exec.Command(binary, "-test.run", "^("+test+")$", "-test.timeout", "1m", "-test.v")
 	run.Dir = filepath.Join(w.root, folder)
