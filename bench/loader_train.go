@@ -152,7 +152,7 @@ func (b *loaderTraining) ours() (float64, error) {
 	if err := errors.Join(resetPeak(), b.c.device.Synchronize()); err != nil {
 		return 0, err
 	}
-	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // the index file that the previous round has written
+	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // removes the index file that the previous round has written
 		return 0, err
 	}
 	r := rates{Before: resident("VmRSS")}
