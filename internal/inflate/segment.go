@@ -34,8 +34,8 @@ import (
 // chunks and segments.
 type limits struct {
 	chunk   int64 // compressed bytes of a chunk
-	spacing int   // inflated bytes after which the next block begins a new segment
-	most    int   // inflated bytes after which a segment ends without the end of a block
+	spacing int   // after this many inflated bytes, the next block begins a new segment
+	most    int   // after this many inflated bytes, a segment ends even inside a block
 }
 
 var usual = limits{chunk: 2 << 20, spacing: 512 << 10, most: 2 << 20}
@@ -56,7 +56,7 @@ type segment struct {
 	wide   []uint16 // the first elements, some of them places in the window
 	narrow []byte   // the bytes after wide
 	ends   []end    // ends of members in the segment
-	end    why      // why the segment ends. isFull: its content goes on
+	end    why      // why the segment ends. If it is isFull, a later part goes on with the content
 	open   *stream  // after isFull: the stream that goes on, to the first block at bit number `stop`
 	stop   uint64
 	next   place  // the place after the segment
