@@ -109,8 +109,8 @@ func (e *epoch) cut(size int) {
 	}
 }
 
-// wait waits for an event after which the assembler can go on. Such an event is new items, a free
-// buffer, or the end of a part's decoding.
+// wait waits until the assembler can go on: until there are new items or a free buffer, or until
+// a part is decoded.
 func (e *epoch) wait(size int, done <-chan struct{}) error {
 	l := e.loader
 	var items chan []item

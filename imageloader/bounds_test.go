@@ -117,8 +117,8 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 	})
 }
 
-// The compressed images that are not decoded yet take no more memory than the shuffle buffer and
-// the current read.
+// The compressed images that are not decoded yet take no more memory than the size of the shuffle
+// buffer plus the bytes of the current read.
 func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 	members := heavy(60, 4<<20)
 	packed := tarOf(members)

@@ -460,7 +460,7 @@ func oddJPEGs(t *testing.T) map[string][]byte {
 }
 
 // Each image lies among eight good images. Bad images are skipped, and good images are read. Odd
-// JPEG files give either result.
+// JPEG files may be skipped or read.
 func TestCorpus_Images(t *testing.T) {
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {

@@ -84,7 +84,7 @@ func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	return data, err
 }
 
-// readOnce reads a file. It returns an *Error for a failure that another try cannot mend.
+// readOnce reads a file. It returns an *Error for a failure that a second try cannot mend.
 func (s *shard) readOnce(e entry, memory *arena.Arena) ([]byte, error) {
 	f, err := s.root.open(e.name)
 	if err != nil {

@@ -15,7 +15,7 @@ type item struct {
 	label  int32
 	data   []byte  // the compressed image
 	memory *memory // gives data back to its source; nil when data is not given back
-	bad    *Error  // the fault, if the image is not usable. data is then nil
+	bad    *Error  // the fault, if the image is not usable. Then `data` is nil
 }
 
 // The type `memory` counts the items that use one piece of memory. When the last of these items

@@ -12,7 +12,7 @@ import (
 type vocabulary struct {
 	names  []string
 	labels map[string]int32
-	fixed  bool   // no other class is legal: the caller gave the names, or a whole pass found them
+	fixed  bool   // only these names are legal: the caller gave them, or a whole pass found them
 	source string // where the names are from, for messages: "Options.Classes", or the name of a file
 }
 

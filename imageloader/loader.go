@@ -7,10 +7,10 @@
 // size. It delivers batches of uint8 pixels in memory that a device can copy from. The Loader
 // itself uses no device. Package prefetcher copies the batches to a device.
 //
-// Programs with another engine can use this loader too. Neither this package nor package decode
-// needs LibTorch. `make loader` builds both packages on a machine without LibTorch. A batch is
-// bytes and numbers, see [HostBatch]. An engine page-locks the memory of the batches through
-// [Loader.Pin].
+// Programs that do not use LibTorch can use this loader too. Neither this package nor package
+// decode needs LibTorch. `make loader` builds both packages on a machine without LibTorch. A
+// batch is bytes and numbers, see [HostBatch]. A program that does not use LibTorch can page-lock
+// the memory of the batches through [Loader.Pin].
 //
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...

@@ -25,9 +25,9 @@ type Options struct {
 	Split string
 
 	// Classes or ClassFile gives the names of the classes. A label is an index into these names. An
-	// image of another class is an error. ClassFile is a text file with one class a line. It is a
-	// file of the operating system, also with OpenFS. Without Classes and ClassFile, the classes are
-	// all classes of the archive, from every split, sorted by name.
+	// image whose class has no name here is an error. ClassFile is a text file with one class a line.
+	// It is a file of the operating system, also with OpenFS. Without Classes and ClassFile, the
+	// classes are all classes of the archive, from every split, sorted by name.
 	Classes   []string
 	ClassFile string
 

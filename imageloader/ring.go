@@ -119,8 +119,8 @@ func (p *pages) unmap() error {
 	return arena.UnmapPages(memory)
 }
 
-// pin gives each buffer to p, in place of an earlier Pinner. If pin fails, no Pinner has the
-// buffers.
+// pin gives each buffer to p, and takes it from an earlier Pinner. If pin fails, no Pinner has
+// the buffers.
 func (r *ring) pin(p Pinner) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -57,7 +57,7 @@ type stream interface {
 	// next goes to the next member. At the end of a whole archive it returns io.EOF.
 	next() (entry, error)
 	// content returns the content of the member that the method `next` returned. The content lies in
-	// memory of the stream's arena. It may be called at most once for a member. An ErrBadMember
+	// memory of the stream's arena. content may be called at most once for a member. An ErrBadMember
 	// concerns only that member.
 	content() ([]byte, error)
 	// good returns the number of readable bytes of the .tar, after an error.
@@ -147,8 +147,8 @@ func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	return nil, s.unreadable(err, "%v", bare(err))
 }
 
-// unchanged fails when the file was changed after it was opened. In a changed file the positions
-// of members and the numbers of samples would be wrong.
+// The method `unchanged` fails when the file was changed after it was opened. In a changed file
+// the positions of members and the numbers of samples would be wrong.
 func (s *shard) unchanged() error {
 	info, err := s.file.Stat()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// The type `indexed` is a .tgz and its index file.
+// The type `indexed` has a .tgz and its index file.
 type indexed struct {
 	path, folder, file string
 	id                 []byte // the shard's identity

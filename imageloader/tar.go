@@ -18,7 +18,7 @@ import (
 // SIGBUS, but it must give an error. Mapped pages would also count as resident memory.
 //
 // With Options.AllowTruncated a pass ends where the file ends. The members that lie wholly before
-// the end are read as a whole archive. The index of such an archive is not stored in a file.
+// the end are read as a whole archive. The index of this archive is not stored in a file.
 
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {

@@ -48,10 +48,10 @@ const (
 const (
 	defaultLabelField = "label"
 
-	maxLabel      = 256       // bytes of a label
-	maxLabelFile  = 4 << 10   // bytes of a .cls
-	maxFieldsFile = 1 << 20   // bytes of a .json
-	maxNumber     = 1_000_000 // number of classes, if labels are numbers
+	maxLabel      = 256       // most bytes of a label
+	maxLabelFile  = 4 << 10   // most bytes of a .cls
+	maxFieldsFile = 1 << 20   // most bytes of a .json
+	maxNumber     = 1_000_000 // most classes, if labels are numbers
 )
 
 // keyOf splits a name into the key of its sample and the kind of the member. The kind is in small

@@ -215,8 +215,8 @@ func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err 
 	return flatten(img), nil
 }
 
-// catch turns a decoder's panic into an error. The decoders are of other authors and the files
-// are the user's, so a panic must not end the program.
+// catch turns a decoder's panic into an error. The decoders are not a part of this project, and
+// the files come from the user. So a panic must not end the program.
 func catch(format Format, err *error) {
 	if r := recover(); r != nil {
 		*err = refuse(ErrCorrupt, "corrupt %v: its decoder panicked: %v", format, r)
