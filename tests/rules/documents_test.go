@@ -144,8 +144,8 @@ func codeBlocks(t *testing.T, path string) []block {
 //	<!-- run by: TestName -->
 //	<!-- not run: REASON -->
 //
-// Commands without such a comment are run. A make target in any command must be in the Makefile,
-// and a package below ./ must exist. The same holds for commands inside a sentence.
+// The test runs commands that have no such comment. A make target in any command must be in the
+// Makefile, and a package below ./ must exist. The same holds for commands inside a sentence.
 func TestDocuments_Commands(t *testing.T) {
 	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
 		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {
