@@ -68,7 +68,7 @@ func (all photographs) classes() []string {
 }
 
 // writeTar writes a .tar with the given number of images to a file. The photographs repeat. Each
-// repetition has other file names in the same folders.
+// repetition has new file names in the same folders.
 func (all photographs) writeTar(to string, images int) error {
 	return create(to, func(w io.Writer) error { return all.write(w, images) })
 }

@@ -17,8 +17,8 @@ type capturedWork struct {
 // work is a function that can be captured.
 type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 
-// newCapturedWork runs fn `warm` times. These runs are warm-up runs, the capture and trials. The
-// caller must close the result, also after an error.
+// newCapturedWork runs fn `warm` times, or once in a brief run. These runs include the warm-up
+// runs, the capture and the trials. The caller must close the result, also after an error.
 func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
 	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}
 	for range c.or(1, warm) {

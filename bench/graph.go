@@ -240,8 +240,8 @@ func (g *graphStep) block(steps int) (float64, error) {
 }
 
 // launches returns the microseconds that each of several runs takes on the host. `runs` holds the
-// times of Run alone, and `dos` those of the whole Do. The device is still busy with an earlier
-// run each time.
+// times of Run alone, and `dos` holds the times of the whole Do. Each time, the device is still
+// busy with an earlier run.
 func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 	for range count {
 		if err := g.c.device.Synchronize(); err != nil {
@@ -347,7 +347,8 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	return nil
 }
 
-// served is a model in evaluation mode with an input for it. On a GPU both are bfloat16.
+// The type `served` is a model in evaluation mode with an input for it. On a GPU both are
+// bfloat16.
 type served struct {
 	model nn.Module
 	input *cgotorch.Tensor
@@ -379,8 +380,8 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 	return m, c.device.Synchronize()
 }
 
-// served returns the result of newServed. It also makes the peers ready for inference of the
-// model.
+// The method `served` returns the result of newServed. It also makes the peers ready for
+// inference of the model.
 func (p graphPeers) served(c *config, model string, batch int) (*served, error) {
 	if err := p.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
 		return nil, err
@@ -481,8 +482,8 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	return nil
 }
 
-// near reports whether got equals want up to rounding in bfloat16. Another algorithm may add in
-// another order.
+// The function `near` reports whether `got` equals `want` up to rounding in bfloat16. Two
+// algorithms may add in different orders.
 func near(got, want []float32) bool {
 	if len(got) != len(want) {
 		return false

@@ -76,7 +76,7 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 	return nil
 }
 
-// fed is a model, and a prefetcher that reads an archive.
+// The type `fed` is a model, and a prefetcher that reads an archive.
 type fed struct {
 	*learner
 	c              *config

@@ -98,8 +98,8 @@ func (s *server) epoch() (int, error) {
 
 // epochs reads one epoch and then `count` more epochs. It returns the images per second of the
 // later epochs. The clock starts at the end of the first epoch and stops at the end of the last
-// epoch. The time between two epochs is therefore part of the measurement. Reading before the
-// clock starts is not.
+// epoch. The time between two epochs is therefore part of the measurement. Reading ahead before
+// the clock starts is not part of it.
 func (s *server) epochs(count int) (float64, error) {
 	if _, err := s.epoch(); err != nil {
 		return 0, err
@@ -122,8 +122,8 @@ func (s *server) close() {
 	}
 }
 
-// quiet waits until this process is idle. Otherwise its reading ahead would slow down the process
-// that is measured next.
+// The function `quiet` waits until this process is idle. Otherwise its reading ahead would slow
+// down the process that is measured next.
 func quiet() error {
 	const look = 20 * time.Millisecond
 	for began := time.Now(); time.Since(began) < 10*time.Second; {

@@ -51,7 +51,7 @@ type loaderTraining struct {
 	steps          int              // number of steps of a block on the resident batch
 	workers        int              // number of the peer's workers
 	images, labels *cgotorch.Tensor // the resident batch
-	rounds         []rates          // our results; those of the peer are in the field below
+	rounds         []rates          // our results; the field `theirs` has the results of the peer
 	theirs         []rates
 }
 
@@ -152,7 +152,7 @@ func (b *loaderTraining) ours() (float64, error) {
 	if err := errors.Join(resetPeak(), b.c.device.Synchronize()); err != nil {
 		return 0, err
 	}
-	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // the index file that the previous round has written
+	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // removes the index file that the previous round has written
 		return 0, err
 	}
 	r := rates{Before: resident("VmRSS")}
@@ -206,7 +206,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 	return float64(images) / time.Since(began).Seconds(), err
 }
 
-// pytorch does with a DataLoader what the method ours does with our loader.
+// The method `pytorch` does with a DataLoader what the method `ours` does with our loader.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)

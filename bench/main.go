@@ -173,7 +173,7 @@ func (c *config) dtype() cgotorch.DType {
 	return cgotorch.Float32
 }
 
-// or returns `number`; in a brief run it returns `brief`.
+// The method `or` returns `number`. In a brief run it returns `brief` instead.
 func (c *config) or(brief, number int) int {
 	if c.brief {
 		return brief
@@ -181,7 +181,8 @@ func (c *config) or(brief, number int) int {
 	return number
 }
 
-// roundsOr returns the number of rounds: that of -rounds, or 1 in a brief run, or `own`.
+// roundsOr returns the number of rounds: the value of -rounds if it is set, else 1 in a brief
+// run, else `own`.
 func (c *config) roundsOr(own int) int {
 	switch {
 	case c.rounds > 0:

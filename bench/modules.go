@@ -38,13 +38,14 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 	}
 }
 
-// beside copies a module while matrix products run on the default stream.
+// The type `beside` has what is needed to copy a module while matrix products run on the default
+// stream.
 type beside struct {
 	device cgotorch.Device
 	store  *weights.Store
 	cache  *weights.Cache[*matrices]
 
-	copies   *cgotorch.Stream // for the copies from memory that is not page-locked, which are the control
+	copies   *cgotorch.Stream // for the control, which copies from memory that is not page-locked
 	pageable *cgotorch.HostSlab
 	to       *cgotorch.Tensor
 
@@ -110,7 +111,7 @@ func (b *beside) compute(x *cgotorch.Exec) {
 
 // copy enqueues a copy and returns the microseconds that the call took.
 func (b *beside) copy(pinned bool) (float64, error) {
-	name := fmt.Sprint(b.next % 2) // the slot holds the other module, so the module must be copied
+	name := fmt.Sprint(b.next % 2) // the other module was copied last, so this module is not in the slot
 	b.next++
 	began := time.Now()
 	var err error
@@ -138,7 +139,7 @@ type besideFigures struct {
 func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	stream := cgotorch.DefaultStream(b.device)
 	timed := func(work func(x *cgotorch.Exec) error) (milliseconds float64, err error) {
-		for range 3 { // only the last round counts, so that the device is as warm as for the peer
+		for range 3 { // two rounds warm the device up, as for the peer. Only the last round counts
 			if err := b.device.Synchronize(); err != nil {
 				return 0, err
 			}

@@ -53,9 +53,9 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 			net = fused
 		}
 		nn.SetParallelism(net, f.parallelism)
-		warm := 5 // warm-up runs and the capture
+		warm := 5 // number of first runs: warm-up and the capture
 		if f.parallelism == nn.Measured {
-			warm = 100 // also trials and the measured calls
+			warm = 100 // number of first runs: warm-up, the capture, the trials and the measured calls
 		}
 		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)
 		defer w.close()

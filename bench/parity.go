@@ -24,7 +24,8 @@ const epochs = 8
 //
 // The peer normalizes as ToTensor and Normalize do. The prefetcher does the same on the CPU. On
 // CUDA the prefetcher rounds the last one or two bits differently. Within ten steps this training
-// multiplies such a difference by about a thousand. PyTorch alone does so too.
+// multiplies this difference by about a thousand. Training in PyTorch alone multiplies a
+// difference in the same way.
 func benchLosses(c *config, emit func(row)) error {
 	const allowed = 1e-4
 	steps := c.or(4, 100)
@@ -63,8 +64,8 @@ func benchLosses(c *config, emit func(row)) error {
 	return nil
 }
 
-// difference returns the largest relative difference between two lists of losses. text describes
-// where the lists differ.
+// difference returns the largest relative difference between two lists of losses. `text`
+// describes where the lists differ.
 func difference(a, b []float64) (worst float64, text string) {
 	at, equal, first := 0, 0, -1
 	for i := range a {

@@ -71,7 +71,7 @@ func (c *config) startPeer(script string, s switches) (*peer, error) {
 	return p, nil
 }
 
-// startOwn runs this program with -serve: see serve.
+// startOwn runs this program with -serve. See the function `serve`.
 func (c *config) startOwn() (*peer, error) {
 	p := &peer{}
 	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}); err != nil {

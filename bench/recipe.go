@@ -18,7 +18,7 @@ import (
 type recipe struct {
 	name      string // the name in rows
 	archive   string
-	train     string // first folder in the archive of the images to train on
+	train     string // name of the archive's folder for the training images
 	model     string
 	classes   int
 	batch     int
@@ -46,7 +46,7 @@ var imagenet = recipe{
 	crop: decode.RandomResizedCrop{Height: 224, Width: 224}, lr: 0.1, decay: 1e-4, autocast: cgotorch.BFloat16,
 }
 
-// open opens the recipe's training images in the archive at path.
+// open opens the recipe's training images in the archive at `path`.
 func (r recipe) open(c *config, path string, seed uint64, batch int) (*imageloader.Loader, error) {
 	return imageloader.Open(path, imageloader.Options{
 		Train: true, BatchSize: batch, Split: r.train, Transform: r.crop, Seed: seed, Workers: c.threads,
@@ -79,11 +79,11 @@ type learner struct {
 	opt      *optim.Optimizer
 	schedule optim.Schedule
 	done     int               // number of steps so far
-	overlap  *cgotorch.Overlap // an option of backward; nil if there is none
+	overlap  *cgotorch.Overlap // the Overlap that the backward pass uses; nil if it uses none
 }
 
-// newLearner makes the named model in channels-last order, and an optimizer for it. seed decides
-// the initial weights.
+// newLearner makes the named model in channels-last order, and an optimizer for it. `seed`
+// decides the initial weights.
 func newLearner(c *config, model string, options vision.Options, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
 	l := &learner{stream: cgotorch.DefaultStream(c.device), schedule: schedule}
 	if err := cgotorch.Seed(seed); err != nil {
@@ -158,7 +158,8 @@ func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cg
 	return images, nil
 }
 
-// top1 returns the share of the images in ahead's next epoch whose label comes first.
+// top1 runs the next epoch of `ahead`. It returns the share of the images whose own label has the
+// largest logit.
 func (l *learner) top1(ahead *prefetcher.Prefetcher) (float64, error) {
 	nn.SetTraining(l.model, false)
 	defer nn.SetTraining(l.model, true)

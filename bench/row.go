@@ -43,7 +43,7 @@ const (
 	higher
 )
 
-// against returns the row that compares value with a peer's value.
+// The function `against` returns the row that compares value with a peer's value.
 func against(name string, value float64, unit string, peer string, peerValue float64, is better, note string) row {
 	ratio, other := number(peerValue/value), number(peerValue)
 	if is == higher {
@@ -63,13 +63,13 @@ func inTurns(name string, ours sample, unit string, peer string, theirs sample, 
 	return r
 }
 
-// ratioOf returns a ratio for a row whose ratio is not that of its values.
+// ratioOf returns a ratio for a row whose ratio is not the ratio of its values.
 func ratioOf(a, b float64) *number {
 	r := number(a / b)
 	return &r
 }
 
-// alone returns the row of a value that has no peer.
+// The function `alone` returns the row of a value that has no peer.
 func alone(name string, value float64, unit, note string) row {
 	return row{Name: name, Value: number(value), Unit: unit, Note: note}
 }

@@ -20,7 +20,7 @@ type archive struct {
 	small  bool // the .tgz shards together are no larger than the shuffle buffer
 }
 
-// openArchive opens the archive at path: a file, a directory, or all files of a pattern. The
+// openArchive opens the archive at `path`: a file, a directory, or all files of a pattern. The
 // archive must be closed.
 func openArchive(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*archive, error) {
 	a := &archive{path: path}

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// part is items that are decoded into one buffer. The first images of a part may move to the
-// previous part, to complete that part.
+// A part is a number of items that are decoded into one buffer. If some of its images are
+// unusable, images from the beginning of the next part take their places.
 type part struct {
 	buffer *buffer
 	items  []item // items whose images are not in a batch yet
@@ -56,8 +56,8 @@ func (e *epoch) assemble() error {
 	}
 }
 
-// left returns the number of images that the epoch still needs. Without ranks, the epoch takes
-// all images, and left returns the largest int.
+// The method `left` returns the number of images that the epoch still needs. Without ranks, the
+// epoch takes all images, and the method returns the largest int.
 func (e *epoch) left() int {
 	if e.loader.options.Ranks == 1 {
 		return math.MaxInt
@@ -65,7 +65,7 @@ func (e *epoch) left() int {
 	return e.from.Samples - (e.place.Position - e.place.Skipped)
 }
 
-// planned returns the largest number of images that the begun parts can give.
+// planned returns the largest number of images that the parts that have begun can give.
 func (e *epoch) planned() (images int) {
 	for _, p := range e.parts {
 		select {
@@ -78,8 +78,8 @@ func (e *epoch) planned() (images int) {
 	return images
 }
 
-// canCut reports whether the pending items are enough for a part. Only the last part may be
-// smaller than size. With DropLast, the last part needs BatchSize items too.
+// canCut reports whether the pending items are enough for a part. Only the last part may have
+// fewer than `size` items. With DropLast, the last part needs BatchSize items too.
 func (e *epoch) canCut(size int) bool {
 	if o := e.loader.options; o.DropLast {
 		return len(e.pending) >= o.BatchSize
@@ -87,8 +87,9 @@ func (e *epoch) canCut(size int) bool {
 	return len(e.pending) >= size || e.ended && e.readErr == nil && len(e.pending) > 0
 }
 
-// depth returns the number of parts that are decoded at a time. Unless Options.Buffers limits
-// this number, every thread has an image even while the last images of a part are being decoded.
+// depth returns the number of parts that are decoded at a time, at most Options.Buffers-1. Below
+// this limit, the number is so large that every thread has an image. This holds even while the
+// last images of a part are being decoded.
 func (e *epoch) depth(size int) int {
 	return min(1+(2*e.loader.pool.Workers()+size-1)/size, e.loader.options.Buffers-1)
 }
@@ -108,8 +109,8 @@ func (e *epoch) cut(size int) {
 	}
 }
 
-// wait waits for an event after which the assembler can go on. Such an event is new items, a free
-// buffer, or the end of a part's decoding.
+// wait waits until the assembler can go on: until there are new items or a free buffer, or until
+// a part is decoded.
 func (e *epoch) wait(size int, done <-chan struct{}) error {
 	l := e.loader
 	var items chan []item
@@ -159,8 +160,8 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	return nil
 }
 
-// decode decodes the items from index first on into the part's buffer, after the images that are
-// already in the buffer. It does not wait.
+// decode starts to decode the items of p into the buffer of p, and does not wait. It begins at
+// item number `first`. The images of earlier items are already in the buffer.
 func (e *epoch) decode(p *part, first int) {
 	l := e.loader
 	p.done = make(chan struct{})
@@ -185,8 +186,8 @@ func (e *epoch) random(p purpose, it item) uint64 {
 	return random(e.place.Seed, e.place.Epoch, p, uint64(it.number))
 }
 
-// accept stores the results of the items from index first on. It moves the images together, so
-// that unusable images leave no gaps.
+// accept stores the results of the items of p, from item number `first` on. It moves the images
+// together, so that unusable images leave no gaps.
 func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	if p.err != nil {
 		p.err = fmt.Errorf("imageloader: %s: %w", e.loader.archive.path, p.err)
@@ -220,8 +221,8 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	e.loader.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
 }
 
-// complete makes a batch of p, the oldest part, if p has enough images or can get no more. The
-// decoding of p has ended before the call.
+// The method `complete` makes a batch of p, the oldest part, if p has enough images or can get no
+// more. The decoding of p has ended before the call.
 func (e *epoch) complete(p *part, size int) error {
 	if p.err != nil {
 		return p.err
@@ -314,7 +315,7 @@ func (e *epoch) send(p *part) error {
 	batch.State = e.place
 	batch.skipped, e.skips = e.skips, nil
 	batch.view(p.buffer)
-	e.full <- batch // does not wait: full has room for all buffers of the ring
+	e.full <- batch // does not wait, because the channel `full` has room for all buffers of the ring
 	return nil
 }
 

@@ -7,8 +7,8 @@ import "sync/atomic"
 //
 // A program may also make batches itself, as a Source of package prefetcher. It then fills in the
 // exported fields. A nil Flip flips no image. If the memory is page-locked, a device can copy
-// from it while the host goes on (see [Pinner]). Such a copy may still read the memory until
-// Release. OnRelease tells the program that it can fill the memory again.
+// from it while the host goes on (see [Pinner]). This copy may read the memory until Release. The
+// call of OnRelease tells the program that it can fill the memory again.
 type HostBatch struct {
 	N                       int // number of images; the last batch of an epoch may have fewer
 	Height, Width, Channels int
@@ -29,15 +29,15 @@ type HostBatch struct {
 	Epoch, Index int // number of the epoch, and of the batch in its epoch, both from 0
 
 	// State is the position right after this batch. A loader that is restored to State continues with
-	// the next batch. After the last batch, nothing of its epoch is left. If a loader is restored to
-	// the State of the last batch, its next epoch is therefore without batches. [State.NextEpoch]
-	// skips this empty epoch. A program that makes batches itself may leave State zero. It may also
-	// set the values that it needs to continue.
+	// the next batch. The State of an epoch's last batch is the end of that epoch. A loader that is
+	// restored to the end of an epoch first has an epoch without batches. [State.NextEpoch] skips
+	// this empty epoch. A program that makes batches itself may leave State zero. It may also set the
+	// values that it needs to continue.
 	State State
 
 	// OnRelease, if not nil, is called once, by the first Release, after the batch has dropped its
 	// memory. It runs on the goroutine that calls Release. It must not wait for the device or for
-	// another batch. The maker of the batch sets OnRelease, before any other goroutine has the batch.
+	// another batch. The maker of the batch sets OnRelease, before it gives the batch to a goroutine.
 	// A goroutine that passes the batch on may set it too, before the next goroutine has the batch. A
 	// loader's batch may have an OnRelease too, and the loader still gets its memory back.
 	OnRelease func()

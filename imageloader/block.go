@@ -8,7 +8,7 @@ import (
 )
 
 // block is a run of samples that are read together. In a .tgz, these are the samples that begin
-// in one segment of its index.
+// in one segment. A segment is a part of the .tgz that can be inflated alone.
 type block struct {
 	first, count int   // number of the first sample, and number of samples
 	from, to     int64 // offsets in the shard's content: of the first sample, and of the end of the last sample
@@ -19,11 +19,12 @@ func (b block) bytes() int { return int(b.to - b.from) }
 
 const (
 	blockSamples = 16      // samples of a block, in a shard whose samples are read one by one
-	blockBytes   = 1 << 20 // bytes of such a block, approximately
+	blockBytes   = 1 << 20 // approximate bytes of a block, in a shard whose samples are read one by one
 
-	// If a segment of the index is longer than blockMost, and longer than half the shuffle buffer, it
-	// is cut into several blocks. Otherwise a compressor or an attacker could decide how much memory
-	// a block takes. To read one of these blocks, the loader inflates the segment from its beginning.
+	// Here a segment is a part of a .tgz that can be inflated alone. If a segment is longer than
+	// blockMost, and longer than half the shuffle buffer, it is cut into several blocks. Without this
+	// limit, a compressor or an attacker could decide how much memory a block takes. To read one of
+	// these blocks, the loader inflates the segment from its beginning.
 	blockMost = 16 << 20
 )
 
@@ -142,7 +143,7 @@ func (s *sequence) item(number int) item {
 	return item{number: number, shard: s.archive.shards[sample.shard], member: int(sample.member), name: sample.name, label: sample.label, bad: x.bad[number]}
 }
 
-// complete turns an error of a shard into an *Error that names the shard.
+// The method `complete` puts an error of a shard into an *Error that names the shard.
 func (s *sequence) complete(shard *shard, err error) error {
 	if full := (*Error)(nil); errors.As(err, &full) {
 		return err

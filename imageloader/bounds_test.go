@@ -24,7 +24,8 @@ func heavy(n, size int) []member {
 	return members
 }
 
-// stored returns a gzip file in which data is not compressed. Its segments are 2 MiB.
+// The function `stored` returns a gzip file in which `data` is not compressed. Its segments are 2
+// MiB.
 func stored(data []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression)
@@ -33,7 +34,8 @@ func stored(data []byte) []byte {
 	return out.Bytes()
 }
 
-// within fails the test when f takes longer than limit, so that the test does not hang.
+// The function `within` fails the test when f takes longer than `limit`. The test then does not
+// hang.
 func within(t *testing.T, limit time.Duration, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -115,8 +117,8 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 	})
 }
 
-// The compressed images that are not decoded yet take no more memory than the shuffle buffer and
-// the current read.
+// The compressed images that are not decoded yet take no more memory than the size of the shuffle
+// buffer plus the bytes of the current read.
 func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 	members := heavy(60, 4<<20)
 	packed := tarOf(members)

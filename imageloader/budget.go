@@ -18,8 +18,8 @@ func newBudget(limit int, short chan<- struct{}) *budget {
 	return &budget{limit: limit, freed: make(chan struct{}, 1), short: short}
 }
 
-// try takes `bytes` bytes if they are free, or if nothing is taken. It reports whether it took
-// them.
+// The method `try` takes `bytes` bytes if they are free, or if nothing is taken. It reports
+// whether it took them.
 func (b *budget) try(bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,9 +44,9 @@ func (b *budget) take(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// settle replaces the `bytes` bytes that were taken for items by the items' real sizes. The real
-// sizes may have been unknown when the bytes were taken. Each item gives its own bytes back when
-// it is decoded.
+// settle is called after items are read. `bytes` bytes were taken for these items before the
+// read. At that time the real sizes may have been unknown. settle counts the real sizes instead.
+// Each item gives its own bytes back when it is decoded.
 func (b *budget) settle(bytes int, items []item) {
 	for i := range items {
 		bytes -= b.charge(&items[i])
@@ -54,8 +54,8 @@ func (b *budget) settle(bytes int, items []item) {
 	b.give(bytes)
 }
 
-// settleBlock does the same as `settle`, for items that share one memory. That memory gives all
-// the bytes back when its last item is decoded.
+// settleBlock does the same as `settle`, for items that share one piece of memory. The piece
+// gives all the bytes back when its last item is decoded.
 func (b *budget) settleBlock(bytes int, items []item) {
 	var shared *memory
 	for _, it := range items {

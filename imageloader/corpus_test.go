@@ -43,12 +43,12 @@ func octal(n int) []byte { return []byte(fmt.Sprintf("%011o\x00", n)) }
 // padded fills the last tar block of p with zeros.
 func padded(p []byte) []byte { return append(bytes.Clone(p), make([]byte, (512-len(p)%512)%512)...) }
 
-// raw returns a whole member: a header and a padded body.
+// The function `raw` returns a whole member: a header and a padded body.
 func raw(name string, kind byte, body []byte, link string) []byte {
 	return append(rawHeader(name, kind, octal(len(body)), link), padded(body)...)
 }
 
-// pax returns an extended header for member, and then member.
+// pax returns an extended header for `member`, and then `member` itself.
 func pax(record string, member []byte) []byte {
 	n := len(record) + 3
 	for len(fmt.Sprint(n))+1+len(record)+1 != n {
@@ -60,7 +60,7 @@ func pax(record string, member []byte) []byte {
 // unended returns a .tar without its end marker.
 func unended(members []member) []byte { data := tarOf(members); return data[:len(data)-1024] }
 
-// among returns a .tar of nine good images, with raw members between them.
+// The function `among` returns a .tar of nine good images, with raw members between them.
 func among(parts ...[]byte) []byte {
 	out := unended(numbered(9)[:4])
 	for _, part := range parts {
@@ -83,7 +83,7 @@ func flipped(data []byte, bit int) []byte {
 }
 
 // flushed returns a gzip file with an empty block after every `each` bytes, as pigz writes it.
-// ends has the offsets in the file at which these blocks end.
+// `ends` has the offsets in the file at which these blocks end.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -108,7 +108,7 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate returns a gzip file of data, with the deflate data `before` at its beginning. No
+// withDeflate returns a gzip file of `data`, with the deflate data `before` at its beginning. No
 // block of `before` is marked as the last block.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
@@ -460,7 +460,7 @@ func oddJPEGs(t *testing.T) map[string][]byte {
 }
 
 // Each image lies among eight good images. Bad images are skipped, and good images are read. Odd
-// JPEG files give either result.
+// JPEG files may be skipped or read.
 func TestCorpus_Images(t *testing.T) {
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {

@@ -69,7 +69,7 @@ func (s *directoryStream) close() {}
 // that file.
 func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	into := memory
-	if s.timeout > 0 { // a late read may still write to its memory
+	if s.timeout > 0 { // a read that timed out may still write to its memory
 		into = nil
 	}
 	data, err := attempt(s.patience, func() ([]byte, error) { return s.readOnce(e, into) })
@@ -84,7 +84,7 @@ func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	return data, err
 }
 
-// readOnce reads a file. It returns an *Error for a failure that another try cannot mend.
+// readOnce reads a file. It returns an *Error for a failure that a second try cannot mend.
 func (s *shard) readOnce(e entry, memory *arena.Arena) ([]byte, error) {
 	f, err := s.root.open(e.name)
 	if err != nil {

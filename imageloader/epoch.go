@@ -17,7 +17,7 @@ import (
 //	   |                  goroutines read ahead for it
 //	   | items            a channel
 //	assembler goroutine   cuts the items into parts of a batch's size. Where images of a part
-//	   |                  are unusable, images of the next part complete the part
+//	   |                  are unusable, images of the next part take their places
 //	   | parts            decoded on goroutines of their own, a few parts at a time, each part
 //	   |                  into a free buffer
 //	   | full             a channel
@@ -35,12 +35,12 @@ type epoch struct {
 	cancel context.CancelCauseFunc
 
 	items   chan []item
-	readErr error         // why items was closed early. Read only after items is closed
+	readErr error         // why the channel `items` was closed early. Read this field only after the channel is closed
 	short   chan struct{} // the reader offers a value here while it waits for images to be decoded
 	missing chan int      // with ranks: number of images to send again in place of unusable images
 
 	full chan *HostBatch
-	err  error // why full was closed early. Read only after full is closed
+	err  error // why the channel `full` was closed early. Read this field only after the channel is closed
 
 	running   sync.WaitGroup
 	assembled bool // all batches are made. Guarded by the loader's mutex
@@ -50,18 +50,18 @@ type epoch struct {
 	place    State    // the position after the batches so far
 	unusable int      // number of the epoch's images that were skipped, each counted once
 	bad      []*Error // the first few skipped images
-	skips    []*Error // images skipped after the latest batch. The consumer takes them after full is closed
+	skips    []*Error // images skipped after the latest batch. The consumer takes them after the channel `full` is closed
 	pending  []item   // items that are not cut into parts yet
 	ended    bool     // no more items will come
 	parts    []*part  // parts that are being decoded or wait to be completed, in order
 	spare    *buffer  // a buffer for the next part
-	// early says that the pending items are decoded although they are too few for a part, because the
-	// reader waits for their memory.
+	// `early` is true while the reader waits for the memory of the pending items. These items are
+	// then decoded although they are too few for a part.
 	early bool
 }
 
-// start starts the pipeline at a state. The pipeline runs until stop. The caller holds the
-// loader's mutex.
+// start starts the pipeline at a state. The pipeline runs until the function `stop` is called.
+// The caller holds the loader's mutex.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
 		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),

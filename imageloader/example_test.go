@@ -43,8 +43,8 @@ func Example() {
 	// [red/1.png]: labels [1], first pixel [255 0 0]
 }
 
-// This example shows a program with another engine. The program may use the bytes of a batch as
-// it likes. Here it counts images, colours and time.
+// This example shows a program that does not use LibTorch. The program may use the bytes of a
+// batch as it likes. Here it counts images, colours and time.
 func Example_otherEngine() {
 	directory := paint(map[string]color.Color{
 		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 255, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},

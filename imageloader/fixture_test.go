@@ -230,8 +230,8 @@ func checkLeaks(t testing.TB) {
 	})
 }
 
-// eventually waits up to five seconds until count returns want or less. Otherwise it fails the
-// test.
+// eventually waits up to five seconds until the function `count` returns `want` or less.
+// Otherwise it fails the test.
 func eventually(t testing.TB, what string, want int, count func() int) {
 	t.Helper()
 	got := count()
@@ -302,7 +302,7 @@ func levels(t testing.TB, l *Loader) []int {
 	return all
 }
 
-// wantLines fails the test at the first line that is different in got and want.
+// wantLines fails the test at the first line that is different in `got` and `want`.
 func wantLines(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	for i := range max(len(got), len(want)) {

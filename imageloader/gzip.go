@@ -50,8 +50,8 @@ func (z *inflater) Read(p []byte) (int, error) {
 	return 0, z.err
 }
 
-// explain turns an error of package inflate into an *Error. It returns io.EOF unchanged. When the
-// context has ended, it returns the context's cause.
+// explain returns an *Error for an error of package inflate. It returns io.EOF unchanged. When
+// the context has ended, it returns the context's cause.
 func (s *shard) explain(ctx context.Context, err error) error {
 	switch {
 	case err == io.EOF:

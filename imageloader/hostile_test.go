@@ -15,8 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// hostile is an archive that is damaged, or made to do harm, and the result that a loader must
-// give.
+// The type `hostile` has an archive that is damaged or made to do harm. It also has the result
+// that a loader must give for this archive.
 type hostile struct {
 	name      string
 	data      []byte
@@ -24,18 +24,18 @@ type hostile struct {
 
 	before, after func(t *testing.T, path string) // called with the path of the archive before and after Open
 
-	// fails is a text of the error, for every MaxSkipRate. If fails is "" and images and skips are 0,
-	// any outcome without harm is right.
+	// `fails` is a part of the error's text, for every MaxSkipRate. If `fails` is "", and `images`
+	// and `skips` are 0, any outcome without harm is right.
 	fails  string
 	images int    // usable images in an epoch. -1 means nine, or eight with one skipped image
 	skips  int    // unusable images. With a MaxSkipRate of 0 they are an error
-	says   string // a text of that error
+	says   string // part of the text of the error for unusable images
 
 	failures *int // number of failures. Only the first three are printed
 
 	changes bool // the archive changes, but a loader that holds the images does not see it
 	loose   bool // an error is a right outcome too
-	few     bool // the archive is read in fewer ways
+	few     bool // the archive is read in fewer ways than the other archives
 	slow    bool
 	memory  int // most bytes of heap. 0 means 100 MiB, or 300 MiB for a slow case
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// sample is an image of the split that the loader reads. Its number is its index in the list of
-// these images, in the archive's order.
+// sample is an image of the split that the loader reads. The loader has a list of these images,
+// in the archive's order. The number of a sample is its place in the list, from 0.
 type sample struct {
 	name   string
 	size   int64
@@ -26,13 +26,14 @@ func (s sample) entry() entry {
 	return entry{number: int(s.member), name: s.name, size: s.size, offset: s.offset}
 }
 
-// index is the result of one pass through an archive. The index does not change afterwards.
+// index is the loader's list of samples, with their classes and faults. It is the result of one
+// pass through an archive. It does not change afterwards.
 type index struct {
 	classes *vocabulary
-	length  int            // number of samples. 0 while no pass is complete
+	length  int            // number of samples. 0 until a pass has reached the end
 	ignored map[string]int // number of members that are no images, by reason
 
-	// samples is nil while no pass is complete.
+	// samples is nil until a pass through the archive has reached the end.
 	samples []sample
 	bad     map[int]*Error // the faults of samples that are known to be unusable, by number
 	blocks  []block        // blocks of the samples, if the archive is inflated block by block, or nil
@@ -48,11 +49,11 @@ type indexer struct {
 	options Options
 	index   *index
 
-	holding bool // the contents are kept so far
+	holding bool // the contents of all samples so far are kept
 	bytes   int  // footprint of the kept contents
 
-	// splits counts images by the directories above their class. unsplit counts images that have only
-	// a class, by class.
+	// splits counts images that have a split. Its keys are the directories above the class. unsplit
+	// counts images that have only a class. Its keys are the classes.
 	splits, unsplit map[string]int
 }
 
@@ -64,9 +65,9 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 }
 
 // buildIndex finds the members of an archive in the index files, or by going through the archive.
-// It keeps a .tgz that fits into Options.ShuffleBuffer in memory. If a .tgz is larger, has no
-// index file, and its classes are given, buildIndex leaves it to the first epoch. If `now` is
-// true, buildIndex reads such a .tgz too.
+// If a .tgz fits into Options.ShuffleBuffer, buildIndex keeps its images in memory. A larger .tgz
+// without an index file is left to the first epoch if its classes are given. If `now` is true,
+// buildIndex reads this .tgz too.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
 	b := newIndexer(a, o, classes)
 	b.holding = a.small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
@@ -141,8 +142,8 @@ func (b *indexer) ended(p *pass, stats *statistics) error {
 	return p.keep(b.options, b.archive.small, stats)
 }
 
-// drop removes samples of the latest shard, s, that do not lie in the first `good` bytes of its
-// content.
+// drop removes those samples of s that do not lie in the first `good` bytes of the content of s.
+// s is the shard whose samples were added last.
 func (b *indexer) drop(s *shard, good int64) {
 	x := b.index
 	for x.length > 0 {
@@ -188,7 +189,7 @@ func (p *pass) content() ([]byte, error) {
 	return data, p.forgive(err)
 }
 
-// forgive turns the error of a shard that is cut short into io.EOF, if Options.AllowTruncated is
+// forgive changes the error of a shard that is cut short to io.EOF, if Options.AllowTruncated is
 // set.
 func (p *pass) forgive(err error) error {
 	if p.shard.mayBeCut && errors.Is(err, ErrTruncated) {
@@ -198,8 +199,9 @@ func (p *pass) forgive(err error) error {
 	return err
 }
 
-// keep gives the shard its index when the whole shard has been read. It stores the table in an
-// index file, unless the shard is cut short or the table can be made again quickly.
+// keep is called when a whole shard has been read. It keeps the inflate.Index of a .tgz in the
+// shard. It stores the table in an index file, unless the shard is cut short or the table can be
+// made again quickly.
 func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	const many = 50_000 // members of a .tar. A pass through 50,000 members takes some 0.1 s
 	s := p.shard

@@ -15,11 +15,11 @@ type item struct {
 	label  int32
 	data   []byte  // the compressed image
 	memory *memory // gives data back to its source; nil when data is not given back
-	bad    *Error  // the fault, if the image is not usable. data is then nil
+	bad    *Error  // the fault, if the image is not usable. Then `data` is nil
 }
 
-// memory is memory that one or more items use. It goes back to its source with the last of these
-// items.
+// The type `memory` counts the items that use one piece of memory. When the last of these items
+// releases the piece, the piece goes back to its source.
 type memory struct {
 	items atomic.Int32
 	free  func()
@@ -31,7 +31,7 @@ func (m *memory) release() {
 	}
 }
 
-// hold makes the item the only user of data. data is from the arena `from`.
+// hold makes the item the only user of `data`, which is memory of the arena `from`.
 func (it *item) hold(from *arena.Arena, data []byte) {
 	it.data, it.memory = data, &memory{free: func() { from.Give(data) }}
 	it.memory.items.Store(1)

@@ -12,7 +12,7 @@ import (
 type vocabulary struct {
 	names  []string
 	labels map[string]int32
-	fixed  bool   // no other class is legal: the caller gave the names, or a whole pass found them
+	fixed  bool   // only these names are legal: the caller gave them, or a whole pass found them
 	source string // where the names are from, for messages: "Options.Classes", or the name of a file
 }
 
@@ -97,7 +97,9 @@ func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	return labels, nil
 }
 
-// enumerate replaces names that are numbers by all numbers from 0 to the largest of them.
+// enumerate is for classes whose names are numbers. It replaces the names by all numbers from 0
+// to the largest. It does nothing if no name is a number, and fails if only some names are
+// numbers.
 func (v *vocabulary) enumerate() error {
 	last, named := -1, ""
 	for _, name := range v.names {
@@ -138,7 +140,7 @@ func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
 	return bad
 }
 
-// some returns the first few names as a text.
+// The function `some` returns the first few names as a text.
 func some(names []string) string {
 	const few = 5
 	if len(names) <= few {

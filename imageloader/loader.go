@@ -7,10 +7,10 @@
 // size. It delivers batches of uint8 pixels in memory that a device can copy from. The Loader
 // itself uses no device. Package prefetcher copies the batches to a device.
 //
-// Programs with another engine can use this loader too. Neither this package nor package decode
-// needs LibTorch. `make loader` builds both packages on a machine without LibTorch. A batch is
-// bytes and numbers, see [HostBatch]. An engine page-locks the memory of the batches through
-// [Loader.Pin].
+// Programs that do not use LibTorch can use this loader too. Neither this package nor package
+// decode needs LibTorch. `make loader` builds both packages on a machine without LibTorch. A
+// batch is bytes and numbers, see [HostBatch]. A program that does not use LibTorch can page-lock
+// the memory of the batches through [Loader.Pin].
 //
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...
@@ -30,13 +30,13 @@
 //
 // An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is
 // an error, or it is skipped if Options.MaxSkipRate allows that. It is never replaced by a blank
-// image. No image gets a label that is not its own. The EXIF orientation is applied.
-// torchvision's default loader ignores the orientation.
+// image. An image always has its own label. The EXIF orientation is applied. torchvision's
+// default loader ignores the orientation.
 //
 // A damaged archive is an error. An archive that is cut short is an error too, unless
-// Options.AllowTruncated is set. Open does not read a .tgz that is larger than
-// Options.ShuffleBuffer if its classes are given. Errors in such a .tgz come when the first epoch
-// reaches them.
+// Options.AllowTruncated is set. If the classes are given, Open does not read a .tgz that is
+// larger than Options.ShuffleBuffer. Errors in such a .tgz come when the first epoch reaches
+// them.
 //
 // # Speed
 //
@@ -75,7 +75,8 @@ type Loader struct {
 	stats   statistics
 	length  atomic.Int64 // number of samples per epoch, 0 when not known yet
 
-	// Epoch 0 has the order in which an archive is read without an index, even if there is an index.
+	// If streamsFirst is true, a shuffled epoch 0 has the order in which the archive is read without
+	// an index. The order is the same if there is an index.
 	streamsFirst bool
 
 	mu      sync.Mutex
@@ -89,7 +90,7 @@ type Loader struct {
 	closeErr error
 }
 
-// Open reads the archive's table of members and allocates the memory of the batches. path is a
+// Open reads the archive's table of members and allocates the memory of the batches. `path` is a
 // .tgz, .tar.gz or .tar file, or a directory. The content of a file decides its format, not its
 // name. A pattern stands for several files that are read as one archive: "train-{000..127}.tar",
 // "train-*.tgz".
@@ -108,7 +109,7 @@ func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
 }
 
 // OpenReaderAt is [Open] of one .tgz or .tar, which r reads. The archive has `size` bytes. r must
-// be safe for concurrent use. Messages and the index file use name.
+// be safe for concurrent use. Messages and the index file use `name`.
 func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loader, error) {
 	return openFrom(oneFile{r, size, name}, name, options)
 }
@@ -187,8 +188,8 @@ func (l *Loader) adopt(x *index) {
 	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
-// Epoch returns the batches of one epoch. Each call is the next epoch. The first epoch is 0, or
-// the epoch of Restore. While Options.Buffers batches are unreleased, the loop waits for a
+// Epoch returns the batches of one epoch. Each call is for the next epoch. The first epoch is 0,
+// or the epoch of Restore. While Options.Buffers batches are unreleased, the loop waits for a
 // release, for ctx, or for Close. The last user of a batch must release it.
 //
 // A loop that is left early stops the reading. The rest of its epoch is lost, unless Restore goes
@@ -267,7 +268,7 @@ func (l *Loader) startOf(from State) State {
 
 // readAhead starts the epoch after e, when all batches of e are assembled. The first batches of
 // the next epoch are then ready in time. readAhead does nothing without Train, because the
-// program may not ask for another epoch.
+// program perhaps asks for no more epochs.
 func (l *Loader) readAhead(e *epoch) {
 	if !l.options.Train {
 		return
@@ -299,8 +300,8 @@ func (l *Loader) end(e *epoch) {
 	}
 }
 
-// stop ends an epoch and waits for it. Close waits for epochs that are in l.running, so the epoch
-// stays there until its end.
+// stop ends an epoch and waits for it. The epoch stays in l.running until its end, because Close
+// waits for the epochs in l.running.
 func (l *Loader) stop(e *epoch, cause error) {
 	e.stop(cause)
 	l.mu.Lock()
@@ -309,7 +310,7 @@ func (l *Loader) stop(e *epoch, cause error) {
 }
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
-// epoch that is being read. It fails with ErrInvalidState if s is from an archive with another
+// epoch that is being read. It fails with ErrInvalidState if the archive of s had a different
 // number of images.
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
@@ -337,14 +338,15 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	return ahead, nil
 }
 
-// Classes returns the names of the classes. Labels are indices into these names. A loader of test
-// images from another archive should get the names as its Options.Classes.
+// Classes returns the names of the classes. Labels are indices into these names. If a second
+// loader reads test images from a second archive, it should get these names as its
+// Options.Classes.
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
-// Len returns the number of images in an epoch of this rank. It counts images that turn out to be
-// unusable. Len returns 0 while the number is not known. That can be so for a .tgz larger than
-// Options.ShuffleBuffer, if its classes are given and it has no index file. The first epoch then
-// finds the number.
+// Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
+// are counted too. Len returns 0 while the number is not known. This can be so for a .tgz that is
+// larger than Options.ShuffleBuffer, has given classes and has no index file. The first epoch
+// then finds the number.
 func (l *Loader) Len() int { return int(l.length.Load()) }
 
 // Batches returns the number of batches in an epoch if all images are usable. It returns 0 while

@@ -153,7 +153,7 @@ func TestEpoch_AllBuffersTaken(t *testing.T) {
 				}
 				if held = append(held, batch); len(held) == 3 {
 					go func() {
-						time.Sleep(10 * time.Millisecond) // by then the loop probably waits. The test is right in both cases
+						time.Sleep(10 * time.Millisecond) // by then the loop probably waits. The test also passes if the loop does not wait yet
 						test.do(l, held[:3], cancel)
 					}()
 				}

@@ -113,8 +113,8 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 	return where, "", s.tooLarge(e)
 }
 
-// admitSample judges a member of a WebDataset. directories are the directories in the member's
-// name.
+// admitSample judges a member of a WebDataset. `directories` holds the directories in the
+// member's name.
 func (s *shard) admitSample(e entry, directories []string) (where location, ignored string, bad *Error) {
 	switch _, what := keyOf(e.name); {
 	case what == "cls" || what == "json":

@@ -8,7 +8,8 @@ import "github.com/streamtorch/streamtorch/internal/inflate"
 type Memory struct {
 	Batches int // the buffers of the batches, which Pin page-locks
 	// Compressed is for images that are read and not decoded yet. The sizes of a directory's files
-	// are not known before they are read. So for a directory, 16 files for each thread must be added.
+	// are not known before they are read. So for a directory, add the size of 16 files for each
+	// thread.
 	Compressed int
 	Inflate    int // for inflating a .tgz. Photographs take about a quarter of it
 	Decode     int // see decode.Pool.MaxMemory. Photographs take some 2 MiB a thread
@@ -33,7 +34,7 @@ func (l *Loader) Memory() Memory {
 	if !x.isWhole() || l.streamsFirst {
 		compressed += l.options.aside()
 	}
-	m.Compressed = compressed + compressed/8 // an arena may add an eighth
+	m.Compressed = compressed + compressed/8 // an arena may make a piece up to an eighth larger
 	for _, s := range l.archive.shards {
 		if s.format == gzipTar {
 			m.Inflate = inflate.FileMemory(l.pool.Workers() + 1)

@@ -25,15 +25,15 @@ type Options struct {
 	Split string
 
 	// Classes or ClassFile gives the names of the classes. A label is an index into these names. An
-	// image of another class is an error. ClassFile is a text file with one class a line. It is a
-	// file of the operating system, also with OpenFS. Without Classes and ClassFile, the classes are
-	// those of the whole archive, with every split, sorted by name.
+	// image whose class has no name here is an error. ClassFile is a text file with one class a line.
+	// It is a file of the operating system, also with OpenFS. Without Classes and ClassFile, the
+	// classes are all classes of the archive, from every split, sorted by name.
 	Classes   []string
 	ClassFile string
 
 	// Labels says where the label of an image is from. LabelField is the name of the field in a .json
 	// member that holds the label. "" means "label". A label that is a number is the index of the
-	// class. If Classes is not set, the names of such classes are the numbers.
+	// class. If Classes is not set, the names of these classes are the numbers.
 	Labels     Labels
 	LabelField string
 
@@ -83,12 +83,12 @@ type Options struct {
 	// process, from 0. All processes must have the same Seed and archive. Each process gets a part of
 	// the epoch's order, and all get the same number of images. If the images do not divide evenly,
 	// the last rank also gets some images of the first rank. With DropRest some images are left out
-	// instead. A rank with unusable images repeats other images of its part in their place.
+	// instead. If images of a rank are unusable, the rank repeats usable images of its part instead.
 	Ranks, Rank int
 	DropRest    bool
 
 	Workers int // decode threads. 0 means one per core
-	Buffers int // batches that exist at a time, with those of the consumer. 0 means 4
+	Buffers int // batches that exist at a time, including those that the consumer has. 0 means 4
 
 	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to this share,
 	// unusable images are left out and counted in Stats. The images that follow replace them. When
@@ -96,9 +96,10 @@ type Options struct {
 	// epoch.
 	MaxSkipRate float64
 
-	// AllowTruncated reads an archive that is cut short, as by a download that broke off. Without it
-	// such an archive is an error. The loader reads the part before the cut. Stats names the archives
-	// that are cut short. The checksum of a .tgz does not cover the part before a cut.
+	// AllowTruncated reads an archive that is cut short, as by a download that broke off. Without
+	// AllowTruncated, this archive is an error. The loader reads the part before the cut. Stats names
+	// the archives that are cut short. The checksum of a .tgz is at its end and is lost with the end.
+	// So no checksum covers the part before the cut.
 	AllowTruncated bool
 
 	// NoShrink decodes a JPEG at full size, even if its box is far larger than the result. The pixels
@@ -119,7 +120,8 @@ const (
 	defaultMaxMemberBytes = 256 << 20
 )
 
-// complete checks the options and returns them with every zero replaced by its default.
+// The method `complete` checks the options and returns them, with the default value in place of
+// each zero.
 func (o Options) complete() (Options, error) {
 	refuse := func(format string, args ...any) (Options, error) {
 		return Options{}, fmt.Errorf("imageloader: Options."+format+": %w", append(args, ErrInvalidOptions)...)

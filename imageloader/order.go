@@ -45,7 +45,8 @@ type draws struct {
 	i     uint64
 }
 
-// below returns the next number, which is at least 0 and less than n. Its bias is n / 2^64.
+// The method `below` returns the next number, which is at least 0 and less than n. Its bias is n
+// / 2^64.
 func (d *draws) below(n int) int {
 	high, _ := bits.Mul64(random(d.seed, d.epoch, max(d.what, forOrder), d.i), uint64(n))
 	d.i++
@@ -53,7 +54,7 @@ func (d *draws) below(n int) int {
 }
 
 // permutation returns the numbers 0 to n-1 in a random order. Each order is equally likely. If
-// shuffled is false, the numbers are in order.
+// `shuffled` is false, the numbers are in order.
 func permutation(n int, d *draws, shuffled bool) []int32 {
 	order := make([]int32, n)
 	for i := range order {

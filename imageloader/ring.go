@@ -16,8 +16,8 @@ import (
 // free. Then the epoch fills the buffer. Then a batch has the buffer until its Release. Then the
 // buffer is free again. An epoch that is faster than its consumer waits for a free buffer.
 //
-// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read
-// such a batch, so only the last Release frees the memory.
+// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read the
+// memory of this batch, so only the last Release frees the memory.
 
 // ring is the memory of a loader's batches.
 type ring struct {
@@ -119,8 +119,8 @@ func (p *pages) unmap() error {
 	return arena.UnmapPages(memory)
 }
 
-// pin gives each buffer to p, in place of an earlier Pinner. If pin fails, no Pinner has the
-// buffers.
+// pin gives each buffer to p, and takes it from an earlier Pinner. If pin fails, no Pinner has
+// the buffers.
 func (r *ring) pin(p Pinner) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,8 @@ func (r *ring) pin(p Pinner) error {
 	return nil
 }
 
-// buffer returns a buffer that lies in memory. memory begins at a page.
+// The method `buffer` returns a buffer that lies in `memory`. The first byte of `memory` is the
+// first byte of a page.
 func (l layout) buffer(memory []byte) *buffer {
 	return &buffer{
 		memory: memory,
@@ -149,8 +150,8 @@ func (l layout) buffer(memory []byte) *buffer {
 	}
 }
 
-// taking counts a buffer that was received from free. The ring must not be closed between the
-// receive and this call.
+// taking counts a buffer that was received from the channel `free`. The ring must not be closed
+// between the receive and this call.
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +167,7 @@ func (r *ring) give(b *buffer) {
 	defer r.mu.Unlock()
 	r.taken-- //edge:buffer-given-counts TestRing_Buffers
 	//edge:buffer-is-free-again TestRing_Buffers
-	r.free <- b      // does not wait: free has room for all buffers
+	r.free <- b      // does not wait, because the channel `free` has room for all buffers
 	if r.taken > 0 { //edge:slab-outlives-batches TestLoader_Close_UnreleasedBatches
 		return
 	}

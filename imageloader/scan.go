@@ -66,8 +66,8 @@ type BadMember struct {
 
 // Scan reads a whole archive and decodes every image in it, on all cores. Unusable images are no
 // error: the report lists them. Scan fails with ErrArchive when the archive cannot be read to its
-// end. It then also returns the report of the part before. It fails with ErrNoImages when no
-// member is an image by its name. It fails with the cause of ctx when ctx ends.
+// end. It then also returns the report of the part that it could read. It fails with ErrNoImages
+// when no member is an image by its name. It fails with the cause of ctx when ctx ends.
 func Scan(ctx context.Context, path string) (Report, error) { return scan(ctx, path, math.MaxInt) }
 
 // ScanFirst is [Scan] of the first `images` images only. It soon shows what kind of images a
@@ -114,7 +114,7 @@ type scanner struct {
 	bytes []int64
 }
 
-// scanned is an image to be decoded.
+// The type `scanned` is an image that is to be decoded.
 type scanned struct {
 	item
 	where location

@@ -11,19 +11,19 @@ import (
 // Note [Orders]
 //
 // The images of a .tar, a directory or a .tgz that fits into Options.ShuffleBuffer are permuted
-// uniformly. In a larger .tgz, the blocks are permuted. A group is blocks that fill half of the
-// buffer. The images of a group are permuted, while the other half of the buffer takes the next
-// group.
+// uniformly. In a larger .tgz, the blocks are permuted. A group is a number of blocks that
+// together fill half of the shuffle buffer. The images of a group are permuted, while the next
+// group is read into the other half of the buffer.
 //
 // If the classes of a larger .tgz are given, its first epoch streams through a shuffle buffer.
 // Streaming needs no index. The first epoch streams even if there is an index. Otherwise the
-// second run with the same options would give other batches than the first run. TestEpoch_Blocks
+// second run with the same options would not give the batches of the first run. TestEpoch_Blocks
 // bounds how far the order of blocks is from uniform. bench/results/2026-11-21-h200.md has
 // figures.
 //
 // Each rank has a contiguous part of the order and reads only its own blocks. All ranks deliver
-// the same number of images. A rank replaces unusable images by other images of its part, from
-// the beginning of the part.
+// the same number of images. A rank replaces unusable images by usable images from the beginning
+// of its part.
 
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
@@ -71,8 +71,8 @@ func (s *sequence) flush() error {
 	}
 }
 
-// run sends the items from the position from.Position on, until the epoch or the context ends. It
-// returns the index of the archive if run made an index.
+// run sends the items of the epoch. It begins at the place from.Position and ends with the epoch
+// or the context. It returns the index of the archive if it has made that index.
 func (s *sequence) run() (*index, error) {
 	made, err := s.runAny()
 	if err == nil {
@@ -196,7 +196,7 @@ func (s *sequence) groups() []group {
 	return groups
 }
 
-// loading is a block of a group that is to be read.
+// The type `loading` is a block that is to be read. The block is one of a group.
 type loading struct {
 	group   int
 	block   block
@@ -242,7 +242,7 @@ func (s *sequence) runBlocks(from, to int) error {
 		room.settleBlock(plan[i].block.bytes(), items)
 		return items, err
 	}
-	next := 0 // index in plan
+	next := 0 // number of the next entry of `plan`
 	var items []item
 	defer func() { drop(items) }()
 	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load, drop) {

@@ -100,7 +100,7 @@ func TestEpoch_Blocks(t *testing.T) {
 	}
 }
 
-// meanStep returns the mean difference between two neighbouring numbers of order.
+// meanStep returns the mean difference between two neighbouring numbers of `order`.
 func meanStep(order []int) float64 {
 	sum := 0
 	for i, n := range order[1:] {

@@ -56,8 +56,9 @@ type shard struct {
 type stream interface {
 	// next goes to the next member. At the end of a whole archive it returns io.EOF.
 	next() (entry, error)
-	// content returns the content of the member that next returned, in memory of the stream's arena.
-	// It may be called at most once for a member. An ErrBadMember concerns only that member.
+	// content returns the content of the member that the method `next` returned. The content lies in
+	// memory of the stream's arena. content may be called at most once for a member. An ErrBadMember
+	// concerns only that member.
 	content() ([]byte, error)
 	// good returns the number of readable bytes of the .tar, after an error.
 	good() int64
@@ -66,13 +67,14 @@ type stream interface {
 	close()
 }
 
-// reading has the options of a stream.
+// The type `reading` has the options of a stream.
 type reading struct {
 	contents bool         // the caller will ask for the contents of images
 	memory   *arena.Arena // for the contents. nil means Go's heap
 }
 
-// openShard finds out what kind of file path is, and opens it. The shard must be closed.
+// openShard finds out what kind of file is at `path`, and opens the file. The shard must be
+// closed.
 func openShard(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*shard, error) {
 	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside(), labelField: o.LabelField, mayBeCut: o.AllowTruncated}
 	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
@@ -145,8 +147,8 @@ func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	return nil, s.unreadable(err, "%v", bare(err))
 }
 
-// unchanged fails when the file was changed after it was opened. In a changed file the positions
-// of members and the numbers of samples would be wrong.
+// The method `unchanged` fails when the file was changed after it was opened. In a changed file
+// the positions of members and the numbers of samples would be wrong.
 func (s *shard) unchanged() error {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -194,8 +196,8 @@ func (s *shard) sniff() error {
 	return nil
 }
 
-// isTarHeader reports whether block is the first block of a tar archive. Such a block is a header
-// with a right checksum, or an end marker.
+// isTarHeader reports whether `block` is the first block of a tar archive. The first block is a
+// header with a right checksum, or an end marker.
 func isTarHeader(block []byte) bool {
 	if len(block) < 512 {
 		return false

@@ -127,7 +127,7 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 		return attempt(f.patience, func() (int, error) { return f.file.ReadAt(p, off) })
 	}
 	read, err := attempt(f.patience, func() ([]byte, error) {
-		q := make([]byte, len(p)) // memory of its own, because a late read may still write to it
+		q := make([]byte, len(p)) // memory of its own, because a read that timed out may still write to it
 		n, err := f.file.ReadAt(q, off)
 		return q[:n], err
 	})
@@ -136,9 +136,10 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 
 const shortestPause, longestPause = 20 * time.Millisecond, time.Second // pauses between two tries
 
-// attempt calls read until it succeeds, or until its last retry has failed. The pauses between
-// two calls grow from shortestPause to longestPause. After some errors attempt does not call read
-// again: io.EOF, a fault of a member, a closed or missing file, or a missing permission.
+// attempt calls the function `read` until `read` succeeds, or until the last retry has failed.
+// The pauses between two calls grow from shortestPause to longestPause. After some errors attempt
+// does not call `read` again: io.EOF, a fault of a member, a closed or missing file, or a missing
+// permission.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
@@ -162,8 +163,8 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	}
 }
 
-// inTime calls read. If read takes longer than timeout, inTime returns an error and does not wait
-// for read.
+// inTime calls the function `read`. If `read` takes longer than `timeout`, inTime returns an
+// error and does not wait for `read`.
 func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 	if timeout == 0 {
 		return read()

@@ -53,7 +53,8 @@ func (w withoutReadAt) Open(name string) (fs.File, error) {
 	return struct{ fs.File }{f}, err
 }
 
-// moody is an io.ReaderAt. Some of its reads fail, and some wait until released is closed.
+// moody is an io.ReaderAt. Some of its reads fail, and some wait until the channel `released` is
+// closed.
 type moody struct {
 	io.ReaderAt
 	reads    atomic.Int64

@@ -42,18 +42,18 @@ type Stats struct {
 
 	// These are the waiting times of single stages. In a loader that is fast enough, ConsumerWait is
 	// near 0, and WaitForBuffer is the loader's spare time.
-	WaitForSamples time.Duration // decoding waited for images that were not read yet
-	WaitForBuffer  time.Duration // the consumer had not released a batch
-	ConsumerWait   time.Duration // the consumer waited for its next batch
+	WaitForSamples time.Duration // time in which decoding waited for images that were not read yet
+	WaitForBuffer  time.Duration // time in which decoding waited because the consumer had not released a batch
+	ConsumerWait   time.Duration // time in which the consumer waited for its next batch
 
-	// Ready is the number of batches that were ready when the consumer asked for a batch. It is the
-	// sum over all batches. Each batch adds at most Buffers.
+	// Ready adds up how many batches were ready each time the consumer asked for a batch. Each of
+	// these numbers is at most Buffers.
 	Ready   int
 	Buffers int
 }
 
 // Since returns the counts since earlier, which is an earlier Stats of the same loader. The texts
-// and Ignored are unchanged from s.
+// and Ignored are the same as in s.
 func (s Stats) Since(earlier Stats) Stats {
 	s.Batches -= earlier.Batches
 	s.Samples -= earlier.Samples
@@ -156,7 +156,7 @@ func (s *statistics) skip(bad []*Error) {
 	})
 }
 
-// truncated adds a shard that is cut short to Stats, only once.
+// The method `truncated` tells Stats that a shard is cut short, once for each shard.
 func (s *statistics) truncated(shard *shard, where error) {
 	if !shard.cut.Swap(true) {
 		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })
@@ -168,8 +168,8 @@ var decodeKinds = []error{
 }
 
 // reasonOf sorts the faults of images into a few kinds. If the decoder refused the image, the
-// kind is that of the decoder's error. For all other faults it is the text before the first
-// colon, which has no numbers.
+// kind is the kind of the decoder's error. For all other faults, the kind is the text before the
+// first colon, which has no numbers.
 func reasonOf(bad *Error) string {
 	for _, kind := range decodeKinds {
 		if errors.Is(bad, kind) {

@@ -30,8 +30,8 @@ const entryBytes = 200
 
 // mostTable returns the memory, in bytes, that the shard's table may take. Ordinary archives need
 // less than a tenth of this memory, because a member takes at least some 20 bytes of a .tgz.
-// Without a limit, a small file could fill any memory. Such a file could have many equal headers,
-// or names of a megabyte.
+// Without a limit, a small file could fill any memory, for example a file with many equal headers
+// or with names of a megabyte.
 func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 
 // An index file begins with the magic, the identity of the shard, and the length of the body. The
@@ -40,8 +40,8 @@ const indexMagic = "streamtorch index 2\n"
 
 const indexExtension = ".index"
 
-// identity returns the size, the time and a hash of a shard. Another shard, or earlier content of
-// this shard, has another identity.
+// identity returns the size, the time and a hash of a shard. A different shard, or an earlier
+// content of this shard, has a different identity.
 func (s *shard) identity() ([]byte, error) {
 	id := binary.LittleEndian.AppendUint64(nil, uint64(s.info.Size()))
 	id = binary.LittleEndian.AppendUint64(id, uint64(s.info.ModTime().UnixNano()))
@@ -111,7 +111,8 @@ func (s *shard) loadTable(folder string) (*table, string) {
 	return nil, ""
 }
 
-// readRegular reads a file of at most `most` bytes. It fails and does not wait if path is a pipe.
+// readRegular reads a file of at most `most` bytes. If `path` is a pipe, readRegular fails and
+// does not wait.
 func readRegular(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -277,7 +278,7 @@ type tableReader struct {
 	err error
 }
 
-// number reads a number. A number larger than most is an error.
+// number reads a number. A number larger than `most` is an error.
 func (r *tableReader) number(most uint64) uint64 {
 	n, err := binary.ReadUvarint(r)
 	if r.err == nil && err != nil {

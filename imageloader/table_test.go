@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// indexed is a .tgz and its index file.
+// The type `indexed` has a .tgz and its index file.
 type indexed struct {
 	path, folder, file string
 	id                 []byte // the shard's identity
@@ -96,8 +96,8 @@ type indexFile struct {
 	any  bool   // any outcome without harm is right
 }
 
-// indexFiles returns index files for the archive of base. packed is the archive's data, and whole
-// is its content.
+// indexFiles returns index files for the archive of `base`. `packed` is the archive's data, and
+// `whole` is its content.
 func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	points, entries := base.parts()
 	other := indexArchive(t, gzipOf(tarOf(numbered(30))))
@@ -207,8 +207,8 @@ func readTwice(path string, o Options) error {
 	return nil
 }
 
-// Wrong points in an index give another error than a changed archive. The error names the index
-// file as the file to delete.
+// Wrong points in an index give a different error than a changed archive. The error names the
+// index file as the file to delete.
 func TestEpoch_IndexLies(t *testing.T) {
 	x := indexArchive(t, stored(tarOf(heavy(9, 1<<20))))
 	points, entries := x.parts()

@@ -18,7 +18,7 @@ import (
 // SIGBUS, but it must give an error. Mapped pages would also count as resident memory.
 //
 // With Options.AllowTruncated a pass ends where the file ends. The members that lie wholly before
-// the end are an archive like any other. The index of such an archive is not stored in a file.
+// the end are read as a whole archive. The index of this archive is not stored in a file.
 
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {
@@ -131,7 +131,7 @@ func (onlyZeros) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// explain turns an error of the tar reader into a complete *Error. For a .tgz it looks for a
+// explain returns a complete *Error for an error of the tar reader. For a .tgz it looks for a
 // fault of the gzip data first. A flipped bit gives a wrong tar header long before the reader
 // reaches the checksum.
 func (s *tarStream) explain(err error) error {
@@ -177,7 +177,7 @@ func kindOf(h *tar.Header) entryKind {
 }
 
 // endWatch notices when its reader reaches the end of the file. In a whole tar archive, the
-// reader stops before that, at the end marker.
+// reader stops earlier, at the end marker.
 type endWatch struct {
 	*io.SectionReader
 	ended bool

@@ -19,8 +19,8 @@ import (
 //
 // In a shard of a WebDataset, a sample is several members one after another: 000001.jpg,
 // 000001.cls, 000001.json. The key of a member is its name up to the first dot after the last
-// slash. All members of a sample have the same key. The text after this dot is the kind of the
-// member.
+// slash. The text after this dot is the kind of the member. All members of a sample have the same
+// key.
 //
 // The loader takes one image and one label of a sample. If a sample has several images, the
 // loader takes the first. The label is the text of the .cls. If there is no .cls, the label is a
@@ -48,10 +48,10 @@ const (
 const (
 	defaultLabelField = "label"
 
-	maxLabel      = 256       // bytes of a label
-	maxLabelFile  = 4 << 10   // bytes of a .cls
-	maxFieldsFile = 1 << 20   // bytes of a .json
-	maxNumber     = 1_000_000 // number of classes, if labels are numbers
+	maxLabel      = 256       // most bytes of a label
+	maxLabelFile  = 4 << 10   // most bytes of a .cls
+	maxFieldsFile = 1 << 20   // most bytes of a .json
+	maxNumber     = 1_000_000 // most classes, if labels are numbers
 )
 
 // keyOf splits a name into the key of its sample and the kind of the member. The kind is in small
@@ -78,7 +78,7 @@ type sampleStream struct {
 	ready []entry // members of a complete sample that are still to be returned
 	image []byte  // the content of the sample's image
 	first *entry  // first member of the next sample, with unread content
-	err   error   // the error after the members in ready
+	err   error   // the error that follows the members in `ready`
 }
 
 // sampleMembers is a sample that is being collected.
@@ -105,8 +105,7 @@ func (s *sampleStream) next() (entry, error) {
 	return e, nil
 }
 
-// content returns the content of a sample's image. Nothing asks for the content of another
-// member.
+// content returns the content of a sample's image. It is called only for an image.
 func (s *sampleStream) content() ([]byte, error) {
 	data := s.image
 	s.image = nil

@@ -20,7 +20,7 @@ type Tensor struct{ h *C.hw_tensor }
 var errFailed = errors.New("handwritten: LibTorch threw an exception")
 
 // Full returns a float32 tensor of `count` elements that all equal `value`. The tensor is on the
-// CPU, or on CUDA device 0 if cuda is set.
+// CPU, or on CUDA device 0 if `cuda` is true.
 func Full(count int, value float64, cuda bool) (*Tensor, error) {
 	var where C.int32_t
 	if cuda {
@@ -57,8 +57,8 @@ func AddTimes(a, b *Tensor, count int) error {
 }
 
 // GuardTimes makes `count` calls of the core in C++. Each call sets LibTorch's state, does
-// nothing else, and restores the state. If ownStream is set, each call must make a new stream
-// current. Otherwise each call uses the default stream.
+// nothing else, and restores the state. If `ownStream` is true, all calls use one new stream, so
+// each call must make it current. Otherwise all calls use the default stream.
 func GuardTimes(cuda, ownStream bool, count int) error {
 	number := func(b bool) C.int32_t {
 		if b {

@@ -26,8 +26,8 @@ type lane struct {
 	work         []work
 }
 
-// mark is a step. The span is the step's time on the device. If the trace has no marks of a
-// device, the span is the step's time on the host.
+// mark is a training step in the trace. Its span is the time of the step on the device. If the
+// trace has no marks of a device, the span is the time of the step on the host.
 type mark struct {
 	span
 	name string
@@ -100,8 +100,8 @@ func parse(text []byte) (*trace, error) {
 	return t, nil
 }
 
-// merged joins the marks that have the same name, because each stream has its own mark of a step.
-// It sorts the result by start.
+// The function `merged` joins the marks that have the same name, because each stream has its own
+// mark of a step. It sorts the result by start.
 func merged(marks []mark) []mark {
 	at := map[string]int{}
 	var all []mark
@@ -134,8 +134,8 @@ func (t *trace) shift() {
 	}
 }
 
-// busy returns how long the lane's kernels run in all. If copies is set, it returns how long the
-// lane's copies run.
+// busy returns how long the lane's kernels run in all. If `copies` is true, it returns how long
+// the lane's copies run instead.
 func (l *lane) busy(copies bool) (sum float64) {
 	for _, w := range l.work {
 		if w.copies == copies {
@@ -194,8 +194,8 @@ func (t *trace) window(from, long float64) (span, error) {
 	return best, nil
 }
 
-// in returns the times at which the lane's kernels run in w. If copies is set, it returns the
-// times at which the lane's copies run. It joins times that touch each other.
+// The method `in` returns the times in w at which the lane's kernels run. If `copies` is true, it
+// returns the times at which the lane's copies run instead. It joins times that touch each other.
 func (l *lane) in(w span, copies bool) (all []span) {
 	for _, x := range l.work {
 		s := span{max(x.start, w.start), min(x.end, w.end)}
@@ -206,7 +206,7 @@ func (l *lane) in(w span, copies bool) (all []span) {
 	return joined(all, 0)
 }
 
-// joined joins spans whose distance is at most gap.
+// The function `joined` joins spans whose distance is at most `gap`.
 func joined(all []span, gap float64) (out []span) {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	for _, s := range all {
@@ -226,8 +226,8 @@ func length(all []span) (sum float64) {
 	return sum
 }
 
-// hidden returns two times. `total` is how long copies run in the window w. `behind` is the part
-// of that time during which kernels of other streams of the same device run.
+// The method `hidden` returns two durations. `total` is how long copies run in the window w.
+// `behind` is the part of that time during which kernels of other streams of the same device run.
 func (t *trace) hidden(w span) (behind, total float64) {
 	for _, l := range t.lanes {
 		copies := l.in(w, true)

@@ -77,8 +77,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return usable
 }
 
-// print writes the report as text for people. whole is false if the archive could not be read to
-// its end.
+// print writes the report as text for people. `whole` is false if the archive could not be read
+// to its end.
 func print(w io.Writer, r imageloader.Report, whole bool) {
 	fmt.Fprintf(w, "%s\n\n", printable(r.Path))
 	row := func(name, format string, args ...any) {

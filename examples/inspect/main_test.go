@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// pack returns a .tgz. members holds the name and the content of each member in turn.
+// pack returns a .tgz. `members` holds the name and the content of each member in turn.
 func pack(t *testing.T, members ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer

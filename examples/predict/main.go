@@ -101,6 +101,7 @@ func predict(path, deviceName string, top int, files []string) (failed bool, err
 }
 
 // decodeAll decodes the files. It prints an error for each file that it cannot read or decode.
+// `read` has the names of the decoded files.
 func decodeAll(files []string, s settings) (pixels []byte, read []string, err error) {
 	var transform decode.Transform = decode.ResizeCenterCrop{Resize: s.Config.Size * 8 / 7, Height: s.Config.Size, Width: s.Config.Size}
 	if s.Config.Crop == "pad" {

@@ -126,7 +126,7 @@ func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, er
 	return answers, err
 }
 
-// close frees everything that the method start has made, also after a failure of start.
+// close frees everything that the method `start` has made, also after a failure of `start`.
 func (c *classifier) close() error {
 	var errs []error
 	if c.infer != nil {

@@ -148,8 +148,8 @@ func names[T any](of map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(of)), ", ")
 }
 
-// ownModel returns the folder of the little model. That is the folder model beside this source
-// file. If there is none, it is the folder model beside the executable.
+// ownModel returns the path of the little model. It is the folder `model` beside this source
+// file. If that folder does not exist, it is the folder `model` beside the executable.
 func ownModel() string {
 	const name = "model"
 	_, source, _, _ := runtime.Caller(0)

@@ -122,7 +122,7 @@ func (m *model) cutDecoder(c config) error {
 	return err
 }
 
-// close frees everything. A user of an object is freed before the object.
+// close frees everything. An object that uses a second object is freed before the second object.
 func (m *model) close() error {
 	var errs []error
 	if m.encoder != nil {

@@ -72,8 +72,8 @@ func (t *tracer) finish() error {
 	return t.write()
 }
 
-// write writes the trace. It then prints a summary to standard error. After a failure there is no
-// file. write waits for the device.
+// write writes the trace and prints a summary to standard error. If it cannot write the trace, it
+// leaves no file. write waits for the device.
 func (t *tracer) write() error {
 	records, err := t.trace.Stop()
 	t.trace = nil

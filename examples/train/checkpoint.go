@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// saved holds the fields of a checkpoint that are this program's own. examples/predict and
+// The type `saved` holds the fields that this program adds to a checkpoint. examples/predict and
 // examples/serve read them too.
 type saved struct {
 	Config   Config   `json:"config"`

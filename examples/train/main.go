@@ -129,7 +129,8 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// complete checks the values of the flags. It sets Size and Crop if their flags are not given.
+// The method `complete` checks the values of the flags. It sets Size and Crop if their flags are
+// not given.
 func (c Config) complete(ctx context.Context) (Config, error) {
 	if c.Size == 0 {
 		c.Size = 224
@@ -179,8 +180,8 @@ func (c Config) complete(ctx context.Context) (Config, error) {
 }
 
 // defaultData returns the path of the archive that this program trains on by default. The archive
-// lies in the folder data beside this source file. If it is not there, the path leads to the
-// folder data beside the executable.
+// lies in the folder `data` beside this source file. If it is not there, the path leads to the
+// folder `data` beside the executable.
 func defaultData() string {
 	const name = "cifar10-10k.tgz"
 	_, source, _, _ := runtime.Caller(0)

@@ -2,8 +2,8 @@ package main
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// sums adds up the numbers of a Tally on the device. The host therefore does not wait in each
-// step.
+// The type `sums` adds up the numbers of a Tally on the device. The host therefore does not wait
+// in each step.
 type sums struct {
 	images int
 	values *cgotorch.Tensor // float64 [3]: loss, top 1, top 5
@@ -13,8 +13,8 @@ func newSums(x *cgotorch.Exec) sums {
 	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 3))}
 }
 
-// add adds a batch of n images, whose mean loss is the tensor `loss`. logits is [n, classes], and
-// labels is [n]. logits and labels may be nil.
+// add adds a batch of n images, whose mean loss is the tensor `loss`. The shape of `logits` is
+// [n, classes], and the shape of `labels` is [n]. Both may be nil.
 func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tensor) {
 	s.images += n
 	x.AddScaledInPlace(x.Select(s.values, 0, 0), loss, n)
@@ -28,7 +28,7 @@ func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tenso
 	x.AddInPlace(x.Select(s.values, 0, 2), x.Sum(hits))
 }
 
-// read adds the sums to tally and sets them to 0. It waits for the stream.
+// read adds the sums to `tally` and sets the sums to 0. It waits for the stream.
 func (s *sums) read(stream *cgotorch.Stream, tally *Tally) error {
 	return stream.Do(func(x *cgotorch.Exec) error {
 		v := cgotorch.ToSlice[float64](x, s.values)

@@ -28,7 +28,7 @@ type tracer struct {
 }
 
 // newTracer creates the file at once, because a bad path then fails early. An empty path means
-// that there is no trace. steps is the number of steps in the run's first epoch.
+// that there is no trace. `steps` is the number of steps in the run's first epoch.
 func newTracer(path string, steps int) (*tracer, error) {
 	if path == "" {
 		return nil, nil
@@ -67,8 +67,8 @@ func (t *tracer) begin(step int) (end func() error, err error) {
 	}, nil
 }
 
-// finish writes the trace. It then prints a summary to standard error. After a failure there is
-// no file. finish waits for the device. It does nothing if no trace is going on.
+// finish writes the trace and prints a summary to standard error. If it cannot write the trace, it
+// leaves no file. finish waits for the device. It does nothing if no trace is going on.
 func (t *tracer) finish() error {
 	if t == nil || t.trace == nil {
 		return nil

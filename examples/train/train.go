@@ -177,7 +177,7 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.tracer, err = newTracer(t.Trace, t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
-	return t.log.begin(t) // last, because begin empties the log unless the run is resumed
+	return t.log.begin(t) // this comes last, because `begin` empties the log unless the run is resumed
 }
 
 func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
@@ -198,7 +198,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 	}
 	var test Tally
 	if err == nil {
-		test, err = t.testEpoch(ctx) // if this is interrupted, a resumed run tests again
+		test, err = t.testEpoch(ctx) // if the test is interrupted, a resumed run tests again
 	}
 	if interrupted(ctx, err) {
 		if err := t.save(); err != nil {
@@ -215,7 +215,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 	return t.save()
 }
 
-// interrupted reports whether err says only that ctx has ended.
+// interrupted reports whether the error is only that ctx has ended.
 func interrupted(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
@@ -371,7 +371,7 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 // finishEpoch turns the sums of an epoch into a line of the log, and writes the line.
 func (t *trainer) finishEpoch(test Tally) error {
 	p := &t.progress
-	if p.Train.Images == 0 { // can happen if a run is resumed between training and test of an empty epoch
+	if p.Train.Images == 0 { // can happen if a run is resumed after the training and before the test of an empty epoch
 		return fmt.Errorf("%s: no image to train on", t.Data)
 	}
 	e := Epoch{

@@ -13,9 +13,10 @@
 //
 // # Pixels
 //
-// Colours are the colours of Pillow's convert("RGB"). With Channels 1 they are those of
-// convert("L"). [Resize] and the other transforms compute the results of torchvision on a Pillow
-// image, with antialiased bilinear interpolation. These differences are known:
+// Colours are the colours of Pillow's convert("RGB"). With Channels 1, the grey levels are the
+// grey levels of convert("L"). [Resize] and the other transforms compute the results of
+// torchvision on a Pillow image, with antialiased bilinear interpolation. These differences are
+// known:
 //
 //   - The EXIF orientation is applied before the transform. torchvision's default loader ignores
 //     the orientation.
@@ -30,7 +31,7 @@
 //     so only [Check] finds such damage.
 //   - A PNG with a wrong checksum is an error. A PNG is no error when it lacks only the data
 //     after its last pixel.
-//   - A GIF frame may have a palette of its own. A transparent pixel of such a frame is black.
+//   - A GIF frame may have a palette of its own. A transparent pixel of this frame is black.
 //     Pillow shows the palette's colour.
 //   - Only the first frame of a GIF animation is decoded. WebP animations, BMP with run-length
 //     coding and TIFF with JPEG data or CMYK are [ErrUnsupported].
@@ -43,7 +44,7 @@
 //
 // A JPEG whose box is at least 4, 8 or 16 times the size of the result is decoded at 1/2, 1/4 or
 // 1/8. This must hold for the height and for the width. The shrunk image is then resized to the
-// result. Its pixels differ from those of torchvision and Pillow. On photographs the average
+// result. Its pixels differ from the pixels of torchvision and Pillow. On photographs the average
 // differences are 0.5, 0.6 and 0.8 of 255. At an edge the difference is up to 28.
 //
 // [Options].NoShrink turns shrinking off, for exact pixels. With shrinking, a photograph of 4

@@ -39,7 +39,7 @@ func refuse(kind error, format string, args ...any) *Error {
 	return &Error{Reason: fmt.Sprintf(format, args...), Kind: kind}
 }
 
-// take turns a status into an error and frees the status. It returns nil for NULL.
+// take returns an error for a status and frees the status. It returns nil for NULL.
 func take(status *C.ctd_status) error {
 	if status == nil {
 		return nil

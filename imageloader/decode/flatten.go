@@ -62,8 +62,9 @@ func rowsOf(img image.Image) func(y int, to []byte) {
 	}
 }
 
-// pick copies the first `channels` values of each pixel. A pixel has `pixel` bytes. A value has
-// `value` bytes, of which pick copies the first, the upper byte.
+// pick copies the first `channels` values of each pixel. In `from`, a pixel has `pixel` bytes,
+// and a value has `value` bytes. pick copies only the first byte of each value, which is the
+// upper byte.
 func pick(to, from []byte, channels, pixel, value int) {
 	for len(to) > 0 {
 		for c := range channels {

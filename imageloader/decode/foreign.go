@@ -32,11 +32,12 @@ type picture struct {
 // foreign reports whether Go decodes this format, and not the C library.
 func (f Format) foreign() bool { return f >= GIF }
 
-// bytesOfPixel returns two numbers of bytes for each pixel: for the decoded pixels as RGB, and
-// for the format's decoder. A decoder holds its image and other data. The other data of GIF are a
-// second image, for interlaced rows. Those of WebP are a second image and the alpha channel.
-// Those of TIFF are a block of rows, in a slice that grows. The block may have all rows. A
-// hostile file can make the decoders of WebP and TIFF take more.
+// bytesOfPixel returns how many bytes an image takes for each pixel. `rgb` is the number for the
+// decoded pixels as RGB. `decoder` is the number for the format's decoder, which holds the image
+// and other data. The decoder of GIF also holds a second image, for interlaced rows. The decoder
+// of WebP also holds a second image and the alpha channel. The decoder of TIFF also holds a block
+// of rows, in a slice that grows. The block may have all rows. A hostile file can make the
+// decoders of WebP and TIFF take more.
 func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	switch format {
 	case GIF:
@@ -52,11 +53,11 @@ func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	return 3, 10
 }
 
-// decodeForeign goes through the images from index begin on, and decodes those whose formats Go
-// decodes. It stops at the first such image for which the memory has no room. It waits for
-// memory, and until the images are decoded. pictures has the results by index, counted from
-// begin. end is the index of the image at which it stopped. taken is the number of bytes that it
-// took from p.memory. The caller gives these bytes back.
+// decodeForeign decodes those images whose formats Go decodes. It begins at image number `begin`.
+// It stops at the first image of these formats for which the memory has no room. It waits for
+// memory, and until the images are decoded. `pictures` has the results; its keys are counted from
+// `begin`. `end` is the number of the image at which it stopped. `taken` is the number of bytes
+// that it took from p.memory. The caller gives these bytes back.
 func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]picture, end, taken int) {
 	var mine []int
 	var pixels, decoding int // pixels: bytes of all pictures. decoding: most bytes that a decoder needs for one image
@@ -101,7 +102,7 @@ func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]pictur
 	return pictures, end, taken
 }
 
-// share calls f for 0 to n-1 on up to workers goroutines, and waits for all calls.
+// share calls f(0) to f(n-1) and waits for all calls. It uses at most `workers` goroutines.
 func share(n, workers int, f func(int)) {
 	var group sync.WaitGroup
 	next := make(chan int)
@@ -214,8 +215,8 @@ func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err 
 	return flatten(img), nil
 }
 
-// catch turns a decoder's panic into an error. The decoders are of other authors and the files
-// are the user's, so a panic must not end the program.
+// catch turns a decoder's panic into an error. The decoders are not a part of this project, and
+// the files come from the user. So a panic must not end the program.
 func catch(format Format, err *error) {
 	if r := recover(); r != nil {
 		*err = refuse(ErrCorrupt, "corrupt %v: its decoder panicked: %v", format, r)

@@ -7,7 +7,7 @@ import (
 )
 
 // onScreen copies the first frame of a GIF to its place on the screen. The rest of the screen
-// gets one colour: the transparent entry of the palette or, without such an entry, entry 0.
+// gets one colour: the transparent entry of the palette, or entry 0 if no entry is transparent.
 func onScreen(frame *image.Paletted, screen image.Config) picture {
 	colours := slices.Clone(frame.Palette)
 	global, _ := screen.ColorModel.(color.Palette)

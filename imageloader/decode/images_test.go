@@ -91,7 +91,7 @@ func TestPool_Decode_EveryKind(t *testing.T) {
 	for _, name := range names(t, "good") {
 		tolerance := 0
 		if strings.HasSuffix(name, ".jpg") {
-			tolerance = 1 // other versions of libjpeg may round differently
+			tolerance = 1 // two versions of libjpeg may round differently
 		}
 		data := read(t, "good", name)
 		want, height, width := pixelsOf(t, read(t, "want", name+".png"), 3)
@@ -186,7 +186,7 @@ func TestPool_Decode_BadImages(t *testing.T) {
 	}
 }
 
-// A bad image does not change any other image, at any place in the batch.
+// A bad image, at any place in the batch, does not change the good images.
 func TestPool_Decode_BadAmongGood(t *testing.T) {
 	good := read(t, "good", "420.jpg")
 	want, _ := decodeOne(t, good, Options{Transform: Resize{Height: 9, Width: 9}})

@@ -4,14 +4,14 @@ import "sync"
 
 const defaultMemory = 512 << 20
 
-// memory is a number of bytes for the images that Go decodes. All calls of Decode share these
-// bytes. memory does not allocate: a caller only gets the right to take bytes.
+// The type `memory` counts bytes for the images that Go decodes. All calls of Decode share one
+// count. The type allocates nothing: a caller only gets the right to take bytes.
 // csrc/decode/memory.h does the same for the threads of the pool.
 type memory struct {
 	limit         int
 	mu            sync.Mutex
 	change        sync.Cond
-	taken         int // above limit only when one caller has all of it
+	taken         int // at most `limit`, unless a single caller has taken more
 	asked, served int // calls of the function `take` so far, and how many of them were served
 }
 
@@ -23,7 +23,7 @@ func newMemory(limit int) *memory {
 
 // take waits until `bytes` bytes are free and all earlier callers are served. A caller that wants
 // more than the limit is served when no other caller has a share. A caller that has a share must
-// not call take again.
+// not call the function `take` again.
 func (m *memory) take(bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -42,7 +42,7 @@ func progressive(width, height int) []byte {
 	oneCode(0x00, 0)                        // the code for a difference of 0
 	segment(0xda, append(scan, 0, 0, 0)...) // the first coefficient of all components
 	zeros(components * blocks)
-	oneCode(0x10, 0xe0) // the code for 2^14 blocks without coefficients, with their number in the next 14 bits
+	oneCode(0x10, 0xe0) // this code says that 2^14 blocks or more have no coefficients. The next 14 bits say how many more
 	for c := range byte(components) {
 		segment(0xda, 1, c, 0, 1, 63, 0) // the other coefficients
 		zeros(15 * ((blocks + allBlocks - 1) / allBlocks))

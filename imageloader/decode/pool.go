@@ -126,9 +126,9 @@ func (p *Pool) Workers() int { return p.workers }
 func (p *Pool) MaxMemory() int { return p.maxMemory }
 
 // Busy returns the time that all threads together have spent on images since NewPool. It returns
-// 0 after Close. When an image is done, its time is added, with its wait for memory. Images that
-// Go decodes do not count. The used share of the pool is this time, divided by the time since
-// NewPool and by Workers.
+// 0 after Close. The time of an image is added when the image is done, and includes the wait for
+// memory. Images that Go decodes do not count. To get the used share of the pool, divide Busy by
+// the time since NewPool and by Workers.
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -189,8 +189,8 @@ func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	return nil
 }
 
-// decodePart decodes images from index begin on, until the memory for images decoded by Go has no
-// room. It returns the index of the first image that is left.
+// decodePart decodes images from image number `begin` on. It stops at the first image for which
+// the memory of images decoded by Go has no room. It returns the number of that image.
 func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Result) (int, error) {
 	each := p.height * p.width * p.channels
 	foreign, end, taken := p.decodeForeign(images, begin)
@@ -200,8 +200,8 @@ func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Resul
 	return end, p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
 }
 
-// cross gives one part of the batch to C. foreign has the pixels, or the errors, of the images
-// that Go decoded, by index in images.
+// cross gives one part of the batch to C. `foreign` has the pixels, or the errors, of the images
+// that Go decoded. Its keys are indices of `images`.
 func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, results []Result) error {
 	in := make([]C.ctd_image, len(images))
 	out := make([]C.ctd_result, len(images))

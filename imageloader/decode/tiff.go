@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// boundBlocks returns the file with strips no higher than the image. Without this, Go's decoder
-// lets a compressed block inflate to the size in the file's tags, even above the image's size.
-// boundBlocks refuses a file with tiles larger than maxPixels. It also refuses a file whose
-// blocks are the same bytes again and again. Such a small file could keep the decoder busy for
-// hours.
+// boundBlocks returns the file with strips no higher than the image. Without this limit, Go's
+// decoder lets a compressed block inflate to the size in the file's tags, even above the image's
+// size. boundBlocks refuses a file with tiles larger than maxPixels. It also refuses a file whose
+// blocks are the same bytes again and again. Such a file could be small and still keep the
+// decoder busy for hours.
 func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error) {
 	const (
 		rowsPerStrip, stripBytes, tileWidth, tileHeight, tileBytes = 278, 279, 322, 323, 325
 		short, long                                                = 3, 4
 
-		spare = 4 // limit: blocks may have `spare` times the file's bytes, and tiles `spare` times maxPixels
+		spare = 4 // limit: all blocks have at most `spare` times the file's bytes, all tiles `spare` times maxPixels
 	)
 	var order binary.ByteOrder = binary.LittleEndian
 	if data[0] == 'M' {

@@ -17,8 +17,8 @@ type Transform interface {
 // largest box of an allowed shape in the middle.
 type RandomResizedCrop struct {
 	Height, Width      int
-	MinScale, MaxScale float64 // share of the image's area, uniformly random. 0 means 0.08 and 1
-	MinRatio, MaxRatio float64 // width / height. Its logarithm is uniformly random. 0 means 3/4 and 4/3
+	MinScale, MaxScale float64 // share of the image's area, uniformly random. 0 means MinScale 0.08 and MaxScale 1
+	MinRatio, MaxRatio float64 // width / height. Its logarithm is uniformly random. 0 means MinRatio 3/4 and MaxRatio 4/3
 }
 
 // RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place.
@@ -31,7 +31,8 @@ type RandomCrop struct {
 }
 
 // ResizeCenterCrop resizes the image so that its shorter side is Resize pixels. It then cuts the
-// middle Height x Width pixels. A resized image that is smaller is padded with 0 on both sides.
+// middle Height x Width pixels. If the resized image is smaller than that, it is padded with 0 on
+// both sides.
 type ResizeCenterCrop struct {
 	Resize        int // length of the shorter side. 0 means the smaller of Height and Width
 	Height, Width int
@@ -45,7 +46,7 @@ type Resize struct {
 // PaddingMode says what pixels lie outside the image.
 type PaddingMode int
 
-// The padding modes are those of torchvision. With a padding of 2, a row a b c becomes:
+// These padding modes are the same as in torchvision. With a padding of 2, a row a b c becomes:
 //
 //   - constant: 0 0 a b c 0 0
 //   - edge: a a a b c c c
@@ -85,8 +86,8 @@ func (t Resize) set(o *C.ctd_options) {
 	o.height, o.width = narrow(t.Height), narrow(t.Width)
 }
 
-// narrow turns a value that is too large or too small into a limit of int32. C refuses such a
-// limit, so the value stays out of range.
+// The function `narrow` returns v as an int32. For a value that is too large or too small, it
+// returns the largest or smallest int32. C refuses these two values too.
 func narrow(v int) C.int32_t {
 	return C.int32_t(max(math.MinInt32, min(v, math.MaxInt32)))
 }

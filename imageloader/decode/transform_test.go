@@ -178,7 +178,7 @@ func TestRandomCrop_Distribution(t *testing.T) {
 func TestHorizontalFlip_Frequency(t *testing.T) {
 	const draws = 20_000
 	for _, probability := range []float64{0, 0.25, 0.5, 1} {
-		flips, far := 0, 0 // far: flipped, and cropped from the right half
+		flips, far := 0, 0 // far: number of images that are flipped and cropped from the right half
 		for _, r := range drawn(t, draws, 32, 32, Options{Transform: RandomCrop{Height: 16, Width: 16}, HorizontalFlip: probability}) {
 			if r.Flip {
 				flips++

@@ -44,9 +44,9 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	return config, err
 }
 
-// rowsOfVP8 returns a function that writes row y of a lossy WebP. The colours are those of studio
-// video, with luma from 16 to 235. image.YCbCr would give the colours of JPEG. Colour samples are
-// interpolated as in libwebp, because Pillow shows those pixels.
+// rowsOfVP8 returns a function that writes row y of a lossy WebP. It converts the colours as for
+// studio video, with luma from 16 to 235. image.YCbCr would convert them as for JPEG. Colour
+// samples are interpolated as in libwebp, because Pillow shows those pixels.
 func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	width, height := img.Rect.Dx(), img.Rect.Dy()
 	across, down := (width+1)/2, (height+1)/2
@@ -65,9 +65,9 @@ func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	}
 }
 
-// between returns the colour sample at pixel x. near is the row of samples that covers the pixel,
-// and far is the next nearest row. The result is 9/16 of the nearest sample, 3/16 of each of its
-// two neighbours and 1/16 of the diagonal sample. It is rounded twice.
+// The function `between` returns the colour sample at pixel x. `near` is the row of samples that
+// covers the pixel, and `far` is the next nearest row. The nearest sample counts 9/16, each of
+// its two neighbours 3/16, and the diagonal sample 1/16. The result is rounded twice.
 func between(near, far []byte, x int) int {
 	i := x / 2
 	j := i - 1 + x%2*2

@@ -36,8 +36,8 @@ const (
 // more than `most` bytes.
 func New(most int) *Arena { return &Arena{most: most, sizes: map[*byte]int{}} }
 
-// Take returns a piece of length `bytes`, with any content. Its capacity is at most an eighth
-// larger than `bytes`, or 1 KiB if that is more. The caller may use the whole capacity.
+// Take returns a piece of length `bytes`, with any content. The capacity of the piece is at most
+// 9/8 of `bytes`. For a small piece it may be 1 KiB. The caller may use the whole capacity.
 func (a *Arena) Take(bytes int) []byte {
 	if a == nil {
 		return make([]byte, bytes)
@@ -79,8 +79,8 @@ func (a *Arena) reuse(class int) []byte {
 	return piece
 }
 
-// evict removes idle pieces until they add up to `bytes` bytes or more, or until no idle piece is
-// left. It returns these pieces for unmapping.
+// evict removes idle pieces until the removed pieces have `bytes` bytes or more, or until no idle
+// piece is left. It returns the removed pieces. The caller unmaps them.
 func (a *Arena) evict(bytes int) (evicted [][]byte) {
 	for class := classes - 1; class >= 0 && bytes > 0; class-- {
 		for bytes > 0 && len(a.idle[class]) > 0 {
@@ -117,7 +117,7 @@ func (a *Arena) forget(piece []byte) int {
 	return size
 }
 
-// Give takes a piece back. The piece is a result of Take, or the first part of such a result.
+// Give takes a piece back. The piece is a result of Take, or the first part of a result of Take.
 // Nothing may use the memory afterwards.
 func (a *Arena) Give(piece []byte) {
 	if a == nil || cap(piece) == 0 {
@@ -186,8 +186,8 @@ func sizeClass(bytes int) (class, size int) {
 }
 
 // unmap gives pieces back to the system. Unmapping the middle of a mapping makes one more
-// mapping, and the number of mappings is limited. Where unmapping fails, unmap frees the memory
-// and keeps the mapping.
+// mapping, and the number of mappings is limited. If unmapping fails, unmap frees the memory and
+// keeps the mapping.
 func unmap(pieces [][]byte) {
 	for _, piece := range pieces {
 		if syscall.Munmap(piece) != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// JSON reads the JSON file at path into the value that out points to.
+// JSON reads the JSON file at `path` into the value that `out` points to.
 func JSON(t testing.TB, path string, out any) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -22,7 +22,7 @@ func JSON(t testing.TB, path string, out any) {
 	}
 }
 
-// PNG returns the picture in the PNG file at path.
+// PNG returns the picture in the PNG file at `path`.
 func PNG(t testing.TB, path string) image.Image {
 	t.Helper()
 	f, err := os.Open(path)

@@ -10,14 +10,15 @@ type checksum struct {
 
 func checksumOf(p []byte) checksum { return checksum{crc32.ChecksumIEEE(p), int64(len(p))} }
 
-// then returns the checksum of the bytes of c followed by the bytes of next. For that it shifts
-// the CRC of c by the number of bytes of next.
+// The method `then` returns the checksum of two texts, one after the other. c is the checksum of
+// the first text, and `next` is the checksum of the second. To join them, the method shifts the
+// CRC of the first text by the number of bytes of the second.
 func (c checksum) then(next checksum) checksum {
 	return checksum{multiply(power(next.bytes), c.crc) ^ next.crc, c.bytes + next.bytes}
 }
 
-// A CRC is a polynomial over GF(2), modulo the polynomial of CRC-32. Its highest power is in bit
-// 0. one is the polynomial 1, in bit 31.
+// A CRC is a polynomial over GF(2), modulo the polynomial of CRC-32. Bit 0 is the coefficient of
+// its highest power, and bit 31 is the coefficient of x^0. The constant `one` is x^0.
 const one = uint32(1) << 31
 
 // multiply returns the product of the polynomials a and b.

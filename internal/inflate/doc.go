@@ -6,7 +6,7 @@
 // bytes that inflating needs there. With the index a [File] inflates any part of the content, for
 // any number of goroutines at a time. Usually it inflates at most a few MiB more than that part.
 //
-// The file may be of any origin: gzip, pigz, bgzip or tar. Two kinds of blocks cannot be
-// recognised: blocks with gzip's fixed code, and blocks of a gzip file stored in a gzip file. One
-// core at a time inflates such blocks.
+// The file may be of any origin: gzip, pigz, bgzip or tar. A Reader cannot find two kinds of
+// blocks: blocks with deflate's fixed code, and stored blocks whose content is another gzip file.
+// Only one core at a time inflates these blocks.
 package inflate

@@ -18,7 +18,7 @@ var (
 	ErrIndex     = errors.New("inflate: not an index, or not of this file")
 )
 
-// take turns a status into an error and frees the status. It returns nil for NULL.
+// take returns an error for a status and frees the status. It returns nil for NULL.
 func take(status *C.ctd_status) error {
 	if status == nil {
 		return nil

@@ -18,9 +18,9 @@ type File struct {
 	busy   atomic.Int64 // nanoseconds of inflating
 }
 
-// NewFile returns a File for the gzip file that `file` reads. index must be an index of that gzip
-// file. file must be safe for concurrent use. Buffers for inflating come from memory. A nil
-// memory means Go's heap.
+// NewFile returns a File for the gzip file that `file` reads. `index` must be an index of that
+// gzip file. `file` must be safe for concurrent use. The arena `memory` gives buffers for
+// inflating. If `memory` is nil, the buffers lie in Go's heap.
 func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
 	return &File{file: file, index: index, memory: memory}
 }
@@ -52,10 +52,10 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // Inflate returns the content from the offset `from` up to the offset `to`. It calls `take` once,
-// for memory of the result and about 33 KiB more. The result lies in that memory. Inflate also
-// inflates the bytes before `from` in its segment, and does not keep them. It fails when an
-// offset is outside the content. It fails with [ErrIndex] when the file is not the file of the
-// index. When the file's ReadAt fails, Inflate returns that error.
+// for memory of the result and about 33 KiB more. The result lies in that memory. Inflate begins
+// at the start of the segment that holds `from`, and drops the bytes before `from`. It fails when
+// an offset is outside the content. It fails with [ErrIndex] when the index was made from another
+// file than this one. When the file's ReadAt fails, Inflate returns that error.
 func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, error) {
 	x := f.index
 	if from < 0 || from > to || to > x.size {
@@ -73,7 +73,7 @@ func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, err
 }
 
 const (
-	skipBytes  = 256 << 10 // bytes before the wanted bytes, inflated at a time. A CPU cache holds them
+	skipBytes  = 256 << 10 // bytes before the wanted bytes are inflated in pieces of this size, which a CPU cache holds
 	inputBytes = 4 << 20   // compressed bytes that are read at once
 )
 
@@ -84,7 +84,8 @@ func FileMemory(goroutines int) int {
 	return goroutines * (each + each/8)
 }
 
-// segment inflates segment i and adds the part of its content between `from` and `to` to o.
+// The method `segment` inflates segment number i. It appends to o the bytes of that segment that
+// lie between the offsets `from` and `to` of the content.
 func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	x, p := f.index, &f.index.points[i]
 	stale := func(err error) error {
@@ -97,7 +98,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	}
 	in := input{file: f.file, size: x.fileSize, begin: int64(p.bit / 8)}
 	n := min(end-in.begin, inputBytes)
-	in.bytes = f.memory.Take(int(n) + more)[:0] // with capacity for one more grow
+	in.bytes = f.memory.Take(int(n) + more)[:0] // room for the first read and for one more call of in.grow
 	buffer := in.bytes
 	defer func() { f.memory.Give(buffer) }()
 	if err := in.grow(n, in.begin); err != nil {
@@ -128,7 +129,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 		}
 		return nil
 	}
-	if first { // for later segments, the window is the end of the segment before
+	if first { // in a later segment, the window is the end of the segment before it
 		fill(o.narrow[:window], p.runs)
 	}
 	at, sum := o.at, checksum{}

@@ -25,7 +25,7 @@ func seeds(t testing.TB) [][]byte {
 }
 
 // oneBlock returns a gzip file of one block with deflate's fixed codes. The Reader can find no
-// block in such a file, except at the beginning.
+// block in this file, except at the beginning.
 func oneBlock(p []byte) []byte {
 	out := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
 	bits, count := uint64(0), 0

@@ -28,12 +28,13 @@ func (x *Index) Size() int64 { return x.size }
 // FileSize returns the number of bytes of the gzip file itself.
 func (x *Index) FileSize() int64 { return x.fileSize }
 
-// Segments returns the number of parts that can be inflated by themselves, at least 1. A part is
-// at most a few MiB, unless the compressor made a larger block.
+// Segments returns the number of segments, at least 1. A segment is a part of the content that
+// can be inflated without the other parts. It has at most a few MiB, unless the compressor made a
+// larger block.
 func (x *Index) Segments() int { return len(x.points) }
 
-// SegmentAt returns the number of the segment that holds the byte at offset. For an offset after
-// the end it returns the last segment.
+// SegmentAt returns the number of the segment that holds the byte at `offset`. If `offset` is
+// after the end of the content, it returns the number of the last segment.
 func (x *Index) SegmentAt(offset int64) int {
 	return max(sort.Search(len(x.points), func(i int) bool { return x.points[i].offset > offset })-1, 0)
 }
@@ -46,8 +47,9 @@ func (x *Index) end(i int) int64 {
 	return x.size
 }
 
-// appendRuns appends the used bytes of a window, as runs. A run is the number of unused bytes
-// before it, the number of its bytes, and its bytes.
+// appendRuns encodes the used bytes of a window as runs, and appends them to `to`. A run is a row
+// of adjacent used bytes. It is encoded as the number of unused bytes before it, the number of
+// its bytes, and its bytes.
 func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
 	for at := 0; at < window; {
 		begin := at
@@ -69,8 +71,8 @@ func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
 	return to
 }
 
-// fill writes runs into the window `to`. The other bytes of the window become 0. fill reports
-// whether the runs are well formed.
+// fill writes runs into the window `to`. The bytes of the window that are in no run become 0.
+// fill reports whether the runs are well formed.
 func fill(to []byte, runs []byte) bool {
 	clear(to)
 	for at := uint64(0); len(runs) > 0; {
@@ -89,9 +91,9 @@ func fill(to []byte, runs []byte) bool {
 	return true
 }
 
-// These limits keep a false index from taking much memory. An encoded point has at least
-// leastPoint bytes. An index has at most one point for each leastSegment bytes of the gzip file,
-// and leastSegments more. A Reader makes fewer points.
+// These limits bound the memory that a false index can take. A point is a place where inflating
+// can begin. An encoded point has at least leastPoint bytes. An index may have one point for each
+// leastSegment bytes of the gzip file, and leastSegments more. A Reader makes fewer points.
 const leastPoint, leastSegment, leastSegments = 7, 256, 64
 
 // expansion is a limit: one byte of deflate data inflates to fewer bytes than this.
@@ -120,8 +122,9 @@ func (x *Index) AppendBinary(to []byte) ([]byte, error) {
 	return to, nil
 }
 
-// UnmarshalBinary reads the result of AppendBinary. It fails with [ErrIndex] for data of another
-// form. It cannot tell whether the index fits a file, because only inflating shows that.
+// UnmarshalBinary reads the result of AppendBinary. It fails with [ErrIndex] for data that is not
+// an encoded index. Only inflating shows whether the index fits a file, so UnmarshalBinary cannot
+// check that.
 func (x *Index) UnmarshalBinary(from []byte) error {
 	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrIndex, what) }
 	short := false
@@ -192,9 +195,9 @@ func (x *Index) UnmarshalBinary(from []byte) error {
 
 // Note [Index]
 //
-// The index holds places where inflating can begin, about one for every half MiB. Inflating from
-// a place copies only some bytes of the 32 KiB window before the place. The index holds these
-// bytes alone, some 300 for photographs. For each place it also holds a CRC-32.
+// The index holds places where inflating can begin, about one for every half MiB of the content.
+// Inflating from a place copies only some bytes of the 32 KiB window before the place. The index
+// holds these bytes alone, some 300 for photographs. For each place it also holds a CRC-32.
 //
 // The index is made while the archive is read for the first time. It depends on the archive
 // alone, not on chance or the number of cores. Package imageloader keeps the index in a file.

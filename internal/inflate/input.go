@@ -19,8 +19,8 @@ func (in *input) last() bool { return in.begin+int64(len(in.bytes)) >= in.size }
 // at returns the bytes of the part from an offset in the file on.
 func (in *input) at(offset int64) []byte { return in.bytes[offset-in.begin:] }
 
-// grow reads up to n more bytes. When more than 1 MiB lie before the offset `keep`, grow forgets
-// them.
+// grow reads up to n more bytes. If more than 1 MiB of the input lies before the offset `keep`,
+// grow drops these bytes first.
 func (in *input) grow(n, keep int64) error {
 	if gone := keep - in.begin; gone > 1<<20 {
 		in.bytes = in.bytes[:copy(in.bytes, in.bytes[gone:])]

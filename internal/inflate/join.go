@@ -6,11 +6,12 @@ import "time"
 type joiner struct {
 	*Reader
 	place  place
-	window [window]byte // the bytes before place
+	window [window]byte // the 32 KiB of the content before `place`
 	ended  bool         // no segment follows
 }
 
-// join is a goroutine. It takes the chunks from their goroutines and gives segments to Read.
+// join runs on a goroutine of its own. It receives each chunk from the chunk's goroutine, in
+// order. It gives the segments of the chunks to the function `Read`.
 func (r *Reader) join(chunks <-chan chan chunk) {
 	defer r.running.Done()
 	j := joiner{Reader: r, place: place{member: true}}
@@ -21,12 +22,13 @@ func (r *Reader) join(chunks <-chan chan chunk) {
 		begin += r.buffers.chunk
 	}
 	if r.ctx.Err() == nil && !j.ended {
-		j.serial(noStop) // the blocks of the last chunk end before its trailer
+		j.serial(noStop) // goes on after the last chunk, until the file ends or an error comes
 	}
 }
 
-// chunk gives Read all segments that begin before the bit stop. Where the segments of c do not
-// begin at the joiner's place, chunk inflates the content again.
+// The method `chunk` gives the function `Read` all segments that begin before bit number `stop`.
+// It takes them from the chunk c. If the segments of c do not begin at the joiner's place, the
+// method inflates the content again.
 func (j *joiner) chunk(c chunk, stop uint64) {
 	segments := c.segments
 	if len(segments) > 0 && !j.ended && j.place.bit < segments[0].begin.bit && !j.isAt(segments[0]) {
@@ -53,18 +55,18 @@ func (j *joiner) chunk(c chunk, stop uint64) {
 }
 
 // isAt reports whether s begins at the joiner's place. A stored block may begin at any of several
-// bits. For such a block, all bits between the joiner's place and the block's length must be 0.
+// bits. All bits between the joiner's place and the block's length must then be 0.
 func (j *joiner) isAt(s *segment) bool {
 	if !s.stored {
 		return j.place == s.begin
 	}
-	// bits is the number of bits from the place to the block's length. The lead byte has the last
-	// eight of these bits.
+	// The variable `bits` is the number of bits from the joiner's place to the block's length. The
+	// last eight of these bits are in the byte s.lead.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
 	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
 }
 
-// serial inflates on this goroutine all segments that begin before the bit stop.
+// serial inflates, on this goroutine, all segments that begin before bit number `stop`.
 func (j *joiner) serial(stop uint64) {
 	for !j.ended && j.place.bit < stop && j.ctx.Err() == nil {
 		began := time.Now()
@@ -76,13 +78,14 @@ func (j *joiner) serial(stop uint64) {
 		}
 		j.inflate(in, j.place, stop, func(s *segment) bool {
 			j.busy.Add(int64(time.Since(began)))
-			defer func() { began = time.Now() }() // the time in hand is not busy time
+			defer func() { began = time.Now() }() // the time of the function `hand` is not busy time
 			return j.hand(s)
 		})
 	}
 }
 
-// hand gives Read a segment and all its later parts. It reports whether more segments can follow.
+// The method `hand` gives the function `Read` a segment and all later parts of the segment. It
+// reports whether more segments can follow.
 func (j *joiner) hand(s *segment) bool {
 	for {
 		before := j.window
@@ -96,7 +99,7 @@ func (j *joiner) hand(s *segment) bool {
 			j.enough()
 		}
 		j.running.Add(1)
-		go func(s *segment) { // a parameter, because s becomes the next part
+		go func(s *segment) { // s is a parameter, because the variable s becomes the next part
 			defer j.running.Done()
 			began := time.Now()
 			s.settle(&before)

@@ -21,7 +21,7 @@ type Options struct {
 // heap. For photographs, and other data that deflate does not make smaller, a Reader takes a
 // quarter of these bytes.
 func ReaderMemory(workers int) int {
-	// The bytes of memory for each inflated byte, while a segment is copied because it grows.
+	// While a segment is copied to larger memory, each inflated byte takes this many bytes of memory.
 	const widest = 2 + 2 + 1 + 1
 	segment := widest * (window + usual.most + room)
 	chunk := int(usual.chunk) + 2*more + maxAhead + segment
@@ -60,8 +60,8 @@ type Reader struct {
 	err        error
 }
 
-// NewReader starts to inflate file, which has `size` bytes. It does not wait. file must be safe
-// for concurrent use.
+// NewReader starts to inflate `file`, which has `size` bytes. It does not wait. `file` must be
+// safe for concurrent use.
 func NewReader(ctx context.Context, file io.ReaderAt, size int64, o Options) *Reader {
 	return newReader(ctx, file, size, o, usual)
 }
@@ -107,8 +107,8 @@ func (r *Reader) Index() *Index {
 // Members returns the number of gzip members that have been read to their end.
 func (r *Reader) Members() int { return r.members }
 
-// Busy returns the time that all goroutines together have spent on inflating so far. The time in
-// the file's ReadAt is not counted.
+// Busy returns the time that all goroutines together have spent on inflating so far, without the
+// time in the file's ReadAt.
 func (r *Reader) Busy() time.Duration {
 	reading := r.reading.took.Load() // loaded first, because r.busy includes this time
 	return time.Duration(max(r.busy.Load()-reading, 0))
@@ -201,12 +201,12 @@ func (r *Reader) finish(s *segment) error {
 	return nil
 }
 
-// chunk holds the segments of one chunk of the file. The segments begin at the first block that
-// was found in the chunk. They end at the first block after the chunk, or earlier. There are no
-// segments when no block was found.
+// chunk holds the segments of one chunk of the file. The first segment begins at the first block
+// that was found in the chunk. The last segment ends at the first block after the chunk, or
+// earlier. If no block was found, there are no segments.
 type chunk struct {
 	segments []*segment
-	release  func() // called when the segments have been read, or are not wanted
+	release  func() // called when the segments have been read, or will not be read
 }
 
 // dispatch starts one goroutine for each chunk, in order and a limited number at a time.
@@ -240,13 +240,13 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 const (
 	usualMemory  = 8 << 20 // bytes of memory that a chunk of photographs takes
 	maxAttempts  = 32
-	maxWasted    = 8 << 20  // bytes inflated from wrong places after which the function `search` gives up
-	maxAhead     = 16 << 20 // bytes of memory for a chunk's segments. The function `join` inflates the rest
+	maxWasted    = 8 << 20  // the function `search` gives up after it inflated this many bytes from wrong places
+	maxAhead     = 16 << 20 // most bytes of memory for a chunk's segments. The function `join` inflates the rest
 	storedHeader = 3        // bits of a stored block's header
 )
 
-// search inflates from the first block that begins in the chunk at the offset begin. It returns
-// the segments, or nil when it finds no block.
+// search inflates from the first block that begins in a chunk. `begin` is the offset of the chunk
+// in the file. search returns the segments, or nil when it finds no block.
 func (r *Reader) search(begin int64) (segments []*segment) {
 	stop := uint64(begin+r.buffers.chunk) * 8
 	lead := max(begin-1, 0) // the header of a stored block may lie in the byte before
@@ -293,8 +293,8 @@ func (r *Reader) search(begin int64) (segments []*segment) {
 	return nil
 }
 
-// ahead inflates from the place `from` and returns the segments. It ends at the bit stop, or when
-// the segments take maxAhead bytes.
+// ahead inflates from the place `from` and returns the segments. It ends at bit number `stop`, or
+// when the segments take maxAhead bytes.
 func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) {
 	in.bytes = in.bytes[:len(in.bytes):len(in.bytes)] // in.grow then copies, and the caller's bytes stay unchanged
 	bytes := 0
@@ -306,9 +306,9 @@ func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) 
 	return segments
 }
 
-// inflate calls `take` with each segment from the place `from` up to the first block at or after
-// the bit stop. It ends early when `take` returns false, or after a segment that has an error or
-// is open.
+// inflate begins at the place `from`. It ends at the first block that begins at bit number `stop`
+// or later. It calls the function `take` with each segment. It ends early when `take` returns
+// false, or after a segment that has an error or is open.
 func (r *Reader) inflate(in input, from place, stop uint64, take func(*segment) bool) {
 	s, err := newStream(in, from)
 	if err != nil {

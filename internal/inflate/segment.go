@@ -17,13 +17,13 @@ import (
 // first block that begins in the next chunk. It does not know the window, the 32 KiB before its
 // first block. A match may copy bytes from the window. Then the output holds the place in the
 // window, and not the byte. The output therefore has 16-bit elements, until 32 KiB have been
-// written without such a place.
+// written without a place in the window.
 //
 // The joiner then goes through the chunks in order. It knows the window at the end of each chunk.
 // With that window it replaces the places in the next chunk by bytes. The joiner also knows where
-// the next chunk's first block really begins. The block that was found may be wrong: other bytes
-// looked like a block, or the real block cannot be recognised. The chunk is then inflated again
-// from the right place.
+// the next chunk's first block really begins. The block that was found may be wrong: bytes that
+// are no block may look like a block, or the real block may be one that cannot be found. The
+// chunk is then inflated again from the right place.
 //
 // A restart point is a place where inflating can begin. The content between two restart points is
 // a segment. Every segment is inflated as if the window before it were not known, even where the
@@ -34,8 +34,8 @@ import (
 // chunks and segments.
 type limits struct {
 	chunk   int64 // compressed bytes of a chunk
-	spacing int   // inflated bytes after which the next block begins a new segment
-	most    int   // inflated bytes after which a segment ends without the end of a block
+	spacing int   // after this many inflated bytes, the next block begins a new segment
+	most    int   // after this many inflated bytes, a segment ends even inside a block
 }
 
 var usual = limits{chunk: 2 << 20, spacing: 512 << 10, most: 2 << 20}
@@ -56,8 +56,8 @@ type segment struct {
 	wide   []uint16 // the first elements, some of them places in the window
 	narrow []byte   // the bytes after wide
 	ends   []end    // ends of members in the segment
-	end    why      // why the segment ends. isFull: its content goes on
-	open   *stream  // after isFull: the stream that goes on, to the first block at stop
+	end    why      // why the segment ends. If it is isFull, a later part goes on with the content
+	open   *stream  // after isFull: the stream that goes on, to the first block at bit number `stop`
 	stop   uint64
 	next   place  // the place after the segment
 	err    error  // the error that follows the segment
@@ -68,7 +68,7 @@ type segment struct {
 
 	// The function `settle` sets the fields below.
 	head  []byte     // the bytes of wide
-	parts []checksum // checksums of the content up to each of ends, and after the last of ends
+	parts []checksum // checksums of the content: up to the first of `ends`, between two of them, after the last
 	sum   checksum   // checksum of the whole segment
 	runs  []byte     // the bytes of the window that the segment needs, see appendRuns
 	done  chan struct{}
@@ -115,7 +115,7 @@ func (b *buffers) giveWide(wide []uint16) {
 	b.memory.Give(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(wide))), 2*cap(wide)))
 }
 
-// grown moves a full output to larger memory.
+// The method `grown` moves a full output to larger memory.
 func (b *buffers) grown(o output) output {
 	most := window + b.most + room
 	if o.wide != nil {
@@ -132,8 +132,8 @@ func (b *buffers) grown(o output) output {
 	return o
 }
 
-// segment inflates from the stream's place to the next restart point that is far enough. A
-// restart point is far enough at stopBit or later, or after b.spacing bytes.
+// segment inflates from the stream's place up to a restart point. It passes over restart points
+// that come before bit number stopBit and before b.spacing inflated bytes.
 func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	seg := &segment{begin: begin, whole: true, buffers: b}
 	wide := output{wide: b.takeWide(window + firstWide + room), at: window, unknown: window}
@@ -161,8 +161,8 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	return seg
 }
 
-// narrow inflates the rest of seg as bytes. The last 32 KiB of wide are known, so no unknown byte
-// follows.
+// narrow inflates the rest of seg as bytes. The last 32 KiB of `wide` are known bytes, so no
+// unknown byte follows.
 func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64) (err error) {
 	o := output{narrow: b.take(window + firstNarrow + room), at: window}
 	for i, element := range wide[len(wide)-window:] {
@@ -181,16 +181,16 @@ func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64)
 	return err
 }
 
-// addEnds adds the ends of members in an output. The output follows the first `before` bytes of
-// the segment.
+// addEnds adds to seg the ends of members that an output has. The content of the output begins
+// after the first `before` bytes of the segment.
 func (seg *segment) addEnds(ends []end, before int) {
 	for _, e := range ends {
 		seg.ends = append(seg.ends, end{before + e.at - window, e.trailer})
 	}
 }
 
-// continued inflates the part of a segment that follows another part. before holds the last bytes
-// of the earlier part.
+// continued inflates the next part of a segment. `before` holds the last 32 KiB of the content
+// before this part.
 func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *segment {
 	seg := &segment{begin: place{bit: s.bit}, buffers: b}
 	o := output{narrow: b.take(window + b.spacing + room), at: window}
@@ -204,7 +204,8 @@ func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *se
 	return seg
 }
 
-// settle completes a segment when the window before it is known.
+// settle sets those fields of s that depend on the window before the segment. `before` is this
+// window.
 func (s *segment) settle(before *[window]byte) {
 	defer close(s.done)
 	s.head = s.buffers.take(len(s.wide))[:len(s.wide)]
@@ -231,8 +232,8 @@ func (s *segment) checksum(from, to int) checksum {
 }
 
 // needs returns the bytes of the window that the segment needs, as runs. A segment shorter than a
-// window does not show what the content after it needs. For such a segment, needs returns the
-// whole window.
+// window does not show what the content after it needs. For a segment that is so short, needs
+// returns the whole window.
 func (s *segment) needs(before *[window]byte) []byte {
 	var used [window]bool
 	if s.begin.member {
@@ -252,8 +253,8 @@ func (s *segment) needs(before *[window]byte) []byte {
 	return appendRuns(nil, before, &used)
 }
 
-// tail changes *before from the window before the segment to the window after the segment. The
-// wide elements need not be resolved yet.
+// The caller passes in *before the window before the segment. tail changes it to the window after
+// the segment. The elements of s.wide need not be resolved yet.
 func (s *segment) tail(before *[window]byte) {
 	n := s.bytes()
 	if len(s.narrow) >= window {

@@ -67,12 +67,12 @@ func (s *stream) close() {
 	}
 }
 
-// why is the reason why a run stopped.
+// The type `why` is the reason why the method `run` stopped.
 type why int
 
 const (
-	atBoundary why = iota + 1 // a block has ended far enough, see stream.run
-	atMember                  // a member has ended far enough
+	atBoundary why = iota + 1 // a block has ended, at stopBit or stopAt or later. See stream.run
+	atMember                  // a member has ended, at stopBit or stopAt or later
 	atEnd                     // the last member has ended
 	isFull                    // the output has no room left
 	isKnown                   // the last 32 KiB of a wide output are known, so narrow elements can follow
@@ -88,15 +88,14 @@ type output struct {
 	ends    []end // ends of members
 }
 
-// end is the end of a member: the index of the element after its content, and its trailer.
+// end is the end of a member: its trailer, and the index of the first element after its content.
 type end struct {
 	at int
 	trailer
 }
 
-// run inflates up to the first end of a block that is far enough. An end is far enough at stopBit
-// or later, or at the element stopAt or later. run does not stop at the end of a member that is
-// not far enough.
+// run inflates up to the end of a block. It passes over ends that come before bit number stopBit
+// and before element number stopAt. It passes over ends of members in the same way.
 func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 	for {
 		stopped, err := s.step(o, stopBit, stopAt)
@@ -154,7 +153,7 @@ func (s *stream) step(o *output, stopBit uint64, stopAt int) (C.int32_t, error) 
 	return s.io.stopped, err
 }
 
-// endMember reads the trailer of a member and the header of the next member. ended is true where
+// endMember reads the trailer of a member and the header of the next member. `ended` is true if
 // there is no next member.
 func (s *stream) endMember(o *output) (ended bool, err error) {
 	at := int64(s.bit+7) / 8
@@ -221,7 +220,7 @@ func (s *stream) onlyZeros(at int64) (bool, error) {
 	}
 }
 
-// need reads until the n bytes from the offset `at` on are in memory.
+// need reads until the n bytes that begin at the offset `at` are in memory.
 func (s *stream) need(at, n int64) error {
 	for s.in.begin+int64(len(s.in.bytes)) < at+n {
 		if s.in.last() {
@@ -247,8 +246,8 @@ func resolve(wide []uint16, known *[window]byte, to []byte) {
 	}
 }
 
-// find returns a place in the file where a block or a member may begin. The place is at the bit
-// `from` or later, and before the bit `to`.
+// find returns a place in the file where a block or a member may begin. The place is at bit
+// number `from` or later, and before bit number `to`.
 func (in *input) find(from, to uint64) (p place, stored, ok bool) {
 	base := uint64(in.begin) * 8
 	var bit C.uint64_t

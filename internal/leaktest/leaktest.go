@@ -11,10 +11,10 @@ import (
 )
 
 // Check counts handles and goroutines twice: during the call, and when the test ends. It fails
-// the test if the counts of handles differ, or if the second count has more goroutines. live
-// returns the number of handles of each kind, or of other things such as files. A nil live counts
-// goroutines alone. Before each count, Check calls the functions in `closed`. These functions
-// close things that may stay open after a test.
+// the test if the counts of handles differ, or if the second count has more goroutines. The
+// function `live` returns the number of handles of each kind. It may also count other things,
+// such as files. If `live` is nil, Check counts only goroutines. Before each count, Check calls
+// the functions in `closed`. They close things that may stay open after a test.
 //
 // At the end Check waits up to five seconds for goroutines to end and handles to be freed. The
 // garbage collector does not run during that time.

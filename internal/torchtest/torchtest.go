@@ -53,8 +53,8 @@ func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	})
 }
 
-// ForEachDevice is [OnEachDevice] without CheckLeaks. It is for tests that start a thread of
-// LibTorch's which calls Go. Such a thread stays, and counts as a goroutine.
+// ForEachDevice is [OnEachDevice] without CheckLeaks. Some tests start a thread of LibTorch that
+// calls Go. This thread does not end with the test, and CheckLeaks would count it as a goroutine.
 func ForEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	t.Helper()
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
@@ -81,8 +81,7 @@ func CheckLeaks(t testing.TB) {
 }
 
 // CheckStreams fails the test for each race that the stream checker finds until the test ends. A
-// test calls CheckStreams first. The checker then stops only after the other cleanups of the
-// test.
+// test calls CheckStreams before it adds cleanups. The checker then stops after these cleanups.
 func CheckStreams(t testing.TB) {
 	t.Helper()
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
@@ -136,7 +135,7 @@ type Body interface {
 
 // Do runs body in a Do of a new stream, with [CheckLeaks]. It waits for the work and closes the
 // stream. A failure ends the test. Tensors that were kept before Do must stay open until the test
-// ends, because CheckLeaks counts them. A test that closes such tensors itself calls [DoOn].
+// ends, because CheckLeaks counts them. A test that closes these tensors itself calls [DoOn].
 func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	t.Helper()
 	if err := TryDo(t, d, body); err != nil {
@@ -175,7 +174,7 @@ func tryOn[B Body](s *cgotorch.Stream, body B) error {
 }
 
 // WantError fails the test unless errors.Is(err, sentinel) is true. The text of err must also
-// contain each of texts.
+// contain each text in `texts`.
 func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	t.Helper()
 	if !errors.Is(err, sentinel) {
@@ -189,8 +188,8 @@ func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	}
 }
 
-// Equal fails the test unless got has the given shape and the elements of want. Without a shape
-// argument, got must have one dimension or none.
+// Equal fails the test unless `got` has the given shape and the elements of `want`. Without a
+// shape argument, `got` must have one dimension or none.
 func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {

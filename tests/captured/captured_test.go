@@ -174,7 +174,7 @@ func TestCaptured_SameLosses(t *testing.T) {
 	}
 }
 
-// dropping is a captured function with dropout, with its own stream.
+// The type `dropping` is a captured function with dropout, with its own stream.
 type dropping struct {
 	stream   *cgotorch.Stream
 	weights  *cgotorch.Tensor
@@ -183,7 +183,7 @@ type dropping struct {
 	captured *cgotorch.Captured
 }
 
-// newDropping makes a dropping. The end of the test closes it.
+// newDropping makes a value of the type `dropping`. The end of the test closes it.
 func newDropping(t *testing.T, d cgotorch.Device) *dropping {
 	t.Helper()
 	s := &dropping{stream: torchtest.NewStream(t, d)}
@@ -241,7 +241,8 @@ func (s *dropping) check(t *testing.T, launches int) {
 			t.Errorf("the sum is %v, want %v", got, want)
 		}
 		// The mean of one mask has a standard deviation of 1/64. The sum of n independent masks has a
-		// standard deviation of 1/64 times the square root of n. The sum of n equal masks has n/64.
+		// standard deviation of 1/64 times the square root of n. The sum of n equal masks has a standard
+		// deviation of n/64.
 		if got := x.Item(s.masks); got == want || math.Abs(got-want) > 6*math.Sqrt(want)/64 {
 			t.Errorf("the masks' means add up to %v, of independent ones to %v +- %.2f", got, want, math.Sqrt(want)/64)
 		}

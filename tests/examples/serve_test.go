@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// startServe starts examples/serve on a free port and waits until it listens. post sends one body
-// and returns the answer and its status. The end of the test kills the server.
+// startServe starts examples/serve on a free port and waits until it listens. The function `post`
+// sends one body and returns the answer and its status. The end of the test kills the server.
 func startServe(t *testing.T, checkpoint string) (cmd *exec.Cmd, post func(body []byte) (answer string, status int)) {
 	t.Helper()
 	cmd = exec.Command(filepath.Join(bin, "serve"), "-checkpoint", checkpoint, "-device", "cpu", "-listen", "localhost:0", "-streams", "2")

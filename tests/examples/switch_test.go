@@ -16,7 +16,7 @@ import (
 
 const switchModel = "../../examples/switch/model"
 
-// switchAnswers returns the questions that the little model knows. want is the output with the
+// switchAnswers returns the questions that the little model knows. `want` is the output with the
 // answers that Hugging Face's transformers gives for the same model.
 func switchAnswers(t *testing.T) (prompts []string, want string) {
 	t.Helper()
@@ -134,8 +134,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// start starts a program. It returns the program's output, standard output and standard error
-// together.
+// start starts a program. The returned output collects the program's standard output and standard
+// error together.
 func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	cmd, out := exec.Command(filepath.Join(bin, program), args...), &output{}

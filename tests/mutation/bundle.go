@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// bundle fills dir for a GPU machine that has neither Go nor a compiler. dir gets the edges that
-// only a GPU shows.
+// bundle fills the folder `dir` for a GPU machine that has neither Go nor a compiler. The folder
+// gets the edges that only a GPU shows.
 //
 //	run.sh                 tries all edges, against the Python torch of the machine
 //	lib/                   the unchanged libraries
 //	tests/FOLDER.test      the unchanged tests, and googletest.test
-//	edges/NAME/            the files that differ without the edge: libraries, or a test binary
+//	edges/NAME/            the files that change if the edge is removed: libraries, or a test binary
 //	edges/list             one line for each edge: name, test binary, test
 func (w *workshop) bundle(dir string, all []edge) error {
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
@@ -69,8 +69,8 @@ func (w *workshop) bundle(dir string, all []edge) error {
 	return os.WriteFile(filepath.Join(dir, "edges/list"), []byte(list.String()), 0o644)
 }
 
-// bundleEdge builds the files that are different without the edge. It puts them into the edge's
-// folder in the bundle.
+// bundleEdge builds the library or the test binary without the edge. It puts those files that
+// differ from the unchanged files into the edge's folder in the bundle.
 func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	folder := filepath.Join(dir, "edges", e.name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

@@ -60,7 +60,7 @@ var (
 	oneMark = regexp.MustCompile(`^//edge:([a-z0-9-]+) (also|([\w./]+)(?: (checked|gpu))?)$`)
 )
 
-// load reads the marks in the Go and C++ files of the tree at root. git lists the files.
+// load reads the marks in the Go and C++ files of the tree at `root`. git lists the files.
 func load(root string) ([]edge, error) {
 	files, err := output("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "*.go", "*.cc", "*.cu", "*.h")
 	if err != nil {
@@ -173,8 +173,8 @@ func (e edge) mutated() string {
 	return text
 }
 
-// tests holds for each name of a test the folders that have such a test. The folder of a
-// GoogleTest is "".
+// The type `tests` holds, for each name of a test, the folders that have a test of this name. The
+// folder of a GoogleTest is "".
 type tests map[string][]string
 
 var (
@@ -195,8 +195,9 @@ func (t tests) add(file, text string) {
 	}
 }
 
-// find sets the folder of the edge's test. If the mark names no folder, it is the folder of the
-// edge's file. If that folder has no such test, it is the only folder that has such a test.
+// find sets the folder of the edge's test. If the mark names a folder, find takes this folder.
+// Otherwise it takes the folder of the edge's file, if that folder has the test. Otherwise it
+// takes the only folder that has the test.
 func (t tests) find(e *edge) error {
 	folders := t[e.test]
 	if dot := strings.LastIndex(e.test, "."); dot >= 0 && folders == nil {

@@ -2,7 +2,8 @@ package main
 
 // replacements has the code that replaces an edge's first statement, by the name of the edge. $
 // stands for the statement itself. Without the replacement the mutant would not compile, or its
-// test would fail for another reason. The statements of all other edges are simply removed.
+// test would fail for another reason. The statements of edges without a replacement are simply
+// removed.
 var replacements = map[string]string{
 	"body-leaves-slot-to-dos":      "free := true",
 	"body-records-its-end":         "e.Close()",

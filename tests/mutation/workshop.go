@@ -131,7 +131,7 @@ func (w *workshop) buildGo(e edge, binary string, flags ...string) error {
 }
 
 // buildLibraries builds the libraries without the edge e of a C++ file, and returns their folder.
-// For the zero edge it builds the unchanged libraries.
+// For an empty e it builds the unchanged libraries.
 func (w *workshop) buildLibraries(e edge, targets ...string) (lib string, err error) {
 	if err := w.copySources(e); err != nil {
 		return "", err
@@ -182,8 +182,8 @@ func (w *workshop) copySources(e edge) error {
 	return nil
 }
 
-// runTest runs tests of a Go package with the libraries in lib. A test that does not end in time
-// fails.
+// runTest runs tests of a Go package with the libraries in the folder `lib`. A test that does not
+// end in time fails.
 func (w *workshop) runTest(binary, folder, test, lib string) (failed bool, output string, err error) {
 	run := exec.Command(binary, "-test.run", "^("+test+")$", "-test.timeout", "1m", "-test.v")
 	run.Dir = filepath.Join(w.root, folder)

@@ -82,7 +82,7 @@ func TestDocuments_Links(t *testing.T) {
 			}
 		}
 		if path == "CHANGELOG.md" {
-			continue // it names files that do not exist any more
+			continue // the document names files that do not exist any more
 		}
 		for _, match := range quotedFile.FindAllStringSubmatch(text, -1) {
 			if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix("/"+file, "/"+match[1]) }) {
@@ -144,8 +144,8 @@ func codeBlocks(t *testing.T, path string) []block {
 //	<!-- run by: TestName -->
 //	<!-- not run: REASON -->
 //
-// Commands without such a comment are run. A make target in any command must be in the Makefile,
-// and a package below ./ must exist. The same holds for commands inside a sentence.
+// The test runs commands that have no such comment. A make target in any command must be in the
+// Makefile, and a package below ./ must exist. The same holds for commands inside a sentence.
 func TestDocuments_Commands(t *testing.T) {
 	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
 		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {

@@ -336,7 +336,7 @@ func TestCore_StaysSmall(t *testing.T) {
 		"capturesNow",   // CUDA captures only one graph at a time on a device
 		"named",         // operators that Call has looked up
 		"notifications", // one goroutine waits for all events
-		"onCUDA",        // nodes of autograd that call functions again
+		"onCUDA",        // number of nodes of autograd, on CUDA devices, that call functions again
 		"streams",       // default streams, and names of streams
 		"theChecker",    // LibTorch has only one hook for all operators
 		"watches",       // only one user in a process can use CUPTI

@@ -34,8 +34,8 @@ func newClone(t *testing.T) *clone {
 	}
 	c := &clone{t: t, cache: filepath.Join(t.TempDir(), "cache"), index: newIndex(t)}
 	c.root = copyScripts(t, c.index.lock())
-	// empty has a folder torch that is not LibTorch. Python finds this folder first, so that setup.sh
-	// never finds an installed torch.
+	// The folder `empty` has a folder `torch` that is not LibTorch. Python finds this folder first,
+	// so that setup.sh never finds an installed torch.
 	empty := t.TempDir()
 	write(t, filepath.Join(empty, "torch/__init__.py"), "")
 	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHONPATH="+empty)

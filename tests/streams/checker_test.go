@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// each runs cases in which the checker must find no race, on each device.
+// The function `each` runs cases in which the checker must find no race, on each device.
 func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
 	for _, d := range torchtest.Devices() {
 		for name, c := range cases {
@@ -42,7 +42,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 		"CopyTo pageable memory": func(s *scene, e *cgotorch.Event) {
 			s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Ones(cgotorch.Float32, 1), make([]float32, 1)) })
-			if !s.device.IsCUDA() { // on the CPU the copy has not waited
+			if !s.device.IsCUDA() { // on the CPU CopyTo has not waited, so Synchronize waits instead
 				s.must(s.a.Synchronize())
 			}
 		},
@@ -94,7 +94,7 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		},
 		"ReadAsync": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReadAsync(t).Close() },
 		"CopyFrom":  func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyFrom(x, t, make([]float32, 256)) },
-		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // into a slab, because a copy to other memory waits and so orders the free
+		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // to a slab. A copy to any other memory makes the host wait, which orders the free
 			to := s.slab(256 * 4).Bytes()
 			cgotorch.CopyTo(x, t, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(to))), 256))
 		},

@@ -13,7 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// osThreads returns the number of threads of this process, with those of Go and LibTorch.
+// osThreads returns the number of threads of this process, including the threads of Go and of
+// LibTorch.
 func osThreads(t *testing.T) int {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")
@@ -56,7 +57,7 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 		round := func() {
 			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
 		}
-		round() // threads that are made only once: Go's for calls that block, and those of autograd
+		round() // makes the threads that are made only once: Go's for calls that block, and autograd's
 		round()
 		base := osThreads(t)
 		during := 0

@@ -17,7 +17,7 @@ import (
 type scene struct {
 	*testing.T
 	device  cgotorch.Device
-	right   bool // whether the order that the mistake leaves out is there
+	right   bool // true: the right form of the mistake runs. false: the mistake runs
 	a, b, c *cgotorch.Stream
 }
 
@@ -35,7 +35,7 @@ func (s *scene) must(err error) {
 	}
 }
 
-// until calls the function `ask` again and again, until the answer is true.
+// The method `until` calls the function `ask` again and again. It ends when the answer is true.
 func (s *scene) until(ask func() (bool, error)) {
 	s.Helper()
 	for {
@@ -47,7 +47,7 @@ func (s *scene) until(ask func() (bool, error)) {
 	}
 }
 
-// always makes the stream `to` wait for the work that is enqueued on `from` so far.
+// The method `always` makes the stream `to` wait for the work that is enqueued on `from` so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
 	e := record(s, from)
@@ -55,8 +55,8 @@ func (s *scene) always(from, to *cgotorch.Stream) {
 	s.wait(to, e)
 }
 
-// order makes `to` wait for `from`, but only in the right form of a mistake. Most mistakes leave
-// out this wait.
+// The method `order` makes `to` wait for `from`, but only in the right form of a mistake. Most
+// mistakes leave out this wait.
 func (s *scene) order(from, to *cgotorch.Stream) {
 	s.Helper()
 	if s.right {
@@ -257,7 +257,7 @@ var mistakes = []struct {
 		t := s.shared(8)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
 		e := record(s, s.a)
-		if !s.right { // the variable now holds another event
+		if !s.right { // the variable e now holds an event of stream c
 			e.Close()
 			e = record(s, s.c)
 		}

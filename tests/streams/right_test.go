@@ -61,7 +61,7 @@ func TestCheckStreams_SilentWhereRight(t *testing.T) {
 	}
 }
 
-// After a report the checker still finds another mistake between the same streams. Each mistake
+// After a report, the checker still finds a second mistake between the same streams. Each mistake
 // is reported once.
 func TestCheckStreams_AfterAReport(t *testing.T) {
 	for _, d := range torchtest.Devices() {

@@ -15,7 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// expectation is the work that a goroutine must have run. All of the work must be on its stream.
+// expectation is the work that a goroutine must have run. All of this work must be on the
+// goroutine's stream.
 type expectation struct {
 	stream  uint64
 	thread  int // the only thread that may enqueue the work; 0 if any thread may
@@ -26,8 +27,8 @@ type expectation struct {
 
 // misplaced compares a trace with the expectations and describes each difference. A difference is
 // a wrong number, a wrong stream, a wrong thread, or work that belongs to no goroutine. misplaced
-// does not assign work to goroutines by the stream. It uses the blocks of a kernel, the bytes of
-// a fill, and the thread.
+// does not assign work to goroutines by the stream. It assigns work by the number of blocks of a
+// kernel, the number of bytes of a fill, and the thread.
 func misplaced(r *trace.Records, want []expectation) (all []string) {
 	type tally struct {
 		kernels, fills int

@@ -63,8 +63,8 @@ func write(folder string) error {
 	return errors.Join(tw.Close(), zw.Close(), f.Close())
 }
 
-// take copies the first perClass images of each class from archive to tw. It returns their
-// number.
+// take copies the first perClass images of each class from `archive` to tw. It returns the number
+// of copied images.
 func take(tw *tar.Writer, archive string, perClass int) (int, error) {
 	f, err := os.Open(archive)
 	if err != nil {

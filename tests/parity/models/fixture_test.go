@@ -45,7 +45,7 @@ func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
 }
 
 // digest is the digest of make.py: two sums over the elements of a tensor. The first sum changes
-// if two elements are exchanged. The second sum is that of the magnitudes.
+// if two elements are exchanged. The second sum adds up the magnitudes of the elements.
 type digest [2]float64
 
 func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {
@@ -55,15 +55,15 @@ func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {
 	return digest{x.Item(x.Sum(x.Mul(numbers, weights))), x.Item(x.Sum(x.Abs(numbers)))}
 }
 
-// near reports whether d equals want. Each sum may differ by tolerance times the sum of the
-// magnitudes.
+// The method `near` reports whether d equals `want`. Each sum may differ by `tolerance` times the
+// sum of the magnitudes.
 func (d digest) near(want digest, tolerance float64) bool {
 	scale := want[1] + 1e-6
 	return math.Abs(d[0]-want[0]) <= tolerance*scale && math.Abs(d[1]-want[1]) <= tolerance*scale
 }
 
-// distance returns the largest difference between got and want, divided by the largest magnitude
-// in want. It is infinite if the lengths differ or a number is NaN.
+// distance returns the largest difference between `got` and `want`, divided by the largest
+// magnitude in `want`. It is infinite if the lengths differ or a number is NaN.
 func distance(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)

@@ -21,7 +21,7 @@ type layerFixture struct {
 
 const layerSeed = 20 // the seed in make.py
 
-// layers equal LAYERS of make.py.
+// The map `layers` has the same layers as LAYERS in make.py.
 var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 	"linear":         func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 5, 3, nn.LinearOptions{}) },
 	"linear_no_bias": func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 5, 3, nn.LinearOptions{NoBias: true}) },

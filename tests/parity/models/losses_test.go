@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// losses equal LOSSES of make.py.
+// The map `losses` has the same losses as LOSSES in make.py.
 var losses = map[string]struct {
 	shape []int64
 	loss  func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor

@@ -37,9 +37,9 @@ func TestMemory_AtMostPyTorchs(t *testing.T) {
 	}
 }
 
-// All figures are at most those of PyTorch in the same environment. CGOTORCH_PEER is a Python
-// that has torch and torchvision. CGOTORCH_LIBRARY is the path of libcgotorch.so, which counts
-// for both sides.
+// All figures are at most the figures of PyTorch in the same environment. CGOTORCH_PEER is a
+// Python that has torch and torchvision. CGOTORCH_LIBRARY is the path of libcgotorch.so, which
+// counts the memory of both sides.
 func TestMemory_BesidePyTorch(t *testing.T) {
 	python, library := os.Getenv("CGOTORCH_PEER"), os.Getenv("CGOTORCH_LIBRARY")
 	if python == "" || library == "" {

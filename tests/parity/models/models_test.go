@@ -100,8 +100,8 @@ func checkState(t *testing.T, x *cgotorch.Exec, m any, want []stateEntry) {
 	}
 }
 
-// checkStep compares one training step and the evaluation after the step. On a CPU with the
-// instruction set that made the fixture, and with the same number of threads, the results are
+// checkStep compares one training step and the evaluation after the step. A CPU made the fixture.
+// On a CPU with the same instruction set, and with the same number of threads, the results are
 // equal bit for bit. Otherwise rounding changes the logits of ResNet-50 in training by up to
 // 8e-5.
 func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
@@ -157,10 +157,10 @@ func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits 
 
 func (f *modelFixture) checkGradients(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
-	floor := slices.Max(f.Gradients) * 1e-5 // below this norm there are gradients that are 0 except for rounding
-	// On a CPU with other instructions than the one that made the fixture, PyTorch's own norms
-	// differ. Two norms of Inception-v3 differ by 1 to 9 %, because rounding changes the sign of
-	// values near 0 before a ReLU.
+	floor := slices.Max(f.Gradients) * 1e-5 // gradients below this norm may be 0 except for rounding
+	// A CPU made the fixture. On a CPU with a different instruction set, PyTorch's own norms differ.
+	// Two norms of Inception-v3 differ by 1 to 9 %, because rounding changes the sign of values near
+	// 0 before a ReLU.
 	parameters := nn.NamedParameters(m)
 	few, far := len(parameters)/50, 0
 	for i, p := range parameters {

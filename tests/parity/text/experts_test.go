@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// dispatched runs experts. The host reads which experts are wanted, and runs them one after
-// another.
+// The type `dispatched` runs experts. The host reads which experts are wanted, and runs them one
+// after another.
 type dispatched struct {
 	expert []*text.Dense
 	seen   *[][]int64 // the ids of each call of Forward
@@ -44,8 +44,8 @@ func sparseLayers(m *text.Switch) []*text.Sparse {
 	return all
 }
 
-// A model without experts, for which the experts of another model run, gives the same bits as
-// that other model. It chooses the experts that Hugging Face's transformers chooses.
+// One model has no experts, and the experts of a second model run for it. It gives the same bits
+// as the second model. It chooses the experts that Hugging Face's transformers chooses.
 func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {

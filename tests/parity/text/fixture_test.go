@@ -127,8 +127,8 @@ func (r run) inputs(x *cgotorch.Exec) (ids, mask, decoderIDs *cgotorch.Tensor) {
 
 func isExpert(name string) bool { return strings.Contains(name, ".experts.") }
 
-// wantNear fails the test unless got equals want. A number may differ by tolerance times the
-// largest magnitude in want.
+// wantNear fails the test unless `got` equals `want`. A number may differ by `tolerance` times
+// the largest magnitude in `want`.
 func wantNear(t *testing.T, what string, got []float32, want []float64, tolerance float64) {
 	t.Helper()
 	if len(got) != len(want) {

@@ -38,7 +38,8 @@ func token(x *cgotorch.Exec, c *text.Cache, r run, position int) {
 	}
 }
 
-// wantStep compares got with the run's logits at one position. got is [batch, vocab_size].
+// wantStep compares `got` with the run's logits at one position. The shape of `got` is [batch,
+// vocab_size].
 func wantStep(t *testing.T, what string, got []float32, r run, position int, tolerance float64) {
 	t.Helper()
 	batch, length := len(r.DecoderIDs), len(r.DecoderIDs[0])
@@ -51,8 +52,8 @@ func wantStep(t *testing.T, what string, got []float32, r run, position int, tol
 	wantNear(t, fmt.Sprintf("%s, position %d", what, position), got, want, tolerance)
 }
 
-// The logits of single steps equal those of the whole pass, also with more memory than needed. In
-// the second round Start prepares a cache that was full of NaN.
+// The logits of single steps equal the logits of the whole pass, also if the cache is longer than
+// needed. In the second round Start prepares a cache that was full of NaN.
 func TestSwitch_Step(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 }
 
 // A step, and the Next after it, are captured once and launched for each token. All logits equal
-// those of eager steps bit for bit.
+// the logits of eager steps bit for bit.
 func TestSwitch_Step_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -188,8 +189,8 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		return nil
 	})
 	defer logits.Close()
-	// check prepares the cache anew, because warm-up runs have changed it. It then compares the
-	// logits of the steps.
+	// The function `check` prepares the cache again, because warm-up runs have changed it. It then
+	// compares the logits of the steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {

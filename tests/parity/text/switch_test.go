@@ -113,7 +113,7 @@ func TestSwitchConfig_Sparse(t *testing.T) {
 	}
 }
 
-// In bfloat16 the logits are near those of float32, with a tolerance of 6 %. In bfloat16 the
+// The logits in bfloat16 are near the logits in float32, with a tolerance of 6 %. In bfloat16 the
 // logits of Hugging Face's transformers differ from its float32 logits by 3 %, and the chosen
 // experts are the same.
 func TestSwitch_Logits_BFloat16(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package ambient reads and sets state that LibTorch and CUDA keep per thread or per process: the
 // current stream and the sync-debug mode. The library must not depend on this state, and tests
-// check that. Controls of the tests use this package to do what the library must not do.
+// check that. Some tests have a control, which does what the library must not do. The controls
+// use this package for that.
 package ambient
 
 // #define _GNU_SOURCE
