@@ -17,15 +17,18 @@ type CaptureOptions struct {
 	WarmUp int
 }
 
-// Capture runs fn and records the work that fn enqueues as a graph. The work does not run during
-// Capture. It runs at each [Graph.Launch]. Capture waits for captures of other goroutines on the
-// same device. Capture waits for the device only before the first warm-up run, and where a
-// warm-up run itself waits. The caller must Close the graph.
+// Capture runs fn and records the work that fn enqueues as a graph. It does not run that work.
+// The work runs at each [Graph.Launch]. Before, Capture may run fn eagerly a few times, as
+// [CaptureOptions] say. These are the warm-up runs.
+//
+// Capture waits for captures of other goroutines on the same device. It waits for the device
+// before the first warm-up run, and where a warm-up run itself waits. The caller must Close the
+// graph.
 //
 // The work is captured on one thread, on a stream of the library's own. fn may enqueue work on a
 // side stream by [Exec.On]. The side stream must first wait for an event that fn has recorded.
 // Before fn returns, the stream of fn's Exec must wait for the side stream: see [Exec.Record] and
-// [Exec.Wait]. Work that fn does on the host happens once, in the capture. Host work for each
+// [Exec.Wait]. A launch does not repeat the work that fn does on the host. Host work for each
 // launch belongs in [Exec.EachLaunch].
 //
 // Tensors that fn makes lie in memory of the graph. If fn keeps a tensor by [Exec.Keep], this

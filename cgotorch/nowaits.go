@@ -53,8 +53,8 @@ func (x *Exec) watch(op string) *ct.Watch {
 	return w
 }
 
-// watches is the number of watches in the process. If it is 0, a deliberate wait does not look up
-// its thread.
+// watches is the number of watches in the process. While it is 0, no thread is under a watch, and
+// a deliberate wait need not find out whether its thread is.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {

@@ -70,10 +70,10 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(t, z)
 }
 
-// atOnce computes forward with one operator of cuDNN. If that operator does not fit, atOnce
-// returns nil. The operator ignores autocast and does not broadcast z. It also does not fit if
-// the input or the result has more than 2^31-1 elements. LibTorch splits other convolutions of
-// that size into parts, but not this one.
+// atOnce computes forward with one operator of cuDNN. It returns nil in three cases: under
+// autocast, which the operator ignores; if z must be broadcast; and if the input or the result
+// has more than 2^31-1 elements. LibTorch splits its other convolutions of that size into parts,
+// but does not split the convolution of this operator.
 func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype := in.DType()
 	switch {

@@ -20,8 +20,8 @@ import (
 //     the same bits.
 //   - The host counts a step at each launch. If the kernel needs a count, the captured work
 //     increases a second count on the device.
-//   - The first launch needs zeros and masters for each parameter. A function writes them once,
-//     before that launch (prepare).
+//   - Before the first launch each parameter needs its state: momentum or moments that are zero,
+//     and a float32 copy of a parameter of 16 bits. A function makes them once (prepare).
 //   - The graph contains all other numbers. It is not launched after a change of these numbers
 //     (watch).
 //

@@ -59,9 +59,9 @@ class OnStream {
 // streams. Returns true for a CUDA stream, and while the checker is off.
 bool runs_on(const ct_stream& stream);
 
-// While the object lives, the checker does not know for which stream, operators and nodes the
-// calling thread works. A node of backward makes this object before it calls code that is no part
-// of the node.
+// While the object lives, the checker treats the calling thread as if the thread were in no
+// operator and in no node, and had no stream. A node of backward makes this object before it
+// calls code that is no part of the node.
 class Apart {
  public:
   Apart();

@@ -48,8 +48,8 @@ bool is_dynamic(Bytes in, uint64_t bit, uint64_t word) {
          build(Alphabet::kDistances, {header.lengths + literals, distances}, table.data());
 }
 
-// is_stored reports whether the length of a stored block may lie at a byte. The three bits of the
-// block's header are then among the zero bits before that byte.
+// is_stored reports whether the length field of a stored block can begin at a byte. The block's
+// header is three zero bits, which lie among the zero bits just before that byte.
 bool is_stored(Bytes in, size_t byte) {
   if (byte == 0 || byte + 4 > in.size() || in[byte - 1] >> 5 != 0) return false;
   return (in[byte] ^ in[byte + 2]) == 0xFF && (in[byte + 1] ^ in[byte + 3]) == 0xFF;

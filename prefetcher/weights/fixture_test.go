@@ -95,7 +95,8 @@ func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
 }
 
-// checkMeans checks the means of units 0, 1, … as the function `apply` does.
+// checkMeans fails the test unless the means of units 0, 1, … have the values that the function
+// `apply` expects too.
 func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
 	t.Helper()
 	for i, r := range means {
