@@ -54,15 +54,22 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 // has no variance. Training with CumulativeAverage in a captured function fails with
 // [cgotorch.ErrNotCapturable].
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	o, mean, variance := m.begin(x, in)
+	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
+}
+
+// begin checks `in` and counts the batch. It returns the options of the norm, and the running
+// statistics that the norm uses or changes, or nil.
+func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
 	}
-	o := cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
+	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
 		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, "nn.BatchNorm2d", &m.Eval)
-	mean, variance := m.RunningMean, m.RunningVar
+	mean, variance = m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
 	case x.Recomputing(): // the first run of this Forward has added the batch to the running statistics
@@ -77,7 +84,7 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 			o.Momentum = cgotorch.Set(1 / m.batches(x))
 		}
 	}
-	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
+	return o, mean, variance
 }
 
 // The method `count` adds 1 to NumBatchesTracked. The host does the addition, because a kernel

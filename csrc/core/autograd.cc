@@ -1,5 +1,6 @@
 #include "core/autograd.h"
 
+#include <ATen/ops/add.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "core/exec.h"
@@ -38,6 +39,40 @@ void backward(const variable_list& roots, const variable_list& grads, int32_t re
   torch::autograd::backward(roots, grads, retain_graph != 0, false);
 }
 
+namespace {
+
+std::vector<Other>& others() {
+  static auto* const list = new std::vector<Other>;
+  return *list;
+}
+
+// Appends the other tensors of the tensors. Returns, for each one, the index of its tensor.
+std::vector<size_t> add_others(torch::autograd::variable_list& tensors) {
+  std::vector<size_t> wholes;
+  for (size_t i = 0, count = tensors.size(); i < count; ++i) {
+    for (const Other other : others()) {
+      if (at::Tensor t = other(tensors[i]); t.defined()) {
+        tensors.push_back(std::move(t));
+        wholes.push_back(i);
+      }
+    }
+  }
+  return wholes;
+}
+
+// Adds the gradients of the other tensors, which are the last ones in `found`.
+void join_others(torch::autograd::variable_list& found, const std::vector<size_t>& wholes) {
+  const size_t first = found.size() - wholes.size();
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    at::Tensor& whole = found[wholes[i]];
+    if (const at::Tensor& part = found[first + i]; part.defined()) whole = whole.defined() ? at::add(whole, part) : part;
+  }
+}
+
+}  // namespace
+
+void gradient_has_another(Other other) { others().push_back(other); }
+
 }  // namespace ct::autograd
 
 using ct::autograd::gradients;
@@ -58,9 +93,14 @@ ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gr
                         ct_tensor** out) noexcept {
   return ct::executed(without_autocast(x), [&] {
     const ct::checker::Backward backward;
-    const auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream),
-                                             tensors(inputs, input_count, "input", *x.stream),
-                                             gradients(grads, count, *x.stream), retain_graph != 0, create_graph != 0, allow_unused != 0);
+    auto of = tensors(inputs, input_count, "input", *x.stream);
+    const std::vector<size_t> wholes = ct::autograd::add_others(of);
+    auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream), of, gradients(grads, count, *x.stream), retain_graph != 0,
+                                       create_graph != 0, allow_unused != 0 || !wholes.empty());
+    ct::autograd::join_others(found, wholes);
+    for (int32_t i = 0; i < input_count; ++i) {
+      TORCH_CHECK(found[i].defined() || allow_unused != 0, "input ", i, " was not used to compute the roots (AllowUnused allows that)");
+    }
     for (int32_t i = 0; i < input_count; ++i) {
       //edge:gradient-returned-is-foreign TestStream_FreedGradientsOutliveTheirUse gpu
       out[i] = found[i].defined() ? new ct_tensor(found[i], CT_STREAM_UNKNOWN) : nullptr;

@@ -147,6 +147,8 @@ class Backend final : public CudaBackend {
     C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
   }
 
+  CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }
+
   std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) override { return ct::new_graph(device); }
 
   bool is_capturing(c10::Stream stream) override {

@@ -22,6 +22,15 @@ struct CudaProgram {
   const char* name;    // for error messages
   const char* shared;  // a text that is compiled before `source`: a CT_ON_BOTH_DEVICES text, or ""
   const char* source;
+  // Whether the compiler may join a multiplication and an addition. If not, each operation rounds
+  // by itself, as on the CPU.
+  bool fused_multiply_add = false;
+};
+
+// What a kernel's launch depends on.
+struct CudaChip {
+  int multiprocessors;
+  int capability;  // 10 * major + minor
 };
 
 // An observer of calls to CUDA. It is called on the thread that calls CUDA, before the call is
@@ -109,6 +118,8 @@ class CudaBackend {
   // the process.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
                       void** arguments) = 0;
+
+  virtual CudaChip chip(c10::DeviceIndex device) = 0;
 
   virtual std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) = 0;
   // Returns whether work of the stream becomes part of a graph now.

@@ -69,8 +69,7 @@ std::string compile(const CudaProgram& program, const std::string& architecture)
   const std::string source = std::string("#define CT_FUNCTION __device__ __forceinline__\n") + kFloats + program.shared + program.source;
   check(nvrtc.create(&handle, source.c_str(), program.name, 0, nullptr, nullptr));
   const std::string option = "--gpu-architecture=" + architecture;
-  // Without fused multiply-add, each float operation rounds by itself, as on the CPU.
-  const char* const options[] = {option.c_str(), "--std=c++17", "--fmad=false"};
+  const char* const options[] = {option.c_str(), "--std=c++17", program.fused_multiply_add ? "--fmad=true" : "--fmad=false"};
   check(nvrtc.compile(handle, 3, options));
   size_t bytes = 0;
   check(nvrtc.code_size(handle, &bytes));
@@ -88,8 +87,8 @@ int attribute(cudaDeviceAttr which, c10::DeviceIndex device) {
 
 // Loads the program. A cudaLibrary_t serves every device of its architecture.
 cudaLibrary_t load(const CudaProgram& program, int architecture) {
-  static auto* const loaded = new std::map<std::pair<const char*, int>, cudaLibrary_t>;
-  const auto [entry, missing] = loaded->try_emplace({program.source, architecture});
+  static auto* const loaded = new std::map<std::pair<const CudaProgram*, int>, cudaLibrary_t>;
+  const auto [entry, missing] = loaded->try_emplace({&program, architecture});
   if (!missing) return entry->second;
   try {
     const std::string code = compile(program, "sm_" + std::to_string(architecture));
@@ -103,16 +102,26 @@ cudaLibrary_t load(const CudaProgram& program, int architecture) {
 
 }  // namespace
 
+CudaChip chip(c10::DeviceIndex device) {
+  static auto* const mutex = new std::mutex;
+  static auto* const chips = new std::map<c10::DeviceIndex, CudaChip>;
+  const std::lock_guard lock(*mutex);
+  const auto found = chips->find(device);
+  if (found != chips->end()) return found->second;
+  const CudaChip chip{attribute(cudaDevAttrMultiProcessorCount, device),
+                      10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device)};
+  return chips->emplace(device, chip).first->second;
+}
+
 const void* kernel_of(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) {
   static auto* const mutex = new std::mutex;
-  static auto* const kernels = new std::map<std::tuple<const char*, std::string_view, c10::DeviceIndex>, cudaKernel_t>;
+  static auto* const kernels = new std::map<std::tuple<const CudaProgram*, std::string_view, c10::DeviceIndex>, cudaKernel_t>;
   const std::lock_guard lock(*mutex);
-  const std::tuple key(program.source, std::string_view(kernel), device);
+  const std::tuple key(&program, std::string_view(kernel), device);
   const auto found = kernels->find(key);
   if (found != kernels->end()) return found->second;
-  const int architecture = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device);
   cudaKernel_t function = nullptr;
-  C10_CUDA_CHECK(cudaLibraryGetKernel(&function, load(program, architecture), kernel));
+  C10_CUDA_CHECK(cudaLibraryGetKernel(&function, load(program, chip(device).capability), kernel));
   kernels->emplace(key, function);
   return function;
 }

@@ -13,4 +13,7 @@ namespace ct {
 // process.
 const void* kernel_of(const CudaProgram& program, const char* kernel, c10::DeviceIndex device);
 
+// Returns the device's numbers. Only the first call for a device asks CUDA.
+CudaChip chip(c10::DeviceIndex device);
+
 }  // namespace ct

@@ -1,0 +1,44 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// NormReLU returns ReLU(norm(in)). On CUDA its forward and its backward are two kernels each. For
+// these kernels `in` must be channels last, in float32, float16 or bfloat16, with a multiple of 8
+// channels. For all other inputs NormReLU does the same as the two layers. The kernels round once,
+// where the two layers round twice.
+//
+// NormReLU does not wait, but its first call for a dtype compiles the kernels, in about a second.
+// The Do owns the result. NormReLU fails as [BatchNorm2d.Forward] does. With the kernels, a second
+// derivative fails.
+func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return normAddReLU(x, norm, in, nil)
+}
+
+// NormAddReLU returns ReLU(norm(in) + addend), the end of a residual block. `addend` has the shape
+// of `in`. If `addend` is the result of a function of this file, the backward's kernels read both
+// of its gradients, and no kernel adds them. All else is as with [NormReLU].
+func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
+	return normAddReLU(x, norm, in, addend)
+}
+
+func normAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
+	o, mean, variance := norm.begin(x, in)
+	return x.Call("streamtorch::batch_norm_act", in, addend, norm.Weight, norm.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), "relu")[0].(*cgotorch.Tensor)
+}
+
+// NormAddNormReLU returns ReLU(norm(in) + norm2(in2)), the end of a residual block whose shortcut
+// has a convolution and a norm. `in2` has the shape of `in`. All else is as with [NormReLU].
+func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, norm2 *BatchNorm2d, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+	o, mean, variance := norm.begin(x, in)
+	o2, mean2, variance2 := norm2.begin(x, in2)
+	if o.Training != o2.Training {
+		return x.Tidy(func() *cgotorch.Tensor {
+			sum := x.BatchNorm(in, norm.Weight, norm.Bias, mean, variance, o)
+			sum = x.AddInPlace(sum, x.BatchNorm(in2, norm2.Weight, norm2.Bias, mean2, variance2, o2))
+			return x.ReLUInPlace(sum)
+		})
+	}
+	return x.Call("streamtorch::batch_norms_act", in, in2, norm.Weight, norm.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), "relu")[0].(*cgotorch.Tensor)
+}

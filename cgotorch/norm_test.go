@@ -1,0 +1,293 @@
+package cgotorch_test
+
+import (
+	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// A normCase is one call of streamtorch::batch_norm_act.
+type normCase struct {
+	dtype      DType
+	activation string
+	channels   int64
+	rows       [3]int64 // N, H, W
+	addend     bool
+	affine     bool
+	evaluate   bool
+	format     MemoryFormat
+}
+
+func (c normCase) String() string {
+	return fmt.Sprintf("%v %s %d channels %v addend=%v affine=%v eval=%v format=%d", c.dtype, c.activation, c.channels, c.rows, c.addend, c.affine, c.evaluate, c.format)
+}
+
+// normResult holds the results of one call in float64.
+type normResult struct {
+	names  []string
+	values [][]float64
+}
+
+func (r *normResult) add(x *Exec, name string, t *Tensor) {
+	r.names = append(r.names, name)
+	r.values = append(r.values, ToSlice[float64](x, x.Contiguous(x.To(x.Detach(t), Float64), Contiguous)))
+}
+
+// run calls the operator, or LibTorch's operators in float64 if reference is true, and runs the
+// backward. `gradient` is the gradient of the result.
+func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, reference bool) *normResult {
+	t.Helper()
+	dtype, parameters := c.dtype, Float32
+	if reference {
+		dtype, parameters = Float64, Float64
+	}
+	leafOf := func(v *Tensor, dtype DType) *Tensor {
+		v = x.Clone(x.To(x.Detach(v), dtype))
+		if err := v.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	of := func(first, step float64) *Tensor {
+		v := make([]float32, c.channels)
+		for i := range v {
+			v[i] = float32(first + step*float64(i%7))
+		}
+		return x.To(FromSlice(x, v), parameters)
+	}
+	input := leafOf(in, dtype)
+	var weight, bias, other *Tensor
+	if c.affine {
+		weight, bias = leafOf(of(0.7, 0.1), parameters), leafOf(of(-0.3, 0.1), parameters)
+	}
+	if c.addend {
+		other = leafOf(addend, dtype)
+	}
+	mean, variance := of(0.1, 0.05), of(0.5, 0.2)
+	var out *Tensor
+	if !reference {
+		out = x.Call("streamtorch::batch_norm_act", input, other, weight, bias, mean, variance, !c.evaluate, 0.1, 1e-5, c.activation)[0].(*Tensor)
+	} else {
+		out = x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !c.evaluate})
+		if other != nil {
+			out = x.Add(out, other)
+		}
+		switch c.activation {
+		case "relu":
+			out = x.ReLU(out)
+		case "relu6":
+			out = x.ReLU6(out)
+		case "silu":
+			out = x.SiLU(out)
+		case "hardswish":
+			out = x.HardSwish(out)
+		}
+	}
+	x.BackwardWith(BackwardOptions{Grads: []*Tensor{x.To(gradient, dtype)}}, out)
+	r := &normResult{}
+	r.add(x, "result", out)
+	r.add(x, "gradient of the input", input.Grad())
+	if c.addend {
+		r.add(x, "gradient of the addend", other.Grad())
+	}
+	if c.affine {
+		r.add(x, "gradient of the weight", weight.Grad())
+		r.add(x, "gradient of the bias", bias.Grad())
+	}
+	if !c.evaluate {
+		r.add(x, "running mean", mean)
+		r.add(x, "running variance", variance)
+	}
+	return r
+}
+
+// awayFromJumps returns the gradient with 0 where the value before the activation is close to a
+// jump of the derivative. There the rounding of that value decides the result.
+func (c normCase) awayFromJumps(t *testing.T, x *Exec, in, addend, gradient *Tensor) *Tensor {
+	t.Helper()
+	plain := c
+	plain.activation = "none"
+	before := plain.run(t, x, in, addend, gradient, true).values[0]
+	values := ToSlice[float32](x, x.Contiguous(x.To(gradient, Float32), Contiguous))
+	for i, z := range before {
+		for _, jump := range []float64{-3, 0, 3, 6} {
+			if math.Abs(z-jump) < 1e-4 {
+				values[i] = 0
+			}
+		}
+	}
+	return x.Contiguous(x.To(FromSlice(x, values, gradient.Shape()...), c.dtype), c.format)
+}
+
+// check compares the operator with float64.
+func (c normCase) check(t *testing.T, x *Exec) {
+	t.Helper()
+	shape := []int64{c.rows[0], c.channels, c.rows[1], c.rows[2]}
+	random := func() *Tensor {
+		return x.Contiguous(x.To(x.AddScalar(x.Randn(Float32, shape...), 0.5), c.dtype), c.format)
+	}
+	in, addend := random(), random()
+	gradient := c.awayFromJumps(t, x, in, addend, random())
+	got, want := c.run(t, x, in, addend, gradient, false), c.run(t, x, in, addend, gradient, true)
+	// A gradient is rounded up to three times: as that before the activation, and as the result.
+	allowed := map[DType]float64{BFloat16: 3.0 / 256, Float16: 3.0 / 2048, Float32: 3e-5}[c.dtype]
+	fused := x.Device().IsCUDA() && c.format == ChannelsLast && c.channels%8 == 0
+	if !fused { // LibTorch rounds the result of each operator to the dtype
+		allowed *= 6
+	}
+	for i, name := range want.names {
+		if !fused && c.dtype != Float32 && i > 0 {
+			break // a rounded value may lie on the other side of a jump of the derivative
+		}
+		largest, worst := 0.0, 0.0
+		for k, w := range want.values[i] {
+			largest, worst = max(largest, math.Abs(w)), max(worst, math.Abs(got.values[i][k]-w))
+		}
+		if bound := allowed * max(largest, 1); !(worst <= bound) {
+			t.Errorf("%v: the %s is %g off, of at most %g, allowed %g", c, name, worst, largest, bound)
+		}
+	}
+}
+
+// The fused norm equals LibTorch's operators in float64 within the rounding of its dtype, in the
+// result, in all gradients and in the running statistics.
+func TestBatchNormAct(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		for _, dtype := range []DType{BFloat16, Float16, Float32} {
+			for _, activation := range []string{"none", "relu", "relu6", "silu", "hardswish"} {
+				t.Run(fmt.Sprintf("%v/%s", dtype, activation), func(t *testing.T) {
+					torchtest.Do(t, d, func(x *Exec) {
+						channels := []int64{8, 24, 64, 144, 960}
+						if !d.IsCUDA() { // LibTorch's operators
+							channels = channels[:2]
+						}
+						for i, channels := range channels {
+							for k := range 8 {
+								c := normCase{dtype: dtype, activation: activation, channels: channels, rows: [][3]int64{{3, 5, 7}, {1, 9, 3}, {2, 17, 33}}[(i+k)%3],
+									addend: k&1 != 0, affine: k&2 == 0, evaluate: k&4 != 0, format: ChannelsLast}
+								x.Tidy(func() *Tensor { c.check(t, x); return nil })
+							}
+						}
+						for _, c := range []normCase{
+							{channels: 16, rows: [3]int64{2, 5, 7}, affine: true, addend: true, format: Contiguous},
+							{channels: 12, rows: [3]int64{2, 5, 7}, affine: true, format: ChannelsLast},
+						} {
+							c.dtype, c.activation = dtype, activation
+							x.Tidy(func() *Tensor { c.check(t, x); return nil })
+						}
+					})
+				})
+			}
+		}
+	})
+}
+
+// Equal inputs give equal bits, on any stream.
+func TestBatchNormAct_SameBits(t *testing.T) {
+	d := torchtest.CUDA(t)
+	torchtest.Do(t, d, func(x *Exec) {
+		c := normCase{dtype: BFloat16, activation: "relu", channels: 256, rows: [3]int64{8, 28, 28}, addend: true, affine: true, format: ChannelsLast}
+		in := x.Contiguous(x.To(x.Randn(Float32, 8, 256, 28, 28), BFloat16), ChannelsLast)
+		want := c.run(t, x, in, in, in, false)
+		for range 20 {
+			got := c.run(t, x, in, in, in, false)
+			if !slices.EqualFunc(got.values, want.values, slices.Equal) {
+				t.Fatal("the second run has other bits")
+			}
+		}
+	})
+}
+
+// A second derivative through the kernels fails, and the error names the operator.
+func TestBatchNormAct_SecondDerivative(t *testing.T) {
+	d := torchtest.CUDA(t)
+	err := torchtest.TryDo(t, d, func(x *Exec) {
+		in := x.Contiguous(x.Randn(Float32, 2, 8, 4, 4), ChannelsLast)
+		if err := in.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+		out := x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")[0].(*Tensor)
+		x.Gradients([]*Tensor{x.Sum(out)}, []*Tensor{in}, GradientOptions{CreateGraph: true})
+	})
+	if err == nil {
+		t.Error("no error")
+	} else {
+		torchtest.WantError(t, err, err, "streamtorch::batch_norm_act has no second derivative")
+	}
+}
+
+// Arguments that no norm can have fail with an error that names the argument.
+func TestBatchNormAct_Refuses(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		err := torchtest.TryDo(t, d, func(x *Exec) {
+			x.Call("streamtorch::batch_norm_act", x.Ones(Float32, 2, 8, 4, 4), nil, nil, nil, nil, nil, true, 0.1, 1e-5, "gelu")
+		})
+		torchtest.WantError(t, err, ErrInvalidArgument, `the activation is "gelu"`)
+	})
+}
+
+// A residual net whose results are read twice has the gradients of LibTorch's operators in
+// float64. Two norms that are added have them too. The gradient of a result in the middle of the
+// net is whole, although the kernels read its two parts apart.
+func TestBatchNormAct_Residual(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			const channels = 16
+			shape := []int64{2, channels, 6, 5}
+			first := x.Contiguous(x.Randn(Float32, shape...), ChannelsLast)
+			scale := x.AddScalar(x.MulScalar(x.Randn(Float32, channels), 0.2), 1)
+			run := func(dtype DType, fused bool) (values [][]float64) {
+				leafOf := func(v *Tensor) *Tensor {
+					v = x.Clone(x.To(x.Detach(v), dtype))
+					if err := v.SetRequiresGrad(true); err != nil {
+						t.Fatal(err)
+					}
+					return v
+				}
+				in, w := leafOf(first), leafOf(scale)
+				norm := func(in, addend *Tensor) *Tensor {
+					if fused {
+						return x.Call("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu")[0].(*Tensor)
+					}
+					out := x.BatchNorm(in, w, nil, nil, nil, BatchNormOptions{Training: true})
+					if addend != nil {
+						out = x.Add(out, addend)
+					}
+					return x.ReLU(out)
+				}
+				h := norm(in, nil)
+				middle := norm(x.Sin(h), h)
+				h = norm(x.Sin(middle), middle)
+				if fused {
+					h = x.Call("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu")[0].(*Tensor)
+				} else {
+					o := BatchNormOptions{Training: true}
+					h = x.ReLU(x.Add(x.BatchNorm(x.Sin(h), w, nil, nil, nil, o), x.BatchNorm(x.Cos(h), w, nil, nil, nil, o)))
+				}
+				loss := x.Sum(x.Mul(h, h))
+				r := &normResult{}
+				r.add(x, "loss", x.Reshape(loss, 1))
+				for i, g := range x.Gradients([]*Tensor{loss}, []*Tensor{middle, in, w}, GradientOptions{}) {
+					r.add(x, fmt.Sprint(i), g)
+				}
+				return r.values
+			}
+			got, want := run(Float32, true), run(Float64, false)
+			for i, name := range []string{"loss", "gradient of the middle", "gradient of the input", "gradient of the weight"} {
+				largest := 0.0
+				for _, w := range want[i] {
+					largest = max(largest, math.Abs(w))
+				}
+				for k, w := range want[i] {
+					if math.Abs(got[i][k]-w) > 1e-4*largest {
+						t.Fatalf("the %s is %v at %d, want %v", name, got[i][k], k, w)
+					}
+				}
+			}
+		})
+	})
+}

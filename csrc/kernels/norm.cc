@@ -1,0 +1,474 @@
+// The operators streamtorch::batch_norm_act and streamtorch::batch_norms_act: batch norm, an addend
+// and an activation in one.
+//
+//   batch_norm_act    activation(batch_norm(input) + addend), where the addend may be absent
+//   batch_norms_act   activation(batch_norm(input) + batch_norm(addend)), each with its own numbers
+//
+// On CUDA the norms, sums and activations of a convolutional net take about half of the time of a
+// training step, because they read and write all images. LibTorch has a kernel or more for each.
+// The kernels here do all three in one. The forward reads the images twice: for the statistics, and
+// for the result. So does the backward. The kernels need images in channels last, in float32,
+// float16 or bfloat16, with a multiple of eight channels. For all other inputs, and on the CPU,
+// LibTorch's operators do the work, with their own gradients.
+//
+// Note [One rounding]: the kernels compute in float32 and round the result once. LibTorch rounds
+// the result of each operator. So the results differ by the rounding of the dtype.
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/hardswish.h>
+#include <ATen/ops/relu6.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/device.h"
+#include "kernels/both_devices.h"
+#include "kernels/norm_cuda.h"
+
+namespace ct {
+namespace {
+
+CT_ON_BOTH_DEVICES(kText,
+
+enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish };
+
+constexpr int kStreams = 256;
+constexpr int kTiles = 128;
+
+// The numbers of one norm. A pointer may be NULL where a comment says so.
+struct Norm {
+  const float* weight;      // [channels]; or NULL for 1
+  const float* bias;        // [channels]; or NULL for 0
+  float* running_mean;      // [channels]; or NULL
+  float* running_var;       // [channels]; or NULL
+  float* saved;             // [4, channels]: mean, 1 / deviation, scale, shift
+  float* factors;           // [3, channels]: the input's gradient is a * dz + b * x + c
+  float* weight_gradient;   // [channels]
+  float* bias_gradient;     // [channels]
+  float eps, momentum;
+  int channels;
+  int training;             // 1: the statistics are those of the batch
+};
+
+)  // CT_ON_BOTH_DEVICES
+
+constexpr std::array<const char*, 5> kActivations{"none", "relu", "relu6", "silu", "hardswish"};
+
+Activation activation_of(c10::string_view name) {
+  const auto found = std::find(kActivations.begin(), kActivations.end(), std::string(name));
+  TORCH_CHECK(found != kActivations.end(), "the activation is \"", name, "\", want none, relu, relu6, silu or hardswish");
+  return static_cast<Activation>(found - kActivations.begin());
+}
+
+// Whether one bit for each element says where the activation passes the gradient.
+bool is_masked(bool addend, Activation activation) { return addend && (activation == kRelu || activation == kRelu6); }
+// Whether the backward reads the addend.
+bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish); }
+
+// Returns the program for a dtype, a number of lanes, an activation and a kind of addend. Programs
+// are never freed.
+const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activation, int addend) {
+  struct Variant {
+    std::string name, head;
+    CudaProgram program;
+  };
+  static auto* const mutex = new std::mutex;
+  static auto* const variants = new std::map<std::tuple<at::ScalarType, int, Activation, int>, Variant>;
+  const std::lock_guard lock(*mutex);
+  const auto [entry, missing] = variants->try_emplace({dtype, lanes, activation, addend});
+  Variant& variant = entry->second;
+  if (missing) {
+    const char* name = dtype == at::kBFloat16 ? "BFloat16" : dtype == at::kHalf ? "Half" : "Float";
+    variant.name = std::string("norm of ") + name + ", " + kActivations[activation] + ", addend " + std::to_string(addend);
+    variant.head = std::string(kText) + "\n#define DTYPE " + name + "\n#define LANES " + std::to_string(lanes) + "\n#define ACTIVATION " +
+                   std::to_string(activation) + "\n#define ADDEND " + std::to_string(addend) + "\n";
+    variant.program = {variant.name.c_str(), variant.head.c_str(), kNormText, /*fused_multiply_add=*/true};
+  }
+  return variant.program;
+}
+
+// Returns the number of the stream among the streams that have used these kernels. Returns -1 if
+// there are too many. Two kernels of one stream never run at the same time, so they can share
+// tickets. The same holds for the graphs that were captured on the stream: graphs of one pool run
+// one after another.
+int slot_of(c10::Stream stream) {
+  static auto* const mutex = new std::mutex;
+  static auto* const slots = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int>;
+  const std::lock_guard lock(*mutex);
+  const std::pair key(stream.device_index(), stream.id());
+  const auto found = slots->find(key);
+  if (found != slots->end()) return found->second;
+  const int slot = static_cast<int>(slots->size());
+  if (slot >= kStreams) return -1;
+  slots->emplace(key, slot);
+  return slot;
+}
+
+c10::Stream stream_of(const at::Tensor& tensor) { return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(tensor.device()); }
+
+// The shape of the work on one tensor of images.
+struct Shape {
+  int rows, columns, channels, lanes, tiles, groups;
+  explicit Shape(const at::Tensor& images)
+      : rows(static_cast<int>(images.numel() / images.size(1))), columns(static_cast<int>(images.size(1) / 8)),
+        channels(static_cast<int>(images.size(1))), lanes(columns >= 8 ? 8 : columns > 2 ? 4 : columns), tiles((columns + lanes - 1) / lanes),
+        groups(rows * columns) {}
+  // Returns the number of blocks of a tile in a reduction, for a number of blocks on each
+  // multiprocessor.
+  int blocks(int multiprocessors, int each) const {
+    const int chunks = (rows + 512 / lanes - 1) / (512 / lanes);
+    return std::clamp(multiprocessors * each / tiles, 1, chunks);
+  }
+  // Returns the number of threads in a block of a kernel without a reduction.
+  int threads() const { return columns <= 256 ? 256 / columns * columns : columns; }
+  int grid(int multiprocessors, int ahead) const {
+    const int64_t block = int64_t{threads()} * ahead;
+    return static_cast<int>(std::min<int64_t>((groups + block - 1) / block, int64_t{8} * multiprocessors));
+  }
+};
+
+bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
+
+bool fits(const std::optional<at::Tensor>& t, const at::Tensor& input) {
+  return !t || !t->defined() ||
+         (t->scalar_type() == at::kFloat && t->is_contiguous() && t->numel() == input.size(1) && t->device() == input.device() && is_aligned(*t));
+}
+
+bool is_defined(const std::optional<at::Tensor>& t) { return t && t->defined(); }
+
+bool is_images(const at::Tensor& t) {
+  return t.is_cuda() && t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast) && is_aligned(t);
+}
+
+// Whether the kernels here take the images.
+bool is_fused(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
+  if (!is_images(input)) return false;
+  const at::ScalarType dtype = input.scalar_type();
+  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return false;
+  const int64_t channels = input.size(1), rows = channels == 0 ? 0 : input.numel() / channels;
+  if (rows < 2 || channels % 8 != 0 || channels > 8 * 8 * kTiles || input.numel() / 8 > INT32_MAX / 2) return false;
+  if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != dtype || addend->sizes() != input.sizes() || addend->device() != input.device())) {
+    return false;
+  }
+  return cuda().chip(input.device().index()).capability >= 80 && slot_of(stream_of(input)) >= 0;
+}
+
+const float* read(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->const_data_ptr<float>() : nullptr; }
+float* write(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->mutable_data_ptr<float>() : nullptr; }
+
+using Optional = const std::optional<at::Tensor>&;
+
+// The tensors and numbers of one norm.
+struct Parameters {
+  Optional weight, bias, running_mean, running_var;
+  bool training;
+  double momentum, eps;
+
+  bool fit(const at::Tensor& images) const {
+    return fits(weight, images) && fits(bias, images) && fits(running_mean, images) && fits(running_var, images) &&
+           is_defined(running_mean) == is_defined(running_var) && (training || is_defined(running_mean));
+  }
+  at::Tensor apply(const at::Tensor& images) const {
+    return at::batch_norm(images, weight, bias, running_mean, running_var, training, momentum, eps, /*cudnn_enabled=*/true);
+  }
+};
+
+// Where and how the kernels of one call run.
+class Work {
+ public:
+  Work(const at::Tensor& images, Activation activation, int addend)
+      : shape(images), stream_(stream_of(images)), multiprocessors_(cuda().chip(images.device().index()).multiprocessors),
+        slot_(slot_of(stream_)), dtype_(images.scalar_type()), floats(images.options().dtype(at::kFloat).memory_format(std::nullopt)),
+        program_(program_of(dtype_, shape.lanes, activation, addend)) {
+    TORCH_CHECK(slot_ >= 0, "more than ", kStreams, " streams run fused norms");
+  }
+
+  // Finds the numbers of a norm of the images and returns them, [4, channels].
+  at::Tensor prepare(const at::Tensor& images, const Parameters& p, Norm& norm) const {
+    at::Tensor saved = at::empty({4, shape.channels}, floats);
+    norm = {read(p.weight), read(p.bias), write(p.running_mean), write(p.running_var), saved.mutable_data_ptr<float>(), nullptr, nullptr, nullptr,
+            static_cast<float>(p.eps), static_cast<float>(p.momentum), shape.channels, p.training};
+    const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0);
+    if (p.training) {
+      reduce(program, "norm_statistics", /*each=*/2, /*sums=*/2, images.const_data_ptr(), norm);
+    } else {
+      void* arguments[] = {&norm};
+      cuda().launch(program, "norm_fold", stream_, (shape.channels + 127) / 128, 128, arguments);
+    }
+    return saved;
+  }
+
+  // Launches a kernel with sums, whose arguments end in rows, columns, blocks, partial and slot.
+  // each: blocks on a multiprocessor. sums: sums of a channel.
+  template <typename... Arguments>
+  void reduce(const CudaProgram& program, const char* kernel, int each, int sums, Arguments... arguments) const {
+    int rows = shape.rows, columns = shape.columns, blocks = shape.blocks(multiprocessors_, each), slot = slot_;
+    const at::Tensor partial = at::empty({int64_t{shape.tiles} * blocks * sums * shape.lanes * 8}, floats);
+    float* to = partial.mutable_data_ptr<float>();
+    void* all[] = {&arguments..., &rows, &columns, &blocks, &to, &slot};
+    cuda().launch(program, kernel, stream_, shape.tiles * blocks, 512, all);
+  }
+  template <typename... Arguments>
+  void reduce(const char* kernel, int each, int sums, Arguments... arguments) const {
+    reduce(program_, kernel, each, sums, arguments...);
+  }
+
+  // Launches a kernel that goes over all elements, whose arguments end in groups and columns.
+  // ahead: groups that a thread has under way.
+  template <typename... Arguments>
+  void each(const char* kernel, int ahead, Arguments... arguments) const {
+    int groups = shape.groups, columns = shape.columns;
+    void* all[] = {&arguments..., &groups, &columns};
+    cuda().launch(program_, kernel, stream_, shape.grid(multiprocessors_, ahead), shape.threads(), all);
+  }
+
+  const Shape shape;
+
+ private:
+  const c10::Stream stream_;
+  const int multiprocessors_, slot_;
+  const at::ScalarType dtype_;
+
+ public:
+  const at::TensorOptions floats;
+
+ private:
+  const CudaProgram& program_;
+};
+
+// Returns the result, the numbers of both norms, and the mask. The numbers of an absent norm are
+// empty, and so is a mask that the backward does not need.
+using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
+                                                                           Optional, Optional, Optional, Optional, bool, bool, double, double, double,
+                                                                           double, c10::string_view);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias,
+                                                                   Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
+                                                                   Optional running_mean2, Optional running_var2, bool two, bool training,
+                                                                   double momentum, double eps, double momentum2, double eps2,
+                                                                   c10::string_view name) {
+  const Activation activation = activation_of(name);
+  const bool added = is_defined(addend);
+  const Work work(input, activation, two ? 2 : added);
+  Norm norm{}, norm2{};
+  at::Tensor saved = work.prepare(input, {weight, bias, running_mean, running_var, training, momentum, eps}, norm);
+  at::Tensor saved2 = two ? work.prepare(*addend, {weight2, bias2, running_mean2, running_var2, training, momentum2, eps2}, norm2)
+                          : at::empty({0}, work.floats);
+  at::Tensor output = at::empty_like(input);
+  at::Tensor mask = at::empty({is_masked(added, activation) ? work.shape.groups : 0}, work.floats.dtype(at::kByte));
+  work.each("norm_apply", added ? 2 : 4, input.const_data_ptr(), added ? addend->const_data_ptr() : nullptr, output.mutable_data_ptr(),
+            mask.mutable_data_ptr(), norm, norm2);
+  return {std::move(output), std::move(saved), std::move(saved2), std::move(mask)};
+}
+
+// Returns the gradients of the input, the addend, weight, bias, weight2 and bias2. The gradient of
+// an absent tensor is empty. gradient2 is a second gradient of the result, or absent.
+using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, const at::Tensor&,
+                                                                                                    Optional, const at::Tensor&, const at::Tensor&,
+                                                                                                    const at::Tensor&, bool, bool, bool,
+                                                                                                    c10::string_view);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& gradient, Optional gradient2,
+                                                                                            const at::Tensor& input, Optional addend,
+                                                                                            const at::Tensor& saved, const at::Tensor& saved2,
+                                                                                            const at::Tensor& mask, bool added, bool two,
+                                                                                            bool training, c10::string_view name) {
+  const Activation activation = activation_of(name);
+  const Work work(input, activation, two ? 2 : added);
+  const auto vector = [&](bool there) { return at::empty({there ? work.shape.channels : 0}, work.floats); };
+  at::Tensor weight = vector(true), bias = vector(true), weight2 = vector(two), bias2 = vector(two);
+  const at::Tensor factors = at::empty({6, work.shape.channels}, work.floats);
+  const auto norm_of = [&](const at::Tensor& numbers, const at::Tensor& to, at::Tensor& w, at::Tensor& b) {
+    return Norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(numbers.const_data_ptr<float>()), to.mutable_data_ptr<float>(),
+                w.mutable_data_ptr<float>(), b.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
+  };
+  const Norm norm = norm_of(saved, factors, weight, bias), norm2 = two ? norm_of(saved2, factors[3], weight2, bias2) : norm;
+  // The gradient before the activation. Where the activation passes everything, and there is one
+  // gradient of the result, they are the same.
+  const bool writes = added && (activation != kNone || is_defined(gradient2));
+  at::Tensor before = writes ? at::empty_like(input) : gradient;
+  work.reduce(is_defined(gradient2) ? "norm_reduce_two" : "norm_reduce", /*each=*/1, two ? 3 : 2, gradient.const_data_ptr(),
+              is_defined(gradient2) ? gradient2->const_data_ptr() : nullptr, input.const_data_ptr(),
+              is_defined(addend) ? addend->const_data_ptr() : nullptr, mask.const_data_ptr(), writes ? before.mutable_data_ptr() : nullptr, norm,
+              norm2);
+  at::Tensor of_input = at::empty_like(input), of_addend = two ? at::empty_like(input) : added ? before : at::empty({0}, input.options());
+  work.each("norm_gradient", 2, std::as_const(before).const_data_ptr(), input.const_data_ptr(), two ? addend->const_data_ptr() : nullptr,
+            of_input.mutable_data_ptr(), two ? of_addend.mutable_data_ptr() : nullptr, norm, norm2);
+  return {std::move(of_input), std::move(of_addend), std::move(weight), std::move(bias), std::move(weight2), std::move(bias2)};
+}
+
+template <typename Signature>
+c10::TypedOperatorHandle<Signature> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// Note [Two gradients of one result]
+//
+// The result of a residual block has two readers: the next block's first convolution, and the sum
+// at the next block's end. Autograd would add the two gradients in a kernel of its own. So the node
+// of batch_norm_act has two outputs over the same memory. The program gets the first output. If the
+// program gives this output as an addend to an operator of this file, the operator reads the second
+// output in its place (the function `skip_of`). The backward's kernels then read both gradients,
+// and no kernel adds them. ct_gradients adds the gradients of both outputs.
+
+// The node of the autograd graph.
+struct Node : torch::autograd::Function<Node> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
+                                                Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
+                                                Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
+                                                double momentum2, double eps2, const std::string& activation) {
+    static const auto call = find<Forward>("streamtorch::batch_norm_act_forward");
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
+                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation);
+    const bool added = is_defined(addend);
+    const bool keeps = two || is_again(added, activation_of(activation));
+    context->save_for_backward({input, keeps ? *addend : at::Tensor(), saved, saved2, mask});
+    context->saved_data["added"] = added;
+    context->saved_data["two"] = two;
+    context->saved_data["training"] = training;
+    context->saved_data["activation"] = activation;
+    given(context, "statistics", running_mean);
+    given(context, "weight", weight);
+    given(context, "bias", bias);
+    given(context, "weight2", weight2);
+    given(context, "bias2", bias2);
+    return {output, output.variable_data()};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::batch_norm_act has no second derivative: use BatchNorm2d and the activation, each by itself");
+    static const auto call = find<Backward>("streamtorch::batch_norm_act_backward");
+    const torch::autograd::variable_list kept = context->get_saved_variables();
+    const auto flag = [&](const char* name) { return context->saved_data[name].toBool(); };
+    const bool added = flag("added"), two = flag("two");
+    std::vector<at::Tensor> found;
+    for (const at::Tensor& g : gradients) {
+      if (g.defined()) found.push_back(g.to(kept[0].scalar_type()).contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    if (found.size() == 2 && !added) found.assign(1, at::add(found[0], found[1]));
+    const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
+    auto [of_input, of_addend, weight, bias, weight2, bias2] =
+        call.call(found.at(0), found.size() == 2 ? std::optional(found[1]) : std::nullopt, kept[0], optional(kept[1]), kept[2], kept[3], kept[4], added,
+                  two, flag("training"), context->saved_data["activation"].toStringRef());
+    // The edges of the node are those of the tensors that were given, in their order.
+    size_t edge = 0;
+    const auto wanted = [&](bool is_given, at::Tensor& t) {
+      if (!is_given) return at::Tensor();
+      return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
+    };
+    torch::autograd::variable_list result(17);
+    result[0] = wanted(true, of_input);
+    result[1] = wanted(added, of_addend);
+    result[2] = wanted(flag("weight"), weight);
+    result[3] = wanted(flag("bias"), bias);
+    edge += 2 * flag("statistics");
+    result[6] = wanted(flag("weight2"), weight2);
+    result[7] = wanted(flag("bias2"), bias2);
+    return result;
+  }
+
+ private:
+  static void given(torch::autograd::AutogradContext* context, const char* name, Optional t) { context->saved_data[name] = is_defined(t); }
+};
+
+// Returns the second output of the node whose first output `t` is: Note [Two gradients of one
+// result]. Returns an undefined tensor if `t` is no such output.
+at::Tensor second_output(const at::Tensor& t) {
+  if (!t.defined() || !t.requires_grad() || t.is_leaf() || t.output_nr() != 0) return {};
+  const auto& node = t.grad_fn();
+  if (dynamic_cast<torch::autograd::CppNode<Node>*>(node.get()) == nullptr) return {};
+  at::Tensor second = t.detach();
+  torch::autograd::impl::set_gradient_edge(second, {node, 1});
+  return second;
+}
+
+[[maybe_unused]] const bool registered = (autograd::gradient_has_another(second_output), true);
+
+// Returns the tensor that an operator reads in place of the addend `t`.
+at::Tensor skip_of(const at::Tensor& t) {
+  const at::Tensor second = c10::GradMode::is_enabled() ? second_output(t) : at::Tensor();
+  return second.defined() ? second : t;
+}
+
+// `t` is a result of batch_norm or add, whose backward does not need it. So these activations may
+// overwrite it.
+at::Tensor activate(at::Tensor t, Activation activation) {
+  switch (activation) {
+    case kRelu: return at::relu_(t);
+    case kRelu6: return at::relu6_(t);
+    case kSilu: return at::silu(t);
+    case kHardswish: return at::hardswish(t);
+    default: return t;
+  }
+}
+
+at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name) {
+  const Activation activation = activation_of(name);
+  if (is_fused(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
+    const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
+    const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
+    return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
+                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name))[0];
+  }
+  at::Tensor out = p.apply(input);
+  if (is_defined(addend)) {
+    const at::Tensor sum = second == nullptr ? *addend : second->apply(*addend);
+    const bool in_place = out.scalar_type() == sum.scalar_type() && out.sizes() == sum.sizes();
+    out = in_place ? out.add_(sum) : at::add(out, sum);
+  }
+  return activate(std::move(out), activation);
+}
+
+at::Tensor batch_norm_act(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
+                          bool training, double momentum, double eps, c10::string_view activation) {
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation);
+}
+
+at::Tensor batch_norms_act(const at::Tensor& input, const at::Tensor& addend, Optional weight, Optional bias, Optional running_mean,
+                           Optional running_var, Optional weight2, Optional bias2, Optional running_mean2, Optional running_var2, bool training,
+                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation) {
+  const Parameters second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation);
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
+              "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
+              "float eps, float momentum2, float eps2, str activation) -> (Tensor, Tensor, Tensor, Tensor)");
+  library.def("batch_norm_act_backward(Tensor gradient, Tensor? gradient2, Tensor input, Tensor? addend, Tensor saved, Tensor saved2, Tensor mask, "
+              "bool added, bool two, bool training, str activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  // Registered for every backend, because the functions choose between the node of this file and
+  // LibTorch's operators.
+  library.def("batch_norm_act(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
+              "bool training, float momentum, float eps, str activation) -> Tensor",
+              TORCH_FN(batch_norm_act));
+  library.def("batch_norms_act(Tensor input, Tensor addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
+              "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool training, float momentum, float eps, "
+              "float momentum2, float eps2, str activation) -> Tensor",
+              TORCH_FN(batch_norms_act));
+}
+
+TORCH_LIBRARY_IMPL(streamtorch, CUDA, library) {
+  library.impl("batch_norm_act_forward", TORCH_FN(forward));
+  library.impl("batch_norm_act_backward", TORCH_FN(backward));
+}
+
+}  // namespace
+}  // namespace ct

@@ -1,0 +1,461 @@
+// The CUDA text of the fused batch norm: norm.cc compiles and launches it.
+//
+// A tensor of images in channels last is a matrix of rows (N*H*W) and channels (C). A thread reads
+// eight adjacent channels of a row at a time. A tile is LANES of these groups, side by side. A
+// block of kThreads threads works on one tile, in kThreads / LANES rows at a time.
+//
+// The text is compiled for one set of these macros:
+//
+//   DTYPE       BFloat16, Half or Float
+//   LANES       1, 2, 4 or 8
+//   ACTIVATION  kNone, kRelu, kRelu6, kSilu or kHardswish, of norm.cc
+//   ADDEND      0: nothing is added before the activation, 1: a tensor, 2: a second norm's result
+//
+// The struct Norm and the enumeration of activations come from norm.cc.
+//
+// Note [Sums in order]: a thread adds its rows, a warp its threads, a block its warps, in a fixed
+// order. Each block writes its sums to memory and takes a ticket. The last block of a tile adds
+// the sums of all blocks, again in a fixed order. So equal inputs give equal bits. Nothing waits
+// for another block, and no further kernel is needed.
+//
+// Note [Sums about the first row]: the statistics are sums of the differences from the tensor's
+// first row. A mean that is large beside the deviation then costs no accuracy.
+#pragma once
+
+namespace ct {
+
+inline constexpr char kNormText[] = R"cuda(
+using Raw = DTYPE::Raw;
+struct alignas(16) Eight { Raw at[8]; };
+
+// The tickets of the blocks: kTiles for each stream, all of them 0 while no kernel runs.
+__device__ unsigned all_tickets[kStreams * kTiles];
+
+constexpr int kThreads = 512, kWidth = LANES * 8, kRows = kThreads / LANES;
+
+__device__ __forceinline__ void widen(const Eight& v, float* f) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) f[i] = DTYPE::widen(v.at[i]);
+}
+
+__device__ __forceinline__ void pair(float low, float high, BFloat16, Raw* to) {
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  to[0] = static_cast<Raw>(bits & 0xFFFFu);
+  to[1] = static_cast<Raw>(bits >> 16);
+}
+
+__device__ __forceinline__ void pair(float low, float high, Half, Raw* to) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  to[0] = static_cast<Raw>(bits & 0xFFFFu);
+  to[1] = static_cast<Raw>(bits >> 16);
+}
+
+__device__ __forceinline__ void pair(float low, float high, Float, Raw* to) {
+  to[0] = low;
+  to[1] = high;
+}
+
+__device__ __forceinline__ Eight narrow(const float* f) {
+  Eight v;
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) pair(f[i], f[i + 1], DTYPE(), v.at + i);
+  return v;
+}
+
+__device__ __forceinline__ void load(const float* from, float* f) {
+  const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+  f[0] = a.x; f[1] = a.y; f[2] = a.z; f[3] = a.w; f[4] = b.x; f[5] = b.y; f[6] = b.z; f[7] = b.w;
+}
+
+// A NaN stays a NaN, as in LibTorch's activations.
+__device__ __forceinline__ float activate(float z) {
+  if (ACTIVATION == kRelu) return z <= 0 ? 0 : z;
+  if (ACTIVATION == kRelu6) return z <= 0 ? 0 : z >= 6 ? 6 : z;
+  if (ACTIVATION == kSilu) return z / (1 + __expf(-z));
+  if (ACTIVATION == kHardswish) return z * (z <= -3 ? 0 : z >= 3 ? 6 : z + 3) * (1.f / 6);
+  return z;
+}
+
+// Returns the gradient before the activation.
+__device__ __forceinline__ float differentiate(float gradient, float z) {
+  if (ACTIVATION == kRelu) return z <= 0 ? 0 : gradient;
+  if (ACTIVATION == kRelu6) return z <= 0 || z >= 6 ? 0 : gradient;
+  if (ACTIVATION == kSilu) {
+    const float s = 1 / (1 + __expf(-z));
+    return gradient * s * (1 + z * (1 - s));
+  }
+  if (ACTIVATION == kHardswish) return z < -3 ? 0 : z <= 3 ? gradient * (z * (1.f / 3) + .5f) : gradient;
+  return gradient;
+}
+
+// Whether one bit for each element says where the activation passes the gradient.
+constexpr bool kMasked = ADDEND != 0 && (ACTIVATION == kRelu || ACTIVATION == kRelu6);
+// Whether the value before the activation has to be computed again from the addend.
+constexpr bool kAgain = ADDEND != 0 && (ACTIVATION == kSilu || ACTIVATION == kHardswish);
+
+// Writes kSums sums of the block for each channel of its tile to `to`, where they are [kSums, kWidth].
+template <int kSums>
+__device__ __forceinline__ void add_block(float (&sums)[kSums][8], float* shared, float* to) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  constexpr int kAll = kSums * kWidth;
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+#pragma unroll
+      for (int distance = LANES; distance < 32; distance *= 2) sums[k][i] += __shfl_xor_sync(~0u, sums[k][i], distance);
+    }
+  }
+  if (lane < LANES) {
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) shared[warp * kAll + k * kWidth + lane * 8 + i] = sums[k][i];
+    }
+  }
+  __syncthreads();
+  if (thread < kAll) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) sum += shared[w * kAll + thread];
+    __stcg(to + thread, sum);
+  }
+  __syncthreads();
+}
+
+// Returns true in the block that is the last one of its tile to come here.
+__device__ __forceinline__ bool is_last(unsigned* ticket, int blocks) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    unsigned before;
+    // The ticket is 0 again after the last block.
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
+    last = before == blocks - 1;
+  }
+  __syncthreads();
+  return last;
+}
+
+// Adds the sums of all blocks of a tile. The result is in shared[0 .. kSums * kWidth).
+template <int kSums>
+__device__ __forceinline__ void add_blocks(const float* from, int blocks, float* shared) {
+  constexpr int kAll = kSums * kWidth, kQuads = kAll / 4, kGroups = kThreads / kQuads;
+  const int thread = threadIdx.x, quad = thread % kQuads, group = thread / kQuads;
+  if (group < kGroups) {
+    float4 sum = make_float4(0, 0, 0, 0);
+    const float4* quads = reinterpret_cast<const float4*>(from) + quad;
+#pragma unroll 8
+    for (int b = group; b < blocks; b += kGroups) {
+      const float4 v = __ldcg(quads + static_cast<size_t>(b) * kQuads);
+      sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
+    }
+    reinterpret_cast<float4*>(shared)[group * kQuads + quad] = sum;
+  }
+  __syncthreads();
+  float sum = 0;
+  if (thread < kAll) {
+    for (int g = 0; g < kGroups; ++g) sum += shared[g * kAll + thread];
+  }
+  __syncthreads();
+  if (thread < kAll) shared[thread] = sum;
+  __syncthreads();
+}
+
+template <int kSums>
+__device__ constexpr int shared_floats() {
+  constexpr int kAll = kSums * kWidth, kOfWarps = kThreads / 32 * kAll, kOfGroups = kThreads * 4;
+  return kOfWarps > kOfGroups ? kOfWarps : kOfGroups;
+}
+
+// Adds the block's sums to the tile's: Note [Sums in order]. Returns true in one block of each tile.
+template <int kSums>
+__device__ __forceinline__ bool add_all(float (&sums)[kSums][8], float* shared, float* partial, unsigned* tickets, int tile, int block, int blocks) {
+  constexpr int kAll = kSums * kWidth;
+  add_block<kSums>(sums, shared, partial + static_cast<size_t>(tile * blocks + block) * kAll);
+  if (!is_last(tickets + tile, blocks)) return false;
+  add_blocks<kSums>(partial + static_cast<size_t>(tile) * blocks * kAll, blocks, shared);
+  return true;
+}
+
+// Rows of a block, the last rows of the tensor first: a convolution wrote these last, so they may
+// still be in the cache.
+struct Walk {
+  int tile, block, blocks, column, row, chunks;
+  bool inside;
+  __device__ Walk(int rows, int columns, int blocks_of_tile)
+      : tile(blockIdx.x / blocks_of_tile), block(blockIdx.x % blocks_of_tile), blocks(blocks_of_tile),
+        column(tile * LANES + threadIdx.x % LANES), row(threadIdx.x / LANES), chunks((rows + kRows - 1) / kRows), inside(column < columns) {}
+  __device__ int row_of(int chunk) const { return (chunks - 1 - chunk) * kRows + row; }
+};
+
+__device__ __forceinline__ void save(const Norm& p, int c, float mean, float deviation) {
+  const int n = p.channels;
+  const float scale = (p.weight == nullptr ? 1.f : p.weight[c]) * deviation;
+  p.saved[c] = mean;
+  p.saved[n + c] = deviation;
+  p.saved[2 * n + c] = scale;
+  p.saved[3 * n + c] = (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale;
+}
+
+// The numbers of a norm by the batch's statistics.
+extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eight* __restrict__ x, Norm p, int rows, int columns, int blocks,
+                                                                      float* partial, int slot) {
+  constexpr int kAhead = sizeof(Eight) == 16 ? 4 : 2;
+  __shared__ __align__(16) float shared[shared_floats<2>()];
+  const Walk walk(rows, columns, blocks);
+  float first[8], sums[2][8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
+  if (walk.inside) {
+    widen(x[walk.column], first);
+    for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks * kAhead) {
+      Eight v[kAhead];
+      bool there[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int c = chunk + u * blocks, row = walk.row_of(c);
+        there[u] = c < walk.chunks && row < rows;
+        if (there[u]) v[u] = x[row * columns + walk.column];
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        if (!there[u]) continue;
+        float f[8];
+        widen(v[u], f);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float d = f[i] - first[i];
+          sums[0][i] += d;
+          sums[1][i] = fmaf(d, d, sums[1][i]);
+        }
+      }
+    }
+  }
+  if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
+  const int c = walk.tile * kWidth + threadIdx.x;
+  if (threadIdx.x >= kWidth || c >= p.channels) return;
+  const float each = 1.f / rows, difference = shared[threadIdx.x] * each;
+  const float variance = fmaxf(shared[kWidth + threadIdx.x] * each - difference * difference, 0.f);
+  const float mean = DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]) + difference;
+  save(p, c, mean, rsqrtf(variance + p.eps));
+  if (p.running_mean != nullptr) {
+    p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
+    p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
+  }
+}
+
+// The numbers of a norm by the running statistics.
+extern "C" __global__ void norm_fold(Norm p) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c < p.channels) save(p, c, p.running_mean[c], rsqrtf(p.running_var[c] + p.eps));
+}
+
+// y = activation(norm(x) + addend). groups: rows * columns. A thread keeps to its column, because the
+// number of threads is a multiple of columns.
+extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* __restrict__ addend, Eight* __restrict__ y,
+                                      unsigned char* __restrict__ mask, Norm p, Norm q, int groups, int columns) {
+  constexpr int kAhead = sizeof(Eight) == 16 && ADDEND == 0 ? 4 : 2;
+  const int threads = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x, c = thread % columns * 8;
+  float scale[8], shift[8], scale2[8];
+  load(p.saved + 2 * p.channels + c, scale);
+  load(p.saved + 3 * p.channels + c, shift);
+  if (ADDEND == 2) {
+    float shift2[8];
+    load(q.saved + 2 * p.channels + c, scale2);
+    load(q.saved + 3 * p.channels + c, shift2);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+  }
+  for (int from = thread; from < groups; from += threads * kAhead) {
+    Eight v[kAhead], w[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int k = from + u * threads;
+      if (k >= groups) continue;
+      v[u] = x[k];
+      if (ADDEND != 0) w[u] = addend[k];
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int k = from + u * threads;
+      if (k >= groups) continue;
+      float f[8], g[8];
+      widen(v[u], f);
+      if (ADDEND != 0) widen(w[u], g);
+      unsigned passes = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        f[i] = fmaf(f[i], scale[i], shift[i]);
+        if (ADDEND == 1) f[i] += g[i];
+        if (ADDEND == 2) f[i] = fmaf(g[i], scale2[i], f[i]);
+        if (kMasked && differentiate(1.f, f[i]) != 0) passes |= 1u << i;
+        f[i] = activate(f[i]);
+      }
+      y[k] = narrow(f);
+      if (kMasked) mask[k] = static_cast<unsigned char>(passes);
+    }
+  }
+}
+
+// The backward's sums: gradients of weight and bias, and the factors of the input's gradient. dz is the
+// gradient before the activation. It is written unless it is NULL.
+template <bool kTwo>
+__device__ __forceinline__ void reduce(const Eight* __restrict__ dy, const Eight* __restrict__ dy2, const Eight* __restrict__ x,
+                                       const Eight* __restrict__ addend, const unsigned char* __restrict__ mask, Eight* __restrict__ dz,
+                                       const Norm& p, const Norm& q, int rows, int columns, int blocks, float* partial, unsigned* tickets) {
+  constexpr int kSums = ADDEND == 2 ? 3 : 2, kAhead = sizeof(Eight) == 16 ? (kTwo || ADDEND == 2 || kAgain ? 2 : 4) : 2;
+  __shared__ __align__(16) float shared[shared_floats<kSums>()];
+  const Walk walk(rows, columns, blocks);
+  const int n = p.channels, c8 = walk.column * 8;
+  float mean[8], scale[8], shift[8], mean2[8], scale2[8], sums[kSums][8];
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[k][i] = 0;
+  }
+  if (walk.inside) {
+    load(p.saved + c8, mean);
+    if (!kMasked) {
+      load(p.saved + 2 * n + c8, scale);
+      load(p.saved + 3 * n + c8, shift);
+    }
+    if (ADDEND == 2) load(q.saved + c8, mean2);
+    if (ADDEND == 2 && kAgain) {
+      float shift2[8];
+      load(q.saved + 2 * n + c8, scale2);
+      load(q.saved + 3 * n + c8, shift2);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+    }
+    for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks * kAhead) {
+      Eight a[kAhead], b[kAhead], v[kAhead], w[kAhead];
+      unsigned passes[kAhead];
+      bool there[kAhead];
+      int at[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int k = chunk + u * blocks, row = walk.row_of(k);
+        there[u] = k < walk.chunks && row < rows;
+        at[u] = row * columns + walk.column;
+        if (!there[u]) continue;
+        a[u] = dy[at[u]];
+        if (kTwo) b[u] = dy2[at[u]];
+        v[u] = x[at[u]];
+        if (ADDEND == 2 || kAgain) w[u] = addend[at[u]];
+        if (kMasked) passes[u] = mask[at[u]];
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        if (!there[u]) continue;
+        float d[8], e[8], f[8], g[8];
+        widen(a[u], d);
+        if (kTwo) widen(b[u], e);
+        widen(v[u], f);
+        if (ADDEND == 2 || kAgain) widen(w[u], g);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (kTwo) d[i] += e[i];
+          if (kMasked) {
+            d[i] = passes[u] >> i & 1 ? d[i] : 0.f;
+          } else if (ACTIVATION != kNone) {
+            float z = fmaf(f[i], scale[i], shift[i]);
+            if (ADDEND == 1) z += g[i];
+            if (ADDEND == 2) z = fmaf(g[i], scale2[i], z);
+            d[i] = differentiate(d[i], z);
+          }
+        }
+        if (ADDEND != 0 && dz != nullptr) {
+          const Eight rounded = narrow(d);
+          dz[at[u]] = rounded;
+          widen(rounded, d);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          sums[0][i] += d[i];
+          sums[1][i] = fmaf(d[i], f[i] - mean[i], sums[1][i]);
+          if (ADDEND == 2) sums[kSums - 1][i] = fmaf(d[i], g[i] - mean2[i], sums[kSums - 1][i]);
+        }
+      }
+    }
+  }
+  if (!add_all<kSums>(sums, shared, partial, tickets, walk.tile, walk.block, blocks)) return;
+  const int c = walk.tile * kWidth + threadIdx.x;
+  if (threadIdx.x >= kWidth || c >= n) return;
+  const float each = 1.f / rows, sum = shared[threadIdx.x];
+#pragma unroll
+  for (int k = 0; k < (ADDEND == 2 ? 2 : 1); ++k) {
+    const Norm& of = k == 0 ? p : q;
+    const float product = shared[(k + 1) * kWidth + threadIdx.x], deviation = of.saved[n + c], scale_of = of.saved[2 * n + c];
+    const float slope = of.training ? -scale_of * deviation * deviation * product * each : 0.f;
+    of.weight_gradient[c] = product * deviation;
+    of.bias_gradient[c] = sum;
+    of.factors[c] = scale_of;
+    of.factors[n + c] = slope;
+    of.factors[2 * n + c] = of.training ? -scale_of * sum * each - slope * of.saved[c] : 0.f;
+  }
+}
+
+#define REDUCE(name, kTwo)                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(kThreads) name(const Eight* dy, const Eight* dy2, const Eight* x, const Eight* addend, \
+      const unsigned char* mask, Eight* dz, Norm p, Norm q, int rows, int columns, int blocks, float* partial, int slot) {              \
+    reduce<kTwo>(dy, dy2, x, addend, mask, dz, p, q, rows, columns, blocks, partial, all_tickets + slot * kTiles);                     \
+  }
+REDUCE(norm_reduce, false)
+REDUCE(norm_reduce_two, true)
+
+// The gradients of the inputs. dz is the gradient behind the activation if ADDEND is 0, and the one before
+// the activation otherwise.
+extern "C" __global__ void norm_gradient(const Eight* __restrict__ dz, const Eight* __restrict__ x, const Eight* __restrict__ x2,
+                                         Eight* __restrict__ dx, Eight* __restrict__ dx2, Norm p, Norm q, int groups, int columns) {
+  constexpr int kAhead = 2;
+  const int threads = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x, n = p.channels, c = thread % columns * 8;
+  float a[8], b[8], k0[8], scale[8], shift[8], a2[8], b2[8], k2[8];
+  load(p.factors + c, a);
+  load(p.factors + n + c, b);
+  load(p.factors + 2 * n + c, k0);
+  if (ADDEND == 0 && ACTIVATION != kNone) {
+    load(p.saved + 2 * n + c, scale);
+    load(p.saved + 3 * n + c, shift);
+  }
+  if (ADDEND == 2) {
+    load(q.factors + c, a2);
+    load(q.factors + n + c, b2);
+    load(q.factors + 2 * n + c, k2);
+  }
+  for (int from = thread; from < groups; from += threads * kAhead) {
+    Eight v[kAhead], w[kAhead], z[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int k = from + u * threads;
+      if (k >= groups) continue;
+      v[u] = dz[k];
+      w[u] = x[k];
+      if (ADDEND == 2) z[u] = x2[k];
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int k = from + u * threads;
+      if (k >= groups) continue;
+      float d[8], f[8], g[8], out[8];
+      widen(v[u], d);
+      widen(w[u], f);
+      if (ADDEND == 2) widen(z[u], g);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (ADDEND == 0 && ACTIVATION != kNone) d[i] = differentiate(d[i], fmaf(f[i], scale[i], shift[i]));
+        out[i] = fmaf(a[i], d[i], fmaf(b[i], f[i], k0[i]));
+      }
+      dx[k] = narrow(out);
+      if (ADDEND == 2) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) out[i] = fmaf(a2[i], d[i], fmaf(b2[i], g[i], k2[i]));
+        dx2[k] = narrow(out);
+      }
+    }
+  }
+}
+)cuda";
+
+}  // namespace ct
