@@ -64,6 +64,12 @@ func (m *GELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.GELU(in)
 }
 
+// SiLU computes in*sigmoid(in). It is also called swish.
+type SiLU struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*SiLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.SiLU(in) }
+
 // HardSwish computes in*ReLU6(in+3)/6.
 type HardSwish struct{}
 

@@ -45,6 +45,22 @@ func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotor
 	return o.Gain / math.Sqrt(float64(fan))
 }
 
+// XavierUniform fills a weight in place with random numbers, evenly distributed in [-b, b) with
+// b = sqrt(6/(inputs+outputs)). Nothing is recorded for backward. It fails with
+// [cgotorch.ErrInvalidArgument] for a tensor of fewer than two dimensions.
+func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor) {
+	shape := weight.Shape()
+	if len(shape) < 2 {
+		refuse(x, "nn.XavierUniform", "the weight is %v, want at least 2 dimensions", weight)
+	}
+	field := int64(1)
+	for _, n := range shape[2:] {
+		field *= n
+	}
+	bound := math.Sqrt(3) * math.Sqrt(2/float64((shape[0]+shape[1])*field))
+	Uniform(x, weight, -bound, bound)
+}
+
 // Uniform fills t in place with numbers drawn evenly from [from, to). Nothing is recorded for
 // backward.
 func Uniform(x *cgotorch.Exec, t *cgotorch.Tensor, from, to float64) {

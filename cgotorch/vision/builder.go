@@ -10,9 +10,10 @@ import (
 // builder makes the layers of one model, in torchvision's order. If a layer cannot be made, the
 // layers made before it are freed.
 type builder struct {
-	x       *cgotorch.Exec
-	Options // with the defaults in place of zero values
-	made    []nn.Module
+	x        *cgotorch.Exec
+	Options  // with the defaults in place of zero values
+	made     []nn.Module
+	squeezes []*squeezeExcitation // of those in made
 }
 
 // The function `build` checks the options that all models share, and then calls `fn` to make the

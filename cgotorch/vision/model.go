@@ -25,10 +25,13 @@ type Options struct {
 
 	Width float64 // for MobileNetV2: factor of the number of channels; 0 means 1
 
-	// Dropout is the probability of dropout. MobileNetV2 and GoogLeNet drop before the classifier;
-	// unset means 0.2. Inception-v3 and SqueezeNet drop before the classifier; unset means 0.5. MLP
-	// drops after each layer; unset means 0.
+	// Dropout is the probability of dropout. MobileNetV2, EfficientNet and GoogLeNet drop before the
+	// classifier; unset means 0.2. Inception-v3 and SqueezeNet drop before the classifier; unset means
+	// 0.5. MLP and ViT drop after each layer; unset means 0.
 	Dropout cgotorch.Opt[float64]
+	// StochasticDepth is for EfficientNet: the probability that training leaves the last block out. It
+	// grows evenly from 0 at the first block. Unset means 0.2.
+	StochasticDepth cgotorch.Opt[float64]
 
 	// These options are for GoogLeNet and Inception-v3.
 	NoAux      bool                  // no auxiliary heads; otherwise ForwardAux runs them in training
@@ -38,15 +41,15 @@ type Options struct {
 	// 0.5. torchvision's trained weights need this.
 	TransformInput bool
 
-	ImageSize nn.Size // for MLP: height and width of the images; 0x0 means 32x32
+	ImageSize nn.Size // for MLP and ViT: height and width of the images; 0x0 means 32x32, and 224x224 for ViT
 	Hidden    []int   // for MLP: widths of the hidden layers; nil means 512 and 256
 }
 
 // Names returns the names that [New] accepts, sorted. They are torchvision's names if torchvision
 // has the model.
 func Names() []string {
-	return []string{"googlenet", "inception_v3", "mlp", "mobilenet_v2", "resnet101", "resnet18", "resnet20", "resnet34", "resnet50",
-		"squeezenet1_0", "squeezenet1_1"}
+	return []string{"efficientnet_b0", "googlenet", "inception_v3", "mlp", "mobilenet_v2", "resnet101", "resnet18", "resnet20", "resnet34", "resnet50",
+		"squeezenet1_0", "squeezenet1_1", "vit_b_16"}
 }
 
 // New makes a model by its name. For an unknown name it returns an error that lists [Names].
@@ -54,6 +57,8 @@ func Names() []string {
 // [nn.Close].
 func New(x *cgotorch.Exec, name string, o Options) (nn.Module, error) {
 	switch name {
+	case "efficientnet_b0":
+		return NewEfficientNetB0(x, o), nil
 	case "googlenet":
 		return NewGoogLeNet(x, o), nil
 	case "inception_v3":
@@ -76,6 +81,8 @@ func New(x *cgotorch.Exec, name string, o Options) (nn.Module, error) {
 		return NewSqueezeNet1_0(x, o), nil
 	case "squeezenet1_1":
 		return NewSqueezeNet1_1(x, o), nil
+	case "vit_b_16":
+		return NewViTB16(x, o), nil
 	}
 	return nil, fmt.Errorf("vision: no model is named %q; there are %s", name, strings.Join(Names(), ", "))
 }

@@ -44,6 +44,9 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 			if o.PadShortcut && name != "resnet20" {
 				continue
 			}
+			if name == "vit_b_16" {
+				o.ImageSize = nn.Square(32)
+			}
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m, err := vision.New(x, name, o)
 				if err != nil {
@@ -164,6 +167,11 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.NewMobileNetV2", "Width is -1"}},
 		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},
 		{"mobilenet_v2", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewMobileNetV2", "Dropout is 1.5"}},
+		{"efficientnet_b0", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewEfficientNetB0", "Dropout is 1.5"}},
+		{"efficientnet_b0", vision.Options{StochasticDepth: cgotorch.Set(-0.1)}, []string{"StochasticDepth is -0.1"}},
+		{"vit_b_16", vision.Options{ImageSize: nn.Square(40)}, []string{"vision.NewViTB16", "ImageSize is 40x40", "multiple of 16"}},
+		{"vit_b_16", vision.Options{ImageSize: nn.Size{32, 48}}, []string{"ImageSize is 32x48"}},
+		{"vit_b_16", vision.Options{Dropout: cgotorch.Set(2.0)}, []string{"vision.NewViTB16", "Dropout is 2"}},
 		{"googlenet", vision.Options{Dropout: cgotorch.Set(-0.5)}, []string{"vision.NewGoogLeNet", "Dropout is -0.5"}},
 		{"googlenet", vision.Options{AuxDropout: cgotorch.Set(1.5)}, []string{"vision.NewGoogLeNet", "AuxDropout is 1.5"}},
 		{"googlenet", vision.Options{TransformInput: true, Channels: 1}, []string{"vision.NewGoogLeNet", "TransformInput", "1 channels"}},

@@ -43,6 +43,9 @@ def model_fixture(make, images=None):
     fixture = {"seed": SEED, "parameters": sum(p.numel() for p in model.parameters()), "state": state_of(model)}
     if images is None:
         return fixture
+    if isinstance(model, torchvision.models.VisionTransformer):  # whose head begins as zeros
+        with torch.no_grad():
+            model.heads.head.weight.copy_(ramp(*model.heads.head.weight.shape))
     x = ramp(*images)
     logits = model(x)
     logits, *heads = logits if isinstance(logits, tuple) else [logits]
@@ -75,6 +78,8 @@ MODELS = {
     "resnet20_pad": (lambda: ResNet20(pad_shortcut=True), (8, 3, 32, 32)),
     "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(dropout=0.0), (4, 3, 64, 64)),
     "mobilenet_v2_third": (lambda: torchvision.models.mobilenet_v2(width_mult=0.35, dropout=0.3), None),
+    "efficientnet_b0": (lambda: torchvision.models.efficientnet_b0(dropout=0.0, stochastic_depth_prob=0.0), (4, 3, 64, 64)),
+    "vit_b_16": (lambda: torchvision.models.vit_b_16(image_size=64), (2, 3, 64, 64)),
     "googlenet": (lambda: torchvision.models.googlenet(init_weights=True, dropout=0.0, dropout_aux=0.0), (4, 3, 64, 64)),
     "googlenet_plain": (
         lambda: torchvision.models.googlenet(init_weights=True, aux_logits=False, transform_input=True, dropout=0.0),
@@ -97,6 +102,18 @@ def mlp_names(fixture):
 def truncated(layer, **bounds):
     nn.init.trunc_normal_(layer.weight, **bounds)
     return layer
+
+
+class SelfAttention(nn.MultiheadAttention):
+    """Attention of one input to itself, which is all that ours does."""
+
+    def __init__(self, causal=False, **options):
+        super().__init__(6, 2, batch_first=True, **options)
+        self.causal = causal
+
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1) if self.causal else None
+        return super().forward(x, x, x, need_weights=False, attn_mask=mask)[0]
 
 
 # For each name: a function that makes the module, and the input or its shape, which is a tuple.
@@ -135,6 +152,10 @@ LAYERS = {
     "relu": (nn.ReLU, (4, 5)),
     "relu_in_place": (lambda: nn.Sequential(nn.Linear(5, 3), nn.ReLU(inplace=True)), (4, 5)),
     "relu6": (lambda: nn.Sequential(nn.BatchNorm2d(3), nn.ReLU6()), (4, 3, 5, 6)),
+    "silu": (nn.SiLU, (4, 5)),
+    "multihead_attention": (SelfAttention, (2, 5, 6)),
+    "multihead_attention_causal": (lambda: SelfAttention(causal=True), (2, 5, 6)),
+    "stochastic_depth": (lambda: torchvision.ops.StochasticDepth(0.4, "row"), (9, 3, 2)),
     "leaky_relu": (nn.LeakyReLU, (4, 5)),
     "leaky_relu_slope": (lambda: nn.LeakyReLU(0.2), (4, 5)),
     "sigmoid": (nn.Sigmoid, (4, 5)),

@@ -1,0 +1,152 @@
+package vision
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// ViT is the vision transformer of Dosovitskiy et al., 2020, as in torchvision. It cuts an image
+// into patches, and a transformer reads the patches as a sequence.
+type ViT struct {
+	ClassToken *cgotorch.Tensor // [1, 1, width]: the first position of each sequence
+	ConvProj   nn.Module        // a convolution that makes one position of each patch
+	Encoder    *vitEncoder
+	Heads      nn.Module
+	size       nn.Size // of the images
+}
+
+// NewViTB16 makes torchvision's vit_b_16, with patches of 16x16. It has 86,567,656 parameters for
+// images of 224x224, which is the default of ImageSize.
+func NewViTB16(x *cgotorch.Exec, o Options) *ViT {
+	const where, patch, width, hidden, layers, heads = "vision.NewViTB16", 16, 768, 3072, 12, 12
+	dropout := probability(x, where, "Dropout", o.Dropout, 0)
+	if o.ImageSize == (nn.Size{}) {
+		o.ImageSize = nn.Square(224)
+	}
+	if o.ImageSize[0] != o.ImageSize[1] || o.ImageSize[0] < patch || o.ImageSize[0]%patch != 0 {
+		x.Fail(where, fmt.Errorf("ImageSize is %v, want a square of a multiple of %d: %w", o.ImageSize, patch, cgotorch.ErrInvalidArgument))
+	}
+	return build(x, where, o, 1000, func(b *builder) *ViT {
+		m := &ViT{size: o.ImageSize}
+		conv := b.convWith(b.Channels, width, nn.Square(patch), nn.Conv2dOptions{Stride: nn.Square(patch)})
+		m.ConvProj = conv
+		m.ClassToken = b.parameter(where, x.Zeros(cgotorch.Float32, 1, 1, width))
+		positions := o.ImageSize[0]/patch*(o.ImageSize[1]/patch) + 1
+		position := x.Empty(cgotorch.Float32, 1, int64(positions), width)
+		nn.Normal(x, position, 0, 0.02)
+		position = b.parameter(where, position)
+		blocks := &nn.Sequential{Recompute: b.Recompute}
+		for i := range layers {
+			blocks.Modules = append(blocks.Modules, nn.Child{Name: "encoder_layer_" + strconv.Itoa(i), Module: b.vitBlock(width, hidden, heads, dropout)})
+		}
+		m.Encoder = &vitEncoder{PosEmbedding: position, Dropout: &nn.Dropout{P: dropout}, Layers: blocks, LN: b.layerNorm(width)}
+		head := b.linear(width, b.Classes)
+		m.Heads = &nn.Sequential{Modules: []nn.Child{{Name: "head", Module: head}}}
+		nn.TruncatedNormal(x, conv.Weight, 0, math.Sqrt(1/float64(b.Channels*patch*patch)), -2, 2)
+		for _, t := range []*cgotorch.Tensor{conv.Bias, head.Weight, head.Bias} {
+			nn.Constant(x, t, 0)
+		}
+		return m
+	})
+}
+
+// The method `parameter` makes t a parameter of the model that is built.
+func (b *builder) parameter(where string, t *cgotorch.Tensor) *cgotorch.Tensor {
+	if err := t.SetRequiresGrad(true); err != nil {
+		b.x.Fail(where, err)
+	}
+	b.made = append(b.made, &held{b.x.Keep(t)})
+	return t
+}
+
+// held is a module of one tensor. It frees the tensor if the model cannot be completed.
+type held struct{ Tensor *cgotorch.Tensor }
+
+// Forward implements [nn.Module].
+func (*held) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Alias(in) }
+
+func (b *builder) layerNorm(width int) *nn.LayerNorm {
+	m := nn.NewLayerNorm(b.x, []int64{int64(width)}, nn.LayerNormOptions{Eps: cgotorch.Set(1e-6)})
+	b.made = append(b.made, m)
+	return m
+}
+
+// Forward maps [N, Channels, H, W] to logits [N, Classes]. H and W are those of ImageSize.
+func (m *ViT) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	if images.Dim() != 4 || images.Shape()[2] != int64(m.size[0]) || images.Shape()[3] != int64(m.size[1]) {
+		x.Fail("vision.ViT", fmt.Errorf("the images are %v, want [N, C, %d, %d]: %w", images, m.size[0], m.size[1], cgotorch.ErrInvalidArgument))
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		n := images.Shape()[0]
+		patches := x.Transpose(x.Flatten(m.ConvProj.Forward(x, images), 2, 3), 1, 2)
+		first := x.To(x.Expand(m.ClassToken, n, -1, -1), patches.DType())
+		out := m.Encoder.Forward(x, x.Cat([]*cgotorch.Tensor{first, patches}, 1))
+		return m.Heads.Forward(x, x.Select(out, 1, 0))
+	})
+}
+
+// Fuse implements [nn.Fusible].
+func (m *ViT) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	e := m.Encoder
+	return &ViT{
+		ClassToken: f.Copy(x, m.ClassToken), ConvProj: f.Fuse(x, m.ConvProj), Heads: f.Fuse(x, m.Heads), size: m.size,
+		Encoder: &vitEncoder{PosEmbedding: f.Copy(x, e.PosEmbedding), Dropout: &nn.Identity{}, Layers: f.Fuse(x, e.Layers), LN: f.Fuse(x, e.LN)},
+	}
+}
+
+// vitEncoder is the transformer of a [ViT].
+type vitEncoder struct {
+	PosEmbedding *cgotorch.Tensor // [1, positions, width]
+	Dropout      nn.Module
+	Layers       nn.Module
+	LN           nn.Module
+}
+
+// Forward maps [N, positions, width] to a tensor of the same shape.
+func (m *vitEncoder) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return then(x, x.Add(in, m.PosEmbedding), m.Dropout, m.Layers, m.LN)
+}
+
+// vitBlock is a block of a [ViT]: attention, and a network of two layers for each position. Each
+// of the two has a norm before it, and its input is added to its result.
+type vitBlock struct {
+	LN1           nn.Module `state:"ln_1"`
+	SelfAttention nn.Module
+	Dropout       nn.Module
+	LN2           nn.Module `state:"ln_2"`
+	MLP           nn.Module
+}
+
+func (b *builder) vitBlock(width, hidden, heads int, dropout float64) *vitBlock {
+	m := &vitBlock{LN1: b.layerNorm(width), Dropout: &nn.Dropout{P: dropout}}
+	attention := nn.NewMultiheadAttention(b.x, width, heads, nn.AttentionOptions{})
+	b.made = append(b.made, attention)
+	m.SelfAttention = attention
+	m.LN2 = b.layerNorm(width)
+	up, down := b.linear(width, hidden), b.linear(hidden, width)
+	m.MLP = nn.NewSequential(up, &nn.GELU{}, &nn.Dropout{P: dropout}, down, &nn.Dropout{P: dropout})
+	for _, l := range []*nn.Linear{up, down} {
+		nn.XavierUniform(b.x, l.Weight)
+		nn.Normal(b.x, l.Bias, 0, 1e-6)
+	}
+	return m
+}
+
+// Forward maps [N, positions, width] to a tensor of the same shape.
+func (m *vitBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		middle := x.Add(then(x, m.LN1.Forward(x, in), m.SelfAttention, m.Dropout), in)
+		return x.Add(middle, then(x, m.LN2.Forward(x, middle), m.MLP))
+	})
+}
+
+// Fuse implements [nn.Fusible].
+func (m *vitBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return &vitBlock{
+		LN1: f.Fuse(x, m.LN1), SelfAttention: f.Fuse(x, m.SelfAttention), Dropout: &nn.Identity{}, LN2: f.Fuse(x, m.LN2), MLP: f.Fuse(x, m.MLP),
+	}
+}
