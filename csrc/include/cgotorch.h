@@ -223,9 +223,9 @@ typedef struct ct_host_copy {
   const void* data;
   int64_t bytes;
 } ct_host_copy;
-/* Enqueues, in this order: waits for the events of `behind`, the timing event *began, the copies,
- * and the timing event *done. Each copy is made as ct_tensor_copy_from makes it. If the call
- * fails, some of this work may already be enqueued. */
+/* Enqueues four things, in this order: a wait of the stream for the events of `behind`, the
+ * timing event *began, the copies, and the timing event *done. The rules of ct_tensor_copy_from
+ * hold for each copy. If the call fails, some of this work may already be enqueued. */
 ct_status* ct_copies_from(ct_exec x, const ct_event* const* behind, int32_t events, const ct_host_copy* copies, int32_t count,
                           ct_event** began /* new */, ct_event** done /* new */) CT_NOEXCEPT;
 

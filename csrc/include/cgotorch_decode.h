@@ -119,9 +119,9 @@ typedef struct ctd_options {
   int64_t max_pixels;     /* an image with more pixels is CTD_TOO_LARGE; 0 means 100 million */
   int32_t no_shrink;      /* 1: a JPEG is decoded at full size, even if the box is 4 or more times the size of the result */
   /* The bytes that large images may take at a time, over all threads. 0 means 512 MiB. A large
-   * image is one for which a thread needs more than 16 MiB. A large image waits for its share after
-   * the large images that wait already. An image that needs more than `memory` is decoded while no
-   * other large image has a share. */
+   * image is one for which a thread needs more than 16 MiB. Large images get their memory in the
+   * order in which they ask for it. An image that needs more than `memory` is decoded while no other
+   * large image has memory. */
   int64_t memory;
 } ctd_options;
 
@@ -159,18 +159,18 @@ ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed 
                             uint8_t* dst /* borrowed */, size_t dst_size, ctd_result* results /* borrowed */) CTD_NOEXCEPT;
 
 /* ctd_pool_max_memory returns an upper bound of the memory that decoding takes, in bytes. The
- * bound is 18 MiB for each thread, plus a share for large images. That share is the larger of two
- * numbers: `memory`, and the need of the largest image that max_pixels allows. The bound does not
- * include the images and dst, which are borrowed. */
+ * bound is 18 MiB for each thread, plus memory for large images. For large images it counts the
+ * larger of two numbers: the option `memory`, and the need of the largest image that max_pixels
+ * allows. The bound does not include the images and dst, which are borrowed. */
 int64_t ctd_pool_max_memory(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_workers returns the number of threads. */
 int32_t ctd_pool_workers(const ctd_pool* pool) CTD_NOEXCEPT;
 
-/* ctd_pool_busy returns the nanoseconds that all threads together have spent on images since the
- * pool was made. An image counts when it is done, including its wait for memory. The time in
- * which a thread waits for work does not count. The result, divided by the elapsed time and by
- * the number of threads, is the used share of the pool. */
+/* ctd_pool_busy returns the nanoseconds that all threads together have spent on images since
+ * the pool was made. An image counts when it is done, including its wait for memory. The time
+ * in which a thread waits for work does not count. Divided by the elapsed time and by the number
+ * of threads, the result is the fraction of time in which the threads were busy. */
 int64_t ctd_pool_busy(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_free joins the threads and frees the pool. No decode may be running. */

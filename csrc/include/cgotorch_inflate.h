@@ -4,9 +4,10 @@
  * A gzip file must normally be inflated from its start. Any byte may be a copy of a byte in the
  * 32 KiB before it. These 32 KiB are called the window. But a program can find places where a
  * block of deflate data may start. A thread that begins at such a place does not know the window.
- * Instead of a byte copied from the window, it writes the place of that byte in the window. When
- * the window is known, the places become bytes. So several threads can inflate several parts of
- * one file. Each of them calls these functions.
+ * It writes wide elements, of 16 bits each. A wide element is a byte, or it is the place in the
+ * window of a byte that is not known yet. When the window is known, ctd_inflate_resolve turns the
+ * wide elements into bytes. So several threads can inflate several parts of one file. Output
+ * elements of 8 bits are called narrow.
  *
  * The rules of cgotorch_decode.h hold here too: those about statuses, about the words new,
  * borrowed and consumed, and about threads. Both headers belong to one library. */
@@ -81,8 +82,8 @@ ctd_status* ctd_inflater_run(ctd_inflater* inflater, const uint8_t* in /* borrow
 /* What ctd_inflate_find looks for. */
 enum {
   CTD_INFLATE_DYNAMIC = 1, /* a block that has codes of its own and is not the last block of its stream */
-  /* A stored block. *bit is the place of the block's length. The block's header is in the zero bits
-   * before the length, and its exact place is not known. */
+  /* A stored block. *bit is the place of the field with the block's length. The block's header is in
+   * the zero bits before that field, and the exact place of the header is not known. */
   CTD_INFLATE_STORED = 2,
   CTD_INFLATE_MEMBER = 3   /* the header of a gzip member */
 };
