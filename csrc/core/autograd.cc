@@ -46,7 +46,8 @@ std::vector<Other>& others() {
   return *list;
 }
 
-// Appends the other tensors of the tensors. Returns, for each one, the index of its tensor.
+// Appends the other tensors to `tensors`: see Other. For each tensor that was appended, the
+// result has the index of the tensor to which it belongs.
 std::vector<size_t> add_others(torch::autograd::variable_list& tensors) {
   std::vector<size_t> wholes;
   for (size_t i = 0, count = tensors.size(); i < count; ++i) {
@@ -60,7 +61,8 @@ std::vector<size_t> add_others(torch::autograd::variable_list& tensors) {
   return wholes;
 }
 
-// Adds the gradients of the other tensors, which are the last ones in `found`.
+// The last gradients in `found` are those of the other tensors. Adds each of them to the gradient
+// of the tensor to which the other tensor belongs.
 void join_others(torch::autograd::variable_list& found, const std::vector<size_t>& wholes) {
   const size_t first = found.size() - wholes.size();
   for (size_t i = 0; i < wholes.size(); ++i) {

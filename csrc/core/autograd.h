@@ -25,8 +25,10 @@ ct_exec without_autocast(ct_exec x);
 // Runs LibTorch's backward and tells the stream checker of it.
 void backward(const variable_list& roots, const variable_list& grads, int32_t retain_graph);
 
-// A function that returns another tensor over the memory of a tensor. The gradient of the tensor
-// is the sum of both gradients. Returns an undefined tensor if there is none.
+// A function that returns another tensor over the memory of the given tensor. The other tensor
+// has its own edge in the autograd graph. The gradient of the given tensor is then the sum of the
+// gradients of the two tensors. If there is no other tensor, the function returns an undefined
+// tensor.
 using Other = at::Tensor (*)(const at::Tensor&);
 // Registers a function for ct_gradients. Only static initialisers call it, while the library is
 // being loaded.

@@ -63,7 +63,7 @@ class Function {
 };
 
 // The node of the autograd graph. It computes d(result)/d(in) by running the function again.
-// Several threads may run it one after the other, as they may run LibTorch's own nodes.
+// Several threads may run the node, one after the other. LibTorch's own nodes allow the same.
 class Recompute final : public torch::autograd::Node {
  public:
   Recompute(std::shared_ptr<const Function> function, const ct_tensor& in)
