@@ -1,5 +1,5 @@
-// The turns of captures. They say which thread captures on a device, which work waits for the
-// capture, and which calls are delayed until its end.
+// On each device only one thread at a time captures. This file says which thread captures on a
+// device. It also makes other work wait for the capture, or delays a call until the capture ends.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,9 +21,9 @@ namespace ct {
 // wait on the one thread that LibTorch has for backwards of the device. The capture's own
 // backward needs that thread.
 //
-// While a thread waits to capture, operators that want to draw random numbers wait too, so that
-// the capture gets its turn. But while a backward that has begun holds off captures, operators do
-// not wait for that thread.
+// While a thread waits to capture, operators that want to draw random numbers wait too. Otherwise
+// the thread might never get its turn. But while a backward holds off captures, operators do not
+// wait for that thread. Otherwise the backward and the thread would wait for each other.
 
 // Makes the calling thread the one that captures on the device, while the object lives. The
 // constructor waits for its turn. It also waits until no operator draws random numbers and no
@@ -62,8 +62,9 @@ class RandomUse {
   bool counted_ = false;
 };
 
-// Between the two calls no capture begins on the device. The two calls do for a whole backward
-// what RandomUse does for an operator.
+// Between the two calls no capture begins on the device. They are made around a backward whose
+// functions may draw random numbers. hold_captures first waits for the capture that runs, and for
+// the captures of threads that wait already.
 void hold_captures(c10::Device device);
 void release_captures(c10::Device device) noexcept;
 
