@@ -117,8 +117,8 @@ CT_FUNCTION Pixel<C> moved(const Source& s, const Step& step, int y, int x) {
   return black;
 }
 
-// Returns the pixel before the steps. But if the first step looks at other pixels, returns the
-// pixel after that step. No later step may look at other pixels.
+// Returns the pixel before the first step. If the first step looks at other pixels, returns the
+// pixel after the first step instead. Only the first step may look at other pixels.
 template <int C>
 CT_FUNCTION Pixel<C> first(const Source& s, const Step& step, int y, int x) {
   const int kind = kind_of(step);

@@ -15,8 +15,8 @@ namespace augment = ct::augment;
 
 constexpr int kValues = 1 + augment::kStepValues;
 
-// Computes the expected result as augment.cc does on a processor without a fused multiply-add.
-// This file is compiled for such a processor.
+// Computes the result that augment.cc gives on a processor without a fused multiply-add. This
+// file is compiled for such a processor.
 template <int C>
 std::vector<uint8_t> expected(const std::vector<uint8_t>& pixels, int height, int width, bool flip, const augment::Step* steps, int count) {
   const augment::Source source{pixels.data(), height, width, flip};

@@ -2,14 +2,17 @@
 // and an activation in one.
 //
 //   batch_norm_act    activation(batch_norm(input) + addend), where the addend may be absent
-//   batch_norms_act   activation(batch_norm(input) + batch_norm(addend)), each with its own numbers
+//   batch_norms_act   activation(batch_norm(input) + batch_norm(addend))
+//
+// In batch_norms_act each of the two norms has its own weight, bias and statistics.
 //
 // On CUDA the norms, sums and activations of a convolutional net take about half of the time of a
-// training step, because they read and write all images. LibTorch has a kernel or more for each.
-// The kernels here do all three in one. The forward reads the images twice: for the statistics, and
-// for the result. So does the backward. The kernels need images in channels last, in float32,
-// float16 or bfloat16, with a multiple of eight channels. For all other inputs, and on the CPU,
-// LibTorch's operators do the work, with their own gradients.
+// training step, because they read and write all images. LibTorch runs at least one kernel for
+// each of the three. The kernels of this file do the three together. The forward reads the images
+// twice: once for the statistics, and once for the result. The backward also reads them twice.
+// The kernels need images in channels last, in float32, float16 or bfloat16, with a multiple of
+// eight channels. For all other inputs, and on the CPU, LibTorch's operators do the work, with
+// their own gradients.
 //
 // Note [One rounding]: the kernels compute in float32 and round the result once. LibTorch rounds
 // the result of each operator. So the results differ by the rounding of the dtype.
@@ -53,7 +56,7 @@ enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish };
 constexpr int kStreams = 256;
 constexpr int kTiles = 128;
 
-// The numbers of one norm. A pointer may be NULL where a comment says so.
+// The arguments of a kernel for one norm. A pointer may be NULL where a comment says so.
 struct Norm {
   const float* weight;      // [channels]; or NULL for 1
   const float* bias;        // [channels]; or NULL for 0
@@ -78,9 +81,10 @@ Activation activation_of(c10::string_view name) {
   return static_cast<Activation>(found - kActivations.begin());
 }
 
-// Whether one bit for each element says where the activation passes the gradient.
+// Returns whether the forward stores a mask: one bit for each element, which is 1 if the
+// activation passes the gradient of that element on.
 bool is_masked(bool addend, Activation activation) { return addend && (activation == kRelu || activation == kRelu6); }
-// Whether the backward reads the addend.
+// Returns whether the backward needs the addend, to compute the input of the activation again.
 bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish); }
 
 // Returns the program for a dtype, a number of lanes, an activation and a kind of addend. Programs
@@ -105,10 +109,10 @@ const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activa
   return variant.program;
 }
 
-// Returns the number of the stream among the streams that have used these kernels. Returns -1 if
-// there are too many. Two kernels of one stream never run at the same time, so they can share
-// tickets. The same holds for the graphs that were captured on the stream: graphs of one pool run
-// one after another.
+// Returns a number for the stream: its kernels use the tickets with this number. Two kernels of
+// one stream never run at the same time, so they can share tickets. Graphs that were captured on
+// the stream can share them too, because graphs of one pool run one after another. Returns -1 if
+// kStreams other streams have numbers already.
 int slot_of(c10::Stream stream) {
   static auto* const mutex = new std::mutex;
   static auto* const slots = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int>;
@@ -124,20 +128,20 @@ int slot_of(c10::Stream stream) {
 
 c10::Stream stream_of(const at::Tensor& tensor) { return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(tensor.device()); }
 
-// The shape of the work on one tensor of images.
+// How the kernels divide one tensor of images: see norm_cuda.h.
 struct Shape {
   int rows, columns, channels, lanes, tiles, groups;
   explicit Shape(const at::Tensor& images)
       : rows(static_cast<int>(images.numel() / images.size(1))), columns(static_cast<int>(images.size(1) / 8)),
         channels(static_cast<int>(images.size(1))), lanes(columns >= 8 ? 8 : columns > 2 ? 4 : columns), tiles((columns + lanes - 1) / lanes),
         groups(rows * columns) {}
-  // Returns the number of blocks of a tile in a reduction, for a number of blocks on each
-  // multiprocessor.
+  // Returns how many blocks work on one tile, in a kernel that adds. `each` is the number of blocks
+  // on each multiprocessor, for all tiles together.
   int blocks(int multiprocessors, int each) const {
     const int chunks = (rows + 512 / lanes - 1) / (512 / lanes);
     return std::clamp(multiprocessors * each / tiles, 1, chunks);
   }
-  // Returns the number of threads in a block of a kernel without a reduction.
+  // Returns how many threads a block has, in a kernel that does not add.
   int threads() const { return columns <= 256 ? 256 / columns * columns : columns; }
   int grid(int multiprocessors, int ahead) const {
     const int64_t block = int64_t{threads()} * ahead;
@@ -158,7 +162,7 @@ bool is_images(const at::Tensor& t) {
   return t.is_cuda() && t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast) && is_aligned(t);
 }
 
-// Whether the kernels here take the images.
+// Returns whether the kernels of this file can do the work for these images.
 bool is_fused(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
   if (!is_images(input)) return false;
   const at::ScalarType dtype = input.scalar_type();
@@ -176,7 +180,7 @@ float* write(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->mut
 
 using Optional = const std::optional<at::Tensor>&;
 
-// The tensors and numbers of one norm.
+// The parameters of one norm, as the program gives them.
 struct Parameters {
   Optional weight, bias, running_mean, running_var;
   bool training;
@@ -201,7 +205,8 @@ class Work {
     TORCH_CHECK(slot_ >= 0, "more than ", kStreams, " streams run fused norms");
   }
 
-  // Finds the numbers of a norm of the images and returns them, [4, channels].
+  // Fills in `norm`, and enqueues the kernel that computes its field `saved`. Returns the tensor of
+  // that field, [4, channels].
   at::Tensor prepare(const at::Tensor& images, const Parameters& p, Norm& norm) const {
     at::Tensor saved = at::empty({4, shape.channels}, floats);
     norm = {read(p.weight), read(p.bias), write(p.running_mean), write(p.running_var), saved.mutable_data_ptr<float>(), nullptr, nullptr, nullptr,
@@ -216,8 +221,9 @@ class Work {
     return saved;
   }
 
-  // Launches a kernel with sums, whose arguments end in rows, columns, blocks, partial and slot.
-  // each: blocks on a multiprocessor. sums: sums of a channel.
+  // Launches a kernel that adds over all rows. The last arguments of the kernel are rows, columns,
+  // blocks, partial and slot. `each` is the number of blocks on each multiprocessor. `sums` is how
+  // many sums the kernel makes for each channel.
   template <typename... Arguments>
   void reduce(const CudaProgram& program, const char* kernel, int each, int sums, Arguments... arguments) const {
     int rows = shape.rows, columns = shape.columns, blocks = shape.blocks(multiprocessors_, each), slot = slot_;
@@ -231,8 +237,9 @@ class Work {
     reduce(program_, kernel, each, sums, arguments...);
   }
 
-  // Launches a kernel that goes over all elements, whose arguments end in groups and columns.
-  // ahead: groups that a thread has under way.
+  // Launches a kernel that goes over all elements. The last arguments of the kernel are groups and
+  // columns. A group is eight adjacent channels of one row. `ahead` is how many groups a thread
+  // loads before it uses the first of them.
   template <typename... Arguments>
   void each(const char* kernel, int ahead, Arguments... arguments) const {
     int groups = shape.groups, columns = shape.columns;
@@ -254,8 +261,9 @@ class Work {
   const CudaProgram& program_;
 };
 
-// Returns the result, the numbers of both norms, and the mask. The numbers of an absent norm are
-// empty, and so is a mask that the backward does not need.
+// Returns four tensors: the result, the field `saved` of the first norm and that of the second
+// norm, and the mask. If there is no second norm, its tensor is empty. If the backward needs no
+// mask, the mask is empty.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
                                                                            Optional, Optional, Optional, Optional, bool, bool, double, double, double,
                                                                            double, c10::string_view);
@@ -299,8 +307,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
                 w.mutable_data_ptr<float>(), b.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
   };
   const Norm norm = norm_of(saved, factors, weight, bias), norm2 = two ? norm_of(saved2, factors[3], weight2, bias2) : norm;
-  // The gradient before the activation. Where the activation passes everything, and there is one
-  // gradient of the result, they are the same.
+  // With an addend, `before` is the gradient of the activation's input. It is `gradient` itself if
+  // there is no activation and only one gradient of the result. Without an addend, `before` is
+  // always `gradient`, and norm_gradient computes the activation's part.
   const bool writes = added && (activation != kNone || is_defined(gradient2));
   at::Tensor before = writes ? at::empty_like(input) : gradient;
   work.reduce(is_defined(gradient2) ? "norm_reduce_two" : "norm_reduce", /*each=*/1, two ? 3 : 2, gradient.const_data_ptr(),
@@ -321,13 +330,14 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 // Note [Two gradients of one result]
 //
 // The result of a residual block has two readers: the next block's first convolution, and the sum
-// at the next block's end. Autograd would add the two gradients in a kernel of its own. So the node
-// of batch_norm_act has two outputs over the same memory. The program gets the first output. If the
-// program gives this output as an addend to an operator of this file, the operator reads the second
-// output in its place (the function `skip_of`). The backward's kernels then read both gradients,
-// and no kernel adds them. ct_gradients adds the gradients of both outputs.
+// at the next block's end. Autograd would add the gradients of the two readers in a kernel of its
+// own. So the node of batch_norm_act has two outputs over the same memory. The program gets the
+// first output. If the program gives the first output as an addend to an operator of this file,
+// the operator reads the second output instead: see `skip_of`. The kernels of the
+// backward then read both gradients, and no other kernel adds them. ct_gradients adds the
+// gradients of both outputs.
 
-// The node of the autograd graph.
+// The node of both operators in the autograd graph.
 struct Node : torch::autograd::Function<Node> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
@@ -388,8 +398,8 @@ struct Node : torch::autograd::Function<Node> {
   static void given(torch::autograd::AutogradContext* context, const char* name, Optional t) { context->saved_data[name] = is_defined(t); }
 };
 
-// Returns the second output of the node whose first output `t` is: Note [Two gradients of one
-// result]. Returns an undefined tensor if `t` is no such output.
+// If `t` is the first output of a Node, returns the second output of that Node: see Note [Two
+// gradients of one result]. Otherwise returns an undefined tensor.
 at::Tensor second_output(const at::Tensor& t) {
   if (!t.defined() || !t.requires_grad() || t.is_leaf() || t.output_nr() != 0) return {};
   const auto& node = t.grad_fn();
@@ -401,14 +411,15 @@ at::Tensor second_output(const at::Tensor& t) {
 
 [[maybe_unused]] const bool registered = (autograd::gradient_has_another(second_output), true);
 
-// Returns the tensor that an operator reads in place of the addend `t`.
+// Returns the tensor that an operator reads instead of the addend `t`. This is the second output
+// if `t` is the first output of a Node. Otherwise it is `t` itself.
 at::Tensor skip_of(const at::Tensor& t) {
   const at::Tensor second = c10::GradMode::is_enabled() ? second_output(t) : at::Tensor();
   return second.defined() ? second : t;
 }
 
-// `t` is a result of batch_norm or add, whose backward does not need it. So these activations may
-// overwrite it.
+// Computes the activation of `t`. Some activations overwrite `t`. That is allowed, because `t` is
+// a result of batch_norm or add, and the backward of these two does not need their result.
 at::Tensor activate(at::Tensor t, Activation activation) {
   switch (activation) {
     case kRelu: return at::relu_(t);

@@ -1,8 +1,9 @@
 // The CUDA text of the fused batch norm: norm.cc compiles and launches it.
 //
-// A tensor of images in channels last is a matrix of rows (N*H*W) and channels (C). A thread reads
-// eight adjacent channels of a row at a time. A tile is LANES of these groups, side by side. A
-// block of kThreads threads works on one tile, in kThreads / LANES rows at a time.
+// A tensor of images in channels last is a matrix. It has N*H*W rows and C channels. A group is
+// eight adjacent channels of one row, and a thread reads one group at a time. A tile is LANES
+// groups side by side, in every row. A block of kThreads threads works on one tile, in kThreads /
+// LANES rows at a time.
 //
 // The text is compiled for one set of these macros:
 //
@@ -13,13 +14,15 @@
 //
 // The struct Norm and the enumeration of activations come from norm.cc.
 //
-// Note [Sums in order]: a thread adds its rows, a warp its threads, a block its warps, in a fixed
-// order. Each block writes its sums to memory and takes a ticket. The last block of a tile adds
-// the sums of all blocks, again in a fixed order. So equal inputs give equal bits. Nothing waits
-// for another block, and no further kernel is needed.
+// Note [Sums in order]: every sum is made in a fixed order. A thread adds up its rows, a warp
+// adds up its threads, and a block adds up its warps. Each block writes its sums to memory, and
+// then takes a ticket. By its ticket a block knows whether it is the last block of its tile to
+// finish. The last block adds the sums of all blocks of the tile, again in a fixed order. So
+// equal inputs give equal bits. No block waits for another block, and no second kernel is needed.
 //
-// Note [Sums about the first row]: the statistics are sums of the differences from the tensor's
-// first row. A mean that is large beside the deviation then costs no accuracy.
+// Note [Sums about the first row]: the statistics are sums of differences. Each of them is the
+// difference between a row and the tensor's first row. So the result is accurate even if the mean
+// is much larger than the deviation.
 #pragma once
 
 namespace ct {
