@@ -5,10 +5,11 @@
 // the stream. The calls take the first way and the second way alternately. No call is made only
 // for a measurement, so a call has its effects as often as the program makes it.
 //
-// In eager work a measured time includes the time in which the device waits for the host, as it
-// should. In the warm-up run of a capture, a measured time must not include that wait. There a
-// kernel that sleeps runs before the work. The host then enqueues all of the work before the
-// device begins it, as in a graph. A choice decides for eager work and for graphs separately.
+// In eager work a measured time includes the time in which the device waits for the host. That is
+// right, because the program has this wait too. In the warm-up run of a capture, a measured time
+// must not include that wait. There a kernel that sleeps runs before the work. The host then
+// enqueues all of the work before the device begins it, as in a graph. A choice decides for eager
+// work and for graphs separately.
 #pragma once
 
 #include <chrono>

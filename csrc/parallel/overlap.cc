@@ -33,8 +33,8 @@ namespace {
 
 using Mask = GradientMask;
 
-// This kind of thread-local debug information is used for nothing else. LibTorch itself does not
-// use it, and no other library in the process may use it.
+// The Overlapping of a backward is kept as thread-local debug information of this kind. LibTorch
+// itself does not use this kind, and no other library in the process may use it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // Makes the main stream wait for a side stream.
@@ -140,7 +140,8 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
   return found;
 }
 
-// Takes the place of LibTorch's kernel. Calls that kernel for the work.
+// This kernel takes the place of LibTorch's kernel. It decides on which streams the gradients are
+// computed, and calls LibTorch's kernel to compute them.
 Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
                                at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                at::IntArrayRef output_padding, int64_t groups, Mask mask) {

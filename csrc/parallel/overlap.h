@@ -24,8 +24,8 @@
 
 namespace ct {
 
-// Overlapping permits one backward to use side streams. LibTorch gives it to the threads that run
-// the backward's nodes, as it does with a Watch.
+// Overlapping permits one backward to use side streams. LibTorch gives the Overlapping to each
+// thread that runs a node of the backward: see Note [Whose call it is].
 class Overlapping final : public c10::DebugInfoBase {
  public:
   Overlapping(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,

@@ -46,7 +46,8 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
     : main_(main) {
   if (!main.device.is_cuda()) return;
   most_ = allocated_bytes(main.device) / 40;
-  // `found` holds all nodes that are reached. The edges of its last nodes are not counted yet.
+  // All nodes that the roots reach. A loop below counts the edges of each node in `found`, and
+  // appends the nodes that are new.
   std::vector<Node*> found;
   const auto reach = [&](Node* node) {
     if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);
@@ -119,8 +120,9 @@ void LateGradients::release_held() {
 
 void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side) {
   const std::lock_guard lock(mutex_);
-  // Lets the oldest entries go until the bytes are within the limit. The engine still holds a part
-  // of the new entry, so the new entry does not count yet.
+  // Lets the oldest kept tensors go, until at most `most_` bytes are kept. Before that, the main
+  // stream waits for the work that reads them. The engine still holds a part of the new tensors, so
+  // these do not count yet.
   int64_t bytes = kept_bytes();
   for (; bytes > most_; bytes = kept_bytes()) {
     wait(main_, *kept_.front().end);  //edge:late-waits TestOverlap_Late gpu
