@@ -9,8 +9,8 @@
 namespace ct {
 namespace {
 
-// This kind of thread-local debug information is used for nothing else. LibTorch itself does not
-// use it, and no other library in the process may use it.
+// A Watch is kept as thread-local debug information of this kind. LibTorch itself does not use
+// this kind, and no other library in the process may use it.
 constexpr auto kKind = c10::DebugInfoKind::INFERENCE_CONTEXT;
 
 // The operators that run on this thread, outermost first. LibTorch keeps the names as long as the

@@ -17,9 +17,9 @@ namespace ct {
 
 // Note [Whose call it is]: LibTorch gives its ThreadLocalDebugInfo, and the thread's
 // RecordFunction callbacks, to every thread that runs a node of a backward. A thread has them
-// while it runs the node. So a thread that calls CUDA knows itself whether it works for a watched
-// exec, also if it is one of autograd's threads. The workers and backwards of other streams have
-// no watch. Threads that only query events have none either.
+// while it runs the node. So each thread that calls CUDA can find out by itself whether it works
+// for a watched exec. This is also true for autograd's threads. Threads that work for other
+// streams have no watch. Threads that only query events have none either.
 class Watch final : public c10::DebugInfoBase {
  public:
   explicit Watch(bool by_name) : by_name(by_name) {}

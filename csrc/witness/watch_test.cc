@@ -87,8 +87,9 @@ TEST_F(WatchTest, OtherOperators_AreNot) {
   }
 }
 
-// A backward that waits must be seen: this one counts the elements of a mask. On CUDA it runs on
-// a thread of autograd's. The watch's text must outlive that thread's work.
+// A backward that waits must be seen. The backward of this test waits because it counts the
+// elements of a mask. On CUDA it runs on a thread of autograd's. The watch's text must outlive
+// that thread's work.
 TEST_F(WatchTest, Backward_IsSeen) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);
