@@ -88,8 +88,8 @@ void used(const at::Tensor& tensor, const ct_stream& stream);
 // Reports that the program reads a tensor on the CPU.
 void host_reads(const at::Tensor& tensor);
 
-// The order of work. A Known holds what a stream knows when an event is recorded. The Known is
-// NULL while the checker is off.
+// The order of work. A Known holds what a stream knows when an event is recorded: see Note
+// [Vector clocks]. The Known is NULL while the checker is off.
 using Known = std::shared_ptr<const std::vector<uint64_t>>;
 Known recorded(const ct_stream& stream);
 void waited(const ct_stream& stream, const Known& event);
