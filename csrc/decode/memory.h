@@ -17,7 +17,8 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Share gives its bytes back when it is destroyed.
+  // A Share is the right to allocate a number of bytes. When it is destroyed, the Memory gets these
+  // bytes back.
   class Share {
    public:
     Share() = default;
