@@ -53,9 +53,9 @@ func (x *Exec) check(op string) {
 	}
 }
 
-// checkThread does what the method `check` does, and also panics on a goroutine other than the
-// Do's. A method of Exec calls checkThread if it does not call the core. The core itself compares
-// the threads at each call.
+// checkThread calls the method `check`. Then it panics if the calling goroutine is not the
+// goroutine of the Do. A method of Exec calls checkThread if it does not call the core. The core
+// itself compares the threads at each call.
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {

@@ -43,8 +43,8 @@ func (x *Exec) NoWaits() *Exec {
 	return &y
 }
 
-// The method `watch` makes a ct.Watch for the type of x's device. The ct.Watch ends with the
-// scope.
+// The method `watch` makes a ct.Watch, which notes calls that wait for the device. For the CPU it
+// notes operators that would wait on CUDA. The ct.Watch is freed when the scope ends.
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
@@ -53,8 +53,8 @@ func (x *Exec) watch(op string) *ct.Watch {
 	return w
 }
 
-// watches is the number of watches in the process. While it is 0, no thread is under a watch, and
-// a deliberate wait need not find out whether its thread is.
+// The variable `watches` is the number of ct.Watch objects in the process. While it is 0, no Do
+// uses NoWaits, so the function `waits` returns at once.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
