@@ -171,8 +171,9 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 }
 
 // CopyTo enqueues a copy of the elements of t into `data`, as raw bytes. It is called outside a
-// Do. If `data` is not page-locked, CopyTo waits for the stream. The rules of the function
-// [CopyTo] for t and for page-locked `data` hold here too.
+// Do. If `data` is not page-locked, CopyTo waits for the stream. Page-locked `data` must be
+// neither read nor written until the copy is done. t must be contiguous and hold len(data) bytes.
+// Otherwise CopyTo fails with [ErrInvalidArgument].
 func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	const op = "Stream.CopyTo"
 	if t == nil || t.h == nil {

@@ -274,8 +274,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return x.keep(t)
 }
 
-// The method `keep` does what Keep does, but it does not check for lent memory or for memory of a
-// graph.
+// The method `keep` is Keep without the checks for lent memory and for memory of a graph.
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {

@@ -107,8 +107,8 @@ func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, refer
 }
 
 // awayFromJumps returns a copy of `gradient` with some elements set to 0. At these elements the
-// input of the activation is close to a jump of the activation's derivative. The rounding of this
-// input would there decide the gradients.
+// input of the activation is close to a jump of the activation's derivative. There the rounding
+// of this input would decide the gradients.
 func (c normCase) awayFromJumps(t *testing.T, x *Exec, in, addend, gradient *Tensor) *Tensor {
 	t.Helper()
 	plain := c

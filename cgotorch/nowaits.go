@@ -28,10 +28,10 @@ import (
 // [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and reads
 // of a [HostRead]. A receive from the channel of [Event.Done] does not count.
 //
-// On the CPU nothing waits, but NoWaits still counts FromSlice, ToSlice and Item. It also counts
-// the operators that would wait on a CUDA device with any arguments: NoWaits has a list of their
-// names. So a test without a GPU finds most waits. The test does not find copies between host and
-// device.
+// On the CPU nothing waits, but NoWaits still counts FromSlice, ToSlice and Item. Some operators
+// always wait on a CUDA device, whatever their arguments are. NoWaits has a list of their names,
+// and counts these operators on the CPU. So a test without a GPU finds most waits. The test does
+// not find copies between host and device.
 //
 // NoWaits fails with [ErrUnsupported] if CUPTI is missing or another tool uses CUPTI. With
 // NoWaits, operators take some microseconds longer.

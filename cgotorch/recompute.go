@@ -158,8 +158,8 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	}
 	defer done()
 	s := &scope{stream: r.stream, thread: ct.ThreadID()}
-	// A Do inside this scope must fail, because it would deadlock. A Do fails if the map `workers`
-	// has the number of its thread. A thread of LibTorch is not in this map yet, so it is added here.
+	// A Do inside this scope would deadlock, so it must fail. A Do fails if the map `workers` has the
+	// number of its thread. A thread of LibTorch can be missing in this map, so it is added here.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
