@@ -115,8 +115,7 @@ func (c *call) handle(t *Tensor) {
 	c.Tensors = append(c.Tensors, t.h)
 }
 
-// optTensor does the same as the method `tensor`, for an argument that may be None. A nil tensor
-// means None.
+// optTensor adds an argument that is a tensor or None. A nil tensor means None.
 func (c *call) optTensor(t *Tensor) { c.tensor(t) }
 
 func (c *call) tensors(ts []*Tensor) {

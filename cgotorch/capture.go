@@ -6,7 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// CaptureOptions are the options of [Stream.Capture]. The zero value does no warm-up run.
+// CaptureOptions are the options of [Stream.Capture]. With the zero value Capture does not run
+// the function before the capture.
 type CaptureOptions struct {
 	// WarmUp is the number of times that Capture runs the function before the capture. The effects of
 	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
@@ -17,9 +18,9 @@ type CaptureOptions struct {
 	WarmUp int
 }
 
-// Capture runs fn and records the work that fn enqueues as a graph. It does not run that work.
-// The work runs at each [Graph.Launch]. Before, Capture may run fn eagerly a few times, as
-// [CaptureOptions] say. These are the warm-up runs.
+// Capture calls fn and records the work that fn enqueues as a graph. The recorded work does not
+// run during Capture. It runs at each [Graph.Launch]. Before the recording, Capture can run fn
+// eagerly a few times. These runs are the warm-up runs: see [CaptureOptions].
 //
 // Capture waits for captures of other goroutines on the same device. It waits for the device
 // before the first warm-up run, and where a warm-up run itself waits. The caller must Close the

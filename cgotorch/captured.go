@@ -9,10 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// Captured is a function of tensors that captures itself. The first Runs of each shape of inputs
-// call the function eagerly. Then the function is captured as a [Graph] for this shape. Later
-// Runs launch the graph, so a training step costs the host one launch. Use a Captured inside a
-// Do, in place of the function:
+// Captured is a function of tensors that captures itself. A program calls the function by
+// [Captured.Run]. For each shape of inputs, the first Runs call the function eagerly: they are
+// warm-up runs. Then the function is captured as a [Graph] for this shape. Later Runs launch the
+// graph, so a training step costs the host one launch. Use a Captured inside a Do, in place of
+// the function:
 //
 //	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 //		opt.ZeroGrad()
@@ -128,16 +129,17 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
 }
 
-// comparedLaunches is the number of launches for which a graph and its serial form alternate.
-// Afterwards the faster form is kept.
+// comparedLaunches is the number of launches in which a shape's parallel graph and its serial
+// graph alternate. Afterwards the faster graph is kept.
 const comparedLaunches = 42
 
 const whoseResults = "a captured function with CapturedOptions.InPlace, whose next Run writes there"
 
 // Run has the same effect on x's stream as a call of the function with `in`, and returns the
-// function's results. Run waits for captures of other goroutines. Run waits for the device before
-// the first warm-up run, and in a capture if memory is short. A warm-up run that ends the
-// measurement of a Choice or an Overlap waits for the device too.
+// function's results. Run waits for captures of other goroutines. The eager Runs before a capture
+// are warm-up runs. Run waits for the device before the first warm-up run, and in a capture if
+// memory is short. A warm-up run that ends the measurement of a Choice or an Overlap waits for
+// the device too.
 //
 // The Do owns the results. The results require no gradient. With InPlace the graph owns the
 // results: they cannot be kept, and they are valid until the next Run.
@@ -212,9 +214,9 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// The method `settled` reports whether Runs of inputs like `in` need no more trials. This is so
-// if their graph has been launched, and no comparison with a serial graph is under way. It is
-// also so if it is known that these Runs cannot be captured.
+// The method `settled` reports whether Runs of inputs like `in` need no more trials. There are
+// two cases. Either their graph has been launched, and no comparison with a serial graph is under
+// way. Or it is known that these Runs cannot be captured.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
@@ -260,8 +262,8 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	return out
 }
 
-// The method `launch` launches the shape's graph, or its serial form, and returns the results of
-// that graph.
+// The method `launch` launches the shape's graph or the shape's serial graph. It returns the
+// results of the launched graph.
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
@@ -291,8 +293,9 @@ func firstOf(in []*Tensor) *Tensor {
 	return in[0]
 }
 
-// The method `cut` cuts the padding off the result t. It returns the first entries of t, as many
-// as `in` has entries. If no input was padded, it returns t.
+// The method `cut` returns t without padding. The tensor t is an input or a result of a graph,
+// and the returned part of t has the batch size of `in`. If no input was padded, `cut` returns t
+// itself.
 func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	if s.batch == 0 {
 		return t
@@ -689,15 +692,16 @@ func (c *Captured) Close() error {
 
 // Note [Eager, plain or side by side]
 //
-// A Captured first runs the function eagerly, on the pool's stream. Gradient accumulators then
-// belong to this stream. cuDNN has then chosen its kernels on the thread that captures.
-// Afterwards the Captured has one graph for each shape, dtype and mode of the inputs.
+// A Captured first runs the function eagerly, on the pool's stream. After these runs, gradient
+// accumulators belong to this stream, and cuDNN has chosen its kernels on the thread that
+// captures. Then the function is captured. The Captured has one graph for each shape, dtype and
+// mode of the inputs.
 //
-// A warm-up run measures the two ways of a Choice. Before each measurement a kernel sleeps on the
-// device, while the host enqueues the work. So the host's time to enqueue does not count. This
-// measurement favours the parallel way. Between kernels that are enqueued one by one, the device
-// waits about a microsecond longer than in a graph. For chains of small kernels this wait is a
-// tenth of the time or more.
+// In the eager runs a Choice measures its two ways, which are parallel and serial. Before each
+// measurement a kernel sleeps on the device, while the host enqueues the work. So the host's time
+// to enqueue does not count. This measurement favours the parallel way. Between kernels that are
+// enqueued one by one, the device waits about a microsecond longer than in a graph. For chains of
+// small kernels this wait is a tenth of the time or more.
 //
 // So if a Choice has decided for the parallel way, the Captured also captures a serial graph. It
 // launches the two graphs in turn and keeps the faster one.

@@ -318,8 +318,8 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 	})
 }
 
-// Training with dropout gives the same losses captured and eager, on several streams in turn.
-// This is also so if Recompute computes activations and their random numbers again.
+// Training with dropout gives the same losses captured and eager, on several streams in turn. The
+// losses are the same even if Recompute computes activations and their random numbers again.
 func TestCaptured_Training(t *testing.T) {
 	checkRecomputeLeaks(t)
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {

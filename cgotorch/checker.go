@@ -100,9 +100,9 @@ type checkUser struct {
 // `report`.
 //
 // The checker does not know work that was enqueued before the checker was turned on. The checker
-// treats all goroutines as one host. If one goroutine has waited for an event, the checker
-// assumes that all goroutines know that the event is done. It also assumes this after an
-// [Event.Done] or [Event.Query] that finds the event done. To find races between goroutines, use
+// treats all goroutines as one host. It can learn from one goroutine that an event is done: the
+// goroutine has waited for the event, or its [Event.Done] or [Event.Query] finds the event done.
+// The checker then assumes that all goroutines know this. To find races between goroutines, use
 // go test -race.
 //
 // CheckStreams fails if libcgotorch.so has another ABI version. It fails with

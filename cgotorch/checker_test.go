@@ -128,8 +128,8 @@ func TestCheckStreams_Off(t *testing.T) {
 	}
 }
 
-// The environment variable turns the checker on. If its value is an unknown word, each call
-// returns an error.
+// The environment variable CGOTORCH_CHECK turns the checker on. If its value is an unknown word,
+// NewStream returns an error.
 func TestCheckStreams_Environment(t *testing.T) {
 	if value := os.Getenv("CGOTORCH_CHECK_TEST"); value != "" {
 		a, err := NewStream(CPU, StreamOptions{})

@@ -153,8 +153,8 @@ func (x *Exec) undecided() {
 	}
 }
 
-// The method `measured` returns the Exec on which the work for the answer w runs. If this work is
-// measured, the field `trial` of that Exec is true.
+// The method `measured` returns the Exec for work that runs in the way w. If this work is
+// measured, the field `trial` of the returned Exec is true. Otherwise the returned Exec is x.
 func (x *Exec) measured(w way) *Exec {
 	if w.done == nil {
 		return x

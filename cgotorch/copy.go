@@ -118,9 +118,9 @@ type HostCopy struct {
 }
 
 // CopyFrom makes the stream wait for the events in `behind`, and then enqueues the copies one
-// after another. It is called outside a Do. Each copy waits as the function [CopyFrom] does.
-// Earlier work that made or used the target tensors must be on this stream, or this stream must
-// wait for that work.
+// after another. It is called outside a Do. If a target is on a CUDA device and the copy's bytes
+// are not page-locked, CopyFrom waits until CUDA has read these bytes. Earlier work that made or
+// used the target tensors must be on this stream, or this stream must wait for that work.
 //
 // CopyFrom returns two timing events. `began` is recorded before the first copy, and `done` after
 // the last copy. The caller must close both events. If CopyFrom fails, some of the copies may
@@ -171,7 +171,9 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 }
 
 // CopyTo enqueues a copy of the elements of t into `data`, as raw bytes. It is called outside a
-// Do, and otherwise does the same as the function [CopyTo].
+// Do. If `data` is not page-locked, CopyTo waits for the stream. Page-locked `data` must be
+// neither read nor written until the copy is done. t must be contiguous and hold len(data) bytes.
+// Otherwise CopyTo fails with [ErrInvalidArgument].
 func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	const op = "Stream.CopyTo"
 	if t == nil || t.h == nil {
@@ -215,8 +217,8 @@ var ( // the function `escape` uses these variables, so that the compiler puts i
 	escaped   any
 )
 
-// The function `escape` makes the memory that v points to lie on the heap. Go does not move heap
-// memory.
+// The function `escape` forces the compiler to put the memory that v points to on the heap. Go
+// does not move heap memory.
 func escape(v any) {
 	if neverTrue {
 		escaped = v
@@ -228,9 +230,9 @@ func escape(v any) {
 // FromDevice waits if t is on the CPU and x runs on a CUDA device: then it returns when CUDA has
 // read the elements. The Do owns the copy. t may be closed when FromDevice has returned.
 //
-// The tensor t may be on another device than x, which is not so for the arguments of an operator.
-// Only x's stream orders the copy, so x's stream must first wait for the work that writes t. A
-// stream can wait for an event of another device.
+// An operator accepts only tensors of x's device, but FromDevice accepts a tensor of another
+// device. Only x's stream orders the copy, so x's stream must first wait for the work that writes
+// t. A stream can wait for an event of another device.
 //
 // FromDevice fails with [ErrInvalidArgument] for a tensor with gaps (a strided view). It also
 // fails if t is on a CUDA device and x runs on the CPU. In this case read t on its own device,

@@ -53,9 +53,9 @@ func (x *Exec) check(op string) {
 	}
 }
 
-// checkThread does what the method `check` does, and also panics on a goroutine other than the
-// Do's. A method of Exec calls checkThread if it does not call the core. The core itself compares
-// the threads at each call.
+// checkThread calls the method `check`. Then it panics if the calling goroutine is not the
+// goroutine of the Do. A method of Exec calls checkThread if it does not call the core. The core
+// itself compares the threads at each call.
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {
@@ -274,8 +274,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return x.keep(t)
 }
 
-// The method `keep` does what Keep does, but it does not check for lent memory or for memory of a
-// graph.
+// The method `keep` is Keep without the checks for lent memory and for memory of a graph.
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {

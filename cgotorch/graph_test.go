@@ -222,8 +222,8 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	})
 }
 
-// A launch draws the same random numbers as a call of the function. This is also so if eager work
-// and another graph draw random numbers between the launches.
+// A launch draws the same random numbers as a call of the function. The numbers are the same even
+// if eager work and another graph draw random numbers between the launches.
 func TestGraph_Random(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {

@@ -99,9 +99,9 @@ func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	return fn(r.host)
 }
 
-// Close frees the host memory. No other read uses this memory before the copy is done. Close
-// waits until calls of Item and Elements on other goroutines have returned. A second Close does
-// nothing.
+// Close frees the host memory. If the copy is not done yet, no other read uses this memory until
+// the copy is done. Close waits until calls of Item and Elements on other goroutines have
+// returned. A second Close does nothing.
 func (r *HostRead) Close() error {
 	if r == nil || r.host == nil {
 		return nil

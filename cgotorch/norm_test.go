@@ -37,8 +37,9 @@ func (r *normResult) add(x *Exec, name string, t *Tensor) {
 	r.values = append(r.values, ToSlice[float64](x, x.Contiguous(x.To(x.Detach(t), Float64), Contiguous)))
 }
 
-// run calls the operator, or LibTorch's operators in float64 if reference is true, and runs the
-// backward. `gradient` is the gradient of the result.
+// The method `run` runs forward and backward of one call, and returns the results. If `reference`
+// is true, LibTorch's operators run in float64. Otherwise streamtorch::batch_norm_act runs. The
+// argument `gradient` is the gradient with respect to the forward's result.
 func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, reference bool) *normResult {
 	t.Helper()
 	dtype, parameters := c.dtype, Float32
@@ -105,8 +106,9 @@ func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, refer
 	return r
 }
 
-// awayFromJumps returns the gradient with 0 where the value before the activation is close to a
-// jump of the derivative. There the rounding of that value decides the result.
+// awayFromJumps returns a copy of `gradient` with some elements set to 0. At these elements the
+// input of the activation is close to a jump of the activation's derivative. There the rounding
+// of this input would decide the gradients.
 func (c normCase) awayFromJumps(t *testing.T, x *Exec, in, addend, gradient *Tensor) *Tensor {
 	t.Helper()
 	plain := c
@@ -123,7 +125,7 @@ func (c normCase) awayFromJumps(t *testing.T, x *Exec, in, addend, gradient *Ten
 	return x.Contiguous(x.To(FromSlice(x, values, gradient.Shape()...), c.dtype), c.format)
 }
 
-// check compares the operator with float64.
+// The method `check` compares streamtorch::batch_norm_act with LibTorch's operators in float64.
 func (c normCase) check(t *testing.T, x *Exec) {
 	t.Helper()
 	shape := []int64{c.rows[0], c.channels, c.rows[1], c.rows[2]}
@@ -133,7 +135,8 @@ func (c normCase) check(t *testing.T, x *Exec) {
 	in, addend := random(), random()
 	gradient := c.awayFromJumps(t, x, in, addend, random())
 	got, want := c.run(t, x, in, addend, gradient, false), c.run(t, x, in, addend, gradient, true)
-	// A gradient is rounded up to three times: as that before the activation, and as the result.
+	// A gradient is rounded to the dtype up to three times. For example, the gradient before the
+	// activation is rounded, and so is the final gradient.
 	allowed := map[DType]float64{BFloat16: 3.0 / 256, Float16: 3.0 / 2048, Float32: 3e-5}[c.dtype]
 	fused := x.Device().IsCUDA() && c.format == ChannelsLast && c.channels%8 == 0
 	if !fused { // LibTorch rounds the result of each operator to the dtype
@@ -141,7 +144,7 @@ func (c normCase) check(t *testing.T, x *Exec) {
 	}
 	for i, name := range want.names {
 		if !fused && c.dtype != Float32 && i > 0 {
-			break // a rounded value may lie on the other side of a jump of the derivative
+			break // rounding can move a value across a jump of the derivative, and its gradient is then another one
 		}
 		largest, worst := 0.0, 0.0
 		for k, w := range want.values[i] {
@@ -153,8 +156,8 @@ func (c normCase) check(t *testing.T, x *Exec) {
 	}
 }
 
-// The fused norm equals LibTorch's operators in float64 within the rounding of its dtype, in the
-// result, in all gradients and in the running statistics.
+// streamtorch::batch_norm_act and LibTorch's operators in float64 are equal up to the rounding of
+// the dtype. The test compares the result, the gradients and the running statistics.
 func TestBatchNormAct(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, dtype := range []DType{BFloat16, Float16, Float32} {
@@ -162,7 +165,7 @@ func TestBatchNormAct(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%s", dtype, activation), func(t *testing.T) {
 					torchtest.Do(t, d, func(x *Exec) {
 						channels := []int64{8, 24, 64, 144, 960}
-						if !d.IsCUDA() { // LibTorch's operators
+						if !d.IsCUDA() { // the call then runs LibTorch's operators
 							channels = channels[:2]
 						}
 						for i, channels := range channels {
@@ -202,7 +205,8 @@ func TestBatchNormAct_SameBits(t *testing.T) {
 	})
 }
 
-// A second derivative through the kernels fails, and the error names the operator.
+// The kernels have no second derivative. So Gradients with CreateGraph fails, and the error names
+// the operator.
 func TestBatchNormAct_SecondDerivative(t *testing.T) {
 	d := torchtest.CUDA(t)
 	err := torchtest.TryDo(t, d, func(x *Exec) {
@@ -220,7 +224,7 @@ func TestBatchNormAct_SecondDerivative(t *testing.T) {
 	}
 }
 
-// Arguments that no norm can have fail with an error that names the argument.
+// A call with an unknown activation fails, and the error names the activation.
 func TestBatchNormAct_Refuses(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		err := torchtest.TryDo(t, d, func(x *Exec) {
@@ -230,9 +234,10 @@ func TestBatchNormAct_Refuses(t *testing.T) {
 	})
 }
 
-// A residual net whose results are read twice has the gradients of LibTorch's operators in
-// float64. Two norms that are added have them too. The gradient of a result in the middle of the
-// net is whole, although the kernels read its two parts apart.
+// In a residual net two layers read each result. The fused norms must give the same gradients as
+// LibTorch's operators in float64. The last operator of the net adds two norms. The gradient of
+// the tensor `middle` is the sum of two parts. The kernels read the two parts separately, but
+// Gradients must return the whole sum.
 func TestBatchNormAct_Residual(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {

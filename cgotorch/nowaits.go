@@ -28,10 +28,10 @@ import (
 // [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and reads
 // of a [HostRead]. A receive from the channel of [Event.Done] does not count.
 //
-// On the CPU nothing waits, but NoWaits still counts FromSlice, ToSlice and Item. It also counts
-// the operators that would wait on a CUDA device with any arguments: NoWaits has a list of their
-// names. So a test without a GPU finds most waits. The test does not find copies between host and
-// device.
+// On the CPU nothing waits, but NoWaits still counts FromSlice, ToSlice and Item. Some operators
+// always wait on a CUDA device, whatever their arguments are. NoWaits has a list of their names,
+// and counts these operators on the CPU. So a test without a GPU finds most waits. The test does
+// not find copies between host and device.
 //
 // NoWaits fails with [ErrUnsupported] if CUPTI is missing or another tool uses CUPTI. With
 // NoWaits, operators take some microseconds longer.
@@ -43,8 +43,8 @@ func (x *Exec) NoWaits() *Exec {
 	return &y
 }
 
-// The method `watch` makes a ct.Watch for the type of x's device. The ct.Watch ends with the
-// scope.
+// The method `watch` makes a ct.Watch, which notes calls that wait for the device. For the CPU it
+// notes operators that would wait on CUDA. The ct.Watch is freed when the scope ends.
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
@@ -53,8 +53,8 @@ func (x *Exec) watch(op string) *ct.Watch {
 	return w
 }
 
-// watches is the number of watches in the process. While it is 0, no thread is under a watch, and
-// a deliberate wait need not find out whether its thread is.
+// The variable `watches` is the number of ct.Watch objects in the process. While it is 0, no Do
+// uses NoWaits, so the function `waits` returns at once.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {

@@ -58,7 +58,7 @@ func TestNoWaits_Tells(t *testing.T) {
 }
 
 // backwardThatWaits runs a backward that waits, because it has to count the true elements of a
-// mask. The forward runs without the watch.
+// mask. The forward runs without NoWaits, so only the backward can be reported.
 func backwardThatWaits(x *Exec) (line string) {
 	plain := Unwatched(x)
 	a := plain.Ones(Float32, 4)

@@ -42,11 +42,13 @@ import (
 //
 // # Decisions
 //
-// For each kind and shape of layer, the Overlap measures which way is faster, as a [Choice] does.
-// Eager and captured steps are measured separately. Eager trials wait for each layer, so they do
-// not show the whole gain of late gradients. In the warm-up of a graph, each kind of layer is
-// captured in both ways. Both captures are launched some times, and the host waits for them. If a
-// layer runs out of memory during a trial, it runs on one stream from then on.
+// A layer's backward can run in two ways: on one stream, or on several streams. For each kind and
+// shape of layer, the Overlap measures both ways and then uses the faster way, like a [Choice].
+// Eager and captured steps are measured separately. The measured calls are trials. Eager trials
+// wait for each layer, so they do not show the whole gain of late gradients. In the warm-up of a
+// graph, each kind of layer is captured in both ways. Both captures are launched some times, and
+// the host waits for them. If a layer runs out of memory during a trial, it runs on one stream
+// from then on.
 type Overlap struct {
 	h      *ct.Overlap
 	choice *Choice

@@ -12,11 +12,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Recompute returns fn(x, `in`) and saves memory for backward. The autograd graph keeps the input
-// `in`, but no tensor that fn makes between its input and its result. [Exec.Backward] calls fn a
-// second time to make the tensors that it needs, and then frees them. So a training step needs
-// less memory, but it runs the forward of fn twice. If the operators of fn are deterministic,
-// then losses, gradients and buffers have the same bits as without Recompute.
+// Recompute returns fn(x, `in`) and reduces the memory that is kept for backward. The autograd
+// graph keeps the input `in`, but no tensor that fn makes between its input and its result.
+// [Exec.Backward] calls fn a second time to make the tensors that it needs, and then frees them.
+// So a training step needs less memory, but it runs the forward of fn twice. If the operators of
+// fn are deterministic, then losses, gradients and buffers have the same bits as without
+// Recompute.
 //
 // fn must compute the same result in both calls. It may use its argument, and also leaf tensors
 // such as parameters. These leaf tensors accumulate gradients. If fn uses a tensor that has an
@@ -157,8 +158,8 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	}
 	defer done()
 	s := &scope{stream: r.stream, thread: ct.ThreadID()}
-	// The entry in workers makes a Do inside this scope fail, also on a thread of LibTorch. Without
-	// the entry the Do would deadlock.
+	// A Do inside this scope would deadlock, so it must fail. A Do fails if the map `workers` has the
+	// number of its thread. A thread of LibTorch can be missing in this map, so it is added here.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}

@@ -30,8 +30,8 @@ type scope struct {
 // A loan is the scope's record of lent memory.
 type loan struct {
 	whose string
-	// The storage has a number, and `name` keeps that number: while the scope holds `name`, no other
-	// storage gets the number. `name` is nil if another scope holds it instead.
+	// `name` reserves the number of the lent storage. Until the scope frees `name`, no other storage
+	// gets this number. If another scope has already reserved the number, `name` is nil.
 	name *ct.Storage
 }
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A purpose says what side streams are used for. Branches and an Overlap have different side
-// streams, because a backward runs the nodes of a branch on the branch's stream again.
+// A purpose says what side streams are used for. A backward runs the nodes of a branch on the
+// side stream of that branch. The Overlap of this backward must therefore use other side streams.
 type purpose struct {
 	from    *Stream
 	overlap bool

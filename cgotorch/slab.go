@@ -129,8 +129,8 @@ func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 }
 
 // Await waits until e is done. It is for a goroutine that uses the memory again after copies.
-// While it waits, it uses no CPU time and no OS thread: see [Event.Done]. Await fails as
-// [Event.Synchronize] does.
+// While it waits, it uses no CPU time and no OS thread: see [Event.Done]. Await fails in the same
+// cases as [Event.Synchronize].
 //
 // From Await the stream checker learns only that uses of this memory before e are done. From
 // [Event.Synchronize] the checker learns that all work before e is done. In a goroutine that

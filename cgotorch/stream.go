@@ -258,8 +258,8 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	return out
 }
 
-// The method `use` returns the C handle, for a Do of another stream. When that Do ends, it calls
-// the method `unuse`. `use` does not wait for a Do of this stream.
+// The method `use` keeps the stream open for a Do of another stream, and returns the C handle.
+// When that Do ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -347,7 +347,7 @@ func (s *Stream) Synchronize() error {
 	return check("Stream.Synchronize", ct.StreamSynchronize(h))
 }
 
-// Close waits for a running Do, ends the stream's thread and gives the stream back. Work that is
+// Close waits for a running Do, ends the stream's thread and frees the stream. Work that is
 // already enqueued still runs. A default stream can be used again after Close. A second Close
 // does nothing.
 //
