@@ -11,7 +11,7 @@ type AttentionOptions struct {
 // MultiheadAttention is self-attention with several heads, as in torch.nn.MultiheadAttention with
 // one input and batches first.
 type MultiheadAttention struct {
-	InProjWeight *cgotorch.Tensor // [3*width, width]: of the queries, the keys and the values
+	InProjWeight *cgotorch.Tensor // [3*width, width]: makes the queries, then the keys, then the values
 	InProjBias   *cgotorch.Tensor // [3*width]
 	OutProj      *Linear
 	Heads        int
@@ -21,8 +21,8 @@ type MultiheadAttention struct {
 }
 
 // NewMultiheadAttention makes a layer for sequences of `width` numbers for each position, in
-// float32 on x's device. `heads` divides width. Weights begin with random numbers, biases as 0,
-// as in torch.nn.
+// float32 on x's device. `width` must be a multiple of `heads`. Weights begin as random numbers,
+// biases as 0, as in torch.nn.
 func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOptions) *MultiheadAttention {
 	const where = "nn.NewMultiheadAttention"
 	atLeast(x, where, 1, argument{"width", width}, argument{"heads", heads})
@@ -46,9 +46,9 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 	return m
 }
 
-// Forward maps [N, L, width] to a tensor of the same shape. Each of the L positions sees all
-// positions, or those up to its own with Causal. With Dropout it draws random numbers in
-// training.
+// Forward maps [N, L, width] to a tensor of the same shape. Without Causal, each of the L
+// positions sees all positions. With Causal, a position sees itself and the positions before it.
+// In training with Dropout, Forward draws random numbers.
 func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	width := m.InProjWeight.Shape()[1]
 	if in.Dim() != 3 || in.Shape()[2] != width {

@@ -58,8 +58,8 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }
 
-// begin checks `in` and counts the batch. It returns the options of the norm, and the running
-// statistics that the norm uses or changes, or nil.
+// begin checks `in` and counts the batch. It returns the options of the norm. It also returns the
+// running statistics. They are nil if the norm neither uses nor changes them.
 func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
@@ -72,7 +72,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 	mean, variance = m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
-	case x.Recomputing(): // the first run of this Forward has added the batch to the running statistics
+	case x.Recomputing(): // the first run of this Forward has added the batch to the running statistics, so this run must not
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		if m.CumulativeAverage && x.Capturing() {
@@ -107,7 +107,8 @@ func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	return float64(atomic.LoadInt64(m.counter(x)))
 }
 
-// The method `counter` returns the memory of NumBatchesTracked, which must be on the CPU.
+// The method `counter` returns a pointer to the number in NumBatchesTracked. NumBatchesTracked
+// must be on the CPU.
 func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
 	if err != nil {

@@ -36,7 +36,8 @@ func Check(m any) error {
 	return errors.Join(c.lost...)
 }
 
-// checker walks a module as [State] does, and also looks at the fields that State skips.
+// checker looks for tensors and modules that [State] misses. It walks the same values as State,
+// and looks into the fields that State skips.
 type checker struct {
 	module any
 	known  map[place]bool // the tensors and modules that State finds
@@ -63,9 +64,9 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// The method `check` looks at a value that State walks. `name` is the name of v. `within` is the
-// path of the package that declares the struct around v. A struct of a package other than
-// `within` is looked into only if it is a module.
+// The method `check` looks for tensors and modules that State misses in v. `name` is the name of
+// v. `within` is the path of the package that declares the struct around v. A struct of a package
+// other than `within` is looked into only if it is a module.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {

@@ -11,7 +11,7 @@ type Conv2dOptions struct {
 	Groups   int  // number of groups of channels; a group reads only its own channels; 0 means 1
 	// PaddingMode says which values the padding has, with PyTorch's names. "reflect" mirrors the
 	// image at the border pixel, "replicate" repeats the border pixel, and "circular" takes the
-	// opposite border. "" means zeros.
+	// pixels of the opposite side. "" means zeros.
 	PaddingMode string
 	NoBias      bool
 }

@@ -11,11 +11,11 @@ import (
 // of [ExpertOrder], on the device: the positions of the tokens, sorted by expert. `order` may be
 // nil if all tokens have the same expert.
 //
-// Dispatch calls `fn` on the host, once for each expert that has tokens. It begins with the
-// lowest number of an expert. `rows` are the tokens of that expert, as [n, d_model], in the same
-// order as in `tokens`. `fn` returns a tensor of the same shape as `rows`. Row i of Dispatch's
-// result is the result for row i of `tokens`. Dispatch waits for the device only if `fn` waits.
-// It fails with [cgotorch.ErrInvalidArgument] if a shape does not fit.
+// Dispatch calls `fn` on the host, once for each expert that has tokens. Experts with lower
+// numbers come first. `rows` are the tokens of one expert, as [n, d_model], in the same order as
+// in `tokens`. `fn` returns a tensor of the same shape as `rows`. Row i of Dispatch's result is
+// the result for row i of `tokens`. Dispatch waits for the device only if `fn` waits. It fails
+// with [cgotorch.ErrInvalidArgument] if a shape does not fit.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()

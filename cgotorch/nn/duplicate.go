@@ -66,7 +66,7 @@ func (d *duplication) fields(to, from reflect.Value) {
 		switch {
 		case f.Anonymous && stateTag(f) == "" && value.Kind() == reflect.Struct:
 			d.fields(to.Field(i), value)
-		case !f.IsExported() && from.Type() == parallelType: // a Parallel's measurements; the copy measures again
+		case !f.IsExported() && from.Type() == parallelType: // a Parallel's measurements are not copied: the copy measures again
 		case !f.IsExported() && !value.IsZero():
 			refuse(d.x, "nn.Fuse", "%T cannot be copied: the unexported field %s of %v holds something; let it be a nn.Fusible", d.of, f.Name, from.Type())
 		case !f.IsExported():

@@ -92,8 +92,8 @@ type fused struct{ Model Module }
 // Children returns the model, without a name. It implements [Container].
 func (m *fused) Children() []Child { return []Child{{Module: m.Model}} }
 
-// Forward records nothing for backward. Only some parts of a fused model could record, and their
-// record would give wrong gradients.
+// Forward records nothing for backward, because only some parts of a fused model could record.
+// Backward through these parts alone would give wrong gradients.
 func (m *fused) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Model.Forward(x.NoGrad(), in)
 }

@@ -21,8 +21,8 @@ const (
 // convolution, the batch norms after it and a ReLU or ReLU6.
 //
 // On CUDA a convolution with ReLU is one operator of cuDNN, in float32, float16 and bfloat16. In
-// all other cases the activation is a second operator that works in place. This is also so under
-// autocast and with groups, because LibTorch has its own kernels for these.
+// all other cases the activation is a second operator that works in place. Two of these cases are
+// autocast, which cuDNN's operator ignores, and groups, for which LibTorch has its own kernels.
 type fusedConv2d struct {
 	Conv2d
 	Activation activation
@@ -40,7 +40,8 @@ func (m *fusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgot
 	return m.forward(x.NoGrad(), in, z)
 }
 
-// The method `forward` is ForwardAdd. If z is nil, it adds nothing.
+// The method `forward` computes the convolution, adds z, and then applies the activation. If z is
+// nil, it adds nothing.
 func (m *fusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	if out := m.atOnce(x, in, z); out != nil {
 		return out
@@ -70,10 +71,11 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(t, z)
 }
 
-// atOnce computes forward with one operator of cuDNN. It returns nil in three cases: under
-// autocast, which the operator ignores; if z must be broadcast; and if the input or the result
-// has more than 2^31-1 elements. LibTorch splits its other convolutions of that size into parts,
-// but does not split the convolution of this operator.
+// atOnce does the work of the method `forward` with one operator of cuDNN. If the operator does
+// not fit, atOnce returns nil. The operator does not fit under autocast, because it ignores
+// autocast. It cannot broadcast z. It must not be used if the input or the result has more than
+// 2^31-1 elements. LibTorch splits other convolutions of that size into parts, but it does not
+// split the convolution of this operator.
 func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype := in.DType()
 	switch {

@@ -45,9 +45,11 @@ func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotor
 	return o.Gain / math.Sqrt(float64(fan))
 }
 
-// XavierUniform fills a weight in place with random numbers, evenly distributed in [-b, b) with
-// b = sqrt(6/(inputs+outputs)). Nothing is recorded for backward. It fails with
-// [cgotorch.ErrInvalidArgument] for a tensor of fewer than two dimensions.
+// XavierUniform fills a weight in place with random numbers. The numbers are evenly distributed
+// in [-b, b) with b = sqrt(6/(inputs+outputs)). For a weight [out, in, ...], `inputs` is `in`
+// times the size of the kernel, and `outputs` is `out` times that size. Nothing is recorded for
+// backward. It fails with [cgotorch.ErrInvalidArgument] for a tensor of fewer than two
+// dimensions.
 func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor) {
 	shape := weight.Shape()
 	if len(shape) < 2 {

@@ -83,8 +83,8 @@ type Entry struct {
 }
 
 // Match checks names and shapes as [Load] does, but before the tensors are read, for instance
-// from a file. It returns the tensors of m that have an entry. It changes nothing and fails as
-// Load does. No two entries may have the same name.
+// from a file. It returns the tensors of m whose names are in `entries`, except skipped tensors.
+// It changes nothing and fails as Load does. The names in `entries` must differ.
 func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
 	if err := Check(m); err != nil {
 		return nil, err

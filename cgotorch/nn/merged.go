@@ -2,10 +2,10 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// merged is a Parallel in which several branches began with a 1x1 convolution of the same
-// headKind. One convolution, which is called a head, replaces these convolutions. Each of these
-// branches reads a range of channels from the head's result. If the 1x1 convolution was the whole
-// branch, the branch's module becomes an [Identity], and the branch needs no stream.
+// merged is a Parallel in which several branches began with a 1x1 convolution. One convolution,
+// which is called a head, replaces all of these convolutions that have the same headKind. Each of
+// these branches reads a range of channels from the head's result. If the 1x1 convolution was the
+// whole branch, the branch's module becomes an [Identity], and the branch needs no stream.
 //
 // A range of channels is strided if the tensor is channels last or has several images. If the
 // branch goes on with a convolution, that convolution copies the range first.
@@ -15,8 +15,9 @@ type merged struct {
 	Parallel
 }
 
-// cut is a range of channels in a head's result. A cut of length 0 means that the branch reads
-// the input of the Parallel.
+// cut is the range of channels that a branch reads from the result of a head. A head is a
+// convolution that replaces several convolutions: see `merged`. A cut of length 0 means that the
+// branch reads the input of the Parallel.
 type cut struct{ Head, Start, Length int }
 
 // Forward runs the heads and the branches on its argument `in`, and joins the results.

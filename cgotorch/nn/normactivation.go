@@ -14,9 +14,11 @@ func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorc
 	return normAddReLU(x, norm, in, nil)
 }
 
-// NormAddReLU returns ReLU(norm(in) + addend), the end of a residual block. `addend` has the shape
-// of `in`. If `addend` is the result of a function of this file, the backward's kernels read both
-// of its gradients, and no kernel adds them. All else is as with [NormReLU].
+// NormAddReLU returns ReLU(norm(in) + addend), the end of a residual block. `addend` has the
+// shape of `in`. In a residual block the first convolution reads `addend` too, so backward
+// computes two gradients of `addend`. If `addend` is the result of a function of this file, the
+// backward's kernels read both gradients. Then no separate kernel adds the two gradients. All
+// else is as with [NormReLU].
 func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
 	return normAddReLU(x, norm, in, addend)
 }

@@ -53,7 +53,8 @@ func TestNormReLU(t *testing.T) {
 	})
 }
 
-// An image without a variance is refused, as by the layer.
+// NormReLU refuses an input with one value in each channel, because one value has no variance.
+// The layer BatchNorm2d refuses this input too.
 func TestNormReLU_Refuses(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})

@@ -6,17 +6,17 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// StochasticDepth sets whole entries of a batch to 0 in training, and multiplies the other
-// entries by 1/(1-P). At the end of a residual block's body this leaves the block out for some
-// entries. In evaluation it returns its input unchanged. It is torchvision's StochasticDepth in
-// mode "row".
+// StochasticDepth sets all values of some samples of a batch to 0 in training. It multiplies the
+// other samples by 1/(1-P). At the end of a residual block's body, StochasticDepth leaves the
+// body out for some samples. In evaluation it returns its input unchanged. It is torchvision's
+// StochasticDepth in mode "row".
 type StochasticDepth struct {
-	P    float64 // probability that an entry becomes 0, in [0, 1]
+	P    float64 // probability that a sample becomes 0, in [0, 1]
 	Eval bool
 }
 
 // Forward returns a tensor of the shape of `in`, whose first dimension is the batch. In training
-// it draws one random number for each entry from LibTorch's generator.
+// it draws one random number for each sample from LibTorch's generator.
 func (m *StochasticDepth) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if !(m.P >= 0 && m.P <= 1) || in.Dim() == 0 {
 		refuse(x, "nn.StochasticDepth", "P is %v, want from 0 to 1; the input is %v, want a batch", m.P, in)

@@ -296,8 +296,9 @@ func TestStep_Captured(t *testing.T) {
 	})
 }
 
-// A first step that is captured gives the same result as an eager first step. The first launch
-// writes the zeros and masters that the step needs.
+// A first step that is captured gives the same result as an eager first step. Before the first
+// launch, the tensors that the optimizer remembers become 0, and the masters become copies of the
+// parameters.
 func TestStep_CapturedFirst(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		stream := torchtest.NewStream(t, device)
@@ -437,8 +438,9 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 	}
 }
 
-// A graph is out of date when its optimizer, scaler, averages or a parameter is closed, and
-// between two Swaps. A graph is not launched with an illegal learning rate.
+// A graph is out of date after its optimizer, its scaler, its EMA or a parameter was closed.
+// Between two Swaps of the EMA, the graph is out of date. A graph is not launched with an illegal
+// learning rate.
 func TestStep_CapturedStale_CUDA(t *testing.T) {
 	stream := capturingStream(t)
 	for _, c := range []struct {

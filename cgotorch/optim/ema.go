@@ -13,8 +13,8 @@ import (
 //
 // The averages begin as copies of the parameters. Each Update moves an average towards its
 // parameter by 1-decay of the distance. This is the arithmetic of get_ema_multi_avg_fn in
-// torch.optim.swa_utils, where the first update copies the parameters. The parameters stay the
-// caller's. An EMA is used by one goroutine at a time.
+// torch.optim.swa_utils. But in PyTorch, the first update makes the copies of the parameters. The
+// parameters stay the caller's. An EMA is used by one goroutine at a time.
 type EMA struct {
 	decay    float64
 	params   []*cgotorch.Tensor

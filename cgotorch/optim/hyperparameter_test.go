@@ -119,8 +119,8 @@ func (c change) train(t *testing.T, x *cgotorch.Exec, remade bool) ([]float32, e
 }
 
 // A hyperparameter that is set holds from the next step on. The result equals that of an
-// optimizer that was made with the new value and restored. The watch of a captured step describes
-// the change.
+// optimizer that was made with the new value and restored. The function that the method `watch`
+// returns describes the change.
 func TestSet(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for name, c := range changes(foreach) {

@@ -35,8 +35,8 @@ func largestDifference(x *cgotorch.Exec, a, b *cgotorch.Tensor) float64 {
 	return x.Item(x.Max(x.Abs(x.Sub(x.To(a, cgotorch.Float64), x.To(b, cgotorch.Float64)))))
 }
 
-// With masters, training in 16 bits gives the values of float32 training, except for one
-// rounding. Without masters its values differ more.
+// With MasterWeights, training in 16 bits gives the values of training in float32, except for one
+// rounding. Without MasterWeights the values differ more.
 func TestMasterWeights_FollowFloat32(t *testing.T) {
 	for name, new := range masterRules {
 		for _, foreach := range []bool{false, true} {
@@ -165,7 +165,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 			if n := len(second.State(x).Tensors); n != len(old.Tensors) {
 				t.Errorf("%s: %d tensors where the master is still to be made, want %d", name, n, len(old.Tensors))
 			}
-			x.FillInPlace(q, 1.5) // a checkpoint, too, loads the model after the optimizer
+			x.FillInPlace(q, 1.5) // the parameter changes after Restore, as when a program loads the optimizer before the model
 			if err := trainTo(x, second, q, target, 1); err != nil {
 				return err
 			}

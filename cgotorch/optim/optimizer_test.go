@@ -105,9 +105,10 @@ func TestStep_Defaults(t *testing.T) {
 	})
 }
 
-// Fused and foreach steps of every rule give float64's results in every floating dtype. The sizes
-// are around the length of a vector and around the number of elements that one thread takes.
-// LibTorch's fused kernels behave differently around these sizes: see sgd.canFuse.
+// In every floating dtype, fused and foreach steps of every rule give the results of float64, up
+// to rounding. The sizes of the parameters are around the length of a vector and around the
+// number of elements that one thread takes. LibTorch's fused kernels behave differently around
+// these sizes: see sgd.canFuse.
 func TestStep_EveryDType(t *testing.T) {
 	rules := map[string]func(foreach bool, g Group) (*Optimizer, error){
 		"sgd": func(foreach bool, g Group) (*Optimizer, error) {
@@ -272,7 +273,7 @@ func TestStep_Modes(t *testing.T) {
 		}
 		defer opt.Close()
 		x.Backward(x.Sum(p))
-		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // a step that is recorded fails, because p is a leaf that is changed in place
+		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // Step must not be recorded: a recorded change of the leaf p in place would fail
 		if got := opt.parameters[0].state[0]; got.DType() != cgotorch.Float32 || got.RequiresGrad() {
 			t.Errorf("keeps %v, requiring a gradient: %v", got, got.RequiresGrad())
 		}

@@ -55,8 +55,11 @@ func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
 	}
 }
 
-// The function `prepare` writes the values that the next step needs before it runs: zeros, counts
-// and masters. It skips tensors that have these values already. All parameters are of one bucket.
+// The function `prepare` gives tensors the values that the next step reads. Before a parameter's
+// first step, it sets the remembered tensors and the count to 0. Before a later step, it writes
+// the count of steps into `count`, if `count` is out of date. Before a first step, or if the
+// master is out of date, it copies the parameter into the master. All parameters are of one
+// bucket.
 func prepare(x *cgotorch.Exec, parameters []*parameter) {
 	var fresh, counts, masters, params []*cgotorch.Tensor
 	for _, s := range parameters {

@@ -270,7 +270,7 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimize
 	}
 	of := s.optimizers[i]
 	if x.Capturing() {
-		x.AtEnd(func() { of.stage = ready }) // a failed capture may have no Update, and its function then runs again
+		x.AtEnd(func() { of.stage = ready }) // a failed capture may end before Update; its function then runs again, and must begin from `ready`
 	}
 	return of
 }

@@ -29,9 +29,9 @@ func (o *Optimizer) Remembers() []RememberedTensor {
 // StepParams is [Optimizer.Step] for some of the parameters. For the call, the caller lends the
 // tensors that [Optimizer.Remembers] lists. StepParams is for callers that keep these tensors
 // somewhere else, not on the device. `params` are indices in Params. The function `lent` returns
-// the tensor for an entry of Remembers. Before the first StepParams of a parameter, its tensors
-// may hold any values. Before each later StepParams they must hold the values that the last one
-// left in them.
+// the tensor for an element of the list that Remembers returns. Before the first StepParams of a
+// parameter, its tensors may hold any values. Before each later StepParams of this parameter,
+// they must hold the values that the previous StepParams left in them.
 //
 // StepParams fails as Step does. In a capture it fails with [cgotorch.ErrNotCapturable]. If Step
 // has made tensors for one of the params, it fails with [cgotorch.ErrInvalidArgument].

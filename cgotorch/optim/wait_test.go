@@ -12,7 +12,7 @@ func TestStep_NoWaits(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		for _, c := range capturedCases {
 			if c.between != nil {
-				continue // between may call State, which waits for the device
+				continue // the function c.between may call State, which waits for the device
 			}
 			torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 				l, err := c.learner(x)

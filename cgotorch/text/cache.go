@@ -9,8 +9,8 @@ import (
 // CacheOptions set the size of a [Cache].
 type CacheOptions struct {
 	Batch    int // number of sequences that are decoded together; 0 means 1
-	Capacity int // most tokens that the decoder reads of a sequence, the first one included; 0 means 128
-	Source   int // most tokens of the encoder's result; 0 means 512
+	Capacity int // largest number of tokens that the decoder reads of a sequence, with the first token; 0 means 128
+	Source   int // largest number of tokens of the encoder's result; 0 means 512
 }
 
 // Cache holds the state of a decoding, in memory of fixed shapes and addresses. A step of the
@@ -25,7 +25,8 @@ type Cache struct {
 	Position *cgotorch.Tensor // Int64 [1]: the position of Tokens, from 0; it is less than Capacity
 
 	// Keys and Values are the keys and values of the self-attention. Each list has one tensor for
-	// each block, [batch, heads, capacity, d_kv]. The entries up to Position are valid.
+	// each block, [batch, heads, capacity, d_kv]. A step writes the keys and values of the position
+	// Position. Those of earlier positions are valid.
 	Keys, Values []*cgotorch.Tensor
 	// CrossKeys and CrossValues are the keys and values of the cross-attention, for the encoder's
 	// result. Each list has one tensor for each block, [batch, heads, source, d_kv].
@@ -36,7 +37,7 @@ type Cache struct {
 	o       CacheOptions
 	row     *cgotorch.Tensor // a view of Tokens with the shape [batch]
 	steps   []stepCache      // one for each block
-	places  *cgotorch.Tensor // Int64 [capacity]: 0, 1, …
+	places  *cgotorch.Tensor // Int64 [capacity]: the positions 0, 1, …
 	buckets *cgotorch.Tensor // Int64 [capacity]: the bucket of each distance
 	next    int              // the host's copy of Position
 }

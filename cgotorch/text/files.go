@@ -8,8 +8,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// weightFiles calls [safetensors.Files]. If the folder's model.safetensors.index.json is damaged,
-// the error also wraps [cgotorch.ErrInvalidArgument].
+// weightFiles returns the safetensors files in a folder, as [safetensors.Files] lists them. If
+// the folder's model.safetensors.index.json is damaged, the error also wraps
+// [cgotorch.ErrInvalidArgument].
 func weightFiles(folder string) ([]string, error) {
 	files, err := safetensors.Files(folder)
 	if errors.Is(err, safetensors.ErrFormat) {

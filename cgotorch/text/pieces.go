@@ -81,8 +81,9 @@ type Pieces struct {
 	// it, because experts run outside of the graphs.
 	out *cgotorch.Tensor
 
-	// The fields below are results of the pieces. A piece must not write into its own input. A
-	// capture runs the piece once as a warm-up, and would then find the changed input.
+	// The fields below are results of the pieces. A piece must not write into its own input. Before
+	// the capture of a piece, a warm-up runs the piece once. If the warm-up changed the input, the
+	// capture would find the changed input.
 	embedded, bias *cgotorch.Tensor
 	hidden         []*cgotorch.Tensor // one for each sparse layer: its input, [batch, d_model]
 	routed         []Routed           // one for each sparse layer
@@ -93,8 +94,8 @@ type Pieces struct {
 	graphs []*cgotorch.Graph
 }
 
-// NewPieces cuts the step of the cache c. m may have been made without experts. The caller must
-// Close the result before c and m.
+// NewPieces makes the Pieces of a decoder's step that uses the cache c. m may have been made
+// without experts. The caller must Close the result before c and m.
 func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 	x = plain(x)
 	p := &Pieces{m: m, c: c, gating: gating}

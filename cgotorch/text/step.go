@@ -11,8 +11,8 @@ import (
 // Start computes the keys and values of the cross-attention from `encoded`. `mask` [batch,
 // source] is 0 at padding. A nil `mask` means that there is no padding. If `encoded` has fewer
 // tokens than the cache's Source, Start pads the rest. Start fails with
-// [cgotorch.ErrInvalidArgument] if it has more. It fails in the same way if its batch is not the
-// Batch of the cache.
+// [cgotorch.ErrInvalidArgument] if `encoded` has more tokens than Source. It fails in the same
+// way if the batch of `encoded` is not the Batch of the cache.
 func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
 	const where = "Decoder.Start"
 	x = plain(x)
@@ -24,7 +24,7 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	fill := func(t *cgotorch.Tensor, value cgotorch.Scalar) { x.FillInPlace(t, value).Close() }
 	for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
 		for _, t := range list {
-			fill(t, 0) // 0 times an old NaN would be NaN
+			fill(t, 0) // attention gives old values the weight 0, but 0 times an old NaN would be NaN
 		}
 	}
 	dtype := c.CrossBias.DType()

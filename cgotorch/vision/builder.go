@@ -13,7 +13,7 @@ type builder struct {
 	x        *cgotorch.Exec
 	Options  // with the defaults in place of zero values
 	made     []nn.Module
-	squeezes []*squeezeExcitation // of those in made
+	squeezes []*squeezeExcitation // all squeezeExcitations of the model; `made` holds their layers
 }
 
 // The function `build` checks the options that all models share, and then calls `fn` to make the

@@ -14,8 +14,10 @@ type EfficientNet struct {
 	Classifier *nn.Sequential
 }
 
-// scaled lists the stages of EfficientNet-B0. Each stage has five numbers: expansion, kernel,
-// stride of the first block, channels, and blocks.
+// scaled lists the stages of EfficientNet-B0. Each stage has five numbers. The first is the
+// number of channels inside a block, divided by the number of channels of the block's input. The
+// others are the kernel's size, the first block's stride, the number of channels of the result,
+// and the number of blocks.
 var scaled = [][5]int{{1, 3, 1, 16, 1}, {6, 3, 2, 24, 2}, {6, 5, 2, 40, 2}, {6, 3, 2, 80, 3}, {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4}, {6, 3, 1, 320, 1}}
 
 // NewEfficientNetB0 makes torchvision's efficientnet_b0. It has 5,288,548 parameters.
@@ -116,7 +118,8 @@ func (m *mbConv) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 // convolutions compute from the means of all channels.
 type squeezeExcitation struct{ FC1, FC2 nn.Module }
 
-// The method `squeeze` makes a squeezeExcitation with `hidden` numbers between the convolutions.
+// The method `squeeze` makes a squeezeExcitation with `hidden` channels between its two
+// convolutions.
 func (b *builder) squeeze(channels, hidden int) *squeezeExcitation {
 	m := &squeezeExcitation{b.convWith(channels, hidden, nn.Square(1), nn.Conv2dOptions{}), b.convWith(hidden, channels, nn.Square(1), nn.Conv2dOptions{})}
 	b.squeezes = append(b.squeezes, m)

@@ -13,8 +13,10 @@ type MobileNetV2 struct {
 	Classifier *nn.Sequential
 }
 
-// inverted lists the stages of MobileNetV2. Each stage has four numbers: expansion, channels,
-// blocks, and the stride of its first block.
+// inverted lists the stages of MobileNetV2. Each stage has four numbers. The first is the number
+// of channels inside a block, divided by the number of channels of the block's input. The others
+// are the number of channels of the result, the number of blocks, and the stride of the first
+// block.
 var inverted = [][4]int{{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}}
 
 // NewMobileNetV2 makes torchvision's mobilenet_v2. It has 3,504,872 parameters.

@@ -15,8 +15,9 @@ type Options struct {
 	Classes  int // number of classes; 0 means 1000, or 10 for ResNet-20 and MLP
 	Channels int // number of channels of the images; 0 means 3
 
-	// Recompute is for ResNet and MobileNetV2. It is the number of segments that backward computes
-	// again: in each layer of a ResNet, or in the features of MobileNetV2. 0 means none. See
+	// Recompute is for ResNet, MobileNetV2, EfficientNet and ViT. It is the number of segments that
+	// backward computes again. Each layer of a ResNet has this number of segments. So do the features
+	// of MobileNetV2 and EfficientNet, and the list of ViT's blocks. 0 means none. See
 	// [nn.Sequential].
 	Recompute int
 
@@ -29,8 +30,9 @@ type Options struct {
 	// classifier; unset means 0.2. Inception-v3 and SqueezeNet drop before the classifier; unset means
 	// 0.5. MLP and ViT drop after each layer; unset means 0.
 	Dropout cgotorch.Opt[float64]
-	// StochasticDepth is for EfficientNet: the probability that training leaves the last block out. It
-	// grows evenly from 0 at the first block. Unset means 0.2.
+	// StochasticDepth is for EfficientNet. In training, block i of n blocks leaves its body out with
+	// a probability of StochasticDepth*i/n. Blocks are counted from 0. Blocks without a shortcut
+	// always keep their body. Unset means 0.2.
 	StochasticDepth cgotorch.Opt[float64]
 
 	// These options are for GoogLeNet and Inception-v3.

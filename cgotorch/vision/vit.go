@@ -54,7 +54,8 @@ func NewViTB16(x *cgotorch.Exec, o Options) *ViT {
 	})
 }
 
-// The method `parameter` makes t a parameter of the model that is built.
+// The method `parameter` makes t trainable, and keeps it after the Do. If the model cannot be
+// completed, the builder frees t.
 func (b *builder) parameter(where string, t *cgotorch.Tensor) *cgotorch.Tensor {
 	if err := t.SetRequiresGrad(true); err != nil {
 		b.x.Fail(where, err)
@@ -63,7 +64,8 @@ func (b *builder) parameter(where string, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return t
 }
 
-// held is a module of one tensor. It frees the tensor if the model cannot be completed.
+// held is a module that holds one tensor. A builder lists modules, not tensors, and frees these
+// modules if the model cannot be completed.
 type held struct{ Tensor *cgotorch.Tensor }
 
 // Forward implements [nn.Module].
@@ -111,8 +113,9 @@ func (m *vitEncoder) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	return then(x, x.Add(in, m.PosEmbedding), m.Dropout, m.Layers, m.LN)
 }
 
-// vitBlock is a block of a [ViT]: attention, and a network of two layers for each position. Each
-// of the two has a norm before it, and its input is added to its result.
+// vitBlock is a block of a [ViT]. Its first half is a norm and attention. Its second half is a
+// norm and a network of two layers for each position. The input of each half is added to the
+// result of the half.
 type vitBlock struct {
 	LN1           nn.Module `state:"ln_1"`
 	SelfAttention nn.Module

@@ -63,8 +63,8 @@ func (m *charsmap) lookup(s string) (string, bool) {
 // The method `normalize` replaces the characters of `text` that are in the table. It first looks
 // up a short grapheme as a whole. The table may have a replacement for a beginning of the
 // grapheme. This replacement then replaces the whole grapheme, as in Hugging Face's tokenizers.
-// If the table has none, or if the grapheme is long, `normalize` looks up each code point of the
-// grapheme.
+// If the table has no such replacement, or if the grapheme is long, `normalize` looks up each
+// code point of the grapheme.
 func (m *charsmap) normalize(text string) string {
 	const short = 6 // a grapheme of fewer bytes is looked up as a whole
 	var b strings.Builder

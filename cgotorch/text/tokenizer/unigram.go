@@ -18,8 +18,8 @@ type unigram struct {
 	penalty float64 // score of a character that is not a token by itself
 }
 
-// unknownPenalty is subtracted from the score of the least likely token. The value is
-// SentencePiece's.
+// A character that is not a token gets the score of the least likely token minus unknownPenalty.
+// The value is SentencePiece's.
 const unknownPenalty = 10
 
 func newUnigram(tokens []string, scores []float64, unknown int64, byteFallback bool) *unigram {
@@ -98,7 +98,9 @@ func (m *unigram) encode(ids []int64, text string) []int64 {
 }
 
 // appendReversed appends the token whose name is `text`. If no token has this name, it appends
-// tokens for the bytes of `text`, in reverse order, or the unknown token.
+// the tokens of the bytes of `text`. The last byte comes first, because the method `encode`
+// reverses all tokens at its end. If a byte has no token, appendReversed appends only the unknown
+// token.
 func (m *unigram) appendReversed(ids []int64, text string) []int64 {
 	if id, ok := m.ids[text]; ok {
 		return append(ids, id)
