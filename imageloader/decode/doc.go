@@ -20,8 +20,8 @@
 //
 //   - The EXIF orientation is applied before the transform. torchvision's default loader ignores
 //     the orientation.
-//   - 16-bit grey keeps its upper 8 bits, as 16-bit colour does in Pillow too. Pillow sets all
-//     16-bit grey values above 255 to 255.
+//   - 16-bit grey keeps its upper 8 bits. Pillow keeps the upper 8 bits of 16-bit colour, but sets
+//     all 16-bit grey values above 255 to 255.
 //   - A JPEG with damaged entropy-coded data is an error. Pillow refuses a file that ends early,
 //     and shows other damage as grey or coloured blocks. No decoder finds all damage, because
 //     most wrong bits decode to some picture. 28 % of the photographs with one to three wrong

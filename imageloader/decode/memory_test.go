@@ -225,7 +225,7 @@ func TestMemory(t *testing.T) {
 	}
 	m.take(60)
 	m.take(40)
-	ask(500) // more than the limit, so it is served in its turn and while nothing else is taken
+	ask(500) // more than the limit, so it waits until nothing is taken
 	waiting(1)
 	ask(1) // waits for the take of 500, though 1 byte would be free
 	waiting(2)
