@@ -65,7 +65,8 @@ func (e *epoch) left() int {
 	return e.from.Samples - (e.place.Position - e.place.Skipped)
 }
 
-// planned returns the largest number of images that the parts that have begun can give.
+// planned returns how many images the parts in e.parts can give at most. A decoded part counts
+// its usable images. A part that is still being decoded counts all its items.
 func (e *epoch) planned() (images int) {
 	for _, p := range e.parts {
 		select {
@@ -319,7 +320,8 @@ func (e *epoch) send(p *part) error {
 	return nil
 }
 
-// abandon gives back the memory of the assembler when the assembler ends.
+// abandon is called when the assembler ends. It waits for the parts that are being decoded. It
+// then gives back the buffers and items that the assembler still has.
 func (e *epoch) abandon() {
 	for _, p := range e.parts {
 		<-p.done //edge:abandon-waits-for-decoding TestEpoch_LeftEarly_WaitsForDecoding
@@ -347,7 +349,7 @@ func (e *epoch) finish() error {
 	return io.EOF
 }
 
-// view gives the batch the filled part of its buffer.
+// view points the slices of the batch at the filled part of `memory`, the buffer of the batch.
 func (b *HostBatch) view(memory *buffer) {
 	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
 	b.Labels = memory.labels[:b.N]

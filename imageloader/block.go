@@ -28,7 +28,8 @@ const (
 	blockMost = 16 << 20
 )
 
-// blocks cuts the samples into blocks. A block has at most `most` bytes, or one sample.
+// blocks cuts the samples into blocks. A block has more than `most` bytes only if its single
+// sample is that large.
 func (a *archive) blocks(x *index, most int64) []block {
 	var blocks []block
 	last, segment := int32(-1), 0

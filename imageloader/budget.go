@@ -44,9 +44,9 @@ func (b *budget) take(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// settle is called after items are read. `bytes` bytes were taken for these items before the
-// read. At that time the real sizes may have been unknown. settle counts the real sizes instead.
-// Each item gives its own bytes back when it is decoded.
+// settle corrects the count of taken bytes after a read. Before the read, `bytes` bytes were
+// taken for `items`, perhaps without knowing their real sizes. settle counts the real sizes
+// instead. Each item gives its own bytes back when it is decoded.
 func (b *budget) settle(bytes int, items []item) {
 	for i := range items {
 		bytes -= b.charge(&items[i])
@@ -54,8 +54,9 @@ func (b *budget) settle(bytes int, items []item) {
 	b.give(bytes)
 }
 
-// settleBlock does the same as `settle`, for items that share one piece of memory. The piece
-// gives all the bytes back when its last item is decoded.
+// settleBlock is for items that share one piece of memory. Before the read, `bytes` bytes were
+// taken for that piece. The piece gives all these bytes back when its last item is decoded. If
+// the items do not share one piece, settleBlock calls settle.
 func (b *budget) settleBlock(bytes int, items []item) {
 	var shared *memory
 	for _, it := range items {

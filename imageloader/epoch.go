@@ -163,8 +163,9 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	return nil, io.EOF
 }
 
-// judge returns the fault of an image that the decoder refused. It fails if the fault is not the
-// image's, because then the image must not be skipped.
+// judge returns the fault of an image that the decoder refused. If the decoder had too little
+// memory or an internal error, judge fails. The image may then be good, so it must not be
+// skipped.
 func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
 	if result.Err == nil {
 		return nil, nil

@@ -42,7 +42,7 @@ type hostile struct {
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 
-// advice matches the remedies that errors name.
+// The text of each error must tell the user what to do. `advice` matches every such text.
 var advice = regexp.MustCompile(`again|remove it|decompress it|unpack|names must|join them|git lfs pull|can be read|raise MaxPixels|Options\.|rename|delete that`)
 
 func (c hostile) fail(t *testing.T, format string, args ...any) {

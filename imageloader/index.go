@@ -50,7 +50,7 @@ type indexer struct {
 	index   *index
 
 	holding bool // the contents of all samples so far are kept
-	bytes   int  // footprint of the kept contents
+	bytes   int  // memory that the kept contents take
 
 	// splits counts images that have a split. Its keys are the directories above the class. unsplit
 	// counts images that have only a class. Its keys are the classes.
@@ -133,7 +133,8 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 	}
 }
 
-// ended completes a pass that has reached the end of its shard.
+// ended is called when a pass has reached the end of its shard. If the shard is cut short, ended
+// drops the samples after the cut. It then calls p.keep.
 func (b *indexer) ended(p *pass, stats *statistics) error {
 	if p.cut != nil {
 		b.drop(p.shard, p.good())
@@ -225,7 +226,8 @@ func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	return nil
 }
 
-// add adds one member to the index.
+// add judges a member and returns the verdict. It counts splits and ignored members. If the
+// member is a sample, add appends it to the index.
 func (b *indexer) add(s *shard, e entry) (verdict, error) {
 	x := b.index
 	v, err := s.judge(e, b.options, x.classes)
@@ -340,7 +342,7 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 	switch {
 	case ignored != "":
 		return verdict{ignored: ignored}, nil
-	case bad != nil && where.class == "": // the image could belong to any split
+	case bad != nil && where.class == "": // its split is not known, so the image counts in every split
 		return verdict{sample: true, label: -1, bad: bad}, nil
 	case where.class == "":
 		return verdict{}, nil

@@ -6,7 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// item is one place in an epoch's sequence of images.
+// item is one image of an epoch, on its way from the archive to a batch.
 type item struct {
 	number int // number of the sample, in the archive's order
 	shard  *shard

@@ -75,8 +75,8 @@ type Loader struct {
 	stats   statistics
 	length  atomic.Int64 // number of samples per epoch, 0 when not known yet
 
-	// If streamsFirst is true, a shuffled epoch 0 has the order in which the archive is read without
-	// an index. The order is the same if there is an index.
+	// If streamsFirst is true, a shuffled epoch 0 streams through the archive, even if there is an
+	// index. So the index does not change the order of epoch 0. See Note [Orders].
 	streamsFirst bool
 
 	mu      sync.Mutex
@@ -258,7 +258,8 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	return l.current, nil
 }
 
-// startOf adds the number of samples to the state at the start of an epoch.
+// startOf returns the state `from`, the start of an epoch. If `from` lacks the number of samples,
+// startOf fills it in.
 func (l *Loader) startOf(from State) State {
 	if from.Samples == 0 {
 		from.Samples = l.Len()
@@ -320,8 +321,8 @@ func (l *Loader) Restore(s State) error {
 	return err
 }
 
-// restore returns the epoch that was read ahead, if this epoch is no longer the next epoch. The
-// caller stops it.
+// restore makes the next epoch start at s. If an epoch was read ahead and starts at another
+// state, restore returns the epoch that was read ahead. The caller stops that epoch.
 func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -421,7 +422,7 @@ func (l *Loader) close() error {
 	}
 	var errs []error
 	if l.pool != nil {
-		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // a closed pool does not know its time
+		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // stored now, because a closed pool reports 0
 		errs = append(errs, l.pool.Close())
 	}
 	if l.archive != nil {

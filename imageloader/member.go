@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// entry is a member of an archive as it is stored.
+// entry is a member of an archive, with the name and size that the archive stores.
 type entry struct {
 	number int    // number of the member from 1, in the archive's order
 	name   string // as stored

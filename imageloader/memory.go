@@ -11,7 +11,7 @@ type Memory struct {
 	// are not known before they are read. So for a directory, add the size of 16 files for each
 	// thread.
 	Compressed int
-	Inflate    int // for inflating a .tgz. Photographs take about a quarter of it
+	Inflate    int // for inflating a .tgz. A .tgz of photographs takes about a quarter of it
 	Decode     int // see decode.Pool.MaxMemory. Photographs take some 2 MiB a thread
 }
 

@@ -14,8 +14,8 @@ import (
 // Garbage is collected soon, so that it hardly counts.
 func peak(f func()) int { return peakFrom(arena.Total(), f) }
 
-// peakFrom does the same as `peak`, for arenas that had `mapped` bytes at the beginning of the
-// measurement.
+// peakFrom returns what `peak` returns. But it compares with a state in which the arenas had
+// `mapped` bytes.
 func peakFrom(mapped int, f func()) int {
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	runtime.GC()

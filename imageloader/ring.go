@@ -161,7 +161,8 @@ func (r *ring) taking(b *buffer) {
 	}
 }
 
-// give takes a buffer back.
+// give makes a taken buffer free again. If the ring is closed and no other buffer is taken, give
+// frees the memory.
 func (r *ring) give(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

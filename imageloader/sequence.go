@@ -169,12 +169,13 @@ func (x *index) bytes(numbers []int32) (bytes int) {
 
 // group is some blocks whose samples are mixed.
 type group struct {
-	place  int     // place of the group's first sample in the epoch
+	place  int     // position of the group's first sample in the epoch's order
 	count  int     // number of samples
 	blocks []int32 // numbers of the blocks
 }
 
-// groups returns the groups of an epoch, in the epoch's order.
+// groups cuts the epoch's order of blocks into groups. Without shuffling, each block is a group
+// of its own.
 func (s *sequence) groups() []group {
 	x := s.index
 	d := draws{seed: s.from.Seed, epoch: s.from.Epoch}
@@ -196,11 +197,12 @@ func (s *sequence) groups() []group {
 	return groups
 }
 
-// The type `loading` is a block that is to be read. The block is one of a group.
+// The type `loading` is a block that is to be read. It says which samples of the block are
+// wanted.
 type loading struct {
-	group   int
+	group   int // index of the block's group
 	block   block
-	at      int     // index in the group of the block's first sample
+	at      int     // the block's first sample has this index in the group
 	numbers []int32 // numbers of the wanted samples
 }
 
@@ -242,7 +244,7 @@ func (s *sequence) runBlocks(from, to int) error {
 		room.settleBlock(plan[i].block.bytes(), items)
 		return items, err
 	}
-	next := 0 // number of the next entry of `plan`
+	next := 0 // index in `plan` of the block that comes next
 	var items []item
 	defer func() { drop(items) }()
 	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load, drop) {

@@ -33,7 +33,7 @@ type shard struct {
 	number int32 // number of the shard in its archive
 	format format
 	file   file        // a .tar or .tgz, else nil
-	info   fs.FileInfo // information about file when it was opened
+	info   fs.FileInfo // what file.Stat said when the file was opened
 	root   folder      // a directory, else nil
 
 	patience
@@ -44,7 +44,7 @@ type shard struct {
 
 	labels     Labels // LabelsFromMembers, or any other value for labels from directories
 	labelField string
-	mayBeCut   bool        // a file that is cut short gives the part before the cut
+	mayBeCut   bool        // Options.AllowTruncated: if the file is cut short, the part before the cut is read
 	cut        atomic.Bool // the file is cut short, and Stats says so
 
 	content   atomic.Pointer[inflate.File] // content of a .tgz whose index is known
@@ -60,7 +60,8 @@ type stream interface {
 	// memory of the stream's arena. content may be called at most once for a member. An ErrBadMember
 	// concerns only that member.
 	content() ([]byte, error)
-	// good returns the number of readable bytes of the .tar, after an error.
+	// good is called after an error. It returns how many bytes at the beginning of the .tar can be
+	// read.
 	good() int64
 	// index returns the index of a .tgz after its end was reached.
 	index() *inflate.Index
@@ -160,8 +161,8 @@ func (s *shard) unchanged() error {
 	return nil
 }
 
-// sniff sets format from the first bytes of the file. It fails for a file of another kind, and
-// the error names the kind if it can.
+// sniff finds the format from the first bytes of the file and stores it in s. It fails for a file
+// of another kind. If sniff knows that kind, the error names it.
 func (s *shard) sniff() error {
 	var err error
 	if s.info, err = s.file.Stat(); err != nil {

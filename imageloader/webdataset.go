@@ -54,8 +54,8 @@ const (
 	maxNumber     = 1_000_000 // most classes, if labels are numbers
 )
 
-// keyOf splits a name into the key of its sample and the kind of the member. The kind is in small
-// letters. Both results are empty for a name without a key.
+// keyOf splits a name into the key of its sample and the kind of the member. The kind is in lower
+// case. Both results are empty for a name without a key.
 func keyOf(name string) (key, what string) {
 	base := path.Base(name)
 	dot := strings.IndexByte(base, '.')

@@ -20,15 +20,15 @@
 //
 //   - The EXIF orientation is applied before the transform. torchvision's default loader ignores
 //     the orientation.
-//   - 16-bit grey keeps its upper 8 bits, as 16-bit colour does in Pillow too. Pillow sets all
-//     16-bit grey values above 255 to 255.
+//   - 16-bit grey keeps its upper 8 bits. Pillow keeps the upper 8 bits of 16-bit colour, but sets
+//     all 16-bit grey values above 255 to 255.
 //   - A JPEG with damaged entropy-coded data is an error. Pillow refuses a file that ends early,
 //     and shows other damage as grey or coloured blocks. No decoder finds all damage, because
 //     most wrong bits decode to some picture. 28 % of the photographs with one to three wrong
 //     bytes or bits are refused.
-//   - A JPEG file that ends early is refused for every Key. Other damage may lie in the rows
-//     below the box, the part that the transform cuts out. A baseline JPEG is not decoded there,
-//     so only [Check] finds such damage.
+//   - The box is the part of an image that becomes the result. A baseline JPEG is not decoded
+//     below the box, so only [Check] finds damage there. But a JPEG file that ends early is
+//     always refused, wherever the box lies.
 //   - A PNG with a wrong checksum is an error. A PNG is no error when it lacks only the data
 //     after its last pixel.
 //   - A GIF frame may have a palette of its own. A transparent pixel of this frame is black.
@@ -55,11 +55,11 @@
 //
 // The random numbers of an image depend on [Image].Key alone, never on the order or the number of
 // workers. The generator is Philox4x32-10. It has a key and a counter. The generator's key is
-// [Image].Key, low word first. Each use of random numbers has a counter value of its own: the
-// flip 0, the place of a RandomCrop 1. Try i of a RandomResizedCrop has 16+i for the shape and
-// 32+i for the place. One counter value gives two 64-bit numbers: area and ratio, or top and
-// left. The flip of an image does not change with its transform, because the flip has its own
-// counter value.
+// [Image].Key, low word first. Each use of random numbers has a counter value of its own. The
+// flip has the value 0, and the place of a RandomCrop has 1. Try i of a RandomResizedCrop has
+// 16+i for the shape and 32+i for the place. One counter value gives two 64-bit numbers: area and
+// ratio, or top and left. The flip of an image does not change with its transform, because the
+// flip has its own counter value.
 //
 // # Limits
 //
@@ -80,8 +80,8 @@
 // A thread may take up to 16 MiB without a wait, and most photographs need less. An image that
 // needs more waits until Options.Memory has room for all its memory. Images are served in the
 // order in which they began to wait. One image may alone need more than Options.Memory. Such an
-// image is decoded while no other image holds a share of Options.Memory. So decoding never takes
-// more than [Pool.MaxMemory].
+// image is decoded when no other image uses any of Options.Memory. So decoding never takes more
+// than [Pool.MaxMemory].
 //
 // GIF, BMP, TIFF and WebP are decoded on Go's heap. For these formats there is a second limit of
 // Options.Memory bytes, and images wait for it in the same way. A GIF counts 5 bytes a pixel, a

@@ -21,8 +21,8 @@ import (
 // longestSide is the limit of a side in pixels. The C library has the same limit.
 const longestSide = 1_000_000
 
-// picture is an image that Go decoded: RGB or grey pixels without gaps. err is the error if there
-// are no pixels.
+// picture is an image that Go decoded: RGB or grey pixels, with no bytes between the rows. err is
+// the error if there are no pixels.
 type picture struct {
 	pix                     []byte
 	width, height, channels int

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// onScreen copies the first frame of a GIF to its place on the screen. The rest of the screen
-// gets one colour: the transparent entry of the palette, or entry 0 if no entry is transparent.
+// onScreen returns the whole picture of a GIF, which the format calls the screen. The first frame
+// lies at its place on the screen. The rest of the screen gets one colour: the transparent entry
+// of the palette, or entry 0 if no entry is transparent.
 func onScreen(frame *image.Paletted, screen image.Config) picture {
 	colours := slices.Clone(frame.Palette)
 	global, _ := screen.ColorModel.(color.Palette)

@@ -22,8 +22,8 @@ func newMemory(limit int) *memory {
 }
 
 // take waits until `bytes` bytes are free and all earlier callers are served. A caller that wants
-// more than the limit is served when no other caller has a share. A caller that has a share must
-// not call the function `take` again.
+// more than the limit is served when no other caller has bytes. A caller that still has bytes
+// must not call the function `take` again.
 func (m *memory) take(bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 )
 
 // progressive returns a progressive CMYK JPEG of one colour, with all components at full size. No
-// other kind of image takes more memory for its size. All its coefficients are 0. A block takes
-// one bit of 0 in the file, or less.
+// other kind of image takes more memory for its size. All its coefficients are 0. In the file a
+// block of coefficients takes one bit, or less.
 func progressive(width, height int) []byte {
 	var out bytes.Buffer
 	segment := func(marker byte, body ...byte) {
@@ -225,7 +225,7 @@ func TestMemory(t *testing.T) {
 	}
 	m.take(60)
 	m.take(40)
-	ask(500) // more than the limit, so it is served in its turn and while nothing else is taken
+	ask(500) // more than the limit, so it waits until nothing is taken
 	waiting(1)
 	ask(1) // waits for the take of 500, though 1 byte would be free
 	waiting(2)

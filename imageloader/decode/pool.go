@@ -189,8 +189,8 @@ func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	return nil
 }
 
-// decodePart decodes images from image number `begin` on. It stops at the first image for which
-// the memory of images decoded by Go has no room. It returns the number of that image.
+// decodePart decodes images from image number `begin` on. It stops at the first image that Go
+// decodes and for which p.memory has no room. It returns the number of that image.
 func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Result) (int, error) {
 	each := p.height * p.width * p.channels
 	foreign, end, taken := p.decodeForeign(images, begin)

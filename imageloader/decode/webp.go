@@ -44,9 +44,9 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	return config, err
 }
 
-// rowsOfVP8 returns a function that writes row y of a lossy WebP. It converts the colours as for
-// studio video, with luma from 16 to 235. image.YCbCr would convert them as for JPEG. Colour
-// samples are interpolated as in libwebp, because Pillow shows those pixels.
+// rowsOfVP8 returns a function that writes row y of a lossy WebP. It uses the colour formula of
+// studio video, in which luma is 16 to 235. image.YCbCr would use the formula of JPEG. Colour
+// samples are interpolated with the method of libwebp, because Pillow shows those pixels.
 func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	width, height := img.Rect.Dx(), img.Rect.Dy()
 	across, down := (width+1)/2, (height+1)/2

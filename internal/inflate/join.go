@@ -54,14 +54,16 @@ func (j *joiner) chunk(c chunk, stop uint64) {
 	j.serial(stop)
 }
 
-// isAt reports whether s begins at the joiner's place. A stored block may begin at any of several
-// bits. All bits between the joiner's place and the block's length must then be 0.
+// isAt reports whether the segment s begins at the joiner's place. A stored block that was found
+// has a header of zeros, and zeros follow up to its length field. So the block may begin at any
+// of several bits. isAt then checks that only zeros lie between the joiner's place and the length
+// field.
 func (j *joiner) isAt(s *segment) bool {
 	if !s.stored {
 		return j.place == s.begin
 	}
-	// The variable `bits` is the number of bits from the joiner's place to the block's length. The
-	// last eight of these bits are in the byte s.lead.
+	// The variable `bits` is the number of bits from the joiner's place to the length field of the
+	// block. The byte s.lead lies just before that field and holds the last eight of these bits.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
 	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
 }

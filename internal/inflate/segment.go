@@ -14,16 +14,17 @@ import (
 //
 // A gzip file is cut into chunks of equal compressed length. For each chunk, a goroutine looks
 // for the first block that begins in the chunk. The goroutine inflates from that block to the
-// first block that begins in the next chunk. It does not know the window, the 32 KiB before its
-// first block. A match may copy bytes from the window. Then the output holds the place in the
-// window, and not the byte. The output therefore has 16-bit elements, until 32 KiB have been
-// written without a place in the window.
+// first block that begins in the next chunk. The window of a block is the 32 KiB of content
+// before the block. A match may copy bytes from the window. But the goroutine does not have the
+// window of its first block yet. For a byte from that window, the output holds the byte's
+// position in the window. The output therefore has 16-bit elements, until 32 KiB have been
+// written without such a position.
 //
 // The joiner then goes through the chunks in order. It knows the window at the end of each chunk.
-// With that window it replaces the places in the next chunk by bytes. The joiner also knows where
-// the next chunk's first block really begins. The block that was found may be wrong: bytes that
-// are no block may look like a block, or the real block may be one that cannot be found. The
-// chunk is then inflated again from the right place.
+// With that window it replaces the positions in the next chunk by bytes. The joiner also knows
+// where the next chunk's first block really begins. The block that was found may be wrong: bytes
+// that are no block may look like a block, or the real block may be one that cannot be found. The
+// chunk is then inflated again from where the block really begins.
 //
 // A restart point is a place where inflating can begin. The content between two restart points is
 // a segment. Every segment is inflated as if the window before it were not known, even where the
@@ -49,11 +50,11 @@ const (
 // limits.most bytes and a few more.
 type segment struct {
 	begin  place
-	lead   byte // for a stored block: the byte before its length
-	stored bool // begin is the last bit where the header of a stored block can lie
+	lead   byte // for a stored block: the byte before its length field
+	stored bool // the segment begins with a stored block. Its header is at `begin` or at an earlier bit
 	whole  bool // the segment begins at a restart point
 
-	wide   []uint16 // the first elements, some of them places in the window
+	wide   []uint16 // the first elements, some of them positions in the window
 	narrow []byte   // the bytes after wide
 	ends   []end    // ends of members in the segment
 	end    why      // why the segment ends. If it is isFull, a later part goes on with the content
@@ -67,8 +68,8 @@ type segment struct {
 	memory  output   // the memory of wide and narrow
 
 	// The function `settle` sets the fields below.
-	head  []byte     // the bytes of wide
-	parts []checksum // checksums of the content: up to the first of `ends`, between two of them, after the last
+	head  []byte     // the bytes of `wide`, after its positions are replaced by bytes
+	parts []checksum // checksums of the pieces into which `ends` cuts the content
 	sum   checksum   // checksum of the whole segment
 	runs  []byte     // the bytes of the window that the segment needs, see appendRuns
 	done  chan struct{}
@@ -231,9 +232,10 @@ func (s *segment) checksum(from, to int) checksum {
 	return a.then(checksumOf(s.narrow[max(from-head, 0):max(to-head, 0)]))
 }
 
-// needs returns the bytes of the window that the segment needs, as runs. A segment shorter than a
-// window does not show what the content after it needs. For a segment that is so short, needs
-// returns the whole window.
+// needs returns, as runs, those bytes of the window that the segment copies. Content after the
+// segment may also copy from this window, if the segment is shorter than a window. The segment
+// does not show which bytes that content copies. So for such a short segment, needs returns the
+// whole window.
 func (s *segment) needs(before *[window]byte) []byte {
 	var used [window]bool
 	if s.begin.member {
@@ -253,8 +255,8 @@ func (s *segment) needs(before *[window]byte) []byte {
 	return appendRuns(nil, before, &used)
 }
 
-// The caller passes in *before the window before the segment. tail changes it to the window after
-// the segment. The elements of s.wide need not be resolved yet.
+// tail changes *before: from the window before the segment to the window after the segment. The
+// elements of s.wide may still be positions in the window before the segment.
 func (s *segment) tail(before *[window]byte) {
 	n := s.bytes()
 	if len(s.narrow) >= window {

@@ -16,7 +16,8 @@ const (
 	more   = 128 << 10 // bytes that are read when the input has too few
 )
 
-// stream inflates a file from one place on, also past the ends of members. It must be closed.
+// stream inflates a file from one place on. At the end of a member it goes on with the next
+// member. It must be closed.
 type stream struct {
 	in      input
 	handle  *C.ctd_inflater
@@ -233,7 +234,8 @@ func (s *stream) need(at, n int64) error {
 	return nil
 }
 
-// unknownWindow fills the window of a wide output with unknown bytes.
+// unknownWindow fills the window of a wide output with elements that stand for unknown bytes.
+// Element i stands for byte i of the window.
 func unknownWindow(wide []uint16) {
 	for i := range window {
 		wide[i] = uint16(int(C.CTD_INFLATE_UNKNOWN) + i)
@@ -246,8 +248,9 @@ func resolve(wide []uint16, known *[window]byte, to []byte) {
 	}
 }
 
-// find returns a place in the file where a block or a member may begin. The place is at bit
-// number `from` or later, and before bit number `to`.
+// find looks for a place in the file where a block or a member may begin. It looks from bit
+// number `from` on, and before bit number `to`. If `stored` is true, the place is the length
+// field of a stored block. `ok` is false if there is no place.
 func (in *input) find(from, to uint64) (p place, stored, ok bool) {
 	base := uint64(in.begin) * 8
 	var bit C.uint64_t

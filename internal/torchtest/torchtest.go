@@ -102,7 +102,7 @@ func Deterministic(t testing.TB) {
 	t.Cleanup(func() { cgotorch.SetDeterministic(false) })
 }
 
-// NoTF32 makes CUDA compute in full float32, as the CPU does, until the test ends. The setting is
+// NoTF32 makes CUDA compute in full float32, and not in TF32, until the test ends. The setting is
 // process-wide.
 func NoTF32(t testing.TB) {
 	t.Helper()
