@@ -4,7 +4,7 @@
 // the consumer's stream computes. It copies the pixels as uint8, which takes a quarter of the
 // bytes of float32. The copy stream then flips and normalises the images, into device memory of
 // fixed address. The consumer's stream waits for a batch on the device. The host does not wait
-// for the copy. Package weights does the same for weights.
+// for the copy. Package weights copies the weights of a model in a similar way.
 //
 //	ahead, err := prefetcher.New(loader, device, prefetcher.Options{})
 //	defer ahead.Close()
