@@ -16,8 +16,8 @@ import (
 
 // benchLoaderTrain trains ResNet-50 from one long .tgz. It reports the rate as a share of the
 // rate on a resident batch. Three sides alternate. The first makes steps on the resident batch.
-// The second trains on the first and later epochs of a new loader. The third does the same with a
-// new DataLoader.
+// The second trains on the first and later epochs of a new loader. The third trains on the first
+// and later epochs of a new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU trains ResNet-50 so slowly that any loader keeps up; use -device cuda")
