@@ -16,8 +16,8 @@ import (
 
 // benchLoaderTrain trains ResNet-50 from one long .tgz. It reports the rate as a share of the
 // rate on a resident batch. Three sides alternate. The first makes steps on the resident batch.
-// The second trains on the first and later epochs of a new loader. The third does the same with a
-// new DataLoader.
+// The second trains on the first and later epochs of a new loader. The third trains on the first
+// and later epochs of a new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU trains ResNet-50 so slowly that any loader keeps up; use -device cuda")
@@ -206,7 +206,8 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 	return float64(images) / time.Since(began).Seconds(), err
 }
 
-// The method `pytorch` does with a DataLoader what the method `ours` does with our loader.
+// The method `pytorch` makes the peer train from a new DataLoader: for a first epoch, and then
+// for b.epochs more epochs.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)

@@ -39,8 +39,8 @@ func benchOp(c *config, emit func(row)) error {
 	defer x0.Close()
 	defer x1.Close()
 
-	// block makes a side that runs the function `work` on the stream's thread. The side measures the
-	// nanoseconds of one operator.
+	// block makes one side of the comparison. The side runs the function `work` on the stream's
+	// thread, and measures the nanoseconds of one operator.
 	block := func(work func(x *cgotorch.Exec) error) side {
 		return func() (float64, error) {
 			var elapsed time.Duration

@@ -22,10 +22,10 @@ const epochs = 8
 // and the pixels, labels and flips of our loader. It does all other work itself. The row's value
 // is the largest relative difference. The row's peer_value is the allowed difference.
 //
-// The peer normalizes as ToTensor and Normalize do. The prefetcher does the same on the CPU. On
-// CUDA the prefetcher rounds the last one or two bits differently. Within ten steps this training
-// multiplies this difference by about a thousand. Training in PyTorch alone multiplies a
-// difference in the same way.
+// The peer computes the normalization of torchvision's ToTensor and Normalize. On the CPU the
+// prefetcher gives the same bits as the peer. On CUDA the last one or two bits differ, because of
+// rounding. Within ten steps this training multiplies the difference by about a thousand.
+// Training in PyTorch alone multiplies a difference in the same way.
 func benchLosses(c *config, emit func(row)) error {
 	const allowed = 1e-4
 	steps := c.or(4, 100)

@@ -128,7 +128,8 @@ func (p *peer) do(reply any, what string, arguments ...any) error {
 	return json.Unmarshal(text, reply)
 }
 
-// value returns a side. The side sends a request. It returns the number `name` of the reply.
+// value returns one side of a comparison. The side sends a request, and returns the number `name`
+// of the reply.
 func (p *peer) value(name, what string, arguments ...any) side {
 	return func() (float64, error) {
 		reply := map[string]any{}

@@ -26,8 +26,8 @@ func benchPrefetch(c *config, emit func(row)) error {
 		return err
 	}
 	defer flips.Close()
-	// block makes a side that calls the function `work` on the training stream, as often as `batches`
-	// says. The side measures the milliseconds of one call.
+	// block makes one side of the comparison. The side calls the function `work` on the training
+	// stream, as often as `batches` says. It measures the milliseconds of one call.
 	block := func(work func(x *cgotorch.Exec)) side {
 		return func() (float64, error) {
 			if err := c.device.Synchronize(); err != nil {

@@ -63,7 +63,8 @@ func inTurns(name string, ours sample, unit string, peer string, theirs sample, 
 	return r
 }
 
-// ratioOf returns a ratio for a row whose ratio is not the ratio of its values.
+// ratioOf returns a/b, for the field Ratio of a row. It is for rows whose Ratio cannot be
+// computed from Value and PeerValue.
 func ratioOf(a, b float64) *number {
 	r := number(a / b)
 	return &r

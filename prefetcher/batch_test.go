@@ -128,7 +128,7 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 	late.Close()
 }
 
-// A Do that fails releases its batch, as a Do that succeeds does.
+// A Do releases its batch at its end, even if the Do fails.
 func TestBatch_FailedDo(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})

@@ -4,7 +4,7 @@
 // the consumer's stream computes. It copies the pixels as uint8, which takes a quarter of the
 // bytes of float32. The copy stream then flips and normalises the images, into device memory of
 // fixed address. The consumer's stream waits for a batch on the device. The host does not wait
-// for the copy. Package weights does the same for weights.
+// for the copy. Package weights copies the weights of a model in a similar way.
 //
 //	ahead, err := prefetcher.New(loader, device, prefetcher.Options{})
 //	defer ahead.Close()
@@ -45,8 +45,8 @@
 //
 // The host buffer of a batch has a shorter life. It goes back to the loader when the copy from it
 // is done. So the slots and the loader's buffers together bound how far the host runs ahead of
-// the device. Augmentations add a bound. The parameters of a batch need a piece of page-locked
-// memory, and there are as many pieces as slots.
+// the device. Augmentations add one more bound. The random choices for a batch need a piece of
+// page-locked memory, and there are as many pieces as slots.
 //
 // The source page-locks its memory through the Prefetcher's Pinner, so that copies do not wait. A
 // part of a batch may lie in memory that is not page-locked. The host first copies this part into

@@ -106,10 +106,10 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	return p, nil
 }
 
-// Epoch yields the batches of the source's next epoch. Each turn of the loop waits until the copy
-// of a batch is enqueued. It does not wait for the device. When the loop ends, also by a break,
-// Epoch waits for the copies that still run. It stops its goroutines and gives every host buffer
-// back.
+// Epoch yields the batches of the source's next epoch. Before each loop body, Epoch waits until
+// the copy of a batch is enqueued. It does not wait for the device. When the loop ends, also by a
+// break, Epoch waits for the copies that still run. It stops its goroutines and gives every host
+// buffer back.
 //
 // The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It
 // is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close. It is
@@ -195,8 +195,8 @@ func (p *Prefetcher) count(add func(*Stats)) {
 	add(&p.stats)
 }
 
-// Stats returns the counts so far. It does not wait. Stall does not yet count a gap between
-// batches that the device has not finished.
+// Stats returns the counts so far. It does not wait. Stall counts the time between two batches
+// only when the device has reached the second batch.
 func (p *Prefetcher) Stats() Stats {
 	p.stall.harvest()
 	p.mu.Lock()

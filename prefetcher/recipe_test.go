@@ -142,7 +142,8 @@ func TestAugmentations_Off(t *testing.T) {
 	})
 }
 
-// A mixed batch is the mix of the images and labels of the same batch without MixUp and CutMix.
+// A batch that is made without MixUp and CutMix is made again with them. The second batch then
+// has the mixes of the images and labels of the first.
 func TestAugmentations_Mixes(t *testing.T) {
 	const classes = 5
 	keys := someKeys(40)
@@ -239,8 +240,8 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	}
 }
 
-// Drawn parameters are copied to the device before their memory is written again. The host also
-// waits for that copy before it frees the memory.
+// The random choices for a batch are copied to the device before their memory is written again.
+// The host also waits for that copy before it frees the memory.
 func TestAugmentations_HaveNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -255,8 +256,8 @@ func TestAugmentations_HaveNoRace(t *testing.T) {
 	})
 }
 
-// The memory of the drawn parameters comes back, however an epoch ends. The check for leaks
-// counts it.
+// The memory of the random choices comes back, however an epoch ends. The check for leaks counts
+// this memory.
 func TestAugmentations_MemoryComesBack(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*imageloader.HostBatch)

@@ -25,8 +25,9 @@ type item struct {
 	err   error
 }
 
-// transfer is a host batch and its parameters on their way to the device. When the event `copied`
-// is done, the host batch and the parameters may be given back.
+// transfer is a host batch on its way to the device, with its parameters: the random choices for
+// the batch. When the event `copied` is done, the host batch and the parameters may be given
+// back.
 type transfer struct {
 	host          *imageloader.HostBatch
 	from          origin

@@ -22,8 +22,8 @@ type stall struct {
 
 type gap struct{ from, to *cgotorch.Event }
 
-// The method `used` ends a gap at the first use of b. It is called after x's stream was made to
-// wait for b.
+// The method `used` is called after x's stream was made to wait for b. The first use of b ends
+// the gap before b. A gap is a time without work between two batches.
 func (s *stall) used(b *Batch, x *cgotorch.Exec) {
 	now := x.RecordTiming()
 	s.mu.Lock()
@@ -54,7 +54,8 @@ func (s *stall) atEnd(x *cgotorch.Exec) {
 	})
 }
 
-// The method `harvest` adds up the gaps that the device has finished. It does not wait.
+// The method `harvest` adds up the gaps between batches that the device has finished. It does not
+// wait.
 func (s *stall) harvest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -122,7 +122,8 @@ func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	return nil
 }
 
-// savedHalfRun makes a run with masters, trains it for five steps and saves it at path.
+// savedHalfRun makes a run with a master: a float32 copy of its 16-bit parameter. It trains the
+// run for five steps and saves it at path.
 func savedHalfRun(x *cgotorch.Exec, path string) (*halfRun, Checkpoint, error) {
 	r, err := newHalfRun(x, true)
 	if err != nil {
@@ -135,7 +136,8 @@ func savedHalfRun(x *cgotorch.Exec, path string) (*halfRun, Checkpoint, error) {
 	return r, saved, err
 }
 
-// A run with masters, scaler and averages continues to the bit.
+// A run is loaded with its float32 master, its scaler and its averages. Its next steps then give
+// the same bits as the next steps of the run that was saved.
 func TestLoad_MastersScalerAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -182,8 +184,9 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 	})
 }
 
-// If the file has no masters, the first step makes masters from the loaded parameters. If the
-// file has masters, an optimizer without masters cannot load it.
+// A master is a float32 copy of a 16-bit parameter. If the file has no masters, the first step
+// makes them from the loaded parameters. If the file has masters, an optimizer that keeps no
+// masters cannot load it.
 func TestLoad_MastersOnOneSide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

@@ -117,8 +117,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }
 
-// openWhole does what the function `open` does, and also compares the tensors with their
-// checksums. It compares nothing if the file is not a checkpoint and has no checksums.
+// openWhole opens a file and compares its tensors with their checksums. If the file is not a
+// checkpoint and has no checksums, openWhole compares nothing.
 func openWhole(path string) (*file, error) {
 	f, err := open(path)
 	if err != nil {

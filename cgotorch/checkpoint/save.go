@@ -133,8 +133,9 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// The function `whole` fails if a step of the optimizer used tensors that the optimizer does not
-// own.
+// The function `whole` fails if the state s lacks a part. The optimizer may have taken steps with
+// state that it does not own, such as the state of a weights.Offload. Save cannot save that
+// state.
 func whole(opt *optim.Optimizer, s optim.State) error {
 	own := map[int]bool{}
 	for _, r := range s.Tensors {
@@ -162,8 +163,8 @@ func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor
 	return list, nil
 }
 
-// The function `entry` returns an entry of the file for the tensor t. The elements are read only
-// when the entry is written to the file.
+// The function `entry` describes the tensor t for safetensors.Write, under the given name. The
+// elements of t are read only when Write writes them.
 func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tensor, error) {
 	if t.Closed() {
 		return safetensors.Tensor{}, cgotorch.ErrClosed

@@ -6,9 +6,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 const MaxSteps = 8
 
 // Steps returns the given lists of steps as a tensor that [Augment] reads: float32 [len(steps),
-// S, 8]. S is the length of the longest list. On a CUDA device Steps waits, as
-// [cgotorch.FromSlice] does. A loop that must not wait can copy the same elements from
-// page-locked memory, with [cgotorch.CopyFrom]. The Do owns the result.
+// S, 8]. S is the length of the longest list. On a CUDA device Steps waits until the stream has
+// copied the elements. A loop that must not wait can copy the same elements from page-locked
+// memory, with [cgotorch.CopyFrom]. The Do owns the result.
 func Steps(x *cgotorch.Exec, steps ...[]Step) *cgotorch.Tensor {
 	most := 0
 	for _, s := range steps {

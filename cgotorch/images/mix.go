@@ -29,8 +29,8 @@ const (
 	CutMix                // the image, with a box from the image before it
 )
 
-// Mix does what [Normalize] does, and applies o to the normalised images in the same pass. The
-// result equals that of torchvision.transforms.v2 to the bit: erase, MixUp or CutMix on the
+// Mix enqueues the work of [Normalize], and applies o to the normalised images in the same pass.
+// The result equals that of torchvision.transforms.v2 to the bit: erase, MixUp or CutMix on the
 // normalised images, with the same boxes and share. This holds if the dtype of `out` is Float32,
 // Float64, Float16 or BFloat16.
 func Mix(x *cgotorch.Exec, pixels, flips, table, out *cgotorch.Tensor, o MixOptions) {

@@ -89,7 +89,7 @@ func TestMix_EqualsTorchvision(t *testing.T) {
 	})
 }
 
-// With zero MixOptions, Mix does what Normalize does.
+// With zero MixOptions, Mix gives the result of Normalize.
 func TestMixImages_OfNothing(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {

@@ -18,8 +18,8 @@ var (
 
 // NormalizationTable returns (p/255 - mean)/std for each pixel value p, in the form that
 // [Normalize] reads. The result is [C, 256] of the given dtype on x's device. C is the number of
-// means and of standard deviations. On a CUDA device NormalizationTable waits, as
-// [cgotorch.FromSlice] does. The Do owns the result.
+// means and of standard deviations. On a CUDA device NormalizationTable waits until the stream
+// has copied the values. The Do owns the result.
 //
 // NormalizationTable computes in float32, or in float64 if dtype is Float64. It divides,
 // subtracts and divides, as torchvision's ToTensor and Normalize do. Normalised images therefore

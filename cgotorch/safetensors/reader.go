@@ -54,8 +54,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// NewFile does what [Open] does, for the first `size` bytes of source. Errors show `name` as the
-// name of the file.
+// NewFile makes a File of the first `size` bytes of source. It reads and checks the header. The
+// error for a bad file wraps [ErrFormat]. Errors show `name` as the name of the file.
 func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 	f := &File{name: name, source: source, close: func() error { return nil }}
 	if err := f.readHeader(size); err != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 // WriteChrome writes the trace as JSON in the Trace Event Format. ui.perfetto.dev and
-// chrome://tracing open such files. There the host is shown as a process with the marks. Each
-// device is shown as a process with a row for each stream. Rows above a stream's row show the
-// marks with work on that stream.
+// chrome://tracing open such files. They show the host as a process, with the spans of
+// [Trace.Mark]. They show each device as a process, with a row for each stream. Rows above a
+// stream's row show the spans that have work on that stream.
 func (r *Records) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	c := chrome{out: out}

@@ -121,9 +121,9 @@ type span struct {
 	interval
 }
 
-// The method `spans` looks at each mark and each stream on which the host enqueued kernels during
-// the mark. For the mark and the stream it returns one span. The span lasts from the earliest
-// start to the latest end of these kernels.
+// The method `spans` finds the kernels that the host enqueued during each mark. It returns one
+// span for each mark and each stream with such kernels. The span lasts from the earliest start to
+// the latest end of the mark's kernels on the stream.
 func (r *Records) spans() []span {
 	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {

@@ -35,8 +35,8 @@ type Trace struct {
 }
 
 // Start begins a trace. It is process-wide: it records every kernel, copy and fill of every CUDA
-// device until [Trace.Stop]. Start does not wait. Without CUDA the trace has marks only. During a
-// trace each operator takes some microseconds longer.
+// device until [Trace.Stop]. Start does not wait. Without CUDA the trace has only the spans of
+// [Trace.Mark]. During a trace each operator takes some microseconds longer.
 //
 // Start fails with [cgotorch.ErrMisuse] while another trace runs. It fails with
 // [cgotorch.ErrUnsupported] if CUPTI is absent, or if another tool such as Nsight or
@@ -201,8 +201,8 @@ type Record struct {
 	Pageable bool     // the host memory of the copy was not page-locked
 }
 
-// NotLaunched is the value of the field Launch if it is not known when the host enqueued the
-// work. The work was enqueued before the trace began, or by the device.
+// NotLaunched is the value of Record.Launch if the trace does not know when the host enqueued the
+// work. Such work was enqueued before the trace began, or by the device.
 const NotLaunched = time.Duration(-1 << 63)
 
 // Mark is a span of the host's time. [Trace.Mark] makes it.

@@ -10,9 +10,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 
-// generate answers a prompt with at most `most` tokens. Each step takes the likeliest token.
-// generate waits for each token and then calls the function `say` with it. It does not call `say`
-// for the token that ends the answer.
+// generate answers a prompt. `most` is the largest number of tokens in the answer. Each step
+// takes the likeliest token. generate waits for each token and then calls the function `say` with
+// it. It does not call `say` for the token that ends the answer.
 func (m *model) generate(ctx context.Context, prompt []int64, most int, t *tracer, say func(token int64)) error {
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		encoded := m.net.Encode(x, cgotorch.FromSlice(x, prompt, 1, int64(len(prompt))), nil)

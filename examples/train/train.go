@@ -235,8 +235,8 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	return nil
 }
 
-// trainEpoch is the loop of a training program. Each turn takes a batch that is already on the
-// device, and makes one step.
+// trainEpoch is the loop of a training program. For each batch that the prefetcher has copied to
+// the device, the loop makes one step.
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
 	var losses lossLog // writes each loss one step later, so that the device always has work
 	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish()) }()

@@ -26,8 +26,8 @@ type CacheOptions struct {
 	Pinned []string
 
 	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that
-	// is more. If there are InFlight of these, [Cache.Prefetch] waits until a copy is done. If all of
-	// them wait for a slot, Prefetch fails.
+	// is more. While there are InFlight such prefetches, another [Cache.Prefetch] waits until a copy
+	// is done. If all InFlight prefetches wait for a slot, Prefetch fails.
 	InFlight int
 }
 
@@ -79,9 +79,9 @@ type kind struct {
 	err   error  // why the units of the kind cannot be used, or nil
 }
 
-// NewCache makes slots on a device for the units of a store. With Resident or Pinned it begins
-// the copies of these units, and does not wait for the copies. For a CUDA device it page-locks
-// the store.
+// NewCache makes slots on a device for the units of a store. It begins the copies of the units of
+// Pinned or, with Resident, of all units. It does not wait for the copies. For a CUDA device it
+// page-locks the store.
 //
 // The function `build` makes a module on x's device. It gets the name of a unit. The module's
 // state, as [nn.State] lists it, must have the names, dtypes and shapes of that unit. The values
@@ -171,7 +171,8 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 	return o, nil
 }
 
-// The method `classify` makes the list of units and finds the kinds among them.
+// The method `classify` makes the list of units. It also finds the kinds: units with equal
+// tensors are of one kind.
 func (c *Cache[M]) classify() {
 	kinds := map[*layout]*kind{}
 	for i, name := range c.store.names {

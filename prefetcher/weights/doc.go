@@ -17,9 +17,9 @@
 //		layer.Release(x)
 //	}
 //
-// [Experts] does the same for a mixture of experts, where only the device finds out which units
-// come next. [Offload] keeps the state of an optimizer in host memory and steps the optimizer
-// unit by unit. examples/switch is a model that works with [Experts].
+// [Experts] is for a mixture of experts. There only the device finds out which units come next.
+// [Offload] keeps the state of an optimizer in host memory and steps the optimizer unit by unit.
+// examples/switch is a model that works with [Experts].
 //
 // # The one rule
 //

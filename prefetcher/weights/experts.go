@@ -12,13 +12,15 @@ import (
 
 // ExpertsOptions are the options of [NewExperts].
 type ExpertsOptions struct {
-	// NewExperts page-locks memory for the routes of layers with up to Tokens tokens. 0 means 64. The
-	// first route of more tokens page-locks more memory, which may wait.
+	// A route is the expert ids of a layer's tokens; see [Experts]. NewExperts page-locks memory for
+	// routes of up to Tokens tokens. 0 means 64. The first route of more tokens page-locks more
+	// memory, which may wait.
 	Tokens int
 
-	// A goroutine that waits for a route first looks for it in a loop. Poll is the longest time in
-	// the loop, which keeps a core busy. After that time the goroutine sleeps. It then wakes about 50
-	// us after the route arrives. 0 means 2 ms. Below 0 the goroutine sleeps at once.
+	// A goroutine that waits for a route first looks in a loop whether the route has come to the
+	// host. Poll is the longest time in the loop, which keeps a core busy. After that time the
+	// goroutine sleeps. It then wakes about 50 us after the route arrives. 0 means 2 ms. Below 0 the
+	// goroutine sleeps at once.
 	Poll time.Duration
 }
 
@@ -49,7 +51,8 @@ type routeCount struct {
 	arrived int // routes with a number below this one are on the host
 }
 
-// place is a layer in one Do. The tokens of a place are routed together.
+// place names a layer of the Experts and a Do that runs the layer. The Do routes all tokens of
+// the layer together.
 type place struct {
 	do    *cgotorch.Stream
 	layer int
@@ -63,7 +66,7 @@ type ExpertsStats struct {
 	Wait    time.Duration // total time that goroutines waited in Run for a route
 }
 
-// layerRoute is a route, or a guess at a route, with its place.
+// layerRoute is a route, or a guess at a route, with its layer and its Do.
 type layerRoute struct {
 	place
 	guess  bool
@@ -127,8 +130,10 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 }
 
 // Predict prefetches the experts to which a layer's tokens will probably be routed, and returns
-// at once. `ids` is the guess, Int64 [tokens]. A wrong guess costs a copy and changes no result.
-// The layer's next Route gives up the slots of wrong guesses. Predict fails as Route does.
+// at once. `ids` is the guess: Int64 [tokens], contiguous, on x's stream. A wrong guess costs a
+// copy and changes no result. The layer's next Route gives up the slots of wrong guesses. Predict
+// fails with [ErrClosed] after Close. It fails with [cgotorch.ErrInvalidArgument] if `ids` is not
+// of this form.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Predict"
 	e.check(x, op, layer, ids)

@@ -30,7 +30,8 @@ type Offload struct {
 	units []stateUnit
 }
 
-// stateTensors is the state of a unit, each tensor flat.
+// stateTensors is the module of a slot. Its tensors hold the state of a unit's parameters, in the
+// order of stateUnit.specs. Each tensor has one dimension.
 type stateTensors struct {
 	Row []*cgotorch.Tensor
 }
@@ -128,9 +129,9 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	return units, nil
 }
 
-// Step steps the parameters as [optim.Optimizer.Step] does, unit by unit. It does not wait for
-// the device. It fails as Optimizer.Step and [Cache.Use] do. The units before a failure have been
-// stepped.
+// Step makes one step of the optimizer, unit by unit. The results equal those of
+// [optim.Optimizer.Step]. Step does not wait for the device. It fails with the errors of
+// Optimizer.Step and of [Cache.Use]. The units before a failure have been stepped.
 func (f *Offload) Step(x *cgotorch.Exec) {
 	x = x.NoGrad().NoAutocast()
 	params := f.opt.Params()

@@ -10,9 +10,8 @@ const (
 	// LRU keeps units until their slots are needed. The unit whose last use is longest ago gives up
 	// its slot.
 	LRU Policy = iota
-	// LFU also keeps units until their slots are needed. The unit with the fewest uses gives up its
-	// slot. If several units have the fewest uses, the one whose last use is longest ago gives up its
-	// slot.
+	// LFU keeps units until their slots are needed. The unit with the fewest uses gives up its slot.
+	// Among units with equally few uses, the unit whose last use is longest ago gives up its slot.
 	LFU
 	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
 	// was prefetched.

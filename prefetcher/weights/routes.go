@@ -30,10 +30,10 @@ import (
 // sparse layer from the embeddings. In any other model the router of the next layer can be run
 // early to get a guess. A wrong guess costs a copy and never changes a result.
 
-// routes copies the routes of layers from the device to the host without a wait. It copies each
-// route to page-locked memory after the work that makes the route. A goroutine waits for the
-// routes in the order in which they were sent. It calls `deliver` for each route that has
-// arrived.
+// routes copies the routes of layers from the device to the host without a wait. A route is the
+// expert ids of a layer's tokens. It is copied to page-locked memory, after the work that makes
+// it. A goroutine waits for the routes in the order in which they were sent. The goroutine calls
+// `deliver` for each route that has arrived.
 type routes struct {
 	device  cgotorch.Device
 	o       ExpertsOptions
@@ -91,7 +91,8 @@ func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (
 	return q, nil
 }
 
-// The method `allocate` makes pieces of n ids each. q.mu is held, or no other goroutine has q.
+// The method `allocate` makes more page-locked memory for routes. It cuts the memory into pieces.
+// A piece has room for n ids, and holds one route. q.mu is held, or no other goroutine has q.
 func (q *routes) allocate(n int) error {
 	const count = 32
 	slab, err := cgotorch.NewHostSlab(8 * n * count)
@@ -148,9 +149,9 @@ const notYet = math.MinInt64
 // for the copy (awaitCopy) before it writes `ids` again. A route takes memory until it arrives.
 // If no free memory is left, `send` page-locks more.
 //
-// The method `send` fails with [cgotorch.ErrInvalidArgument] if `ids` is not of this form. It
-// fails with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after the method
-// `close`.
+// The method `send` fails with [cgotorch.ErrInvalidArgument] if `ids` is empty, not Int64 or not
+// contiguous. It fails with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after
+// the method `close`.
 func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
@@ -256,7 +257,7 @@ func (q *routes) takeBack(piece []int64) {
 	q.keep(piece)
 }
 
-// The method `keep` does what takeBack does, but the caller already holds q.mu.
+// The method `keep` adds a piece to the free pieces. q.mu is held.
 func (q *routes) keep(piece []int64) {
 	piece = piece[:cap(piece)]
 	q.pieces[len(piece)] = append(q.pieces[len(piece)], piece)

@@ -32,7 +32,7 @@ func TestRoutes(t *testing.T) {
 			for layer := range 20 {
 				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
 			}
-			for range 2 { // the first turn page-locks memory for the routes of more than 8 tokens
+			for range 2 { // the first round page-locks memory for the routes of more than 8 tokens
 				torchtest.Sleep(x, 20*time.Millisecond) // so that the host looks before the copy runs
 				for layer := range 20 {
 					send(x, layer, ids[layer])

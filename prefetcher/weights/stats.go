@@ -96,7 +96,8 @@ type stats struct {
 	prefetching    int // number of the intervals in `copies` whose copy Prefetch or a policy began
 }
 
-// The method `harvest` adds up the intervals that the device has finished. It does not wait.
+// The method `harvest` adds up the times of the copies, and of the waits for copies, that the
+// device has finished. It does not wait.
 func (s *stats) harvest() {
 	over := ended(s.copies, &s.Copy)
 	for _, c := range s.copies[:over] {

@@ -28,9 +28,9 @@ type Use[M any] struct {
 // not be written, and they require no gradient. x.Keep refuses tensors that share memory with
 // them.
 //
-// x's Do fails with [ErrNoSlot] if all slots are in use and none can become free. This is so if
-// this Do uses all slots. It is also so if every Do that uses a slot waits for a slot too. The Do
-// also fails with the errors of [Cache.Prefetch]. In a captured function it fails with
+// x's Do fails with [ErrNoSlot] if all slots are in use and none can become free. No slot can
+// become free if this Do uses all slots, or if every Do that uses a slot itself waits for a slot.
+// The Do also fails with the errors of [Cache.Prefetch]. In a captured function it fails with
 // [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a function given to
 // [cgotorch.Exec.Recompute].
 func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {

@@ -57,9 +57,9 @@ func tgz(t *testing.T, path string) *tar.Reader {
 	return tar.NewReader(z)
 }
 
-// part writes an archive with the first images of each part of the CIFAR-10 archive. `train` and
-// `test` are the numbers of images. The function `change`, unless it is nil, gets each member and
-// returns its new bytes. If it returns nil, the member is left out.
+// part writes an archive of some CIFAR-10 images. It takes the first `train` training images and
+// the first `test` test images. The function `change`, unless it is nil, gets each member and
+// returns its new bytes. If `change` returns nil, the member is left out.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")

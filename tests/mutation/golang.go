@@ -63,9 +63,9 @@ var (
 	unusedImport   = regexp.MustCompile(`("[^"]+") imported(?: as \w+)? and not used`)
 )
 
-// repaired returns the mutant without the errors about unused variables and imports. Each
-// variable gets a use at the offset `at`, where the removed statement was. Other errors of the
-// compiler do not change the mutant.
+// A mutant is a file without the statements of an edge. repaired returns the mutant without
+// errors about unused variables and imports. Each variable gets a use at the offset `at`, where
+// the removed statement was. Other errors of the compiler do not change the mutant.
 func repaired(mutant string, at int, compiler string) string {
 	for _, unused := range unusedVariable.FindAllStringSubmatch(compiler, -1) {
 		mutant = mutant[:at] + "_ = " + unused[1] + "; " + mutant[at:]

@@ -88,8 +88,8 @@ func isFinished(folder string) bool {
 	})
 }
 
-// folderCounts holds for each folder the number of items. It also holds how many of them break
-// the rule.
+// folderCounts counts lines or sentences. For each folder it holds the number of all of them, and
+// the number of those that break the rule.
 type folderCounts map[string]*struct{ all, broken int }
 
 func (c folderCounts) add(folder string, broken bool) {

@@ -92,7 +92,8 @@ func TestFromDevice_StridedView(t *testing.T) {
 	}
 }
 
-// If the wait is missing, the checker finds the race, on one device and between two devices.
+// A stream copies a tensor from a second stream, and does not wait until the second stream has
+// made the tensor. The checker finds this race, on one device and between two devices.
 func TestFromDevice_MissingWait(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]
@@ -121,7 +122,8 @@ func TestFromDevice_MissingWait(t *testing.T) {
 	}
 }
 
-// A tensor may be freed at once after the copy, because the copy tells the allocator.
+// A tensor may be freed as soon as FromDevice has returned. FromDevice tells the allocator that
+// the copy uses the tensor's memory.
 func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	var found []*cgotorch.StreamRace
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })

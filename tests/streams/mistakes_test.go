@@ -13,7 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// scene is what a mistake needs: three streams of one device.
+// scene has three streams of one device, for a test of the stream checker. The test runs a
+// program with a mistake, or the right form of the program, which lacks the mistake.
 type scene struct {
 	*testing.T
 	device  cgotorch.Device

@@ -50,7 +50,9 @@ func generate(l *list, schemaPath, schemaText string) ([]byte, error) {
 	return source, nil
 }
 
-// joinAll joins each entry with its schema.
+// joinAll returns the method that each entry of the list asks for. It finds the schema of each
+// entry by the name of the operator. The error names all bad entries, and all schemas that no
+// entry needs.
 func joinAll(l *list, schemaPath string, schemas map[string]*schema) ([]*method, error) {
 	var methods []*method
 	var errs []error

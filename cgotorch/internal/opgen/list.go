@@ -15,7 +15,7 @@ type list struct {
 	fields  map[string]*fieldDoc // the key is "Field" or "FooOptions.Field"
 }
 
-// An entry asks for one method of Exec.
+// An entry of operators.txt asks for one method of Exec.
 type entry struct {
 	line       int
 	section    string // the title above the entry

@@ -44,8 +44,9 @@ func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
 	return cgotorch.FromSlice(x, numbers, shape...)
 }
 
-// digest is the digest of make.py: two sums over the elements of a tensor. The first sum changes
-// if two elements are exchanged. The second sum adds up the magnitudes of the elements.
+// digest holds two sums over the elements of a tensor. make.py computes the same sums. The first
+// sum changes if two elements are exchanged. The second sum adds up the magnitudes of the
+// elements.
 type digest [2]float64
 
 func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {

@@ -44,8 +44,8 @@ func sparseLayers(m *text.Switch) []*text.Sparse {
 	return all
 }
 
-// One model has no experts, and the experts of a second model run for it. It gives the same bits
-// as the second model. It chooses the experts that Hugging Face's transformers chooses.
+// A model without experts runs the experts of a second model. Both models then give the same
+// bits. The model without experts chooses the same experts as Hugging Face's transformers.
 func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
