@@ -40,7 +40,8 @@ type sequence struct {
 	// missing is used with ranks, after all samples of the rank are sent. It receives the number of
 	// images that are wanted in place of unusable images.
 	missing <-chan int
-	// The reader offers a value here while it cannot read on until some sent items are decoded.
+	// Sometimes the reader can read on only after some of the sent items are decoded. During that time
+	// the reader offers a value here.
 	short   chan<- struct{}
 	pending []item  // items that are not sent yet
 	order   []int32 // numbers of all samples in order, if they are read one by one

@@ -59,9 +59,9 @@ struct Columns {
   uint8_t* out[4];
 };
 
-// Writes the pixel at byte `to` of four rows. Its blocks of taps begin at byte `from`. A block
-// reads 16 bytes, four more than it needs. kLast: a block may reach beyond the `width` bytes of
-// the row. Such a block reads the row's last 16 bytes instead.
+// Writes one pixel in each of four output rows, at byte `to`. The pixel's blocks of taps begin at
+// byte `from` of the input row. A block reads 16 bytes, four more than it needs. kLast: a block may
+// reach beyond the `width` bytes of the input row. Such a block reads that row's last 16 bytes.
 template <bool kLast>
 AVX2 inline void pixel(const Columns& c, size_t from, size_t width, const int32_t* halves, int blocks, size_t to,
                        bool last) {

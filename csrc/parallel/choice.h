@@ -67,7 +67,8 @@ class Choice {
   // Reports whether trials of some work have begun while the choice for that work is not decided
   // yet.
   bool open(bool graph);
-  // Writes to *out the next decision that was not taken yet. Returns false if there is none.
+  // Writes to *out the next decision that no call of take has returned yet. Returns false if there
+  // is none.
   bool take(ct_decision* out);
 
  private:

@@ -88,8 +88,8 @@ struct Described {
 };
 std::ostream& operator<<(std::ostream& out, const Described& of);
 
-// Returns a new torch::Library, by which kernels take the place of LibTorch's. The torch::Library
-// lives as long as the process.
+// Returns a new torch::Library. A kernel that is registered with it replaces LibTorch's kernel. The
+// torch::Library lives as long as the process.
 torch::Library& library_for_life(c10::DispatchKey key);
 
 // Makes each linear layer one node of the autograd graph. Its two matrix products can then be
