@@ -32,17 +32,24 @@ func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotor
 	if len(shape) < 2 {
 		refuse(x, where, "the weight is %v, want at least two dimensions", weight)
 	}
-	fan := shape[1]
+	fan := shape[1] * kernelSize(shape)
 	if o.FanOut {
-		fan = shape[0]
-	}
-	for _, n := range shape[2:] {
-		fan *= n
+		fan = shape[0] * kernelSize(shape)
 	}
 	if o.Gain == 0 {
 		o.Gain = math.Sqrt2
 	}
 	return o.Gain / math.Sqrt(float64(fan))
+}
+
+// kernelSize returns the number of elements of the kernel of a weight of shape [out, in, ...]. It
+// is 1 for a linear layer.
+func kernelSize(shape []int64) int64 {
+	size := int64(1)
+	for _, n := range shape[2:] {
+		size *= n
+	}
+	return size
 }
 
 // XavierUniform fills a weight in place with random numbers. The numbers are evenly distributed
@@ -55,11 +62,7 @@ func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor) {
 	if len(shape) < 2 {
 		refuse(x, "nn.XavierUniform", "the weight is %v, want at least 2 dimensions", weight)
 	}
-	field := int64(1)
-	for _, n := range shape[2:] {
-		field *= n
-	}
-	bound := math.Sqrt(3) * math.Sqrt(2/float64((shape[0]+shape[1])*field))
+	bound := math.Sqrt(3) * math.Sqrt(2/float64((shape[0]+shape[1])*kernelSize(shape)))
 	Uniform(x, weight, -bound, bound)
 }
 
@@ -109,11 +112,7 @@ func initLayer(x *cgotorch.Exec, weight, bias *cgotorch.Tensor) {
 		return
 	}
 	shape := weight.Shape()
-	fan := shape[1]
-	for _, n := range shape[2:] {
-		fan *= n
-	}
-	bound := 1 / math.Sqrt(float64(fan))
+	bound := 1 / math.Sqrt(float64(shape[1]*kernelSize(shape)))
 	Uniform(x, bias, -bound, bound)
 }
 

@@ -10,10 +10,9 @@ import (
 // builder makes the layers of one model, in torchvision's order. If a layer cannot be made, the
 // layers made before it are freed.
 type builder struct {
-	x        *cgotorch.Exec
-	Options  // with the defaults in place of zero values
-	made     []nn.Module
-	squeezes []*squeezeExcitation // all squeezeExcitations of the model; `made` holds their layers
+	x       *cgotorch.Exec
+	Options // with the defaults in place of zero values
+	made    []any
 }
 
 // The function `build` checks the options that all models share, and then calls `fn` to make the
@@ -61,6 +60,16 @@ func (b *builder) norm(channels int) *nn.BatchNorm2d {
 	m := nn.NewBatchNorm2d(b.x, channels, nn.BatchNorm2dOptions{})
 	b.made = append(b.made, m)
 	return m
+}
+
+// The method `convNorm` makes a convolution without bias, a norm, and an activation. A nil
+// activation is left out.
+func (b *builder) convNorm(in, out, kernel, stride, groups int, activation nn.Module) *nn.Sequential {
+	layers := []nn.Module{b.conv(in, out, kernel, stride, groups), b.norm(out)}
+	if activation != nil {
+		layers = append(layers, activation)
+	}
+	return nn.NewSequential(layers...)
 }
 
 func (b *builder) linear(in, out int) *nn.Linear {

@@ -50,10 +50,6 @@ func NewEfficientNetB0(x *cgotorch.Exec, o Options) *EfficientNet {
 		m := &EfficientNet{Features: nn.NewSequential(features...), Classifier: nn.NewSequential(&nn.Dropout{P: dropout}, head)}
 		m.Features.Recompute = b.Recompute
 		b.redrawConvolutions(m)
-		for _, s := range b.squeezes {
-			nn.Constant(x, s.FC1.(*nn.Conv2d).Bias, 0)
-			nn.Constant(x, s.FC2.(*nn.Conv2d).Bias, 0)
-		}
 		bound := 1 / math.Sqrt(float64(b.Classes))
 		nn.Uniform(x, head.Weight, -bound, bound)
 		nn.Constant(x, head.Bias, 0)
@@ -62,7 +58,7 @@ func NewEfficientNetB0(x *cgotorch.Exec, o Options) *EfficientNet {
 }
 
 func (b *builder) convNormSiLU(in, out, kernel, stride, groups int) *nn.Sequential {
-	return nn.NewSequential(b.conv(in, out, kernel, stride, groups), b.norm(out), &nn.SiLU{})
+	return b.convNorm(in, out, kernel, stride, groups, &nn.SiLU{})
 }
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
@@ -90,7 +86,7 @@ func (b *builder) mbConv(in, out, kernel, stride, expansion int, drop float64) *
 		layers = append(layers, b.convNormSiLU(in, hidden, 1, 1, 1))
 	}
 	layers = append(layers, b.convNormSiLU(hidden, hidden, kernel, stride, hidden), b.squeeze(hidden, max(1, in/4)),
-		nn.NewSequential(b.conv(hidden, out, 1, 1, 1), b.norm(out)))
+		b.convNorm(hidden, out, 1, 1, 1, nil))
 	return &mbConv{Block: nn.NewSequential(layers...), Shortcut: stride == 1 && in == out, Drop: &nn.StochasticDepth{P: drop}}
 }
 
@@ -121,9 +117,10 @@ type squeezeExcitation struct{ FC1, FC2 nn.Module }
 // The method `squeeze` makes a squeezeExcitation with `hidden` channels between its two
 // convolutions.
 func (b *builder) squeeze(channels, hidden int) *squeezeExcitation {
-	m := &squeezeExcitation{b.convWith(channels, hidden, nn.Square(1), nn.Conv2dOptions{}), b.convWith(hidden, channels, nn.Square(1), nn.Conv2dOptions{})}
-	b.squeezes = append(b.squeezes, m)
-	return m
+	down, up := b.convWith(channels, hidden, nn.Square(1), nn.Conv2dOptions{}), b.convWith(hidden, channels, nn.Square(1), nn.Conv2dOptions{})
+	nn.Constant(b.x, down.Bias, 0)
+	nn.Constant(b.x, up.Bias, 0)
+	return &squeezeExcitation{down, up}
 }
 
 // Forward returns a tensor of the shape of `in`.

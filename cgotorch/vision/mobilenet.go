@@ -69,7 +69,7 @@ func roundToEight(n float64) int {
 }
 
 func (b *builder) convNormReLU6(in, out, kernel, stride, groups int) *nn.Sequential {
-	return nn.NewSequential(b.conv(in, out, kernel, stride, groups), b.norm(out), &nn.ReLU6{InPlace: true})
+	return b.convNorm(in, out, kernel, stride, groups, &nn.ReLU6{InPlace: true})
 }
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].

@@ -60,16 +60,9 @@ func (b *builder) parameter(where string, t *cgotorch.Tensor) *cgotorch.Tensor {
 	if err := t.SetRequiresGrad(true); err != nil {
 		b.x.Fail(where, err)
 	}
-	b.made = append(b.made, &held{b.x.Keep(t)})
+	b.made = append(b.made, []*cgotorch.Tensor{b.x.Keep(t)})
 	return t
 }
-
-// held is a module that holds one tensor. A builder lists modules, not tensors, and frees these
-// modules if the model cannot be completed.
-type held struct{ Tensor *cgotorch.Tensor }
-
-// Forward implements [nn.Module].
-func (*held) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Alias(in) }
 
 func (b *builder) layerNorm(width int) *nn.LayerNorm {
 	m := nn.NewLayerNorm(b.x, []int64{int64(width)}, nn.LayerNormOptions{Eps: cgotorch.Set(1e-6)})

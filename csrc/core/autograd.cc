@@ -41,21 +41,16 @@ void backward(const variable_list& roots, const variable_list& grads, int32_t re
 
 namespace {
 
-std::vector<Other>& others() {
-  static auto* const list = new std::vector<Other>;
-  return *list;
-}
+Other other = nullptr;
 
 // Appends the other tensors to `tensors`: see Other. For each tensor that was appended, the
 // result has the index of the tensor to which it belongs.
 std::vector<size_t> add_others(torch::autograd::variable_list& tensors) {
   std::vector<size_t> wholes;
   for (size_t i = 0, count = tensors.size(); i < count; ++i) {
-    for (const Other other : others()) {
-      if (at::Tensor t = other(tensors[i]); t.defined()) {
-        tensors.push_back(std::move(t));
-        wholes.push_back(i);
-      }
+    if (at::Tensor t = other == nullptr ? at::Tensor() : other(tensors[i]); t.defined()) {
+      tensors.push_back(std::move(t));
+      wholes.push_back(i);
     }
   }
   return wholes;
@@ -73,7 +68,7 @@ void join_others(torch::autograd::variable_list& found, const std::vector<size_t
 
 }  // namespace
 
-void gradient_has_another(Other other) { others().push_back(other); }
+void gradient_has_another(Other function) { other = function; }
 
 }  // namespace ct::autograd
 

@@ -30,7 +30,7 @@ void backward(const variable_list& roots, const variable_list& grads, int32_t re
 // gradients of the two tensors. If there is no other tensor, the function returns an undefined
 // tensor.
 using Other = at::Tensor (*)(const at::Tensor&);
-// Registers a function for ct_gradients. Only static initialisers call it, while the library is
+// Registers the function for ct_gradients. A static initialiser calls it, while the library is
 // being loaded.
 void gradient_has_another(Other other);
 
