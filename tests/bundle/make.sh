@@ -54,9 +54,10 @@ if [ $# -gt 0 ]; then
   cp -r "$@" "$bundle/data/"
 fi
 
-# The programs are packed, because each contains Go's runtime and they would exceed the limit.
-# run.sh unpacks them.
-find "$bundle/bin" "$bundle/tests" -maxdepth 1 -type f ! -name folders -print0 | xargs -0 -P "$(nproc)" -n 4 gzip -f
+# The programs are packed together, because each contains Go's runtime and they would exceed the
+# limit. run.sh unpacks them.
+tar -C "$bundle" -c bin tests | xz --lzma2=preset=4,dict=192MiB >"$bundle/programs.tar.xz"
+rm -r "$bundle"/{bin,tests}
 
 size=$(du -sm "$bundle" | cut -f1)
 du -sh "$bundle"/*

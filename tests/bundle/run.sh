@@ -10,9 +10,8 @@
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-packed=$(find "$here/bin" "$here/tests" -maxdepth 1 -name '*.gz')
-if [ -n "$packed" ]; then
-  echo "$packed" | tr '\n' '\0' | xargs -0 -P "$(nproc)" -n 4 gzip -df || exit 1
+if [ -f "$here/programs.tar.xz" ]; then
+  tar -C "$here" -xJf "$here/programs.tar.xz" && rm "$here/programs.tar.xz" || exit 1
 fi
 
 . "$here/libtorch.sh"
