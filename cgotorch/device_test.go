@@ -218,7 +218,7 @@ func loseDevice(t *testing.T, d Device) {
 	}
 
 	// Work on the CPU still succeeds, so that a program can save its state.
-	torchtest.Do(t, CPU, func(x *Exec) {
+	torchtest.DoOn(t, torchtest.NewStream(t, CPU), func(x *Exec) {
 		a := leaf(t, x, 1, 2)
 		x.Backward(x.Sum(x.Mul(a, a)))
 		torchtest.Equal(t, x, a.Grad(), []float32{2, 4})

@@ -102,7 +102,7 @@ func TestExec_RefusesTensorsOfAnotherDevice(t *testing.T) {
 	if err := s.Do(func(x *Exec) error { kept = x.Keep(x.Ones(Float32, 2)); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	defer kept.Close()
+	t.Cleanup(func() { kept.Close() }) // TryDo counts it when the test ends
 	const text = "lies on cuda:0, where the exec is on cpu"
 	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { x.Neg(kept) }), ErrInvalidArgument, "aten::neg", text)
 	wantError(t, torchtest.TryDo(t, CPU, func(x *Exec) { ToSlice[float32](x, kept) }), ErrInvalidArgument, "ToSlice", text)
