@@ -11,7 +11,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // The Do owns the result. NormReLU fails as [BatchNorm2d.Forward] does. With the kernels, a second
 // derivative fails.
 func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return normAddReLU(x, norm, in, nil)
+	return norm.activated(x, in, nil, "relu")
 }
 
 // NormAddReLU returns ReLU(norm(in) + addend), the end of a residual block. `addend` has the
@@ -20,13 +20,29 @@ func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorc
 // backward's kernels read both gradients. Then no separate kernel adds the two gradients. All
 // else is as with [NormReLU].
 func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
-	return normAddReLU(x, norm, in, addend)
+	return norm.activated(x, in, addend, "relu")
 }
 
-func normAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
-	o, mean, variance := norm.begin(x, in)
-	return x.Call("streamtorch::batch_norm_act", in, addend, norm.Weight, norm.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), "relu")[0].(*cgotorch.Tensor)
+// activated returns activation(m(in) + addend). A nil addend adds nothing. `activation` is a name
+// of streamtorch::batch_norm_act.
+func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
+	o, mean, variance := m.begin(x, in)
+	return x.Call("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation)[0].(*cgotorch.Tensor)
+}
+
+// activationName returns the name of an activation in streamtorch::batch_norm_act. It returns ""
+// if that operator does not have the activation.
+func activationName(m Module) string {
+	switch m.(type) {
+	case *ReLU:
+		return "relu"
+	case *ReLU6:
+		return "relu6"
+	case *HardSwish:
+		return "hardswish"
+	}
+	return ""
 }
 
 // NormAddNormReLU returns ReLU(norm(in) + norm2(in2)), the end of a residual block whose shortcut

@@ -58,11 +58,19 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	return chain(x, in, recomputed)
 }
 
-// The function `chain` runs modules one after another. It returns a new handle.
+// The function `chain` runs modules one after another. A norm and the activation after it run as
+// one operator. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
-	for _, m := range modules {
-		next := m.Forward(x, out)
+	for i := 0; i < len(modules); i++ {
+		var next *cgotorch.Tensor
+		norm, ok := modules[i].(*BatchNorm2d)
+		if ok && i+1 < len(modules) && activationName(modules[i+1]) != "" {
+			next = norm.activated(x, out, nil, activationName(modules[i+1]))
+			i++
+		} else {
+			next = modules[i].Forward(x, out)
+		}
 		if out != in && out != next {
 			out.Close()
 		}

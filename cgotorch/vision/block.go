@@ -25,11 +25,8 @@ func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *basicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.Conv1.Forward(x, in), m.BN1)
-	rectify(x, out)
-	out = then(x, out, m.Conv2, m.BN2)
-	addShortcut(x, out, in, m.Downsample)
-	return out
+	out := normReLU(x, m.BN1, m.Conv1.Forward(x, in))
+	return addShortcut(x, m.BN2, then(x, out, m.Conv2), in, m.Downsample)
 }
 
 // Fuse implements [nn.Fusible].
@@ -61,13 +58,9 @@ func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.Conv1.Forward(x, in), m.BN1)
-	rectify(x, out)
-	out = then(x, out, m.Conv2, m.BN2)
-	rectify(x, out)
-	out = then(x, out, m.Conv3, m.BN3)
-	addShortcut(x, out, in, m.Downsample)
-	return out
+	out := normReLU(x, m.BN1, m.Conv1.Forward(x, in))
+	out = normReLU(x, m.BN2, then(x, out, m.Conv2))
+	return addShortcut(x, m.BN3, then(x, out, m.Conv3), in, m.Downsample)
 }
 
 // Fuse implements [nn.Fusible].
@@ -79,16 +72,41 @@ func fuseBlock(x *cgotorch.Exec, f *nn.Fusion, downsample nn.Module, body ...nn.
 	return f.Fuse(x, &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}})
 }
 
-// addShortcut sets `out` to max(out + downsample(in), 0), in place. If `downsample` is nil, it
-// adds `in` itself.
-func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Module) {
+// normReLU returns ReLU(norm(t)) and closes t.
+func normReLU(x *cgotorch.Exec, norm *nn.BatchNorm2d, t *cgotorch.Tensor) *cgotorch.Tensor {
+	defer t.Close()
+	return nn.NormReLU(x, norm, t)
+}
+
+// addShortcut returns ReLU(norm(body) + downsample(in)) and closes body. A nil downsample means
+// `in` itself.
+func addShortcut(x *cgotorch.Exec, norm *nn.BatchNorm2d, body, in *cgotorch.Tensor, downsample nn.Module) *cgotorch.Tensor {
+	defer body.Close()
+	if conv, norm2 := convNorm(downsample); conv != nil {
+		shortcut := conv.Forward(x, in)
+		defer shortcut.Close()
+		return nn.NormAddNormReLU(x, norm, body, norm2, shortcut)
+	}
 	shortcut := in
 	if downsample != nil {
 		shortcut = downsample.Forward(x, in)
 		defer shortcut.Close()
 	}
-	x.AddInPlace(out, shortcut).Close()
-	rectify(x, out)
+	return nn.NormAddReLU(x, norm, body, shortcut)
+}
+
+// convNorm returns the modules of a shortcut that is a convolution and a norm, or nil.
+func convNorm(m nn.Module) (*nn.Conv2d, *nn.BatchNorm2d) {
+	s, ok := m.(*nn.Sequential)
+	if !ok || len(s.Modules) != 2 {
+		return nil, nil
+	}
+	conv, _ := s.Modules[0].Module.(*nn.Conv2d)
+	norm, ok := s.Modules[1].Module.(*nn.BatchNorm2d)
+	if !ok {
+		return nil, nil
+	}
+	return conv, norm
 }
 
 // The method `shortcut` returns the module of a block's shortcut, or nil if the input has the

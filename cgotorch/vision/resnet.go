@@ -106,8 +106,7 @@ func (b *builder) finishResNet(m *ResNet) {
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *ResNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.Conv1.Forward(x, images), m.BN1)
-	rectify(x, out)
+	out := normReLU(x, m.BN1, m.Conv1.Forward(x, images))
 	if m.MaxPool != nil {
 		out = then(x, out, m.MaxPool)
 	}
