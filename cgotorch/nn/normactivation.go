@@ -60,3 +60,12 @@ func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, n
 	return x.Call("streamtorch::batch_norms_act", in, in2, norm.Weight, norm.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), "relu")[0].(*cgotorch.Tensor)
 }
+
+// NormReLUMaxPool returns the largest values of ReLU(norm(in)) in windows of 3x3, with stride 2
+// and padding 1. This is the beginning of a ResNet. On CUDA no tensor of the size of `in` is
+// written in the forward. All else is as with [NormReLU].
+func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
+	o, mean, variance := norm.begin(x, in)
+	return x.Call("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5))[0].(*cgotorch.Tensor)
+}

@@ -1,8 +1,8 @@
-// The operators streamtorch::batch_norm_act and streamtorch::batch_norms_act: batch norm, an addend
-// and an activation in one.
+// Operators that do batch norm and the work after it in one:
 //
-//   batch_norm_act    activation(batch_norm(input) + addend), where the addend may be absent
-//   batch_norms_act   activation(batch_norm(input) + batch_norm(addend))
+//   batch_norm_act             activation(batch_norm(input) + addend), where the addend may be absent
+//   batch_norms_act            activation(batch_norm(input) + batch_norm(addend))
+//   batch_norm_relu_max_pool   max_pool(relu(batch_norm(input))), windows of 3 x 3, stride 2, padding 1
 //
 // In batch_norms_act each of the two norms has its own weight, bias and statistics.
 //
@@ -23,6 +23,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/hardswish.h>
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu6.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
@@ -70,6 +71,9 @@ struct Norm {
   int channels;
   int training;             // 1: the statistics are those of the batch
 };
+
+// A max pooling with windows of 3 x 3, stride 2 and padding 1, of images of height x width.
+struct Pooling { int images, height, width, out_height, out_width; };
 
 )  // CT_ON_BOTH_DEVICES
 
@@ -135,10 +139,10 @@ struct Shape {
       : rows(static_cast<int>(images.numel() / images.size(1))), columns(static_cast<int>(images.size(1) / 8)),
         channels(static_cast<int>(images.size(1))), lanes(columns >= 8 ? 8 : columns > 2 ? 4 : columns), tiles((columns + lanes - 1) / lanes),
         groups(rows * columns) {}
-  // Returns how many blocks work on one tile, in a kernel that adds. `each` is the number of blocks
-  // on each multiprocessor, for all tiles together.
-  int blocks(int multiprocessors, int each) const {
-    const int chunks = (rows + 512 / lanes - 1) / (512 / lanes);
+  // Returns how many blocks work on one tile, in a kernel that adds `count` rows. `each` is the number
+  // of blocks on each multiprocessor, for all tiles together.
+  int blocks(int count, int multiprocessors, int each) const {
+    const int chunks = (count + 512 / lanes - 1) / (512 / lanes);
     return std::clamp(multiprocessors * each / tiles, 1, chunks);
   }
   // Returns how many threads a block has, in a kernel that does not add.
@@ -213,7 +217,7 @@ class Work {
             static_cast<float>(p.eps), static_cast<float>(p.momentum), shape.channels, p.training};
     const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0);
     if (p.training) {
-      reduce(program, "norm_statistics", /*each=*/2, /*sums=*/2, images.const_data_ptr(), norm);
+      reduce(program, "norm_statistics", shape.rows, /*each=*/2, /*sums=*/2, images.const_data_ptr(), norm);
     } else {
       void* arguments[] = {&norm};
       cuda().launch(program, "norm_fold", stream_, (shape.channels + 127) / 128, 128, arguments);
@@ -225,16 +229,25 @@ class Work {
   // blocks, partial and slot. `each` is the number of blocks on each multiprocessor. `sums` is how
   // many sums the kernel makes for each channel.
   template <typename... Arguments>
-  void reduce(const CudaProgram& program, const char* kernel, int each, int sums, Arguments... arguments) const {
-    int rows = shape.rows, columns = shape.columns, blocks = shape.blocks(multiprocessors_, each), slot = slot_;
+  void reduce(const CudaProgram& program, const char* kernel, int rows, int each, int sums, Arguments... arguments) const {
+    int columns = shape.columns, blocks = shape.blocks(rows, multiprocessors_, each), slot = slot_;
     const at::Tensor partial = at::empty({int64_t{shape.tiles} * blocks * sums * shape.lanes * 8}, floats);
     float* to = partial.mutable_data_ptr<float>();
     void* all[] = {&arguments..., &rows, &columns, &blocks, &to, &slot};
     cuda().launch(program, kernel, stream_, shape.tiles * blocks, 512, all);
   }
   template <typename... Arguments>
-  void reduce(const char* kernel, int each, int sums, Arguments... arguments) const {
-    reduce(program_, kernel, each, sums, arguments...);
+  void reduce(const char* kernel, int rows, int each, int sums, Arguments... arguments) const {
+    reduce(program_, kernel, rows, each, sums, arguments...);
+  }
+
+  // Launches a kernel with a thread for each group of eight channels of so many pixels. Its
+  // arguments end in columns.
+  template <typename... Arguments>
+  void pixels(const char* kernel, int count, Arguments... arguments) const {
+    int columns = shape.columns;
+    void* all[] = {&arguments..., &columns};
+    cuda().launch(program_, kernel, stream_, static_cast<unsigned>((int64_t{count} * columns + 255) / 256), 256, all);
   }
 
   // Launches a kernel that goes over all elements. The last arguments of the kernel are groups and
@@ -312,7 +325,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   // always `gradient`, and norm_gradient computes the activation's part.
   const bool writes = added && (activation != kNone || is_defined(gradient2));
   at::Tensor before = writes ? at::empty_like(input) : gradient;
-  work.reduce(is_defined(gradient2) ? "norm_reduce_two" : "norm_reduce", /*each=*/1, two ? 3 : 2, gradient.const_data_ptr(),
+  work.reduce(is_defined(gradient2) ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, two ? 3 : 2, gradient.const_data_ptr(),
               is_defined(gradient2) ? gradient2->const_data_ptr() : nullptr, input.const_data_ptr(),
               is_defined(addend) ? addend->const_data_ptr() : nullptr, mask.const_data_ptr(), writes ? before.mutable_data_ptr() : nullptr, norm,
               norm2);
@@ -459,7 +472,94 @@ at::Tensor batch_norms_act(const at::Tensor& input, const at::Tensor& addend, Op
   return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation);
 }
 
+Pooling pooling_of(const at::Tensor& images) {
+  const auto size = [&](int64_t dimension) { return static_cast<int>(images.size(dimension)); };
+  return {size(0), size(2), size(3), (size(2) + 1) / 2, (size(3) + 1) / 2};
+}
+
+// Returns the result, the numbers of the norm, and the places of the largest values.
+using PoolForward = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, bool, double, double);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_forward(const at::Tensor& input, Optional weight, Optional bias, Optional running_mean,
+                                                            Optional running_var, bool training, double momentum, double eps) {
+  const Work work(input, kRelu, 0);
+  const Pooling pooling = pooling_of(input);
+  Norm norm{};
+  at::Tensor saved = work.prepare(input, {weight, bias, running_mean, running_var, training, momentum, eps}, norm);
+  at::Tensor output = at::empty({pooling.images, work.shape.channels, pooling.out_height, pooling.out_width},
+                                input.options().memory_format(at::MemoryFormat::ChannelsLast));
+  at::Tensor places = at::empty({output.numel()}, work.floats.dtype(at::kByte));
+  work.pixels("norm_pool", pooling.images * pooling.out_height * pooling.out_width, input.const_data_ptr(), output.mutable_data_ptr(),
+              places.mutable_data_ptr(), norm, pooling);
+  return {std::move(output), std::move(saved), std::move(places)};
+}
+
+// Returns the gradients of the input, weight and bias.
+using PoolBackward = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& saved,
+                                                             const at::Tensor& places, bool training) {
+  const Work work(input, kRelu, 0);
+  const Pooling pooling = pooling_of(input);
+  const int patches = pooling.images * pooling.out_height * pooling.out_width;
+  at::Tensor weight = at::empty({work.shape.channels}, work.floats), bias = at::empty_like(weight), of_input = at::empty_like(input);
+  const at::Tensor factors = at::empty({3, work.shape.channels}, work.floats);
+  const Norm norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(saved.const_data_ptr<float>()), factors.mutable_data_ptr<float>(),
+                  weight.mutable_data_ptr<float>(), bias.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
+  work.reduce("norm_pool_reduce", patches, /*each=*/1, /*sums=*/2, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(), norm,
+              pooling);
+  work.pixels("norm_pool_gradient", patches, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(),
+              of_input.mutable_data_ptr(), norm, pooling);
+  return {std::move(of_input), std::move(weight), std::move(bias)};
+}
+
+struct PoolNode : torch::autograd::Function<PoolNode> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional weight, Optional bias, Optional running_mean,
+                            Optional running_var, bool training, double momentum, double eps) {
+    static const auto call = find<PoolForward>("streamtorch::batch_norm_relu_max_pool_forward");
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [output, saved, places] = call.call(input, weight, bias, running_mean, running_var, training, momentum, eps);
+    context->save_for_backward({input, saved, places});
+    context->saved_data["training"] = training;
+    context->saved_data["weight"] = is_defined(weight);
+    context->saved_data["bias"] = is_defined(bias);
+    return output;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::batch_norm_relu_max_pool has no second derivative: use the three layers, each by itself");
+    static const auto call = find<PoolBackward>("streamtorch::batch_norm_relu_max_pool_backward");
+    const torch::autograd::variable_list kept = context->get_saved_variables();
+    const at::Tensor gradient = gradients[0].to(kept[0].scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    auto [of_input, weight, bias] = call.call(gradient, kept[0], kept[1], kept[2], context->saved_data["training"].toBool());
+    size_t edge = 0;
+    const auto wanted = [&](bool is_given, at::Tensor& t) {
+      if (!is_given) return at::Tensor();
+      return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
+    };
+    torch::autograd::variable_list result(8);
+    result[0] = wanted(true, of_input);
+    result[1] = wanted(context->saved_data["weight"].toBool(), weight);
+    result[2] = wanted(context->saved_data["bias"].toBool(), bias);
+    return result;
+  }
+};
+
+at::Tensor batch_norm_relu_max_pool(const at::Tensor& input, Optional weight, Optional bias, Optional running_mean, Optional running_var,
+                                    bool training, double momentum, double eps) {
+  const Parameters p{weight, bias, running_mean, running_var, training, momentum, eps};
+  if (is_fused(input, std::nullopt) && p.fit(input)) {
+    return PoolNode::apply(input, weight, bias, running_mean, running_var, training, momentum, eps);
+  }
+  at::Tensor out = p.apply(input);
+  return at::max_pool2d(at::relu_(out), {3, 3}, {2, 2}, {1, 1});
+}
+
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("batch_norm_relu_max_pool_forward(Tensor input, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
+              "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)");
+  library.def("batch_norm_relu_max_pool_backward(Tensor gradient, Tensor input, Tensor saved, Tensor places, bool training) -> (Tensor, Tensor, Tensor)");
+  library.def("batch_norm_relu_max_pool(Tensor input, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
+              "bool training, float momentum, float eps) -> Tensor",
+              TORCH_FN(batch_norm_relu_max_pool));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
               "float eps, float momentum2, float eps2, str activation) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -479,6 +579,8 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
 TORCH_LIBRARY_IMPL(streamtorch, CUDA, library) {
   library.impl("batch_norm_act_forward", TORCH_FN(forward));
   library.impl("batch_norm_act_backward", TORCH_FN(backward));
+  library.impl("batch_norm_relu_max_pool_forward", TORCH_FN(pool_forward));
+  library.impl("batch_norm_relu_max_pool_backward", TORCH_FN(pool_backward));
 }
 
 }  // namespace
