@@ -39,6 +39,8 @@ func activationName(m Module) string {
 		return "relu"
 	case *ReLU6:
 		return "relu6"
+	case *SiLU:
+		return "silu"
 	case *HardSwish:
 		return "hardswish"
 	}
