@@ -35,12 +35,7 @@ func (s *Sequential) Children() []Child { return s.Modules }
 
 // Forward gives each module the result of the module before, and returns the last result.
 func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	modules := make([]Module, 0, len(s.Modules))
-	for _, c := range s.Modules {
-		if c.Module != nil {
-			modules = append(modules, c.Module)
-		}
-	}
+	modules := s.present()
 	if s.Recompute < 0 {
 		refuse(x, "nn.Sequential", "Recompute is %d, want a number of segments, or 0 for none", s.Recompute)
 	}
@@ -56,6 +51,17 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 		})
 	}
 	return chain(x, in, recomputed)
+}
+
+// The method `present` returns the modules that are not nil.
+func (s *Sequential) present() []Module {
+	modules := make([]Module, 0, len(s.Modules))
+	for _, c := range s.Modules {
+		if c.Module != nil {
+			modules = append(modules, c.Module)
+		}
+	}
+	return modules
 }
 
 // The function `chain` runs modules one after another. A norm and the activation after it run as

@@ -23,16 +23,17 @@ func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
 	}
 }
 
+func (m *basicBlock) residual() *nn.Residual {
+	return residual(m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
+}
+
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *basicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := normReLU(x, m.BN1, m.Conv1.Forward(x, in))
-	return addShortcut(x, m.BN2, then(x, out, m.Conv2), in, m.Downsample)
+	return m.residual().Forward(x, in)
 }
 
 // Fuse implements [nn.Fusible].
-func (m *basicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
-	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
-}
+func (m *basicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module { return f.Fuse(x, m.residual()) }
 
 // bottleneck has a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3
 // convolution has the stride.
@@ -56,57 +57,20 @@ func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 	}
 }
 
+func (m *bottleneck) residual() *nn.Residual {
+	return residual(m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2, &nn.ReLU{}, m.Conv3, m.BN3)
+}
+
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := normReLU(x, m.BN1, m.Conv1.Forward(x, in))
-	out = normReLU(x, m.BN2, then(x, out, m.Conv2))
-	return addShortcut(x, m.BN3, then(x, out, m.Conv3), in, m.Downsample)
+	return m.residual().Forward(x, in)
 }
 
 // Fuse implements [nn.Fusible].
-func (m *bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
-	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2, &nn.ReLU{}, m.Conv3, m.BN3)
-}
+func (m *bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module { return f.Fuse(x, m.residual()) }
 
-func fuseBlock(x *cgotorch.Exec, f *nn.Fusion, downsample nn.Module, body ...nn.Module) nn.Module {
-	return f.Fuse(x, &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}})
-}
-
-// normReLU returns ReLU(norm(t)) and closes t.
-func normReLU(x *cgotorch.Exec, norm *nn.BatchNorm2d, t *cgotorch.Tensor) *cgotorch.Tensor {
-	defer t.Close()
-	return nn.NormReLU(x, norm, t)
-}
-
-// addShortcut returns ReLU(norm(body) + downsample(in)) and closes body. A nil downsample means
-// `in` itself.
-func addShortcut(x *cgotorch.Exec, norm *nn.BatchNorm2d, body, in *cgotorch.Tensor, downsample nn.Module) *cgotorch.Tensor {
-	defer body.Close()
-	if conv, norm2 := convNorm(downsample); conv != nil {
-		shortcut := conv.Forward(x, in)
-		defer shortcut.Close()
-		return nn.NormAddNormReLU(x, norm, body, norm2, shortcut)
-	}
-	shortcut := in
-	if downsample != nil {
-		shortcut = downsample.Forward(x, in)
-		defer shortcut.Close()
-	}
-	return nn.NormAddReLU(x, norm, body, shortcut)
-}
-
-// convNorm returns the modules of a shortcut that is a convolution and a norm, or nil.
-func convNorm(m nn.Module) (*nn.Conv2d, *nn.BatchNorm2d) {
-	s, ok := m.(*nn.Sequential)
-	if !ok || len(s.Modules) != 2 {
-		return nil, nil
-	}
-	conv, _ := s.Modules[0].Module.(*nn.Conv2d)
-	norm, ok := s.Modules[1].Module.(*nn.BatchNorm2d)
-	if !ok {
-		return nil, nil
-	}
-	return conv, norm
+func residual(downsample nn.Module, body ...nn.Module) *nn.Residual {
+	return &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}}
 }
 
 // The method `shortcut` returns the module of a block's shortcut, or nil if the input has the

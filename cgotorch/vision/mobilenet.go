@@ -102,13 +102,10 @@ func (b *builder) invertedResidual(in, out, stride, expansion int) *invertedResi
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *invertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := m.Conv.Forward(x, in)
 	if !m.Shortcut {
-		return out
+		return m.Conv.Forward(x, in)
 	}
-	sum := x.Add(in, out)
-	out.Close()
-	return sum
+	return (&nn.Residual{Body: m.Conv}).Forward(x, in)
 }
 
 // Fuse implements [nn.Fusible].

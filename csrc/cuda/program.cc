@@ -109,7 +109,8 @@ CudaChip chip(c10::DeviceIndex device) {
   const auto found = chips->find(device);
   if (found != chips->end()) return found->second;
   const CudaChip chip{attribute(cudaDevAttrMultiProcessorCount, device),
-                      10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device)};
+                      10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device),
+                      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
   return chips->emplace(device, chip).first->second;
 }
 
