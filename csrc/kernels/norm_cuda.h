@@ -366,7 +366,7 @@ struct Rows {
 extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight* __restrict__ x, const Eight* __restrict__ addend,
                                                                     Eight* __restrict__ y, unsigned char* __restrict__ mask, Norm p, Norm q,
                                                                     int rows, int columns, int blocks, int each, int kept, float* partial, int slot) {
-  constexpr int kAhead = sizeof(Eight) == 16 ? 4 : 2;
+  constexpr int kFirst = sizeof(Eight) == 16 ? 8 : 4, kAhead = kFirst / 2;
   __shared__ __align__(16) float shared[shared_floats<2>()];
   Eight* const keep = reinterpret_cast<Eight*>(kept_rows);
   const Rows of(rows, columns, blocks, each);
@@ -375,15 +375,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
   if (of.inside) {
     widen(x[of.column], first);
-    for (int from = of.row; from < of.count; from += kRows * kAhead) {
-      Eight v[kAhead];
+    for (int from = of.row; from < of.count; from += kRows * kFirst) {
+      Eight v[kFirst];
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
+      for (int u = 0; u < kFirst; ++u) {
         const int r = from + u * kRows;
         if (r < of.count) v[u] = x[of.at(r, columns)];
       }
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
+      for (int u = 0; u < kFirst; ++u) {
         const int r = from + u * kRows;
         if (r >= of.count) continue;
         if (r < kept) keep[r * LANES + of.lane] = v[u];
@@ -630,7 +630,7 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
                                                const Eight* __restrict__ addend, const unsigned char* __restrict__ mask, Eight* dz,
                                                Eight* __restrict__ dx, Eight* __restrict__ dx2, const Norm& p, const Norm& q, int rows, int columns,
                                                int blocks, int each, int kept, float* partial, unsigned* tickets, unsigned* rounds) {
-  constexpr int kSums = ADDEND == 2 ? 3 : 2, kAhead = 2, kNorms = ADDEND == 2 ? 2 : 1;
+  constexpr int kSums = ADDEND == 2 ? 3 : 2, kFirst = sizeof(Eight) == 16 && ADDEND == 0 && !kTwo ? 4 : 2, kAhead = 2, kNorms = ADDEND == 2 ? 2 : 1;
   __shared__ __align__(16) float shared[shared_floats<kSums>()];
   Eight *const keep = reinterpret_cast<Eight*>(kept_rows), *const keep_dz = keep + kept * LANES;
   const Rows of(rows, columns, blocks, each);
@@ -642,11 +642,11 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
   }
   if (of.inside) {
     const Column column(p, q, of.column * 8);
-    for (int from = of.row; from < of.count; from += kRows * kAhead) {
-      Eight a[kAhead], b[kAhead], v[kAhead], w[kAhead];
-      unsigned passes[kAhead];
+    for (int from = of.row; from < of.count; from += kRows * kFirst) {
+      Eight a[kFirst], b[kFirst], v[kFirst], w[kFirst];
+      unsigned passes[kFirst];
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
+      for (int u = 0; u < kFirst; ++u) {
         const int r = from + u * kRows, k = of.at(r, columns);
         if (r >= of.count) continue;
         a[u] = dy[k];
@@ -656,7 +656,7 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
         if (kMasked) passes[u] = mask[k];
       }
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
+      for (int u = 0; u < kFirst; ++u) {
         const int r = from + u * kRows;
         if (r >= of.count) continue;
         const Eight z = column.add<kTwo>(a[u], b[u], v[u], w[u], passes[u], sums);
