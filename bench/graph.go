@@ -107,7 +107,8 @@ func trainBenchmarks() []benchmark {
 }
 
 // bench is a benchmark of the case. The sides are our eager and captured steps, for small batches
-// also our captured step with an Overlap, and PyTorch's steps in all peerModes. The benchmark also measures the launch of a graph, and memory.
+// also our captured step with an Overlap, and PyTorch's steps in all peerModes. The benchmark also
+// measures the launch of a graph, and memory.
 func (t trainCase) bench(c *config, emit func(row)) error {
 	t.batch = c.or(2, t.batch)
 	s := switches{benchmark: c.device.IsCUDA(), tf32: t.precision == "tf32"}

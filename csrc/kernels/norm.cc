@@ -1,8 +1,9 @@
 // Operators that do batch norm and the work after it in one:
 //
-//   batch_norm_act             activation(batch_norm(input) + addend), where the addend may be absent
-//   batch_norms_act            activation(batch_norm(input) + batch_norm(addend))
-//   batch_norm_relu_max_pool   max_pool(relu(batch_norm(input))), windows of 3 x 3, stride 2, padding 1
+//   batch_norm_act            activation(batch_norm(input) + addend); the addend may be absent
+//   batch_norms_act           activation(batch_norm(input) + batch_norm(addend))
+//   batch_norm_relu_max_pool  max_pool(relu(batch_norm(input))), with windows of 3 x 3, stride 2
+//                             and padding 1
 //
 // In batch_norms_act each of the two norms has its own weight, bias and statistics.
 //
@@ -139,8 +140,8 @@ struct Shape {
       : rows(static_cast<int>(images.numel() / images.size(1))), columns(static_cast<int>(images.size(1) / 8)),
         channels(static_cast<int>(images.size(1))), lanes(columns >= 8 ? 8 : columns > 2 ? 4 : columns), tiles((columns + lanes - 1) / lanes),
         groups(rows * columns) {}
-  // Returns how many blocks work on one tile, in a kernel that adds `count` rows. `each` is the number
-  // of blocks on each multiprocessor, for all tiles together.
+  // Returns how many blocks work on one tile, in a kernel that adds `count` rows. `each` is the
+  // number of blocks on each multiprocessor, for all tiles together.
   int blocks(int count, int multiprocessors, int each) const {
     const int chunks = (count + 512 / lanes - 1) / (512 / lanes);
     return std::clamp(multiprocessors * each / tiles, 1, chunks);
@@ -255,9 +256,9 @@ class Work {
     reduce(program_, kernel, rows, each, sums, arguments...);
   }
 
-  // Launches a kernel of Note [One kernel] that makes `sums` sums for each channel and keeps its rows of
-  // `tensors` tensors. The last arguments of the kernel are rows, columns, blocks, each, kept, partial and
-  // slot.
+  // Launches a kernel of Note [One kernel] that makes `sums` sums for each channel and keeps its
+  // rows of `tensors` tensors. The last arguments of the kernel are rows, columns, blocks, each,
+  // kept, partial and slot.
   template <typename... Arguments>
   void together(const char* kernel, int sums, int tensors, Arguments... arguments) const {
     constexpr int kSums = 16 << 10;  // bytes of shared memory for the sums
@@ -306,16 +307,16 @@ class Work {
 };
 
 // Returns four tensors: the result, the field `saved` of the first norm and that of the second
-// norm, and the mask. If there is no second norm, its tensor is empty. If the backward needs no
-// mask, the mask is empty.
+// norm, and the mask. If there is no second norm, its tensor is empty. If `records` is false, there
+// is no backward. If there is none, or if it needs no mask, the mask is empty.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
                                                                            Optional, Optional, Optional, Optional, bool, bool, double, double, double,
-                                                                           double, c10::string_view);
+                                                                           double, c10::string_view, bool);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias,
                                                                    Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                                    Optional running_mean2, Optional running_var2, bool two, bool training,
                                                                    double momentum, double eps, double momentum2, double eps2,
-                                                                   c10::string_view name) {
+                                                                   c10::string_view name, bool records) {
   const Activation activation = activation_of(name);
   const bool added = is_defined(addend);
   const Work work(input, activation, two ? 2 : added);
@@ -326,12 +327,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
   at::Tensor saved2 = two ? work.prepare(*addend, {weight2, bias2, running_mean2, running_var2, training, momentum2, eps2}, norm2)
                           : at::empty({0}, work.floats);
   at::Tensor output = at::empty_like(input);
-  at::Tensor mask = at::empty({is_masked(added, activation) ? work.shape.groups : 0}, work.floats.dtype(at::kByte));
+  const bool masked = records && is_masked(added, activation);
+  at::Tensor mask = at::empty({masked ? work.shape.groups : 0}, work.floats.dtype(at::kByte));
+  void* const bits = masked ? mask.mutable_data_ptr() : nullptr;
   const void *x = input.const_data_ptr(), *other = added ? addend->const_data_ptr() : nullptr;
   if (whole) {
-    work.together("norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), mask.mutable_data_ptr(), norm, norm2);
+    work.together("norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   } else {
-    work.each("norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), mask.mutable_data_ptr(), norm, norm2);
+    work.each("norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   }
   return {std::move(output), std::move(saved), std::move(saved2), std::move(mask)};
 }
@@ -402,11 +405,11 @@ struct Node : torch::autograd::Function<Node> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
-                                                double momentum2, double eps2, const std::string& activation) {
+                                                double momentum2, double eps2, const std::string& activation, bool records) {
     static const auto call = find<Forward>("streamtorch::batch_norm_act_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
-                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation);
+                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, records);
     const bool added = is_defined(addend);
     const bool keeps = two || is_again(added, activation_of(activation));
     context->save_for_backward({input, keeps ? *addend : at::Tensor(), saved, saved2, mask});
@@ -444,7 +447,7 @@ struct Node : torch::autograd::Function<Node> {
       if (!is_given) return at::Tensor();
       return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
     };
-    torch::autograd::variable_list result(17);
+    torch::autograd::variable_list result(18);
     result[0] = wanted(true, of_input);
     result[1] = wanted(added, of_addend);
     result[2] = wanted(flag("weight"), weight);
@@ -496,8 +499,13 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
   if (fused && is_fused(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
     const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
     const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
+    bool records = false;
+    for (const std::optional<at::Tensor>& t : {std::optional(input), addend, p.weight, p.bias, q.weight, q.bias}) {
+      records |= is_defined(t) && t->requires_grad();
+    }
     return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
-                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name))[0];
+                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name),
+                       records && c10::GradMode::is_enabled())[0];
   }
   at::Tensor out = p.apply(input);
   if (is_defined(addend)) {
@@ -611,7 +619,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("branch(Tensor(a) input) -> Tensor(a)", TORCH_FN(skip_of));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
-              "float eps, float momentum2, float eps2, str activation) -> (Tensor, Tensor, Tensor, Tensor)");
+              "float eps, float momentum2, float eps2, str activation, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def("batch_norm_act_backward(Tensor gradient, Tensor? gradient2, Tensor input, Tensor? addend, Tensor saved, Tensor saved2, Tensor mask, "
               "bool added, bool two, bool training, str activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   // Registered for every backend, because the functions choose between the node of this file and

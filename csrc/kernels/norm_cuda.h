@@ -308,7 +308,9 @@ struct Apply {
     for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
   }
 
-  __device__ void operator()(const Eight& v, const Eight& w, Eight* y, unsigned char* mask) const {
+  // Applies it to v, a group of the input, and w, a group of the addend. Writes the result to y[k].
+  // Unless mask is NULL, writes the mask to mask[k].
+  __device__ void operator()(const Eight& v, const Eight& w, Eight* y, unsigned char* mask, int k) const {
     float f[8], g[8];
     widen(v, f);
     if (ADDEND != 0) widen(w, g);
@@ -319,8 +321,8 @@ struct Apply {
       if (kMasked && differentiate(1.f, z) != 0) passes |= 1u << i;
       f[i] = activate(z);
     }
-    *y = narrow(f);
-    if (kMasked) *mask = static_cast<unsigned char>(passes);
+    y[k] = narrow(f);
+    if (kMasked && mask != nullptr) mask[k] = static_cast<unsigned char>(passes);
   }
 };
 
@@ -343,7 +345,7 @@ extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* 
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int k = from + u * threads;
-      if (k < groups) apply(v[u], w[u], y + k, mask + k);
+      if (k < groups) apply(v[u], w[u], y, mask, k);
     }
   }
 }
@@ -426,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int r = from + u * kRows, k = of.at(r, columns);
-      if (r < of.count) apply(v[u], w[u], y + k, mask + k);
+      if (r < of.count) apply(v[u], w[u], y, mask, k);
     }
   }
 }
