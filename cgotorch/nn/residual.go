@@ -15,6 +15,8 @@ type Residual struct {
 
 // Forward returns a tensor of the shape that Body returns.
 func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := CastWeights(x, m)
+	defer release()
 	body := m.Body.Forward(x, in)
 	shortcut := in
 	if m.Shortcut != nil {
