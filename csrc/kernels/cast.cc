@@ -5,6 +5,8 @@
 // device. A training step of ResNet-50 has 113 of them, and at batch 32 they take 6 % of the step
 // on an H200. cast_weights casts all weights at once, and its backward all gradients: LibTorch's
 // _foreach_copy_ runs a few kernels for any number of tensors.
+#include "kernels/cast.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -16,6 +18,7 @@
 #include <torch/library.h>
 
 #include <cstdint>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -105,6 +108,7 @@ struct CastWeights : torch::autograd::Function<CastWeights> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    if (const auto before = before_gradients_are_cast.load(std::memory_order_relaxed)) before();  //edge:cast-waits TestOverlap_Late gpu
     const size_t count = gradients.size();
     for (size_t i = 0; i < count; ++i) {
       if (!context->needs_input_grad(i)) gradients[i].reset();
@@ -146,4 +150,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
 }
 
 }  // namespace
+
+bool is_cast_weights(const torch::autograd::Node& node) { return typeid(node) == typeid(torch::autograd::CppNode<CastWeights>); }
+
 }  // namespace ct
