@@ -59,7 +59,7 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 // 1)/stride + 1, and W' likewise.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
-	out := x.Conv2d(padded, m.Weight, m.Bias, cgotorch.Conv2dOptions{
+	out := x.Conv2d(padded, castOf(x, m.Weight), castOf(x, m.Bias), cgotorch.Conv2dOptions{
 		Stride: m.Stride.or(Size{1, 1}).ints(), Padding: padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), Groups: m.Groups,
 	})
 	closeUnless(in, padded)

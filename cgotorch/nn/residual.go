@@ -17,6 +17,8 @@ type Residual struct {
 // a [BatchNorm2d], the norm, the sum and the activation run as one operator, as in [NormAddReLU].
 // A shortcut of a [Conv2d] and a BatchNorm2d then runs as in [NormAddNormReLU].
 func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := CastWeights(x, m)
+	defer release()
 	if front, norm := m.fused(); norm != nil {
 		return m.forwardFused(x, in, front, norm)
 	}

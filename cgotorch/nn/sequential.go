@@ -39,6 +39,8 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	if s.Recompute < 0 {
 		refuse(x, "nn.Sequential", "Recompute is %d, want a number of segments, or 0 for none", s.Recompute)
 	}
+	x, release := CastWeights(x, s)
+	defer release()
 	if s.Recompute == 0 || !x.GradEnabled() {
 		return chain(x, in, modules)
 	}
@@ -47,7 +49,11 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	for i := range segments {
 		segment := modules[i*len(modules)/segments : (i+1)*len(modules)/segments]
 		recomputed[i] = Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-			return x.Recompute(in, func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return chain(x, in, segment) })
+			return x.Recompute(in, func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+				x, release := CastWeights(x, segment) // in the second call, whose Exec has no casts
+				defer release()
+				return chain(x, in, segment)
+			})
 		})
 	}
 	return chain(x, in, recomputed)

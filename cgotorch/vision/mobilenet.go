@@ -74,6 +74,8 @@ func (b *builder) convNormReLU6(in, out, kernel, stride, groups int) *nn.Sequent
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *MobileNetV2) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	out := m.Features.Forward(x, images)
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }

@@ -110,6 +110,8 @@ var stemPool = nn.MaxPool2d{Kernel: nn.Square(3), Stride: nn.Square(2), Padding:
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *ResNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	conv := m.Conv1.Forward(x, images)
 	var out *cgotorch.Tensor
 	switch {
