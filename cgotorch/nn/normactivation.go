@@ -48,9 +48,9 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)[0].(*cgotorch.Tensor)
 }
 
-// SetFused says whether the norms of m, a module or a tree of modules, may run as one operator with
-// the work around them, as [NormReLU] says. A new model may. Without fused norms the numbers are
-// those of LibTorch's operators, and second derivatives work.
+// SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
+// library: those of [NormReLU], and the first layer's of [Conv2d]. New layers may. Without these
+// kernels the numbers are those of LibTorch's operators, and second derivatives work.
 func SetFused(m any, fused bool) {
 	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Unfused", !fused) })
 }
