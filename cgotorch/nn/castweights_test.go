@@ -118,7 +118,7 @@ func TestCastWeights_SameBits(t *testing.T) {
 		}
 		for _, dtype := range []cgotorch.DType{cgotorch.BFloat16, cgotorch.Float16} {
 			for _, channelsLast := range []bool{false, true} {
-				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 					m := castNet(x)
 					defer nn.Close(m)
 					nn.To(x, m, nn.ToOptions{ChannelsLast: channelsLast})
@@ -340,6 +340,7 @@ func TestCastWeights_Captured(t *testing.T) {
 					cgotorch.Seed(1)
 					m = castNet(x)
 					m.Recompute = recompute
+					nn.SetParallelism(m, nn.AlwaysSerial) // otherwise the first runs measure, and none is captured
 					var err error
 					if opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: nn.Parameters(m)}); err != nil {
 						t.Fatal(err)
