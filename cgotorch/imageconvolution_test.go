@@ -142,7 +142,13 @@ func TestImageConvolution(t *testing.T) {
 			t.Run(fmt.Sprintf("%v of %v by %v", c.dtype(), c.input, c.weight), func(t *testing.T) {
 				torchtest.Do(t, d, func(x *Exec) {
 					count := 0
-					for _, kernel := range [][2]int64{{7, 3}, {3, 1}, {3, 0}, {4, 1}, {5, 2}, {2, 0}, {1, 0}} {
+					kernels := [][2]int64{{7, 3}, {3, 1}, {3, 0}, {4, 1}, {5, 2}, {2, 0}}
+					if d.IsCUDA() {
+						// On Intel's CPUs the gradient of such a weight in LibTorch 2.11 destroys memory
+						// (https://github.com/uxlfoundation/oneDNN/issues/6035).
+						kernels = append(kernels, [2]int64{1, 0})
+					}
+					for _, kernel := range kernels {
 						for _, channels := range []int64{1, 3, 4} {
 							for _, size := range [][2]int64{{12, 10}, {11, 13}, {8, 15}} {
 								for in := range layouts {
