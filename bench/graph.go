@@ -16,18 +16,18 @@ import (
 )
 
 // peerModes are the ways in which PyTorch runs. Each has its own process.
-var peerModes = []string{"eager", "graph", "compile"}
+var peerModes = []string{"eager", "graph", "compile", "compile graph"}
 
 // graphPeers holds the process of each mode that is measured.
 type graphPeers map[string]*peer
 
-func (c *config) startGraphPeers(s switches) (graphPeers, error) {
+func (c *config) startGraphPeers(s switches, modes []string) (graphPeers, error) {
 	if !c.device.IsCUDA() && !c.brief {
 		return nil, errors.New("a CPU has no graphs; use -device cuda")
 	}
 	peers := graphPeers{}
-	for _, mode := range peerModes {
-		if mode != "eager" && !c.device.IsCUDA() || mode == "compile" && !c.compile {
+	for _, mode := range modes {
+		if mode != "eager" && !c.device.IsCUDA() || strings.HasPrefix(mode, "compile") && !c.compile {
 			continue
 		}
 		p, err := c.startPeer("graph.py", s)
@@ -61,12 +61,12 @@ func (p graphPeers) close() {
 	}
 }
 
-// withGraphPeers returns a benchmark that starts the processes of peerModes and then calls `run`.
-// This program and the peers use the same switches.
+// withGraphPeers returns a benchmark of inference. It starts the processes of the first three
+// peerModes and then calls `run`. This program and the peers use the same switches.
 func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(row)) error) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
 		s := switches{benchmark: c.device.IsCUDA()}
-		peers, err := c.startGraphPeers(s)
+		peers, err := c.startGraphPeers(s, peerModes[:3])
 		if err != nil {
 			return err
 		}
@@ -75,34 +75,84 @@ func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(
 	}
 }
 
-// benchGraphTrain returns a benchmark of a model's training step on a resident batch. The sides
-// are our eager and captured steps, and PyTorch's eager, captured and compiled steps. The
-// benchmark also measures the launch of a graph, and memory.
-func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
-	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
-		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
-	})
+// trainCase is a training step on a resident batch.
+type trainCase struct {
+	model string
+	batch int
+	// The precision: "bf16" is float32 with autocast to bfloat16, "tf32" is float32 with matrix
+	// products in TF32, and "f32" is float32.
+	precision string
 }
 
-func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch int, emit func(row)) error {
+var trainCases = []trainCase{
+	{"resnet50", 32, "bf16"}, {"resnet50", 128, "bf16"}, {"resnet50", 256, "bf16"},
+	{"resnet18", 32, "bf16"}, {"resnet18", 64, "bf16"}, {"resnet101", 64, "bf16"},
+	{"mobilenet_v2", 32, "bf16"}, {"mobilenet_v2", 64, "bf16"}, {"efficientnet_b0", 64, "bf16"}, {"vit_b_16", 64, "bf16"},
+	{"resnet50", 64, "tf32"}, {"resnet50", 64, "f32"},
+}
+
+func (t trainCase) name() string {
+	if t.precision == "bf16" {
+		return fmt.Sprintf("graph/train/%s/%d", t.model, t.batch)
+	}
+	return fmt.Sprintf("graph/train/%s/%s/%d", t.precision, t.model, t.batch)
+}
+
+func trainBenchmarks() []benchmark {
+	var all []benchmark
+	for _, t := range trainCases {
+		all = append(all, benchmark{t.name(), true, t.bench})
+	}
+	return all
+}
+
+// bench is a benchmark of the case. The sides are our eager and captured steps, for small batches
+// also our captured step with an Overlap, and PyTorch's steps in all peerModes. The benchmark also
+// measures the launch of a graph, and memory.
+func (t trainCase) bench(c *config, emit func(row)) error {
+	t.batch = c.or(2, t.batch)
+	s := switches{benchmark: c.device.IsCUDA(), tf32: t.precision == "tf32"}
+	peers, err := c.startGraphPeers(s, peerModes)
+	if err != nil {
+		return err
+	}
+	defer peers.close()
+	return t.rows(c, s, peers, emit)
+}
+
+func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row)) error {
 	var ours []*graphStep
 	defer func() {
 		for _, g := range ours {
 			g.close()
 		}
 	}()
-	for _, eager := range []bool{true, false} {
-		g, err := newGraphStep(c, model, batch, eager, nil)
+	forms := []string{"ours eager", "ours captured"}
+	if t.batch <= 32 && c.device.IsCUDA() {
+		forms = append(forms, "ours overlapped") // a second stream is of use for small batches only
+	}
+	for i, form := range forms {
+		var overlap *cgotorch.Overlap
+		if i == 2 {
+			var err error
+			if overlap, err = cgotorch.NewOverlap(cgotorch.OverlapOptions{Log: c.tell}); err != nil {
+				return err
+			}
+		}
+		g, err := newGraphStep(c, t, i == 0, overlap)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", form, err)
 		}
 		ours = append(ours, g)
 	}
-	if err := peers.prepare(c, "prepare_train", "model", model, "batch", batch); err != nil {
+	if err := peers.prepare(c, "prepare_train", "model", t.model, "batch", t.batch, "autocast", t.precision == "bf16"); err != nil {
 		return err
 	}
-	steps := c.or(1, max(10, 2000/batch))
-	sides := []side{func() (float64, error) { return ours[0].block(steps) }, func() (float64, error) { return ours[1].block(steps) }}
+	steps := c.or(1, max(10, 2000/t.batch))
+	var sides []side
+	for _, g := range ours {
+		sides = append(sides, func() (float64, error) { return g.block(steps) })
+	}
 	var modes []string
 	for _, mode := range peerModes {
 		if peers[mode] != nil {
@@ -114,16 +164,16 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 	if err != nil {
 		return err
 	}
-	of := map[string]sample{"ours eager": values[0], "ours captured": values[1]}
-	for i, mode := range modes {
-		of[mode] = values[2+i]
+	of := map[string]sample{}
+	for i, name := range append(slices.Clone(forms), modes...) {
+		of[name] = values[i]
 	}
-	common := fmt.Sprintf("blocks of %d steps in turns; batch %d of 3x224x224, resident, autocast to bfloat16, channels last, fused SGD with momentum and weight decay; %s; %v; %s",
-		steps, batch, c.settings(), s, peers.versions())
-	prefix := fmt.Sprintf("graph/train/%s/%d/", model, batch)
-	rate := func(v sample) float64 { return float64(batch) * 1e3 / v.median() }
+	common := fmt.Sprintf("blocks of %d steps in turns; batch %d of 3x224x224, resident, %s, channels last, fused SGD with momentum and weight decay; %s; %v; %s",
+		steps, t.batch, t.precision, c.settings(), s, peers.versions())
+	prefix := t.name() + "/"
+	rate := func(v sample) float64 { return float64(t.batch) * 1e3 / v.median() }
 	report := func(name, our, mode string) {
-		if of[mode] == nil {
+		if of[mode] == nil || of[our] == nil {
 			return
 		}
 		r := against(prefix+name, rate(of[our]), "images/s", "PyTorch "+mode, rate(of[mode]), higher,
@@ -135,6 +185,9 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 	report("captured", "ours captured", "graph")
 	report("captured-against-eager", "ours captured", "eager")
 	report("captured-against-compile", "ours captured", "compile")
+	report("captured-against-compile-graph", "ours captured", "compile graph")
+	report("overlapped-against-compile", "ours overlapped", "compile")
+	report("overlapped-against-compile-graph", "ours overlapped", "compile graph")
 	stats := ours[1].captured.Stats()
 	if c.device.IsCUDA() && stats.Graphs != 1 {
 		return fmt.Errorf("the step was not captured: %s", stats.Why)
@@ -145,6 +198,12 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 			return err
 		}
 		name := []string{"eager", "captured"}[i]
+		for k, g := range ours {
+			if i == 0 && k > 0 {
+				emit(against(prefix+"memory/"+strings.TrimPrefix(forms[k], "ours ")+"-against-eager", g.peak/(1<<20), "MiB", "PyTorch eager",
+					memory.Allocated/(1<<20), lower, "peak of allocated bytes, as in memory/eager; "+common))
+			}
+		}
 		emit(against(prefix+"memory/"+name, ours[i].peak/(1<<20), "MiB", "PyTorch "+mode, memory.Allocated/(1<<20), lower,
 			fmt.Sprintf("peak of allocated bytes, from the making of the model on; reserved at the end %.0f MiB, peer's peak %.0f MiB; %s", ours[i].reserved/(1<<20), memory.Reserved/(1<<20), common)))
 	}
@@ -175,7 +234,7 @@ type graphStep struct {
 	peak, reserved float64            // bytes
 }
 
-func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgotorch.Overlap) (*graphStep, error) {
+func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap) (*graphStep, error) {
 	if err := c.device.ReleaseCachedMemory(); err != nil {
 		return nil, err
 	}
@@ -186,11 +245,11 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 	if err := c.device.ResetPeakMemory(); err != nil {
 		return nil, err
 	}
-	l, err := newLearner(c, model, vision.Options{}, 1, optim.SGDOptions{LR: 0.1, Momentum: momentum, WeightDecay: 1e-4}, optim.Constant())
+	l, err := newLearner(c, t.model, vision.Options{}, 1, optim.SGDOptions{LR: 0.1, Momentum: momentum, WeightDecay: 1e-4}, optim.Constant())
 	if err != nil {
 		return nil, err
 	}
-	if c.device.IsCUDA() {
+	if c.device.IsCUDA() && t.precision == "bf16" {
 		l.autocast = cgotorch.BFloat16
 	}
 	l.overlap = overlap
@@ -201,7 +260,7 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 		}, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
 	}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
-		g.images, g.labels = randomBatch(x, batch, 224, 1000)
+		g.images, g.labels = randomBatch(x, t.batch, 224, 1000)
 		return nil
 	})
 	if err == nil {

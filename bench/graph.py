@@ -14,14 +14,19 @@ CLASSES = 1000
 SIZES = {"inception_v3": 299}  # other models have 224
 WARM_UP = 5  # number of runs; a capture needs three, and the graphs of torch.compile need two
 
+# compile is torch.compile in mode reduce-overhead, which has graphs of its own. compile graph is torch.compile in its default mode, and
+# the whole step in a CUDA graph.
+MODES = ("eager", "graph", "compile", "compile graph")
+CAPTURED = ("graph", "compile graph")
+
 state = {}
 
 
-def prepare_train(*, model, batch, device, mode):
+def prepare_train(*, model, batch, device, mode, autocast):
     """Replaces what was prepared by a training step of so many images, and warms it up.
 
-    model is a name of torchvision's; mode is eager, graph or compile, the last two on CUDA only. Weights and images are float32, and
-    autocast calculates in bfloat16.
+    model is a name of torchvision's; mode is one of MODES, on CUDA only except for eager. Weights and images are float32. With autocast,
+    the step calculates in bfloat16.
     """
     clear(device, mode)
     network = made(model, device, torch.float32)
@@ -29,12 +34,12 @@ def prepare_train(*, model, batch, device, mode):
     criterion = nn.CrossEntropyLoss()
     images = resident(model, batch, device, torch.float32)
     labels = torch.randint(CLASSES, (batch,), device=device)
-    autocast = torch.autocast(device.split(":")[0], torch.bfloat16, cache_enabled=mode != "graph")
+    lowered = torch.autocast(device.split(":")[0], torch.bfloat16, enabled=autocast, cache_enabled=mode not in CAPTURED)
     forward = in_mode(network, mode)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with autocast:
+        with lowered:
             loss = criterion(forward(images), labels)
         loss.backward()
         optimizer.step()
@@ -73,7 +78,7 @@ def launch(*, count):
 def prepare_inference(*, model, batch, device, mode):
     """Replaces what was prepared by a call of a bfloat16 model in evaluation mode with so many images, and warms it up.
 
-    model is a name of torchvision's; mode is eager, graph or compile, the last two on CUDA only.
+    model is a name of torchvision's; mode is one of MODES, on CUDA only except for eager.
     """
     clear(device, mode)
     images = resident(model, batch, device, torch.bfloat16)
@@ -100,8 +105,8 @@ def inference_block(*, calls, copy):
 
 def clear(device, mode):
     """Drops what was prepared with the memory that it had, and counts the peaks of memory from here on."""
-    if mode not in ("eager", "graph", "compile"):
-        raise ValueError(f"mode {mode} is none of eager, graph, compile")
+    if mode not in MODES:
+        raise ValueError(f"mode {mode} is none of {', '.join(MODES)}")
     if mode != "eager" and not device.startswith("cuda"):
         raise ValueError(f"mode {mode} needs a CUDA device, not {device}")
     synchronize(device)
@@ -128,6 +133,8 @@ def resident(model, batch, device, dtype):
 
 def in_mode(network, mode):
     """The network as the mode calls it. Where compiled, a call ends the life of what the call before returned."""
+    if mode == "compile graph":
+        return torch.compile(network)
     if mode != "compile":
         return network
     compiled = torch.compile(network, mode="reduce-overhead")
@@ -140,9 +147,9 @@ def in_mode(network, mode):
 
 
 def install(work, mode, before_capture=lambda: None):
-    """Warms work up and makes it what the blocks run, captured where the mode is graph."""
+    """Warms work up and makes it what the blocks run, captured where the mode says so."""
     state["work"] = work  # keeps the tensors that a graph reads and writes
-    if mode != "graph":
+    if mode not in CAPTURED:
         repeat(work, WARM_UP)
         state["run"] = work
         return

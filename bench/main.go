@@ -32,7 +32,7 @@ type benchmark struct {
 	run  func(c *config, emit func(row)) error
 }
 
-var benchmarks = []benchmark{
+var benchmarks = append([]benchmark{
 	{name: "op/add", run: benchOp},
 	{name: "train/cifar", run: benchTrainCIFAR},
 	{name: "parity/cifar/first-100-losses", run: benchLosses},
@@ -45,13 +45,6 @@ var benchmarks = []benchmark{
 	{name: "loader/photos-all-cores", slow: true, run: benchLoaderAllCores},
 	{name: "loader/decode", slow: true, run: benchLoaderDecode},
 	{name: "loader/train", slow: true, run: benchLoaderTrain},
-	{name: "graph/train/resnet50/32", slow: true, run: benchGraphTrain("resnet50", 32)},
-	{name: "graph/train/resnet50/128", slow: true, run: benchGraphTrain("resnet50", 128)},
-	{name: "graph/train/resnet50/256", slow: true, run: benchGraphTrain("resnet50", 256)},
-	{name: "graph/train/resnet18/32", slow: true, run: benchGraphTrain("resnet18", 32)},
-	{name: "graph/train/resnet18/64", slow: true, run: benchGraphTrain("resnet18", 64)},
-	{name: "graph/train/mobilenet_v2/32", slow: true, run: benchGraphTrain("mobilenet_v2", 32)},
-	{name: "graph/train/mobilenet_v2/64", slow: true, run: benchGraphTrain("mobilenet_v2", 64)},
 	{name: "graph/inference/resnet18", slow: true, run: benchGraphInference("resnet18")},
 	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
 	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
@@ -61,7 +54,7 @@ var benchmarks = []benchmark{
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
 	{name: "modules/overlap", slow: true, run: benchModulesOverlap},
 	{name: "modules/rounds", slow: true, run: benchModulesRounds},
-}
+}, trainBenchmarks()...)
 
 // config holds the values of the flags.
 type config struct {

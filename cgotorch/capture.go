@@ -146,7 +146,7 @@ func (x *Exec) Uncaptured() *Exec {
 		return x
 	}
 	y := *x
-	y.c.Stream = g.outside
+	y.c.Stream, y.casts = g.outside, nil
 	return &y
 }
 

@@ -25,7 +25,11 @@ type Exec struct {
 	// `from` is set in the second call of a function given to Recompute. It holds the stack frames
 	// that called Recompute in the forward. Otherwise it is nil.
 	from []uintptr
-	c    ct.Exec
+	// `casts` is a value of package nn: the weights that nn.CastWeights has cast for x. An Exec that
+	// is derived from x has the same value if its work is ordered after the casts, in the same Do.
+	// Otherwise it has nil.
+	casts any
+	c     ct.Exec
 }
 
 func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
@@ -173,7 +177,7 @@ func (x *Exec) AutocastDType() DType { return DType(max(x.c.Autocast, 0)) }
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
-	y.stream = s
+	y.stream, y.casts = s, nil
 	var err error
 	if g := x.work; g != nil && !g.eager {
 		y.c.Stream, err = g.pool.standIn(s)

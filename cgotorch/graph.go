@@ -86,7 +86,7 @@ func (x *Exec) Launch(g *Graph) {
 // calls the pool's method `used`.
 func (g *Graph) launch(x *Exec) {
 	before := *x
-	before.hook = true
+	before.hook, before.casts = true, nil
 	for _, hook := range g.hooks {
 		hook(&before)
 	}

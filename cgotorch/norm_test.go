@@ -296,3 +296,63 @@ func TestBatchNormAct_Residual(t *testing.T) {
 		})
 	})
 }
+
+// Norm, ReLU and max pooling in one equal LibTorch's operators in float64, for images of even and
+// odd sizes. In the dtypes of 16 bits only the result is compared: equal rounded values make
+// another pixel the largest.
+func TestBatchNormReLUMaxPool(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			for _, dtype := range []DType{Float32, BFloat16, Float16} {
+				for i, shape := range [][]int64{{2, 16, 7, 9}, {1, 8, 8, 6}, {3, 24, 5, 5}, {2, 64, 12, 10}, {4, 8, 3, 1}} {
+					in := x.Contiguous(x.To(x.Randn(Float32, shape...), dtype), ChannelsLast)
+					evaluate := i == 1
+					run := func(dtype DType, fused bool) *normResult {
+						parameters := Float32
+						if !fused {
+							parameters = Float64
+						}
+						leafOf := func(v *Tensor, dtype DType) *Tensor {
+							v = x.Clone(x.To(x.Detach(v), dtype))
+							if err := v.SetRequiresGrad(true); err != nil {
+								t.Fatal(err)
+							}
+							return v
+						}
+						numbers := func(first float64) *Tensor { return x.To(x.Full(Float32, first, shape[1]), parameters) }
+						input, weight, bias := leafOf(in, dtype), leafOf(numbers(0.8), parameters), leafOf(numbers(0.2), parameters)
+						mean, variance := numbers(0.1), numbers(0.9)
+						var out *Tensor
+						if fused {
+							out = x.Call("streamtorch::batch_norm_relu_max_pool", input, weight, bias, mean, variance, !evaluate, 0.1, 1e-5)[0].(*Tensor)
+						} else {
+							norm := x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !evaluate})
+							out = x.MaxPool2d(x.ReLU(norm), []int64{3, 3}, MaxPool2dOptions{Stride: []int64{2, 2}, Padding: []int64{1, 1}})
+						}
+						x.Backward(x.Sum(x.Mul(out, out)))
+						r := &normResult{}
+						r.add(x, "result", out)
+						r.add(x, "gradient of the input", input.Grad())
+						r.add(x, "gradient of the weight", weight.Grad())
+						r.add(x, "gradient of the bias", bias.Grad())
+						r.add(x, "running mean", mean)
+						r.add(x, "running variance", variance)
+						return r
+					}
+					got, want := run(dtype, true), run(Float64, false)
+					allowed := map[DType]float64{BFloat16: 4.0 / 256, Float16: 4.0 / 2048, Float32: 3e-5}[dtype]
+					for k, name := range want.names {
+						if dtype != Float32 && k > 0 {
+							break
+						}
+						for n, w := range want.values[k] {
+							if off := math.Abs(got.values[k][n] - w); !(off <= allowed*max(1, math.Abs(w))) {
+								t.Fatalf("%v %v: the %s is %g at %d, want %g", dtype, shape, name, got.values[k][n], n, w)
+							}
+						}
+					}
+				}
+			}
+		})
+	})
+}

@@ -400,8 +400,9 @@ func TestOverlap_Linear(t *testing.T) {
 }
 
 // Late gradients have the same bits as the gradients on one stream, and cause no race. The cases
-// are gradients with and without a cast, and gradients that are added to existing gradients. Some
-// weights are used twice. One autograd graph is kept and runs again without the Overlap.
+// are gradients without a cast, with a cast for each use of a weight, and with one operator for
+// all casts. The gradients are also added to existing gradients. Some weights are used twice. One
+// autograd graph is kept and runs again without the Overlap.
 func TestOverlap_Late(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
@@ -423,14 +424,14 @@ func TestOverlap_Late(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			forward := func(x *Exec) *Tensor {
+			forward := func(x *Exec, weights []*Tensor) *Tensor {
 				h := in
 				for i := range 8 { // the first three weights are used twice
 					h = x.ReLU(x.Conv2d(h, weights[i%5], nil, Conv2dOptions{Padding: []int64{1, 1}}))
 				}
 				return x.Mean(x.To(x.Linear(x.MeanDim(h, []int64{2, 3}, SumOptions{}), weights[5], nil), Float32))
 			}
-			run := func(autocast bool, o *Overlap) (all [][]float32) {
+			run := func(autocast, together bool, o *Overlap) (all [][]float32) {
 				for _, w := range append(weights, in) {
 					if err := w.SetGrad(nil); err != nil {
 						t.Fatal(err)
@@ -441,8 +442,14 @@ func TestOverlap_Late(t *testing.T) {
 					if autocast {
 						y = x.Autocast(BFloat16)
 					}
-					x.BackwardWith(BackwardOptions{Overlap: o}, forward(y))
-					loss := forward(y)
+					used := func() []*Tensor {
+						if together {
+							return castWeights(y, BFloat16, weights...)
+						}
+						return weights
+					}
+					x.BackwardWith(BackwardOptions{Overlap: o}, forward(y, used()))
+					loss := forward(y, used())
 					x.BackwardWith(BackwardOptions{Overlap: o, RetainGraph: true}, loss)
 					x.Backward(loss)
 					for _, w := range append(weights, in) {
@@ -454,16 +461,19 @@ func TestOverlap_Late(t *testing.T) {
 				}
 				return all
 			}
-			for streams, autocast := range map[int]bool{0: false, 3: false, 2: true} {
-				overlap := newOverlap(t, OverlapOptions{Always: true, Streams: streams}) // made before the forward of the linear layer
-				want := run(autocast, nil)
+			for _, c := range []struct {
+				streams            int
+				autocast, together bool
+			}{{0, false, false}, {3, false, false}, {2, true, false}, {2, true, true}, {4, true, true}} {
+				overlap := newOverlap(t, OverlapOptions{Always: true, Streams: c.streams}) // made before the forward of the linear layer
+				want := run(c.autocast, c.together, nil)
 				for range 3 {
-					if got := run(autocast, overlap); !slices.EqualFunc(got, want, slices.Equal) {
-						t.Errorf("autocast %v: the gradients differ", autocast)
+					if got := run(c.autocast, c.together, overlap); !slices.EqualFunc(got, want, slices.Equal) {
+						t.Errorf("%+v: the gradients differ", c)
 					}
 				}
-				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.Parallel) || !d.IsCUDA() && stats.Late != 0 {
-					t.Errorf("autocast %v: %v", autocast, stats)
+				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !c.autocast && stats.Late == stats.Parallel) || !d.IsCUDA() && stats.Late != 0 {
+					t.Errorf("%+v: %v", c, stats)
 				}
 			}
 		})

@@ -132,7 +132,7 @@ func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error
 		s.lent[storage] = loan{whose: l.whose}
 	}
 	y := *x
-	y.s, y.work, y.trial, y.c.Stream = s, work, false, stream
+	y.s, y.work, y.trial, y.casts, y.c.Stream = s, work, false, nil, stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
 	defer func() { x.s.barred = "" }()
 	var out outcome

@@ -11,4 +11,10 @@ func init() {
 		}
 		return name.(string), true
 	}
+	seam.Casts = func(x any) any { return x.(*Exec).casts }
+	seam.WithCasts = func(x, casts any) any {
+		y := *x.(*Exec)
+		y.casts = casts
+		return &y
+	}
 }

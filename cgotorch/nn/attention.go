@@ -61,7 +61,7 @@ func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgo
 	}
 	n, length, heads := in.Shape()[0], in.Shape()[1], int64(m.Heads)
 	return x.Tidy(func() *cgotorch.Tensor {
-		all := x.Linear(in, m.InProjWeight, m.InProjBias)
+		all := x.Linear(in, castOf(x, m.InProjWeight), castOf(x, m.InProjBias))
 		parts := x.Unbind(x.Permute(x.Reshape(all, n, length, 3, heads, width/heads), 2, 0, 3, 1, 4), 0)
 		seen := x.ScaledDotProductAttention(parts[0], parts[1], parts[2], o)
 		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, width))

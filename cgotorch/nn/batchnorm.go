@@ -27,6 +27,7 @@ type BatchNorm2d struct {
 	Eps, Momentum     cgotorch.Opt[float64] // as in [BatchNorm2dOptions]
 	CumulativeAverage bool                  // as in [BatchNorm2dOptions]; if set, training cannot be captured
 	Eval              bool                  // normalise by the running statistics
+	Unfused           bool                  // use LibTorch's operators only; see [SetFused]
 }
 
 // NewBatchNorm2d makes a layer for images with the given number of channels, in float32 on x's
@@ -52,10 +53,9 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 // statistics and counts the batch. In a captured function, each launch changes the statistics and
 // counts one batch. In training, Forward fails if a channel has only one value, because one value
 // has no variance. Training with CumulativeAverage in a captured function fails with
-// [cgotorch.ErrNotCapturable].
+// [cgotorch.ErrNotCapturable]. On CUDA, [NormReLU]'s kernels do the work, unless Unfused is set.
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	o, mean, variance := m.begin(x, in)
-	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
+	return m.activated(x, in, nil, "none")
 }
 
 // begin checks `in` and counts the batch. It returns the options of the norm. It also returns the

@@ -43,7 +43,7 @@ func NewConvTranspose2d(x *cgotorch.Exec, in, out int, kernel Size, o ConvTransp
 // Forward maps [N, in, H, W] to [N, out, H', W']. H' is (H-1)*stride - 2*padding +
 // dilation*(height-1) + output padding + 1, and W' likewise.
 func (m *ConvTranspose2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.ConvTranspose2d(in, m.Weight, m.Bias, cgotorch.ConvTranspose2dOptions{
+	return x.ConvTranspose2d(in, castOf(x, m.Weight), castOf(x, m.Bias), cgotorch.ConvTranspose2dOptions{
 		Stride: m.Stride.or(Size{1, 1}).ints(), Padding: m.Padding.ints(), OutputPadding: m.OutputPadding.ints(),
 		Dilation: m.Dilation.or(Size{1, 1}).ints(), Groups: m.Groups,
 	})

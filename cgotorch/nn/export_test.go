@@ -11,3 +11,6 @@ const (
 	ActivateReLU  = activateReLU
 	ActivateReLU6 = activateReLU6
 )
+
+// CastOf gives the tests of package nn_test the tensor that a layer reads for a weight.
+var CastOf = castOf

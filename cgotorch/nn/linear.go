@@ -29,5 +29,5 @@ func NewLinear(x *cgotorch.Exec, in, out int, o LinearOptions) *Linear {
 
 // Forward maps [..., in] to [..., out].
 func (m *Linear) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Linear(in, m.Weight, m.Bias)
+	return x.Linear(in, castOf(x, m.Weight), castOf(x, m.Bias))
 }

@@ -24,7 +24,7 @@ func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { 
 // value of Eval means training. The mode does not decide whether gradients are recorded: the Exec
 // does.
 func SetTraining(m any, training bool) {
-	walk(m, func(v reflect.Value, _ []heldTensor) { setEval(v, !training) })
+	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Eval", !training) })
 }
 
 // dependsOnMode makes a captured graph out of date if the module's mode changes after the
@@ -42,8 +42,8 @@ func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
 	})
 }
 
-// setEval sets the field Eval of a struct and of the structs that it embeds.
-func setEval(v reflect.Value, eval bool) {
+// setFlag sets the field "name bool" of a struct and of the structs that it embeds.
+func setFlag(v reflect.Value, name string, to bool) {
 	if v.Kind() != reflect.Struct {
 		return
 	}
@@ -52,10 +52,10 @@ func setEval(v reflect.Value, eval bool) {
 		switch value := v.Field(i); {
 		case f.Anonymous:
 			if embedded, ok := structUnder(value); ok {
-				setEval(embedded, eval)
+				setFlag(embedded, name, to)
 			}
-		case f.Name == "Eval" && value.Kind() == reflect.Bool && value.CanSet():
-			value.SetBool(eval)
+		case f.Name == name && value.Kind() == reflect.Bool && value.CanSet():
+			value.SetBool(to)
 		}
 	}
 }

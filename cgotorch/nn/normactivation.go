@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"reflect"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // NormReLU returns ReLU(norm(in)). On CUDA its forward and its backward are two kernels each. For
 // these kernels `in` must be channels last, in float32, float16 or bfloat16, with a multiple of 8
@@ -11,7 +15,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // The Do owns the result. NormReLU fails as [BatchNorm2d.Forward] does. With the kernels, a second
 // derivative fails.
 func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return normAddReLU(x, norm, in, nil)
+	return norm.activated(x, in, nil, "relu")
 }
 
 // NormAddReLU returns ReLU(norm(in) + addend), the end of a residual block. `addend` has the
@@ -20,27 +24,66 @@ func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorc
 // backward's kernels read both gradients. Then no separate kernel adds the two gradients. All
 // else is as with [NormReLU].
 func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
-	return normAddReLU(x, norm, in, addend)
+	return norm.activated(x, in, addend, "relu")
 }
 
-func normAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tensor) *cgotorch.Tensor {
-	o, mean, variance := norm.begin(x, in)
-	return x.Call("streamtorch::batch_norm_act", in, addend, norm.Weight, norm.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), "relu")[0].(*cgotorch.Tensor)
+// activated returns activation(m(in) + addend). A nil addend adds nothing. `activation` is a name
+// of streamtorch::batch_norm_act.
+func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
+	o, mean, variance := m.begin(x, in)
+	return x.Call("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, !m.Unfused)[0].(*cgotorch.Tensor)
+}
+
+// activatedWith returns activation(m(in) + norm2(in2)).
+func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2 *BatchNorm2d, in2 *cgotorch.Tensor, activation string) *cgotorch.Tensor {
+	if m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused {
+		addend := norm2.Forward(x, in2)
+		defer addend.Close()
+		return m.activated(x, in, addend, activation)
+	}
+	o, mean, variance := m.begin(x, in)
+	o2, mean2, variance2 := norm2.begin(x, in2)
+	return x.Call("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)[0].(*cgotorch.Tensor)
+}
+
+// SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
+// library: those of [NormReLU], and the first layer's of [Conv2d]. New layers may. Without these
+// kernels the numbers are those of LibTorch's operators, and second derivatives work.
+func SetFused(m any, fused bool) {
+	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Unfused", !fused) })
+}
+
+// activationName returns the name of an activation in streamtorch::batch_norm_act. A nil module is
+// "none". It returns "" if that operator does not have the activation.
+func activationName(m Module) string {
+	switch m.(type) {
+	case nil:
+		return "none"
+	case *ReLU:
+		return "relu"
+	case *ReLU6:
+		return "relu6"
+	case *SiLU:
+		return "silu"
+	case *HardSwish:
+		return "hardswish"
+	}
+	return ""
 }
 
 // NormAddNormReLU returns ReLU(norm(in) + norm2(in2)), the end of a residual block whose shortcut
 // has a convolution and a norm. `in2` has the shape of `in`. All else is as with [NormReLU].
 func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, norm2 *BatchNorm2d, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+	return norm.activatedWith(x, in, norm2, in2, "relu")
+}
+
+// NormReLUMaxPool returns the largest values of ReLU(norm(in)) in windows of 3x3, with stride 2
+// and padding 1. This is the beginning of a ResNet. On CUDA no tensor of the size of `in` is
+// written in the forward. All else is as with [NormReLU].
+func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := norm.begin(x, in)
-	o2, mean2, variance2 := norm2.begin(x, in2)
-	if o.Training != o2.Training {
-		return x.Tidy(func() *cgotorch.Tensor {
-			sum := x.BatchNorm(in, norm.Weight, norm.Bias, mean, variance, o)
-			sum = x.AddInPlace(sum, x.BatchNorm(in2, norm2.Weight, norm2.Bias, mean2, variance2, o2))
-			return x.ReLUInPlace(sum)
-		})
-	}
-	return x.Call("streamtorch::batch_norms_act", in, in2, norm.Weight, norm.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), "relu")[0].(*cgotorch.Tensor)
+	return x.Call("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), !norm.Unfused)[0].(*cgotorch.Tensor)
 }

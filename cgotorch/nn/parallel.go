@@ -91,6 +91,8 @@ func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	if len(m.Branches) == 0 {
 		refuse(x, "nn.Parallel", "there are no branches")
 	}
+	x, release := CastWeights(x, m)
+	defer release()
 	branches := make([]func(x *cgotorch.Exec) *cgotorch.Tensor, len(m.Branches))
 	for i, b := range m.Branches {
 		branches[i] = func(x *cgotorch.Exec) *cgotorch.Tensor { return b.Module.Forward(x, in) }

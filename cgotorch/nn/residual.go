@@ -13,8 +13,15 @@ type Residual struct {
 	InPlace bool
 }
 
-// Forward returns a tensor of the shape that Body returns.
+// Forward returns a tensor of the shape that Body returns. If Body is a [Sequential] that ends in
+// a [BatchNorm2d], the norm, the sum and the activation run as one operator, as in [NormAddReLU].
+// A shortcut of a [Conv2d] and a BatchNorm2d then runs as in [NormAddNormReLU].
 func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := CastWeights(x, m)
+	defer release()
+	if front, norm := m.fused(); norm != nil {
+		return m.forwardFused(x, in, front, norm)
+	}
 	body := m.Body.Forward(x, in)
 	shortcut := in
 	if m.Shortcut != nil {
@@ -34,6 +41,46 @@ func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	out = m.Activation.Forward(x, sum)
 	closeUnless(out, sum)
 	return out
+}
+
+// The method `fused` splits Body into its last norm and the modules before it. The norm is nil if
+// it cannot run as one operator with the sum and the activation.
+func (m *Residual) fused() (front []Module, norm *BatchNorm2d) {
+	body, ok := m.Body.(*Sequential)
+	if !ok || body.Recompute != 0 || activationName(m.Activation) == "" {
+		return nil, nil
+	}
+	modules := body.present()
+	if len(modules) == 0 {
+		return nil, nil
+	}
+	norm, _ = modules[len(modules)-1].(*BatchNorm2d)
+	return modules[:len(modules)-1], norm
+}
+
+func (m *Residual) forwardFused(x *cgotorch.Exec, in *cgotorch.Tensor, front []Module, norm *BatchNorm2d) *cgotorch.Tensor {
+	body, activation := chain(x, in, front), activationName(m.Activation)
+	defer body.Close()
+	shortcut := in
+	if s, ok := m.Shortcut.(*Sequential); ok && s.Recompute == 0 {
+		if modules := s.present(); len(modules) == 2 {
+			conv, isConv := modules[0].(*Conv2d)
+			norm2, isNorm := modules[1].(*BatchNorm2d)
+			if isConv && isNorm {
+				// The gradients of both readers of `in` reach the norm before it separately.
+				second := x.Call("streamtorch::branch", in)[0].(*cgotorch.Tensor)
+				shortcut = conv.Forward(x, second)
+				second.Close()
+				defer shortcut.Close()
+				return norm.activatedWith(x, body, norm2, shortcut, activation)
+			}
+		}
+	}
+	if m.Shortcut != nil {
+		shortcut = m.Shortcut.Forward(x, in)
+		defer closeUnless(in, shortcut)
+	}
+	return norm.activated(x, body, shortcut, activation)
 }
 
 // closeUnless closes all tensors except the tensor `one`.

@@ -35,15 +35,12 @@ func (s *Sequential) Children() []Child { return s.Modules }
 
 // Forward gives each module the result of the module before, and returns the last result.
 func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	modules := make([]Module, 0, len(s.Modules))
-	for _, c := range s.Modules {
-		if c.Module != nil {
-			modules = append(modules, c.Module)
-		}
-	}
+	modules := s.present()
 	if s.Recompute < 0 {
 		refuse(x, "nn.Sequential", "Recompute is %d, want a number of segments, or 0 for none", s.Recompute)
 	}
+	x, release := CastWeights(x, s)
+	defer release()
 	if s.Recompute == 0 || !x.GradEnabled() {
 		return chain(x, in, modules)
 	}
@@ -52,17 +49,40 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	for i := range segments {
 		segment := modules[i*len(modules)/segments : (i+1)*len(modules)/segments]
 		recomputed[i] = Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-			return x.Recompute(in, func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return chain(x, in, segment) })
+			return x.Recompute(in, func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+				x, release := CastWeights(x, segment) // in the second call, whose Exec has no casts
+				defer release()
+				return chain(x, in, segment)
+			})
 		})
 	}
 	return chain(x, in, recomputed)
 }
 
-// The function `chain` runs modules one after another. It returns a new handle.
+// The method `present` returns the modules that are not nil.
+func (s *Sequential) present() []Module {
+	modules := make([]Module, 0, len(s.Modules))
+	for _, c := range s.Modules {
+		if c.Module != nil {
+			modules = append(modules, c.Module)
+		}
+	}
+	return modules
+}
+
+// The function `chain` runs modules one after another. A norm and the activation after it run as
+// one operator. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
-	for _, m := range modules {
-		next := m.Forward(x, out)
+	for i := 0; i < len(modules); i++ {
+		var next *cgotorch.Tensor
+		norm, ok := modules[i].(*BatchNorm2d)
+		if ok && i+1 < len(modules) && activationName(modules[i+1]) != "" {
+			next = norm.activated(x, out, nil, activationName(modules[i+1]))
+			i++
+		} else {
+			next = modules[i].Forward(x, out)
+		}
 		if out != in && out != next {
 			out.Close()
 		}

@@ -23,19 +23,17 @@ func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
 	}
 }
 
+func (m *basicBlock) residual() *nn.Residual {
+	return residual(m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
+}
+
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *basicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.Conv1.Forward(x, in), m.BN1)
-	rectify(x, out)
-	out = then(x, out, m.Conv2, m.BN2)
-	addShortcut(x, out, in, m.Downsample)
-	return out
+	return m.residual().Forward(x, in)
 }
 
 // Fuse implements [nn.Fusible].
-func (m *basicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
-	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
-}
+func (m *basicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module { return f.Fuse(x, m.residual()) }
 
 // bottleneck has a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3
 // convolution has the stride.
@@ -59,36 +57,20 @@ func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 	}
 }
 
+func (m *bottleneck) residual() *nn.Residual {
+	return residual(m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2, &nn.ReLU{}, m.Conv3, m.BN3)
+}
+
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.Conv1.Forward(x, in), m.BN1)
-	rectify(x, out)
-	out = then(x, out, m.Conv2, m.BN2)
-	rectify(x, out)
-	out = then(x, out, m.Conv3, m.BN3)
-	addShortcut(x, out, in, m.Downsample)
-	return out
+	return m.residual().Forward(x, in)
 }
 
 // Fuse implements [nn.Fusible].
-func (m *bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
-	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2, &nn.ReLU{}, m.Conv3, m.BN3)
-}
+func (m *bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module { return f.Fuse(x, m.residual()) }
 
-func fuseBlock(x *cgotorch.Exec, f *nn.Fusion, downsample nn.Module, body ...nn.Module) nn.Module {
-	return f.Fuse(x, &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}})
-}
-
-// addShortcut sets `out` to max(out + downsample(in), 0), in place. If `downsample` is nil, it
-// adds `in` itself.
-func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Module) {
-	shortcut := in
-	if downsample != nil {
-		shortcut = downsample.Forward(x, in)
-		defer shortcut.Close()
-	}
-	x.AddInPlace(out, shortcut).Close()
-	rectify(x, out)
+func residual(downsample nn.Module, body ...nn.Module) *nn.Residual {
+	return &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}}
 }
 
 // The method `shortcut` returns the module of a block's shortcut, or nil if the input has the

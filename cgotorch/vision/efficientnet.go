@@ -63,6 +63,8 @@ func (b *builder) convNormSiLU(in, out, kernel, stride, groups int) *nn.Sequenti
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *EfficientNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	out := m.Features.Forward(x, images)
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }

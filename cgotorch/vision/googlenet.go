@@ -114,6 +114,8 @@ func (m *GoogLeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 }
 
 func (m *GoogLeNet) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads bool) (logits, aux2, aux1 *cgotorch.Tensor) {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	out := enter(x, images, m.TransformInput)
 	out = then(x, out, m.Conv1, m.MaxPool1, m.Conv2, m.Conv3, m.MaxPool2, m.Inception3a, m.Inception3b, m.MaxPool3, m.Inception4a)
 	if heads && m.Aux1 != nil {

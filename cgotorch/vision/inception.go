@@ -170,6 +170,8 @@ func (m *InceptionV3) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 }
 
 func (m *InceptionV3) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads bool) (logits, aux *cgotorch.Tensor) {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	out := enter(x, images, m.TransformInput)
 	out = then(x, out, m.Conv1a, m.Conv2a, m.Conv2b, m.MaxPool1, m.Conv3b, m.Conv4a, m.MaxPool2)
 	out = then(x, out, m.Mixed5b, m.Mixed5c, m.Mixed5d, m.Mixed6a, m.Mixed6b, m.Mixed6c, m.Mixed6d, m.Mixed6e)

@@ -74,6 +74,8 @@ func (b *builder) convNormReLU6(in, out, kernel, stride, groups int) *nn.Sequent
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *MobileNetV2) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	out := m.Features.Forward(x, images)
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
@@ -102,13 +104,10 @@ func (b *builder) invertedResidual(in, out, stride, expansion int) *invertedResi
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *invertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := m.Conv.Forward(x, in)
 	if !m.Shortcut {
-		return out
+		return m.Conv.Forward(x, in)
 	}
-	sum := x.Add(in, out)
-	out.Close()
-	return sum
+	return (&nn.Residual{Body: m.Conv}).Forward(x, in)
 }
 
 // Fuse implements [nn.Fusible].

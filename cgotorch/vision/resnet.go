@@ -62,7 +62,8 @@ func newResNet(x *cgotorch.Exec, where string, o Options, block blockOf, expansi
 	o.PadShortcut = false
 	return build(x, where, o, 1000, func(b *builder) *ResNet {
 		m := &ResNet{Conv1: b.conv(b.Channels, 64, 7, 2, 1), BN1: b.norm(64)}
-		m.MaxPool = &nn.MaxPool2d{Kernel: nn.Square(3), Stride: nn.Square(2), Padding: nn.Square(1)}
+		pool := stemPool
+		m.MaxPool = &pool
 		m.Layer1 = b.layer(block, 64, 64, 64*expansion, depths[0], 1)
 		m.Layer2 = b.layer(block, 64*expansion, 128, 128*expansion, depths[1], 2)
 		m.Layer3 = b.layer(block, 128*expansion, 256, 256*expansion, depths[2], 2)
@@ -104,13 +105,24 @@ func (b *builder) finishResNet(m *ResNet) {
 	}
 }
 
+// stemPool is the pooling that [nn.NormReLUMaxPool] does.
+var stemPool = nn.MaxPool2d{Kernel: nn.Square(3), Stride: nn.Square(2), Padding: nn.Square(1)}
+
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *ResNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.Conv1.Forward(x, images), m.BN1)
-	rectify(x, out)
-	if m.MaxPool != nil {
-		out = then(x, out, m.MaxPool)
+	x, release := nn.CastWeights(x, m)
+	defer release()
+	conv := m.Conv1.Forward(x, images)
+	var out *cgotorch.Tensor
+	switch {
+	case m.MaxPool == nil:
+		out = nn.NormReLU(x, m.BN1, conv)
+	case *m.MaxPool == stemPool:
+		out = nn.NormReLUMaxPool(x, m.BN1, conv)
+	default:
+		out = then(x, nn.NormReLU(x, m.BN1, conv), m.MaxPool)
 	}
+	conv.Close()
 	for _, layer := range []*nn.Sequential{m.Layer1, m.Layer2, m.Layer3, m.Layer4} {
 		if layer != nil {
 			out = then(x, out, layer)

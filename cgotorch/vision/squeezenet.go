@@ -65,6 +65,8 @@ func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int,
 // Forward maps [N, Channels, H, W] to logits [N, Classes]. Its logits are never negative, because
 // a ReLU comes last.
 func (m *SqueezeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	return then(x, m.Features.Forward(x, images), m.Classifier, &nn.Flatten{})
 }
 

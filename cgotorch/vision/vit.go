@@ -75,6 +75,8 @@ func (m *ViT) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tenso
 	if images.Dim() != 4 || images.Shape()[2] != int64(m.size[0]) || images.Shape()[3] != int64(m.size[1]) {
 		x.Fail("vision.ViT", fmt.Errorf("the images are %v, want [N, C, %d, %d]: %w", images, m.size[0], m.size[1], cgotorch.ErrInvalidArgument))
 	}
+	x, release := nn.CastWeights(x, m)
+	defer release()
 	return x.Tidy(func() *cgotorch.Tensor {
 		n := images.Shape()[0]
 		patches := x.Transpose(x.Flatten(m.ConvProj.Forward(x, images), 2, 3), 1, 2)

@@ -54,7 +54,7 @@ Checker::Queue Checker::add(c10::Device device, uint64_t id, bool is_default) {
     streams_[queue].device = device;
     streams_[queue].is_default = is_default;
     streams_[queue].parent = kNone;
-    streams_[queue].freed.reset();
+    streams_[queue].freed.clear();
     return queue;
   }
   const auto queue = static_cast<Queue>(streams_.size());
@@ -183,10 +183,11 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   if (by.queue == kNone) return;
   block.device = streams_[by.queue].device;
   enqueue(by.queue);
-  // If this is a side stream, its parent may have used memory that was then freed. That use is no
-  // race if it is ordered before this allocation.
+  // If this is a side stream, memory may have been freed while only its parent knew the memory's
+  // last uses. Such a use is no race if it is ordered before this allocation.
   streams_[by.queue].last = time(by.queue, by.queue);
-  if (auto freed = std::exchange(streams_[by.queue].freed, nullptr); freed && !knows(by.queue, freed->second.by.queue, freed->second.time)) {
+  for (const auto& [queue, freed] : std::exchange(streams_[by.queue].freed, {})) {
+    if (knows(by.queue, queue, freed->second.time)) continue;
     report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, "allocated"}, CT_RACE_FREE);
   }
   block.accesses.push_back({by, time(by.queue, by.queue), ++serial_, Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, "allocated"});
@@ -209,9 +210,13 @@ void Checker::dies(const void* data, const Actor& by) {
   for (const Access& use : block.accesses) {
     if (use.by.queue == home || use.by.queue == kHost || block.recorded.count(use.by.queue) != 0) continue;
     if (knows(home, use.by.queue, use.time)) continue;
-    auto& freed = streams_[home].freed;
-    if (use.by.queue != streams_[home].parent) report(block, use, death, CT_RACE_FREE);
-    else if (!freed || freed->second.time < use.time) freed = std::make_shared<const std::pair<Block, Access>>(block, use);
+    const Queue parent = streams_[home].parent;
+    if (parent == kNone || !knows(parent, use.by.queue, use.time)) {
+      report(block, use, death, CT_RACE_FREE);
+      continue;
+    }
+    auto& freed = streams_[home].freed[use.by.queue];
+    if (!freed || freed->second.time < use.time) freed = std::make_shared<const std::pair<Block, Access>>(block, use);
   }
 }
 

@@ -67,8 +67,9 @@ class Checker {
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
   void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
-  // Says that `side` is a side stream of `parent`. Memory of `side` may be freed while `parent`
-  // uses that memory. The use is no race if it is ordered before the next allocation of `side`.
+  // Says that `side` is a side stream of `parent`. Memory of `side` may be freed after a use that
+  // `parent` knows and `side` does not. The use is no race if it is ordered before the next
+  // allocation of `side`.
   void branches(Queue side, Queue parent);
   void host_waits(const Clock& event);
   void host_waits(Queue queue);
@@ -129,9 +130,9 @@ class Checker {
     uint64_t host_seen = 0;  // the value of host_changes_ at the last enqueue
     uint64_t last = 0;       // the stream's time at its last access
     Queue parent = kNone;    // set for a side stream
-    // For a side stream: a block of its memory that was freed, and the parent's last use of that
-    // block.
-    std::shared_ptr<const std::pair<Block, Access>> freed;
+    // For a side stream, by queue: a block of the stream's memory that was freed, and the queue's last
+    // use of such a block. The stream's parent knew these uses.
+    std::map<Queue, std::shared_ptr<const std::pair<Block, Access>>> freed;
   };
 
   Checker();

@@ -139,12 +139,16 @@ class Backend final : public CudaBackend {
     if (wait) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
   }
 
-  void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
-              void** arguments) override {
+  void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments, int shared,
+              bool together) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
     const void* function = kernel_of(program, kernel, stream.device_index());
+    // Without this call CUDA allows 48 KB.
+    if (shared > 0) C10_CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    cudaError_t (*enqueue)(const void*, dim3, dim3, void**, size_t, cudaStream_t) = cudaLaunchKernel;
+    if (together) enqueue = cudaLaunchCooperativeKernel;
     //edge:kernel-on-stream TestEvent_Done gpu
-    C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
+    C10_CUDA_CHECK(enqueue(function, dim3(blocks), dim3(threads), arguments, static_cast<size_t>(shared), native(stream)));
   }
 
   CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }

@@ -30,7 +30,8 @@ struct CudaProgram {
 // What a kernel's launch depends on.
 struct CudaChip {
   int multiprocessors;
-  int capability;  // 10 * major + minor
+  int capability;     // 10 * major + minor
+  int shared_memory;  // bytes that a block can have, if its launch asks for them
 };
 
 // An observer of calls to CUDA. It is called on the thread that calls CUDA, before the call is
@@ -116,8 +117,10 @@ class CudaBackend {
   // `arguments` has the address of each argument. The first launch on a kind of device compiles the
   // program, which takes about 0.1 s. The program and the name of the kernel must live as long as
   // the process.
-  virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
-                      void** arguments) = 0;
+  // `shared` is how many bytes of dynamic shared memory a block has. With `together` the launch is
+  // cooperative: it begins when there is room for all blocks, and fails if there never is.
+  virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments,
+                      int shared = 0, bool together = false) = 0;
 
   virtual CudaChip chip(c10::DeviceIndex device) = 0;
 

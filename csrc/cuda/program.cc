@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/status.h"
+#include "cuda/compiled_file.h"
 #include "kernels/floats.h"
 
 namespace ct {
@@ -52,6 +53,12 @@ struct Nvrtc {
   }
 };
 
+std::string source_of(const CudaProgram& program) {
+  return std::string("#define CT_FUNCTION __device__ __forceinline__\n") + kFloats + program.shared + program.source;
+}
+
+const char* option_of(const CudaProgram& program) { return program.fused_multiply_add ? "--fmad=true" : "--fmad=false"; }
+
 std::string compile(const CudaProgram& program, const std::string& architecture) {
   static const Nvrtc nvrtc;
   Nvrtc::Program handle = nullptr;
@@ -66,10 +73,10 @@ std::string compile(const CudaProgram& program, const std::string& architecture)
     (void)nvrtc.destroy(&handle);
     throw Failure(CT_INTERNAL, std::string("compiling the kernel ") + program.name + " for " + architecture + ": " + nvrtc.error(code) + "\n" + log);
   };
-  const std::string source = std::string("#define CT_FUNCTION __device__ __forceinline__\n") + kFloats + program.shared + program.source;
+  const std::string source = source_of(program);
   check(nvrtc.create(&handle, source.c_str(), program.name, 0, nullptr, nullptr));
   const std::string option = "--gpu-architecture=" + architecture;
-  const char* const options[] = {option.c_str(), "--std=c++17", program.fused_multiply_add ? "--fmad=true" : "--fmad=false"};
+  const char* const options[] = {option.c_str(), "--std=c++17", option_of(program)};
   check(nvrtc.compile(handle, 3, options));
   size_t bytes = 0;
   check(nvrtc.code_size(handle, &bytes));
@@ -91,7 +98,10 @@ cudaLibrary_t load(const CudaProgram& program, int architecture) {
   const auto [entry, missing] = loaded->try_emplace({&program, architecture});
   if (!missing) return entry->second;
   try {
-    const std::string code = compile(program, "sm_" + std::to_string(architecture));
+    const std::string chip = "sm_" + std::to_string(architecture);
+    const CompiledFile file(source_of(program) + option_of(program) + chip + ", CUDA " + std::to_string(CUDART_VERSION));
+    std::string code = file.read();
+    if (code.empty()) file.write(code = compile(program, chip));
     C10_CUDA_CHECK(cudaLibraryLoadData(&entry->second, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   } catch (...) {
     loaded->erase(entry);
@@ -109,7 +119,8 @@ CudaChip chip(c10::DeviceIndex device) {
   const auto found = chips->find(device);
   if (found != chips->end()) return found->second;
   const CudaChip chip{attribute(cudaDevAttrMultiProcessorCount, device),
-                      10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device)};
+                      10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device),
+                      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
   return chips->emplace(device, chip).first->second;
 }
 

@@ -18,7 +18,13 @@
 // adds up its threads, and a block adds up its warps. Each block writes its sums to memory, and
 // then takes a ticket. By its ticket a block knows whether it is the last block of its tile to
 // finish. The last block adds the sums of all blocks of the tile, again in a fixed order. So
-// equal inputs give equal bits. No block waits for another block, and no second kernel is needed.
+// equal inputs give equal bits. No block waits for another block.
+//
+// Note [One kernel]: for tensors that fit into the multiprocessors' shared memories, one kernel
+// makes the sums and uses them. Each block reads its rows once and keeps them. It writes its sums,
+// and waits until all blocks of its tile have written theirs. Then each block adds the sums of all
+// blocks and goes on with its rows. The launch is cooperative, so all blocks run at the same time.
+// Rows for which there is no room are read again.
 //
 // Note [Sums about the first row]: the statistics are sums of differences. Each of them is the
 // difference between a row and the tensor's first row. So the result is accurate even if the mean
@@ -33,6 +39,8 @@ struct alignas(16) Eight { Raw at[8]; };
 
 // The tickets of the blocks: kTiles for each stream, all of them 0 while no kernel runs.
 __device__ unsigned all_tickets[kStreams * kTiles];
+// How often the blocks of a tile have met: Note [One kernel].
+__device__ unsigned all_rounds[kStreams * kTiles];
 
 constexpr int kThreads = 512, kWidth = LANES * 8, kRows = kThreads / LANES;
 
@@ -141,6 +149,23 @@ __device__ __forceinline__ bool is_last(unsigned* ticket, int blocks) {
   return last;
 }
 
+// Waits until all blocks of a tile have come here. All of them must run at the same time.
+__device__ __forceinline__ void meet(unsigned* ticket, unsigned* round, int blocks) {
+  if (threadIdx.x == 0) {
+    unsigned now, then, before;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(then) : "l"(round) : "memory");
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
+    if (before == blocks - 1) {
+      asm volatile("st.release.gpu.global.u32 [%0], %1;" : : "l"(round), "r"(then + 1) : "memory");
+    } else {
+      do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(round) : "memory");
+      } while (now == then);
+    }
+  }
+  __syncthreads();
+}
+
 // Adds the sums of all blocks of a tile. The result is in shared[0 .. kSums * kWidth).
 template <int kSums>
 __device__ __forceinline__ void add_blocks(const float* from, int blocks, float* shared) {
@@ -202,6 +227,33 @@ __device__ __forceinline__ void save(const Norm& p, int c, float mean, float dev
   p.saved[3 * n + c] = (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale;
 }
 
+// The value before the activation. f: an element of the input, g: of the addend.
+__device__ __forceinline__ float before(float f, float g, float scale, float shift, float scale2) {
+  const float z = fmaf(f, scale, shift);
+  return ADDEND == 0 ? z : ADDEND == 1 ? z + g : fmaf(g, scale2, z);
+}
+
+__device__ __forceinline__ void add_differences(const Eight& v, const float (&first)[8], float (&sums)[2][8]) {
+  float f[8];
+  widen(v, f);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float d = f[i] - first[i];
+    sums[0][i] += d;
+    sums[1][i] = fmaf(d, d, sums[1][i]);
+  }
+}
+
+// The statistics of channel c from its sums of differences. They go to p.saved, and update the
+// running statistics.
+__device__ __forceinline__ void finish_statistics(const Norm& p, int c, float first, float sum, float squares, int rows) {
+  const float each = 1.f / rows, difference = sum * each, variance = fmaxf(squares * each - difference * difference, 0.f), mean = first + difference;
+  save(p, c, mean, rsqrtf(variance + p.eps));
+  if (p.running_mean == nullptr) return;
+  p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
+  p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
+}
+
 // The numbers of a norm by the batch's statistics.
 extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eight* __restrict__ x, Norm p, int rows, int columns, int blocks,
                                                                       float* partial, int slot) {
@@ -224,29 +276,14 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        if (!there[u]) continue;
-        float f[8];
-        widen(v[u], f);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float d = f[i] - first[i];
-          sums[0][i] += d;
-          sums[1][i] = fmaf(d, d, sums[1][i]);
-        }
+        if (there[u]) add_differences(v[u], first, sums);
       }
     }
   }
   if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
   const int c = walk.tile * kWidth + threadIdx.x;
   if (threadIdx.x >= kWidth || c >= p.channels) return;
-  const float each = 1.f / rows, difference = shared[threadIdx.x] * each;
-  const float variance = fmaxf(shared[kWidth + threadIdx.x] * each - difference * difference, 0.f);
-  const float mean = DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]) + difference;
-  save(p, c, mean, rsqrtf(variance + p.eps));
-  if (p.running_mean != nullptr) {
-    p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
-    p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
-  }
+  finish_statistics(p, c, DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]), shared[threadIdx.x], shared[kWidth + threadIdx.x], rows);
 }
 
 // The numbers of a norm by the running statistics.
@@ -255,22 +292,47 @@ extern "C" __global__ void norm_fold(Norm p) {
   if (c < p.channels) save(p, c, p.running_mean[c], rsqrtf(p.running_var[c] + p.eps));
 }
 
+// How a thread applies a norm to its column.
+struct Apply {
+  float scale[8], shift[8], scale2[8];
+
+  // scales, shifts: those of the first norm, for the eight channels from c on.
+  __device__ Apply(const float* scales, const float* shifts, const Norm& q, int c) {
+    load(scales, scale);
+    load(shifts, shift);
+    if (ADDEND != 2) return;
+    float shift2[8];
+    load(q.saved + 2 * q.channels + c, scale2);
+    load(q.saved + 3 * q.channels + c, shift2);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+  }
+
+  // Applies it to v, a group of the input, and w, a group of the addend. Writes the result to y[k].
+  // Unless mask is NULL, writes the mask to mask[k].
+  __device__ void operator()(const Eight& v, const Eight& w, Eight* y, unsigned char* mask, int k) const {
+    float f[8], g[8];
+    widen(v, f);
+    if (ADDEND != 0) widen(w, g);
+    unsigned passes = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float z = before(f[i], g[i], scale[i], shift[i], scale2[i]);
+      if (kMasked && differentiate(1.f, z) != 0) passes |= 1u << i;
+      f[i] = activate(z);
+    }
+    y[k] = narrow(f);
+    if (kMasked && mask != nullptr) mask[k] = static_cast<unsigned char>(passes);
+  }
+};
+
 // y = activation(norm(x) + addend). groups: rows * columns. A thread keeps to its column, because the
 // number of threads is a multiple of columns.
 extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* __restrict__ addend, Eight* __restrict__ y,
                                       unsigned char* __restrict__ mask, Norm p, Norm q, int groups, int columns) {
   constexpr int kAhead = sizeof(Eight) == 16 && ADDEND == 0 ? 4 : 2;
   const int threads = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x, c = thread % columns * 8;
-  float scale[8], shift[8], scale2[8];
-  load(p.saved + 2 * p.channels + c, scale);
-  load(p.saved + 3 * p.channels + c, shift);
-  if (ADDEND == 2) {
-    float shift2[8];
-    load(q.saved + 2 * p.channels + c, scale2);
-    load(q.saved + 3 * p.channels + c, shift2);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
-  }
+  const Apply apply(p.saved + 2 * p.channels + c, p.saved + 3 * p.channels + c, q, c);
   for (int from = thread; from < groups; from += threads * kAhead) {
     Eight v[kAhead], w[kAhead];
 #pragma unroll
@@ -283,24 +345,179 @@ extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* 
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int k = from + u * threads;
-      if (k >= groups) continue;
-      float f[8], g[8];
-      widen(v[u], f);
-      if (ADDEND != 0) widen(w[u], g);
-      unsigned passes = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        f[i] = fmaf(f[i], scale[i], shift[i]);
-        if (ADDEND == 1) f[i] += g[i];
-        if (ADDEND == 2) f[i] = fmaf(g[i], scale2[i], f[i]);
-        if (kMasked && differentiate(1.f, f[i]) != 0) passes |= 1u << i;
-        f[i] = activate(f[i]);
-      }
-      y[k] = narrow(f);
-      if (kMasked) mask[k] = static_cast<unsigned char>(passes);
+      if (k < groups) apply(v[u], w[u], y, mask, k);
     }
   }
 }
+
+extern __shared__ __align__(16) unsigned char kept_rows[];
+
+// The rows of a block in a kernel that reads its input once: Note [One kernel]. A block works on
+// `each` successive rows.
+struct Rows {
+  int tile, block, lane, column, row, first, count;
+  bool inside;
+  __device__ Rows(int rows, int columns, int blocks, int each)
+      : tile(blockIdx.x / blocks), block(blockIdx.x % blocks), lane(threadIdx.x % LANES), column(tile * LANES + lane), row(threadIdx.x / LANES),
+        first(block * each), count(min(each, rows - first)), inside(column < columns) {}
+  __device__ int at(int r, int columns) const { return (first + r) * columns + column; }
+};
+
+// norm_statistics and norm_apply in one: Note [One kernel]. kept: how many rows of a block fit into
+// its shared memory.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight* __restrict__ x, const Eight* __restrict__ addend,
+                                                                    Eight* __restrict__ y, unsigned char* __restrict__ mask, Norm p, Norm q,
+                                                                    int rows, int columns, int blocks, int each, int kept, float* partial, int slot) {
+  constexpr int kFirst = sizeof(Eight) == 16 ? 8 : 4, kAhead = kFirst / 2;
+  __shared__ __align__(16) float shared[shared_floats<2>()];
+  Eight* const keep = reinterpret_cast<Eight*>(kept_rows);
+  const Rows of(rows, columns, blocks, each);
+  float first[8], sums[2][8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
+  if (of.inside) {
+    widen(x[of.column], first);
+    for (int from = of.row; from < of.count; from += kRows * kFirst) {
+      Eight v[kFirst];
+#pragma unroll
+      for (int u = 0; u < kFirst; ++u) {
+        const int r = from + u * kRows;
+        if (r < of.count) v[u] = x[of.at(r, columns)];
+      }
+#pragma unroll
+      for (int u = 0; u < kFirst; ++u) {
+        const int r = from + u * kRows;
+        if (r >= of.count) continue;
+        if (r < kept) keep[r * LANES + of.lane] = v[u];
+        add_differences(v[u], first, sums);
+      }
+    }
+  }
+  constexpr int kAll = 2 * kWidth;
+  float* const all = partial + static_cast<size_t>(of.tile) * blocks * kAll;
+  add_block<2>(sums, shared, all + static_cast<size_t>(of.block) * kAll);
+  meet(all_tickets + slot * kTiles + of.tile, all_rounds + slot * kTiles + of.tile, blocks);
+  add_blocks<2>(all, blocks, shared);
+  const int thread = threadIdx.x, c = of.tile * kWidth + thread;
+  float scale = 0, shift = 0;
+  if (thread < kWidth && c < p.channels) {
+    const float start = DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]);
+    if (of.block == 0) finish_statistics(p, c, start, shared[thread], shared[kWidth + thread], rows);
+    const float difference = shared[thread] / rows, variance = fmaxf(shared[kWidth + thread] / rows - difference * difference, 0.f);
+    scale = (p.weight == nullptr ? 1.f : p.weight[c]) * rsqrtf(variance + p.eps);
+    shift = (p.bias == nullptr ? 0.f : p.bias[c]) - (start + difference) * scale;
+  }
+  __syncthreads();
+  if (thread < kWidth) {
+    shared[thread] = scale;
+    shared[kWidth + thread] = shift;
+  }
+  __syncthreads();
+  if (!of.inside) return;
+  const Apply apply(shared + of.lane * 8, shared + kWidth + of.lane * 8, q, of.column * 8);
+  // The rows that were read last come first: those that are not kept may still be in the cache.
+  for (int from = (of.count - 1) / (kRows * kAhead) * (kRows * kAhead) + of.row; from >= 0; from -= kRows * kAhead) {
+    Eight v[kAhead], w[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int r = from + u * kRows;
+      if (r >= of.count) continue;
+      v[u] = r < kept ? keep[r * LANES + of.lane] : x[of.at(r, columns)];
+      if (ADDEND != 0) w[u] = addend[of.at(r, columns)];
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int r = from + u * kRows, k = of.at(r, columns);
+      if (r < of.count) apply(v[u], w[u], y, mask, k);
+    }
+  }
+}
+
+// The factors of the input's gradient for channel c: a, b and c of Norm::factors.
+struct Factors {
+  float a, b, c;
+  __device__ Factors(const Norm& p, int channel, float sum, float product, int count)
+      : a(p.saved[2 * p.channels + channel]), b(0), c(0) {
+    if (!p.training) return;
+    const float each = 1.f / count, deviation = p.saved[p.channels + channel];
+    b = -a * deviation * deviation * product * each;
+    c = -a * sum * each - b * p.saved[channel];
+  }
+};
+
+// Writes the gradients of the parameters of channel c.
+__device__ __forceinline__ void finish_parameters(const Norm& p, int c, float sum, float product) {
+  p.weight_gradient[c] = product * p.saved[p.channels + c];
+  p.bias_gradient[c] = sum;
+}
+
+// Writes the gradients of the parameters, and the factors of the input's gradient. shared: the sums
+// of a tile. count: number of values of a channel.
+__device__ __forceinline__ void finish(const float* shared, const Norm& p, const Norm& q, int tile, int count) {
+  const int n = p.channels, c = tile * kWidth + threadIdx.x;
+  if (threadIdx.x >= kWidth || c >= n) return;
+#pragma unroll
+  for (int k = 0; k < (ADDEND == 2 ? 2 : 1); ++k) {
+    const Norm& of = k == 0 ? p : q;
+    const float sum = shared[threadIdx.x], product = shared[(k + 1) * kWidth + threadIdx.x];
+    const Factors factors(of, c, sum, product, count);
+    finish_parameters(of, c, sum, product);
+    of.factors[c] = factors.a;
+    of.factors[n + c] = factors.b;
+    of.factors[2 * n + c] = factors.c;
+  }
+}
+
+// What a thread of the backward knows of its column.
+struct Column {
+  float mean[8], mean2[8], scale[8], shift[8], scale2[8];
+
+  __device__ Column(const Norm& p, const Norm& q, int c) {
+    load(p.saved + c, mean);
+    if (!kMasked) {
+      load(p.saved + 2 * p.channels + c, scale);
+      load(p.saved + 3 * p.channels + c, shift);
+    }
+    if (ADDEND == 2) load(q.saved + c, mean2);
+    if (ADDEND == 2 && kAgain) {
+      float shift2[8];
+      load(q.saved + 2 * q.channels + c, scale2);
+      load(q.saved + 3 * q.channels + c, shift2);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+    }
+  }
+
+  // Adds one group to the sums. dy, dy2: the gradients of the result. v, w: input and addend. Returns
+  // the gradient before the activation. With an addend the sums are those of the rounded gradient,
+  // which is also the gradient of the addend.
+  template <bool kTwo, int kSums>
+  __device__ Eight add(const Eight& dy, const Eight& dy2, const Eight& v, const Eight& w, unsigned passes, float (&sums)[kSums][8]) const {
+    float d[8], e[8], f[8], g[8];
+    widen(dy, d);
+    if (kTwo) widen(dy2, e);
+    widen(v, f);
+    if (ADDEND == 2 || kAgain) widen(w, g);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (kTwo) d[i] += e[i];
+      if (kMasked) {
+        d[i] = passes >> i & 1 ? d[i] : 0.f;
+      } else if (ACTIVATION != kNone) {
+        d[i] = differentiate(d[i], before(f[i], g[i], scale[i], shift[i], scale2[i]));
+      }
+    }
+    const Eight rounded = narrow(d);
+    if (ADDEND != 0) widen(rounded, d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      sums[0][i] += d[i];
+      sums[1][i] = fmaf(d[i], f[i] - mean[i], sums[1][i]);
+      if (ADDEND == 2) sums[kSums - 1][i] = fmaf(d[i], g[i] - mean2[i], sums[kSums - 1][i]);
+    }
+    return rounded;
+  }
+};
 
 // The backward's sums: gradients of weight and bias, and the factors of the input's gradient. dz is the
 // gradient before the activation. It is written unless it is NULL.
@@ -311,27 +528,14 @@ __device__ __forceinline__ void reduce(const Eight* __restrict__ dy, const Eight
   constexpr int kSums = ADDEND == 2 ? 3 : 2, kAhead = sizeof(Eight) == 16 ? (kTwo || ADDEND == 2 || kAgain ? 2 : 4) : 2;
   __shared__ __align__(16) float shared[shared_floats<kSums>()];
   const Walk walk(rows, columns, blocks);
-  const int n = p.channels, c8 = walk.column * 8;
-  float mean[8], scale[8], shift[8], mean2[8], scale2[8], sums[kSums][8];
+  float sums[kSums][8];
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[k][i] = 0;
   }
   if (walk.inside) {
-    load(p.saved + c8, mean);
-    if (!kMasked) {
-      load(p.saved + 2 * n + c8, scale);
-      load(p.saved + 3 * n + c8, shift);
-    }
-    if (ADDEND == 2) load(q.saved + c8, mean2);
-    if (ADDEND == 2 && kAgain) {
-      float shift2[8];
-      load(q.saved + 2 * n + c8, scale2);
-      load(q.saved + 3 * n + c8, shift2);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
-    }
+    const Column column(p, q, walk.column * 8);
     for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks * kAhead) {
       Eight a[kAhead], b[kAhead], v[kAhead], w[kAhead];
       unsigned passes[kAhead];
@@ -352,52 +556,13 @@ __device__ __forceinline__ void reduce(const Eight* __restrict__ dy, const Eight
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         if (!there[u]) continue;
-        float d[8], e[8], f[8], g[8];
-        widen(a[u], d);
-        if (kTwo) widen(b[u], e);
-        widen(v[u], f);
-        if (ADDEND == 2 || kAgain) widen(w[u], g);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (kTwo) d[i] += e[i];
-          if (kMasked) {
-            d[i] = passes[u] >> i & 1 ? d[i] : 0.f;
-          } else if (ACTIVATION != kNone) {
-            float z = fmaf(f[i], scale[i], shift[i]);
-            if (ADDEND == 1) z += g[i];
-            if (ADDEND == 2) z = fmaf(g[i], scale2[i], z);
-            d[i] = differentiate(d[i], z);
-          }
-        }
-        if (ADDEND != 0 && dz != nullptr) {
-          const Eight rounded = narrow(d);
-          dz[at[u]] = rounded;
-          widen(rounded, d);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          sums[0][i] += d[i];
-          sums[1][i] = fmaf(d[i], f[i] - mean[i], sums[1][i]);
-          if (ADDEND == 2) sums[kSums - 1][i] = fmaf(d[i], g[i] - mean2[i], sums[kSums - 1][i]);
-        }
+        const Eight z = column.add<kTwo>(a[u], b[u], v[u], w[u], passes[u], sums);
+        if (ADDEND != 0 && dz != nullptr) dz[at[u]] = z;
       }
     }
   }
   if (!add_all<kSums>(sums, shared, partial, tickets, walk.tile, walk.block, blocks)) return;
-  const int c = walk.tile * kWidth + threadIdx.x;
-  if (threadIdx.x >= kWidth || c >= n) return;
-  const float each = 1.f / rows, sum = shared[threadIdx.x];
-#pragma unroll
-  for (int k = 0; k < (ADDEND == 2 ? 2 : 1); ++k) {
-    const Norm& of = k == 0 ? p : q;
-    const float product = shared[(k + 1) * kWidth + threadIdx.x], deviation = of.saved[n + c], scale_of = of.saved[2 * n + c];
-    const float slope = of.training ? -scale_of * deviation * deviation * product * each : 0.f;
-    of.weight_gradient[c] = product * deviation;
-    of.bias_gradient[c] = sum;
-    of.factors[c] = scale_of;
-    of.factors[n + c] = slope;
-    of.factors[2 * n + c] = of.training ? -scale_of * sum * each - slope * of.saved[c] : 0.f;
-  }
+  finish(shared, p, q, walk.tile, rows);
 }
 
 #define REDUCE(name, kTwo)                                                                                                             \
@@ -459,6 +624,258 @@ extern "C" __global__ void norm_gradient(const Eight* __restrict__ dz, const Eig
     }
   }
 }
+
+// norm_reduce and norm_gradient in one: Note [One kernel]. dz is written if ADDEND is 1. If it is 2,
+// only the rows that are not kept are written. kept: as in norm_whole, for x and dz.
+template <bool kTwo>
+__device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, const Eight* __restrict__ dy2, const Eight* __restrict__ x,
+                                               const Eight* __restrict__ addend, const unsigned char* __restrict__ mask, Eight* dz,
+                                               Eight* __restrict__ dx, Eight* __restrict__ dx2, const Norm& p, const Norm& q, int rows, int columns,
+                                               int blocks, int each, int kept, float* partial, unsigned* tickets, unsigned* rounds) {
+  constexpr int kSums = ADDEND == 2 ? 3 : 2, kFirst = sizeof(Eight) == 16 && ADDEND == 0 && !kTwo ? 4 : 2, kAhead = 2, kNorms = ADDEND == 2 ? 2 : 1;
+  __shared__ __align__(16) float shared[shared_floats<kSums>()];
+  Eight *const keep = reinterpret_cast<Eight*>(kept_rows), *const keep_dz = keep + kept * LANES;
+  const Rows of(rows, columns, blocks, each);
+  float sums[kSums][8];
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[k][i] = 0;
+  }
+  if (of.inside) {
+    const Column column(p, q, of.column * 8);
+    for (int from = of.row; from < of.count; from += kRows * kFirst) {
+      Eight a[kFirst], b[kFirst], v[kFirst], w[kFirst];
+      unsigned passes[kFirst];
+#pragma unroll
+      for (int u = 0; u < kFirst; ++u) {
+        const int r = from + u * kRows, k = of.at(r, columns);
+        if (r >= of.count) continue;
+        a[u] = dy[k];
+        if (kTwo) b[u] = dy2[k];
+        v[u] = x[k];
+        if (ADDEND == 2 || kAgain) w[u] = addend[k];
+        if (kMasked) passes[u] = mask[k];
+      }
+#pragma unroll
+      for (int u = 0; u < kFirst; ++u) {
+        const int r = from + u * kRows;
+        if (r >= of.count) continue;
+        const Eight z = column.add<kTwo>(a[u], b[u], v[u], w[u], passes[u], sums);
+        if (r < kept) {
+          keep[r * LANES + of.lane] = v[u];
+          keep_dz[r * LANES + of.lane] = z;
+        }
+        if (ADDEND == 1 || r >= kept) dz[of.at(r, columns)] = z;
+      }
+    }
+  }
+  constexpr int kAll = kSums * kWidth;
+  float* const all = partial + static_cast<size_t>(of.tile) * blocks * kAll;
+  add_block<kSums>(sums, shared, all + static_cast<size_t>(of.block) * kAll);
+  meet(tickets + of.tile, rounds + of.tile, blocks);
+  add_blocks<kSums>(all, blocks, shared);
+  const int thread = threadIdx.x, c = of.tile * kWidth + thread;
+  float factors[3 * kNorms];
+#pragma unroll
+  for (int k = 0; k < kNorms; ++k) {
+    factors[3 * k] = factors[3 * k + 1] = factors[3 * k + 2] = 0;
+    if (thread >= kWidth || c >= p.channels) continue;
+    const Norm& norm = k == 0 ? p : q;
+    const float sum = shared[thread], product = shared[(k + 1) * kWidth + thread];
+    const Factors f(norm, c, sum, product, rows);
+    factors[3 * k] = f.a;
+    factors[3 * k + 1] = f.b;
+    factors[3 * k + 2] = f.c;
+    if (of.block == 0) finish_parameters(norm, c, sum, product);
+  }
+  __syncthreads();
+  if (thread < kWidth) {
+#pragma unroll
+    for (int k = 0; k < 3 * kNorms; ++k) shared[k * kWidth + thread] = factors[k];
+  }
+  __syncthreads();
+  if (!of.inside) return;
+  float a[kNorms][8], b[kNorms][8], k0[kNorms][8];
+#pragma unroll
+  for (int k = 0; k < kNorms; ++k) {
+    load(shared + 3 * k * kWidth + of.lane * 8, a[k]);
+    load(shared + (3 * k + 1) * kWidth + of.lane * 8, b[k]);
+    load(shared + (3 * k + 2) * kWidth + of.lane * 8, k0[k]);
+  }
+  for (int from = (of.count - 1) / (kRows * kAhead) * (kRows * kAhead) + of.row; from >= 0; from -= kRows * kAhead) {
+    Eight v[kAhead], w[kAhead], z[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int r = from + u * kRows, k = of.at(r, columns);
+      if (r >= of.count) continue;
+      v[u] = r < kept ? keep_dz[r * LANES + of.lane] : dz[k];
+      w[u] = r < kept ? keep[r * LANES + of.lane] : x[k];
+      if (ADDEND == 2) z[u] = addend[k];
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int r = from + u * kRows, k = of.at(r, columns);
+      if (r >= of.count) continue;
+      float d[8], f[8], out[8];
+      widen(v[u], d);
+#pragma unroll
+      for (int n = 0; n < kNorms; ++n) {
+        widen(n == 0 ? w[u] : z[u], f);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) out[i] = fmaf(a[n][i], d[i], fmaf(b[n][i], f[i], k0[n][i]));
+        (n == 0 ? dx : dx2)[k] = narrow(out);
+      }
+    }
+  }
+}
+
+#define WHOLE(name, kTwo)                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(kThreads, 1) name(const Eight* dy, const Eight* dy2, const Eight* x, const Eight* addend, \
+      const unsigned char* mask, Eight* dz, Eight* dx, Eight* dx2, Norm p, Norm q, int rows, int columns, int blocks, int each, int kept, \
+      float* partial, int slot) {                                                                                                        \
+    gradient_whole<kTwo>(dy, dy2, x, addend, mask, dz, dx, dx2, p, q, rows, columns, blocks, each, kept, partial,                        \
+                         all_tickets + slot * kTiles, all_rounds + slot * kTiles);                                                       \
+  }
+WHOLE(norm_gradient_whole, false)
+WHOLE(norm_gradient_whole_two, true)
+
+#if ADDEND == 0 && ACTIVATION == 1
+// y: the largest values of ReLU(norm(x)) in each window. where: for each value its place in the
+// window, 3 * row + column, or kNowhere for a value of 0. The result of the norm is not written.
+constexpr unsigned kNowhere = 255;
+
+extern "C" __global__ void norm_pool(const Eight* __restrict__ x, Eight* __restrict__ y, uint2* __restrict__ where, Norm p, Pooling g, int columns) {
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x, column = thread % columns, pixel = thread / columns;
+  if (pixel >= g.images * g.out_height * g.out_width) return;
+  const int left = pixel % g.out_width * 2 - 1, top = pixel / g.out_width % g.out_height * 2 - 1, image = pixel / (g.out_width * g.out_height);
+  float scale[8], shift[8], best[8];
+  unsigned place[8];
+  load(p.saved + 2 * p.channels + column * 8, scale);
+  load(p.saved + 3 * p.channels + column * 8, shift);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    best[i] = 0;
+    place[i] = kNowhere;
+  }
+#pragma unroll
+  for (int k = 0; k < 9; ++k) {
+    const int row = top + k / 3, at = left + k % 3;
+    if (row < 0 || row >= g.height || at < 0 || at >= g.width) continue;
+    float f[8];
+    widen(x[((image * g.height + row) * g.width + at) * columns + column], f);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) f[i] = fmaf(f[i], scale[i], shift[i]);
+    const Eight rounded = narrow(f);
+    widen(rounded, f);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (f[i] > best[i] || f[i] != f[i]) {
+        best[i] = f[i];
+        place[i] = k;
+      }
+    }
+  }
+  y[thread] = narrow(best);
+  where[thread] = make_uint2(place[0] | place[1] << 8 | place[2] << 16 | place[3] << 24, place[4] | place[5] << 8 | place[6] << 16 | place[7] << 24);
+}
+
+// Four pixels, (2 * row, 2 * at) and those beside and below. Their gradients come from the four
+// windows (row, at) to (row + 1, at + 1).
+struct Patch {
+  int image, row, at;
+  __device__ Patch(const Pooling& g, int number)
+      : image(number / (g.out_width * g.out_height)), row(number / g.out_width % g.out_height), at(number % g.out_width) {}
+
+  __device__ int pixel(const Pooling& g, int k) const {
+    const int r = 2 * row + k / 2, a = 2 * at + k % 2;
+    return r < g.height && a < g.width ? (image * g.height + r) * g.width + a : -1;
+  }
+
+  __device__ void gather(const Eight* __restrict__ dy, const uint2* __restrict__ where, const Pooling& g, int columns, int column, float (&z)[4][8]) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) z[k][i] = 0;
+    }
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const int down = w / 2, right = w % 2;
+      if (row + down >= g.out_height || at + right >= g.out_width) continue;
+      const int from = ((image * g.out_height + row + down) * g.out_width + at + right) * columns + column;
+      float d[8];
+      widen(dy[from], d);
+      const uint2 places = where[from];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int r = k / 2 + 1 - 2 * down, a = k % 2 + 1 - 2 * right;  // of the pixel in the window
+        if (r < 0 || a < 0) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const unsigned place = (i < 4 ? places.x >> 8 * i : places.y >> 8 * (i - 4)) & 255u;
+          if (place == static_cast<unsigned>(3 * r + a)) z[k][i] += d[i];
+        }
+      }
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads) norm_pool_reduce(const Eight* __restrict__ dy, const uint2* __restrict__ where,
+                                                                       const Eight* __restrict__ x, Norm p, Pooling g, int patches, int columns,
+                                                                       int blocks, float* partial, int slot) {
+  __shared__ __align__(16) float shared[shared_floats<2>()];
+  const Walk walk(patches, columns, blocks);
+  float mean[8], sums[2][8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
+  if (walk.inside) {
+    load(p.saved + walk.column * 8, mean);
+    for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks) {
+      const int number = walk.row_of(chunk);
+      if (number >= patches) continue;
+      const Patch patch(g, number);
+      float z[4][8];
+      patch.gather(dy, where, g, columns, walk.column, z);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int pixel = patch.pixel(g, k);
+        if (pixel < 0) continue;
+        float f[8];
+        widen(x[pixel * columns + walk.column], f);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          sums[0][i] += z[k][i];
+          sums[1][i] = fmaf(z[k][i], f[i] - mean[i], sums[1][i]);
+        }
+      }
+    }
+  }
+  if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
+  finish(shared, p, p, walk.tile, g.images * g.height * g.width);
+}
+
+extern "C" __global__ void norm_pool_gradient(const Eight* __restrict__ dy, const uint2* __restrict__ where, const Eight* __restrict__ x,
+                                              Eight* __restrict__ dx, Norm p, Pooling g, int columns) {
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x, column = thread % columns, number = thread / columns, n = p.channels;
+  if (number >= g.images * g.out_height * g.out_width) return;
+  const Patch patch(g, number);
+  float a[8], b[8], c[8], z[4][8];
+  load(p.factors + column * 8, a);
+  load(p.factors + n + column * 8, b);
+  load(p.factors + 2 * n + column * 8, c);
+  patch.gather(dy, where, g, columns, column, z);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int pixel = patch.pixel(g, k);
+    if (pixel < 0) continue;
+    float f[8];
+    widen(x[pixel * columns + column], f);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) f[i] = fmaf(a[i], z[k][i], fmaf(b[i], f[i], c[i]));
+    dx[pixel * columns + column] = narrow(f);
+  }
+}
+#endif
 )cuda";
 
 }  // namespace ct

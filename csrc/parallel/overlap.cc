@@ -26,6 +26,7 @@
 #include "core/exec.h"
 #include "graph/capture.h"
 #include "graph/graph.h"
+#include "kernels/cast.h"
 #include "kernels/sleep.h"
 
 namespace ct {
@@ -180,6 +181,9 @@ void install(c10::DispatchKey key) {
   install(c10::DispatchKey::CPU);
   when_cuda_is_open([] { install(c10::DispatchKey::CUDA); });  // by then LibTorch has registered its own kernel
   install_linear();
+  before_gradients_are_cast.store([] {
+    if (Overlapping* o = Overlapping::current()) o->late.release();
+  });
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
   return true;
 }();

@@ -8,6 +8,7 @@
 
 #include "core/exec.h"
 #include "core/memory.h"
+#include "kernels/cast.h"
 #include "parallel/overlap.h"
 
 namespace ct {
@@ -49,15 +50,19 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
   // All nodes that the roots reach. A loop below counts the edges of each node in `found`, and
   // appends the nodes that are new.
   std::vector<Node*> found;
-  const auto reach = [&](Node* node) {
-    if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);
+  const auto reach = [&](const Edge& edge) {
+    Node* const node = edge.function.get();
+    if (node == nullptr) return;
+    if (edges_to_[node]++ == 0) found.push_back(node);
+    if (is_cast_weights(*node)) ++edges_to_cast_[{node, edge.input_nr}];
   };
   for (const at::Tensor& root : roots) {
-    roots_.push_back(torch::autograd::impl::gradient_edge(root).function);
-    reach(roots_.back().get());
+    const Edge edge = torch::autograd::impl::gradient_edge(root);
+    roots_.push_back(edge.function);
+    reach(edge);
   }
   for (size_t i = 0; i < found.size(); ++i) {
-    for (const Edge& edge : found[i]->next_edges()) reach(edge.function.get());
+    for (const Edge& edge : found[i]->next_edges()) reach(edge);
   }
   try {
     for (Node* node : found) {
@@ -157,9 +162,12 @@ int64_t LateGradients::kept_bytes() const {
 }
 
 // Reports whether the value along an edge goes only to one parameter, directly or through casts.
-// The nodes on the way are added to `path`.
+// The nodes on the way that take no other value are added to `path`.
 bool LateGradients::simple(const Edge& edge, std::vector<Node*>& path) const {
   if (!edge.is_valid()) return true;
+  if (Node& node = *edge.function; is_cast_weights(node)) {  // autograd adds several gradients of one cast before the node runs
+    return edges_to_cast_.at({&node, edge.input_nr}) == 1 && !has_hooks(node) && node.stream() == main_.stream;
+  }
   for (Node* node = edge.function.get();; node = node->next_edge(0).function.get()) {
     if (node == nullptr || edges_to_.at(node) != 1 || node->num_inputs() != 1 || has_hooks(*node)) return false;
     const auto& input = node->input_metadata(0);

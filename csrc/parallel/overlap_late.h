@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/event.h"
@@ -21,7 +23,9 @@ namespace ct {
 // The gradients of its weights and its bias go only to the nodes that add them to the gradients
 // of the parameters, perhaps through a cast. If autograd runs these nodes on the side stream too,
 // the main stream need not wait for the side stream after each layer. The side stream may then
-// finish its work later than the main stream.
+// finish its work later than the main stream. A node of streamtorch::cast_weights casts gradients
+// of many layers, so it stays on the main stream. It runs after all these layers, and makes the
+// main stream wait before it reads the gradients.
 //
 // Autograd runs a node on the stream in the metadata of the node's input. Forward put that stream
 // there. For one backward, this class puts the side stream there instead. If a node and the next
@@ -71,6 +75,7 @@ class LateGradients {
   const ct_stream& main_;
   std::vector<std::shared_ptr<Node>> roots_;  // the nodes of the roots; the node of a leaf has no other owner
   std::unordered_map<const Node*, int> edges_to_;
+  std::map<std::pair<const Node*, uint32_t>, int> edges_to_cast_;  // for each gradient that a node of cast_weights reads
   std::unordered_map<const Node*, const ct_stream*> layers_;
   std::vector<Moved> moved_;
 

@@ -276,7 +276,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 		"witness":  {"core/", "check/checker.h"},
 		"graph":    {"core/", "check/checker.h", "cuda/backend.h"},
 		"kernels":  {"core/"},
-		"parallel": {"core/", "graph/", "kernels/sleep.h", "check/checker.h"},
+		"parallel": {"core/", "graph/", "kernels/cast.h", "kernels/sleep.h", "check/checker.h"},
 		"cuda":     {"core/", "kernels/floats.h", "witness/trace.h"},
 		"decode":   {"inflate/"},
 		"inflate":  {"decode/status.h"},

@@ -18,4 +18,8 @@ var (
 	// Waits must be called before op waits for the device on purpose. It fails the Do of the calling
 	// goroutine if this Do uses NoWaits.
 	Waits func(op string)
+	// Casts returns the value that WithCasts has given to x, a *cgotorch.Exec, or nil.
+	Casts func(x any) any
+	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
+	WithCasts func(x, casts any) any
 )
