@@ -647,3 +647,18 @@ func TestGraph_Keep_SharedPool(t *testing.T) {
 	launch(t, again, s)
 	again.Close()
 }
+
+// A pool's streams are free for new owners when the pool's last graph is closed. If the graph
+// still runs then, work of the new owners begins behind it.
+func TestGraph_CloseGivesStreamsBehindLaunches(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	d := torchtest.CUDA(t)
+	s := torchtest.NewStream(t, d)
+	g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) { torchtest.Sleep(x, 300*time.Millisecond) })
+	launch(t, g, s)
+	g.Close()
+	event := record(t, torchtest.NewStream(t, d)) // the stream of the pool
+	defer event.Close()
+	isBusy(t, event, "a stream of the closed pool does not wait for the graph")
+	synchronize(t, s)
+}

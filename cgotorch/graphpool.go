@@ -143,6 +143,11 @@ func (p *graphPool) endIfUnused() {
 	}
 	p.ended = true
 	for _, s := range p.streams {
+		// The next owner of the stream works after the last launch. Kernels of the graphs may use
+		// memory that belongs to the streams on which they were captured.
+		if p.last != nil {
+			s.Wait(p.last) //edge:pool-streams-end-behind-graphs TestGraph_CloseGivesStreamsBehindLaunches gpu
+		}
 		s.Close()
 	}
 	p.last.Close()

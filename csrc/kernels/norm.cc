@@ -116,8 +116,9 @@ const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activa
 
 // Returns a number for the stream: its kernels use the tickets with this number. Two kernels of
 // one stream never run at the same time, so they can share tickets. Graphs that were captured on
-// the stream can share them too, because graphs of one pool run one after another. Returns -1 if
-// kStreams other streams have numbers already.
+// the stream can share them too, because graphs of one pool run one after another, and nobody else
+// gets the pool's streams before the last graph has ended. Returns -1 if kStreams other streams
+// have numbers already.
 int slot_of(c10::Stream stream) {
   static auto* const mutex = new std::mutex;
   static auto* const slots = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int>;
