@@ -72,7 +72,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 	mean, variance = m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
-	case x.Recomputing(): // the first run of this Forward has added the batch to the running statistics, so this run must not
+	case x.Recomputing() || reportOf(x) != nil: // the first run of this Forward has added the batch to the running statistics, so this run must not
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		if m.CumulativeAverage && x.Capturing() {

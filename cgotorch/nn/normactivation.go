@@ -31,6 +31,9 @@ func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tenso
 // of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, in)
+	if r := reportOf(x); r != nil {
+		r.norm(x, m, in, addend, mean, variance, o.Training)
+	}
 	return x.Call("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, !m.Unfused)[0].(*cgotorch.Tensor)
 }
@@ -44,6 +47,10 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 	}
 	o, mean, variance := m.begin(x, in)
 	o2, mean2, variance2 := norm2.begin(x, in2)
+	if r := reportOf(x); r != nil {
+		r.norm(x, m, in, in2, mean, variance, o.Training)
+		r.norm(x, norm2, in2, in, mean2, variance2, o2.Training)
+	}
 	return x.Call("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)[0].(*cgotorch.Tensor)
 }
@@ -84,6 +91,9 @@ func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, n
 // written in the forward. All else is as with [NormReLU].
 func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := norm.begin(x, in)
+	if r := reportOf(x); r != nil {
+		r.norm(x, norm, in, nil, mean, variance, o.Training)
+	}
 	return x.Call("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), !norm.Unfused)[0].(*cgotorch.Tensor)
 }

@@ -173,17 +173,25 @@ bool is_images(const at::Tensor& t) {
   return t.is_cuda() && t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast) && is_aligned(t);
 }
 
-// Returns whether the kernels of this file can do the work for these images.
-bool is_fused(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
-  if (!is_images(input)) return false;
+// Which way a norm takes. The numbers are those of streamtorch::batch_norm_way.
+enum Way { kOneKernel, kTwoKernels, kAsked, kNoCuda, kLayout, kDtype, kChannels, kSize, kAddend, kParameters, kChip, kStreamsUsed };
+
+// Returns why LibTorch's operators have to do the work for these images, or nothing if the kernels
+// of this file can do it.
+std::optional<Way> why_not(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
+  if (!input.is_cuda()) return kNoCuda;
+  if (!is_images(input)) return kLayout;
   const at::ScalarType dtype = input.scalar_type();
-  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return false;
+  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return kDtype;
   const int64_t channels = input.size(1), rows = channels == 0 ? 0 : input.numel() / channels;
-  if (rows < 2 || channels % 8 != 0 || channels > 8 * 8 * kTiles || input.numel() / 8 > INT32_MAX / 2) return false;
+  if (channels % 8 != 0 || channels > 8 * 8 * kTiles) return kChannels;
+  if (rows < 2 || input.numel() / 8 > INT32_MAX / 2) return kSize;
   if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != dtype || addend->sizes() != input.sizes() || addend->device() != input.device())) {
-    return false;
+    return kAddend;
   }
-  return cuda().chip(input.device().index()).capability >= 80 && slot_of(stream_of(input)) >= 0;
+  if (cuda().chip(input.device().index()).capability < 80) return kChip;
+  if (slot_of(stream_of(input)) < 0) return kStreamsUsed;
+  return std::nullopt;
 }
 
 const float* read(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->const_data_ptr<float>() : nullptr; }
@@ -497,7 +505,7 @@ at::Tensor activate(at::Tensor t, Activation activation) {
 
 at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, bool fused) {
   const Activation activation = activation_of(name);
-  if (fused && is_fused(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
+  if (fused && !why_not(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
     const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
     const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
     bool records = false;
@@ -515,6 +523,15 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
     out = in_place ? out.add_(sum) : at::add(out, sum);
   }
   return activate(std::move(out), activation);
+}
+
+// Returns the way that batch_norm_act takes for the same arguments, as a number of Way.
+int64_t batch_norm_way(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
+                       bool training, bool fused) {
+  if (!fused) return kAsked;
+  if (const auto why = why_not(input, addend)) return *why;
+  if (!Parameters{weight, bias, running_mean, running_var, training, 0, 0}.fit(input)) return kParameters;
+  return training && Work(input, kNone, 0).whole() ? kOneKernel : kTwoKernels;
 }
 
 at::Tensor batch_norm_act(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
@@ -603,7 +620,7 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
 at::Tensor batch_norm_relu_max_pool(const at::Tensor& input, Optional weight, Optional bias, Optional running_mean, Optional running_var,
                                     bool training, double momentum, double eps, bool fused) {
   const Parameters p{weight, bias, running_mean, running_var, training, momentum, eps};
-  if (fused && is_fused(input, std::nullopt) && p.fit(input)) {
+  if (fused && !why_not(input, std::nullopt) && p.fit(input)) {
     return PoolNode::apply(input, weight, bias, running_mean, running_var, training, momentum, eps);
   }
   at::Tensor out = p.apply(input);
@@ -618,6 +635,9 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
               "bool training, float momentum, float eps, bool fused=True) -> Tensor",
               TORCH_FN(batch_norm_relu_max_pool));
   library.def("branch(Tensor(a) input) -> Tensor(a)", TORCH_FN(skip_of));
+  library.def("batch_norm_way(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+              "bool training, bool fused) -> int",
+              TORCH_FN(batch_norm_way));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
               "float eps, float momentum2, float eps2, str activation, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
