@@ -20,10 +20,12 @@ type normCase struct {
 	affine     bool
 	evaluate   bool
 	format     MemoryFormat
+	kernels    string // "one" or "two": whether statistics and result come from one kernel or from two
 }
 
 func (c normCase) String() string {
-	return fmt.Sprintf("%v %s %d channels %v addend=%v affine=%v eval=%v format=%d", c.dtype, c.activation, c.channels, c.rows, c.addend, c.affine, c.evaluate, c.format)
+	return fmt.Sprintf("%v %s %d channels %v addend=%v affine=%v eval=%v format=%d kernels=%s",
+		c.dtype, c.activation, c.channels, c.rows, c.addend, c.affine, c.evaluate, c.format, c.kernels)
 }
 
 // normResult holds the results of one call in float64.
@@ -71,7 +73,7 @@ func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, refer
 	mean, variance := of(0.1, 0.05), of(0.5, 0.2)
 	var out *Tensor
 	if !reference {
-		out = x.Call("streamtorch::batch_norm_act", input, other, weight, bias, mean, variance, !c.evaluate, 0.1, 1e-5, c.activation)[0].(*Tensor)
+		out = x.Call("streamtorch::batch_norm_act", input, other, weight, bias, mean, variance, !c.evaluate, 0.1, 1e-5, c.activation, c.kernels)[0].(*Tensor)
 	} else {
 		out = x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !c.evaluate})
 		if other != nil {
@@ -134,11 +136,18 @@ func (c normCase) check(t *testing.T, x *Exec) {
 	}
 	in, addend := random(), random()
 	gradient := c.awayFromJumps(t, x, in, addend, random())
-	got, want := c.run(t, x, in, addend, gradient, false), c.run(t, x, in, addend, gradient, true)
+	want := c.run(t, x, in, addend, gradient, true)
+	for _, c.kernels = range []string{"one", "two"} {
+		c.compare(t, c.run(t, x, in, addend, gradient, false), want, x.Device().IsCUDA())
+	}
+}
+
+func (c normCase) compare(t *testing.T, got, want *normResult, cuda bool) {
+	t.Helper()
 	// A gradient is rounded to the dtype up to three times. For example, the gradient before the
 	// activation is rounded, and so is the final gradient.
 	allowed := map[DType]float64{BFloat16: 3.0 / 256, Float16: 3.0 / 2048, Float32: 3e-5}[c.dtype]
-	fused := x.Device().IsCUDA() && c.format == ChannelsLast && c.channels%8 == 0
+	fused := cuda && c.format == ChannelsLast && c.channels%8 == 0
 	if !fused { // LibTorch rounds the result of each operator to the dtype
 		allowed *= 6
 	}
@@ -195,11 +204,13 @@ func TestBatchNormAct_SameBits(t *testing.T) {
 	torchtest.Do(t, d, func(x *Exec) {
 		c := normCase{dtype: BFloat16, activation: "relu", channels: 256, rows: [3]int64{8, 28, 28}, addend: true, affine: true, format: ChannelsLast}
 		in := x.Contiguous(x.To(x.Randn(Float32, 8, 256, 28, 28), BFloat16), ChannelsLast)
-		want := c.run(t, x, in, in, in, false)
-		for range 20 {
-			got := c.run(t, x, in, in, in, false)
-			if !slices.EqualFunc(got.values, want.values, slices.Equal) {
-				t.Fatal("the second run has other bits")
+		for _, c.kernels = range []string{"one", "two"} {
+			want := c.run(t, x, in, in, in, false)
+			for range 20 {
+				got := c.run(t, x, in, in, in, false)
+				if !slices.EqualFunc(got.values, want.values, slices.Equal) {
+					t.Fatalf("%v: the second run has other bits", c)
+				}
 			}
 		}
 	})
@@ -245,7 +256,8 @@ func TestBatchNormAct_Residual(t *testing.T) {
 			shape := []int64{2, channels, 6, 5}
 			first := x.Contiguous(x.Randn(Float32, shape...), ChannelsLast)
 			scale := x.AddScalar(x.MulScalar(x.Randn(Float32, channels), 0.2), 1)
-			run := func(dtype DType, fused bool) (values [][]float64) {
+			run := func(dtype DType, kernels string) (values [][]float64) {
+				fused := kernels != ""
 				leafOf := func(v *Tensor) *Tensor {
 					v = x.Clone(x.To(x.Detach(v), dtype))
 					if err := v.SetRequiresGrad(true); err != nil {
@@ -256,7 +268,7 @@ func TestBatchNormAct_Residual(t *testing.T) {
 				in, w := leafOf(first), leafOf(scale)
 				norm := func(in, addend *Tensor) *Tensor {
 					if fused {
-						return x.Call("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu")[0].(*Tensor)
+						return x.Call("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu", kernels)[0].(*Tensor)
 					}
 					out := x.BatchNorm(in, w, nil, nil, nil, BatchNormOptions{Training: true})
 					if addend != nil {
@@ -268,7 +280,7 @@ func TestBatchNormAct_Residual(t *testing.T) {
 				middle := norm(x.Sin(h), h)
 				h = norm(x.Sin(middle), middle)
 				if fused {
-					h = x.Call("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu")[0].(*Tensor)
+					h = x.Call("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu", kernels)[0].(*Tensor)
 				} else {
 					o := BatchNormOptions{Training: true}
 					h = x.ReLU(x.Add(x.BatchNorm(x.Sin(h), w, nil, nil, nil, o), x.BatchNorm(x.Cos(h), w, nil, nil, nil, o)))
@@ -281,15 +293,18 @@ func TestBatchNormAct_Residual(t *testing.T) {
 				}
 				return r.values
 			}
-			got, want := run(Float32, true), run(Float64, false)
-			for i, name := range []string{"loss", "gradient of the middle", "gradient of the input", "gradient of the weight"} {
-				largest := 0.0
-				for _, w := range want[i] {
-					largest = max(largest, math.Abs(w))
-				}
-				for k, w := range want[i] {
-					if math.Abs(got[i][k]-w) > 1e-4*largest {
-						t.Fatalf("the %s is %v at %d, want %v", name, got[i][k], k, w)
+			want := run(Float64, "")
+			for _, kernels := range []string{"one", "two"} {
+				got := run(Float32, kernels)
+				for i, name := range []string{"loss", "gradient of the middle", "gradient of the input", "gradient of the weight"} {
+					largest := 0.0
+					for _, w := range want[i] {
+						largest = max(largest, math.Abs(w))
+					}
+					for k, w := range want[i] {
+						if math.Abs(got[i][k]-w) > 1e-4*largest {
+							t.Fatalf("kernels %s: the %s is %v at %d, want %v", kernels, name, got[i][k], k, w)
+						}
 					}
 				}
 			}

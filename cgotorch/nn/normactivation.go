@@ -35,7 +35,15 @@ func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, a
 		r.norm(x, m, in, addend, mean, variance, o.Training)
 	}
 	return x.Call("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, !m.Unfused)[0].(*cgotorch.Tensor)
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels())[0].(*cgotorch.Tensor)
+}
+
+// The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
+func (m *BatchNorm2d) kernels() string {
+	if m.Unfused {
+		return "none"
+	}
+	return "faster"
 }
 
 // activatedWith returns activation(m(in) + norm2(in2)).
@@ -95,5 +103,5 @@ func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *
 		r.norm(x, norm, in, nil, mean, variance, o.Training)
 	}
 	return x.Call("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), !norm.Unfused)[0].(*cgotorch.Tensor)
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), norm.kernels())[0].(*cgotorch.Tensor)
 }

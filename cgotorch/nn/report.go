@@ -71,7 +71,7 @@ var normWays = []string{
 }
 
 func (r *report) norm(x *cgotorch.Exec, m *BatchNorm2d, in, addend, mean, variance *cgotorch.Tensor, training bool) {
-	way := x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, mean, variance, training, !m.Unfused)[0].(int64)
+	way := x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, mean, variance, training, m.kernels())[0].(int64)
 	name := r.names[m]
 	if name == "" { // m itself is the module, or has no tensors, or is not in the module
 		name = "norm"

@@ -55,6 +55,11 @@ CT_ON_BOTH_DEVICES(kText,
 
 enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish };
 
+// The kernels for norms are compiled in parts, because a program seldom needs all of them. The
+// forward and the backward have a part with two kernels each, and a part with one: see Note [One
+// kernel]. The last part has the kernels of batch_norm_relu_max_pool.
+enum Kernels { kForwardTwo, kForwardOne, kBackwardTwo, kBackwardOne, kPool };
+
 constexpr int kStreams = 256;
 constexpr int kTiles = 128;
 
@@ -78,6 +83,16 @@ struct Pooling { int images, height, width, out_height, out_width; };
 
 )  // CT_ON_BOTH_DEVICES
 
+// Whether the kernels of this file do the work, and in which form.
+enum Choose { kFaster, kOne, kTwo, kNoKernels };
+
+Choose choose_of(c10::string_view name) {
+  constexpr std::array<const char*, 4> kNames{"faster", "one", "two", "none"};
+  const auto found = std::find(kNames.begin(), kNames.end(), std::string(name));
+  TORCH_CHECK(found != kNames.end(), "kernels is \"", name, "\", want faster, one, two or none");
+  return static_cast<Choose>(found - kNames.begin());
+}
+
 constexpr std::array<const char*, 5> kActivations{"none", "relu", "relu6", "silu", "hardswish"};
 
 Activation activation_of(c10::string_view name) {
@@ -92,23 +107,25 @@ bool is_masked(bool addend, Activation activation) { return addend && (activatio
 // Returns whether the backward needs the addend, to compute the input of the activation again.
 bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish); }
 
-// Returns the program for a dtype, a number of lanes, an activation and a kind of addend. Programs
-// are never freed.
-const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activation, int addend) {
+// Returns the program for a dtype, a number of lanes, an activation, a kind of addend and a part of
+// the kernels. Programs are never freed.
+const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activation, int addend, Kernels kernels) {
   struct Variant {
     std::string name, head;
     CudaProgram program;
   };
   static auto* const mutex = new std::mutex;
-  static auto* const variants = new std::map<std::tuple<at::ScalarType, int, Activation, int>, Variant>;
+  static auto* const variants = new std::map<std::tuple<at::ScalarType, int, Activation, int, Kernels>, Variant>;
   const std::lock_guard lock(*mutex);
-  const auto [entry, missing] = variants->try_emplace({dtype, lanes, activation, addend});
+  const auto [entry, missing] = variants->try_emplace({dtype, lanes, activation, addend, kernels});
   Variant& variant = entry->second;
   if (missing) {
     const char* name = dtype == at::kBFloat16 ? "BFloat16" : dtype == at::kHalf ? "Half" : "Float";
-    variant.name = std::string("norm of ") + name + ", " + kActivations[activation] + ", addend " + std::to_string(addend);
+    variant.name = std::string("norm of ") + name + ", " + kActivations[activation] + ", addend " + std::to_string(addend) + ", part " +
+                   std::to_string(kernels);
     variant.head = std::string(kText) + "\n#define DTYPE " + name + "\n#define LANES " + std::to_string(lanes) + "\n#define ACTIVATION " +
-                   std::to_string(activation) + "\n#define ADDEND " + std::to_string(addend) + "\n";
+                   std::to_string(activation) + "\n#define ADDEND " + std::to_string(addend) + "\n#define KERNELS " + std::to_string(kernels) +
+                   "\n";
     variant.program = {variant.name.c_str(), variant.head.c_str(), kNormText, /*fused_multiply_add=*/true};
   }
   return variant.program;
@@ -219,14 +236,16 @@ class Work {
  public:
   Work(const at::Tensor& images, Activation activation, int addend)
       : shape(images), stream_(stream_of(images)), chip_(cuda().chip(images.device().index())), slot_(slot_of(stream_)),
-        dtype_(images.scalar_type()), floats(images.options().dtype(at::kFloat).memory_format(std::nullopt)),
-        program_(program_of(dtype_, shape.lanes, activation, addend)), bytes_(images.nbytes()) {
+        dtype_(images.scalar_type()), floats(images.options().dtype(at::kFloat).memory_format(std::nullopt)), activation_(activation),
+        addend_(addend), bytes_(images.nbytes()) {
     TORCH_CHECK(slot_ >= 0, "more than ", kStreams, " streams run fused norms");
   }
 
   // Returns whether one kernel does the work of two: Note [One kernel]. On an H200 this was 5 % of a
   // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster.
-  bool whole() const { return bytes_ <= size_t{30} << 20 && shape.tiles <= chip_.multiprocessors; }
+  bool whole(Choose choose) const {
+    return (choose == kOne || (choose == kFaster && bytes_ <= size_t{30} << 20)) && shape.tiles <= chip_.multiprocessors;
+  }
 
   // Fills in `norm`. Returns the tensor of its field `saved`, [4, channels].
   at::Tensor describe(const Parameters& p, Norm& norm) const {
@@ -239,7 +258,7 @@ class Work {
   // Does the same, and enqueues the kernel that computes `saved`.
   at::Tensor prepare(const at::Tensor& images, const Parameters& p, Norm& norm) const {
     at::Tensor saved = describe(p, norm);
-    const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0);
+    const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0, kForwardTwo);
     if (p.training) {
       reduce(program, "norm_statistics", shape.rows, /*each=*/2, /*sums=*/2, images.const_data_ptr(), norm);
     } else {
@@ -261,15 +280,15 @@ class Work {
     cuda().launch(program, kernel, stream_, shape.tiles * blocks, 512, all);
   }
   template <typename... Arguments>
-  void reduce(const char* kernel, int rows, int each, int sums, Arguments... arguments) const {
-    reduce(program_, kernel, rows, each, sums, arguments...);
+  void reduce(Kernels part, const char* kernel, int rows, int each, int sums, Arguments... arguments) const {
+    reduce(program(part), kernel, rows, each, sums, arguments...);
   }
 
   // Launches a kernel of Note [One kernel] that makes `sums` sums for each channel and keeps its
   // rows of `tensors` tensors. The last arguments of the kernel are rows, columns, blocks, each,
   // kept, partial and slot.
   template <typename... Arguments>
-  void together(const char* kernel, int sums, int tensors, Arguments... arguments) const {
+  void together(Kernels part, const char* kernel, int sums, int tensors, Arguments... arguments) const {
     constexpr int kSums = 16 << 10;  // bytes of shared memory for the sums
     const int row = static_cast<int>(shape.lanes * 8 * at::elementSize(dtype_)) * tensors;
     int rows = shape.rows, columns = shape.columns, each = shape.each(chip_.multiprocessors), blocks = (rows + each - 1) / each, slot = slot_;
@@ -277,7 +296,7 @@ class Work {
     const at::Tensor partial = at::empty({int64_t{shape.tiles} * blocks * sums * shape.lanes * 8}, floats);
     float* to = partial.mutable_data_ptr<float>();
     void* all[] = {&arguments..., &rows, &columns, &blocks, &each, &kept, &to, &slot};
-    cuda().launch(program_, kernel, stream_, shape.tiles * blocks, 512, all, kept * row, /*together=*/true);
+    cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * row, /*together=*/true);
   }
 
   // Launches a kernel with a thread for each group of eight channels of so many pixels. Its
@@ -286,17 +305,17 @@ class Work {
   void pixels(const char* kernel, int count, Arguments... arguments) const {
     int columns = shape.columns;
     void* all[] = {&arguments..., &columns};
-    cuda().launch(program_, kernel, stream_, static_cast<unsigned>((int64_t{count} * columns + 255) / 256), 256, all);
+    cuda().launch(program(kPool), kernel, stream_, static_cast<unsigned>((int64_t{count} * columns + 255) / 256), 256, all);
   }
 
   // Launches a kernel that goes over all elements. The last arguments of the kernel are groups and
   // columns. A group is eight adjacent channels of one row. `ahead` is how many groups a thread
   // loads before it uses the first of them.
   template <typename... Arguments>
-  void each(const char* kernel, int ahead, Arguments... arguments) const {
+  void each(Kernels part, const char* kernel, int ahead, Arguments... arguments) const {
     int groups = shape.groups, columns = shape.columns;
     void* all[] = {&arguments..., &groups, &columns};
-    cuda().launch(program_, kernel, stream_, shape.grid(chip_.multiprocessors, ahead), shape.threads(), all);
+    cuda().launch(program(part), kernel, stream_, shape.grid(chip_.multiprocessors, ahead), shape.threads(), all);
   }
 
   const Shape shape;
@@ -311,7 +330,10 @@ class Work {
   const at::TensorOptions floats;
 
  private:
-  const CudaProgram& program_;
+  const CudaProgram& program(Kernels part) const { return program_of(dtype_, shape.lanes, activation_, addend_, part); }
+
+  const Activation activation_;
+  const int addend_;
   const size_t bytes_;
 };
 
@@ -320,18 +342,18 @@ class Work {
 // is no backward. If there is none, or if it needs no mask, the mask is empty.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
                                                                            Optional, Optional, Optional, Optional, bool, bool, double, double, double,
-                                                                           double, c10::string_view, bool);
+                                                                           double, c10::string_view, int64_t, bool);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias,
                                                                    Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                                    Optional running_mean2, Optional running_var2, bool two, bool training,
                                                                    double momentum, double eps, double momentum2, double eps2,
-                                                                   c10::string_view name, bool records) {
+                                                                   c10::string_view name, int64_t choose, bool records) {
   const Activation activation = activation_of(name);
   const bool added = is_defined(addend);
   const Work work(input, activation, two ? 2 : added);
   Norm norm{}, norm2{};
   const Parameters first{weight, bias, running_mean, running_var, training, momentum, eps};
-  const bool whole = training && work.whole();
+  const bool whole = training && work.whole(static_cast<Choose>(choose));
   at::Tensor saved = whole ? work.describe(first, norm) : work.prepare(input, first, norm);
   at::Tensor saved2 = two ? work.prepare(*addend, {weight2, bias2, running_mean2, running_var2, training, momentum2, eps2}, norm2)
                           : at::empty({0}, work.floats);
@@ -341,9 +363,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
   void* const bits = masked ? mask.mutable_data_ptr() : nullptr;
   const void *x = input.const_data_ptr(), *other = added ? addend->const_data_ptr() : nullptr;
   if (whole) {
-    work.together("norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), bits, norm, norm2);
+    work.together(kForwardOne, "norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   } else {
-    work.each("norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), bits, norm, norm2);
+    work.each(kForwardTwo, "norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   }
   return {std::move(output), std::move(saved), std::move(saved2), std::move(mask)};
 }
@@ -353,12 +375,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, const at::Tensor&,
                                                                                                     Optional, const at::Tensor&, const at::Tensor&,
                                                                                                     const at::Tensor&, bool, bool, bool,
-                                                                                                    c10::string_view);
+                                                                                                    c10::string_view, int64_t);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& gradient, Optional gradient2,
                                                                                             const at::Tensor& input, Optional addend,
                                                                                             const at::Tensor& saved, const at::Tensor& saved2,
                                                                                             const at::Tensor& mask, bool added, bool two,
-                                                                                            bool training, c10::string_view name) {
+                                                                                            bool training, c10::string_view name, int64_t choose) {
   const Activation activation = activation_of(name);
   const Work work(input, activation, two ? 2 : added);
   const auto vector = [&](bool there) { return at::empty({there ? work.shape.channels : 0}, work.floats); };
@@ -377,18 +399,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   // The gradient of the activation's input. If there is an addend and no second norm, it is the
   // addend's gradient too.
   at::Tensor before;
-  if (work.whole()) {
+  if (work.whole(static_cast<Choose>(choose))) {
     before = at::empty_like(input);
-    work.together(g2 != nullptr ? "norm_gradient_whole_two" : "norm_gradient_whole", sums, /*tensors=*/2, g, g2, x, other, mask.const_data_ptr(),
+    work.together(kBackwardOne, g2 != nullptr ? "norm_gradient_whole_two" : "norm_gradient_whole", sums, /*tensors=*/2, g, g2, x, other, mask.const_data_ptr(),
                   before.mutable_data_ptr(), of_input.mutable_data_ptr(), dx2, norm, norm2);
   } else {
     // It is `gradient` itself if there is no activation and only one gradient of the result. Without
     // an addend norm_gradient computes the activation's part, and gets `gradient` too.
     const bool writes = added && (activation != kNone || g2 != nullptr);
     before = writes ? at::empty_like(input) : gradient;
-    work.reduce(g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
+    work.reduce(kBackwardTwo, g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
                 writes ? before.mutable_data_ptr() : nullptr, norm, norm2);
-    work.each("norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
+    work.each(kBackwardTwo, "norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
   }
   if (!two) of_addend = added ? before : at::empty({0}, input.options());
   return {std::move(of_input), std::move(of_addend), std::move(weight), std::move(bias), std::move(weight2), std::move(bias2)};
@@ -414,11 +436,11 @@ struct Node : torch::autograd::Function<Node> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
-                                                double momentum2, double eps2, const std::string& activation, bool records) {
+                                                double momentum2, double eps2, const std::string& activation, int64_t choose, bool records) {
     static const auto call = find<Forward>("streamtorch::batch_norm_act_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
-                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, records);
+                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records);
     const bool added = is_defined(addend);
     const bool keeps = two || is_again(added, activation_of(activation));
     context->save_for_backward({input, keeps ? *addend : at::Tensor(), saved, saved2, mask});
@@ -426,6 +448,7 @@ struct Node : torch::autograd::Function<Node> {
     context->saved_data["two"] = two;
     context->saved_data["training"] = training;
     context->saved_data["activation"] = activation;
+    context->saved_data["choose"] = choose;
     given(context, "statistics", running_mean);
     given(context, "weight", weight);
     given(context, "bias", bias);
@@ -449,14 +472,14 @@ struct Node : torch::autograd::Function<Node> {
     const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
     auto [of_input, of_addend, weight, bias, weight2, bias2] =
         call.call(found.at(0), found.size() == 2 ? std::optional(found[1]) : std::nullopt, kept[0], optional(kept[1]), kept[2], kept[3], kept[4], added,
-                  two, flag("training"), context->saved_data["activation"].toStringRef());
+                  two, flag("training"), context->saved_data["activation"].toStringRef(), context->saved_data["choose"].toInt());
     // The edges of the node are those of the tensors that were given, in their order.
     size_t edge = 0;
     const auto wanted = [&](bool is_given, at::Tensor& t) {
       if (!is_given) return at::Tensor();
       return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
     };
-    torch::autograd::variable_list result(18);
+    torch::autograd::variable_list result(19);
     result[0] = wanted(true, of_input);
     result[1] = wanted(added, of_addend);
     result[2] = wanted(flag("weight"), weight);
@@ -503,9 +526,10 @@ at::Tensor activate(at::Tensor t, Activation activation) {
   }
 }
 
-at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, bool fused) {
+at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, c10::string_view kernels) {
   const Activation activation = activation_of(name);
-  if (fused && !why_not(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
+  const Choose choose = choose_of(kernels);
+  if (choose != kNoKernels && !why_not(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
     const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
     const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
     bool records = false;
@@ -513,7 +537,7 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
       records |= is_defined(t) && t->requires_grad();
     }
     return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
-                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name),
+                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name), int64_t{choose},
                        records && c10::GradMode::is_enabled())[0];
   }
   at::Tensor out = p.apply(input);
@@ -527,23 +551,24 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
 
 // Returns the way that batch_norm_act takes for the same arguments, as a number of Way.
 int64_t batch_norm_way(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                       bool training, bool fused) {
-  if (!fused) return kAsked;
+                       bool training, c10::string_view kernels) {
+  const Choose choose = choose_of(kernels);
+  if (choose == kNoKernels) return kAsked;
   if (const auto why = why_not(input, addend)) return *why;
   if (!Parameters{weight, bias, running_mean, running_var, training, 0, 0}.fit(input)) return kParameters;
-  return training && Work(input, kNone, 0).whole() ? kOneKernel : kTwoKernels;
+  return training && Work(input, kNone, 0).whole(choose) ? kOneKernel : kTwoKernels;
 }
 
 at::Tensor batch_norm_act(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                          bool training, double momentum, double eps, c10::string_view activation, bool fused) {
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, fused);
+                          bool training, double momentum, double eps, c10::string_view activation, c10::string_view kernels) {
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, kernels);
 }
 
 at::Tensor batch_norms_act(const at::Tensor& input, const at::Tensor& addend, Optional weight, Optional bias, Optional running_mean,
                            Optional running_var, Optional weight2, Optional bias2, Optional running_mean2, Optional running_var2, bool training,
-                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation) {
+                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation, c10::string_view kernels) {
   const Parameters second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, /*fused=*/true);
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, kernels);
 }
 
 Pooling pooling_of(const at::Tensor& images) {
@@ -578,7 +603,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_backward(const at::Tensor& g
   const at::Tensor factors = at::empty({3, work.shape.channels}, work.floats);
   const Norm norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(saved.const_data_ptr<float>()), factors.mutable_data_ptr<float>(),
                   weight.mutable_data_ptr<float>(), bias.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
-  work.reduce("norm_pool_reduce", patches, /*each=*/1, /*sums=*/2, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(), norm,
+  work.reduce(kPool, "norm_pool_reduce", patches, /*each=*/1, /*sums=*/2, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(), norm,
               pooling);
   work.pixels("norm_pool_gradient", patches, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(),
               of_input.mutable_data_ptr(), norm, pooling);
@@ -618,9 +643,9 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
 };
 
 at::Tensor batch_norm_relu_max_pool(const at::Tensor& input, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                                    bool training, double momentum, double eps, bool fused) {
+                                    bool training, double momentum, double eps, c10::string_view kernels) {
   const Parameters p{weight, bias, running_mean, running_var, training, momentum, eps};
-  if (fused && !why_not(input, std::nullopt) && p.fit(input)) {
+  if (choose_of(kernels) != kNoKernels && !why_not(input, std::nullopt) && p.fit(input)) {
     return PoolNode::apply(input, weight, bias, running_mean, running_var, training, momentum, eps);
   }
   at::Tensor out = p.apply(input);
@@ -632,25 +657,25 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
               "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)");
   library.def("batch_norm_relu_max_pool_backward(Tensor gradient, Tensor input, Tensor saved, Tensor places, bool training) -> (Tensor, Tensor, Tensor)");
   library.def("batch_norm_relu_max_pool(Tensor input, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
-              "bool training, float momentum, float eps, bool fused=True) -> Tensor",
+              "bool training, float momentum, float eps, str kernels=\"faster\") -> Tensor",
               TORCH_FN(batch_norm_relu_max_pool));
   library.def("branch(Tensor(a) input) -> Tensor(a)", TORCH_FN(skip_of));
   library.def("batch_norm_way(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
-              "bool training, bool fused) -> int",
+              "bool training, str kernels=\"faster\") -> int",
               TORCH_FN(batch_norm_way));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
-              "float eps, float momentum2, float eps2, str activation, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
+              "float eps, float momentum2, float eps2, str activation, int choose, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def("batch_norm_act_backward(Tensor gradient, Tensor? gradient2, Tensor input, Tensor? addend, Tensor saved, Tensor saved2, Tensor mask, "
-              "bool added, bool two, bool training, str activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "bool added, bool two, bool training, str activation, int choose) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   // Registered for every backend, because the functions choose between the node of this file and
   // LibTorch's operators.
   library.def("batch_norm_act(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
-              "bool training, float momentum, float eps, str activation, bool fused=True) -> Tensor",
+              "bool training, float momentum, float eps, str activation, str kernels=\"faster\") -> Tensor",
               TORCH_FN(batch_norm_act));
   library.def("batch_norms_act(Tensor input, Tensor addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool training, float momentum, float eps, "
-              "float momentum2, float eps2, str activation) -> Tensor",
+              "float momentum2, float eps2, str activation, str kernels=\"faster\") -> Tensor",
               TORCH_FN(batch_norms_act));
 }
 

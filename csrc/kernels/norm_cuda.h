@@ -11,6 +11,7 @@
 //   LANES       1, 2, 4 or 8
 //   ACTIVATION  kNone, kRelu, kRelu6, kSilu or kHardswish, of norm.cc
 //   ADDEND      0: nothing is added before the activation, 1: a tensor, 2: a second norm's result
+//   KERNELS     which kernels the text has: a number of Kernels in norm.cc
 //
 // The struct Norm and the enumeration of activations come from norm.cc.
 //
@@ -254,6 +255,7 @@ __device__ __forceinline__ void finish_statistics(const Norm& p, int c, float fi
   p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
 }
 
+#if KERNELS == 0
 // The numbers of a norm by the batch's statistics.
 extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eight* __restrict__ x, Norm p, int rows, int columns, int blocks,
                                                                       float* partial, int slot) {
@@ -291,6 +293,7 @@ extern "C" __global__ void norm_fold(Norm p) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c < p.channels) save(p, c, p.running_mean[c], rsqrtf(p.running_var[c] + p.eps));
 }
+#endif
 
 // How a thread applies a norm to its column.
 struct Apply {
@@ -326,6 +329,7 @@ struct Apply {
   }
 };
 
+#if KERNELS == 0
 // y = activation(norm(x) + addend). groups: rows * columns. A thread keeps to its column, because the
 // number of threads is a multiple of columns.
 extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* __restrict__ addend, Eight* __restrict__ y,
@@ -349,6 +353,7 @@ extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* 
     }
   }
 }
+#endif
 
 extern __shared__ __align__(16) unsigned char kept_rows[];
 
@@ -363,6 +368,7 @@ struct Rows {
   __device__ int at(int r, int columns) const { return (first + r) * columns + column; }
 };
 
+#if KERNELS == 1
 // norm_statistics and norm_apply in one: Note [One kernel]. kept: how many rows of a block fit into
 // its shared memory.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight* __restrict__ x, const Eight* __restrict__ addend,
@@ -432,6 +438,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
     }
   }
 }
+#endif
 
 // The factors of the input's gradient for channel c: a, b and c of Norm::factors.
 struct Factors {
@@ -519,6 +526,7 @@ struct Column {
   }
 };
 
+#if KERNELS == 2
 // The backward's sums: gradients of weight and bias, and the factors of the input's gradient. dz is the
 // gradient before the activation. It is written unless it is NULL.
 template <bool kTwo>
@@ -624,7 +632,9 @@ extern "C" __global__ void norm_gradient(const Eight* __restrict__ dz, const Eig
     }
   }
 }
+#endif
 
+#if KERNELS == 3
 // norm_reduce and norm_gradient in one: Note [One kernel]. dz is written if ADDEND is 1. If it is 2,
 // only the rows that are not kept are written. kept: as in norm_whole, for x and dz.
 template <bool kTwo>
@@ -739,8 +749,9 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
   }
 WHOLE(norm_gradient_whole, false)
 WHOLE(norm_gradient_whole_two, true)
+#endif
 
-#if ADDEND == 0 && ACTIVATION == 1
+#if KERNELS == 4
 // y: the largest values of ReLU(norm(x)) in each window. where: for each value its place in the
 // window, 3 * row + column, or kNowhere for a value of 0. The result of the norm is not written.
 constexpr unsigned kNowhere = 255;
