@@ -188,9 +188,10 @@ func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row))
 	report("captured-against-compile-graph", "ours captured", "compile graph")
 	report("overlapped-against-compile", "ours overlapped", "compile")
 	report("overlapped-against-compile-graph", "ours overlapped", "compile graph")
-	stats := ours[1].captured.Stats()
-	if c.device.IsCUDA() && stats.Graphs != 1 {
-		return fmt.Errorf("the step was not captured: %s", stats.Why)
+	for i, g := range ours[1:] {
+		if stats := g.captured.Stats(); c.device.IsCUDA() && stats.Graphs != 1 {
+			return fmt.Errorf("%s: the step was not captured: %s", forms[1+i], stats.Why)
+		}
 	}
 	for i, mode := range modes[:min(2, len(modes))] {
 		var memory struct{ Allocated, Reserved float64 }

@@ -46,7 +46,7 @@ func CastWeights(x *cgotorch.Exec, m any) (y *cgotorch.Exec, release func()) {
 	if have := castsOf(x); have != nil && have.dtype == dtype && have.of != nil {
 		return x, func() {}
 	}
-	c := weightCollector{device: x.Device(), seen: map[unsafe.Pointer]bool{}, casts: &casts{dtype, map[*cgotorch.Tensor]*cast{}, reportOf(x)}}
+	c := weightCollector{device: x.Device(), seen: map[unsafe.Pointer]bool{}, casts: &casts{dtype, map[*cgotorch.Tensor]*cast{}}}
 	c.value(reflect.ValueOf(m))
 	if len(c.weights) == 0 {
 		return x, func() {}
@@ -67,8 +67,6 @@ func CastWeights(x *cgotorch.Exec, m any) (y *cgotorch.Exec, release func()) {
 type casts struct {
 	dtype cgotorch.DType
 	of    map[*cgotorch.Tensor]*cast // by weight; nil after release
-	// report is where layers tell their kernels, or nil.
-	report *report
 }
 
 // cast is a weight in another dtype.

@@ -61,9 +61,11 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 //
 // The first layer of a net has a faster way on CUDA, in float16 and bfloat16. It needs a square
 // kernel up to 11x11, stride 2x2, no bias, and at most 4 channels of an `in` without a gradient.
-// `in` or Weight must be channels last. A second derivative then fails, unless Unfused is set.
+// `in` or Weight must be channels last. A second derivative then fails, unless Unfused is set. A
+// pixel that is infinite or NaN may then reach results whose window ends beside it.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
+	dependsOn(x, &m.Unfused, "SetFused has changed nn.Conv2d")
 	if m.takesImages(padding) {
 		out := x.Call("streamtorch::image_convolution", padded, castOf(x, m.Weight), padding[0])[0].(*cgotorch.Tensor)
 		closeUnless(in, padded)

@@ -16,8 +16,9 @@ import (
 //	layer1.0.bn1: one kernel
 //	layer1.0.bn2: LibTorch, because the images are not channels last
 //
-// KernelReport runs m.Forward once, without gradients, and changes no running statistics. It
-// draws the random numbers that m draws. It does not wait. It fails as m.Forward does.
+// A norm that is not in m is called "norm". KernelReport runs m.Forward once, without gradients,
+// and changes no running statistics. It draws the random numbers that m draws. It does not wait.
+// It fails as m.Forward does.
 func KernelReport(x *cgotorch.Exec, m Module, in *cgotorch.Tensor) string {
 	r := &report{names: map[*BatchNorm2d]string{}}
 	walk(m, func(v reflect.Value, own []heldTensor) {
@@ -25,7 +26,7 @@ func KernelReport(x *cgotorch.Exec, m Module, in *cgotorch.Tensor) string {
 			r.names[norm] = own[0].Name[:max(0, strings.LastIndex(own[0].Name, "."))]
 		}
 	})
-	y := seam.WithCasts(x.NoGrad(), &casts{report: r}).(*cgotorch.Exec)
+	y := seam.WithReport(x.NoGrad(), r).(*cgotorch.Exec)
 	if out := m.Forward(y, in); out != in {
 		out.Close()
 	}
@@ -47,10 +48,8 @@ type report struct {
 }
 
 func reportOf(x *cgotorch.Exec) *report {
-	if c := castsOf(x); c != nil {
-		return c.report
-	}
-	return nil
+	r, _ := seam.Report(x).(*report)
+	return r
 }
 
 // normWays are the texts for the numbers of streamtorch::batch_norm_way, which are the Way of
@@ -70,8 +69,15 @@ var normWays = []string{
 	"LibTorch, because too many streams run norms",
 }
 
-func (r *report) norm(x *cgotorch.Exec, m *BatchNorm2d, in, addend, mean, variance *cgotorch.Tensor, training bool) {
-	way := x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, mean, variance, training, m.kernels())[0].(int64)
+// twoKernels is the largest number of a way that is not LibTorch's.
+const twoKernels = 1
+
+// The method `way` returns the number of the way that streamtorch::batch_norm_act takes.
+func (r *report) way(x *cgotorch.Exec, m *BatchNorm2d, in, addend *cgotorch.Tensor, training bool, kernels string) int64 {
+	return x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, training, kernels)[0].(int64)
+}
+
+func (r *report) add(m *BatchNorm2d, way int64) {
 	name := r.names[m]
 	if name == "" { // m itself is the module, or has no tensors, or is not in the module
 		name = "norm"

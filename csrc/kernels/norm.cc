@@ -9,11 +9,11 @@
 //
 // On CUDA the norms, sums and activations of a convolutional net take about half of the time of a
 // training step, because they read and write all images. LibTorch runs at least one kernel for
-// each of the three. The kernels of this file do the three together. The forward reads the images
-// twice: once for the statistics, and once for the result. The backward also reads them twice.
-// The kernels need images in channels last, in float32, float16 or bfloat16, with a multiple of
-// eight channels. For all other inputs, and on the CPU, LibTorch's operators do the work, with
-// their own gradients.
+// each of the three. The kernels of this file do the three together. For large tensors a kernel
+// makes the sums and a second one reads the images again, in the forward and in the backward. For
+// smaller tensors one kernel does both. The kernels need images in channels last, in float32,
+// float16 or bfloat16, with a multiple of eight channels. For all other inputs, and on the CPU,
+// LibTorch's operators do the work, with their own gradients.
 //
 // Note [One rounding]: the kernels compute in float32 and round the result once. LibTorch rounds
 // the result of each operator. So the results differ by the rounding of the dtype.
@@ -61,7 +61,7 @@ enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish };
 enum Kernels { kForwardTwo, kForwardOne, kBackwardTwo, kBackwardOne, kPool };
 
 constexpr int kStreams = 256;
-constexpr int kTiles = 128;
+constexpr int kTiles = 64;
 
 // The arguments of a kernel for one norm. A pointer may be NULL where a comment says so.
 struct Norm {
@@ -101,6 +101,10 @@ Activation activation_of(c10::string_view name) {
   return static_cast<Activation>(found - kActivations.begin());
 }
 
+// A thread of some kernels keeps to its eight channels, so a block has a thread for each eight.
+// With more threads the kernels would have too few registers.
+constexpr int kMostChannels = 8 * 512;
+
 // Returns whether the forward stores a mask: one bit for each element, which is 1 if the
 // activation passes the gradient of that element on.
 bool is_masked(bool addend, Activation activation) { return addend && (activation == kRelu || activation == kRelu6); }
@@ -134,8 +138,8 @@ const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activa
 // Returns a number for the stream: its kernels use the tickets with this number. Two kernels of
 // one stream never run at the same time, so they can share tickets. Graphs that were captured on
 // the stream can share them too, because graphs of one pool run one after another, and nobody else
-// gets the pool's streams before the last graph has ended. Returns -1 if kStreams other streams
-// have numbers already.
+// gets the pool's streams before the last graph has ended. Returns -1 if kStreams other
+// streams of the device have numbers already.
 int slot_of(c10::Stream stream) {
   static auto* const mutex = new std::mutex;
   static auto* const slots = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int>;
@@ -143,7 +147,8 @@ int slot_of(c10::Stream stream) {
   const std::pair key(stream.device_index(), stream.id());
   const auto found = slots->find(key);
   if (found != slots->end()) return found->second;
-  const int slot = static_cast<int>(slots->size());
+  const auto of_device = [&](const auto& s) { return s.first.first == stream.device_index(); };
+  const int slot = static_cast<int>(std::count_if(slots->begin(), slots->end(), of_device));
   if (slot >= kStreams) return -1;
   slots->emplace(key, slot);
   return slot;
@@ -201,7 +206,7 @@ std::optional<Way> why_not(const at::Tensor& input, const std::optional<at::Tens
   const at::ScalarType dtype = input.scalar_type();
   if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return kDtype;
   const int64_t channels = input.size(1), rows = channels == 0 ? 0 : input.numel() / channels;
-  if (channels % 8 != 0 || channels > 8 * 8 * kTiles) return kChannels;
+  if (channels % 8 != 0 || channels > kMostChannels) return kChannels;
   if (rows < 2 || input.numel() / 8 > INT32_MAX / 2) return kSize;
   if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != dtype || addend->sizes() != input.sizes() || addend->device() != input.device())) {
     return kAddend;
@@ -244,8 +249,11 @@ class Work {
   // Returns whether one kernel does the work of two: Note [One kernel]. On an H200 this was 5 % of a
   // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster.
   bool whole(Choose choose) const {
-    return (choose == kOne || (choose == kFaster && bytes_ <= size_t{30} << 20)) && shape.tiles <= chip_.multiprocessors;
+    return (choose == kOne || (choose == kFaster && bytes_ <= size_t{30} << 20)) && chip_.cooperative && shape.tiles <= chip_.multiprocessors;
   }
+
+  // Returns whether such a kernel keeps all of its rows of `tensors` tensors in shared memory.
+  bool keeps_all(int tensors) const { return kept(tensors) == shape.each(chip_.multiprocessors); }
 
   // Fills in `norm`. Returns the tensor of its field `saved`, [4, channels].
   at::Tensor describe(const Parameters& p, Norm& norm) const {
@@ -289,14 +297,12 @@ class Work {
   // kept, partial and slot.
   template <typename... Arguments>
   void together(Kernels part, const char* kernel, int sums, int tensors, Arguments... arguments) const {
-    constexpr int kSums = 16 << 10;  // bytes of shared memory for the sums
-    const int row = static_cast<int>(shape.lanes * 8 * at::elementSize(dtype_)) * tensors;
     int rows = shape.rows, columns = shape.columns, each = shape.each(chip_.multiprocessors), blocks = (rows + each - 1) / each, slot = slot_;
-    int kept = std::min(each, (chip_.shared_memory - kSums) / row);
+    int kept = this->kept(tensors);
     const at::Tensor partial = at::empty({int64_t{shape.tiles} * blocks * sums * shape.lanes * 8}, floats);
     float* to = partial.mutable_data_ptr<float>();
     void* all[] = {&arguments..., &rows, &columns, &blocks, &each, &kept, &to, &slot};
-    cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * row, /*together=*/true);
+    cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * bytes_of_row(tensors), /*together=*/true);
   }
 
   // Launches a kernel with a thread for each group of eight channels of so many pixels. Its
@@ -321,6 +327,13 @@ class Work {
   const Shape shape;
 
  private:
+  int bytes_of_row(int tensors) const { return static_cast<int>(shape.lanes * 8 * at::elementSize(dtype_)) * tensors; }
+  // Returns how many rows of a block fit into its shared memory.
+  int kept(int tensors) const {
+    constexpr int kSums = 16 << 10;  // bytes of shared memory for the sums
+    return std::min(shape.each(chip_.multiprocessors), (chip_.shared_memory - kSums) / bytes_of_row(tensors));
+  }
+
   const c10::Stream stream_;
   const CudaChip chip_;
   const int slot_;
@@ -400,9 +413,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   // addend's gradient too.
   at::Tensor before;
   if (work.whole(static_cast<Choose>(choose))) {
-    before = at::empty_like(input);
+    // The kernel writes it only for a reader, or if not all of it is kept.
+    const bool writes = (added && !two) || !work.keeps_all(2);
+    before = writes ? at::empty_like(input) : at::Tensor();
     work.together(kBackwardOne, g2 != nullptr ? "norm_gradient_whole_two" : "norm_gradient_whole", sums, /*tensors=*/2, g, g2, x, other, mask.const_data_ptr(),
-                  before.mutable_data_ptr(), of_input.mutable_data_ptr(), dx2, norm, norm2);
+                  writes ? before.mutable_data_ptr() : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
   } else {
     // It is `gradient` itself if there is no activation and only one gradient of the result. Without
     // an addend norm_gradient computes the activation's part, and gets `gradient` too.
@@ -421,6 +436,12 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
+// Returns a gradient as the kernels read it: in the dtype of the images, in channels last, aligned.
+at::Tensor images_like(const at::Tensor& gradient, const at::Tensor& images) {
+  at::Tensor g = gradient.to(images.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+  return is_aligned(g) ? g : g.clone(at::MemoryFormat::ChannelsLast);
+}
+
 // Note [Two gradients of one result]
 //
 // The result of a residual block has two readers: the next block's first convolution, and the sum
@@ -433,6 +454,8 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 
 // The node of both operators in the autograd graph.
 struct Node : torch::autograd::Function<Node> {
+  static constexpr size_t kInputs = 19;  // arguments of forward, besides the context
+
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
@@ -466,8 +489,9 @@ struct Node : torch::autograd::Function<Node> {
     const bool added = flag("added"), two = flag("two");
     std::vector<at::Tensor> found;
     for (const at::Tensor& g : gradients) {
-      if (g.defined()) found.push_back(g.to(kept[0].scalar_type()).contiguous(at::MemoryFormat::ChannelsLast));
+      if (g.defined()) found.push_back(images_like(g, kept[0]));
     }
+    if (found.empty()) return torch::autograd::variable_list(kInputs);
     if (found.size() == 2 && !added) found.assign(1, at::add(found[0], found[1]));
     const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
     auto [of_input, of_addend, weight, bias, weight2, bias2] =
@@ -479,7 +503,7 @@ struct Node : torch::autograd::Function<Node> {
       if (!is_given) return at::Tensor();
       return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
     };
-    torch::autograd::variable_list result(19);
+    torch::autograd::variable_list result(kInputs);
     result[0] = wanted(true, of_input);
     result[1] = wanted(added, of_addend);
     result[2] = wanted(flag("weight"), weight);
@@ -533,7 +557,7 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
     const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
     const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
     bool records = false;
-    for (const std::optional<at::Tensor>& t : {std::optional(input), addend, p.weight, p.bias, q.weight, q.bias}) {
+    for (const std::optional<at::Tensor>& t : {std::optional(input), addend, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var}) {
       records |= is_defined(t) && t->requires_grad();
     }
     return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
@@ -611,6 +635,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_backward(const at::Tensor& g
 }
 
 struct PoolNode : torch::autograd::Function<PoolNode> {
+  static constexpr size_t kInputs = 8;  // arguments of forward, besides the context
+
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional weight, Optional bias, Optional running_mean,
                             Optional running_var, bool training, double momentum, double eps) {
     static const auto call = find<PoolForward>("streamtorch::batch_norm_relu_max_pool_forward");
@@ -627,14 +653,15 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::batch_norm_relu_max_pool has no second derivative: use the three layers, each by itself");
     static const auto call = find<PoolBackward>("streamtorch::batch_norm_relu_max_pool_backward");
     const torch::autograd::variable_list kept = context->get_saved_variables();
-    const at::Tensor gradient = gradients[0].to(kept[0].scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    if (!gradients[0].defined()) return torch::autograd::variable_list(kInputs);
+    const at::Tensor gradient = images_like(gradients[0], kept[0]);
     auto [of_input, weight, bias] = call.call(gradient, kept[0], kept[1], kept[2], context->saved_data["training"].toBool());
     size_t edge = 0;
     const auto wanted = [&](bool is_given, at::Tensor& t) {
       if (!is_given) return at::Tensor();
       return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
     };
-    torch::autograd::variable_list result(8);
+    torch::autograd::variable_list result(kInputs);
     result[0] = wanted(true, of_input);
     result[1] = wanted(context->saved_data["weight"].toBool(), weight);
     result[2] = wanted(context->saved_data["bias"].toBool(), bias);

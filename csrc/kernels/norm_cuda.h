@@ -19,7 +19,8 @@
 // adds up its threads, and a block adds up its warps. Each block writes its sums to memory, and
 // then takes a ticket. By its ticket a block knows whether it is the last block of its tile to
 // finish. The last block adds the sums of all blocks of the tile, again in a fixed order. So
-// equal inputs give equal bits. No block waits for another block.
+// equal inputs give equal bits. Only in the kernels of
+// Note [One kernel] a block waits for other blocks.
 //
 // Note [One kernel]: for tensors that fit into the multiprocessors' shared memories, one kernel
 // makes the sums and uses them. Each block reads its rows once and keeps them. It writes its sums,
@@ -27,9 +28,10 @@
 // blocks and goes on with its rows. The launch is cooperative, so all blocks run at the same time.
 // Rows for which there is no room are read again.
 //
-// Note [Sums about the first row]: the statistics are sums of differences. Each of them is the
-// difference between a row and the tensor's first row. So the result is accurate even if the mean
-// is much larger than the deviation.
+// Note [Sums about a few rows]: the statistics are sums of differences. Each of them is the
+// difference between a row and the mean of kSamples rows. So the result is accurate even if the
+// mean is much larger than the deviation. A single row would not do: it may be far from all other
+// rows, as the corner of a padded image is.
 #pragma once
 
 namespace ct {
@@ -219,13 +221,16 @@ struct Walk {
   __device__ int row_of(int chunk) const { return (chunks - 1 - chunk) * kRows + row; }
 };
 
+__device__ __forceinline__ float scale_of(const Norm& p, int c, float deviation) { return (p.weight == nullptr ? 1.f : p.weight[c]) * deviation; }
+__device__ __forceinline__ float shift_of(const Norm& p, int c, float mean, float scale) { return (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale; }
+
 __device__ __forceinline__ void save(const Norm& p, int c, float mean, float deviation) {
   const int n = p.channels;
-  const float scale = (p.weight == nullptr ? 1.f : p.weight[c]) * deviation;
+  const float scale = scale_of(p, c, deviation);
   p.saved[c] = mean;
   p.saved[n + c] = deviation;
   p.saved[2 * n + c] = scale;
-  p.saved[3 * n + c] = (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale;
+  p.saved[3 * n + c] = shift_of(p, c, mean, scale);
 }
 
 // The value before the activation. f: an element of the input, g: of the addend.
@@ -234,26 +239,67 @@ __device__ __forceinline__ float before(float f, float g, float scale, float shi
   return ADDEND == 0 ? z : ADDEND == 1 ? z + g : fmaf(g, scale2, z);
 }
 
-__device__ __forceinline__ void add_differences(const Eight& v, const float (&first)[8], float (&sums)[2][8]) {
+constexpr int kSamples = 8;
+
+// The row of a sample, far from the tensor's corners.
+__device__ __forceinline__ int sample_row(int sample, int rows) {
+  return static_cast<int>(static_cast<long long>(2 * sample + 1) * rows / (2 * kSamples));
+}
+
+// The middle of the sums for one column: Note [Sums about a few rows].
+__device__ __forceinline__ void middle_of(const Eight* __restrict__ x, int column, int rows, int columns, float (&middle)[8]) {
+  Eight v[kSamples];
+#pragma unroll
+  for (int k = 0; k < kSamples; ++k) v[k] = x[sample_row(k, rows) * columns + column];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) middle[i] = 0;
+#pragma unroll
+  for (int k = 0; k < kSamples; ++k) {
+    float f[8];
+    widen(v[k], f);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) middle[i] += f[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) middle[i] *= 1.f / kSamples;
+}
+
+// The same number for channel c alone.
+__device__ __forceinline__ float middle_of_channel(const Eight* __restrict__ x, int c, int rows, int columns) {
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < kSamples; ++k) sum += DTYPE::widen(reinterpret_cast<const Raw*>(x)[static_cast<size_t>(sample_row(k, rows)) * columns * 8 + c]);
+  return sum * (1.f / kSamples);
+}
+
+__device__ __forceinline__ void add_differences(const Eight& v, const float (&middle)[8], float (&sums)[2][8]) {
   float f[8];
   widen(v, f);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float d = f[i] - first[i];
+    const float d = f[i] - middle[i];
     sums[0][i] += d;
     sums[1][i] = fmaf(d, d, sums[1][i]);
   }
 }
 
-// The statistics of channel c from its sums of differences. They go to p.saved, and update the
-// running statistics.
-__device__ __forceinline__ void finish_statistics(const Norm& p, int c, float first, float sum, float squares, int rows) {
-  const float each = 1.f / rows, difference = sum * each, variance = fmaxf(squares * each - difference * difference, 0.f), mean = first + difference;
-  save(p, c, mean, rsqrtf(variance + p.eps));
-  if (p.running_mean == nullptr) return;
-  p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
-  p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
-}
+// The statistics of a channel, from its sums of differences.
+struct Statistics {
+  float mean, variance, deviation;  // deviation: 1 / deviation
+  __device__ Statistics(const Norm& p, float middle, float sum, float squares, int rows) {
+    const float each = 1.f / rows, difference = sum * each, v = squares * each - difference * difference;
+    mean = middle + difference;
+    variance = v < 0 ? 0 : v;  // NaN stays
+    deviation = rsqrtf(variance + p.eps);
+  }
+  // Writes them to p.saved, and updates the running statistics.
+  __device__ void finish(const Norm& p, int c, int rows) const {
+    save(p, c, mean, deviation);
+    if (p.running_mean == nullptr) return;
+    p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
+    p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
+  }
+};
 
 #if KERNELS == 0
 // The numbers of a norm by the batch's statistics.
@@ -262,11 +308,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
   constexpr int kAhead = sizeof(Eight) == 16 ? 4 : 2;
   __shared__ __align__(16) float shared[shared_floats<2>()];
   const Walk walk(rows, columns, blocks);
-  float first[8], sums[2][8];
+  float middle[8], sums[2][8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
+  for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
   if (walk.inside) {
-    widen(x[walk.column], first);
+    middle_of(x, walk.column, rows, columns, middle);
     for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks * kAhead) {
       Eight v[kAhead];
       bool there[kAhead];
@@ -278,14 +324,14 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        if (there[u]) add_differences(v[u], first, sums);
+        if (there[u]) add_differences(v[u], middle, sums);
       }
     }
   }
   if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
   const int c = walk.tile * kWidth + threadIdx.x;
   if (threadIdx.x >= kWidth || c >= p.channels) return;
-  finish_statistics(p, c, DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]), shared[threadIdx.x], shared[kWidth + threadIdx.x], rows);
+  Statistics(p, middle_of_channel(x, c, rows, columns), shared[threadIdx.x], shared[kWidth + threadIdx.x], rows).finish(p, c, rows);
 }
 
 // The numbers of a norm by the running statistics.
@@ -378,11 +424,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   __shared__ __align__(16) float shared[shared_floats<2>()];
   Eight* const keep = reinterpret_cast<Eight*>(kept_rows);
   const Rows of(rows, columns, blocks, each);
-  float first[8], sums[2][8];
+  float middle[8], sums[2][8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
+  for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
   if (of.inside) {
-    widen(x[of.column], first);
+    middle_of(x, of.column, rows, columns, middle);
     for (int from = of.row; from < of.count; from += kRows * kFirst) {
       Eight v[kFirst];
 #pragma unroll
@@ -395,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
         const int r = from + u * kRows;
         if (r >= of.count) continue;
         if (r < kept) keep[r * LANES + of.lane] = v[u];
-        add_differences(v[u], first, sums);
+        add_differences(v[u], middle, sums);
       }
     }
   }
@@ -407,11 +453,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   const int thread = threadIdx.x, c = of.tile * kWidth + thread;
   float scale = 0, shift = 0;
   if (thread < kWidth && c < p.channels) {
-    const float start = DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]);
-    if (of.block == 0) finish_statistics(p, c, start, shared[thread], shared[kWidth + thread], rows);
-    const float difference = shared[thread] / rows, variance = fmaxf(shared[kWidth + thread] / rows - difference * difference, 0.f);
-    scale = (p.weight == nullptr ? 1.f : p.weight[c]) * rsqrtf(variance + p.eps);
-    shift = (p.bias == nullptr ? 0.f : p.bias[c]) - (start + difference) * scale;
+    const Statistics statistics(p, middle_of_channel(x, c, rows, columns), shared[thread], shared[kWidth + thread], rows);
+    if (of.block == 0) statistics.finish(p, c, rows);
+    scale = scale_of(p, c, statistics.deviation);
+    shift = shift_of(p, c, statistics.mean, scale);
   }
   __syncthreads();
   if (thread < kWidth) {
