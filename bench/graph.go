@@ -46,9 +46,11 @@ func (p graphPeers) prepare(c *config, what string, arguments ...any) error {
 		if p[mode] == nil {
 			continue
 		}
+		began := time.Now()
 		if err := p[mode].do(nil, what, append([]any{"mode", mode, "device", c.device.String()}, arguments...)...); err != nil {
 			return fmt.Errorf("%s: %w", mode, err)
 		}
+		c.tell(fmt.Sprintf("PyTorch %s is ready after %.0f s", mode, time.Since(began).Seconds()))
 	}
 	return nil
 }
