@@ -201,9 +201,9 @@ func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row))
 			return err
 		}
 		name := []string{"eager", "captured"}[i]
-		for k, g := range ours {
-			if i == 0 && k > 0 {
-				emit(against(prefix+"memory/"+strings.TrimPrefix(forms[k], "ours ")+"-against-eager", g.peak/(1<<20), "MiB", "PyTorch eager",
+		if mode == "eager" {
+			for k, g := range ours[1:] {
+				emit(against(prefix+"memory/"+strings.TrimPrefix(forms[1+k], "ours ")+"-against-eager", g.peak/(1<<20), "MiB", "PyTorch eager",
 					memory.Allocated/(1<<20), lower, "peak of allocated bytes, as in memory/eager; "+common))
 			}
 		}

@@ -28,7 +28,6 @@
 #include <ATen/ops/relu6.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -46,10 +45,14 @@
 #include "core/autograd.h"
 #include "core/device.h"
 #include "kernels/both_devices.h"
+#include "kernels/images.h"
 #include "kernels/norm_cuda.h"
+#include "kernels/variants.h"
 
 namespace ct {
 namespace {
+
+using images::stream_of;
 
 CT_ON_BOTH_DEVICES(kText,
 
@@ -86,14 +89,14 @@ struct Pooling { int images, height, width, out_height, out_width; };
 // Whether the kernels of this file do the work, and in which form.
 enum Choose { kFaster, kOne, kTwo, kNoKernels };
 
-Choose choose_of(c10::string_view name) {
-  constexpr std::array<const char*, 4> kNames{"faster", "one", "two", "none"};
-  const auto found = std::find(kNames.begin(), kNames.end(), std::string(name));
-  TORCH_CHECK(found != kNames.end(), "kernels is \"", name, "\", want faster, one, two or none");
-  return static_cast<Choose>(found - kNames.begin());
-}
-
+constexpr std::array<const char*, 4> kChooses{"faster", "one", "two", "none"};
 constexpr std::array<const char*, 5> kActivations{"none", "relu", "relu6", "silu", "hardswish"};
+
+Choose choose_of(c10::string_view name) {
+  const auto found = std::find(kChooses.begin(), kChooses.end(), std::string(name));
+  TORCH_CHECK(found != kChooses.end(), "kernels is \"", name, "\", want faster, one, two or none");
+  return static_cast<Choose>(found - kChooses.begin());
+}
 
 Activation activation_of(c10::string_view name) {
   const auto found = std::find(kActivations.begin(), kActivations.end(), std::string(name));
@@ -112,27 +115,16 @@ bool is_masked(bool addend, Activation activation) { return addend && (activatio
 bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish); }
 
 // Returns the program for a dtype, a number of lanes, an activation, a kind of addend and a part of
-// the kernels. Programs are never freed.
+// the kernels.
 const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activation, int addend, Kernels kernels) {
-  struct Variant {
-    std::string name, head;
-    CudaProgram program;
-  };
-  static auto* const mutex = new std::mutex;
-  static auto* const variants = new std::map<std::tuple<at::ScalarType, int, Activation, int, Kernels>, Variant>;
-  const std::lock_guard lock(*mutex);
-  const auto [entry, missing] = variants->try_emplace({dtype, lanes, activation, addend, kernels});
-  Variant& variant = entry->second;
-  if (missing) {
-    const char* name = dtype == at::kBFloat16 ? "BFloat16" : dtype == at::kHalf ? "Half" : "Float";
-    variant.name = std::string("norm of ") + name + ", " + kActivations[activation] + ", addend " + std::to_string(addend) + ", part " +
-                   std::to_string(kernels);
-    variant.head = std::string(kText) + "\n#define DTYPE " + name + "\n#define LANES " + std::to_string(lanes) + "\n#define ACTIVATION " +
-                   std::to_string(activation) + "\n#define ADDEND " + std::to_string(addend) + "\n#define KERNELS " + std::to_string(kernels) +
-                   "\n";
-    variant.program = {variant.name.c_str(), variant.head.c_str(), kNormText, /*fused_multiply_add=*/true};
-  }
-  return variant.program;
+  return variant_of(std::tuple(dtype, lanes, activation, addend, kernels), [=] {
+    const auto macro = [](const char* name, const std::string& value) { return std::string("\n#define ") + name + " " + value; };
+    return Variant{"norm of " + float_name(dtype) + ", " + kActivations[activation] + ", addend " + std::to_string(addend) + ", part " +
+                       std::to_string(kernels),
+                   kText + macro("DTYPE", float_name(dtype)) + macro("LANES", std::to_string(lanes)) + macro("ACTIVATION", std::to_string(activation)) +
+                       macro("ADDEND", std::to_string(addend)) + macro("KERNELS", std::to_string(kernels)) + "\n",
+                   kNormText, /*fused_multiply_add=*/true};
+  });
 }
 
 // Returns a number for the stream: its kernels use the tickets with this number. Two kernels of
@@ -153,8 +145,6 @@ int slot_of(c10::Stream stream) {
   slots->emplace(key, slot);
   return slot;
 }
-
-c10::Stream stream_of(const at::Tensor& tensor) { return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(tensor.device()); }
 
 // How the kernels divide one tensor of images: see norm_cuda.h.
 struct Shape {
@@ -274,6 +264,13 @@ class Work {
       cuda().launch(program, "norm_fold", stream_, (shape.channels + 127) / 128, 128, arguments);
     }
     return saved;
+  }
+
+  // Returns the arguments of the backward of one norm. Its kernels read `saved`, and write the
+  // others.
+  Norm differentiate(const at::Tensor& saved, const at::Tensor& factors, at::Tensor& weight_gradient, at::Tensor& bias_gradient, bool training) const {
+    return {nullptr, nullptr, nullptr, nullptr, const_cast<float*>(saved.const_data_ptr<float>()), factors.mutable_data_ptr<float>(),
+            weight_gradient.mutable_data_ptr<float>(), bias_gradient.mutable_data_ptr<float>(), 0, 0, shape.channels, training};
   }
 
   // Launches a kernel that adds over all rows. The last arguments of the kernel are rows, columns,
@@ -399,11 +396,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   const auto vector = [&](bool there) { return at::empty({there ? work.shape.channels : 0}, work.floats); };
   at::Tensor weight = vector(true), bias = vector(true), weight2 = vector(two), bias2 = vector(two);
   const at::Tensor factors = at::empty({6, work.shape.channels}, work.floats);
-  const auto norm_of = [&](const at::Tensor& numbers, const at::Tensor& to, at::Tensor& w, at::Tensor& b) {
-    return Norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(numbers.const_data_ptr<float>()), to.mutable_data_ptr<float>(),
-                w.mutable_data_ptr<float>(), b.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
-  };
-  const Norm norm = norm_of(saved, factors, weight, bias), norm2 = two ? norm_of(saved2, factors[3], weight2, bias2) : norm;
+  const Norm norm = work.differentiate(saved, factors, weight, bias, training),
+             norm2 = two ? work.differentiate(saved2, factors[3], weight2, bias2, training) : norm;
   const void *x = input.const_data_ptr(), *other = is_defined(addend) ? addend->const_data_ptr() : nullptr,
              *g = gradient.const_data_ptr(), *g2 = is_defined(gradient2) ? gradient2->const_data_ptr() : nullptr;
   at::Tensor of_input = at::empty_like(input), of_addend = two ? at::empty_like(input) : at::Tensor();
@@ -441,6 +435,18 @@ at::Tensor images_like(const at::Tensor& gradient, const at::Tensor& images) {
   at::Tensor g = gradient.to(images.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
   return is_aligned(g) ? g : g.clone(at::MemoryFormat::ChannelsLast);
 }
+
+// The edges of a node in the autograd graph. They are those of the tensors that forward was given,
+// in their order.
+struct Edges {
+  torch::autograd::AutogradContext* context;
+  size_t next = 0;
+
+  // Returns the gradient of the next tensor, if that was given and needs it.
+  at::Tensor take(bool is_given, at::Tensor& gradient) {
+    return is_given && context->needs_input_grad(next++) ? std::move(gradient) : at::Tensor();
+  }
+};
 
 // Note [Two gradients of one result]
 //
@@ -497,20 +503,15 @@ struct Node : torch::autograd::Function<Node> {
     auto [of_input, of_addend, weight, bias, weight2, bias2] =
         call.call(found.at(0), found.size() == 2 ? std::optional(found[1]) : std::nullopt, kept[0], optional(kept[1]), kept[2], kept[3], kept[4], added,
                   two, flag("training"), context->saved_data["activation"].toStringRef(), context->saved_data["choose"].toInt());
-    // The edges of the node are those of the tensors that were given, in their order.
-    size_t edge = 0;
-    const auto wanted = [&](bool is_given, at::Tensor& t) {
-      if (!is_given) return at::Tensor();
-      return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
-    };
+    Edges edges{context};
     torch::autograd::variable_list result(kInputs);
-    result[0] = wanted(true, of_input);
-    result[1] = wanted(added, of_addend);
-    result[2] = wanted(flag("weight"), weight);
-    result[3] = wanted(flag("bias"), bias);
-    edge += 2 * flag("statistics");
-    result[6] = wanted(flag("weight2"), weight2);
-    result[7] = wanted(flag("bias2"), bias2);
+    result[0] = edges.take(true, of_input);
+    result[1] = edges.take(added, of_addend);
+    result[2] = edges.take(flag("weight"), weight);
+    result[3] = edges.take(flag("bias"), bias);
+    edges.next += 2 * flag("statistics");
+    result[6] = edges.take(flag("weight2"), weight2);
+    result[7] = edges.take(flag("bias2"), bias2);
     return result;
   }
 
@@ -625,8 +626,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_backward(const at::Tensor& g
   const int patches = pooling.images * pooling.out_height * pooling.out_width;
   at::Tensor weight = at::empty({work.shape.channels}, work.floats), bias = at::empty_like(weight), of_input = at::empty_like(input);
   const at::Tensor factors = at::empty({3, work.shape.channels}, work.floats);
-  const Norm norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(saved.const_data_ptr<float>()), factors.mutable_data_ptr<float>(),
-                  weight.mutable_data_ptr<float>(), bias.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
+  const Norm norm = work.differentiate(saved, factors, weight, bias, training);
   work.reduce(kPool, "norm_pool_reduce", patches, /*each=*/1, /*sums=*/2, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(), norm,
               pooling);
   work.pixels("norm_pool_gradient", patches, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(),
@@ -656,15 +656,11 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
     if (!gradients[0].defined()) return torch::autograd::variable_list(kInputs);
     const at::Tensor gradient = images_like(gradients[0], kept[0]);
     auto [of_input, weight, bias] = call.call(gradient, kept[0], kept[1], kept[2], context->saved_data["training"].toBool());
-    size_t edge = 0;
-    const auto wanted = [&](bool is_given, at::Tensor& t) {
-      if (!is_given) return at::Tensor();
-      return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
-    };
+    Edges edges{context};
     torch::autograd::variable_list result(kInputs);
-    result[0] = wanted(true, of_input);
-    result[1] = wanted(context->saved_data["weight"].toBool(), weight);
-    result[2] = wanted(context->saved_data["bias"].toBool(), bias);
+    result[0] = edges.take(true, of_input);
+    result[1] = edges.take(context->saved_data["weight"].toBool(), weight);
+    result[2] = edges.take(context->saved_data["bias"].toBool(), bias);
     return result;
   }
 };

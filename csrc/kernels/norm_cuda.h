@@ -285,16 +285,16 @@ __device__ __forceinline__ void add_differences(const Eight& v, const float (&mi
 
 // The statistics of a channel, from its sums of differences.
 struct Statistics {
-  float mean, variance, deviation;  // deviation: 1 / deviation
+  float mean, variance, factor;  // factor: 1 / deviation
   __device__ Statistics(const Norm& p, float middle, float sum, float squares, int rows) {
     const float each = 1.f / rows, difference = sum * each, v = squares * each - difference * difference;
     mean = middle + difference;
     variance = v < 0 ? 0 : v;  // NaN stays
-    deviation = rsqrtf(variance + p.eps);
+    factor = rsqrtf(variance + p.eps);
   }
   // Writes them to p.saved, and updates the running statistics.
   __device__ void finish(const Norm& p, int c, int rows) const {
-    save(p, c, mean, deviation);
+    save(p, c, mean, factor);
     if (p.running_mean == nullptr) return;
     p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
     p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
@@ -341,6 +341,15 @@ extern "C" __global__ void norm_fold(Norm p) {
 }
 #endif
 
+// Loads what the second norm q adds to the value before the activation, for eight channels.
+__device__ __forceinline__ void load_second(const Norm& q, int c, float (&scale2)[8], float (&shift)[8]) {
+  float shift2[8];
+  load(q.saved + 2 * q.channels + c, scale2);
+  load(q.saved + 3 * q.channels + c, shift2);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+}
+
 // How a thread applies a norm to its column.
 struct Apply {
   float scale[8], shift[8], scale2[8];
@@ -349,12 +358,7 @@ struct Apply {
   __device__ Apply(const float* scales, const float* shifts, const Norm& q, int c) {
     load(scales, scale);
     load(shifts, shift);
-    if (ADDEND != 2) return;
-    float shift2[8];
-    load(q.saved + 2 * q.channels + c, scale2);
-    load(q.saved + 3 * q.channels + c, shift2);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+    if (ADDEND == 2) load_second(q, c, scale2, shift);
   }
 
   // Applies it to v, a group of the input, and w, a group of the addend. Writes the result to y[k].
@@ -455,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   if (thread < kWidth && c < p.channels) {
     const Statistics statistics(p, middle_of_channel(x, c, rows, columns), shared[thread], shared[kWidth + thread], rows);
     if (of.block == 0) statistics.finish(p, c, rows);
-    scale = scale_of(p, c, statistics.deviation);
+    scale = scale_of(p, c, statistics.factor);
     shift = shift_of(p, c, statistics.mean, scale);
   }
   __syncthreads();
@@ -531,13 +535,7 @@ struct Column {
       load(p.saved + 3 * p.channels + c, shift);
     }
     if (ADDEND == 2) load(q.saved + c, mean2);
-    if (ADDEND == 2 && kAgain) {
-      float shift2[8];
-      load(q.saved + 2 * q.channels + c, scale2);
-      load(q.saved + 3 * q.channels + c, shift2);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
-    }
+    if (ADDEND == 2 && kAgain) load_second(q, c, scale2, shift);
   }
 
   // Adds one group to the sums. dy, dy2: the gradients of the result. v, w: input and addend. Returns
@@ -680,8 +678,8 @@ extern "C" __global__ void norm_gradient(const Eight* __restrict__ dz, const Eig
 #endif
 
 #if KERNELS == 3
-// norm_reduce and norm_gradient in one: Note [One kernel]. dz is written if ADDEND is 1. If it is 2,
-// only the rows that are not kept are written. kept: as in norm_whole, for x and dz.
+// norm_reduce and norm_gradient in one: Note [One kernel]. dz is written if ADDEND is 1. Otherwise
+// only its rows that are not kept are written. kept: as in norm_whole, for x and dz.
 template <bool kTwo>
 __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, const Eight* __restrict__ dy2, const Eight* __restrict__ x,
                                                const Eight* __restrict__ addend, const unsigned char* __restrict__ mask, Eight* dz,
