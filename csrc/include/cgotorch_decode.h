@@ -35,7 +35,7 @@ extern "C" {
 
 /* The version of this header. It is raised whenever a declaration below changes. The Go package
  * refuses a library of another version. */
-#define CTD_ABI_VERSION 3
+#define CTD_ABI_VERSION 4
 int32_t ctd_abi_version(void) CTD_NOEXCEPT;
 
 /* ---- Status ---- */
@@ -88,6 +88,43 @@ ctd_status* ctd_check(const uint8_t* data /* borrowed */, size_t size, int64_t m
  * returns 1 for a file without an orientation. */
 int32_t ctd_orientation(const uint8_t* data /* borrowed */, size_t size) CTD_NOEXCEPT;
 
+/* ---- A device that decodes JPEG ---- */
+
+/* The sampling of a JPEG's chroma: how many pixels across and down share a value. */
+enum { CTD_444 = 1 /* 1x1 */, CTD_422 = 2 /* 2x1 */, CTD_420 = 3 /* 2x2 */ };
+
+/* ctd_frame is one image for a ctd_device. The device decodes the whole frame, cuts `box` out of
+ * it, resizes the box to resized_height x resized_width, and writes height x width pixels of the
+ * result, which begin at (top, left). The pixels equal those of the pool's threads to the bit. */
+typedef struct ctd_frame {
+  /* A sequential JPEG of 8 bits and three components Y, Cb, Cr, in one scan. It has the markers
+   * SOI, DQT, SOF0, DHT, DRI, SOS and EOI, and no others. All of its bytes have been checked, except the
+   * codes in the scan. */
+  const uint8_t* data;
+  size_t size;
+  int32_t width, height;                               /* of the frame */
+  int32_t box_top, box_left, box_height, box_width;    /* lies inside the frame */
+  int32_t resized_height, resized_width;               /* not equal to the box's, and at least 1/8 of them */
+  int32_t top, left;                                   /* the result lies inside the resized box */
+  uint8_t* to;                                         /* height x width x 3 bytes, RGB; on the host */
+  int32_t failed;                                      /* the device sets it to 1 if `to` is not written */
+} ctd_frame;
+
+/* ctd_device decodes frames beside the threads of a pool. The pool calls it from threads of its
+ * own. */
+typedef struct ctd_device {
+  void* self;              /* the first argument of each function */
+  int32_t lanes;           /* calls of `decode` that may run at a time, each with another lane, from 0 to lanes-1 */
+  int32_t most_frames;     /* frames in a call, at most */
+  int64_t most_pixels;     /* pixels of all frames of a call together, at most */
+  /* Decodes frames of one sampling. height and width are those of the results. It waits until the
+   * results are there, without using a core. */
+  void (*decode)(void* self, int32_t lane, int32_t sampling, int32_t height, int32_t width, ctd_frame* frames, size_t count);
+  /* A pool retains its device when it is made, and releases it when it is freed. */
+  void (*retain)(void* self);
+  void (*release)(void* self);
+} ctd_device;
+
 /* ---- Pool ---- */
 
 typedef struct ctd_pool ctd_pool;
@@ -123,6 +160,7 @@ typedef struct ctd_options {
    * order in which they ask for it. An image that needs more than `memory` is decoded while no other
    * large image has memory. */
   int64_t memory;
+  const ctd_device* device; /* borrowed; decodes some of the JPEG files, or NULL */
 } ctd_options;
 
 /* ctd_image is one image to decode. If `pixels` is NULL, `data` is a JPEG or PNG file. Otherwise
