@@ -27,8 +27,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -37,6 +35,7 @@
 #include "core/device.h"
 #include "kernels/add_layer_norm_cuda.h"
 #include "kernels/images.h"
+#include "kernels/variants.h"
 
 namespace ct {
 namespace {
@@ -77,35 +76,24 @@ struct Types {
   auto key() const { return std::tuple(input, addend, sum, normed, added); }
 };
 
-// Returns the program for these dtypes. Programs are never freed.
 const CudaProgram& program_of(const Types& types, const Division& d, bool sums) {
-  struct Variant {
-    std::string name, head;
-    CudaProgram program;
-  };
-  using Key = std::tuple<decltype(types.key()), int, bool>;
-  static auto* const mutex = new std::mutex;
-  static auto* const variants = new std::map<Key, Variant>;
-  const std::lock_guard lock(*mutex);
-  const auto [entry, missing] = variants->try_emplace({types.key(), d.channels, sums});
-  Variant& variant = entry->second;
-  if (missing) {
-    const auto name = [](at::ScalarType t) { return std::string(t == at::kBFloat16 ? "BFloat16" : t == at::kHalf ? "Half" : "Float"); };
+  return variant_of(std::tuple(types.key(), d.channels, sums), [&] {
+    const std::string input = float_name(types.input), normed = float_name(types.normed);
+    Variant variant{"layer norm of " + std::to_string(d.channels) + " channels from " + input + " to " + normed, "", kAddLayerNormText,
+                    /*fused_multiply_add=*/true};
     const auto define = [&](const char* macro, const std::string& value) { variant.head += std::string("#define ") + macro + " " + value + "\n"; };
-    variant.name = "layer norm of " + std::to_string(d.channels) + " channels from " + name(types.input) + " to " + name(types.normed);
-    define("INPUT", name(types.input));
-    define("ADDEND", name(types.addend));
-    define("SUM", name(types.sum));
-    define("NORMED", name(types.normed));
+    define("INPUT", input);
+    define("ADDEND", float_name(types.addend));
+    define("SUM", float_name(types.sum));
+    define("NORMED", normed);
     define("ADDED", std::to_string(types.added));
     define("CHANNELS", std::to_string(d.channels));
     define("ROW_THREADS", std::to_string(d.row_threads));
     define("THREADS", std::to_string(d.threads));
     define("BLOCKS", std::to_string(d.blocks));
     define("SUMS", std::to_string(sums));
-    variant.program = {variant.name.c_str(), variant.head.c_str(), kAddLayerNormText, /*fused_multiply_add=*/true};
-  }
-  return variant.program;
+    return variant;
+  });
 }
 
 // The rows of a tensor are those of its last dimension.

@@ -34,8 +34,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -45,6 +43,7 @@
 #include "core/device.h"
 #include "kernels/both_devices.h"
 #include "kernels/images.h"
+#include "kernels/variants.h"
 #include "kernels/linear_cuda.h"
 
 namespace ct {
@@ -83,25 +82,13 @@ bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.cons
 // Returns t, or a copy that the kernels can read.
 at::Tensor readable(const at::Tensor& t) { return t.is_contiguous() && is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
 
-// Returns the program for gradients of `dtype` and a bias of dtype `bias`. Programs are never
-// freed.
+// Returns the program for gradients of `dtype` and a bias of dtype `bias`.
 const CudaProgram& program_of(at::ScalarType dtype, at::ScalarType bias, bool tanh) {
-  struct Variant {
-    std::string name, head;
-    CudaProgram program;
-  };
-  static auto* const mutex = new std::mutex;
-  static auto* const variants = new std::map<std::tuple<at::ScalarType, at::ScalarType, bool>, Variant>;
-  const std::lock_guard lock(*mutex);
-  const auto [entry, missing] = variants->try_emplace({dtype, bias, tanh});
-  Variant& variant = entry->second;
-  if (missing) {
-    const auto name = [](at::ScalarType t) { return std::string(t == at::kBFloat16 ? "BFloat16" : t == at::kHalf ? "Half" : "Float"); };
-    variant.name = "gradients of " + name(dtype) + " behind a linear layer, bias " + name(bias);
-    variant.head = std::string(kText) + "\n#define DTYPE " + name(dtype) + "\n#define BIAS " + name(bias) + "\n#define TANH " + std::to_string(tanh) + "\n";
-    variant.program = {variant.name.c_str(), variant.head.c_str(), kLinearText, /*fused_multiply_add=*/true};
-  }
-  return variant.program;
+  return variant_of(std::tuple(dtype, bias, tanh), [&] {
+    return Variant{"gradients of " + float_name(dtype) + " behind a linear layer, bias " + float_name(bias),
+                   std::string(kText) + "\n#define DTYPE " + float_name(dtype) + "\n#define BIAS " + float_name(bias) + "\n#define TANH " + std::to_string(tanh) + "\n",
+                   kLinearText, /*fused_multiply_add=*/true};
+  });
 }
 
 // Launches a kernel that goes through all rows of `result`, the result of the layer. The last
