@@ -175,6 +175,7 @@ struct GeluNode : torch::autograd::Function<GeluNode> {
     save_bias(context, bias);
     context->save_for_backward({x});
     context->saved_data["approximate"] = approximate;
+    context->saved_data["of_bias"] = bias;
     context->set_materialize_grads(false);
     return at::gelu(x, approximate);
   }
@@ -187,7 +188,9 @@ struct GeluNode : torch::autograd::Function<GeluNode> {
     const at::Tensor x = context->get_saved_variables()[0];
     const std::string approximate = context->saved_data.at("approximate").toStringRef();
     if (c10::GradMode::is_enabled()) {
-      const at::Tensor result = at::gelu_backward(g, x, approximate);
+      // x has a graph to the input and the weight, but none to the bias.
+      const at::Tensor of_bias = context->saved_data.at("of_bias").toTensor();
+      const at::Tensor result = at::gelu_backward(g, x + (of_bias - of_bias.detach()).to(x.scalar_type()), approximate);
       return {result, bias ? sum_rows(result, *bias) : at::Tensor(), at::Tensor()};
     }
     auto [result, sums] = call.call(readable(g), readable(x), bias, approximate);
