@@ -21,12 +21,14 @@
 // outputs. In all other cases LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -190,7 +192,7 @@ struct GeluNode : torch::autograd::Function<GeluNode> {
     if (c10::GradMode::is_enabled()) {
       // x has a graph to the input and the weight, but none to the bias.
       const at::Tensor of_bias = context->saved_data.at("of_bias").toTensor();
-      const at::Tensor result = at::gelu_backward(g, x + (of_bias - of_bias.detach()).to(x.scalar_type()), approximate);
+      const at::Tensor result = at::gelu_backward(g, at::add(x, at::sub(of_bias, of_bias.detach()).to(x.scalar_type())), approximate);
       return {result, bias ? sum_rows(result, *bias) : at::Tensor(), at::Tensor()};
     }
     auto [result, sums] = call.call(readable(g), readable(x), bias, approximate);
