@@ -18,6 +18,7 @@ type MultiheadAttention struct {
 	Dropout      float64 // as in [AttentionOptions]
 	Causal       bool    // as in [AttentionOptions]
 	Eval         bool
+	Unfused      bool // use LibTorch's operators only; see [SetFused]
 }
 
 // NewMultiheadAttention makes a layer for sequences of `width` numbers for each position, in
@@ -48,7 +49,8 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 
 // Forward maps [N, L, width] to a tensor of the same shape. Without Causal, each of the L
 // positions sees all positions. With Causal, a position sees itself and the positions before it.
-// In training with Dropout, Forward draws random numbers.
+// In training with Dropout, Forward draws random numbers. On CUDA, a kernel of this library
+// computes the gradient of the projections' result, unless Unfused is set.
 func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	width := m.InProjWeight.Shape()[1]
 	if in.Dim() != 3 || in.Shape()[2] != width {
@@ -59,11 +61,10 @@ func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgo
 	if !m.Eval {
 		o.Dropout = m.Dropout
 	}
-	n, length, heads := in.Shape()[0], in.Shape()[1], int64(m.Heads)
+	n, length := in.Shape()[0], in.Shape()[1]
 	return x.Tidy(func() *cgotorch.Tensor {
-		all := x.Linear(in, castOf(x, m.InProjWeight), castOf(x, m.InProjBias))
-		parts := x.Unbind(x.Permute(x.Reshape(all, n, length, 3, heads, width/heads), 2, 0, 3, 1, 4), 0)
-		seen := x.ScaledDotProductAttention(parts[0], parts[1], parts[2], o)
+		parts := x.Call("streamtorch::linear_heads", in, castOf(x, m.InProjWeight), castOf(x, m.InProjBias), m.Heads, !m.Unfused)
+		seen := x.ScaledDotProductAttention(parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor), parts[2].(*cgotorch.Tensor), o)
 		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, width))
 	})
 }

@@ -19,6 +19,8 @@ type LayerNorm struct {
 	Bias   *cgotorch.Tensor // [shape...], or nil
 	Shape  []int64          // sizes of the last dimensions
 	Eps    cgotorch.Opt[float64]
+	// Unfused makes [AddLayerNorm] use LibTorch's operators only; see [SetFused].
+	Unfused bool
 }
 
 // NewLayerNorm makes a layer that normalises over the last dimensions. `shape` has the sizes of
@@ -43,4 +45,42 @@ func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNor
 // Forward maps [..., shape...] to a tensor of the same shape.
 func (m *LayerNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.LayerNorm(in, m.Shape, m.Weight, m.Bias, cgotorch.LayerNormOptions{Eps: m.Eps})
+}
+
+// AddLayerNorm returns in + addend, and norm(in + addend). A transformer does this at each
+// residual connection: `addend` is the result of a branch, and `sum` goes on to the next sum. Both
+// have one shape. Without an addend, which is then nil, `sum` shares the memory of `in`. Read `sum`
+// in place of `in`. Then one kernel of backward adds the gradients of its two readers.
+//
+// Under autocast `normed` has the dtype of autocast. The layer after a norm would cast `normed` to
+// this dtype. So `normed` should go to such layers only.
+//
+// On CUDA the forward is one kernel, and the backward has two. They need contiguous tensors, in
+// float32, float16 or bfloat16, that norm normalises over a last dimension of at most 8192, a
+// multiple of 4. For all other tensors AddLayerNorm runs the operators of the two layers.
+//
+// AddLayerNorm does not wait, but its first call for a shape compiles the kernels, in about half a
+// second. The Do owns the results. AddLayerNorm fails as [LayerNorm.Forward] does. With the
+// kernels, a second derivative fails.
+func AddLayerNorm(x *cgotorch.Exec, norm *LayerNorm, in, addend *cgotorch.Tensor) (sum, normed *cgotorch.Tensor) {
+	var dtype any
+	if autocast := x.AutocastDType(); autocast != 0 {
+		dtype = autocast
+	}
+	if len(norm.Shape) == 1 && in.Dim() > 0 && in.Shape()[in.Dim()-1] == norm.Shape[0] {
+		results := x.Call("streamtorch::add_layer_norm", in, addend, norm.Weight, norm.Bias, norm.Eps.Or(1e-5), dtype, !norm.Unfused)
+		return results[0].(*cgotorch.Tensor), results[1].(*cgotorch.Tensor)
+	}
+	if addend != nil {
+		sum = x.Add(in, addend)
+	} else {
+		sum = x.Alias(in)
+	}
+	normed = norm.Forward(x, sum)
+	if dtype != nil {
+		wide := normed
+		normed = x.To(wide, x.AutocastDType())
+		closeUnless(normed, wide)
+	}
+	return sum, normed
 }

@@ -6,6 +6,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 type Linear struct {
 	Weight *cgotorch.Tensor // [out, in]
 	Bias   *cgotorch.Tensor // [out], or nil
+	// Unfused makes the layer, and a GELU behind it in a [Sequential], use LibTorch's operators only;
+	// see [SetFused].
+	Unfused bool
 }
 
 // LinearOptions are the options of [NewLinear].
@@ -27,7 +30,21 @@ func NewLinear(x *cgotorch.Exec, in, out int, o LinearOptions) *Linear {
 	return m
 }
 
-// Forward maps [..., in] to [..., out].
+// Forward maps [..., in] to [..., out]. On CUDA, kernels of this library compute the gradient of
+// Bias, unless Unfused is set.
 func (m *Linear) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Linear(in, castOf(x, m.Weight), castOf(x, m.Bias))
+	if m.Bias == nil || m.Unfused || !in.Device().IsCUDA() {
+		return x.Linear(in, castOf(x, m.Weight), castOf(x, m.Bias))
+	}
+	return x.Call("streamtorch::linear", in, castOf(x, m.Weight), castOf(x, m.Bias))[0].(*cgotorch.Tensor)
+}
+
+// activated returns gelu(m(in)). One kernel of backward computes the gradients of m's result and
+// of Bias.
+func (m *Linear) activated(x *cgotorch.Exec, in *cgotorch.Tensor, gelu *GELU) *cgotorch.Tensor {
+	approximate := "none"
+	if gelu.Tanh {
+		approximate = "tanh"
+	}
+	return x.Call("streamtorch::linear_gelu", in, castOf(x, m.Weight), castOf(x, m.Bias), approximate, !m.Unfused)[0].(*cgotorch.Tensor)
 }

@@ -69,8 +69,9 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 }
 
 // SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
-// library: those of [NormReLU], and the first layer's of [Conv2d]. New layers may. Without these
-// kernels the numbers are those of LibTorch's operators, and second derivatives work.
+// library: those of [NormReLU] and [AddLayerNorm], the first layer's of [Conv2d], and those of
+// [Linear] and [MultiheadAttention]. New layers may. Without these kernels the numbers are those
+// of LibTorch's operators, and second derivatives work.
 func SetFused(m any, fused bool) {
 	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Unfused", !fused) })
 }

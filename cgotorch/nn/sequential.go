@@ -71,14 +71,16 @@ func (s *Sequential) present() []Module {
 }
 
 // The function `chain` runs modules one after another. A norm and the activation after it run as
-// one operator. It returns a new handle.
+// one operator, and so do a linear layer and the GELU after it. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
 	for i := 0; i < len(modules); i++ {
-		var next *cgotorch.Tensor
-		norm, ok := modules[i].(*BatchNorm2d)
-		if ok && i+1 < len(modules) && activationName(modules[i+1]) != "" {
-			next = norm.activated(x, out, nil, activationName(modules[i+1]))
+		var after Module
+		if i+1 < len(modules) {
+			after = modules[i+1]
+		}
+		next := pair(x, out, modules[i], after)
+		if next != nil {
 			i++
 		} else {
 			next = modules[i].Forward(x, out)
@@ -92,4 +94,20 @@ func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Te
 		return x.Alias(in)
 	}
 	return out
+}
+
+// The function `pair` runs a module and the module after it, which may be nil, as one operator. It
+// returns nil if there is no operator for the two.
+func pair(x *cgotorch.Exec, in *cgotorch.Tensor, m, after Module) *cgotorch.Tensor {
+	switch m := m.(type) {
+	case *BatchNorm2d:
+		if name := activationName(after); after != nil && name != "" {
+			return m.activated(x, in, nil, name)
+		}
+	case *Linear:
+		if gelu, ok := after.(*GELU); ok {
+			return m.activated(x, in, gelu)
+		}
+	}
+	return nil
 }

@@ -105,7 +105,47 @@ type vitEncoder struct {
 
 // Forward maps [N, positions, width] to a tensor of the same shape.
 func (m *vitEncoder) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return then(x, x.Add(in, m.PosEmbedding), m.Dropout, m.Layers, m.LN)
+	out := then(x, x.Add(in, m.PosEmbedding), m.Dropout)
+	blocks, norm := m.blocks(x)
+	if norm == nil {
+		return then(x, out, m.Layers, m.LN)
+	}
+	var addend *cgotorch.Tensor
+	for _, b := range blocks {
+		before, added := out, addend
+		out, addend = b.halves(x, before, added)
+		before.Close()
+		if added != nil {
+			added.Close()
+		}
+	}
+	sum, normed := nn.AddLayerNorm(x, norm, out, addend)
+	for _, t := range []*cgotorch.Tensor{out, addend, sum} {
+		if t != nil {
+			t.Close()
+		}
+	}
+	return normed
+}
+
+// The method `blocks` returns the blocks and the last norm if all norms of the encoder are layer
+// norms. Each norm then adds the result of the half before it. Otherwise `blocks` returns nil.
+// Blocks that are recomputed add their halves themselves.
+func (m *vitEncoder) blocks(x *cgotorch.Exec) ([]*vitBlock, *nn.LayerNorm) {
+	layers, ok := m.Layers.(*nn.Sequential)
+	norm, isNorm := m.LN.(*nn.LayerNorm)
+	if !ok || !isNorm || layers.Recompute != 0 && x.GradEnabled() {
+		return nil, nil
+	}
+	var blocks []*vitBlock
+	for _, c := range layers.Modules {
+		b, ok := c.Module.(*vitBlock)
+		if !ok || !b.hasLayerNorms() {
+			return nil, nil
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks, norm
 }
 
 // vitBlock is a block of a [ViT]. Its first half is a norm and attention. Its second half is a
@@ -137,9 +177,30 @@ func (b *builder) vitBlock(width, hidden, heads int, dropout float64) *vitBlock 
 // Forward maps [N, positions, width] to a tensor of the same shape.
 func (m *vitBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
+		if m.hasLayerNorms() {
+			return x.Add(m.halves(x, in, nil))
+		}
 		middle := x.Add(then(x, m.LN1.Forward(x, in), m.SelfAttention, m.Dropout), in)
 		return x.Add(middle, then(x, m.LN2.Forward(x, middle), m.MLP))
 	})
+}
+
+// The method `hasLayerNorms` reports whether `halves` can run the block.
+func (m *vitBlock) hasLayerNorms() bool {
+	_, first := m.LN1.(*nn.LayerNorm)
+	_, second := m.LN2.(*nn.LayerNorm)
+	return first && second
+}
+
+// The method `halves` gives the block the sum of `in` and `addend`, which may be nil. It returns
+// the sum after the first half, and the result of the second half, which is still to be added.
+func (m *vitBlock) halves(x *cgotorch.Exec, in, addend *cgotorch.Tensor) (middle, out *cgotorch.Tensor) {
+	in, normed := nn.AddLayerNorm(x, m.LN1.(*nn.LayerNorm), in, addend)
+	defer in.Close()
+	seen := then(x, normed, m.SelfAttention, m.Dropout)
+	defer seen.Close()
+	middle, normed = nn.AddLayerNorm(x, m.LN2.(*nn.LayerNorm), in, seen)
+	return middle, then(x, normed, m.MLP)
 }
 
 // Fuse implements [nn.Fusible].

@@ -846,6 +846,15 @@ struct Patch {
     return r < g.height && a < g.width ? (image * g.height + r) * g.width + a : -1;
   }
 
+  // Loads the pixels. They are loaded before the gradients are gathered, so that the loads overlap.
+  __device__ void load(const Eight* __restrict__ x, const Pooling& g, int columns, int column, Eight (&v)[4]) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int at = pixel(g, k);
+      if (at >= 0) v[k] = x[at * columns + column];
+    }
+  }
+
   __device__ void gather(const Eight* __restrict__ dy, const uint2* __restrict__ where, const Pooling& g, int columns, int column, float (&z)[4][8]) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -888,14 +897,15 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_pool_reduce(const Ei
       const int number = walk.row_of(chunk);
       if (number >= patches) continue;
       const Patch patch(g, number);
+      Eight v[4];
       float z[4][8];
+      patch.load(x, g, columns, walk.column, v);
       patch.gather(dy, where, g, columns, walk.column, z);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int pixel = patch.pixel(g, k);
-        if (pixel < 0) continue;
+        if (patch.pixel(g, k) < 0) continue;
         float f[8];
-        widen(x[pixel * columns + walk.column], f);
+        widen(v[k], f);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           sums[0][i] += z[k][i];
@@ -913,7 +923,9 @@ extern "C" __global__ void norm_pool_gradient(const Eight* __restrict__ dy, cons
   const int thread = blockIdx.x * blockDim.x + threadIdx.x, column = thread % columns, number = thread / columns, n = p.channels;
   if (number >= g.images * g.out_height * g.out_width) return;
   const Patch patch(g, number);
+  Eight v[4];
   float a[8], b[8], c[8], z[4][8];
+  patch.load(x, g, columns, column, v);
   load(p.factors + column * 8, a);
   load(p.factors + n + column * 8, b);
   load(p.factors + 2 * n + column * 8, c);
@@ -923,7 +935,7 @@ extern "C" __global__ void norm_pool_gradient(const Eight* __restrict__ dy, cons
     const int pixel = patch.pixel(g, k);
     if (pixel < 0) continue;
     float f[8];
-    widen(x[pixel * columns + column], f);
+    widen(v[k], f);
 #pragma unroll
     for (int i = 0; i < 8; ++i) f[i] = fmaf(a[i], z[k][i], fmaf(b[i], f[i], c[i]));
     dx[pixel * columns + column] = narrow(f);
