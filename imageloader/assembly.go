@@ -169,7 +169,7 @@ func (e *epoch) decode(p *part, first int) {
 	images := make([]decode.Image, 0, len(p.items)-first)
 	for _, it := range p.items[first:] {
 		if it.bad == nil {
-			images = append(images, decode.Image{Data: it.data, Key: e.random(forKeys, it)})
+			images = append(images, decode.Image{Data: it.data, Key: e.random(forKeys, it), Sound: l.sound.has(it.number)})
 		}
 	}
 	each := l.ring.layout.each
@@ -195,7 +195,7 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 		return
 	}
 	each := e.loader.ring.layout.each
-	next, at, bytes := 0, p.images, 0
+	next, at, bytes, onDevice := 0, p.images, 0, 0
 	for i := first; i < len(p.items); i++ {
 		it := &p.items[i]
 		bad := it.bad
@@ -203,6 +203,12 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 		if bad == nil {
 			bytes += len(it.data)
 			result = results[next]
+			if result.Sound {
+				e.loader.sound.add(it.number)
+			}
+			if result.OnDevice {
+				onDevice++
+			}
 			if bad, p.err = e.judge(*it, &result); p.err != nil {
 				return
 			}
@@ -219,7 +225,10 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 		}
 		p.bad, p.results = append(p.bad, bad), append(p.results, result)
 	}
-	e.loader.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
+	e.loader.stats.update(func(s *Stats) {
+		s.Bytes += int64(bytes)
+		s.OnDevice += onDevice
+	})
 }
 
 // The method `complete` makes a batch of p, the oldest part, if p has enough images or can get no

@@ -87,6 +87,10 @@ type Options struct {
 	Ranks, Rank int
 	DropRest    bool
 
+	// JPEGDevice decodes JPEG files beside the Workers, such as the JPEGDecoder of cgotorch/images. The
+	// batches are the same to the bit with and without it. nil means that there is none.
+	JPEGDevice decode.JPEGDevice
+
 	Workers int // decode threads. 0 means one per core
 	Buffers int // batches that exist at a time, including those that the consumer has. 0 means 4
 
@@ -214,6 +218,6 @@ func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }
 func (o Options) poolOptions() decode.Options {
 	return decode.Options{
 		Workers: o.Workers, Transform: o.Transform, Channels: o.Channels, HorizontalFlip: o.HorizontalFlip, MaxPixels: o.MaxPixels,
-		NoShrink: o.NoShrink, Memory: o.DecodeMemory,
+		NoShrink: o.NoShrink, Memory: o.DecodeMemory, JPEGDevice: o.JPEGDevice,
 	}
 }

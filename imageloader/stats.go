@@ -20,6 +20,8 @@ type Stats struct {
 	Samples int   // delivered images
 	Bytes   int64 // compressed bytes of the decoded images
 
+	OnDevice int // images that Options.JPEGDevice has decoded
+
 	Skipped  map[string]int // number of unusable images that were left out, by reason
 	Examples []string       // the first few unusable images: archive, member and fault
 	Ignored  map[string]int // number of the archive's members that are no images, by reason
@@ -58,6 +60,7 @@ func (s Stats) Since(earlier Stats) Stats {
 	s.Batches -= earlier.Batches
 	s.Samples -= earlier.Samples
 	s.Bytes -= earlier.Bytes
+	s.OnDevice -= earlier.OnDevice
 	s.Retries -= earlier.Retries
 	s.Elapsed -= earlier.Elapsed
 	s.Read -= earlier.Read

@@ -123,7 +123,7 @@ TEST(Pool, Arguments) {
   o.memory = 0;
   ASSERT_EQ(text_of(ctd_pool_new(&o, &pool)), "");
   const File file = png_of(scene(5, 9, 3));
-  const ctd_image image{file.data(), file.size(), 0, nullptr, 0, 0, 0};
+  const ctd_image image{file.data(), file.size(), 0, nullptr, 0, 0, 0, 0};
   File dst(kEach, 0xEE);
   ctd_result result{};
   EXPECT_EQ(text_of(ctd_pool_decode(nullptr, &image, 1, dst.data(), kEach, &result), CTD_INVALID_ARGUMENT), "pool is NULL");
@@ -179,7 +179,7 @@ TEST(Pool, BatchesAtTheSameTime) {
   std::vector<ctd_image> images(kCount);
   for (size_t i = 0; i < kCount; ++i) {
     const File& file = i % 5 == 4 ? bad : good;
-    images[i] = {file.data(), file.size(), i, nullptr, 0, 0, 0};
+    images[i] = {file.data(), file.size(), i, nullptr, 0, 0, 0, 0};
   }
   File want(kEach);
   ctd_result one{};
@@ -216,7 +216,7 @@ TEST(Pool, LargeImagesWait) {
   o.max_pixels = 1300 * 1300;
   const File whole = jpeg_of(scene(1300, 1300, 4), {1, 1, true}), damaged(whole.begin(), whole.end() - 2);
   std::vector<ctd_image> images;
-  for (const File* file : {&whole, &damaged, &whole, &whole, &damaged}) images.push_back({file->data(), file->size(), 0, nullptr, 0, 0, 0});
+  for (const File* file : {&whole, &damaged, &whole, &whole, &damaged}) images.push_back({file->data(), file->size(), 0, nullptr, 0, 0, 0, 0});
   File dst[2];
   int64_t most[2];
   for (const int64_t memory : {0, 1}) {
@@ -246,8 +246,8 @@ TEST(Pool, ThreadsGoOnWithTheNextBatch) {
   EXPECT_EQ(ctd_pool_busy(pool), 0);
   const File small = png_of(scene(5, 9, 3));
   const Pixels large = scene(5000, 8000, 3);
-  const ctd_image short_one{small.data(), small.size(), 0, nullptr, 0, 0, 0};
-  const ctd_image long_one{nullptr, 0, 0, large.bytes.data(), large.width, large.height, 3};
+  const ctd_image short_one{small.data(), small.size(), 0, nullptr, 0, 0, 0, 0};
+  const ctd_image long_one{nullptr, 0, 0, large.bytes.data(), large.width, large.height, 3, 0};
   const std::vector<ctd_image> first{short_one, long_one}, second(8, short_one);
   const auto decode = [&](const std::vector<ctd_image>& images) {
     File dst(images.size() * kEach);
@@ -304,7 +304,7 @@ TEST(Pool, DamagedFiles) {
     }
   }
   std::vector<ctd_image> images;
-  for (const File& file : files) images.push_back({file.data(), file.size(), images.size(), nullptr, 0, 0, 0});
+  for (const File& file : files) images.push_back({file.data(), file.size(), images.size(), nullptr, 0, 0, 0, 0});
   File dst(images.size() * kEach);
   std::vector<ctd_result> results(images.size());
   ASSERT_EQ(text_of(ctd_pool_decode(pool, images.data(), images.size(), dst.data(), dst.size(), results.data())), "");

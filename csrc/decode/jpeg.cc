@@ -12,6 +12,7 @@
 // jerror.h uses types of jpeglib.h, so jpeglib.h comes first.
 #include <jerror.h>
 
+#include "decode/frame.h"
 #include "decode/huffman.h"
 #include "decode/status.h"
 
@@ -373,14 +374,13 @@ Need Jpeg::most(int64_t pixels) {
   return need;
 }
 
-View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
+// Starts libjpeg, with memory of the scratch.
+void Jpeg::start(int shrink, Scratch& scratch) {
   Codec& codec = *codec_;
-  const Box box = shrunk(whole, shrink);
   codec.info.scale_num = 1;
   codec.info.scale_denom = static_cast<unsigned>(shrink);
   const bool ink = info_.color_space == CTD_CMYK || info_.color_space == CTD_YCCK;
   codec.info.out_color_space = info_.color_space == CTD_GREY ? JCS_GRAYSCALE : ink ? JCS_CMYK : JCS_RGB;
-  Part part{};
   const size_t block = block_of(codec);
   codec.next = jpeg_has_multiple_scans(&codec.info) ? scratch.codec.zeros(block) : scratch.codec.bytes(block);
   codec.end = codec.next + block;
@@ -390,6 +390,28 @@ View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
     info->mem->request_virt_barray = on_coefficients;
     info->mem->access_virt_barray = on_look;
     jpeg_start_decompress(info);
+  });
+}
+
+int32_t Jpeg::frame(std::vector<uint8_t>& to) const {
+  return append_frame(codec_->info, {codec_->source.next_input_byte, codec_->source.bytes_in_buffer}, to);
+}
+
+void Jpeg::check(Scratch& scratch) {
+  start(1, scratch);
+  if (!take_over(scratch.huffman)) throw Error(CTD_UNSUPPORTED, "JPEG without a frame");
+  attempt(*codec_, [](j_decompress_ptr info) {
+    for (size_t mcus = size_t{info->MCUs_per_row} * info->MCU_rows_in_scan; mcus > 0; --mcus) on_mcu(info, nullptr);
+  });
+}
+
+View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
+  Codec& codec = *codec_;
+  const Box box = shrunk(whole, shrink);
+  start(shrink, scratch);
+  const bool ink = codec.info.out_color_space == JCS_CMYK;
+  Part part{};
+  attempt(codec, [&](j_decompress_ptr info) {
     part = part_of(*info, box, shrink);
     if (part.width < info->output_width) jpeg_crop_scanline(info, &part.left, &part.width);
   });

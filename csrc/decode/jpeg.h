@@ -17,6 +17,8 @@ class Jpeg : public Reader {
   View read(const Box& box, int shrink, Scratch& scratch) override;
   Need need(const Box& box, int shrink) const override;
   bool shrinks() const override { return true; }
+  int32_t frame(std::vector<uint8_t>& to) const override;
+  void check(Scratch& scratch) override;
 
   // Returns an upper bound of the need of one image of at most `pixels` pixels.
   static Need most(int64_t pixels);
@@ -24,6 +26,7 @@ class Jpeg : public Reader {
   struct Codec;
 
  private:
+  void start(int shrink, Scratch& scratch);
   bool take_over(Huffman& huffman);
 
   std::unique_ptr<Codec> codec_;

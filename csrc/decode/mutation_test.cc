@@ -122,7 +122,7 @@ TEST(Mutation, Images) {
       damage(random, file);
       owners.push_back(std::make_unique<uint8_t[]>(file.size()));
       std::copy(file.begin(), file.end(), owners.back().get());
-      images.push_back({owners.back().get(), file.size(), random(), nullptr, 0, 0, 0});
+      images.push_back({owners.back().get(), file.size(), random(), nullptr, 0, 0, 0, 0});
     }
     const size_t which = below(random, pools.size());
     File dst(sizes[which] * kCount);

@@ -96,7 +96,7 @@ TEST(Need, OfNoImageIsAboveTheMost) {
     File to(static_cast<size_t>(o.height) * o.width * o.channels);
     ctd_result result{};
     Transform transform(o, memory, kLittle);
-    code_of([&] { transform.run({changed.data(), changed.size(), random(), nullptr, 0, 0, 0}, to.data(), result); });
+    code_of([&] { transform.run({changed.data(), changed.size(), random(), nullptr, 0, 0, 0, 0}, to.data(), result); });
     const size_t all = Transform::most(o);
     ASSERT_LE(memory.peak(), all) << width << "x" << height << " file " << (&file - files.data()) << " transform " << o.transform
                                   << " to " << o.width << "x" << o.height << "x" << o.channels;
@@ -170,7 +170,7 @@ TEST(Need, NoImageTakesMore) {
     std::memset(to.data(), 1, to.size());
     const Resident resident;
     ctd_result result{};
-    transform.run({c.file.data(), c.file.size(), 7, nullptr, 0, 0, 0}, to.data(), result);
+    transform.run({c.file.data(), c.file.size(), 7, nullptr, 0, 0, 0, 0}, to.data(), result);
     const size_t took = resident.most(), after = resident.now();
     std::printf("%-46s counted %5.1f MB, took %5.1f MB, kept %4.1f MB\n", c.name.c_str(), memory.peak() / 1e6, took / 1e6,
                 after / 1e6);
@@ -197,7 +197,7 @@ TEST(Need, WhatIsKeptCounts) {
     const File& file = files[i % 3];
     uint8_t to[9 * 9 * 3];
     ctd_result result{};
-    transform.run({file.data(), file.size(), 7, nullptr, 0, 0, 0}, to, result);
+    transform.run({file.data(), file.size(), 7, nullptr, 0, 0, 0, 0}, to, result);
     EXPECT_LE(resident.most(), kLittle + (1 << 20)) << i;
     EXPECT_GE(transform.held().sum(), kLittle / 2) << i;
   }

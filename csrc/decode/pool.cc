@@ -20,6 +20,9 @@ namespace {
 // libjpeg and libpng. The room that malloc adds to each block is part of it.
 constexpr size_t kUncounted = 2 << 20;
 
+// The most bytes of the files that a lane prepares at a time, with the room that a vector adds.
+constexpr size_t kMostFiles = 64 << 20;
+
 int cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
@@ -45,19 +48,41 @@ class SignalsBlocked {
 }  // namespace
 
 // Batch lives on the stack of the thread that waits for it. It is done when all its images are
-// taken and no worker works on it any more.
+// taken and no thread works on it any more.
 struct Pool::Batch {
   const ctd_image* images;
   size_t count;
   uint8_t* dst;
   ctd_result* results;
-  std::atomic<size_t> next{0};
-  int holders = 0;  // guarded by the pool's mutex
+  std::atomic<uint64_t> open{0};  // the images that nobody has taken: the first one, and in the high half the end
+  int holders = 0;                // guarded by the pool's mutex
   bool taken = false;
   std::condition_variable done{};
+
+  // Takes the first image, or the last one, that nobody has taken. Returns whether there is one.
+  bool take(bool first, size_t& image) {
+    uint64_t now = open.load(std::memory_order_relaxed);
+    for (;;) {
+      const uint64_t begin = now & UINT32_MAX, end = now >> 32;
+      if (begin == end) return false;
+      image = first ? begin : end - 1;
+      if (open.compare_exchange_weak(now, first ? now + 1 : now - (uint64_t{1} << 32), std::memory_order_relaxed)) return true;
+    }
+  }
 };
 
-Pool::Pool(const ctd_options& checked) : options_(checked), memory_(checked.memory) {
+// An image of a batch.
+struct Pool::Image {
+  Batch* batch;
+  size_t number;
+
+  const ctd_image& file() const { return batch->images[number]; }
+  ctd_result& result() const { return batch->results[number]; }
+};
+
+Pool::Pool(const ctd_options& checked)
+    : options_(checked), device_(checked.device ? std::optional(*checked.device) : std::nullopt), memory_(checked.memory) {
+  if (device_) device_->retain(device_->self);
   try {
     start(options_.workers ? options_.workers : cores());
   } catch (const std::exception& e) {
@@ -71,11 +96,15 @@ Pool::~Pool() { stop(); }
 
 void Pool::start(int workers) {
   const SignalsBlocked blocked;
-  threads_.reserve(workers);
-  for (int i = 0; i < workers; ++i) {
-    threads_.emplace_back([this] { work(); });
-    pthread_setname_np(threads_.back().native_handle(), ("decode-" + std::to_string(i)).c_str());
-  }
+  const auto add = [this](const char* name, int i, auto work) {
+    threads_.emplace_back(work);
+    pthread_setname_np(threads_.back().native_handle(), (name + std::to_string(i)).c_str());
+  };
+  const int lanes = device_ ? device_->lanes : 0;
+  workers_ = workers;
+  threads_.reserve(workers + lanes);
+  for (int i = 0; i < workers; ++i) add("decode-", i, [this] { work(); });
+  for (int i = 0; i < lanes; ++i) add("decode-lane-", i, [this, i] { work_with_device(i); });
 }
 
 void Pool::stop() {
@@ -86,6 +115,7 @@ void Pool::stop() {
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  if (device_) device_->release(device_->self);
 }
 
 size_t Pool::bytes_per_image() const {
@@ -95,17 +125,18 @@ size_t Pool::bytes_per_image() const {
 // Large images together take at most `limit` bytes, with one exception. An image that needs more
 // than `limit` is decoded while no other large image has memory.
 size_t Pool::max_memory() const {
-  const size_t image = Transform::most(options_), threads = threads_.size();
+  const size_t image = Transform::most(options_), workers = workers_, lanes = threads_.size() - workers;
   const size_t limit = options_.memory;
-  return threads * (kOwn + kUncounted) + std::min(std::max(limit, image), threads * image);
+  return workers * (kOwn + kUncounted) + lanes * (kOwn + kUncounted + kMostFiles) + std::min(std::max(limit, image), workers * image);
 }
 
 void Pool::decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results) {
   if (count == 0) return;
   Batch batch{images, count, dst, results};
+  batch.open = uint64_t{count} << 32;
   std::unique_lock lock(mutex_);
   queue_.push_back(&batch);
-  if (count == 1) {
+  if (count == 1 && !device_) {
     wake_.notify_one();
   } else {
     wake_.notify_all();
@@ -113,9 +144,149 @@ void Pool::decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_resul
   batch.done.wait(lock, [&] { return batch.taken && batch.holders == 0; });
 }
 
+// Notes that nobody can take an image of the batch any more. The caller holds the mutex.
+void Pool::exhausted(Batch& batch) {
+  if (batch.taken) return;
+  batch.taken = true;
+  std::erase(queue_, &batch);
+}
+
+// Gives up the right to the batch that `holders` counts. The caller holds the mutex.
+void Pool::release(Batch& batch) {
+  if (--batch.holders == 0) batch.done.notify_all();
+}
+
+// Decodes an image on this thread.
+void Pool::run(Transform& transform, const Image& image) {
+  const auto begin = std::chrono::steady_clock::now();
+  const size_t each = bytes_per_image();
+  ctd_result& result = image.result();
+  uint8_t* const to = image.batch->dst + image.number * each;
+  result = {};
+  result.error = guarded([&] { transform.run(image.file(), to, result); });
+  if (result.error) std::memset(to, 0, each);
+  busy_.fetch_add(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count(), std::memory_order_relaxed);
+}
+
 void Pool::work() {
   Transform transform(options_, memory_);
-  const size_t each = bytes_per_image();
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return closing_ || !queue_.empty() || !back_.empty(); });
+    if (!back_.empty()) {
+      const Image image = back_.front();
+      back_.pop_front();
+      lock.unlock();
+      run(transform, image);
+      lock.lock();
+      release(*image.batch);
+      continue;
+    }
+    if (queue_.empty()) return;
+    Batch& batch = *queue_.front();
+    ++batch.holders;
+    lock.unlock();
+    for (Image image{&batch, 0}; batch.take(/*first=*/true, image.number);) run(transform, image);
+    lock.lock();
+    exhausted(batch);
+    release(batch);
+  }
+}
+
+// Lane is what a thread with a lane of the device has.
+class Pool::Lane {
+ public:
+  Lane(const Pool& pool, int number, Memory& memory) : pool_(pool), device_(*pool.device_), number_(number), transform_(pool.options_, memory) {
+    for (Group& group : groups_) {
+      group.frames.reserve(device_.most_frames);
+      group.images.reserve(device_.most_frames);
+      group.offsets.reserve(device_.most_frames);
+    }
+  }
+
+  // Takes images of the batch until the device has enough for one round, and prepares them. Stops
+  // after as many images that the device cannot decode.
+  void take(Batch& batch) {
+    Image image{&batch, 0};
+    size_t frames = 0, pixels = 0;
+    bytes_.clear();
+    back_.clear();
+    decoded_ = 0;
+    const auto most = static_cast<size_t>(device_.most_frames);
+    while (frames < most && back_.size() < most && pixels < static_cast<size_t>(device_.most_pixels) / 2 &&
+           bytes_.size() < kMostFiles / 2 && batch.take(/*first=*/false, image.number)) {
+      ctd_frame frame{};
+      const size_t offset = bytes_.size();
+      int32_t sampling = 0;
+      image.result() = {};
+      // A fault of the image is found again by the thread that decodes it.
+      if (image.file().size <= kMostFiles / 2) {
+        ctd_status_free(guarded([&] { sampling = transform_.frame(image.file(), bytes_, frame, image.result()); }));
+      }
+      const size_t area = static_cast<size_t>(frame.width) * frame.height;
+      if (sampling == 0 || area > static_cast<size_t>(device_.most_pixels) / 2) {
+        bytes_.resize(offset);
+        back_.push_back(image);
+        continue;
+      }
+      frame.to = batch.dst + image.number * pool_.bytes_per_image();
+      Group& group = groups_[sampling - 1];
+      group.frames.push_back(frame);
+      group.images.push_back(image);
+      group.offsets.push_back(offset);
+      ++frames;
+      pixels += area;
+    }
+  }
+
+  // Lets the device decode the images that are prepared.
+  void decode() {
+    for (int sampling = CTD_444; sampling <= CTD_420; ++sampling) {
+      Group& group = groups_[sampling - 1];
+      if (group.frames.empty()) continue;
+      for (size_t i = 0; i < group.frames.size(); ++i) group.frames[i].data = bytes_.data() + group.offsets[i];
+      device_.decode(device_.self, number_, sampling, pool_.options_.height, pool_.options_.width, group.frames.data(), group.frames.size());
+      for (size_t i = 0; i < group.frames.size(); ++i) {
+        if (group.frames[i].failed) {
+          back_.push_back(group.images[i]);
+        } else {
+          group.images[i].result().on_device = 1;
+          ++decoded_;
+        }
+      }
+      group.frames.clear();
+      group.images.clear();
+      group.offsets.clear();
+    }
+  }
+
+  // Returns the images of the round that the device has not decoded.
+  const std::vector<Image>& back() const { return back_; }
+  bool in_vain() const { return decoded_ == 0 && !back_.empty(); }
+
+ private:
+  // The frames of one sampling.
+  struct Group {
+    std::vector<ctd_frame> frames;
+    std::vector<Image> images;
+    std::vector<size_t> offsets;  // of the files in bytes_
+  };
+
+  const Pool& pool_;
+  const ctd_device& device_;
+  const int number_;
+  Transform transform_;
+  std::vector<uint8_t> bytes_;
+  Group groups_[CTD_420];
+  std::vector<Image> back_;
+  int decoded_ = 0;
+};
+
+void Pool::work_with_device(int number) {
+  // A lane rests for so long if the device has not decoded a single image of a round. Then most
+  // images are not of its kind, or it fails.
+  constexpr std::chrono::milliseconds kRest{20};
+  Lane lane(*this, number, memory_);
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return closing_ || !queue_.empty(); });
@@ -123,23 +294,15 @@ void Pool::work() {
     Batch& batch = *queue_.front();
     ++batch.holders;
     lock.unlock();
-    auto begin = std::chrono::steady_clock::now();
-    for (size_t i; (i = batch.next.fetch_add(1, std::memory_order_relaxed)) < batch.count;) {
-      ctd_result& result = batch.results[i];
-      uint8_t* to = batch.dst + i * each;
-      result = {};
-      result.error = guarded([&] { transform.run(batch.images[i], to, result); });
-      if (result.error) std::memset(to, 0, each);
-      const auto end = std::chrono::steady_clock::now();
-      busy_.fetch_add(std::chrono::nanoseconds(end - begin).count(), std::memory_order_relaxed);
-      begin = end;
-    }
+    lane.take(batch);
+    lane.decode();
     lock.lock();
-    if (!batch.taken) {
-      batch.taken = true;
-      std::erase(queue_, &batch);
-    }
-    if (--batch.holders == 0) batch.done.notify_all();
+    batch.holders += static_cast<int>(lane.back().size());
+    back_.insert(back_.end(), lane.back().begin(), lane.back().end());
+    if (!lane.back().empty()) wake_.notify_all();
+    if (const uint64_t open = batch.open.load(std::memory_order_relaxed); (open & UINT32_MAX) == open >> 32) exhausted(batch);
+    release(batch);
+    if (lane.in_vain()) wake_.wait_for(lock, kRest, [&] { return closing_; });
   }
 }
 

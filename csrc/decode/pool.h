@@ -1,4 +1,4 @@
-// A pool of threads that decode.
+// A pool of threads that decode, with or without a device that decodes beside them.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,17 @@
 
 namespace decode {
 
+class Transform;
+
+// Note [Lanes]
+// A pool with a device has one more thread for each lane of the device. These threads take images
+// from the end of a batch, while the other threads take images from its beginning. So the work is
+// shared by the speed of both, without a number that has to be guessed. The result is the same to
+// the bit, whoever decodes an image.
+//
+// A lane takes a few images and prepares them: it reads their headers, and leaves to the other
+// threads what the device cannot decode. The device then decodes all frames of one sampling in
+// one call. Images at which the device fails go to the other threads too.
 class Pool {
  public:
   explicit Pool(const ctd_options& checked);
@@ -28,7 +40,7 @@ class Pool {
 
   // Returns the nanoseconds that all threads together have spent on images that are done.
   int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
-  int workers() const { return static_cast<int>(threads_.size()); }
+  int workers() const { return workers_; }
   size_t bytes_per_image() const;
 
   // max_memory returns an upper bound of the memory that decoding takes, in bytes.
@@ -36,18 +48,27 @@ class Pool {
 
  private:
   struct Batch;
+  struct Image;
+  class Lane;
   void start(int workers);
   void stop();
   void work();
+  void work_with_device(int lane);
+  void run(Transform& transform, const Image& image);
+  void exhausted(Batch& batch);
+  void release(Batch& batch);
 
   const ctd_options options_;
+  const std::optional<ctd_device> device_;
   Memory memory_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Batch*> queue_;  // batches that have images which no thread has taken
+  std::deque<Image> back_;    // images that the device cannot decode
   bool closing_ = false;
   std::atomic<int64_t> busy_{0};
-  std::vector<std::thread> threads_;
+  int workers_ = 0;                   // threads without a lane
+  std::vector<std::thread> threads_;  // the threads with a lane are the last ones
 };
 
 }  // namespace decode

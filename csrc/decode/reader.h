@@ -1,7 +1,9 @@
 // An encoded image that is open. Its header has been read, but not its pixels.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "decode/exif.h"
 #include "decode/huffman.h"
@@ -62,6 +64,17 @@ class Reader {
 
   // Reports whether the function `read` accepts a shrink above 1.
   virtual bool shrinks() const { return false; }
+
+  // Appends the file in the form that ctd_frame describes, and returns its sampling: CTD_444 and so
+  // on. Returns 0 and appends nothing if the file has no such form.
+  virtual int32_t frame(std::vector<uint8_t>& to) const {
+    (void)to;
+    return 0;
+  }
+
+  // Throws if any code of a file that has a frame is damaged. No other function may be called
+  // afterwards.
+  virtual void check(Scratch& scratch) { (void)scratch; }
 
  protected:
   Reader() = default;

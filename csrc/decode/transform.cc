@@ -80,6 +80,16 @@ Box window_of(const Plan& p, const ctd_options& o) {
   return window;
 }
 
+void report(const Plan& p, ctd_result& result) {
+  result.top = p.cropped.top;
+  result.left = p.cropped.left;
+  result.crop_height = p.cropped.height;
+  result.crop_width = p.cropped.width;
+  result.flip = p.flip ? 1 : 0;
+}
+
+Bytes file_of(const ctd_image& image) { return {image.data, image.data ? image.size : 0}; }
+
 }  // namespace
 
 // Computes grey as Pillow does: ITU-R 601 luma with 16-bit weights.
@@ -162,30 +172,22 @@ size_t Transform::most(const ctd_options& o) {
   return std::max(most(Jpeg::most(o.max_pixels), kLongestJpegSide), most(Png::most(o.max_pixels), kLongestImageSide));
 }
 
-void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
-  // These three variables are destroyed in reverse order, so their order matters. A reader frees
-  // its part of the scratch before the scratch is freed. All memory is freed before the share is
-  // given back.
-  Memory::Share share;
-  const Trim trim{*this};
-  std::unique_ptr<Reader> reader;
-
-  const Bytes file(image.data, image.data ? image.size : 0);
+// Returns what is to be done for an image. Without a reader the image has pixels.
+Transform::Work Transform::work_for(const ctd_image& image, const Reader* reader, ctd_result& result) const {
   Work work;
   int width = image.width, height = image.height;
-  if (image.pixels) {
-    if (width < 1 || height < 1 || (image.channels != 1 && image.channels != 3)) {
-      throw Error(CTD_INVALID_ARGUMENT, "pixels of " + std::to_string(width) + "x" + std::to_string(height) + "x" +
-                                            std::to_string(image.channels));
-    }
-    work.orientation = orientation_of(file);
-    work.channels = image.channels;
-  } else {
-    reader = open(file);
+  if (reader) {
     width = reader->info().width;
     height = reader->info().height;
     work.orientation = reader->info().orientation;
     work.channels = reader->info().color_space == CTD_GREY ? 1 : 3;
+  } else {
+    if (width < 1 || height < 1 || (image.channels != 1 && image.channels != 3)) {
+      throw Error(CTD_INVALID_ARGUMENT, "pixels of " + std::to_string(width) + "x" + std::to_string(height) + "x" +
+                                            std::to_string(image.channels));
+    }
+    work.orientation = orientation_of(file_of(image));
+    work.channels = image.channels;
   }
   if (swaps_sides(work.orientation)) std::swap(width, height);
   result.width = width;
@@ -195,6 +197,17 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   const Plan& p = work.plan = plan(options_, height, width, image.key);
   work.box = stored(p.box, work.orientation, height, width);
   if (reader && reader->shrinks() && !options_.no_shrink) work.shrink = shrink_of(p);
+  return work;
+}
+
+void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
+  // These three variables are destroyed in reverse order, so their order matters. A reader frees
+  // its part of the scratch before the scratch is freed. All memory is freed before the share is
+  // given back.
+  Memory::Share share;
+  const Trim trim{*this};
+  std::unique_ptr<Reader> reader = image.pixels ? nullptr : open(file_of(image));
+  const Work work = work_for(image, reader.get(), result);
   share = share_for(need(work, reader.get()));
   const View whole{image.pixels, image.height, image.width, image.channels,
                    static_cast<size_t>(image.width) * image.channels};
@@ -203,12 +216,31 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   if (share.bytes() > 0) scratch_.free_codec();
   pixels = turn(pixels, work.orientation);
   if (options_.channels == 1 && pixels.channels == 3) pixels = grey(pixels);
-  place(pixels, region_of(work.box, work.shrink, work.orientation, pixels.height, pixels.width), p, to);
-  result.top = p.cropped.top;
-  result.left = p.cropped.left;
-  result.crop_height = p.cropped.height;
-  result.crop_width = p.cropped.width;
-  result.flip = p.flip ? 1 : 0;
+  place(pixels, region_of(work.box, work.shrink, work.orientation, pixels.height, pixels.width), work.plan, to);
+  report(work.plan, result);
+}
+
+int32_t Transform::frame(const ctd_image& image, std::vector<uint8_t>& bytes, ctd_frame& out, ctd_result& result) {
+  constexpr int kSmallest = 8;  // the result may have an eighth of the box's rows and columns
+  if (image.pixels || options_.channels != 3) return 0;
+  const Trim trim{*this};
+  const std::unique_ptr<Reader> reader = open(file_of(image));
+  const Work work = work_for(image, reader.get(), result);
+  const Plan& p = work.plan;
+  const Box window = window_of(p, options_);
+  if (work.shrink != 1 || work.orientation != 1 || !resizes(p) || window.height != options_.height || window.width != options_.width ||
+      p.box.height > p.resized_height * kSmallest || p.box.width > p.resized_width * kSmallest || need(work, reader.get()).sum() > own_) {
+    return 0;
+  }
+  const size_t before = bytes.size();
+  const int32_t sampling = reader->frame(bytes);
+  if (sampling == 0) return 0;
+  out = {nullptr, bytes.size() - before, result.width, result.height, p.box.top, p.box.left, p.box.height, p.box.width,
+         p.resized_height, p.resized_width, p.top, p.left, nullptr, 0};
+  if (!image.sound) reader->check(scratch_);
+  result.sound = 1;
+  report(p, result);
+  return sampling;
 }
 
 // Writes the plan's window to `to`. Grey becomes RGB last, because three equal channels would

@@ -1,6 +1,9 @@
 // Takes one image from the bytes of its file to its place in the batch.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "decode/crop.h"
 #include "decode/memory.h"
 #include "decode/raster.h"
@@ -31,6 +34,12 @@ class Transform {
   // If it throws Error, the bytes in `to` mean nothing.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
+  // Prepares an image for a device: appends its file to `bytes`, and sets all fields of `out` except
+  // `data` and `to`, and the fields of `result` as `run` does. Returns the sampling of the file, or 0
+  // if a device cannot do what `run` does for this image. Takes no more than `own` bytes. It may
+  // throw Error where `run` does.
+  int32_t frame(const ctd_image& image, std::vector<uint8_t>& bytes, ctd_frame& out, ctd_result& result);
+
   // Returns an upper bound of the memory in bytes that one image takes. The bound holds for every
   // image that the options allow.
   static size_t most(const ctd_options& checked);
@@ -45,6 +54,7 @@ class Transform {
     int orientation = 1, shrink = 1, channels = 3;
   };
   struct Trim;
+  Work work_for(const ctd_image& image, const Reader* reader, ctd_result& result) const;
   Need need(const Work& work, const Reader* reader) const;
   Memory::Share share_for(const Need& need);
   void free();

@@ -112,7 +112,7 @@ TEST(Transform, CropOfATurnedImage) {
   full.width = 60;
   File stored(40 * 60 * 3), upright(40 * 60 * 3), want(12 * 10 * 3), got(12 * 10 * 3);
   ctd_result result{};
-  Transform(checked(full), memory).run({plain.data(), plain.size(), 0, nullptr, 0, 0, 0}, stored.data(), result);
+  Transform(checked(full), memory).run({plain.data(), plain.size(), 0, nullptr, 0, 0, 0, 0}, stored.data(), result);
   for (int y = 0; y < 60; ++y) {
     for (int x = 0; x < 40; ++x) {
       for (int c = 0; c < 3; ++c) upright[(y * 40 + x) * 3 + c] = stored[((39 - x) * 60 + y) * 3 + c];
@@ -121,8 +121,8 @@ TEST(Transform, CropOfATurnedImage) {
   Transform transform(o, memory);
   for (uint64_t key = 0; key < 20; ++key) {
     ctd_result a{}, b{};
-    transform.run({nullptr, 0, key, upright.data(), 40, 60, 3}, want.data(), a);
-    transform.run({turned.data(), turned.size(), key, nullptr, 0, 0, 0}, got.data(), b);
+    transform.run({nullptr, 0, key, upright.data(), 40, 60, 3, 0}, want.data(), a);
+    transform.run({turned.data(), turned.size(), key, nullptr, 0, 0, 0, 0}, got.data(), b);
     EXPECT_EQ(got, want) << key;
     EXPECT_EQ(b.width, 40);
     EXPECT_EQ(b.height, 60);
@@ -159,7 +159,7 @@ TEST(Transform, ShrunkIsNearlyTheSame) {
       o.no_shrink = 1;
       Transform exact(checked(o), memory);
       for (uint64_t key = 0; key < 20; ++key) {
-        const ctd_image image{file.data(), file.size(), key, nullptr, 0, 0, 0};
+        const ctd_image image{file.data(), file.size(), key, nullptr, 0, 0, 0, 0};
         File got(static_cast<size_t>(size) * (size + 1) * 3), want(got.size());
         ctd_result a{}, b{};
         shrinking.run(image, got.data(), a);

@@ -26,12 +26,32 @@ type Options struct {
 	// NoShrink decodes a JPEG at full size, even if the box is far larger than the result. See the
 	// Shrinking section of the package.
 	NoShrink bool
+	// JPEGDevice decodes JPEG files beside the threads. Pixels, errors and random choices are the same
+	// to the bit with and without it. nil means that there is none. Pool keeps the device until Close.
+	JPEGDevice JPEGDevice
+}
+
+// JPEGDevice is a device that decodes JPEG files, such as the JPEGDecoder of cgotorch/images.
+//
+// The device takes images from the end of a batch, while the threads take images from its
+// beginning. It takes sequential JPEG files in YCbCr with chroma of full size, half the width, or
+// half the width and height. Their EXIF orientation must be 1. The transform must resize the
+// image, to no less than an eighth, without padding and without shrinking. The threads decode
+// every other image, and every image at which the device fails.
+type JPEGDevice interface {
+	// JPEGDevice returns the address of a ctd_device of csrc/include/cgotorch_decode.h. It is nil if
+	// the device is closed.
+	JPEGDevice() unsafe.Pointer
 }
 
 // Image is one encoded image of a batch.
 type Image struct {
 	Data []byte // the file's bytes. The pool only reads them, and only during the call
 	Key  uint64 // fixes all random choices: equal keys give equal crops and flips, whatever Workers is
+	// Sound says that the Result of an earlier image with the same Data was Sound. A JPEGDevice then
+	// decodes the image without a check of its codes, which takes a core a quarter of the time of
+	// decoding.
+	Sound bool
 }
 
 // Result is the outcome for one image.
@@ -48,6 +68,9 @@ type Result struct {
 	Top, Left, CropHeight, CropWidth int
 
 	Flip bool // the caller should flip the image left to right: the pixels are not flipped
+
+	OnDevice bool // Options.JPEGDevice has decoded the image
+	Sound    bool // all codes of the image were checked, and are right. Only images for a JPEGDevice are checked
 }
 
 // Pool is a number of threads that decode batches. It is safe for concurrent use. Batches that
@@ -80,6 +103,14 @@ func NewPool(options Options) (*Pool, error) {
 	}
 	if options.NoShrink {
 		in.no_shrink = 1
+	}
+	if options.JPEGDevice != nil {
+		device := options.JPEGDevice.JPEGDevice()
+		if device == nil {
+			return nil, fmt.Errorf("decode: Options.JPEGDevice is closed: %w", ErrInvalidArgument)
+		}
+		in.device = (*C.ctd_device)(device)
+		defer runtime.KeepAlive(options.JPEGDevice)
 	}
 	options.Transform.set(&in)
 	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels,
@@ -209,6 +240,9 @@ func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, result
 	defer pin.Unpin()
 	for i, image := range images {
 		in[i].key = C.uint64_t(image.Key)
+		if image.Sound {
+			in[i].sound = 1
+		}
 		if len(image.Data) > 0 {
 			pin.Pin(unsafe.SliceData(image.Data))
 			in[i].data, in[i].size = bytesOf(image.Data), C.size_t(len(image.Data))
@@ -238,5 +272,6 @@ func resultOf(out *C.ctd_result) Result {
 	return Result{
 		Err: take(out.error), Width: int(out.width), Height: int(out.height), Top: int(out.top), Left: int(out.left),
 		CropHeight: int(out.crop_height), CropWidth: int(out.crop_width), Flip: out.flip != 0,
+		OnDevice: out.on_device != 0, Sound: out.sound != 0,
 	}
 }
