@@ -41,7 +41,7 @@ func TestPool_Decode_Damaged(t *testing.T) {
 	for range 12 {
 		var images []Image
 		for _, name := range names(t, "good") {
-			images = append(images, Image{damaged(random, read(t, "good", name)), random.Uint64()})
+			images = append(images, Image{Data: damaged(random, read(t, "good", name)), Key: random.Uint64()})
 		}
 		_, results := decodeAll(t, pool, images)
 		for i, result := range results {
@@ -73,7 +73,7 @@ func FuzzImage(f *testing.F) {
 		pool := pools[key%uint64(len(pools))]
 		height, width, channels := pool.Size()
 		dst, results := make([]byte, height*width*channels), make([]Result, 1)
-		if err := pool.Decode([]Image{{data, key}}, dst, results); err != nil {
+		if err := pool.Decode([]Image{{Data: data, Key: key}}, dst, results); err != nil {
 			t.Fatal(err)
 		}
 		if err := results[0].Err; errors.Is(err, ErrInternal) || errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrInvalidArgument) {

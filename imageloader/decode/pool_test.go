@@ -18,7 +18,7 @@ func samples(t testing.TB) []Image {
 	var images []Image
 	for range 3 {
 		for _, name := range names(t, "good") {
-			images = append(images, Image{read(t, "good", name), uint64(len(images)) * 7919})
+			images = append(images, Image{Data: read(t, "good", name), Key: uint64(len(images)) * 7919})
 		}
 	}
 	return images

@@ -50,7 +50,7 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 		pool := newPool(t, Options{Transform: transform, Channels: c.Channels, HorizontalFlip: 0.5})
 		height, width, channels := pool.Size()
 		got, results := bytes.Repeat([]byte{0xAB}, height*width*channels), make([]Result, 1)
-		if err := pool.Decode([]Image{{fixture(t, c.Source), c.Key}}, got, results); err != nil || results[0].Err != nil {
+		if err := pool.Decode([]Image{{Data: fixture(t, c.Source), Key: c.Key}}, got, results); err != nil || results[0].Err != nil {
 			t.Fatal(err, results[0].Err)
 		}
 		want, wantHeight, wantWidth := pixelsOf(t, fixture(t, c.Want), channels)
@@ -133,7 +133,7 @@ func drawn(t testing.TB, n, height, width int, options Options) []Result {
 	h, w, _ := pool.Size()
 	images, results := make([]Image, n), make([]Result, n)
 	for i := range images {
-		images[i] = Image{nil, uint64(i) * 0x9E3779B97F4A7C15}
+		images[i] = Image{Key: uint64(i) * 0x9E3779B97F4A7C15}
 	}
 	if err := pool.cross(images, pictures(n, height, width), make([]byte, n*h*w), results); err != nil {
 		t.Fatal(err)
