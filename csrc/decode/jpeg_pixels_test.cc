@@ -3,50 +3,28 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
+#include <utility>
+#include <vector>
 
-#include "decode/jpeg.h"
-#include "decode/random.h"
-#include "decode/resize.h"
-#include "decode/samples_test.h"
+#include "decode/frames_test.h"
 
 namespace decode {
 namespace {
 
 // Planes has the samples of the three components, each without gaps.
 struct Planes {
-  int height = 0, width = 0, sampling = 0;  // sampling: 0 if a device does not decode the file
+  int height = 0, width = 0, sampling = 0;
   File samples[3];
 };
 
-int sampling_of(const jpeg_decompress_struct& info) {
-  if (info.jpeg_color_space != JCS_YCbCr || info.progressive_mode) return 0;
-  for (int c = 1; c < 3; ++c) {
-    if (info.comp_info[c].h_samp_factor != 1 || info.comp_info[c].v_samp_factor != 1) return 0;
-  }
-  const int across = info.comp_info[0].h_samp_factor, down = info.comp_info[0].v_samp_factor;
-  return across == 1 && down == 1 ? CTD_444 : across == 2 && down == 1 ? CTD_422 : across == 2 && down == 2 ? CTD_420 : 0;
-}
-
 // Returns the planes as libjpeg makes them before it upsamples. NVJPG's engines make the same.
 Planes planes_of(const File& file) {
-  jpeg_decompress_struct info{};
-  jpeg_error_mgr errors{};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_decompress(&info);
-  jpeg_mem_src(&info, file.data(), file.size());
-  jpeg_read_header(&info, TRUE);
   Planes out;
-  out.height = static_cast<int>(info.image_height);
-  out.width = static_cast<int>(info.image_width);
-  out.sampling = sampling_of(info);
-  if (out.sampling != 0) {
+  read_header(file, [&](jpeg_decompress_struct& info) {
+    out.height = static_cast<int>(info.image_height);
+    out.width = static_cast<int>(info.image_width);
+    out.sampling = sampling_of(info);
     info.raw_data_out = TRUE;
-    info.do_fancy_upsampling = FALSE;
     jpeg_start_decompress(&info);
     File padded[3];
     JSAMPROW rows[3][16];
@@ -68,8 +46,7 @@ Planes planes_of(const File& file) {
         out.samples[c].insert(out.samples[c].end(), row, row + of.downsampled_width);
       }
     }
-  }
-  jpeg_destroy_decompress(&info);
+  });
   return out;
 }
 
@@ -98,15 +75,6 @@ File result_of(const Planes& planes, const ctd_frame& frame, int height, int wid
   return out;
 }
 
-// Makes the same result as a thread of the pool does.
-File wanted(const File& file, const ctd_frame& frame, int height, int width, Scratch& scratch, Resizer& resizer) {
-  const View box = Jpeg(file).read({frame.box_top, frame.box_left, frame.box_height, frame.box_width}, 1, scratch);
-  File out(static_cast<size_t>(height) * width * 3);
-  resizer.resize(box, Region::all(box), frame.resized_height, frame.resized_width, {frame.top, frame.left, height, width}, out.data(),
-                 static_cast<size_t>(width) * 3);
-  return out;
-}
-
 struct Compared {
   Scratch scratch;
   Resizer resizer;
@@ -126,27 +94,10 @@ struct Compared {
     return equal;
   }
 
-  // Compares a random box, often at an edge, with a random resize and a random part of the result.
   bool random(const File& file, const Planes& planes, uint64_t key) {
-    uint32_t draws = 0;
-    const auto draw = [&](int n) { return static_cast<int>(below(decode::draw(key, draws++).first, n)); };
-    const auto span = [&](int whole, int32_t& begin, int32_t& length) {
-      length = draw(4) == 0 ? 1 + draw(std::min(whole, 3)) : 1 + draw(whole);
-      begin = draw(3) == 0 ? 0 : draw(2) == 0 ? whole - length : draw(whole - length + 1);
-    };
-    ctd_frame frame{};
-    span(planes.height, frame.box_top, frame.box_height);
-    span(planes.width, frame.box_left, frame.box_width);
-    const auto resized = [&](int length) {
-      const int least = (length + 7) / 8;
-      return draw(3) == 0 ? least : least + draw(2 * length + 20 - least);
-    };
-    frame.resized_height = resized(frame.box_height);
-    frame.resized_width = resized(frame.box_width);
-    int32_t height, width;
-    span(frame.resized_height, frame.top, height);
-    span(frame.resized_width, frame.left, width);
-    return (*this)(file, planes, frame, height, width, 1 + draw(3), 1 + draw(7));
+    int height = 0, width = 0;
+    const ctd_frame frame = random_frame(planes.height, planes.width, key, height, width);
+    return (*this)(file, planes, frame, height, width, 1 + below(draw(key, 1000).first, 3), 1 + below(draw(key, 1001).first, 7));
   }
 };
 
@@ -207,27 +158,16 @@ TEST(JpegPixels, EqualThePool_Recipes) {
   }
 }
 
-// The photographs of a folder, and those of the folder CGOTORCH_JPEGS, if it is set.
 TEST(JpegPixels, EqualThePool_Photographs) {
-  std::vector<std::filesystem::path> folders = {"imageloader/decode/testdata/good"};
-  for (std::filesystem::path up = std::filesystem::current_path(); !std::filesystem::exists(folders[0]); up = up.parent_path()) {
-    folders[0] = up / "imageloader/decode/testdata/good";
-    if (up == up.parent_path()) GTEST_SKIP() << "the folder imageloader/decode/testdata is not here";
-  }
-  if (const char* more = std::getenv("CGOTORCH_JPEGS")) folders.emplace_back(more);
   Compared compare;
   uint64_t key = 2 << 20;
   int seen[4] = {};
-  for (const auto& folder : folders) {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-      if (entry.path().extension() != ".jpg" && entry.path().extension() != ".JPEG") continue;
-      std::ifstream in(entry.path(), std::ios::binary);
-      const File file{std::istreambuf_iterator<char>(in), {}};
-      const Planes planes = planes_of(file);
-      if (planes.sampling == 0) continue;
-      ++seen[planes.sampling];
-      for (int i = 0; i < 12; ++i) EXPECT_TRUE(compare.random(file, planes, ++key)) << entry.path();
-    }
+  const std::vector<File> files = photographs();
+  if (files.empty()) GTEST_SKIP() << "the repository's photographs are not here";
+  for (const File& file : files) {
+    const Planes planes = planes_of(file);
+    ++seen[planes.sampling];
+    for (int i = 0; i < 12; ++i) EXPECT_TRUE(compare.random(file, planes, ++key)) << file.size() << " bytes";
   }
   for (const int sampling : {CTD_444, CTD_422, CTD_420}) EXPECT_GT(seen[sampling], 0) << sampling;
 }

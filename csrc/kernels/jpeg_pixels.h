@@ -19,7 +19,6 @@ using namespace resample;
 
 CT_ON_BOTH_DEVICES(kText,
 
-constexpr int kMostScale = 8;  // source pixels for a result pixel, at most, along each axis
 constexpr int kMostTaps = 20;  // taps_of(kMostScale)
 
 // Plane has the samples of one component. The chroma's planes are smaller by 1 << across and
@@ -185,6 +184,7 @@ CT_FUNCTION void make_result(const Frame& f, const Team& team) {
 
 )  // CT_ON_BOTH_DEVICES
 
+constexpr int kMostScale = 8;  // source pixels for a result pixel, at most, along each axis
 static_assert(kMostTaps >= 2 * kMostScale + 1);
 
 // Returns whether the frame keeps the promises of ctd_frame that matter to the kernels' memory.
