@@ -1,6 +1,9 @@
 package cgotorch
 
-import "github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+import (
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
 
 func init() {
 	seam.Ready, seam.Check, seam.Caller, seam.Waits = ready, check, caller, waits
@@ -10,6 +13,11 @@ func init() {
 			return "", false
 		}
 		return name.(string), true
+	}
+	seam.UseStream = func(op string, stream any) (*ct.Stream, func(), error) {
+		s := stream.(*Stream)
+		h, err := s.use(op)
+		return h, s.unuse, err
 	}
 	seam.Casts = func(x any) any { return x.(*Exec).casts }
 	seam.WithCasts = func(x, casts any) any {

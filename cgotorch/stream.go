@@ -23,7 +23,7 @@ type Stream struct {
 
 	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream
-	users  int                      // number of Dos of other streams that use this stream
+	users  int                      // number of Dos of other streams, and of JPEG decoders, that use this stream
 	sides  map[purpose]*sideStreams // side streams for Dos of this stream
 	closed bool
 }
@@ -258,8 +258,8 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	return out
 }
 
-// The method `use` keeps the stream open for a Do of another stream, and returns the C handle.
-// When that Do ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
+// The method `use` keeps the stream open for a Do of another stream or for a JPEG decoder, and
+// returns the C handle. When the Do or the decoder ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -351,7 +351,8 @@ func (s *Stream) Synchronize() error {
 // already enqueued still runs. A default stream can be used again after Close. A second Close
 // does nothing.
 //
-// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On].
+// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On], and
+// while a JPEG decoder of package images uses it.
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
@@ -364,7 +365,7 @@ func (s *Stream) Close() error {
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one: close it afterwards")
+		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one, or a JPEG decoder: close it afterwards")
 	}
 	if s.worker != nil {
 		s.worker.stop()

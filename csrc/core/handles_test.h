@@ -28,6 +28,7 @@ struct Free {
   void operator()(ct_trace* p) const { ct_trace_free(p); }
   void operator()(ct_graph* p) const { ct_graph_free(p); }
   void operator()(ct_graph_pool* p) const { ct_graph_pool_free(p); }
+  void operator()(ct_jpeg_decoder* p) const { ct_jpeg_decoder_free(p); }
   void operator()(char* p) const { ct_text_free(p); }
 };
 using Status = std::unique_ptr<ct_status, Free>;
@@ -39,6 +40,7 @@ using Watch = std::unique_ptr<ct_watch, Free>;
 using Trace = std::unique_ptr<ct_trace, Free>;
 using Graph = std::unique_ptr<ct_graph, Free>;
 using GraphPool = std::unique_ptr<ct_graph_pool, Free>;
+using Decoder = std::unique_ptr<ct_jpeg_decoder, Free>;
 using Text = std::unique_ptr<char, Free>;
 
 // Succeeds if the status is NULL. Otherwise it fails with the message of the status.
@@ -286,6 +288,7 @@ class HandlesTest : public ::testing::Test {
     EXPECT_EQ(after.statuses, before_.statuses) << "statuses left";
     EXPECT_EQ(after.functions, before_.functions) << "functions left";
     EXPECT_EQ(after.graphs, before_.graphs) << "graphs left";
+    EXPECT_EQ(after.decoders, before_.decoders) << "decoders left";
     EXPECT_EQ(after.slab_bytes, before_.slab_bytes) << "slab bytes left";
     EXPECT_EQ(after.pinned_bytes, before_.pinned_bytes) << "pinned bytes left";
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cuda/graph.h"
+#include "cuda/nvjpeg.h"
 #include "cuda/program.h"
 #include "cuda/trace.h"
 #include "cuda/watch.h"
@@ -150,6 +151,12 @@ class Backend final : public CudaBackend {
   }
 
   CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }
+
+  void beside_captures(const std::function<void()>& fn) override {
+    const BesideCaptures beside;
+    fn();
+  }
+  std::unique_ptr<CudaJpeg> new_jpeg(c10::Stream stream) override { return ct::new_jpeg(stream); }
 
   std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) override { return ct::new_graph(device); }
 

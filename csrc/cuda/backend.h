@@ -76,6 +76,25 @@ class CudaGraph {
   virtual void set_drawn(uint64_t drawn) = 0;
 };
 
+// The engines of a device that decode JPEG files, as one stream uses them. One thread at a time
+// uses the object. It does so with the stream current, and beside captures. Members throw
+// c10::Error on a CUDA error.
+class CudaJpeg {
+ public:
+  // The samples of the three components, in memory of the device. Rows have no gaps.
+  struct Planes {
+    uint8_t* data[3];
+    int widths[3];
+  };
+  virtual ~CudaJpeg() = default;
+  // Enqueues the decoding of `count` files of one sampling, which is CTD_444, CTD_422 or CTD_420.
+  // The files are page-locked, and stay unchanged until the work is done. Returns false if nvJPEG
+  // refuses a file. It then has waited for the stream, and planes may be partly written.
+  virtual bool decode(int sampling, int count, const uint8_t* const* files, const size_t* sizes, const Planes* planes) = 0;
+  // Waits for all work of the stream so far, without using a core.
+  virtual void wait() = 0;
+};
+
 // The functions of CUDA. Every member throws c10::Error on a CUDA error.
 class CudaBackend {
  public:
@@ -124,6 +143,12 @@ class CudaBackend {
                       int shared = 0, bool together = false) = 0;
 
   virtual CudaChip chip(c10::DeviceIndex device) = 0;
+
+  // Calls fn. What it calls does not end the capture of another thread, and does not fail because
+  // of that capture.
+  virtual void beside_captures(const std::function<void()>& fn) = 0;
+  // Opens nvJPEG. Throws CT_UNSUPPORTED if it is absent, or if the device has no engines for JPEG.
+  virtual std::unique_ptr<CudaJpeg> new_jpeg(c10::Stream stream) = 0;
 
   virtual std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) = 0;
   // Returns whether work of the stream becomes part of a graph now.

@@ -1,29 +1,16 @@
 #include "decode/resize.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "decode/resize_avx2.h"
+#include "kernels/resample.h"
 
 namespace decode {
 namespace {
 
-uint8_t clipped(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255)); }
+using namespace ct::resample;
 
-constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 constexpr int32_t kLow = (1 << kLowBits) - 1;
-
-// For a smaller result, each pixel averages more source pixels. For a larger result, each pixel
-// still averages two.
-double spread_of(double scale) { return std::max(scale, 1.0); }
-int taps_of(double scale) { return (static_cast<int>(std::ceil(spread_of(scale))) * 2 + 5) / 4 * 4; }
-
-// Returns whether the vertical pass is first. Pillow rounds to 8 bits between the passes, so the
-// order of the passes changes the result. Pillow begins with the vertical pass if the second pass
-// then has much less to do. Older versions of Pillow always began with the horizontal pass.
-bool down_first(const View& from, int height, int width) {
-  return from.height > height && from.height - height > 2 * (from.width - width);
-}
 
 }  // namespace
 
@@ -40,11 +27,9 @@ size_t Axis::size() const {
 void Axis::free() { *this = Axis(); }
 
 void Axis::set(int in, Span part, int out, int from, int many) {
-  const double scale = part.length / out;
-  const int least = static_cast<int>(part.begin), last = std::min(static_cast<int>(std::ceil(part.begin + part.length)), in);
-  const double spread = spread_of(scale);
+  const ct::resample::Axis axis = axis_of(in, part.begin, part.length, out);
   source = in;
-  taps = taps_of(scale);
+  taps = taps_of(axis.scale);
   most = 0;
   // The function `assign` is used because it grows a vector to no more than the size it needs.
   first.assign(many, 0);
@@ -52,22 +37,12 @@ void Axis::set(int in, Span part, int out, int from, int many) {
   weights.assign(static_cast<size_t>(many) * taps, 0);
   halves.assign(weights.size(), 0);
   exact_.assign(taps, 0);
-  const double shrink = 1.0 / spread;
   for (int i = 0; i < many; ++i) {
-    const double centre = part.begin + (from + i + 0.5) * scale;
-    const int begin = std::max(static_cast<int>(centre - spread + 0.5), least);
-    const int end = std::min(static_cast<int>(centre + spread + 0.5), last);
+    const auto [centre, begin, end] = reach_of(axis, from + i);
     double sum = 0;
-    for (int j = begin; j < end; ++j) {
-      const double distance = std::abs((j - centre + 0.5) * shrink);
-      exact_[j - begin] = distance < 1 ? 1 - distance : 0;
-      sum += exact_[j - begin];
-    }
+    for (int j = begin; j < end; ++j) sum += exact_[j - begin] = exact_of(axis, centre, j);
     int32_t* w = &weights[static_cast<size_t>(i) * taps];
-    for (int j = 0; j < end - begin; ++j) {
-      const double share = sum != 0 ? exact_[j] / sum : exact_[j];
-      w[j] = static_cast<int32_t>(share * (1 << kWeightBits) + 0.5);
-    }
+    for (int j = 0; j < end - begin; ++j) w[j] = weight_of(exact_[j], sum);
     first[i] = begin;
     count[i] = end - begin;
     most = std::max(most, count[i]);
@@ -128,7 +103,7 @@ void Resizer::resize(const View& from, const Region& region, int height, int wid
   const auto across = c == 1 ? across_grey_ : from.width < kLeastWidthAvx2 ? decode::across<3> : across_rgb_;
   x_.set(from.width, region.columns, width, window.left, window.width);
   y_.set(from.height, region.rows, height, window.top, window.height);
-  if (down_first(from, height, width)) {
+  if (down_first(from.height, from.width, height, width)) {
     const size_t row = from.width * c;
     uint8_t* const flat = between_.bytes(row * window.height);
     const size_t left = x_.begin() * c, right = x_.end() * c;
@@ -149,8 +124,8 @@ Need Resizer::need(const View& from, const Region& region, int height, int width
   // The number of source rows that are read.
   const double rows = std::min<double>(window.height * scale + 2 * spread_of(scale) + 1, from.height);
   Need need;
-  need.between = down_first(from, height, width) ? static_cast<size_t>(from.width) * window.height
-                                                 : static_cast<size_t>(rows) * window.width;
+  need.between = down_first(from.height, from.width, height, width) ? static_cast<size_t>(from.width) * window.height
+                                                                    : static_cast<size_t>(rows) * window.width;
   need.between *= from.channels;
   need.vectors = Axis::need(region.columns, width, window.width) + Axis::need(region.rows, height, window.height);
   return need;

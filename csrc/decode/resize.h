@@ -8,12 +8,11 @@
 #include "decode/need.h"
 #include "decode/pages.h"
 #include "decode/raster.h"
+#include "kernels/resample.h"
 
 namespace decode {
 
-// Weights are fixed-point numbers of 22 fractional bits. Of the 32 bits of a product, 8 are for
-// the pixel, and 2 are for sums that leave the range 0 to 255.
-constexpr int kWeightBits = 32 - 8 - 2;
+using ct::resample::kWeightBits;
 constexpr int kLowBits = 15;  // the bits of the low half of a weight; see Note [Weights in halves]
 
 // Span is a part of an axis, in pixels. It may begin and end inside a pixel.

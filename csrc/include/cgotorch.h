@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 6
+#define CT_ABI_VERSION 7
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -51,6 +51,7 @@ typedef struct ct_watch ct_watch;
 typedef struct ct_trace ct_trace;
 typedef struct ct_graph ct_graph;
 typedef struct ct_graph_pool ct_graph_pool;
+typedef struct ct_jpeg_decoder ct_jpeg_decoder;
 
 /* ---- Status ---------------------------------------------------------------------------------- */
 
@@ -618,12 +619,35 @@ ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) CT_NOEX
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
                                    ct_overlap* overlap, const ct_stream* const* sides, int32_t side_count, ct_graph_pool* pool) CT_NOEXCEPT;
 
+/* ---- Decoding JPEG --------------------------------------------------------------------------- */
+
+/* Makes a decoder of JPEG files on NVIDIA's NVJPG engines. It serves the pools of cgotorch_decode.h
+ * as their ctd_device, with one lane for each stream. All streams are of one CUDA device. Calls of
+ * the ctd_device come from threads of the pools, have no ct_exec, and enqueue their work on the
+ * stream of their lane. They do not take part in captures, and do not disturb them.
+ *
+ * Fails with CT_UNSUPPORTED for the CPU, for a device without such engines, and where the library
+ * nvJPEG is absent. The call may wait for the device. */
+ct_status* ct_jpeg_decoder_new(const ct_stream* const* streams, int32_t lanes, ct_jpeg_decoder** out) CT_NOEXCEPT;
+/* Frees the handle. The decoder itself is freed when no pool uses it any more. */
+void ct_jpeg_decoder_free(ct_jpeg_decoder* decoder /* consumed */) CT_NOEXCEPT;
+/* Returns the decoder's ctd_device, which is valid until the decoder itself is freed. */
+const void* ct_jpeg_decoder_device(const ct_jpeg_decoder* decoder) CT_NOEXCEPT;
+
+typedef struct ct_jpeg_counts {
+  int64_t decoded; /* frames that were decoded */
+  int64_t failed;  /* frames that were given back */
+} ct_jpeg_counts;
+
+void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) CT_NOEXCEPT;
+
 /* ---- Counting handles ------------------------------------------------------------------------ */
 
 typedef struct ct_live {
   int64_t tensors, streams, events, slabs, statuses;
   int64_t functions; /* the tokens of ct_function and the numbers of its failures that are not yet released */
   int64_t graphs;    /* graphs and pools of graphs */
+  int64_t decoders;  /* JPEG decoders, until their last user has released them */
   int64_t slab_bytes, pinned_bytes;
 } ct_live;
 

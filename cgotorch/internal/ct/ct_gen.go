@@ -36,6 +36,8 @@ type Graph = C.ct_graph
 
 type GraphPool = C.ct_graph_pool
 
+type JPEGDecoder = C.ct_jpeg_decoder
+
 // Status
 
 const (
@@ -743,6 +745,39 @@ func BackwardOverlapping(x Exec, roots **Tensor, grads **Tensor, count int32, re
 	return C.ct_backward_overlapping(*(*C.ct_exec)(unsafe.Pointer(&x)), roots, grads, C.int32_t(count), C.int32_t(retainGraph), overlap, sides, C.int32_t(sideCount), pool)
 }
 
+// Decoding JPEG
+
+func JPEGDecoderNew(streams **Stream, lanes int32, out **JPEGDecoder) *Status {
+	hout := *out
+	status := C.ct_jpeg_decoder_new(streams, C.int32_t(lanes), &hout)
+	*out = hout
+	return status
+}
+
+func JPEGDecoderFree(decoder *JPEGDecoder) {
+	C.ct_jpeg_decoder_free(decoder)
+}
+
+func JPEGDecoderDevice(decoder *JPEGDecoder) unsafe.Pointer {
+	return C.ct_jpeg_decoder_device(decoder)
+}
+
+type JPEGCounts struct {
+	Decoded int64
+	Failed  int64
+}
+
+// The memory is C's.
+var (
+	_ [unsafe.Sizeof(JPEGCounts{})]byte           = [unsafe.Sizeof(C.ct_jpeg_counts{})]byte{}
+	_ [unsafe.Offsetof(JPEGCounts{}.Decoded)]byte = [unsafe.Offsetof(C.ct_jpeg_counts{}.decoded)]byte{}
+	_ [unsafe.Offsetof(JPEGCounts{}.Failed)]byte  = [unsafe.Offsetof(C.ct_jpeg_counts{}.failed)]byte{}
+)
+
+func JPEGDecoderCount(decoder *JPEGDecoder, out *JPEGCounts) {
+	C.ct_jpeg_decoder_count(decoder, (*C.ct_jpeg_counts)(unsafe.Pointer(out)))
+}
+
 // Counting handles
 
 type Live struct {
@@ -753,6 +788,7 @@ type Live struct {
 	Statuses    int64
 	Functions   int64
 	Graphs      int64
+	Decoders    int64
 	SlabBytes   int64
 	PinnedBytes int64
 }
@@ -767,6 +803,7 @@ var (
 	_ [unsafe.Offsetof(Live{}.Statuses)]byte    = [unsafe.Offsetof(C.ct_live{}.statuses)]byte{}
 	_ [unsafe.Offsetof(Live{}.Functions)]byte   = [unsafe.Offsetof(C.ct_live{}.functions)]byte{}
 	_ [unsafe.Offsetof(Live{}.Graphs)]byte      = [unsafe.Offsetof(C.ct_live{}.graphs)]byte{}
+	_ [unsafe.Offsetof(Live{}.Decoders)]byte    = [unsafe.Offsetof(C.ct_live{}.decoders)]byte{}
 	_ [unsafe.Offsetof(Live{}.SlabBytes)]byte   = [unsafe.Offsetof(C.ct_live{}.slab_bytes)]byte{}
 	_ [unsafe.Offsetof(Live{}.PinnedBytes)]byte = [unsafe.Offsetof(C.ct_live{}.pinned_bytes)]byte{}
 )

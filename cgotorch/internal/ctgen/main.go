@@ -316,7 +316,7 @@ func (g *generator) toC(ctype, arg string) string {
 	return arg
 }
 
-var initialisms = map[string]string{"abi": "ABI", "cuda": "CUDA", "cpu": "CPU", "id": "ID", "tf32": "TF32", "cudnn": "CuDNN", "us": "US", "dtype": "DType"}
+var initialisms = map[string]string{"abi": "ABI", "cuda": "CUDA", "cpu": "CPU", "id": "ID", "tf32": "TF32", "cudnn": "CuDNN", "us": "US", "dtype": "DType", "jpeg": "JPEG"}
 
 // goName returns the exported Go name for a C name. The prefix ct_ is dropped.
 func goName(c string) string {

@@ -18,6 +18,9 @@ var (
 	// Waits must be called before op waits for the device on purpose. It fails the Do of the calling
 	// goroutine if this Do uses NoWaits.
 	Waits func(op string)
+	// UseStream returns the C handle of a *cgotorch.Stream. The stream cannot be closed until unuse
+	// is called.
+	UseStream func(op string, stream any) (h *ct.Stream, unuse func(), err error)
 	// Casts returns the value that WithCasts has given to x, a *cgotorch.Exec, or nil.
 	Casts func(x any) any
 	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
