@@ -44,6 +44,7 @@ var benchmarks = append([]benchmark{
 	{name: "loader/photos-1-core", run: benchLoaderOneCore},
 	{name: "loader/photos-all-cores", slow: true, run: benchLoaderAllCores},
 	{name: "loader/decode", slow: true, run: benchLoaderDecode},
+	{name: "loader/device", slow: true, run: benchLoaderDevice},
 	{name: "loader/train", slow: true, run: benchLoaderTrain},
 	{name: "graph/inference/resnet18", slow: true, run: benchGraphInference("resnet18")},
 	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
