@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
@@ -95,6 +96,9 @@ func (r recipe) decode(c *config) (pixels []byte, labels []int64, err error) {
 		}
 		pixels, labels = append(pixels, batch.Images...), append(labels, batch.Labels...)
 		batch.Release()
+	}
+	if classes := int(slices.Max(labels)) + 1; classes > r.classes {
+		return nil, nil, fmt.Errorf("%s has %d classes, want at most %d", archive, classes, r.classes)
 	}
 	return pixels, labels, nil
 }
