@@ -20,10 +20,10 @@ import (
 // 10 steps, in which training has multiplied the rounding least.
 //
 // `median` and `p95` have the distances between means of 50 losses in a row, over the whole
-// training. They tell whether it goes as well as in float32. They come from two runs, the second
-// from weights that are moved by 1e-5 of their size. The distance between PyTorch's own two runs
-// is the noise of these rows, and the text has it. Two values of a row whose difference is within
-// the noise are not better or worse than each other.
+// training. They tell whether it goes as well as in float32. They come from several runs, all but
+// the first from weights that are moved by 1e-5 of their size, 2e-5, and so on. The distance of
+// PyTorch's first run to its others is the noise of these rows, and the text has it. Two values of
+// a row whose difference is within the noise are not better or worse than each other.
 const (
 	earlySteps    = 50
 	firstSteps    = 10
@@ -34,19 +34,20 @@ const (
 )
 
 func benchPhotographsLosses(c *config, emit func(row)) error {
-	return benchAutocastLosses(c, byHeart, "parity/photographs/losses/", emit)
+	return benchAutocastLosses(c, byHeart, 2, "parity/photographs/losses/", emit)
 }
 
 func benchCIFARLosses(c *config, emit func(row)) error {
 	r := cifar
 	r.autocast = cgotorch.BFloat16
-	return benchAutocastLosses(c, r, "parity/cifar/losses-bfloat16/", emit)
+	return benchAutocastLosses(c, r, 5, "parity/cifar/losses-bfloat16/", emit)
 }
 
 // benchAutocastLosses compares losses with autocast, ours and PyTorch's, by their distance to
 // PyTorch's losses in float32. All runs have equal weights and batches. It fails if three runs of
 // ours, two of them captured and one eager, differ in a bit of a loss or of the last weights.
-func benchAutocastLosses(c *config, r recipe, name string, emit func(row)) error {
+// `runs` is the number of long runs of each side.
+func benchAutocastLosses(c *config, r recipe, runs int, name string, emit func(row)) error {
 	steps := trainingSteps
 	if !c.device.IsCUDA() {
 		steps = 60
@@ -57,7 +58,7 @@ func benchAutocastLosses(c *config, r recipe, name string, emit func(row)) error
 		return err
 	}
 	defer t.close()
-	l, err := newLosses(t)
+	l, err := newLosses(t, c.or(2, runs))
 	if err != nil {
 		return err
 	}
@@ -70,14 +71,14 @@ type losses struct {
 	*twin
 	float32      []sample // PyTorch in float32, for each of the initial weights; the first run is the longest
 	ours, theirs []sample // with autocast, likewise
-	// With autocast, from weights that are moved a little.
-	oursMoved, theirsMoved sample
-	kernels                string // of our norms
-	differing              int    // losses of ours that are not the same in each run
-	unequal                error  // what is not the same in each run; nil if nothing is
+	// With autocast, long runs: the first run of `ours` or `theirs`, and runs from moved weights.
+	oursLong, theirsLong []sample
+	kernels              string // of our norms
+	differing            int    // losses of ours that are not the same in each run
+	unequal              error  // what is not the same in each run; nil if nothing is
 }
 
-func newLosses(t *twin) (*losses, error) {
+func newLosses(t *twin, runs int) (*losses, error) {
 	l := &losses{twin: t}
 	for i := range earlyWeights {
 		steps := t.steps
@@ -116,14 +117,18 @@ func newLosses(t *twin) (*losses, error) {
 			}
 		}
 	}
-	moved := start{seed: 1, moved: movedWeights}
-	ours, err := l.run(moved, t.steps, false)
-	if err != nil {
-		return nil, err
-	}
-	l.oursMoved = ours.losses
-	if l.theirsMoved, err = l.runPeer("autocast", moved, t.steps, true); err != nil {
-		return nil, err
+	l.oursLong, l.theirsLong = l.ours[:1:1], l.theirs[:1:1]
+	for i := 1; i < runs; i++ {
+		moved := start{seed: 1, moved: float64(i) * movedWeights}
+		ours, err := l.run(moved, t.steps, false)
+		if err != nil {
+			return nil, err
+		}
+		theirs, err := l.runPeer("autocast", moved, t.steps, true)
+		if err != nil {
+			return nil, err
+		}
+		l.oursLong, l.theirsLong = append(l.oursLong, ours.losses), append(l.theirsLong, theirs)
 	}
 	one, err := t.learner(start{seed: 1})
 	if err != nil {
@@ -168,32 +173,36 @@ func (l *losses) rows(name, device string, emit func(row)) {
 	if l.unequal != nil {
 		bits = "NOT EQUAL: " + l.unequal.Error()
 	}
+	forms := "captured, captured again and eager"
+	if !l.c.device.IsCUDA() {
+		forms = "three runs, all eager because a CPU has no graphs"
+	}
 	emit(alone(name+"bits/"+device, float64(l.differing), "losses that differ between runs",
-		fmt.Sprintf("%s; ours captured, captured again and eager, %d steps each, losses and last weights; %s; %s", bits, len(exact), l.kernels, common)))
+		fmt.Sprintf("%s; ours %s, %d steps each, losses and last weights; %s; %s", bits, forms, len(exact), l.kernels, common)))
 
 	ours, theirs := l.early(l.ours, earlySteps), l.early(l.theirs, earlySteps)
 	first, firstTheirs := l.early(l.ours, firstSteps), l.early(l.theirs, firstSteps)
 	all, allTheirs := slices.Concat(ours...), slices.Concat(theirs...)
 	emit(against(name+"first-50/"+device, all.median(), "relative distance to float32", "PyTorch autocast", allTheirs.median(), lower,
 		fmt.Sprintf("median of single losses of the first steps, %d distances from %d initial weights; of each initial weights ours %.3g, peer %.3g; p95 ours %.3g, peer %.3g; of the first %d steps ours %.3g, peer %.3g; %s",
-			len(all), len(ours), medians(ours), medians(theirs), all.quantile(0.95), allTheirs.quantile(0.95),
+			len(all), len(ours), quantiles(ours, 0.5), quantiles(theirs, 0.5), all.quantile(0.95), allTheirs.quantile(0.95),
 			firstSteps, slices.Concat(first...).median(), slices.Concat(firstTheirs...).median(), common)))
 
-	a, aMoved := l.ours[0].distances(exact), l.oursMoved.distances(exact)
-	b, bMoved := l.theirs[0].distances(exact), l.theirsMoved.distances(exact)
-	noise := l.theirs[0].distances(l.theirsMoved)
-	all, allTheirs = slices.Concat(a, aMoved), slices.Concat(b, bMoved)
+	ours, theirs = distances(l.oursLong, exact), distances(l.theirsLong, exact)
+	noise := slices.Concat(distances(l.theirsLong[1:], l.theirsLong[0])...)
+	all, allTheirs = slices.Concat(ours...), slices.Concat(theirs...)
 	for _, of := range []struct {
 		name string
 		at   float64
 	}{{"median", 0.5}, {"p95", 0.95}} {
 		emit(against(name+of.name+"/"+device, all.quantile(of.at), "distance to float32", "PyTorch autocast", allTheirs.quantile(of.at), lower,
-			fmt.Sprintf("of means of %d losses in a row, over two runs each; the runs ours %.3g and %.3g, peer %.3g and %.3g; noise %.3g, between the peer's two runs, of which the second begins with weights moved by %g of their size; runs go different ways after some tens of steps, so a difference within the noise says nothing; %s",
-				meanOf, a.quantile(of.at), aMoved.quantile(of.at), b.quantile(of.at), bMoved.quantile(of.at), noise.quantile(of.at), movedWeights, common)))
+			fmt.Sprintf("of means of %d losses in a row, over %d runs each; the runs ours %.3g, peer %.3g; noise %.3g, of the peer's first run to its others, which begin with weights moved by a multiple of %g of their size; runs go different ways after some tens of steps, so a difference within the noise says nothing; %s",
+				meanOf, len(ours), quantiles(ours, of.at), quantiles(theirs, of.at), noise.quantile(of.at), movedWeights, common)))
 	}
-	emit(against(name+"last/"+device, (l.ours[0].last()+l.oursMoved.last())/2, "training loss", "PyTorch autocast", (l.theirs[0].last()+l.theirsMoved.last())/2, lower,
-		fmt.Sprintf("mean of the last %d losses, of two runs each; the runs ours %.4g and %.4g, peer %.4g and %.4g, PyTorch float32 %.4g; first loss in float32 %.4g; %s",
-			meanOf, l.ours[0].last(), l.oursMoved.last(), l.theirs[0].last(), l.theirsMoved.last(), exact.last(), exact[0], common)))
+	last, lastTheirs := lasts(l.oursLong), lasts(l.theirsLong)
+	emit(against(name+"last/"+device, last.mean(), "training loss", "PyTorch autocast", lastTheirs.mean(), lower,
+		fmt.Sprintf("mean of the last %d losses, over %d runs each; the runs ours %.4g, peer %.4g, PyTorch float32 %.4g; first loss in float32 %.4g; %s",
+			meanOf, len(last), []float64(last), []float64(lastTheirs), exact.last(), exact[0], common)))
 }
 
 // early returns, for each of the initial weights, the relative distances of the first `steps`
@@ -206,10 +215,29 @@ func (l *losses) early(runs []sample, steps int) []sample {
 	return all
 }
 
-func medians(of []sample) []float64 {
+// quantiles returns one quantile of each sample.
+func quantiles(of []sample, q float64) []float64 {
 	all := make([]float64, len(of))
 	for i, s := range of {
-		all[i] = s.median()
+		all[i] = s.quantile(q)
+	}
+	return all
+}
+
+// The function `distances` returns the distances of each run.
+func distances(runs []sample, exact sample) []sample {
+	all := make([]sample, len(runs))
+	for i, s := range runs {
+		all[i] = s.distances(exact)
+	}
+	return all
+}
+
+// lasts returns the last mean of each run.
+func lasts(runs []sample) sample {
+	all := make(sample, len(runs))
+	for i, s := range runs {
+		all[i] = s.last()
 	}
 	return all
 }

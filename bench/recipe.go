@@ -51,7 +51,7 @@ var imagenet = recipe{
 var byHeart = recipe{
 	name:    "photographs",
 	archive: imagenet.archive, train: "sample", model: "resnet50", classes: 300, batch: 32, size: 224,
-	crop: decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}, lr: 0.05, decay: 1e-4, autocast: cgotorch.BFloat16,
+	crop: decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}, lr: 0.01, decay: 1e-4, autocast: cgotorch.BFloat16,
 }
 
 // onCPU returns the recipe with a smaller model and smaller images, if the device is the CPU.
