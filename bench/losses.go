@@ -74,6 +74,7 @@ type losses struct {
 	// With autocast, long runs: the first run of `ours` or `theirs`, and runs from moved weights.
 	oursLong, theirsLong []sample
 	kernels              string // of our norms
+	last                 string // digest of our weights after the first run, to compare with other processes
 	differing            int    // losses of ours that are not the same in each run
 	unequal              error  // what is not the same in each run; nil if nothing is
 }
@@ -102,6 +103,7 @@ func newLosses(t *twin, runs int) (*losses, error) {
 		if i > 0 {
 			continue
 		}
+		l.last = fmt.Sprintf("%.8x", ours.state)
 		for _, again := range []struct {
 			name  string
 			eager bool
@@ -178,7 +180,7 @@ func (l *losses) rows(name, device string, emit func(row)) {
 		forms = "three runs, all eager because a CPU has no graphs"
 	}
 	emit(alone(name+"bits/"+device, float64(l.differing), "losses that differ between runs",
-		fmt.Sprintf("%s; ours %s, %d steps each, losses and last weights; %s; %s", bits, forms, len(exact), l.kernels, common)))
+		fmt.Sprintf("%s; ours %s, %d steps each, losses and last weights, whose digest is %s; %s; %s", bits, forms, len(exact), l.last, l.kernels, common)))
 
 	ours, theirs := l.early(l.ours, earlySteps), l.early(l.theirs, earlySteps)
 	first, firstTheirs := l.early(l.ours, firstSteps), l.early(l.theirs, firstSteps)
