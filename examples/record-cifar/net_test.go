@@ -24,6 +24,10 @@ func TestWhitening(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		const last = (patchSize - 1) * patchSize
+		if first, end := norm(weights[:patchSize]), norm(weights[last:][:patchSize]); first >= end {
+			t.Errorf("the first weights have a norm of %v and the last %v, want the largest eigenvalue first", first, end)
+		}
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			net := newNetwork(x, [3]int{8, 8, 8})
 			defer nn.Close(net.Sequential)
@@ -52,6 +56,14 @@ func TestWhitening(t *testing.T) {
 			}
 		})
 	})
+}
+
+func norm(values []float32) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += float64(v) * float64(v)
+	}
+	return math.Sqrt(sum)
 }
 
 func TestWhitening_RefusesNegativeEigenvalues(t *testing.T) {

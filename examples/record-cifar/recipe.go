@@ -57,9 +57,7 @@ func newLookahead(x *cgotorch.Exec, tensors []*cgotorch.Tensor) *lookahead {
 // sets the tensors to the averages.
 func (l *lookahead) update(x *cgotorch.Exec, decay float64) {
 	x = x.NoGrad()
-	if decay < 1 {
-		x.ForeachLerpInPlace(l.averages, l.now, 1-decay)
-	}
+	x.ForeachLerpInPlace(l.averages, l.now, 1-decay)
 	x.ForeachCopyInPlace(l.now, l.averages)
 }
 

@@ -196,7 +196,7 @@ func (t *trainer) prepare() error {
 // time shows, and at the end.
 func (t *trainer) all(ctx context.Context) error {
 	const firstSteps = warmUp + 1 // the last of them captures and launches
-	end := t.clock.begin("warm-up and capture, 3 steps")
+	end := t.clock.begin(fmt.Sprintf("warm-up and capture, %d steps", firstSteps))
 	for step := range t.steps {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
