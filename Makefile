@@ -123,8 +123,12 @@ uninstall: ## remove what install copied
 gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
 	@tests/bundle/make.sh $(DATA)
 
+record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the table of ResNet-50's training on a GPU machine
+	@[ -f "$(DATA)" ] || { echo "streamtorch: no file DATA=$(DATA): name a .tgz of photographs"; exit 1; }
+	@$(MAKE) gpu-bundle DATA="$(DATA)"
+
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
 .PHONY: help setup libraries build loader train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
-	install uninstall gpu-bundle clean
+	install uninstall gpu-bundle record clean

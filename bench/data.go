@@ -7,8 +7,12 @@ import (
 	"strings"
 )
 
-// find returns the path of the archive `name`. It looks in the folders of -data.
+// find returns the path of the archive `name`. It looks in the folders of -data. The photographs
+// can have a path of their own, -photographs.
 func (c *config) find(name string) (string, error) {
+	if c.photographs != "" && name == imagenet.archive {
+		return c.photographs, nil
+	}
 	folders := c.data
 	if folders == "" {
 		folders = "examples/train/data:data"

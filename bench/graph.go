@@ -46,9 +46,11 @@ func (p graphPeers) prepare(c *config, what string, arguments ...any) error {
 		if p[mode] == nil {
 			continue
 		}
+		began := time.Now()
 		if err := p[mode].do(nil, what, append([]any{"mode", mode, "device", c.device.String()}, arguments...)...); err != nil {
 			return fmt.Errorf("%s: %w", mode, err)
 		}
+		c.tell(fmt.Sprintf("PyTorch %s is ready after %.0f s", mode, time.Since(began).Seconds()))
 	}
 	return nil
 }
@@ -188,9 +190,10 @@ func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row))
 	report("captured-against-compile-graph", "ours captured", "compile graph")
 	report("overlapped-against-compile", "ours overlapped", "compile")
 	report("overlapped-against-compile-graph", "ours overlapped", "compile graph")
-	stats := ours[1].captured.Stats()
-	if c.device.IsCUDA() && stats.Graphs != 1 {
-		return fmt.Errorf("the step was not captured: %s", stats.Why)
+	for i, g := range ours[1:] {
+		if stats := g.captured.Stats(); c.device.IsCUDA() && stats.Graphs != 1 {
+			return fmt.Errorf("%s: the step was not captured: %s", forms[1+i], stats.Why)
+		}
 	}
 	for i, mode := range modes[:min(2, len(modes))] {
 		var memory struct{ Allocated, Reserved float64 }
@@ -198,9 +201,9 @@ func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row))
 			return err
 		}
 		name := []string{"eager", "captured"}[i]
-		for k, g := range ours {
-			if i == 0 && k > 0 {
-				emit(against(prefix+"memory/"+strings.TrimPrefix(forms[k], "ours ")+"-against-eager", g.peak/(1<<20), "MiB", "PyTorch eager",
+		if mode == "eager" {
+			for k, g := range ours[1:] {
+				emit(against(prefix+"memory/"+strings.TrimPrefix(forms[1+k], "ours ")+"-against-eager", g.peak/(1<<20), "MiB", "PyTorch eager",
 					memory.Allocated/(1<<20), lower, "peak of allocated bytes, as in memory/eager; "+common))
 			}
 		}

@@ -26,9 +26,10 @@ func benchGraphFed(c *config, emit func(row)) error {
 	}
 	return c.withPhotographs(r, func(all photographs, folder string) error {
 		archive := filepath.Join(folder, "photographs.tgz")
-		if err := all.writeTgz(archive, c.or(8, 16384)); err != nil {
+		if err := all.writeTgz(archive, c.or(8, c.members)); err != nil {
 			return err
 		}
+		r.classes = len(all.classes())
 		batches := []int{32, 256}
 		if c.brief {
 			batches = []int{2}

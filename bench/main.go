@@ -58,13 +58,15 @@ var benchmarks = append([]benchmark{
 
 // config holds the values of the flags.
 type config struct {
-	device  cgotorch.Device
-	threads int
-	data    string
-	python  string
-	rounds  int
-	brief   bool
-	compile bool // whether torch.compile is measured too
+	device      cgotorch.Device
+	threads     int
+	data        string
+	photographs string
+	members     int
+	python      string
+	rounds      int
+	brief       bool
+	compile     bool // whether torch.compile is measured too
 }
 
 func main() {
@@ -75,6 +77,8 @@ func main() {
 	flag.IntVar(&c.threads, "threads", runtime.NumCPU(), "threads that one operator may use on the CPU, on both sides")
 	flag.StringVar(&c.data, "data", "", "folders with the archives, separated by colons; if empty, examples/train/data, data, and the folders data beside the program and above it")
 	flag.StringVar(&c.python, "python", os.Getenv("PEER_PYTHON"), "the Python that has PyTorch; $PEER_PYTHON, else python3")
+	flag.StringVar(&c.photographs, "photographs", "", "a .tgz of photographs in folders by class, used in place of imagenet-sample-300.tgz")
+	flag.IntVar(&c.members, "members", 16384, "photographs in the archive of graph/fed")
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/, which takes a minute a row")

@@ -29,7 +29,9 @@ type Exec struct {
 	// is derived from x has the same value if its work is ordered after the casts, in the same Do.
 	// Otherwise it has nil.
 	casts any
-	c     ct.Exec
+	// `layerReport` is a value of package nn. In nn.KernelReport layers write to it. Otherwise nil.
+	layerReport any
+	c           ct.Exec
 }
 
 func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {

@@ -33,6 +33,9 @@ import (
 // goroutine and any thread of LibTorch's backward. So fn must use the Exec that it is given, and
 // not x.
 //
+// The gradients have the bits of a step without Recompute, with one exception: if a leaf has
+// several readers, the parts of its gradient may be added in another order.
+//
 // If the second call fails, panics or calls Goexit, the Backward ends in the same way. A device
 // has one generator of random numbers. If another stream draws from this generator during fn, the
 // numbers of fn are unknown, and the Backward fails. [Exec.Gradients] cannot go through a

@@ -17,4 +17,10 @@ func init() {
 		y.casts = casts
 		return &y
 	}
+	seam.Report = func(x any) any { return x.(*Exec).layerReport }
+	seam.WithReport = func(x, report any) any {
+		y := *x.(*Exec)
+		y.layerReport = report
+		return &y
+	}
 }

@@ -69,10 +69,11 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, "nn.BatchNorm2d", &m.Eval)
+	dependsOn(x, &m.Unfused, "SetFused has changed nn.BatchNorm2d")
 	mean, variance = m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
-	case x.Recomputing(): // the first run of this Forward has added the batch to the running statistics, so this run must not
+	case x.Recomputing() || reportOf(x) != nil: // the first run of this Forward has added the batch to the running statistics, so this run must not
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		if m.CumulativeAverage && x.Capturing() {

@@ -61,10 +61,15 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 //
 // The first layer of a net has a faster way on CUDA, in float16 and bfloat16. It needs a square
 // kernel up to 11x11, stride 2x2, no bias, and at most 4 channels of an `in` without a gradient.
-// `in` or Weight must be channels last. A second derivative then fails, unless Unfused is set.
+// `in` or Weight must be channels last. A second derivative then fails, unless Unfused is set. A
+// pixel that is infinite or NaN may then reach results whose window ends beside it.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
-	if m.takesImages(padding) {
+	fits := m.fitsImages(padding)
+	if fits {
+		dependsOn(x, &m.Unfused, "SetFused has changed nn.Conv2d")
+	}
+	if fits && !m.Unfused {
 		out := x.Call("streamtorch::image_convolution", padded, castOf(x, m.Weight), padding[0])[0].(*cgotorch.Tensor)
 		closeUnless(in, padded)
 		return out
@@ -76,10 +81,10 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return out
 }
 
-// takesImages reports whether streamtorch::image_convolution computes this convolution. `zeros`
+// fitsImages reports whether streamtorch::image_convolution can compute this convolution. `zeros`
 // is the size of the border of zeros that the convolution adds.
-func (m *Conv2d) takesImages(zeros Size) bool {
-	if m.Unfused || m.Stride != Square(2) || zeros != Square(zeros[0]) || m.Dilation.or(Square(1)) != Square(1) || m.Groups > 1 || m.Bias != nil {
+func (m *Conv2d) fitsImages(zeros Size) bool {
+	if m.Stride != Square(2) || zeros != Square(zeros[0]) || m.Dilation.or(Square(1)) != Square(1) || m.Groups > 1 || m.Bias != nil {
 		return false
 	}
 	weight := m.Weight.Shape()

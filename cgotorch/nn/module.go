@@ -30,13 +30,19 @@ func SetTraining(m any, training bool) {
 // dependsOnMode makes a captured graph out of date if the module's mode changes after the
 // capture.
 func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
+	dependsOn(x, eval, what+" has changed between training and evaluation")
+}
+
+// dependsOn makes a captured graph out of date if the flag changes after the capture. The argument
+// `changed` is the reason.
+func dependsOn(x *cgotorch.Exec, flag *bool, changed string) {
 	if !x.Capturing() {
 		return
 	}
-	used := *eval
+	used := *flag
 	x.DependsOn(func() string {
-		if *eval != used {
-			return what + " has changed between training and evaluation"
+		if *flag != used {
+			return changed
 		}
 		return ""
 	})

@@ -6,14 +6,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// NormReLU returns ReLU(norm(in)). On CUDA its forward and its backward are two kernels each. For
-// these kernels `in` must be channels last, in float32, float16 or bfloat16, with a multiple of 8
-// channels. For all other inputs NormReLU does the same as the two layers. The kernels round once,
-// where the two layers round twice.
+// NormReLU returns ReLU(norm(in)). On CUDA its forward and its backward are one kernel each, or two
+// for large tensors. For these kernels `in` must be channels last, in float32, float16 or bfloat16,
+// with a multiple of 8 channels and at most 4096. For all other inputs NormReLU does the same as
+// the two layers. The kernels round once, where the two layers round twice. [KernelReport] tells
+// which kernels run.
 //
-// NormReLU does not wait, but its first call for a dtype compiles the kernels, in about a second.
-// The Do owns the result. NormReLU fails as [BatchNorm2d.Forward] does. With the kernels, a second
-// derivative fails.
+// NormReLU does not wait. But kernels that no process of the user has run before are compiled
+// first, which takes up to a second for each dtype and kind of norm. The Do owns the result.
+// NormReLU fails as [BatchNorm2d.Forward] does. With the kernels, a second derivative fails.
 func NormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return norm.activated(x, in, nil, "relu")
 }
@@ -31,19 +32,38 @@ func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tenso
 // of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, in)
+	if r := reportOf(x); r != nil {
+		r.add(m, r.way(x, m, in, addend, o.Training, m.kernels()))
+	}
 	return x.Call("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, !m.Unfused)[0].(*cgotorch.Tensor)
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels())[0].(*cgotorch.Tensor)
+}
+
+// The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
+func (m *BatchNorm2d) kernels() string {
+	if m.Unfused {
+		return "none"
+	}
+	return "faster"
 }
 
 // activatedWith returns activation(m(in) + norm2(in2)).
 func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2 *BatchNorm2d, in2 *cgotorch.Tensor, activation string) *cgotorch.Tensor {
-	if m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused {
+	if m == norm2 || m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused {
 		addend := norm2.Forward(x, in2)
 		defer addend.Close()
 		return m.activated(x, in, addend, activation)
 	}
 	o, mean, variance := m.begin(x, in)
 	o2, mean2, variance2 := norm2.begin(x, in2)
+	if r := reportOf(x); r != nil {
+		first, second := r.way(x, m, in, in2, o.Training, "faster"), r.way(x, norm2, in2, in, o2.Training, "two")
+		if first > second || second > twoKernels { // the two norms go the same way
+			first, second = max(first, second), max(first, second)
+		}
+		r.add(m, first)
+		r.add(norm2, second)
+	}
 	return x.Call("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)[0].(*cgotorch.Tensor)
 }
@@ -84,6 +104,13 @@ func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, n
 // written in the forward. All else is as with [NormReLU].
 func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := norm.begin(x, in)
+	if r := reportOf(x); r != nil {
+		kernels := norm.kernels()
+		if kernels == "faster" {
+			kernels = "two"
+		}
+		r.add(norm, r.way(x, norm, in, nil, o.Training, kernels))
+	}
 	return x.Call("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), !norm.Unfused)[0].(*cgotorch.Tensor)
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), norm.kernels())[0].(*cgotorch.Tensor)
 }

@@ -143,8 +143,6 @@ class Backend final : public CudaBackend {
               bool together) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
     const void* function = kernel_of(program, kernel, stream.device_index());
-    // Without this call CUDA allows 48 KB.
-    if (shared > 0) C10_CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     cudaError_t (*enqueue)(const void*, dim3, dim3, void**, size_t, cudaStream_t) = cudaLaunchKernel;
     if (together) enqueue = cudaLaunchCooperativeKernel;
     //edge:kernel-on-stream TestEvent_Done gpu

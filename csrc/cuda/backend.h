@@ -32,6 +32,7 @@ struct CudaChip {
   int multiprocessors;
   int capability;     // 10 * major + minor
   int shared_memory;  // bytes that a block can have, if its launch asks for them
+  bool cooperative;   // whether a launch can ask that all of its blocks run at the same time
 };
 
 // An observer of calls to CUDA. It is called on the thread that calls CUDA, before the call is
@@ -115,8 +116,8 @@ class CudaBackend {
 
   // Enqueues a kernel of the program. The launch has `blocks` blocks, each with `threads` threads.
   // `arguments` has the address of each argument. The first launch on a kind of device compiles the
-  // program, which takes about 0.1 s. The program and the name of the kernel must live as long as
-  // the process.
+  // program, which takes up to a second, unless an earlier process has: see compiled_file.h. The
+  // program and the name of the kernel must live as long as the process.
   // `shared` is how many bytes of dynamic shared memory a block has. With `together` the launch is
   // cooperative: it begins when there is room for all blocks, and fails if there never is.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments,

@@ -1,12 +1,14 @@
 #include "cuda/compiled_file.h"
 
 #include <c10/util/hash.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <memory>
 #include <system_error>
 
 namespace ct {
@@ -38,8 +40,12 @@ CompiledFile::CompiledFile(const std::string& depends_on) : path_(folder()) {
 // The file is the hash of the code, and then the code.
 std::string CompiledFile::read() const {
   if (path_.empty()) return "";
-  std::ifstream file(path_, std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path_.c_str(), "rb"), [](FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
+  struct stat of;
+  if (file == nullptr || fstat(fileno(file.get()), &of) != 0) return "";
+  if (!S_ISREG(of.st_mode) || of.st_uid != geteuid() || (of.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "";
+  std::string all(static_cast<size_t>(of.st_size), '\0');
+  if (std::fread(all.data(), 1, all.size(), file.get()) != all.size()) return "";
   const size_t size = hash("").size();
   if (all.size() <= size) return "";
   const std::string code = all.substr(size);
@@ -49,12 +55,14 @@ std::string CompiledFile::read() const {
 void CompiledFile::write(const std::string& code) const {
   if (path_.empty()) return;
   std::error_code failed;
-  files::create_directories(files::path(path_).parent_path(), failed);
+  const files::path folder = files::path(path_).parent_path();
+  if (files::create_directories(folder, failed)) files::permissions(folder, files::perms::owner_all, failed);
   const std::string part = path_ + "." + std::to_string(getpid());
   std::ofstream file(part, std::ios::binary);
   file << hash(code) << code;
   file.close();
-  if (file) files::rename(part, path_, failed);
+  files::permissions(part, files::perms::owner_read | files::perms::owner_write, failed);
+  if (file && !failed) files::rename(part, path_, failed);
   if (!file || failed) files::remove(part, failed);
 }
 

@@ -5,9 +5,10 @@
 
 namespace ct {
 
-// The file of one compiled program, $STREAMTORCH_CACHE/kernels/NAME. NAME is a hash of all that the
-// code depends on. Without $STREAMTORCH_CACHE, the folder is streamtorch in $XDG_CACHE_HOME or in
-// ~/.cache. Without a folder that can be read and written, every process compiles.
+// The file of one compiled program, $STREAMTORCH_CACHE/kernels/NAME. NAME is a hash of the text and
+// the options. Without $STREAMTORCH_CACHE, the folder is streamtorch in $XDG_CACHE_HOME or in
+// ~/.cache. Only files that nobody but their owner can write are read, and their owner must be the
+// user of the process. If the file cannot be read or written, the process compiles.
 class CompiledFile {
  public:
   explicit CompiledFile(const std::string& depends_on);

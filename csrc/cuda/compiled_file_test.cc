@@ -39,6 +39,26 @@ TEST_F(CompiledFileTest, IgnoresADamagedFile) {
   EXPECT_EQ(CompiledFile("a").read(), "the code of a kernel");
 }
 
+// Others could have put their code into such a file.
+TEST_F(CompiledFileTest, IgnoresAFileThatOthersCanWrite) {
+  CompiledFile("a").write("code");
+  for (const auto& file : std::filesystem::directory_iterator(folder_ + "/kernels")) {
+    EXPECT_EQ(file.status().permissions(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    std::filesystem::permissions(file, std::filesystem::perms::others_write, std::filesystem::perm_options::add);
+  }
+  EXPECT_EQ(CompiledFile("a").read(), "");
+}
+
+TEST_F(CompiledFileTest, IgnoresAFolderInPlaceOfAFile) {
+  CompiledFile("a").write("code");
+  for (const auto& file : std::filesystem::directory_iterator(folder_ + "/kernels")) {
+    const std::filesystem::path path = file.path();
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+  }
+  EXPECT_EQ(CompiledFile("a").read(), "");
+}
+
 // A file stands where the folder should be.
 TEST_F(CompiledFileTest, WorksWithoutAFolder) {
   std::ofstream(folder_) << "no folder";

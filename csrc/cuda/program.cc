@@ -92,22 +92,39 @@ int attribute(cudaDeviceAttr which, c10::DeviceIndex device) {
   return value;
 }
 
-// Loads the program. A cudaLibrary_t serves every device of its architecture.
+// A loaded program, for every device of one architecture. The mutex is held while the program is
+// compiled, so that other programs need not wait.
+struct Loaded {
+  std::mutex mutex;
+  cudaLibrary_t library = nullptr;
+};
+
+Loaded& loaded_of(const CudaProgram& program, int architecture) {
+  static auto* const mutex = new std::mutex;
+  static auto* const all = new std::map<std::pair<const CudaProgram*, int>, Loaded>;
+  const std::lock_guard lock(*mutex);
+  return (*all)[{&program, architecture}];
+}
+
+// Loads the program, unless it is loaded.
 cudaLibrary_t load(const CudaProgram& program, int architecture) {
-  static auto* const loaded = new std::map<std::pair<const CudaProgram*, int>, cudaLibrary_t>;
-  const auto [entry, missing] = loaded->try_emplace({&program, architecture});
-  if (!missing) return entry->second;
-  try {
-    const std::string chip = "sm_" + std::to_string(architecture);
-    const CompiledFile file(source_of(program) + option_of(program) + chip + ", CUDA " + std::to_string(CUDART_VERSION));
-    std::string code = file.read();
-    if (code.empty()) file.write(code = compile(program, chip));
-    C10_CUDA_CHECK(cudaLibraryLoadData(&entry->second, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
-  } catch (...) {
-    loaded->erase(entry);
-    throw;
+  Loaded& loaded = loaded_of(program, architecture);
+  const std::lock_guard lock(loaded.mutex);
+  if (loaded.library != nullptr) return loaded.library;
+  const std::string chip = "sm_" + std::to_string(architecture);
+  const CompiledFile file(source_of(program) + option_of(program) + chip + ", CUDA " + std::to_string(CUDART_VERSION));
+  const auto take = [&](const std::string& code) {
+    return cudaLibraryLoadData(&loaded.library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  };
+  if (const std::string code = file.read(); !code.empty()) {
+    if (take(code) == cudaSuccess) return loaded.library;
+    (void)cudaGetLastError();  // another driver may refuse the code of the file
+    loaded.library = nullptr;
   }
-  return entry->second;
+  const std::string code = compile(program, chip);
+  C10_CUDA_CHECK(take(code));
+  file.write(code);
+  return loaded.library;
 }
 
 }  // namespace
@@ -120,19 +137,28 @@ CudaChip chip(c10::DeviceIndex device) {
   if (found != chips->end()) return found->second;
   const CudaChip chip{attribute(cudaDevAttrMultiProcessorCount, device),
                       10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device),
-                      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+                      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device), attribute(cudaDevAttrCooperativeLaunch, device) != 0};
   return chips->emplace(device, chip).first->second;
 }
 
 const void* kernel_of(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) {
   static auto* const mutex = new std::mutex;
   static auto* const kernels = new std::map<std::tuple<const CudaProgram*, std::string_view, c10::DeviceIndex>, cudaKernel_t>;
-  const std::lock_guard lock(*mutex);
   const std::tuple key(&program, std::string_view(kernel), device);
-  const auto found = kernels->find(key);
-  if (found != kernels->end()) return found->second;
+  {
+    const std::lock_guard lock(*mutex);
+    const auto found = kernels->find(key);
+    if (found != kernels->end()) return found->second;
+  }
   cudaKernel_t function = nullptr;
   C10_CUDA_CHECK(cudaLibraryGetKernel(&function, load(program, chip(device).capability), kernel));
+  // A launch may ask for all of the shared memory that the kernel's own arrays leave. Without this
+  // call CUDA allows 48 KB.
+  cudaFuncAttributes of;
+  C10_CUDA_CHECK(cudaFuncGetAttributes(&of, reinterpret_cast<const void*>(function)));
+  C10_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(function), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      chip(device).shared_memory - static_cast<int>(of.sharedSizeBytes)));
+  const std::lock_guard lock(*mutex);
   kernels->emplace(key, function);
   return function;
 }

@@ -27,8 +27,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -39,6 +37,7 @@
 #include "kernels/image_convolution_cells.h"
 #include "kernels/image_convolution_cuda.h"
 #include "kernels/images.h"
+#include "kernels/variants.h"
 
 namespace ct {
 namespace {
@@ -50,26 +49,14 @@ constexpr int64_t kMostChannels = 4, kLargestKernel = 11, kThreads = 256;
 
 bool is_half(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
 
-// Returns the program that converts between `dtype` and cells of the dtype `cell`. Programs are
-// never freed.
+// Returns the program that converts between `dtype` and cells of the dtype `cell`.
 const CudaProgram& program_of(at::ScalarType dtype, at::ScalarType cell, int64_t channels) {
-  struct Variant {
-    std::string name, head;
-    CudaProgram program;
-  };
-  static auto* const mutex = new std::mutex;
-  static auto* const variants = new std::map<std::tuple<at::ScalarType, at::ScalarType, int64_t>, Variant>;
-  const std::lock_guard lock(*mutex);
-  const auto [entry, missing] = variants->try_emplace({dtype, cell, channels});
-  Variant& variant = entry->second;
-  if (missing) {
-    const auto name = [](at::ScalarType t) { return std::string(t == at::kBFloat16 ? "BFloat16" : t == at::kHalf ? "Half" : "Float"); };
-    variant.name = "image convolution of " + name(dtype) + " in " + name(cell) + ", channels " + std::to_string(channels);
-    variant.head = std::string(image_convolution::kCellsText) + "\n#define DTYPE " + name(dtype) + "\n#define CELL " + name(cell) +
-                   "\n#define CHANNELS " + std::to_string(channels) + "\n";
-    variant.program = {variant.name.c_str(), variant.head.c_str(), kImageConvolutionText};
-  }
-  return variant.program;
+  return variant_of(std::tuple(dtype, cell, channels), [=] {
+    return Variant{"image convolution of " + float_name(dtype) + " in " + float_name(cell) + ", channels " + std::to_string(channels),
+                   std::string(image_convolution::kCellsText) + "\n#define DTYPE " + float_name(dtype) + "\n#define CELL " + float_name(cell) +
+                       "\n#define CHANNELS " + std::to_string(channels) + "\n",
+                   kImageConvolutionText};
+  });
 }
 
 // Launches a kernel with at least `threads` threads. `to` is the tensor that the kernel writes.

@@ -9,11 +9,11 @@
 //
 // On CUDA the norms, sums and activations of a convolutional net take about half of the time of a
 // training step, because they read and write all images. LibTorch runs at least one kernel for
-// each of the three. The kernels of this file do the three together. The forward reads the images
-// twice: once for the statistics, and once for the result. The backward also reads them twice.
-// The kernels need images in channels last, in float32, float16 or bfloat16, with a multiple of
-// eight channels. For all other inputs, and on the CPU, LibTorch's operators do the work, with
-// their own gradients.
+// each of the three. The kernels of this file do the three together. For large tensors a kernel
+// makes the sums and a second one reads the images again, in the forward and in the backward. For
+// smaller tensors one kernel does both. The kernels need images in channels last, in float32,
+// float16 or bfloat16, with a multiple of eight channels. For all other inputs, and on the CPU,
+// LibTorch's operators do the work, with their own gradients.
 //
 // Note [One rounding]: the kernels compute in float32 and round the result once. LibTorch rounds
 // the result of each operator. So the results differ by the rounding of the dtype.
@@ -28,7 +28,6 @@
 #include <ATen/ops/relu6.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -46,17 +45,26 @@
 #include "core/autograd.h"
 #include "core/device.h"
 #include "kernels/both_devices.h"
+#include "kernels/images.h"
 #include "kernels/norm_cuda.h"
+#include "kernels/variants.h"
 
 namespace ct {
 namespace {
+
+using images::stream_of;
 
 CT_ON_BOTH_DEVICES(kText,
 
 enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish };
 
+// The kernels for norms are compiled in parts, because a program seldom needs all of them. The
+// forward and the backward have a part with two kernels each, and a part with one: see Note [One
+// kernel]. The last part has the kernels of batch_norm_relu_max_pool.
+enum Kernels { kForwardTwo, kForwardOne, kBackwardTwo, kBackwardOne, kPool };
+
 constexpr int kStreams = 256;
-constexpr int kTiles = 128;
+constexpr int kTiles = 64;
 
 // The arguments of a kernel for one norm. A pointer may be NULL where a comment says so.
 struct Norm {
@@ -78,7 +86,17 @@ struct Pooling { int images, height, width, out_height, out_width; };
 
 )  // CT_ON_BOTH_DEVICES
 
+// Whether the kernels of this file do the work, and in which form.
+enum Choose { kFaster, kOne, kTwo, kNoKernels };
+
+constexpr std::array<const char*, 4> kChooses{"faster", "one", "two", "none"};
 constexpr std::array<const char*, 5> kActivations{"none", "relu", "relu6", "silu", "hardswish"};
+
+Choose choose_of(c10::string_view name) {
+  const auto found = std::find(kChooses.begin(), kChooses.end(), std::string(name));
+  TORCH_CHECK(found != kChooses.end(), "kernels is \"", name, "\", want faster, one, two or none");
+  return static_cast<Choose>(found - kChooses.begin());
+}
 
 Activation activation_of(c10::string_view name) {
   const auto found = std::find(kActivations.begin(), kActivations.end(), std::string(name));
@@ -86,39 +104,34 @@ Activation activation_of(c10::string_view name) {
   return static_cast<Activation>(found - kActivations.begin());
 }
 
+// A thread of some kernels keeps to its eight channels, so a block has a thread for each eight.
+// With more threads the kernels would have too few registers.
+constexpr int kMostChannels = 8 * 512;
+
 // Returns whether the forward stores a mask: one bit for each element, which is 1 if the
 // activation passes the gradient of that element on.
 bool is_masked(bool addend, Activation activation) { return addend && (activation == kRelu || activation == kRelu6); }
 // Returns whether the backward needs the addend, to compute the input of the activation again.
 bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish); }
 
-// Returns the program for a dtype, a number of lanes, an activation and a kind of addend. Programs
-// are never freed.
-const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activation, int addend) {
-  struct Variant {
-    std::string name, head;
-    CudaProgram program;
-  };
-  static auto* const mutex = new std::mutex;
-  static auto* const variants = new std::map<std::tuple<at::ScalarType, int, Activation, int>, Variant>;
-  const std::lock_guard lock(*mutex);
-  const auto [entry, missing] = variants->try_emplace({dtype, lanes, activation, addend});
-  Variant& variant = entry->second;
-  if (missing) {
-    const char* name = dtype == at::kBFloat16 ? "BFloat16" : dtype == at::kHalf ? "Half" : "Float";
-    variant.name = std::string("norm of ") + name + ", " + kActivations[activation] + ", addend " + std::to_string(addend);
-    variant.head = std::string(kText) + "\n#define DTYPE " + name + "\n#define LANES " + std::to_string(lanes) + "\n#define ACTIVATION " +
-                   std::to_string(activation) + "\n#define ADDEND " + std::to_string(addend) + "\n";
-    variant.program = {variant.name.c_str(), variant.head.c_str(), kNormText, /*fused_multiply_add=*/true};
-  }
-  return variant.program;
+// Returns the program for a dtype, a number of lanes, an activation, a kind of addend and a part of
+// the kernels.
+const CudaProgram& program_of(at::ScalarType dtype, int lanes, Activation activation, int addend, Kernels kernels) {
+  return variant_of(std::tuple(dtype, lanes, activation, addend, kernels), [=] {
+    const auto macro = [](const char* name, const std::string& value) { return std::string("\n#define ") + name + " " + value; };
+    return Variant{"norm of " + float_name(dtype) + ", " + kActivations[activation] + ", addend " + std::to_string(addend) + ", part " +
+                       std::to_string(kernels),
+                   kText + macro("DTYPE", float_name(dtype)) + macro("LANES", std::to_string(lanes)) + macro("ACTIVATION", std::to_string(activation)) +
+                       macro("ADDEND", std::to_string(addend)) + macro("KERNELS", std::to_string(kernels)) + "\n",
+                   kNormText, /*fused_multiply_add=*/true};
+  });
 }
 
 // Returns a number for the stream: its kernels use the tickets with this number. Two kernels of
 // one stream never run at the same time, so they can share tickets. Graphs that were captured on
 // the stream can share them too, because graphs of one pool run one after another, and nobody else
-// gets the pool's streams before the last graph has ended. Returns -1 if kStreams other streams
-// have numbers already.
+// gets the pool's streams before the last graph has ended. Returns -1 if kStreams other
+// streams of the device have numbers already.
 int slot_of(c10::Stream stream) {
   static auto* const mutex = new std::mutex;
   static auto* const slots = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int>;
@@ -126,13 +139,12 @@ int slot_of(c10::Stream stream) {
   const std::pair key(stream.device_index(), stream.id());
   const auto found = slots->find(key);
   if (found != slots->end()) return found->second;
-  const int slot = static_cast<int>(slots->size());
+  const auto of_device = [&](const auto& s) { return s.first.first == stream.device_index(); };
+  const int slot = static_cast<int>(std::count_if(slots->begin(), slots->end(), of_device));
   if (slot >= kStreams) return -1;
   slots->emplace(key, slot);
   return slot;
 }
-
-c10::Stream stream_of(const at::Tensor& tensor) { return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(tensor.device()); }
 
 // How the kernels divide one tensor of images: see norm_cuda.h.
 struct Shape {
@@ -173,17 +185,25 @@ bool is_images(const at::Tensor& t) {
   return t.is_cuda() && t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast) && is_aligned(t);
 }
 
-// Returns whether the kernels of this file can do the work for these images.
-bool is_fused(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
-  if (!is_images(input)) return false;
+// Which way a norm takes. The numbers are those of streamtorch::batch_norm_way.
+enum Way { kOneKernel, kTwoKernels, kAsked, kNoCuda, kLayout, kDtype, kChannels, kSize, kAddend, kParameters, kChip, kStreamsUsed };
+
+// Returns why LibTorch's operators have to do the work for these images, or nothing if the kernels
+// of this file can do it.
+std::optional<Way> why_not(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
+  if (!input.is_cuda()) return kNoCuda;
+  if (!is_images(input)) return kLayout;
   const at::ScalarType dtype = input.scalar_type();
-  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return false;
+  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return kDtype;
   const int64_t channels = input.size(1), rows = channels == 0 ? 0 : input.numel() / channels;
-  if (rows < 2 || channels % 8 != 0 || channels > 8 * 8 * kTiles || input.numel() / 8 > INT32_MAX / 2) return false;
+  if (channels % 8 != 0 || channels > kMostChannels) return kChannels;
+  if (rows < 2 || input.numel() / 8 > INT32_MAX / 2) return kSize;
   if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != dtype || addend->sizes() != input.sizes() || addend->device() != input.device())) {
-    return false;
+    return kAddend;
   }
-  return cuda().chip(input.device().index()).capability >= 80 && slot_of(stream_of(input)) >= 0;
+  if (cuda().chip(input.device().index()).capability < 80) return kChip;
+  if (slot_of(stream_of(input)) < 0) return kStreamsUsed;
+  return std::nullopt;
 }
 
 const float* read(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->const_data_ptr<float>() : nullptr; }
@@ -211,14 +231,19 @@ class Work {
  public:
   Work(const at::Tensor& images, Activation activation, int addend)
       : shape(images), stream_(stream_of(images)), chip_(cuda().chip(images.device().index())), slot_(slot_of(stream_)),
-        dtype_(images.scalar_type()), floats(images.options().dtype(at::kFloat).memory_format(std::nullopt)),
-        program_(program_of(dtype_, shape.lanes, activation, addend)), bytes_(images.nbytes()) {
+        dtype_(images.scalar_type()), floats(images.options().dtype(at::kFloat).memory_format(std::nullopt)), activation_(activation),
+        addend_(addend), bytes_(images.nbytes()) {
     TORCH_CHECK(slot_ >= 0, "more than ", kStreams, " streams run fused norms");
   }
 
   // Returns whether one kernel does the work of two: Note [One kernel]. On an H200 this was 5 % of a
   // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster.
-  bool whole() const { return bytes_ <= size_t{30} << 20 && shape.tiles <= chip_.multiprocessors; }
+  bool whole(Choose choose) const {
+    return (choose == kOne || (choose == kFaster && bytes_ <= size_t{30} << 20)) && chip_.cooperative && shape.tiles <= chip_.multiprocessors;
+  }
+
+  // Returns whether such a kernel keeps all of its rows of `tensors` tensors in shared memory.
+  bool keeps_all(int tensors) const { return kept(tensors) == shape.each(chip_.multiprocessors); }
 
   // Fills in `norm`. Returns the tensor of its field `saved`, [4, channels].
   at::Tensor describe(const Parameters& p, Norm& norm) const {
@@ -231,7 +256,7 @@ class Work {
   // Does the same, and enqueues the kernel that computes `saved`.
   at::Tensor prepare(const at::Tensor& images, const Parameters& p, Norm& norm) const {
     at::Tensor saved = describe(p, norm);
-    const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0);
+    const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0, kForwardTwo);
     if (p.training) {
       reduce(program, "norm_statistics", shape.rows, /*each=*/2, /*sums=*/2, images.const_data_ptr(), norm);
     } else {
@@ -239,6 +264,13 @@ class Work {
       cuda().launch(program, "norm_fold", stream_, (shape.channels + 127) / 128, 128, arguments);
     }
     return saved;
+  }
+
+  // Returns the arguments of the backward of one norm. Its kernels read `saved`, and write the
+  // others.
+  Norm differentiate(const at::Tensor& saved, const at::Tensor& factors, at::Tensor& weight_gradient, at::Tensor& bias_gradient, bool training) const {
+    return {nullptr, nullptr, nullptr, nullptr, const_cast<float*>(saved.const_data_ptr<float>()), factors.mutable_data_ptr<float>(),
+            weight_gradient.mutable_data_ptr<float>(), bias_gradient.mutable_data_ptr<float>(), 0, 0, shape.channels, training};
   }
 
   // Launches a kernel that adds over all rows. The last arguments of the kernel are rows, columns,
@@ -253,23 +285,21 @@ class Work {
     cuda().launch(program, kernel, stream_, shape.tiles * blocks, 512, all);
   }
   template <typename... Arguments>
-  void reduce(const char* kernel, int rows, int each, int sums, Arguments... arguments) const {
-    reduce(program_, kernel, rows, each, sums, arguments...);
+  void reduce(Kernels part, const char* kernel, int rows, int each, int sums, Arguments... arguments) const {
+    reduce(program(part), kernel, rows, each, sums, arguments...);
   }
 
   // Launches a kernel of Note [One kernel] that makes `sums` sums for each channel and keeps its
   // rows of `tensors` tensors. The last arguments of the kernel are rows, columns, blocks, each,
   // kept, partial and slot.
   template <typename... Arguments>
-  void together(const char* kernel, int sums, int tensors, Arguments... arguments) const {
-    constexpr int kSums = 16 << 10;  // bytes of shared memory for the sums
-    const int row = static_cast<int>(shape.lanes * 8 * at::elementSize(dtype_)) * tensors;
+  void together(Kernels part, const char* kernel, int sums, int tensors, Arguments... arguments) const {
     int rows = shape.rows, columns = shape.columns, each = shape.each(chip_.multiprocessors), blocks = (rows + each - 1) / each, slot = slot_;
-    int kept = std::min(each, (chip_.shared_memory - kSums) / row);
+    int kept = this->kept(tensors);
     const at::Tensor partial = at::empty({int64_t{shape.tiles} * blocks * sums * shape.lanes * 8}, floats);
     float* to = partial.mutable_data_ptr<float>();
     void* all[] = {&arguments..., &rows, &columns, &blocks, &each, &kept, &to, &slot};
-    cuda().launch(program_, kernel, stream_, shape.tiles * blocks, 512, all, kept * row, /*together=*/true);
+    cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * bytes_of_row(tensors), /*together=*/true);
   }
 
   // Launches a kernel with a thread for each group of eight channels of so many pixels. Its
@@ -278,22 +308,29 @@ class Work {
   void pixels(const char* kernel, int count, Arguments... arguments) const {
     int columns = shape.columns;
     void* all[] = {&arguments..., &columns};
-    cuda().launch(program_, kernel, stream_, static_cast<unsigned>((int64_t{count} * columns + 255) / 256), 256, all);
+    cuda().launch(program(kPool), kernel, stream_, static_cast<unsigned>((int64_t{count} * columns + 255) / 256), 256, all);
   }
 
   // Launches a kernel that goes over all elements. The last arguments of the kernel are groups and
   // columns. A group is eight adjacent channels of one row. `ahead` is how many groups a thread
   // loads before it uses the first of them.
   template <typename... Arguments>
-  void each(const char* kernel, int ahead, Arguments... arguments) const {
+  void each(Kernels part, const char* kernel, int ahead, Arguments... arguments) const {
     int groups = shape.groups, columns = shape.columns;
     void* all[] = {&arguments..., &groups, &columns};
-    cuda().launch(program_, kernel, stream_, shape.grid(chip_.multiprocessors, ahead), shape.threads(), all);
+    cuda().launch(program(part), kernel, stream_, shape.grid(chip_.multiprocessors, ahead), shape.threads(), all);
   }
 
   const Shape shape;
 
  private:
+  int bytes_of_row(int tensors) const { return static_cast<int>(shape.lanes * 8 * at::elementSize(dtype_)) * tensors; }
+  // Returns how many rows of a block fit into its shared memory.
+  int kept(int tensors) const {
+    constexpr int kSums = 16 << 10;  // bytes of shared memory for the sums
+    return std::min(shape.each(chip_.multiprocessors), (chip_.shared_memory - kSums) / bytes_of_row(tensors));
+  }
+
   const c10::Stream stream_;
   const CudaChip chip_;
   const int slot_;
@@ -303,7 +340,10 @@ class Work {
   const at::TensorOptions floats;
 
  private:
-  const CudaProgram& program_;
+  const CudaProgram& program(Kernels part) const { return program_of(dtype_, shape.lanes, activation_, addend_, part); }
+
+  const Activation activation_;
+  const int addend_;
   const size_t bytes_;
 };
 
@@ -312,18 +352,18 @@ class Work {
 // is no backward. If there is none, or if it needs no mask, the mask is empty.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
                                                                            Optional, Optional, Optional, Optional, bool, bool, double, double, double,
-                                                                           double, c10::string_view, bool);
+                                                                           double, c10::string_view, int64_t, bool);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias,
                                                                    Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                                    Optional running_mean2, Optional running_var2, bool two, bool training,
                                                                    double momentum, double eps, double momentum2, double eps2,
-                                                                   c10::string_view name, bool records) {
+                                                                   c10::string_view name, int64_t choose, bool records) {
   const Activation activation = activation_of(name);
   const bool added = is_defined(addend);
   const Work work(input, activation, two ? 2 : added);
   Norm norm{}, norm2{};
   const Parameters first{weight, bias, running_mean, running_var, training, momentum, eps};
-  const bool whole = training && work.whole();
+  const bool whole = training && work.whole(static_cast<Choose>(choose));
   at::Tensor saved = whole ? work.describe(first, norm) : work.prepare(input, first, norm);
   at::Tensor saved2 = two ? work.prepare(*addend, {weight2, bias2, running_mean2, running_var2, training, momentum2, eps2}, norm2)
                           : at::empty({0}, work.floats);
@@ -333,9 +373,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
   void* const bits = masked ? mask.mutable_data_ptr() : nullptr;
   const void *x = input.const_data_ptr(), *other = added ? addend->const_data_ptr() : nullptr;
   if (whole) {
-    work.together("norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), bits, norm, norm2);
+    work.together(kForwardOne, "norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   } else {
-    work.each("norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), bits, norm, norm2);
+    work.each(kForwardTwo, "norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   }
   return {std::move(output), std::move(saved), std::move(saved2), std::move(mask)};
 }
@@ -345,22 +385,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, const at::Tensor&,
                                                                                                     Optional, const at::Tensor&, const at::Tensor&,
                                                                                                     const at::Tensor&, bool, bool, bool,
-                                                                                                    c10::string_view);
+                                                                                                    c10::string_view, int64_t);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& gradient, Optional gradient2,
                                                                                             const at::Tensor& input, Optional addend,
                                                                                             const at::Tensor& saved, const at::Tensor& saved2,
                                                                                             const at::Tensor& mask, bool added, bool two,
-                                                                                            bool training, c10::string_view name) {
+                                                                                            bool training, c10::string_view name, int64_t choose) {
   const Activation activation = activation_of(name);
   const Work work(input, activation, two ? 2 : added);
   const auto vector = [&](bool there) { return at::empty({there ? work.shape.channels : 0}, work.floats); };
   at::Tensor weight = vector(true), bias = vector(true), weight2 = vector(two), bias2 = vector(two);
   const at::Tensor factors = at::empty({6, work.shape.channels}, work.floats);
-  const auto norm_of = [&](const at::Tensor& numbers, const at::Tensor& to, at::Tensor& w, at::Tensor& b) {
-    return Norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(numbers.const_data_ptr<float>()), to.mutable_data_ptr<float>(),
-                w.mutable_data_ptr<float>(), b.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
-  };
-  const Norm norm = norm_of(saved, factors, weight, bias), norm2 = two ? norm_of(saved2, factors[3], weight2, bias2) : norm;
+  const Norm norm = work.differentiate(saved, factors, weight, bias, training),
+             norm2 = two ? work.differentiate(saved2, factors[3], weight2, bias2, training) : norm;
   const void *x = input.const_data_ptr(), *other = is_defined(addend) ? addend->const_data_ptr() : nullptr,
              *g = gradient.const_data_ptr(), *g2 = is_defined(gradient2) ? gradient2->const_data_ptr() : nullptr;
   at::Tensor of_input = at::empty_like(input), of_addend = two ? at::empty_like(input) : at::Tensor();
@@ -369,18 +406,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   // The gradient of the activation's input. If there is an addend and no second norm, it is the
   // addend's gradient too.
   at::Tensor before;
-  if (work.whole()) {
-    before = at::empty_like(input);
-    work.together(g2 != nullptr ? "norm_gradient_whole_two" : "norm_gradient_whole", sums, /*tensors=*/2, g, g2, x, other, mask.const_data_ptr(),
-                  before.mutable_data_ptr(), of_input.mutable_data_ptr(), dx2, norm, norm2);
+  if (work.whole(static_cast<Choose>(choose))) {
+    // The kernel writes it only for a reader, or if not all of it is kept.
+    const bool writes = (added && !two) || !work.keeps_all(2);
+    before = writes ? at::empty_like(input) : at::Tensor();
+    work.together(kBackwardOne, g2 != nullptr ? "norm_gradient_whole_two" : "norm_gradient_whole", sums, /*tensors=*/2, g, g2, x, other, mask.const_data_ptr(),
+                  writes ? before.mutable_data_ptr() : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
   } else {
     // It is `gradient` itself if there is no activation and only one gradient of the result. Without
     // an addend norm_gradient computes the activation's part, and gets `gradient` too.
     const bool writes = added && (activation != kNone || g2 != nullptr);
     before = writes ? at::empty_like(input) : gradient;
-    work.reduce(g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
+    work.reduce(kBackwardTwo, g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
                 writes ? before.mutable_data_ptr() : nullptr, norm, norm2);
-    work.each("norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
+    work.each(kBackwardTwo, "norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
   }
   if (!two) of_addend = added ? before : at::empty({0}, input.options());
   return {std::move(of_input), std::move(of_addend), std::move(weight), std::move(bias), std::move(weight2), std::move(bias2)};
@@ -390,6 +429,24 @@ template <typename Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
+
+// Returns a gradient as the kernels read it: in the dtype of the images, in channels last, aligned.
+at::Tensor images_like(const at::Tensor& gradient, const at::Tensor& images) {
+  at::Tensor g = gradient.to(images.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+  return is_aligned(g) ? g : g.clone(at::MemoryFormat::ChannelsLast);
+}
+
+// The edges of a node in the autograd graph. They are those of the tensors that forward was given,
+// in their order.
+struct Edges {
+  torch::autograd::AutogradContext* context;
+  size_t next = 0;
+
+  // Returns the gradient of the next tensor, if that was given and needs it.
+  at::Tensor take(bool is_given, at::Tensor& gradient) {
+    return is_given && context->needs_input_grad(next++) ? std::move(gradient) : at::Tensor();
+  }
+};
 
 // Note [Two gradients of one result]
 //
@@ -403,14 +460,16 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 
 // The node of both operators in the autograd graph.
 struct Node : torch::autograd::Function<Node> {
+  static constexpr size_t kInputs = 19;  // arguments of forward, besides the context
+
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
-                                                double momentum2, double eps2, const std::string& activation, bool records) {
+                                                double momentum2, double eps2, const std::string& activation, int64_t choose, bool records) {
     static const auto call = find<Forward>("streamtorch::batch_norm_act_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
-                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, records);
+                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records);
     const bool added = is_defined(addend);
     const bool keeps = two || is_again(added, activation_of(activation));
     context->save_for_backward({input, keeps ? *addend : at::Tensor(), saved, saved2, mask});
@@ -418,6 +477,7 @@ struct Node : torch::autograd::Function<Node> {
     context->saved_data["two"] = two;
     context->saved_data["training"] = training;
     context->saved_data["activation"] = activation;
+    context->saved_data["choose"] = choose;
     given(context, "statistics", running_mean);
     given(context, "weight", weight);
     given(context, "bias", bias);
@@ -435,27 +495,23 @@ struct Node : torch::autograd::Function<Node> {
     const bool added = flag("added"), two = flag("two");
     std::vector<at::Tensor> found;
     for (const at::Tensor& g : gradients) {
-      if (g.defined()) found.push_back(g.to(kept[0].scalar_type()).contiguous(at::MemoryFormat::ChannelsLast));
+      if (g.defined()) found.push_back(images_like(g, kept[0]));
     }
+    if (found.empty()) return torch::autograd::variable_list(kInputs);
     if (found.size() == 2 && !added) found.assign(1, at::add(found[0], found[1]));
     const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
     auto [of_input, of_addend, weight, bias, weight2, bias2] =
         call.call(found.at(0), found.size() == 2 ? std::optional(found[1]) : std::nullopt, kept[0], optional(kept[1]), kept[2], kept[3], kept[4], added,
-                  two, flag("training"), context->saved_data["activation"].toStringRef());
-    // The edges of the node are those of the tensors that were given, in their order.
-    size_t edge = 0;
-    const auto wanted = [&](bool is_given, at::Tensor& t) {
-      if (!is_given) return at::Tensor();
-      return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
-    };
-    torch::autograd::variable_list result(18);
-    result[0] = wanted(true, of_input);
-    result[1] = wanted(added, of_addend);
-    result[2] = wanted(flag("weight"), weight);
-    result[3] = wanted(flag("bias"), bias);
-    edge += 2 * flag("statistics");
-    result[6] = wanted(flag("weight2"), weight2);
-    result[7] = wanted(flag("bias2"), bias2);
+                  two, flag("training"), context->saved_data["activation"].toStringRef(), context->saved_data["choose"].toInt());
+    Edges edges{context};
+    torch::autograd::variable_list result(kInputs);
+    result[0] = edges.take(true, of_input);
+    result[1] = edges.take(added, of_addend);
+    result[2] = edges.take(flag("weight"), weight);
+    result[3] = edges.take(flag("bias"), bias);
+    edges.next += 2 * flag("statistics");
+    result[6] = edges.take(flag("weight2"), weight2);
+    result[7] = edges.take(flag("bias2"), bias2);
     return result;
   }
 
@@ -495,17 +551,18 @@ at::Tensor activate(at::Tensor t, Activation activation) {
   }
 }
 
-at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, bool fused) {
+at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, c10::string_view kernels) {
   const Activation activation = activation_of(name);
-  if (fused && is_fused(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
+  const Choose choose = choose_of(kernels);
+  if (choose != kNoKernels && !why_not(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
     const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
     const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
     bool records = false;
-    for (const std::optional<at::Tensor>& t : {std::optional(input), addend, p.weight, p.bias, q.weight, q.bias}) {
+    for (const std::optional<at::Tensor>& t : {std::optional(input), addend, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var}) {
       records |= is_defined(t) && t->requires_grad();
     }
     return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
-                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name),
+                       second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name), int64_t{choose},
                        records && c10::GradMode::is_enabled())[0];
   }
   at::Tensor out = p.apply(input);
@@ -517,16 +574,26 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
   return activate(std::move(out), activation);
 }
 
+// Returns the way that batch_norm_act takes for the same arguments, as a number of Way.
+int64_t batch_norm_way(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
+                       bool training, c10::string_view kernels) {
+  const Choose choose = choose_of(kernels);
+  if (choose == kNoKernels) return kAsked;
+  if (const auto why = why_not(input, addend)) return *why;
+  if (!Parameters{weight, bias, running_mean, running_var, training, 0, 0}.fit(input)) return kParameters;
+  return training && Work(input, kNone, 0).whole(choose) ? kOneKernel : kTwoKernels;
+}
+
 at::Tensor batch_norm_act(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                          bool training, double momentum, double eps, c10::string_view activation, bool fused) {
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, fused);
+                          bool training, double momentum, double eps, c10::string_view activation, c10::string_view kernels) {
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, kernels);
 }
 
 at::Tensor batch_norms_act(const at::Tensor& input, const at::Tensor& addend, Optional weight, Optional bias, Optional running_mean,
                            Optional running_var, Optional weight2, Optional bias2, Optional running_mean2, Optional running_var2, bool training,
-                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation) {
+                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation, c10::string_view kernels) {
   const Parameters second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, /*fused=*/true);
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, kernels);
 }
 
 Pooling pooling_of(const at::Tensor& images) {
@@ -559,9 +626,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_backward(const at::Tensor& g
   const int patches = pooling.images * pooling.out_height * pooling.out_width;
   at::Tensor weight = at::empty({work.shape.channels}, work.floats), bias = at::empty_like(weight), of_input = at::empty_like(input);
   const at::Tensor factors = at::empty({3, work.shape.channels}, work.floats);
-  const Norm norm{nullptr, nullptr, nullptr, nullptr, const_cast<float*>(saved.const_data_ptr<float>()), factors.mutable_data_ptr<float>(),
-                  weight.mutable_data_ptr<float>(), bias.mutable_data_ptr<float>(), 0, 0, work.shape.channels, training};
-  work.reduce("norm_pool_reduce", patches, /*each=*/1, /*sums=*/2, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(), norm,
+  const Norm norm = work.differentiate(saved, factors, weight, bias, training);
+  work.reduce(kPool, "norm_pool_reduce", patches, /*each=*/1, /*sums=*/2, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(), norm,
               pooling);
   work.pixels("norm_pool_gradient", patches, gradient.const_data_ptr(), places.const_data_ptr(), input.const_data_ptr(),
               of_input.mutable_data_ptr(), norm, pooling);
@@ -569,6 +635,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool_backward(const at::Tensor& g
 }
 
 struct PoolNode : torch::autograd::Function<PoolNode> {
+  static constexpr size_t kInputs = 8;  // arguments of forward, besides the context
+
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional weight, Optional bias, Optional running_mean,
                             Optional running_var, bool training, double momentum, double eps) {
     static const auto call = find<PoolForward>("streamtorch::batch_norm_relu_max_pool_forward");
@@ -585,25 +653,22 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::batch_norm_relu_max_pool has no second derivative: use the three layers, each by itself");
     static const auto call = find<PoolBackward>("streamtorch::batch_norm_relu_max_pool_backward");
     const torch::autograd::variable_list kept = context->get_saved_variables();
-    const at::Tensor gradient = gradients[0].to(kept[0].scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    if (!gradients[0].defined()) return torch::autograd::variable_list(kInputs);
+    const at::Tensor gradient = images_like(gradients[0], kept[0]);
     auto [of_input, weight, bias] = call.call(gradient, kept[0], kept[1], kept[2], context->saved_data["training"].toBool());
-    size_t edge = 0;
-    const auto wanted = [&](bool is_given, at::Tensor& t) {
-      if (!is_given) return at::Tensor();
-      return context->needs_input_grad(edge++) ? std::move(t) : at::Tensor();
-    };
-    torch::autograd::variable_list result(8);
-    result[0] = wanted(true, of_input);
-    result[1] = wanted(context->saved_data["weight"].toBool(), weight);
-    result[2] = wanted(context->saved_data["bias"].toBool(), bias);
+    Edges edges{context};
+    torch::autograd::variable_list result(kInputs);
+    result[0] = edges.take(true, of_input);
+    result[1] = edges.take(context->saved_data["weight"].toBool(), weight);
+    result[2] = edges.take(context->saved_data["bias"].toBool(), bias);
     return result;
   }
 };
 
 at::Tensor batch_norm_relu_max_pool(const at::Tensor& input, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                                    bool training, double momentum, double eps, bool fused) {
+                                    bool training, double momentum, double eps, c10::string_view kernels) {
   const Parameters p{weight, bias, running_mean, running_var, training, momentum, eps};
-  if (fused && is_fused(input, std::nullopt) && p.fit(input)) {
+  if (choose_of(kernels) != kNoKernels && !why_not(input, std::nullopt) && p.fit(input)) {
     return PoolNode::apply(input, weight, bias, running_mean, running_var, training, momentum, eps);
   }
   at::Tensor out = p.apply(input);
@@ -615,22 +680,25 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
               "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)");
   library.def("batch_norm_relu_max_pool_backward(Tensor gradient, Tensor input, Tensor saved, Tensor places, bool training) -> (Tensor, Tensor, Tensor)");
   library.def("batch_norm_relu_max_pool(Tensor input, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
-              "bool training, float momentum, float eps, bool fused=True) -> Tensor",
+              "bool training, float momentum, float eps, str kernels=\"faster\") -> Tensor",
               TORCH_FN(batch_norm_relu_max_pool));
   library.def("branch(Tensor(a) input) -> Tensor(a)", TORCH_FN(skip_of));
+  library.def("batch_norm_way(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+              "bool training, str kernels=\"faster\") -> int",
+              TORCH_FN(batch_norm_way));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
-              "float eps, float momentum2, float eps2, str activation, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
+              "float eps, float momentum2, float eps2, str activation, int choose, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def("batch_norm_act_backward(Tensor gradient, Tensor? gradient2, Tensor input, Tensor? addend, Tensor saved, Tensor saved2, Tensor mask, "
-              "bool added, bool two, bool training, str activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "bool added, bool two, bool training, str activation, int choose) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   // Registered for every backend, because the functions choose between the node of this file and
   // LibTorch's operators.
   library.def("batch_norm_act(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
-              "bool training, float momentum, float eps, str activation, bool fused=True) -> Tensor",
+              "bool training, float momentum, float eps, str activation, str kernels=\"faster\") -> Tensor",
               TORCH_FN(batch_norm_act));
   library.def("batch_norms_act(Tensor input, Tensor addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool training, float momentum, float eps, "
-              "float momentum2, float eps2, str activation) -> Tensor",
+              "float momentum2, float eps2, str activation, str kernels=\"faster\") -> Tensor",
               TORCH_FN(batch_norms_act));
 }
 

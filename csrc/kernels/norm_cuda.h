@@ -11,6 +11,7 @@
 //   LANES       1, 2, 4 or 8
 //   ACTIVATION  kNone, kRelu, kRelu6, kSilu or kHardswish, of norm.cc
 //   ADDEND      0: nothing is added before the activation, 1: a tensor, 2: a second norm's result
+//   KERNELS     which kernels the text has: a number of Kernels in norm.cc
 //
 // The struct Norm and the enumeration of activations come from norm.cc.
 //
@@ -18,7 +19,8 @@
 // adds up its threads, and a block adds up its warps. Each block writes its sums to memory, and
 // then takes a ticket. By its ticket a block knows whether it is the last block of its tile to
 // finish. The last block adds the sums of all blocks of the tile, again in a fixed order. So
-// equal inputs give equal bits. No block waits for another block.
+// equal inputs give equal bits. Only in the kernels of
+// Note [One kernel] a block waits for other blocks.
 //
 // Note [One kernel]: for tensors that fit into the multiprocessors' shared memories, one kernel
 // makes the sums and uses them. Each block reads its rows once and keeps them. It writes its sums,
@@ -26,9 +28,10 @@
 // blocks and goes on with its rows. The launch is cooperative, so all blocks run at the same time.
 // Rows for which there is no room are read again.
 //
-// Note [Sums about the first row]: the statistics are sums of differences. Each of them is the
-// difference between a row and the tensor's first row. So the result is accurate even if the mean
-// is much larger than the deviation.
+// Note [Sums about a few rows]: the statistics are sums of differences. Each of them is the
+// difference between a row and the mean of kSamples rows. So the result is accurate even if the
+// mean is much larger than the deviation. A single row would not do: it may be far from all other
+// rows, as the corner of a padded image is.
 #pragma once
 
 namespace ct {
@@ -218,13 +221,16 @@ struct Walk {
   __device__ int row_of(int chunk) const { return (chunks - 1 - chunk) * kRows + row; }
 };
 
+__device__ __forceinline__ float scale_of(const Norm& p, int c, float deviation) { return (p.weight == nullptr ? 1.f : p.weight[c]) * deviation; }
+__device__ __forceinline__ float shift_of(const Norm& p, int c, float mean, float scale) { return (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale; }
+
 __device__ __forceinline__ void save(const Norm& p, int c, float mean, float deviation) {
   const int n = p.channels;
-  const float scale = (p.weight == nullptr ? 1.f : p.weight[c]) * deviation;
+  const float scale = scale_of(p, c, deviation);
   p.saved[c] = mean;
   p.saved[n + c] = deviation;
   p.saved[2 * n + c] = scale;
-  p.saved[3 * n + c] = (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale;
+  p.saved[3 * n + c] = shift_of(p, c, mean, scale);
 }
 
 // The value before the activation. f: an element of the input, g: of the addend.
@@ -233,38 +239,80 @@ __device__ __forceinline__ float before(float f, float g, float scale, float shi
   return ADDEND == 0 ? z : ADDEND == 1 ? z + g : fmaf(g, scale2, z);
 }
 
-__device__ __forceinline__ void add_differences(const Eight& v, const float (&first)[8], float (&sums)[2][8]) {
+constexpr int kSamples = 8;
+
+// The row of a sample, far from the tensor's corners.
+__device__ __forceinline__ int sample_row(int sample, int rows) {
+  return static_cast<int>(static_cast<long long>(2 * sample + 1) * rows / (2 * kSamples));
+}
+
+// The middle of the sums for one column: Note [Sums about a few rows].
+__device__ __forceinline__ void middle_of(const Eight* __restrict__ x, int column, int rows, int columns, float (&middle)[8]) {
+  Eight v[kSamples];
+#pragma unroll
+  for (int k = 0; k < kSamples; ++k) v[k] = x[sample_row(k, rows) * columns + column];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) middle[i] = 0;
+#pragma unroll
+  for (int k = 0; k < kSamples; ++k) {
+    float f[8];
+    widen(v[k], f);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) middle[i] += f[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) middle[i] *= 1.f / kSamples;
+}
+
+// The same number for channel c alone.
+__device__ __forceinline__ float middle_of_channel(const Eight* __restrict__ x, int c, int rows, int columns) {
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < kSamples; ++k) sum += DTYPE::widen(reinterpret_cast<const Raw*>(x)[static_cast<size_t>(sample_row(k, rows)) * columns * 8 + c]);
+  return sum * (1.f / kSamples);
+}
+
+__device__ __forceinline__ void add_differences(const Eight& v, const float (&middle)[8], float (&sums)[2][8]) {
   float f[8];
   widen(v, f);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float d = f[i] - first[i];
+    const float d = f[i] - middle[i];
     sums[0][i] += d;
     sums[1][i] = fmaf(d, d, sums[1][i]);
   }
 }
 
-// The statistics of channel c from its sums of differences. They go to p.saved, and update the
-// running statistics.
-__device__ __forceinline__ void finish_statistics(const Norm& p, int c, float first, float sum, float squares, int rows) {
-  const float each = 1.f / rows, difference = sum * each, variance = fmaxf(squares * each - difference * difference, 0.f), mean = first + difference;
-  save(p, c, mean, rsqrtf(variance + p.eps));
-  if (p.running_mean == nullptr) return;
-  p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
-  p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
-}
+// The statistics of a channel, from its sums of differences.
+struct Statistics {
+  float mean, variance, factor;  // factor: 1 / deviation
+  __device__ Statistics(const Norm& p, float middle, float sum, float squares, int rows) {
+    const float each = 1.f / rows, difference = sum * each, v = squares * each - difference * difference;
+    mean = middle + difference;
+    variance = v < 0 ? 0 : v;  // NaN stays
+    factor = rsqrtf(variance + p.eps);
+  }
+  // Writes them to p.saved, and updates the running statistics.
+  __device__ void finish(const Norm& p, int c, int rows) const {
+    save(p, c, mean, factor);
+    if (p.running_mean == nullptr) return;
+    p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
+    p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
+  }
+};
 
+#if KERNELS == 0
 // The numbers of a norm by the batch's statistics.
 extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eight* __restrict__ x, Norm p, int rows, int columns, int blocks,
                                                                       float* partial, int slot) {
   constexpr int kAhead = sizeof(Eight) == 16 ? 4 : 2;
   __shared__ __align__(16) float shared[shared_floats<2>()];
   const Walk walk(rows, columns, blocks);
-  float first[8], sums[2][8];
+  float middle[8], sums[2][8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
+  for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
   if (walk.inside) {
-    widen(x[walk.column], first);
+    middle_of(x, walk.column, rows, columns, middle);
     for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks * kAhead) {
       Eight v[kAhead];
       bool there[kAhead];
@@ -276,20 +324,30 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        if (there[u]) add_differences(v[u], first, sums);
+        if (there[u]) add_differences(v[u], middle, sums);
       }
     }
   }
   if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
   const int c = walk.tile * kWidth + threadIdx.x;
   if (threadIdx.x >= kWidth || c >= p.channels) return;
-  finish_statistics(p, c, DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]), shared[threadIdx.x], shared[kWidth + threadIdx.x], rows);
+  Statistics(p, middle_of_channel(x, c, rows, columns), shared[threadIdx.x], shared[kWidth + threadIdx.x], rows).finish(p, c, rows);
 }
 
 // The numbers of a norm by the running statistics.
 extern "C" __global__ void norm_fold(Norm p) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c < p.channels) save(p, c, p.running_mean[c], rsqrtf(p.running_var[c] + p.eps));
+}
+#endif
+
+// Loads what the second norm q adds to the value before the activation, for eight channels.
+__device__ __forceinline__ void load_second(const Norm& q, int c, float (&scale2)[8], float (&shift)[8]) {
+  float shift2[8];
+  load(q.saved + 2 * q.channels + c, scale2);
+  load(q.saved + 3 * q.channels + c, shift2);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
 }
 
 // How a thread applies a norm to its column.
@@ -300,12 +358,7 @@ struct Apply {
   __device__ Apply(const float* scales, const float* shifts, const Norm& q, int c) {
     load(scales, scale);
     load(shifts, shift);
-    if (ADDEND != 2) return;
-    float shift2[8];
-    load(q.saved + 2 * q.channels + c, scale2);
-    load(q.saved + 3 * q.channels + c, shift2);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
+    if (ADDEND == 2) load_second(q, c, scale2, shift);
   }
 
   // Applies it to v, a group of the input, and w, a group of the addend. Writes the result to y[k].
@@ -326,6 +379,7 @@ struct Apply {
   }
 };
 
+#if KERNELS == 0
 // y = activation(norm(x) + addend). groups: rows * columns. A thread keeps to its column, because the
 // number of threads is a multiple of columns.
 extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* __restrict__ addend, Eight* __restrict__ y,
@@ -349,6 +403,7 @@ extern "C" __global__ void norm_apply(const Eight* __restrict__ x, const Eight* 
     }
   }
 }
+#endif
 
 extern __shared__ __align__(16) unsigned char kept_rows[];
 
@@ -363,6 +418,7 @@ struct Rows {
   __device__ int at(int r, int columns) const { return (first + r) * columns + column; }
 };
 
+#if KERNELS == 1
 // norm_statistics and norm_apply in one: Note [One kernel]. kept: how many rows of a block fit into
 // its shared memory.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight* __restrict__ x, const Eight* __restrict__ addend,
@@ -372,11 +428,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   __shared__ __align__(16) float shared[shared_floats<2>()];
   Eight* const keep = reinterpret_cast<Eight*>(kept_rows);
   const Rows of(rows, columns, blocks, each);
-  float first[8], sums[2][8];
+  float middle[8], sums[2][8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) first[i] = sums[0][i] = sums[1][i] = 0;
+  for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
   if (of.inside) {
-    widen(x[of.column], first);
+    middle_of(x, of.column, rows, columns, middle);
     for (int from = of.row; from < of.count; from += kRows * kFirst) {
       Eight v[kFirst];
 #pragma unroll
@@ -389,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
         const int r = from + u * kRows;
         if (r >= of.count) continue;
         if (r < kept) keep[r * LANES + of.lane] = v[u];
-        add_differences(v[u], first, sums);
+        add_differences(v[u], middle, sums);
       }
     }
   }
@@ -401,11 +457,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   const int thread = threadIdx.x, c = of.tile * kWidth + thread;
   float scale = 0, shift = 0;
   if (thread < kWidth && c < p.channels) {
-    const float start = DTYPE::widen(reinterpret_cast<const Raw*>(x)[c]);
-    if (of.block == 0) finish_statistics(p, c, start, shared[thread], shared[kWidth + thread], rows);
-    const float difference = shared[thread] / rows, variance = fmaxf(shared[kWidth + thread] / rows - difference * difference, 0.f);
-    scale = (p.weight == nullptr ? 1.f : p.weight[c]) * rsqrtf(variance + p.eps);
-    shift = (p.bias == nullptr ? 0.f : p.bias[c]) - (start + difference) * scale;
+    const Statistics statistics(p, middle_of_channel(x, c, rows, columns), shared[thread], shared[kWidth + thread], rows);
+    if (of.block == 0) statistics.finish(p, c, rows);
+    scale = scale_of(p, c, statistics.factor);
+    shift = shift_of(p, c, statistics.mean, scale);
   }
   __syncthreads();
   if (thread < kWidth) {
@@ -432,6 +487,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
     }
   }
 }
+#endif
 
 // The factors of the input's gradient for channel c: a, b and c of Norm::factors.
 struct Factors {
@@ -479,13 +535,7 @@ struct Column {
       load(p.saved + 3 * p.channels + c, shift);
     }
     if (ADDEND == 2) load(q.saved + c, mean2);
-    if (ADDEND == 2 && kAgain) {
-      float shift2[8];
-      load(q.saved + 2 * q.channels + c, scale2);
-      load(q.saved + 3 * q.channels + c, shift2);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) shift[i] += shift2[i];
-    }
+    if (ADDEND == 2 && kAgain) load_second(q, c, scale2, shift);
   }
 
   // Adds one group to the sums. dy, dy2: the gradients of the result. v, w: input and addend. Returns
@@ -519,6 +569,7 @@ struct Column {
   }
 };
 
+#if KERNELS == 2
 // The backward's sums: gradients of weight and bias, and the factors of the input's gradient. dz is the
 // gradient before the activation. It is written unless it is NULL.
 template <bool kTwo>
@@ -624,9 +675,11 @@ extern "C" __global__ void norm_gradient(const Eight* __restrict__ dz, const Eig
     }
   }
 }
+#endif
 
-// norm_reduce and norm_gradient in one: Note [One kernel]. dz is written if ADDEND is 1. If it is 2,
-// only the rows that are not kept are written. kept: as in norm_whole, for x and dz.
+#if KERNELS == 3
+// norm_reduce and norm_gradient in one: Note [One kernel]. dz is written if ADDEND is 1. Otherwise
+// only its rows that are not kept are written. kept: as in norm_whole, for x and dz.
 template <bool kTwo>
 __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, const Eight* __restrict__ dy2, const Eight* __restrict__ x,
                                                const Eight* __restrict__ addend, const unsigned char* __restrict__ mask, Eight* dz,
@@ -739,8 +792,9 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
   }
 WHOLE(norm_gradient_whole, false)
 WHOLE(norm_gradient_whole_two, true)
+#endif
 
-#if ADDEND == 0 && ACTIVATION == 1
+#if KERNELS == 4
 // y: the largest values of ReLU(norm(x)) in each window. where: for each value its place in the
 // window, 3 * row + column, or kNowhere for a value of 0. The result of the norm is not written.
 constexpr unsigned kNowhere = 255;

@@ -22,4 +22,8 @@ var (
 	Casts func(x any) any
 	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
 	WithCasts func(x, casts any) any
+	// Report and WithReport are the same for a report of nn. Every Exec that is derived from x has
+	// the report of x.
+	Report     func(x any) any
+	WithReport func(x, report any) any
 )
