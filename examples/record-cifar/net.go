@@ -135,7 +135,8 @@ func patchCovariance(x *cgotorch.Exec, p *pictures, most int) *cgotorch.Tensor {
 func whitening(covariance []float32) ([]float32, error) {
 	var values, vectors []float32
 	err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { // cuSOLVER would take longer to open than 12 x 12 numbers need
-		out := x.Call("aten::linalg_eigh", cgotorch.FromSlice(x, covariance, patchSize, patchSize), "L")
+		// "U" gives eigenvectors the signs that they have in bench/record_cifar.py.
+		out := x.Call("aten::linalg_eigh", cgotorch.FromSlice(x, covariance, patchSize, patchSize), "U")
 		values = cgotorch.ToSlice[float32](x, out[0].(*cgotorch.Tensor))
 		vectors = cgotorch.ToSlice[float32](x, out[1].(*cgotorch.Tensor))
 		return nil

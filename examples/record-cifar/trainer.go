@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -201,7 +202,11 @@ func (t *trainer) all(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		if err := t.stream.Do(func(x *cgotorch.Exec) error { t.once(x, step); return nil }); err != nil {
+		err := t.stream.Do(func(x *cgotorch.Exec) error {
+			t.report(x, step, t.once(x, step))
+			return nil
+		})
+		if err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
 		}
 		if step+1 == firstSteps {
@@ -222,8 +227,9 @@ func (t *trainer) all(ctx context.Context) error {
 	return nil
 }
 
-// once does one step, and what comes before and after it outside of the graph.
-func (t *trainer) once(x *cgotorch.Exec, step int) {
+// once does one step, and what comes before and after it outside of the graph. It returns the sum
+// of the losses of the batch.
+func (t *trainer) once(x *cgotorch.Exec, step int) *cgotorch.Tensor {
 	epoch, at := step/t.batches, step%t.batches
 	if at == 0 {
 		t.beginEpoch(x, epoch)
@@ -236,7 +242,18 @@ func (t *trainer) once(x *cgotorch.Exec, step int) {
 	}
 	if done == t.steps {
 		t.ahead.update(x, 1)
+	}
+	return loss
+}
+
+// report reads the loss of the last step. It also prints the losses that -losses asks for. Each of
+// them waits for the device.
+func (t *trainer) report(x *cgotorch.Exec, step int, loss *cgotorch.Tensor) {
+	if step < t.Losses || step+1 == t.steps {
 		t.loss = x.Item(loss) / float64(t.Batch)
+	}
+	if step < t.Losses {
+		fmt.Fprintln(os.Stderr, step, t.loss)
 	}
 }
 

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// newTrainer returns a trainer of a narrow network for p, ready for its first step.
-func newTrainer(t *testing.T, d cgotorch.Device, p *pictures, batch int, epochs, lr float64) *trainer {
+// newTrainer returns a trainer of a narrow network for p, ready for its first step. Functions `set`
+// change its flags.
+func newTrainer(t *testing.T, d cgotorch.Device, p *pictures, batch int, epochs, lr float64, set ...func(*Config)) *trainer {
 	t.Helper()
 	tr := &trainer{
 		Config: Config{Batch: batch, Epochs: epochs, LR: lr, Seed: 3, TTA: 2, Graph: true, Fused: true, DType: "float32", widths: [3]int{8, 8, 8}},
@@ -21,6 +27,9 @@ func newTrainer(t *testing.T, d cgotorch.Device, p *pictures, batch int, epochs,
 			t.Error(err)
 		}
 	})
+	for _, set := range set {
+		set(&tr.Config)
+	}
 	if err := tr.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,10 +87,99 @@ func TestTrainer_Epochs(t *testing.T) {
 		if slices.Equal(biases[frozen-1], biases[frozen-2]) || !slices.Equal(biases[frozen+1], biases[frozen+2]) {
 			t.Errorf("the whitening layer's bias must change up to step %d only: %v", frozen, biases)
 		}
-		if tr.loss == 0 || math.IsNaN(tr.loss) {
-			t.Errorf("the loss is %v", tr.loss)
+	})
+}
+
+// A training has the losses of the same recipe in PyTorch, and ends with its weights and logits.
+// testdata/make.py trains with bench/record_cifar.py on the same files and from the same seed.
+func TestTrainer_EqualsPyTorch(t *testing.T) {
+	var want struct {
+		Losses                 []float64
+		Parameters, Statistics [][2]float64 // the sum and the sum of squares of each tensor
+		Logits                 []float64
+	}
+	data, err := os.ReadFile("testdata/reference.json")
+	if err == nil {
+		err = json.Unmarshal(data, &want)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := cgotorch.CPU // its random numbers are those of PyTorch's CPU
+	archive := filepath.Join("..", "train", "data", "cifar10-10k.tgz")
+	to := &target{opened: make(chan struct{}), copies: torchtest.NewStream(t, d)}
+	close(to.opened)
+	train, test := readBoth(t.Context(), newClock(), source{archive, "train", 150}, source{archive, "test", 4}, to)
+	t.Cleanup(func() { train.close(); test.close() })
+	p, err := train.wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested, err := test.wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := newTrainer(t, d, p, 50, 5.5, 60, func(c *Config) { c.widths = [3]int{8, 16, 8} })
+	if tr.steps != len(want.Losses) {
+		t.Fatalf("%d steps, want %d", tr.steps, len(want.Losses))
+	}
+	near := func(what string, got, want float64) {
+		if !(math.Abs(got-want) < 1e-4*max(1, math.Abs(want))) {
+			t.Errorf("%s: got %v, want %v", what, got, want)
+		}
+	}
+	for step, loss := range want.Losses {
+		torchtest.DoOn(t, tr.stream, func(x *cgotorch.Exec) {
+			near(fmt.Sprintf("loss of step %d", step), x.Item(tr.once(x, step))/float64(tr.Batch), loss)
+		})
+	}
+	nn.SetTraining(tr.net.Sequential, false)
+	torchtest.DoOn(t, tr.stream, func(x *cgotorch.Exec) {
+		x = x.NoGrad()
+		sums := func(what string, tensors []*cgotorch.Tensor, want [][2]float64) {
+			if len(tensors) != len(want) {
+				t.Fatalf("%d %s, want %d", len(tensors), what, len(want))
+			}
+			for i, tensor := range tensors {
+				near(fmt.Sprintf("sum of %s %d", what, i), x.Item(x.Sum(tensor)), want[i][0])
+				near(fmt.Sprintf("squares of %s %d", what, i), x.Item(x.Sum(x.Mul(tensor, tensor))), want[i][1])
+			}
+		}
+		sums("parameters", nn.Parameters(tr.net.Sequential), want.Parameters)
+		var statistics []*cgotorch.Tensor
+		for _, norm := range tr.net.norms {
+			statistics = append(statistics, norm.RunningMean, norm.RunningVar)
+		}
+		sums("statistics", statistics, want.Statistics)
+		for i, got := range cgotorch.ToSlice[float32](x, tr.logits(x, tested.use(x), 0, 4)) {
+			near(fmt.Sprintf("logit %d", i), float64(got), want.Logits[i])
 		}
 	})
+}
+
+// Captured steps and eager steps draw the same shifts and have the same losses.
+func TestTrainer_GraphEqualsEager(t *testing.T) {
+	d := torchtest.CUDA(t)
+	torchtest.NoTF32(t)
+	const n, batch = 24, 8
+	p, _ := noise(t, d, n, 16)
+	var losses [2][]float64
+	for i := range losses {
+		tr := newTrainer(t, d, p, batch, 4.5, 60, func(c *Config) { c.Graph = i == 1 })
+		for step := range tr.steps {
+			torchtest.DoOn(t, tr.stream, func(x *cgotorch.Exec) {
+				losses[i] = append(losses[i], x.Item(tr.once(x, step))/batch)
+			})
+		}
+		if got := tr.step.Stats().Captures; i == 1 && got != 2 {
+			t.Errorf("%d captures, want one, and one more without the gradient of the whitening layer's bias", got)
+		}
+	}
+	for step, want := range losses[0] {
+		if got := losses[1][step]; !(math.Abs(got-want) < 1e-3) {
+			t.Errorf("step %d: the loss is %v captured and %v eager", step, got, want)
+		}
+	}
 }
 
 // A network learns classes of different brightness, and equal seeds give equal losses.
