@@ -37,7 +37,8 @@ def flags(args=None):
     p.add_argument("--widths", default="64,256,256")
     p.add_argument("--tta", type=int, default=2)
     p.add_argument("--limit", type=int, default=0)
-    p.add_argument("--workers", type=int, default=os.cpu_count())
+    p.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that decode")
+    p.add_argument("--benchmark", action="store_true", help="let cuDNN try its algorithms, as the recipe does in its warm-up")
     p.add_argument("--compile", default="", help="a mode of torch.compile: default, reduce-overhead, max-autotune; empty: none")
     p.add_argument("--losses", type=int, default=0, help="write the losses of so many steps to standard error")
     return p.parse_args(args)
@@ -117,12 +118,13 @@ def main():
         return now
 
     began = age()
-    train, test = (Reader(o.data, part, o.workers) for part in ("train", "test"))
+    quarter = max(1, o.workers // 4)  # the test images are a sixth of all
+    train, test = Reader(o.data, "train", max(1, o.workers - quarter)), Reader(o.data, "test", quarter)
     global torch
     import torch
 
     now = phase("importing PyTorch", began)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = o.benchmark
     torch.manual_seed(o.seed)
     device = torch.device(o.device)
     torch.zeros(1, device=device)
