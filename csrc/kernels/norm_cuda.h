@@ -9,7 +9,7 @@
 //
 //   DTYPE       BFloat16, Half or Float
 //   LANES       1, 2, 4 or 8
-//   ACTIVATION  kNone, kRelu, kRelu6, kSilu or kHardswish, of norm.cc
+//   ACTIVATION  kNone, kRelu, kRelu6, kSilu, kHardswish or kGelu, of norm.cc
 //   ADDEND      0: nothing is added before the activation, 1: a tensor, 2: a second norm's result
 //   KERNELS     which kernels the text has: a number of Kernels in norm.cc
 //
@@ -83,12 +83,16 @@ __device__ __forceinline__ void load(const float* from, float* f) {
   f[0] = a.x; f[1] = a.y; f[2] = a.z; f[3] = a.w; f[4] = b.x; f[5] = b.y; f[6] = b.z; f[7] = b.w;
 }
 
+// Returns the probability that a standard normal number is below z.
+__device__ __forceinline__ float probability(float z) { return .5f + .5f * erff(z * 0.70710678f); }
+
 // A NaN stays a NaN, as in LibTorch's activations.
 __device__ __forceinline__ float activate(float z) {
   if (ACTIVATION == kRelu) return z <= 0 ? 0 : z;
   if (ACTIVATION == kRelu6) return z <= 0 ? 0 : z >= 6 ? 6 : z;
   if (ACTIVATION == kSilu) return z / (1 + __expf(-z));
   if (ACTIVATION == kHardswish) return z * (z <= -3 ? 0 : z >= 3 ? 6 : z + 3) * (1.f / 6);
+  if (ACTIVATION == kGelu) return z * probability(z);
   return z;
 }
 
@@ -101,13 +105,14 @@ __device__ __forceinline__ float differentiate(float gradient, float z) {
     return gradient * s * (1 + z * (1 - s));
   }
   if (ACTIVATION == kHardswish) return z < -3 ? 0 : z <= 3 ? gradient * (z * (1.f / 3) + .5f) : gradient;
+  if (ACTIVATION == kGelu) return gradient * (probability(z) + z * 0.39894228f * __expf(-.5f * z * z));
   return gradient;
 }
 
 // Whether one bit for each element says where the activation passes the gradient.
 constexpr bool kMasked = ADDEND != 0 && (ACTIVATION == kRelu || ACTIVATION == kRelu6);
 // Whether the value before the activation has to be computed again from the addend.
-constexpr bool kAgain = ADDEND != 0 && (ACTIVATION == kSilu || ACTIVATION == kHardswish);
+constexpr bool kAgain = ADDEND != 0 && (ACTIVATION == kSilu || ACTIVATION == kHardswish || ACTIVATION == kGelu);
 
 // Writes kSums sums of the block for each channel of its tile to `to`, where they are [kSums, kWidth].
 template <int kSums>
