@@ -1,5 +1,5 @@
-// Record-cifar trains a network on CIFAR-10 to 94 % test accuracy, in as little time as possible
-// from the start of the process.
+// Record-cifar trains a network on CIFAR-10, in as little time as possible from the start of the
+// process to the test accuracy.
 //
 //	go run ./examples/record-cifar -data DIR -seeds 5  # cifar10-train.tgz, cifar10-test.tgz in DIR
 //	go run ./examples/record-cifar -device cpu -limit 2000 -epochs 1 -batch 100 -widths 16,32,32
