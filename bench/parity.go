@@ -29,9 +29,7 @@ const epochs = 8
 func benchLosses(c *config, emit func(row)) error {
 	const allowed = 1e-4
 	steps := c.or(4, 100)
-	s := switches{deterministic: true}
-	// Without this variable cuBLAS refuses to be deterministic, in this process and in the peer.
-	os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+	s := deterministicSwitches()
 	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err

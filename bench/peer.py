@@ -32,6 +32,7 @@ def start(threads, benchmark, tf32, deterministic):
     torch.backends.cudnn.benchmark = benchmark
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.deterministic = deterministic
     torch.use_deterministic_algorithms(deterministic)
     import PIL
     import torchvision

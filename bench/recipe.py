@@ -51,6 +51,12 @@ class ImageNet:
     crop = transforms.RandomResizedCrop(224)
 
 
+def normalize(pixels):
+    """torchvision's ToTensor and Normalize of uint8 NHWC pixels. Returns float32 NCHW, channels last."""
+    mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
+    return pixels.permute(0, 3, 1, 2).to(torch.float32).div(255).sub(mean).div(std)
+
+
 RECIPES = {"cifar": CIFAR, "imagenet": ImageNet}
 
 
@@ -72,15 +78,20 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, recipe.lr, steps, cycle_momentum=False)
         self.loss = nn.CrossEntropyLoss()
 
-    def step(self, images, labels):
-        """Trains on one batch, float32 NCHW channels last, and returns the loss."""
+    def backward(self, images, labels):
+        """Computes the gradients of one batch, float32 NCHW, and returns the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.autocast):
             loss = self.loss(self.model(images), labels)
         loss.backward()
+        return loss.detach()
+
+    def step(self, images, labels):
+        """Trains on one batch, float32 NCHW channels last, and returns the loss."""
+        loss = self.backward(images, labels)
         self.optimizer.step()
         self.schedule.step()
-        return loss.detach()
+        return loss
 
     @torch.no_grad()
     def top1(self, batches):

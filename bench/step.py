@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import resnet50
 
 from peer import seconds, serve
-from recipe import CIFAR, MEAN, RECIPES, STD, Learner
+from recipe import CIFAR, RECIPES, Learner, normalize
 
 state = {}
 
@@ -84,12 +84,6 @@ def counted(training):
         state["optimizer"].step()
     loss.item()
     return {"peak": state["counter"].peak()}
-
-
-def normalize(pixels):
-    """torchvision's ToTensor and Normalize of uint8 NHWC pixels. Returns float32 NCHW, channels last."""
-    mean, std = torch.tensor(MEAN).view(1, 3, 1, 1), torch.tensor(STD).view(1, 3, 1, 1)
-    return pixels.permute(0, 3, 1, 2).to(torch.float32).div(255).sub(mean).div(std)
 
 
 def batches(path, sizes, device):

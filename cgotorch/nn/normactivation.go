@@ -79,7 +79,7 @@ func SetFused(m any, fused bool) {
 // activationName returns the name of an activation in streamtorch::batch_norm_act. A nil module is
 // "none". It returns "" if that operator does not have the activation.
 func activationName(m Module) string {
-	switch m.(type) {
+	switch m := m.(type) {
 	case nil:
 		return "none"
 	case *ReLU:
@@ -90,6 +90,10 @@ func activationName(m Module) string {
 		return "silu"
 	case *HardSwish:
 		return "hardswish"
+	case *GELU:
+		if !m.Tanh {
+			return "gelu"
+		}
 	}
 	return ""
 }

@@ -53,6 +53,23 @@ func TestNormReLU(t *testing.T) {
 	})
 }
 
+// A norm and a GELU in a Sequential have the results of the two layers, for both kinds of GELU.
+func TestSequential_NormGELU(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			in := x.Contiguous(x.MulScalar(x.Randn(cgotorch.Float32, 3, 8, 4, 5), 2), cgotorch.ChannelsLast)
+			for _, tanh := range []bool{false, true} {
+				norm, gelu := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.GELU{Tanh: tanh}
+				t.Cleanup(func() { nn.Close(norm) })
+				got, want := nn.NewSequential(norm, gelu).Forward(x, in), gelu.Forward(x, norm.Forward(x, in))
+				if off := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(off < 1e-5) {
+					t.Errorf("tanh %v: the result is %v off", tanh, off)
+				}
+			}
+		})
+	})
+}
+
 // NormReLU refuses an input with one value in each channel, because one value has no variance.
 // The layer BatchNorm2d refuses this input too.
 func TestNormReLU_Refuses(t *testing.T) {

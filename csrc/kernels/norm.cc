@@ -23,6 +23,7 @@
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu6.h>
@@ -56,7 +57,7 @@ using images::stream_of;
 
 CT_ON_BOTH_DEVICES(kText,
 
-enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish };
+enum Activation { kNone, kRelu, kRelu6, kSilu, kHardswish, kGelu };
 
 // The kernels for norms are compiled in parts, because a program seldom needs all of them. The
 // forward and the backward have a part with two kernels each, and a part with one: see Note [One
@@ -90,7 +91,7 @@ struct Pooling { int images, height, width, out_height, out_width; };
 enum Choose { kFaster, kOne, kTwo, kNoKernels };
 
 constexpr std::array<const char*, 4> kChooses{"faster", "one", "two", "none"};
-constexpr std::array<const char*, 5> kActivations{"none", "relu", "relu6", "silu", "hardswish"};
+constexpr std::array<const char*, 6> kActivations{"none", "relu", "relu6", "silu", "hardswish", "gelu"};
 
 Choose choose_of(c10::string_view name) {
   const auto found = std::find(kChooses.begin(), kChooses.end(), std::string(name));
@@ -100,7 +101,7 @@ Choose choose_of(c10::string_view name) {
 
 Activation activation_of(c10::string_view name) {
   const auto found = std::find(kActivations.begin(), kActivations.end(), std::string(name));
-  TORCH_CHECK(found != kActivations.end(), "the activation is \"", name, "\", want none, relu, relu6, silu or hardswish");
+  TORCH_CHECK(found != kActivations.end(), "the activation is \"", name, "\", want none, relu, relu6, silu, hardswish or gelu");
   return static_cast<Activation>(found - kActivations.begin());
 }
 
@@ -112,7 +113,7 @@ constexpr int kMostChannels = 8 * 512;
 // activation passes the gradient of that element on.
 bool is_masked(bool addend, Activation activation) { return addend && (activation == kRelu || activation == kRelu6); }
 // Returns whether the backward needs the addend, to compute the input of the activation again.
-bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish); }
+bool is_again(bool addend, Activation activation) { return addend && (activation == kSilu || activation == kHardswish || activation == kGelu); }
 
 // Returns the program for a dtype, a number of lanes, an activation, a kind of addend and a part of
 // the kernels.
@@ -547,6 +548,7 @@ at::Tensor activate(at::Tensor t, Activation activation) {
     case kRelu6: return at::relu6_(t);
     case kSilu: return at::silu(t);
     case kHardswish: return at::hardswish(t);
+    case kGelu: return at::gelu(t);
     default: return t;
   }
 }

@@ -9,7 +9,7 @@
 //
 //   DTYPE       BFloat16, Half or Float
 //   LANES       1, 2, 4 or 8
-//   ACTIVATION  kNone, kRelu, kRelu6, kSilu or kHardswish, of norm.cc
+//   ACTIVATION  kNone, kRelu, kRelu6, kSilu, kHardswish or kGelu, of norm.cc
 //   ADDEND      0: nothing is added before the activation, 1: a tensor, 2: a second norm's result
 //   KERNELS     which kernels the text has: a number of Kernels in norm.cc
 //
@@ -83,12 +83,16 @@ __device__ __forceinline__ void load(const float* from, float* f) {
   f[0] = a.x; f[1] = a.y; f[2] = a.z; f[3] = a.w; f[4] = b.x; f[5] = b.y; f[6] = b.z; f[7] = b.w;
 }
 
+// Returns the probability that a standard normal number is below z.
+__device__ __forceinline__ float probability(float z) { return .5f + .5f * erff(z * 0.70710678f); }
+
 // A NaN stays a NaN, as in LibTorch's activations.
 __device__ __forceinline__ float activate(float z) {
   if (ACTIVATION == kRelu) return z <= 0 ? 0 : z;
   if (ACTIVATION == kRelu6) return z <= 0 ? 0 : z >= 6 ? 6 : z;
   if (ACTIVATION == kSilu) return z / (1 + __expf(-z));
   if (ACTIVATION == kHardswish) return z * (z <= -3 ? 0 : z >= 3 ? 6 : z + 3) * (1.f / 6);
+  if (ACTIVATION == kGelu) return z * probability(z);
   return z;
 }
 
@@ -101,13 +105,14 @@ __device__ __forceinline__ float differentiate(float gradient, float z) {
     return gradient * s * (1 + z * (1 - s));
   }
   if (ACTIVATION == kHardswish) return z < -3 ? 0 : z <= 3 ? gradient * (z * (1.f / 3) + .5f) : gradient;
+  if (ACTIVATION == kGelu) return gradient * (probability(z) + z * 0.39894228f * __expf(-.5f * z * z));
   return gradient;
 }
 
 // Whether one bit for each element says where the activation passes the gradient.
 constexpr bool kMasked = ADDEND != 0 && (ACTIVATION == kRelu || ACTIVATION == kRelu6);
 // Whether the value before the activation has to be computed again from the addend.
-constexpr bool kAgain = ADDEND != 0 && (ACTIVATION == kSilu || ACTIVATION == kHardswish);
+constexpr bool kAgain = ADDEND != 0 && (ACTIVATION == kSilu || ACTIVATION == kHardswish || ACTIVATION == kGelu);
 
 // Writes kSums sums of the block for each channel of its tile to `to`, where they are [kSums, kWidth].
 template <int kSums>
@@ -152,11 +157,19 @@ __device__ __forceinline__ bool is_last(unsigned* ticket, int blocks) {
   return last;
 }
 
-// Waits until all blocks of a tile have come here. All of them must run at the same time.
-__device__ __forceinline__ void meet(unsigned* ticket, unsigned* round, int blocks) {
+// Returns how often the blocks of a tile have met. A kernel asks at its beginning, because the answer
+// takes long.
+__device__ __forceinline__ unsigned met(unsigned* round) {
+  unsigned then = 0;
+  if (threadIdx.x == 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(then) : "l"(round) : "memory");
+  return then;
+}
+
+// Waits until all blocks of a tile have come here. All of them must run at the same time. then: what
+// `met` has returned in this kernel.
+__device__ __forceinline__ void meet(unsigned* ticket, unsigned* round, unsigned then, int blocks) {
   if (threadIdx.x == 0) {
-    unsigned now, then, before;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(then) : "l"(round) : "memory");
+    unsigned now, before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
     if (before == blocks - 1) {
       asm volatile("st.release.gpu.global.u32 [%0], %1;" : : "l"(round), "r"(then + 1) : "memory");
@@ -246,11 +259,13 @@ __device__ __forceinline__ int sample_row(int sample, int rows) {
   return static_cast<int>(static_cast<long long>(2 * sample + 1) * rows / (2 * kSamples));
 }
 
-// The middle of the sums for one column: Note [Sums about a few rows].
-__device__ __forceinline__ void middle_of(const Eight* __restrict__ x, int column, int rows, int columns, float (&middle)[8]) {
-  Eight v[kSamples];
+__device__ __forceinline__ void load_samples(const Eight* __restrict__ x, int column, int rows, int columns, Eight (&v)[kSamples]) {
 #pragma unroll
   for (int k = 0; k < kSamples; ++k) v[k] = x[sample_row(k, rows) * columns + column];
+}
+
+// The middle of the sums for one column: Note [Sums about a few rows].
+__device__ __forceinline__ void middle_of(const Eight (&v)[kSamples], float (&middle)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) middle[i] = 0;
 #pragma unroll
@@ -312,7 +327,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
 #pragma unroll
   for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
   if (walk.inside) {
-    middle_of(x, walk.column, rows, columns, middle);
+    Eight samples[kSamples];
+    load_samples(x, walk.column, rows, columns, samples);
+    middle_of(samples, middle);
     for (int chunk = walk.block; chunk < walk.chunks; chunk += blocks * kAhead) {
       Eight v[kAhead];
       bool there[kAhead];
@@ -426,20 +443,35 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
                                                                     int rows, int columns, int blocks, int each, int kept, float* partial, int slot) {
   constexpr int kFirst = sizeof(Eight) == 16 ? 8 : 4, kAhead = kFirst / 2;
   __shared__ __align__(16) float shared[shared_floats<2>()];
+  __shared__ float middles[kWidth];
   Eight* const keep = reinterpret_cast<Eight*>(kept_rows);
   const Rows of(rows, columns, blocks, each);
+  unsigned *const ticket = all_tickets + slot * kTiles + of.tile, *const round = all_rounds + slot * kTiles + of.tile;
+  // All that the kernel reads before its blocks meet is asked for at once.
+  const unsigned then = met(round);
+  const int thread = threadIdx.x, c = of.tile * kWidth + thread;
+  const bool counts = thread < kWidth && c < p.channels;
+  const float weight = counts && p.weight != nullptr ? p.weight[c] : 1.f, bias = counts && p.bias != nullptr ? p.bias[c] : 0.f;
   float middle[8], sums[2][8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
   if (of.inside) {
-    middle_of(x, of.column, rows, columns, middle);
-    for (int from = of.row; from < of.count; from += kRows * kFirst) {
-      Eight v[kFirst];
+    Eight v[kFirst], samples[kSamples];
+    const auto read = [&](int from) {
 #pragma unroll
       for (int u = 0; u < kFirst; ++u) {
         const int r = from + u * kRows;
         if (r < of.count) v[u] = x[of.at(r, columns)];
       }
+    };
+    load_samples(x, of.column, rows, columns, samples);
+    read(of.row);
+    middle_of(samples, middle);
+    if (of.row == 0) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) middles[of.lane * 8 + i] = middle[i];
+    }
+    for (int from = of.row; from < of.count;) {
 #pragma unroll
       for (int u = 0; u < kFirst; ++u) {
         const int r = from + u * kRows;
@@ -447,27 +479,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
         if (r < kept) keep[r * LANES + of.lane] = v[u];
         add_differences(v[u], middle, sums);
       }
+      from += kRows * kFirst;
+      read(from);
     }
   }
   constexpr int kAll = 2 * kWidth;
   float* const all = partial + static_cast<size_t>(of.tile) * blocks * kAll;
   add_block<2>(sums, shared, all + static_cast<size_t>(of.block) * kAll);
-  meet(all_tickets + slot * kTiles + of.tile, all_rounds + slot * kTiles + of.tile, blocks);
+  meet(ticket, round, then, blocks);
   add_blocks<2>(all, blocks, shared);
-  const int thread = threadIdx.x, c = of.tile * kWidth + thread;
-  float scale = 0, shift = 0;
-  if (thread < kWidth && c < p.channels) {
-    const Statistics statistics(p, middle_of_channel(x, c, rows, columns), shared[thread], shared[kWidth + thread], rows);
-    if (of.block == 0) statistics.finish(p, c, rows);
-    scale = scale_of(p, c, statistics.factor);
-    shift = shift_of(p, c, statistics.mean, scale);
-  }
+  const Statistics statistics(p, counts ? middles[thread] : 0.f, counts ? shared[thread] : 0.f, counts ? shared[kWidth + thread] : 0.f, rows);
   __syncthreads();
   if (thread < kWidth) {
-    shared[thread] = scale;
-    shared[kWidth + thread] = shift;
+    const float scale = weight * statistics.factor;
+    shared[thread] = counts ? scale : 0.f;
+    shared[kWidth + thread] = counts ? bias - statistics.mean * scale : 0.f;
   }
   __syncthreads();
+  if (counts && of.block == blocks - 1) statistics.finish(p, c, rows);
   if (!of.inside) return;
   const Apply apply(shared + of.lane * 8, shared + kWidth + of.lane * 8, q, of.column * 8);
   // The rows that were read last come first: those that are not kept may still be in the cache.
@@ -489,21 +518,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
 }
 #endif
 
-// The factors of the input's gradient for channel c: a, b and c of Norm::factors.
+// What the forward has saved of a channel.
+struct Saved {
+  float mean, deviation, scale;
+  Saved() = default;
+  __device__ Saved(const Norm& p, int c) : mean(p.saved[c]), deviation(p.saved[p.channels + c]), scale(p.saved[2 * p.channels + c]) {}
+};
+
+// The factors of the input's gradient for a channel: a, b and c of Norm::factors.
 struct Factors {
   float a, b, c;
-  __device__ Factors(const Norm& p, int channel, float sum, float product, int count)
-      : a(p.saved[2 * p.channels + channel]), b(0), c(0) {
+  __device__ Factors(const Norm& p, const Saved& saved, float sum, float product, int count) : a(saved.scale), b(0), c(0) {
     if (!p.training) return;
-    const float each = 1.f / count, deviation = p.saved[p.channels + channel];
-    b = -a * deviation * deviation * product * each;
-    c = -a * sum * each - b * p.saved[channel];
+    const float each = 1.f / count;
+    b = -a * saved.deviation * saved.deviation * product * each;
+    c = -a * sum * each - b * saved.mean;
   }
 };
 
 // Writes the gradients of the parameters of channel c.
-__device__ __forceinline__ void finish_parameters(const Norm& p, int c, float sum, float product) {
-  p.weight_gradient[c] = product * p.saved[p.channels + c];
+__device__ __forceinline__ void finish_parameters(const Norm& p, int c, const Saved& saved, float sum, float product) {
+  p.weight_gradient[c] = product * saved.deviation;
   p.bias_gradient[c] = sum;
 }
 
@@ -516,8 +551,9 @@ __device__ __forceinline__ void finish(const float* shared, const Norm& p, const
   for (int k = 0; k < (ADDEND == 2 ? 2 : 1); ++k) {
     const Norm& of = k == 0 ? p : q;
     const float sum = shared[threadIdx.x], product = shared[(k + 1) * kWidth + threadIdx.x];
-    const Factors factors(of, c, sum, product, count);
-    finish_parameters(of, c, sum, product);
+    const Saved saved(of, c);
+    const Factors factors(of, saved, sum, product, count);
+    finish_parameters(of, c, saved, sum, product);
     of.factors[c] = factors.a;
     of.factors[n + c] = factors.b;
     of.factors[2 * n + c] = factors.c;
@@ -689,6 +725,15 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
   __shared__ __align__(16) float shared[shared_floats<kSums>()];
   Eight *const keep = reinterpret_cast<Eight*>(kept_rows), *const keep_dz = keep + kept * LANES;
   const Rows of(rows, columns, blocks, each);
+  // As in norm_whole.
+  const unsigned then = met(rounds + of.tile);
+  const int thread = threadIdx.x, c = of.tile * kWidth + thread;
+  const bool counts = thread < kWidth && c < p.channels;
+  Saved saved[kNorms];
+#pragma unroll
+  for (int k = 0; k < kNorms; ++k) {
+    if (counts) saved[k] = Saved(k == 0 ? p : q, c);
+  }
   float sums[kSums][8];
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
@@ -726,21 +771,20 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
   constexpr int kAll = kSums * kWidth;
   float* const all = partial + static_cast<size_t>(of.tile) * blocks * kAll;
   add_block<kSums>(sums, shared, all + static_cast<size_t>(of.block) * kAll);
-  meet(tickets + of.tile, rounds + of.tile, blocks);
+  meet(tickets + of.tile, rounds + of.tile, then, blocks);
   add_blocks<kSums>(all, blocks, shared);
-  const int thread = threadIdx.x, c = of.tile * kWidth + thread;
   float factors[3 * kNorms];
 #pragma unroll
   for (int k = 0; k < kNorms; ++k) {
     factors[3 * k] = factors[3 * k + 1] = factors[3 * k + 2] = 0;
-    if (thread >= kWidth || c >= p.channels) continue;
+    if (!counts) continue;
     const Norm& norm = k == 0 ? p : q;
     const float sum = shared[thread], product = shared[(k + 1) * kWidth + thread];
-    const Factors f(norm, c, sum, product, rows);
+    const Factors f(norm, saved[k], sum, product, rows);
     factors[3 * k] = f.a;
     factors[3 * k + 1] = f.b;
     factors[3 * k + 2] = f.c;
-    if (of.block == 0) finish_parameters(norm, c, sum, product);
+    if (of.block == blocks - 1) finish_parameters(norm, c, saved[k], sum, product);
   }
   __syncthreads();
   if (thread < kWidth) {
