@@ -19,7 +19,6 @@
 #include "core/live.h"
 #include "core/stream.h"
 #include "kernels/jpeg_pixels.h"
-#include "kernels/variants.h"
 
 // Note [Decoding with engines]
 //
@@ -64,7 +63,9 @@ constexpr struct {
 } kSteps[] = {{"jpeg_taps", 2}, {"jpeg_pixels", 64}, {"jpeg_between", 32}, {"jpeg_result", 32}};
 
 const CudaProgram& program() {
-  return variant_of(0, [] { return Variant{"jpeg", std::string(resample::kText) + jpeg::kText, kSource}; });
+  static auto* const texts = new std::string(std::string(resample::kText).append(jpeg::kText));
+  static auto* const all = new CudaProgram{"jpeg", texts->c_str(), kSource};
+  return *all;
 }
 
 // Memory grows to the size that is asked for, and a quarter more, so that it seldom grows. When it
