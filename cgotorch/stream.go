@@ -259,7 +259,8 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 }
 
 // The method `use` keeps the stream open for a Do of another stream or for a JPEG decoder, and
-// returns the C handle. When the Do or the decoder ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
+// returns the C handle. When the Do or the decoder ends, it calls the method `unuse`. `use` does
+// not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)

@@ -214,6 +214,47 @@ TEST_F(JPEGDecoderTest, Limits) {
   for (const ctd_frame& f : large.frames) EXPECT_EQ(f.failed, 1);
 }
 
+Batch with_refused_file(int count, uint64_t key) {
+  Batch batch = random_batch(2, count, 16, 16, key);
+  const ctd_frame& f = batch.frames[0];
+  // Engines decode no progressive files, and nvJPEG sees that at once.
+  batch.files[0] = decode::bare(decode::jpeg_of(decode::scene(f.height, f.width, 3), {.progressive = true}));
+  batch.frames[0].data = batch.files[0].data();
+  batch.frames[0].size = batch.files[0].size();
+  return batch;
+}
+
+// If nvJPEG refuses a file, the others of the call are decoded all the same.
+TEST_F(JPEGDecoderTest, RefusedFile) {
+  OPEN();
+  for (int i = 0; i < 20; ++i) {
+    Batch batch = with_refused_file(5, (14 << 20) + i * 100);
+    batch.run(*device_);
+    EXPECT_EQ(batch.frames[0].failed, 1);
+    for (int good = 1; good < 5; ++good) ASSERT_TRUE(right(batch, good)) << i << " " << good;
+  }
+  EXPECT_EQ(counts().decoded, 20 * 4);
+  EXPECT_EQ(counts().failed, 20);
+}
+
+// After eight calls in a row without a decoded file the decoder gives up.
+TEST_F(JPEGDecoderTest, GivesUp) {
+  OPEN();
+  Batch good = random_batch(2, 2, 16, 16, 15 << 20);
+  for (int i = 0; i < 8; ++i) {
+    if (i == 7) {
+      good.run(*device_);
+      ASSERT_NO_FATAL_FAILURE(expect_right(good));
+    }
+    with_refused_file(1, 16 << 20).run(*device_);
+  }
+  good.run(*device_);
+  ASSERT_NO_FATAL_FAILURE(expect_right(good));
+  for (int i = 0; i < 8; ++i) with_refused_file(1, 16 << 20).run(*device_);
+  good.run(*device_);
+  for (const ctd_frame& f : good.frames) EXPECT_EQ(f.failed, 1);
+}
+
 // Pools that use the decoder keep it.
 TEST_F(JPEGDecoderTest, Retained) {
   OPEN();
@@ -329,31 +370,42 @@ TEST_F(JPEGDecoderTest, HostileScans) {
   }
 }
 
-// Prints how many files a second the decoder decodes, for calls of 64 photographs of 500x375.
+// Prints how many files a second the decoder decodes, for calls of 64 random boxes of one
+// photograph. nvJPEG is set up anew if the number of files changes. So the last rate is for calls
+// of 64 and 61 files in turn.
 TEST_F(JPEGDecoderTest, DISABLED_Rate) {
-  for (int which = 0; which < 3; ++which) {
-    for (const int lanes : {1, 2, 3}) {
+  for (const auto& kind : kSamplings) {
+    File file = decode::jpeg_of(decode::scene(375, 500, 3), {.across = kind.across, .down = kind.down, .quality = 85});
+    for (const File& photograph : decode::photographs()) {
+      decode::read_header(photograph, [&](const jpeg_decompress_struct& info) {
+        if (decode::sampling_of(info) == kind.sampling && info.image_width == 500 && info.image_height == 375) file = photograph;
+      });
+    }
+    for (const auto& [lanes, fewer] : {std::pair{1, 64}, {2, 64}, {3, 64}, {2, 61}}) {
       OPEN(lanes);
       std::vector<Batch> batches;
-      const File file = decode::jpeg_of(decode::scene(375, 500, 3), {.across = kSamplings[which].across, .down = kSamplings[which].down, .quality = 85});
       for (int lane = 0; lane < lanes; ++lane) {
-        batches.push_back({kSamplings[which].sampling, 224, 224});
+        batches.push_back({kind.sampling, 224, 224});
         for (int i = 0; i < 64; ++i) batches.back().add(file, (13 << 20) + i);
       }
-      constexpr int kCalls = 100;
       std::chrono::steady_clock::time_point began;
-      for (const int calls : {3, kCalls}) {
+      constexpr int kCalls = 100;
+      for (const int calls : {4, kCalls}) {
         began = std::chrono::steady_clock::now();
         std::vector<std::thread> threads;
         for (int lane = 0; lane < lanes; ++lane) {
-          threads.emplace_back([&, lane] {
-            for (int i = 0; i < calls; ++i) batches[lane].run(*device_, lane);
+          threads.emplace_back([&, lane, fewer = fewer] {
+            auto& frames = batches[lane].frames;
+            for (int i = 0; i < calls; ++i) {
+              device_->decode(device_->self, lane, kind.sampling, 224, 224, frames.data(), i % 2 == 0 ? 64 : fewer);
+            }
           });
         }
         for (auto& thread : threads) thread.join();
       }
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-      std::printf("sampling %d, %zu bytes a file, lanes %d: %.0f images/s\n", kSamplings[which].sampling, file.size(), lanes, lanes * kCalls * 64 / seconds);
+      std::printf("sampling %d, %zu bytes a file, lanes %d, calls of 64 and %d: %.0f images/s\n", kind.sampling, file.size(), lanes, fewer,
+                  lanes * kCalls * (64 + fewer) / 2 / seconds);
       for (const Batch& batch : batches) expect_right(batch);
       decoder_.reset();
       device_ = nullptr;

@@ -267,8 +267,8 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 }
 
 // Each folder of csrc includes only files of the folders below it. decode and inflate include
-// nothing that needs LibTorch. decode shares three texts with CUDA, which need none. kernels and the features include files of core. core
-// includes only a few headers of features.
+// nothing that needs LibTorch. decode shares three texts with CUDA, which need none. kernels and
+// the features include files of core. core includes only a few headers of features.
 func TestIncludes_PointOneWay(t *testing.T) {
 	below := map[string][]string{
 		"core":     {"check/checker.h", "cuda/backend.h", "graph/capture.h", "witness/trace.h", "witness/watch.h"},
