@@ -54,7 +54,7 @@ func (t *trainer) readSaved() (*saved, error) {
 	}
 	given := t.Config
 	t.Config = s.Config
-	t.Workers, t.Out, t.Resume, t.StepLog, t.Trace, t.Graph = given.Workers, given.Out, true, given.StepLog, given.Trace, given.Graph
+	t.Workers, t.Engines, t.Out, t.Resume, t.StepLog, t.Trace, t.Graph = given.Workers, given.Engines, given.Out, true, given.StepLog, given.Trace, given.Graph
 	var fixed []string
 	flag.Visit(func(f *flag.Flag) {
 		switch f.Name {

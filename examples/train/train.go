@@ -24,6 +24,7 @@ type trainer struct {
 	Config
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
+	jpeg     *jpegDecoder // nil if the CPU decodes all images
 	train    *images
 	test     *images // nil if there is no test
 	model    nn.Module
@@ -120,6 +121,11 @@ func (t *trainer) open(ctx context.Context) error {
 	}
 	if t.log, err = openLog(t.Out); err != nil {
 		return err
+	}
+	if t.Engines && t.Crop != "pad" { // the engines' way always resizes
+		if t.jpeg, err = newJPEGDecoder(t.device); err != nil {
+			return err
+		}
 	}
 	if t.train, err = t.openImages(t.Data, t.TrainPart, true); err != nil {
 		return err
@@ -404,6 +410,7 @@ func (t *trainer) close() {
 	if t.test != nil {
 		t.test.close()
 	}
+	t.jpeg.close()
 	t.step.Close()
 	t.forward.Close()
 	if t.scaler != nil {
@@ -438,6 +445,9 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	}
 	if !training {
 		o.Classes = t.train.loader.Classes()
+	}
+	if t.jpeg != nil {
+		o.JPEGDevice = t.jpeg
 	}
 	loader, err := imageloader.Open(data, o)
 	if err != nil {
