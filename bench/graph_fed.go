@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -71,8 +73,8 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 		of := []*cgotorch.Captured{copied, inPlace}[i].Stats()
 		share := ratios(values[1+i], values[0])
 		emit(alone(fmt.Sprintf("graph/fed/%s/%d/%s", r.model, r.batch, way.name), share.median(), "share of the resident rate",
-			fmt.Sprintf("%s; %d graphs, %d launches, %d eager steps; captured step, from one .tgz of %d images, %.0f images/s, %v; resident batch %.0f images/s, %v; share %v; autocast to bfloat16, channels last, uint8 to the device and normalised on the copy stream, fused SGD with Nesterov momentum; loader %s; %s; %v",
-				way.text, of.Graphs, of.Launches, of.Eager, f.loader.Len(), values[1+i].median(), values[1+i], values[0].median(), values[0], share, f.loader.Stats().Bottleneck(), c.settings(), s)))
+			fmt.Sprintf("%s; %d graphs, %d launches, %d eager steps; captured step, from one .tgz of %d images, %.0f images/s, %v, the very first epoch %.0f; %.1f cores busy; %d of %d images on JPEG engines; resident batch %.0f images/s, %v; share %v; autocast to bfloat16, channels last, uint8 to the device and normalised on the copy stream, fused SGD with Nesterov momentum; loader %s; %s; %v",
+				way.text, of.Graphs, of.Launches, of.Eager, f.loader.Len(), values[1+i].median(), values[1+i], f.first, f.cores.median(), f.loader.Stats().OnDevice, f.loader.Stats().Samples, values[0].median(), values[0], share, f.loader.Stats().Bottleneck(), c.settings(), s)))
 	}
 	return nil
 }
@@ -81,9 +83,12 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 type fed struct {
 	*learner
 	c              *config
+	decoder        *images.JPEGDecoder // nil if the device has no engines
 	loader         *imageloader.Loader
 	ahead          *prefetcher.Prefetcher
 	images, labels *cgotorch.Tensor // the resident batch
+	first          float64          // images per second of the first epoch
+	cores          sample           // cores that were busy in each epoch
 }
 
 func newFed(c *config, r recipe, all photographs, archive string) (*fed, error) {
@@ -97,9 +102,15 @@ func newFed(c *config, r recipe, all photographs, archive string) (*fed, error) 
 
 func (f *fed) open(r recipe, all photographs, archive string) error {
 	var err error
-	if f.loader, err = imageloader.Open(archive, imageloader.Options{
+	options := imageloader.Options{
 		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: all.classes(), Transform: r.crop, Workers: f.c.threads,
-	}); err != nil {
+	}
+	if f.decoder, err = newJPEGDecoder(f.c.device); err == nil {
+		options.JPEGDevice = f.decoder
+	} else if !errors.Is(err, cgotorch.ErrUnsupported) {
+		return err
+	}
+	if f.loader, err = imageloader.Open(archive, options); err != nil {
 		return err
 	}
 	o := prefetcher.Options{}
@@ -144,7 +155,7 @@ func (f *fed) epoch(captured *cgotorch.Captured) (float64, error) {
 	if err := f.c.device.Synchronize(); err != nil {
 		return 0, err
 	}
-	began, images := time.Now(), 0
+	began, images, busy := time.Now(), 0, processorTime()
 	for batch, err := range f.ahead.Epoch(context.Background()) {
 		if err == nil {
 			err = f.stream.Do(func(x *cgotorch.Exec) error {
@@ -159,7 +170,22 @@ func (f *fed) epoch(captured *cgotorch.Captured) (float64, error) {
 		images += batch.N
 	}
 	err := f.c.device.Synchronize()
-	return float64(images) / time.Since(began).Seconds(), err
+	seconds := time.Since(began).Seconds()
+	rate := float64(images) / seconds
+	f.cores = append(f.cores, (processorTime()-busy).Seconds()/seconds)
+	if f.first == 0 {
+		f.first = rate
+	}
+	return rate, err
+}
+
+// processorTime returns the time for which this process has used cores.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func (f *fed) close() {
@@ -174,4 +200,5 @@ func (f *fed) close() {
 	if f.loader != nil {
 		f.loader.Close()
 	}
+	f.decoder.Close()
 }
