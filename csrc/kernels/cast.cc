@@ -9,7 +9,6 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -21,6 +20,8 @@
 #include <typeinfo>
 #include <utility>
 #include <vector>
+
+#include "kernels/foreach.h"
 
 namespace ct {
 namespace {
@@ -79,7 +80,7 @@ void copy(const variable_list& to, at::TensorList from) {
       to[i].copy_(from[i]);
     }
   }
-  if (!together.empty()) at::_foreach_copy_(together, sources);
+  if (!together.empty()) foreach::copy(together, sources);
 }
 
 // The node of the operator in the autograd graph. The backward of a cast is a cast, so the node
