@@ -16,12 +16,12 @@
 // excludes.
 //
 // Note [LibTorch's bits]: the kernels give the bits of the kernels in LibTorch 2.11. Those compute
-// in float32. Their compiler joined most multiplications with an addition, and the kernels here say
-// which ones. With some options the compiler joined them only for some elements. With gradients that
-// are divided by a scale, three of four elements of an SGD step end with two roundings, and the
-// fourth with one. Something alike holds for Adam with a weight decay that is added to gradients. So
-// these options are left to LibTorch, and so are the rare ones: maximize, AMSGrad and a first step
-// of SGD.
+// in float32. Their compiler joined most multiplications with an addition, and foreach_cuda.h says
+// which ones. With some options the compiler joined them only for some elements. With gradients
+// that are divided by a scale, three of four elements of an SGD step end with two roundings, and
+// the fourth with one. Something alike holds for Adam with a weight decay that is added to
+// gradients. So these options are left to LibTorch, and so are the rare ones: maximize, AMSGrad and
+// a first step of SGD.
 #include "kernels/foreach.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

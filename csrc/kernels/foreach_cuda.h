@@ -57,14 +57,13 @@ struct List {
     }
   }
 
-  // Reads elements `at` to `at` + 3. Without kAligned, reads only `count` of them if that is less.
-  template <bool kAligned>
-  static __device__ __forceinline__ Four load(const Tensor& tensor, long long at, int count) {
+  // Reads four elements if kFour, and one element otherwise.
+  template <bool kFour>
+  static __device__ __forceinline__ Four load(const Tensor& tensor, long long at) {
     const Raw* from = static_cast<const Raw*>(tensor.lists[kList]) + at;
-    Four v;
-    if constexpr (!kAligned) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v.at[i] = i < count ? T::widen(read(from + i)) : 0.0f;
+    Four v{};
+    if constexpr (!kFour) {
+      v.at[0] = T::widen(read(from));
     } else if constexpr (sizeof(Raw) == 4) {
       const float4 four = read(reinterpret_cast<const float4*>(from));
       v.at[0] = four.x, v.at[1] = four.y, v.at[2] = four.z, v.at[3] = four.w;
@@ -76,29 +75,24 @@ struct List {
     return v;
   }
 
-  template <bool kAligned>
-  static __device__ __forceinline__ void store(const Tensor& tensor, long long at, int count, const Four& v) {
+  // Writes what `load` reads.
+  template <bool kFour>
+  static __device__ __forceinline__ void store(const Tensor& tensor, long long at, const Four& v) {
     Raw* to = static_cast<Raw*>(tensor.lists[kList]) + at;
-    if constexpr (kAligned && sizeof(Raw) == 4) {
+    if constexpr (kFour && sizeof(Raw) == 4) {
       write(reinterpret_cast<float4*>(to), make_float4(v.at[0], v.at[1], v.at[2], v.at[3]));
-    } else if constexpr (kAligned) {
+    } else if constexpr (kFour) {
       write(reinterpret_cast<uint2*>(to), make_uint2(T::narrow(v.at[0], v.at[1]), T::narrow(v.at[2], v.at[3])));
+    } else if constexpr (sizeof(Raw) == 4) {
+      write(to, v.at[0]);
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i >= count) continue;
-        if constexpr (sizeof(Raw) == 4) {
-          write(to + i, v.at[i]);
-        } else {
-          write(to + i, static_cast<Raw>(T::narrow(v.at[i], 0.0f) & 0xFFFFu));
-        }
-      }
+      write(to, static_cast<Raw>(T::narrow(v.at[0], 0.0f) & 0xFFFFu));
     }
   }
 };
 
-template <bool kAligned, typename Work>
-__device__ __forceinline__ void piece_of(const Work& work, const Tensor& tensor, long long begin, int count) {
+template <typename Work>
+__device__ __forceinline__ void piece_of_fours(const Work& work, const Tensor& tensor, long long begin, int count) {
   const typename Work::Each each(work, tensor);
 #pragma unroll 1
   for (int first = threadIdx.x * 4; first < count; first += THREADS * VECTORS * 4) {
@@ -106,13 +100,25 @@ __device__ __forceinline__ void piece_of(const Work& work, const Tensor& tensor,
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
       const int at = first + i * THREADS * 4;
-      if (at < count) each.template load<kAligned>(tensor, begin + at, count - at, values[i]);
+      if (at < count) each.template load<true>(tensor, begin + at, values[i]);
     }
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
       const int at = first + i * THREADS * 4;
-      if (at < count) each.template store<kAligned>(tensor, begin + at, count - at, values[i]);
+      if (at < count) each.template store<true>(tensor, begin + at, values[i]);
     }
+  }
+}
+
+// Is slower, for addresses that are not aligned and for the end of a tensor.
+template <typename Work>
+__device__ __forceinline__ void piece_of_ones(const Work& work, const Tensor& tensor, long long begin, int count) {
+  const typename Work::Each each(work, tensor);
+#pragma unroll 1
+  for (int at = threadIdx.x; at < count; at += THREADS) {
+    typename Work::Values values;
+    each.template load<false>(tensor, begin + at, values);
+    each.template store<false>(tensor, begin + at, values);
   }
 }
 
@@ -132,9 +138,9 @@ __device__ __forceinline__ void all_pieces(const Table& table, const Work& work)
     const long long begin = static_cast<long long>(piece - tensor.first) * kPiece, left = tensor.elements - begin;
     const int count = left < kPiece ? static_cast<int>(left) : kPiece;
     if (tensor.aligned && count % 4 == 0) {
-      piece_of<true>(work, tensor, begin, count);
+      piece_of_fours(work, tensor, begin, count);
     } else {
-      piece_of<false>(work, tensor, begin, count);
+      piece_of_ones(work, tensor, begin, count);
     }
   }
 }
@@ -146,13 +152,13 @@ struct Cast {
   using Values = Four;
   struct Each {
     __device__ __forceinline__ Each(const Cast&, const Tensor&) {}
-    template <bool kAligned>
-    __device__ __forceinline__ void load(const Tensor& tensor, long long at, int count, Values& v) const {
-      v = List<FROM, 1>::load<kAligned>(tensor, at, count);
+    template <bool kFour>
+    __device__ __forceinline__ void load(const Tensor& tensor, long long at, Values& v) const {
+      v = List<FROM, 1>::load<kFour>(tensor, at);
     }
-    template <bool kAligned>
-    __device__ __forceinline__ void store(const Tensor& tensor, long long at, int count, const Values& v) const {
-      List<TO, 0>::store<kAligned>(tensor, at, count, v);
+    template <bool kFour>
+    __device__ __forceinline__ void store(const Tensor& tensor, long long at, const Values& v) const {
+      List<TO, 0>::store<kFour>(tensor, at, v);
     }
   };
 };
@@ -172,15 +178,15 @@ struct SgdWork {
     float rate;
     __device__ __forceinline__ Each(const SgdWork& work, const Tensor&) : sgd(work.sgd), rate(sgd.rate != nullptr ? *sgd.rate : sgd.lr) {}
 
-    template <bool kAligned>
-    __device__ __forceinline__ void load(const Tensor& tensor, long long at, int count, Values& v) const {
-      v.list[0] = List<Float, 0>::load<kAligned>(tensor, at, count);
-      v.list[1] = List<Float, 1>::load<kAligned>(tensor, at, count);
-      if constexpr (LISTS > 2) v.list[LISTS - 1] = List<Float, LISTS - 1>::load<kAligned>(tensor, at, count);
+    template <bool kFour>
+    __device__ __forceinline__ void load(const Tensor& tensor, long long at, Values& v) const {
+      v.list[0] = List<Float, 0>::load<kFour>(tensor, at);
+      v.list[1] = List<Float, 1>::load<kFour>(tensor, at);
+      if constexpr (LISTS > 2) v.list[LISTS - 1] = List<Float, LISTS - 1>::load<kFour>(tensor, at);
     }
 
-    template <bool kAligned>
-    __device__ __forceinline__ void store(const Tensor& tensor, long long at, int count, Values& v) const {
+    template <bool kFour>
+    __device__ __forceinline__ void store(const Tensor& tensor, long long at, Values& v) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& p = v.list[0].at[i];
@@ -193,8 +199,8 @@ struct SgdWork {
         }
         p = __fmaf_rn(g, -rate, p);
       }
-      List<Float, 0>::store<kAligned>(tensor, at, count, v.list[0]);
-      if constexpr (LISTS > 2) List<Float, LISTS - 1>::store<kAligned>(tensor, at, count, v.list[LISTS - 1]);
+      List<Float, 0>::store<kFour>(tensor, at, v.list[0]);
+      if constexpr (LISTS > 2) List<Float, LISTS - 1>::store<kFour>(tensor, at, v.list[LISTS - 1]);
     }
   };
 };
@@ -223,16 +229,16 @@ struct AdamWork {
       root = __fsqrt_rn(__fsub_rn(1.0f, powf(adam.beta2, step)));
     }
 
-    template <bool kAligned>
-    __device__ __forceinline__ void load(const Tensor& tensor, long long at, int count, Values& v) const {
-      v.p = List<Float, 0>::load<kAligned>(tensor, at, count);
-      v.g = List<Float, 1>::load<kAligned>(tensor, at, count);
-      v.mean = List<Float, 2>::load<kAligned>(tensor, at, count);
-      v.square = List<Float, 3>::load<kAligned>(tensor, at, count);
+    template <bool kFour>
+    __device__ __forceinline__ void load(const Tensor& tensor, long long at, Values& v) const {
+      v.p = List<Float, 0>::load<kFour>(tensor, at);
+      v.g = List<Float, 1>::load<kFour>(tensor, at);
+      v.mean = List<Float, 2>::load<kFour>(tensor, at);
+      v.square = List<Float, 3>::load<kFour>(tensor, at);
     }
 
-    template <bool kAligned>
-    __device__ __forceinline__ void store(const Tensor& tensor, long long at, int count, Values& v) const {
+    template <bool kFour>
+    __device__ __forceinline__ void store(const Tensor& tensor, long long at, Values& v) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float &p = v.p.at[i], &mean = v.mean.at[i], &square = v.square.at[i];
@@ -243,9 +249,9 @@ struct AdamWork {
         const float below = __fadd_rn(__fdiv_rn(__fsqrt_rn(square), root), adam.eps);
         p = __fsub_rn(p, __fdiv_rn(__fmul_rn(size, mean), below));
       }
-      List<Float, 0>::store<kAligned>(tensor, at, count, v.p);
-      List<Float, 2>::store<kAligned>(tensor, at, count, v.mean);
-      List<Float, 3>::store<kAligned>(tensor, at, count, v.square);
+      List<Float, 0>::store<kFour>(tensor, at, v.p);
+      List<Float, 2>::store<kFour>(tensor, at, v.mean);
+      List<Float, 3>::store<kFour>(tensor, at, v.square);
     }
   };
 };
