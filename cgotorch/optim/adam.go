@@ -118,23 +118,8 @@ func (r *adam) fused(x *cgotorch.Exec, b *batch) {
 	if r.amsgrad {
 		largest = b.state(2)
 	}
-	o := cgotorch.FusedAdamOptions{
-		Beta1: cgotorch.Set(r.beta1), Beta2: cgotorch.Set(r.beta2), Eps: cgotorch.Set(r.eps),
-		WeightDecay: b.weightDecay, AMSGrad: r.amsgrad, GradScale: b.gradScale, FoundInf: b.foundInf,
-	}
-	if b.rate != nil {
-		run := x.FusedAdamTensorLRInPlace
-		if r.decoupled {
-			run = x.FusedAdamWTensorLRInPlace
-		}
-		run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.rate, o)
-	} else {
-		run := x.FusedAdamInPlace
-		if r.decoupled {
-			run = x.FusedAdamWInPlace
-		}
-		run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.lr, o)
-	}
+	x.Call("streamtorch::fused_adam_", b.params, b.grads, b.state(0), b.state(1), largest, steps, b.rate, b.lr, r.beta1, r.beta2, b.weightDecay, r.eps,
+		r.decoupled, r.amsgrad, b.gradScale, b.foundInf)
 	if b.foundInf != nil { // foundInf is 1 if the device skipped the step
 		skipped := make([]*cgotorch.Tensor, len(steps))
 		for i := range skipped {

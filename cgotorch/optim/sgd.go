@@ -85,23 +85,16 @@ func (r *sgd) watch() func() string {
 }
 
 func (r *sgd) fused(x *cgotorch.Exec, b *batch) {
-	o := cgotorch.FusedSGDOptions{
-		WeightDecay: b.weightDecay, Momentum: r.Momentum, Dampening: r.Dampening, Nesterov: r.Nesterov,
-		GradScale: b.gradScale, FoundInf: b.foundInf,
-	}
+	first := false
 	var buffers []*cgotorch.Tensor
 	if r.Momentum != 0 {
-		o.FirstStep = r.Dampening != 0 && b.done == 0
+		first = r.Dampening != 0 && b.done == 0
 		buffers = b.state(0)
 	}
-	if o.FirstStep && x.Capturing() {
+	if first && x.Capturing() {
 		x.Fail("optim.Step", fmt.Errorf("sgd: with Dampening the first step differs from later ones: do one before the capture: %w", cgotorch.ErrNotCapturable))
 	}
-	if b.rate != nil {
-		x.FusedSGDTensorLRInPlace(b.params, b.grads, buffers, b.rate, o)
-	} else {
-		x.FusedSGDInPlace(b.params, b.grads, buffers, b.lr, o)
-	}
+	x.Call("streamtorch::fused_sgd_", b.params, b.grads, buffers, b.rate, b.lr, b.weightDecay, r.Momentum, r.Dampening, r.Nesterov, first, b.gradScale, b.foundInf)
 }
 
 func (r *sgd) foreach(x *cgotorch.Exec, b *batch) {

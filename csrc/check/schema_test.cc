@@ -41,6 +41,18 @@ TEST(CheckerSchema, CorrectsTheMarks) {
   EXPECT_TRUE(effects_of("aten::_local_scalar_dense").waits);
 }
 
+TEST(CheckerSchema, ListsOfKernels) {
+  const auto lists = [](const char* name, size_t count) {
+    All effects = effects_of(name).arguments;
+    effects.resize(count);
+    return effects;
+  };
+  EXPECT_EQ(lists("streamtorch::foreach_cast_kernel_", 2), (All{Effects::write, Effects::read}));
+  EXPECT_EQ(lists("streamtorch::fused_sgd_kernel_", 4), (All{Effects::write, Effects::read, Effects::write, Effects::read}));
+  EXPECT_EQ(lists("streamtorch::fused_adam_kernel_", 6),
+            (All{Effects::write, Effects::read, Effects::write, Effects::write, Effects::read, Effects::read}));
+}
+
 // Each name in the table of corrections must be an operator of LibTorch. A wrong name would
 // correct nothing.
 TEST(CheckerSchema, KnowsOnlyOperatorsThatExist) {

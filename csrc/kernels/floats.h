@@ -4,7 +4,10 @@
 
 namespace ct {
 
-// In each struct, Raw is the type in memory, and Wide is the type in which a kernel computes.
+// In each struct, Raw is the type in memory, and Wide is the type in which a kernel computes. The
+// function `narrow` of two numbers returns the bits of both, the first number in the low bits. It
+// needs a device of compute capability 8.0 or more, and gives other bits for NaN than `narrow` of
+// one number.
 inline constexpr char kFloats[] = R"cuda(
 struct BFloat16 {
   using Raw = unsigned short;
@@ -14,6 +17,11 @@ struct BFloat16 {
     if (v != v) return 0x7FC0;
     const unsigned bits = __float_as_uint(v);
     return static_cast<Raw>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+  }
+  static __device__ unsigned narrow(Wide low, Wide high) {
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
   }
 };
 
@@ -29,6 +37,11 @@ struct Half {
     Raw raw;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(raw) : "f"(v));
     return raw;
+  }
+  static __device__ unsigned narrow(Wide low, Wide high) {
+    unsigned bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
   }
 };
 

@@ -515,7 +515,7 @@ var mistakes = []struct {
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
 	}},
-	{"optimizer on another stream than backward", [2]string{"", "aten::_fused_sgd_"}, false, func(s *scene) {
+	{"optimizer on another stream than backward", [2]string{"", "streamtorch::fused_sgd_"}, false, func(s *scene) {
 		p := s.shared(8)
 		s.must(p.SetRequiresGrad(true))
 		sgd := s.sgd(p)
@@ -524,7 +524,7 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { sgd.Step(x) })
 		s.always(s.b, s.a)
 	}},
-	{"evaluation while another stream trains", [2]string{"", "aten::_fused_sgd_"}, false, func(s *scene) {
+	{"evaluation while another stream trains", [2]string{"", "streamtorch::fused_sgd_"}, false, func(s *scene) {
 		p := s.shared(8)
 		s.must(p.SetRequiresGrad(true))
 		sgd := s.sgd(p)
@@ -554,7 +554,7 @@ var mistakes = []struct {
 			s.readAside(x, b)
 		})
 	}},
-	{"optimizer whose CPU kernel reads its step", [2]string{"aten::_fused_adam_", "aten::sum"}, false, func(s *scene) {
+	{"optimizer whose CPU kernel reads its step", [2]string{"streamtorch::fused_adam_", "aten::sum"}, false, func(s *scene) {
 		p := s.shared(8)
 		s.must(p.SetRequiresGrad(true))
 		adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
