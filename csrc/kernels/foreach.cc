@@ -83,11 +83,12 @@ struct Shape {
   int piece() const { return threads * vectors * steps * 4; }
 };
 
-// Parameters are read again by the next forward, and a cast or a gradient by the next kernels. So
-// these stay in the cache rather than the elements that only the next step reads.
-constexpr Shape kCastShape{256, 4, 1, 0, 0b10};
-constexpr Shape kSgdShape{256, 2, 2, 0, 0b110};
-constexpr Shape kAdamShape{256, 2, 4, 0, 0b1110};
+// Small pieces without hints to the cache were the fastest of the shapes that were tried on an H200
+// with the parameters of ResNet-50. SGD then moves 4.13 TB/s, a cast to bfloat16 4.0 and one to
+// float32 3.8. LibTorch's operators move 3.1, 2.3 and 2.2. The shape for Adam was not measured.
+constexpr Shape kCastShape{256, 2, 1, 0, 0};
+constexpr Shape kSgdShape{256, 1, 1, 0, 0};
+constexpr Shape kAdamShape{256, 1, 1, 0, 0};
 
 Shape shape_of(at::IntArrayRef given, const Shape& usual) {
   if (given.empty()) return usual;
