@@ -98,13 +98,12 @@ enum { CTD_444 = 1 /* 1x1 */, CTD_422 = 2 /* 2x1 */, CTD_420 = 3 /* 2x2 */ };
  * result, which begin at (top, left). The pixels equal those of the pool's threads to the bit. */
 typedef struct ctd_frame {
   /* A sequential JPEG of 8 bits and three components Y, Cb, Cr, in one scan. It has the markers
-   * SOI, DQT, SOF0, DHT, DRI, SOS and EOI, and no others. All of its bytes have been checked, except the
-   * codes in the scan. */
+   * SOI, DQT, SOF0, DHT, DRI, SOS and EOI, and no others. All of its bytes have been checked. */
   const uint8_t* data;
   size_t size;
   int32_t width, height;                               /* of the frame */
   int32_t box_top, box_left, box_height, box_width;    /* lies inside the frame */
-  int32_t resized_height, resized_width;               /* not equal to the box's, and at least 1/8 of them */
+  int32_t resized_height, resized_width;  /* not those of the box; at least 1/8 of them */
   int32_t top, left;                                   /* the result lies inside the resized box */
   uint8_t* to;                                         /* height x width x 3 bytes, RGB; on the host */
   int32_t failed;                                      /* the device sets it to 1 if `to` is not written */
