@@ -89,10 +89,10 @@ func (e *epoch) canCut(size int) bool {
 }
 
 // depth returns the number of parts that are decoded at a time, at most Options.Buffers-1. Below
-// this limit, the number is so large that every thread has an image. This holds even while the
-// last images of a part are being decoded.
+// this limit, the number is so large that every thread and the JPEGDevice have images. This holds
+// even while the last images of a part are being decoded.
 func (e *epoch) depth(size int) int {
-	return min(1+(2*e.loader.pool.Workers()+size-1)/size, e.loader.options.Buffers-1)
+	return min(1+(2*e.loader.pool.AtATime()+size-1)/size, e.loader.options.Buffers-1)
 }
 
 // cut begins the next parts, while there are enough items and a buffer.

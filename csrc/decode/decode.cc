@@ -88,6 +88,8 @@ int64_t ctd_pool_max_memory(const ctd_pool* pool) noexcept { return pool ? stati
 
 int32_t ctd_pool_workers(const ctd_pool* pool) noexcept { return pool ? pool->pool.workers() : 0; }
 
+int32_t ctd_pool_at_a_time(const ctd_pool* pool) noexcept { return pool ? pool->pool.at_a_time() : 0; }
+
 int64_t ctd_pool_busy(const ctd_pool* pool) noexcept { return pool ? pool->pool.busy() : 0; }
 
 void ctd_pool_free(ctd_pool* pool) noexcept { delete pool; }

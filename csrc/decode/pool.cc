@@ -60,6 +60,12 @@ struct Pool::Batch {
   bool taken = false;
   std::condition_variable done{};
 
+  // Returns how many images nobody has taken.
+  size_t left() const {
+    const uint64_t now = open.load(std::memory_order_relaxed);
+    return (now >> 32) - (now & UINT32_MAX);
+  }
+
   // Takes the first image, or the last one, that nobody has taken. Returns whether there is one.
   bool take(bool first, size_t& image) {
     uint64_t now = open.load(std::memory_order_relaxed);
@@ -122,6 +128,8 @@ void Pool::stop() {
 size_t Pool::bytes_per_image() const {
   return static_cast<size_t>(options_.height) * options_.width * options_.channels;
 }
+
+int Pool::at_a_time() const { return workers_ + (device_ ? device_->lanes * device_->most_frames : 0); }
 
 // Large images together take at most `limit` bytes, with one exception. An image that needs more
 // than `limit` is decoded while no other large image has memory.
@@ -210,14 +218,15 @@ class Pool::Lane {
   }
 
   // Takes images of the batch until the device has enough for one round, and prepares them. Stops
-  // after as many images that the device cannot decode.
+  // after as many images that the device cannot decode. A round has at most a quarter of the images
+  // that nobody has taken, so that the other threads do not wait for the last round of a batch.
   void take(Batch& batch) {
     Image image{&batch, 0};
     size_t frames = 0, pixels = 0;
     bytes_.clear();
     back_.clear();
     decoded_ = 0;
-    const auto most = static_cast<size_t>(device_.most_frames);
+    const auto most = std::clamp<size_t>(batch.left() / 4, std::min(kLeast, device_.most_frames), device_.most_frames);
     while (frames < most && back_.size() < most && pixels < static_cast<size_t>(device_.most_pixels) / 2 &&
            bytes_.size() < kMostFiles / 2 && batch.take(/*first=*/false, image.number)) {
       ctd_frame frame{};
@@ -277,6 +286,8 @@ class Pool::Lane {
     std::vector<size_t> offsets;  // of the files in bytes_
   };
 
+  static constexpr int32_t kLeast = 8;  // images of a round, if there are as many
+
   const Pool& pool_;
   const ctd_device& device_;
   const int number_;
@@ -305,7 +316,7 @@ void Pool::work_with_device(int number) {
     batch.holders += static_cast<int>(lane.back().size());
     back_.insert(back_.end(), lane.back().begin(), lane.back().end());
     if (!lane.back().empty()) wake_.notify_all();
-    if (const uint64_t open = batch.open.load(std::memory_order_relaxed); (open & UINT32_MAX) == open >> 32) exhausted(batch);
+    if (batch.left() == 0) exhausted(batch);
     release(batch);
     if (lane.in_vain()) wake_.wait_for(lock, kRest, [&] { return closing_; });
   }

@@ -41,6 +41,7 @@ class Pool {
   // Returns the nanoseconds that all threads together have spent on images that are done.
   int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
   int workers() const { return workers_; }
+  int at_a_time() const;  // the most images that all threads together work on at a time
   size_t bytes_per_image() const;
 
   // max_memory returns an upper bound of the memory that decoding takes, in bytes.

@@ -210,8 +210,10 @@ ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed 
  * allows. The bound does not include the images and dst, which are borrowed. */
 int64_t ctd_pool_max_memory(const ctd_pool* pool) CTD_NOEXCEPT;
 
-/* ctd_pool_workers returns the number of threads. */
+/* ctd_pool_workers returns the number of threads. ctd_pool_at_a_time returns the most images that
+ * the threads and the device work on at a time. */
 int32_t ctd_pool_workers(const ctd_pool* pool) CTD_NOEXCEPT;
+int32_t ctd_pool_at_a_time(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_busy returns the nanoseconds that all threads together have spent on images since
  * the pool was made. An image counts when it is done, including its wait for memory. The time

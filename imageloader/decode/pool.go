@@ -80,7 +80,8 @@ type Pool struct {
 	handle                  *C.ctd_pool
 	cleanup                 runtime.Cleanup
 	height, width, channels int
-	workers, maxPixels      int
+	workers, atATime        int
+	maxPixels               int
 	maxMemory               int
 	memory                  *memory // limit for the images that Go decodes
 }
@@ -127,7 +128,8 @@ func NewPool(options Options) (*Pool, error) {
 	if err := take(C.ctd_pool_new(&in, &p.handle)); err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
-	p.workers, p.maxMemory = int(C.ctd_pool_workers(p.handle)), int(C.ctd_pool_max_memory(p.handle))
+	p.workers, p.atATime = int(C.ctd_pool_workers(p.handle)), int(C.ctd_pool_at_a_time(p.handle))
+	p.maxMemory = int(C.ctd_pool_max_memory(p.handle))
 	p.cleanup = runtime.AddCleanup(p, func(handle *C.ctd_pool) { C.ctd_pool_free(handle) }, p.handle)
 	return p, nil
 }
@@ -138,8 +140,12 @@ func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, 
 // Workers returns the number of threads.
 func (p *Pool) Workers() int { return p.workers }
 
+// AtATime returns the most images that the threads and Options.JPEGDevice work on at a time.
+// Batches that have fewer images together leave some of the threads, or the device, without work.
+func (p *Pool) AtATime() int { return p.atATime }
+
 // MaxMemory returns an upper bound of the memory of all threads together, in bytes. The bound is
-// 18 MiB for each thread plus Options.Memory. One image of Options.MaxPixels pixels may need more
+// 18 MiB for each thread plus Options.Memory. With a JPEGDevice, each of its lanes adds 82 MiB. One image of Options.MaxPixels pixels may need more
 // than Options.Memory. Then the need of that image counts in place of Options.Memory. The need is
 // up to 11.2 bytes a pixel, plus 60 MB for a result of at most a thousand pixels on a side. The
 // bound does not change after NewPool.
