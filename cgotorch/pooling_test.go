@@ -194,3 +194,42 @@ func TestPool2d_Gradient(t *testing.T) {
 		}
 	})
 }
+
+// The mean of each channel, its gradient and its second derivative have the same bits as LibTorch's.
+func TestGlobalAvgPool2d(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		torchtest.Do(t, d, func(x *Exec) {
+			for _, shape := range [][]int64{{2, 16, 7, 7}, {3, 24, 1, 5}, {1, 8, 3, 2}, {2, 5, 4, 4}, {2, 2048, 7, 7}} {
+				for _, dtype := range []DType{Float32, BFloat16, Float16} {
+					for _, format := range []MemoryFormat{ChannelsLast, Contiguous} {
+						images := x.Contiguous(x.To(x.Randn(Float32, shape...), dtype), format)
+						with := x.To(x.Randn(Float32, shape[0], shape[1], 1, 1), dtype)
+						run := func(pool func(*Tensor) *Tensor) (all [][]float64) {
+							in := x.Clone(images)
+							if err := in.SetRequiresGrad(true); err != nil {
+								t.Fatal(err)
+							}
+							out := pool(in)
+							first := x.Gradients([]*Tensor{x.Sum(x.Mul(x.Mul(out, out), with))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0]
+							second := x.Gradients([]*Tensor{x.Sum(x.Mul(first, first))}, []*Tensor{in}, GradientOptions{})[0]
+							again := pool(in)
+							plain := x.Gradients([]*Tensor{x.Sum(x.Mul(again, with))}, []*Tensor{in}, GradientOptions{})[0]
+							for _, r := range []*Tensor{out, first, second, plain} {
+								all = append(all, ToSlice[float64](x, x.To(x.Contiguous(r, Contiguous), Float64)))
+							}
+							return all
+						}
+						got := run(func(in *Tensor) *Tensor { return x.Call("streamtorch::global_avg_pool2d", in)[0].(*Tensor) })
+						want := run(func(in *Tensor) *Tensor { return x.AdaptiveAvgPool2d(in, []int64{1, 1}) })
+						for i := range want {
+							if !slices.Equal(got[i], want[i]) {
+								t.Errorf("%v %v %v: result %d differs", shape, dtype, format, i)
+							}
+						}
+					}
+				}
+			}
+		})
+	})
+}

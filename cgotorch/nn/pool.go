@@ -54,5 +54,9 @@ type AdaptiveAvgPool2d struct {
 
 // Forward maps [N, C, H, W] to [N, C, Output...].
 func (m *AdaptiveAvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.AdaptiveAvgPool2d(in, m.Output.or(Size{1, 1}).ints())
+	output := m.Output.or(Size{1, 1})
+	if output == (Size{1, 1}) {
+		return x.Call("streamtorch::global_avg_pool2d", in)[0].(*cgotorch.Tensor)
+	}
+	return x.AdaptiveAvgPool2d(in, output.ints())
 }
