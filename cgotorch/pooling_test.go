@@ -195,7 +195,7 @@ func TestPool2d_Gradient(t *testing.T) {
 	})
 }
 
-// The mean of each channel, its gradient and its second derivative have the same bits as LibTorch's.
+// The mean of each channel, its gradient and its second derivative have LibTorch's bits.
 func TestGlobalAvgPool2d(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)

@@ -37,8 +37,8 @@ extern "C" __global__ void repeat_pixels(const uint4* __restrict__ from, uint4* 
 }
 )cuda"};
 
-// Returns images in channels last of `height` x `width` pixels that are all equal to `pixel`, [N, C,
-// 1, 1]. A channel's values take a multiple of kVector bytes.
+// Returns images in channels last of `height` x `width` pixels. All pixels of an image are equal to
+// its `pixel`, [N, C, 1, 1]. A pixel takes a multiple of kVector bytes.
 at::Tensor repeat_pixels(const at::Tensor& pixel, int64_t height, int64_t width) {
   const at::Tensor from = pixel.reshape({pixel.size(0), pixel.size(1)}).contiguous();
   at::Tensor to = at::empty({pixel.size(0), pixel.size(1), height, width}, pixel.options().memory_format(at::MemoryFormat::ChannelsLast));
