@@ -127,7 +127,9 @@ func (b *builder) squeeze(channels, hidden int) *squeezeExcitation {
 
 // Forward returns a tensor of the shape of `in`.
 func (m *squeezeExcitation) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	scale := then(x, (&nn.AdaptiveAvgPool2d{}).Forward(x, in), m.FC1, &nn.SiLU{}, m.FC2, &nn.Sigmoid{})
+	// The gradient of LibTorch's mean is a view. Here it is added to that of the product and never
+	// written, as nn.AdaptiveAvgPool2d writes it.
+	scale := then(x, x.AdaptiveAvgPool2d(in, []int64{1, 1}), m.FC1, &nn.SiLU{}, m.FC2, &nn.Sigmoid{})
 	defer scale.Close()
 	return x.Mul(scale, in)
 }
