@@ -165,11 +165,10 @@ func besideStep(c *config, pool *decoding, blocks int, emit func(row)) error {
 	return nil
 }
 
-// newJPEGDecoder returns a decoder with two streams of low priority. The streams live as long as
-// the process.
+// newJPEGDecoder returns a decoder with four streams, which live as long as the process.
 func newJPEGDecoder(d cgotorch.Device) (*images.JPEGDecoder, error) {
 	var streams []*cgotorch.Stream
-	for i := range 2 {
+	for i := range 4 {
 		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprint("jpeg ", i)})
 		if err != nil {
 			return nil, err

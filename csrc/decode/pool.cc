@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -178,10 +177,6 @@ void Pool::run(Transform& transform, const Image& image) {
 }
 
 void Pool::work() {
-  // A lane has little to do between two calls of its device. If it had to wait for a core, the device
-  // would wait too. So the other threads give way to it. A thread may always lower its own priority.
-  constexpr int kNicer = 5;
-  if (device_) setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNicer);
   Transform transform(options_, memory_);
   std::unique_lock lock(mutex_);
   for (;;) {

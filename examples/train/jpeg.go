@@ -21,7 +21,7 @@ func newJPEGDecoder(device cgotorch.Device) (*jpegDecoder, error) {
 	if !device.IsCUDA() {
 		return nil, nil
 	}
-	const lanes = 3 // while one waits for the engines, another one prepares its next files
+	const lanes = 4 // while one waits for the engines, another one prepares its next files
 	d := &jpegDecoder{}
 	for i := range lanes {
 		s, err := cgotorch.NewStream(device, cgotorch.StreamOptions{Name: fmt.Sprintf("jpeg %d", i)})
