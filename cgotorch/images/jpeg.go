@@ -15,7 +15,8 @@ import (
 // pixels equal those of the threads to the bit.
 //
 // The colours, the crop and the resize are kernels. They take less than one per cent of an H200
-// from a training step beside them. A JPEGDecoder may be used from any goroutine, and by several pools.
+// from a training step beside them. A JPEGDecoder may be used from any goroutine, and by several
+// pools.
 type JPEGDecoder struct {
 	mu      sync.Mutex
 	use     jpegUse
