@@ -182,7 +182,7 @@ func newJPEGDecoder(d cgotorch.Device) (*images.JPEGDecoder, error) {
 type decoding struct {
 	pool     *decode.Pool
 	all      photographs
-	sound    []bool
+	sound    []uint64
 	batch    int
 	first    []byte // the first batch
 	onDevice int
@@ -196,7 +196,7 @@ func newDecoding(o decode.Options, all photographs, batch int) (*decoding, error
 	if err != nil {
 		return nil, err
 	}
-	d := &decoding{pool: pool, all: all, sound: make([]bool, len(all)), batch: batch, first: make([]byte, batch*224*224*3)}
+	d := &decoding{pool: pool, all: all, sound: make([]uint64, len(all)), batch: batch, first: make([]byte, batch*224*224*3)}
 	for i := range (len(all)-1)/batch + 1 { // afterwards all files are known to be sound
 		to := d.first
 		if i > 0 {
@@ -232,8 +232,8 @@ func (d *decoding) decode(number int, to []byte) error {
 		if r.OnDevice {
 			d.onDevice++
 		}
-		if r.Sound {
-			d.sound[(number*d.batch+i)%len(d.all)] = true
+		if r.Sound != 0 {
+			d.sound[(number*d.batch+i)%len(d.all)] = r.Sound
 		}
 	}
 	return nil

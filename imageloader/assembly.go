@@ -169,7 +169,7 @@ func (e *epoch) decode(p *part, first int) {
 	images := make([]decode.Image, 0, len(p.items)-first)
 	for _, it := range p.items[first:] {
 		if it.bad == nil {
-			images = append(images, decode.Image{Data: it.data, Key: e.random(forKeys, it), Sound: l.sound.has(it.number)})
+			images = append(images, decode.Image{Data: it.data, Key: e.random(forKeys, it), Sound: l.sound.of(it.number)})
 		}
 	}
 	each := l.ring.layout.each
@@ -203,8 +203,8 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 		if bad == nil {
 			bytes += len(it.data)
 			result = results[next]
-			if result.Sound {
-				e.loader.sound.add(it.number)
+			if result.Sound != 0 {
+				e.loader.sound.set(it.number, result.Sound)
 			}
 			if result.OnDevice {
 				onDevice++

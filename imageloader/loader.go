@@ -73,7 +73,7 @@ type Loader struct {
 	ring    *ring
 	memory  *arena.Arena // for compressed images, and for inflating
 	stats   statistics
-	sound   numbers      // of samples whose Result was Sound
+	sound   numbers      // decode.Result.Sound, by sample
 	length  atomic.Int64 // number of samples per epoch, 0 when not known yet
 
 	// If streamsFirst is true, a shuffled epoch 0 streams through the archive, even if there is an

@@ -2,24 +2,26 @@ package imageloader
 
 import "sync"
 
-// numbers is a set of numbers from 0 up. It takes a bit for each number up to the largest one. It
-// is safe for concurrent use.
+// numbers has a number for each sample, 0 at first. It is safe for concurrent use.
 type numbers struct {
-	mu    sync.Mutex
-	words []uint64
+	mu  sync.Mutex
+	all []uint64
 }
 
-func (s *numbers) has(n int) bool {
+func (s *numbers) of(sample int) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return n/64 < len(s.words) && s.words[n/64]>>(n%64)&1 != 0
-}
-
-func (s *numbers) add(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for n/64 >= len(s.words) {
-		s.words = append(s.words, 0)
+	if sample >= len(s.all) {
+		return 0
 	}
-	s.words[n/64] |= 1 << (n % 64)
+	return s.all[sample]
+}
+
+func (s *numbers) set(sample int, number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for sample >= len(s.all) {
+		s.all = append(s.all, 0)
+	}
+	s.all[sample] = number
 }

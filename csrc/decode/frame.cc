@@ -1,6 +1,7 @@
 #include "decode/frame.h"
 
 #include <algorithm>
+#include <bitset>
 #include <cstring>
 
 #include "include/cgotorch_decode.h"
@@ -9,7 +10,8 @@
 // A device is a machine of its own, whose faults cannot be seen or mended here. So it gets no byte
 // that a stranger has written, except the codes of the scan. All markers are written anew from the
 // values that libjpeg has read. The tables and the markers in the scan are checked here, and the
-// codes are checked by Jpeg::check.
+// codes are checked by Jpeg::check. Both refuse more than libjpeg does: what no encoder writes may
+// mean something else to the device.
 
 namespace decode {
 namespace {
@@ -32,8 +34,8 @@ int32_t sampling_of(const jpeg_decompress_struct& header) {
   return c[0].v_samp_factor == 1 ? CTD_422 : c[0].v_samp_factor == 2 ? CTD_420 : 0;
 }
 
-// Returns how many values the table has, or 0 if its codes overlap or its values are not those of
-// pixels of 8 bits.
+// Returns how many values the table has. Returns 0 if its codes overlap, or if its values repeat or
+// are not those of a sequential JPEG of 8 bits.
 int values_of(const JHUFF_TBL* table, bool ac) {
   if (!table) return 0;
   int count = 0;
@@ -45,9 +47,11 @@ int values_of(const JHUFF_TBL* table, bool ac) {
     if (code >= 1u << length && table->bits[length] != 0) return 0;
     if (count > 256) return 0;
   }
+  std::bitset<256> seen;
   for (int i = 0; i < count; ++i) {
-    const int size = ac ? table->huffval[i] & 15 : table->huffval[i];
-    if (size > (ac ? 10 : 11)) return 0;
+    const int value = table->huffval[i], size = ac ? value & 15 : value, run = ac ? value >> 4 : 0;
+    if (size > (ac ? 10 : 11) || (size == 0 && run != 0 && run != 15) || seen[value]) return 0;
+    seen[value] = true;
   }
   return count;
 }
@@ -70,7 +74,7 @@ size_t scan_of(Bytes data, size_t restarts) {
 
 // Writer appends the parts of a JPEG.
 struct Writer {
-  std::vector<uint8_t>& to;
+  FrameBytes& to;
 
   void byte(int v) { to.push_back(static_cast<uint8_t>(v)); }
   void word(int v) {
@@ -97,7 +101,7 @@ struct Writer {
 
 }  // namespace
 
-int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, std::vector<uint8_t>& to) {
+int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, FrameBytes& to) {
   if (header.progressive_mode || header.arith_code || header.data_precision != 8 || header.num_components != kComponents ||
       header.comps_in_scan != kComponents || header.jpeg_color_space != JCS_YCbCr) {
     return 0;

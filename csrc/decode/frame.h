@@ -4,18 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <vector>
 
 // jpeglib.h uses size_t and FILE, so the headers with these types come first.
 #include <jpeglib.h>
 
 #include "decode/exif.h"
+#include "decode/reader.h"
 
 namespace decode {
 
 // Appends a file to `to`, in the form that ctd_frame describes, and returns its sampling: CTD_444
 // and so on. Returns 0 and appends nothing if the file has no such form. `header` is the file's
 // header as jpeg_read_header leaves it, and `data` are the bytes that follow it.
-int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, std::vector<uint8_t>& to);
+int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, FrameBytes& to);
 
 }  // namespace decode

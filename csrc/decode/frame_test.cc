@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "decode/jpeg.h"
@@ -43,10 +44,10 @@ struct Device {
       }
       ++d.frames;
       Scratch scratch;
-      std::vector<uint8_t> again;
+      FrameBytes again;
       Jpeg jpeg({f->data, f->size});
       if (jpeg.info().width != f->width || jpeg.info().height != f->height || jpeg.frame(again) != sampling) ++d.wrong;
-      if (again != std::vector<uint8_t>(f->data, f->data + f->size)) ++d.wrong;  // a frame of a frame is the same file
+      if (again != FrameBytes(f->data, f->data + f->size)) ++d.wrong;  // a frame of a frame is the same file
       const View box = jpeg.read({f->box_top, f->box_left, f->box_height, f->box_width}, 1, scratch);
       Resizer().resize(box, Region::all(box), f->resized_height, f->resized_width, {f->top, f->left, height, width}, f->to, size_t{3} * width);
     }
@@ -99,9 +100,10 @@ void expect_equal(const Outcome& got, const Outcome& want) {
   EXPECT_EQ(got.errors, want.errors);
   EXPECT_EQ(got.pixels, want.pixels);
   for (size_t i = 0; i < want.results.size(); ++i) {
-    ctd_result a = got.results[i], b = want.results[i];
-    a.sound = a.on_device = b.sound = b.on_device = 0;
-    EXPECT_EQ(std::memcmp(&a, &b, sizeof a), 0) << i;
+    const ctd_result &a = got.results[i], &b = want.results[i];
+    EXPECT_EQ(std::tie(a.width, a.height, a.top, a.left, a.crop_height, a.crop_width, a.flip),
+              std::tie(b.width, b.height, b.top, b.left, b.crop_height, b.crop_width, b.flip))
+        << i;
   }
 }
 
@@ -182,7 +184,7 @@ TEST(Device, DamagedFiles) {
   EXPECT_GT(first.on_device, 0);
   EXPECT_EQ(device.wrong, 0);
   for (size_t i = 0; i < images.size(); ++i) {
-    EXPECT_LE(first.results[i].on_device, first.results[i].sound);
+    EXPECT_TRUE(first.results[i].sound != 0 || !first.results[i].on_device);
     images[i].sound = first.results[i].sound;
   }
   expect_equal(run(o, images), want);
@@ -232,11 +234,11 @@ TEST(Device, TakesTheEnd) {
   EXPECT_EQ(got.results.back().on_device, 1);
 }
 
-int32_t frame_of(const File& file, std::vector<uint8_t>& to) { return Jpeg({file.data(), file.size()}).frame(to); }
+int32_t frame_of(const File& file, FrameBytes& to) { return Jpeg({file.data(), file.size()}).frame(to); }
 
 TEST(Frame, Forms) {
   const Pixels p = scene(40, 50, 3);
-  std::vector<uint8_t> to(5, 7);
+  FrameBytes to(5, 7);
   EXPECT_EQ(frame_of(jpeg_of(p, {1, 1}), to), CTD_444);
   EXPECT_EQ(frame_of(jpeg_of(p, {2, 1}), to), CTD_422);
   EXPECT_EQ(frame_of(jpeg_of(p, {2, 2, false, 2}), to), CTD_420);
@@ -254,6 +256,49 @@ TEST(Frame, Forms) {
   cut.resize(cut.size() - 2);
   EXPECT_EQ(frame_of(cut, to), 0) << "no end";
   EXPECT_EQ(to.size(), size) << "something was appended";
+}
+
+// Reports whether the file has a frame whose codes pass the check.
+bool passes(const File& file) {
+  FrameBytes to;
+  Scratch scratch;
+  Jpeg jpeg({file.data(), file.size()});
+  return jpeg.frame(to) != 0 && code_of([&] { jpeg.check(scratch); }) == 0;
+}
+
+// Returns where the segment of the n-th marker with this code begins, behind its size.
+size_t segment_of(const File& file, uint8_t code, int n = 0) {
+  for (size_t i = 2; i + 4 < file.size(); i += 2 + file[i + 2] * 256 + file[i + 3]) {
+    if (file[i + 1] == code && n-- == 0) return i + 4;
+  }
+  return 0;
+}
+
+// What libjpeg decodes and no encoder writes does not get to a device.
+TEST(Frame, Strict) {
+  const File good = jpeg_of(scene(64, 64, 3), {2, 2, false, 4});
+  EXPECT_TRUE(passes(good));
+  EXPECT_TRUE(passes(jpeg_of(scene(33, 57, 3), {1, 1, false, 0, 100, true})));
+  File longer = good;
+  longer.insert(longer.end() - 2, 200, 0);
+  EXPECT_FALSE(passes(longer)) << "bytes after the last code";
+  File middle = good;
+  for (size_t i = segment_of(good, 0xDA); i + 1 < middle.size(); ++i) {
+    if (middle[i] == 0xFF && middle[i + 1] == 0xD0) {
+      middle.insert(middle.begin() + i, 50, 0x55);
+      break;
+    }
+  }
+  EXPECT_FALSE(passes(middle)) << "bytes before a restart marker";
+  File run = good;
+  run[segment_of(good, 0xC4, 1) + 17] = 0x20;  // the first value of an AC table: a run of two without a value
+  EXPECT_FALSE(passes(run));
+  File twice = good;
+  twice[segment_of(good, 0xC4) + 18] = twice[segment_of(good, 0xC4) + 17];
+  EXPECT_FALSE(passes(twice)) << "a value that repeats";
+  File coarse = good;
+  for (int k = 1; k <= 64; ++k) coarse[segment_of(good, 0xDB) + k] = 255;
+  EXPECT_FALSE(passes(coarse)) << "coefficients that are too large";
 }
 
 }  // namespace

@@ -45,6 +45,12 @@ class Huffman {
   // not be called again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
+  // Reports whether the MCUs so far have used all bytes up to the next marker.
+  bool at_end() const {
+    const ptrdiff_t bits = (end_ - next_) * 8 + left_;
+    return bits >= 0 && bits < 8;
+  }
+
   // Returns the most memory that the function `begin` takes. `data` is the size of the bytes.
   // `coefficients` is the size of the coefficients in bytes. `every` is the number of MCUs between
   // restart markers, or 0 if there are none.

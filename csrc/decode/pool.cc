@@ -20,8 +20,9 @@ namespace {
 // libjpeg and libpng. The room that malloc adds to each block is part of it.
 constexpr size_t kUncounted = 2 << 20;
 
-// The most bytes of the files that a lane prepares at a time, with the room that a vector adds.
-constexpr size_t kMostFiles = 64 << 20;
+// The most bytes of the files that a lane prepares at a time, and of what a frame may have in
+// addition to its file.
+constexpr size_t kMostFiles = 64 << 20, kMostHeader = 4096;
 
 int cores() {
   cpu_set_t set;
@@ -184,6 +185,7 @@ void Pool::work() {
     if (!back_.empty()) {
       const Image image = back_.front();
       back_.pop_front();
+      has_back_.store(!back_.empty(), std::memory_order_relaxed);
       lock.unlock();
       run(transform, image);
       lock.lock();
@@ -194,9 +196,10 @@ void Pool::work() {
     Batch& batch = *queue_.front();
     ++batch.holders;
     lock.unlock();
-    for (Image image{&batch, 0}; batch.take(/*first=*/true, image.number);) run(transform, image);
+    // Images that come back belong to earlier batches, so they are next.
+    for (Image image{&batch, 0}; !has_back_.load(std::memory_order_relaxed) && batch.take(/*first=*/true, image.number);) run(transform, image);
     lock.lock();
-    exhausted(batch);
+    if (batch.left() == 0) exhausted(batch);
     release(batch);
   }
 }
@@ -210,6 +213,7 @@ class Pool::Lane {
       group.images.reserve(device_.most_frames);
       group.offsets.reserve(device_.most_frames);
     }
+    bytes_.reserve(kMostFiles);  // so that it never grows; only pages that are written take memory
   }
 
   // Takes images of the batch until the device has enough for one round, and prepares them. Stops
@@ -220,7 +224,6 @@ class Pool::Lane {
     size_t frames = 0, pixels = 0;
     bytes_.clear();
     back_.clear();
-    decoded_ = 0;
     const auto most = std::clamp<size_t>(batch.left() / 4, std::min(kLeast, device_.most_frames), device_.most_frames);
     while (frames < most && back_.size() < most && pixels < static_cast<size_t>(device_.most_pixels) / 2 &&
            bytes_.size() < kMostFiles / 2 && batch.take(/*first=*/false, image.number)) {
@@ -229,11 +232,10 @@ class Pool::Lane {
       int32_t sampling = 0;
       image.result() = {};
       // A fault of the image is found again by the thread that decodes it.
-      if (image.file().size <= kMostFiles / 2) {
-        ctd_status_free(guarded([&] { sampling = transform_.frame(image.file(), bytes_, frame, image.result()); }));
+      if (image.file().size <= kMostFiles / 2 - kMostHeader) {
+        ctd_status_free(guarded([&] { sampling = transform_.frame(image.file(), device_.most_pixels / 2, bytes_, frame, image.result()); }));
       }
-      const size_t area = static_cast<size_t>(frame.width) * frame.height;
-      if (sampling == 0 || area > static_cast<size_t>(device_.most_pixels) / 2) {
+      if (sampling == 0) {
         bytes_.resize(offset);
         back_.push_back(image);
         continue;
@@ -244,12 +246,16 @@ class Pool::Lane {
       group.images.push_back(image);
       group.offsets.push_back(offset);
       ++frames;
-      pixels += area;
+      pixels += static_cast<size_t>(frame.width) * frame.height;
     }
   }
 
-  // Lets the device decode the images that are prepared.
+  // Lets the device decode the images that are prepared. Afterwards `back` has those at which it
+  // has failed.
   void decode() {
+    bool decoded = false;
+    in_vain_ = !back_.empty();
+    back_.clear();
     for (int sampling = CTD_444; sampling <= CTD_420; ++sampling) {
       Group& group = groups_[sampling - 1];
       if (group.frames.empty()) continue;
@@ -260,18 +266,20 @@ class Pool::Lane {
           back_.push_back(group.images[i]);
         } else {
           group.images[i].result().on_device = 1;
-          ++decoded_;
+          decoded = true;
         }
       }
       group.frames.clear();
       group.images.clear();
       group.offsets.clear();
     }
+    in_vain_ = !decoded && (in_vain_ || !back_.empty());
   }
 
-  // Returns the images of the round that the device has not decoded.
+  // Returns the images that the device cannot decode.
   const std::vector<Image>& back() const { return back_; }
-  bool in_vain() const { return decoded_ == 0 && !back_.empty(); }
+  // Reports whether the last round had images, and the device has decoded none of them.
+  bool in_vain() const { return in_vain_; }
 
  private:
   // The frames of one sampling.
@@ -287,16 +295,27 @@ class Pool::Lane {
   const ctd_device& device_;
   const int number_;
   Transform transform_;
-  std::vector<uint8_t> bytes_;
+  FrameBytes bytes_;
   Group groups_[CTD_420];
   std::vector<Image> back_;
-  int decoded_ = 0;
+  bool in_vain_ = false;
 };
 
+// Gives images to the threads. The caller holds the mutex and counts as a holder of the batch.
+void Pool::give_back(Batch& batch, const std::vector<Image>& images) {
+  if (images.empty()) return;
+  batch.holders += static_cast<int>(images.size());
+  back_.insert(back_.end(), images.begin(), images.end());
+  has_back_.store(true, std::memory_order_relaxed);
+  wake_.notify_all();
+}
+
 void Pool::work_with_device(int number) {
-  // A lane rests for so long if the device has not decoded a single image of a round. Then most
-  // images are not of its kind, or it fails.
-  constexpr std::chrono::milliseconds kRest{20};
+  // A lane rests if the device has not decoded a single image of a round. Then most images are not
+  // of its kind, or it fails. It rests longer each time, so that it takes less and less from the
+  // other threads.
+  constexpr std::chrono::milliseconds kShortest{20}, kLongest{2000};
+  auto rest = kShortest;
   Lane lane(*this, number, memory_);
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -306,14 +325,20 @@ void Pool::work_with_device(int number) {
     ++batch.holders;
     lock.unlock();
     lane.take(batch);
+    lock.lock();
+    give_back(batch, lane.back());
+    lock.unlock();
     lane.decode();
     lock.lock();
-    batch.holders += static_cast<int>(lane.back().size());
-    back_.insert(back_.end(), lane.back().begin(), lane.back().end());
-    if (!lane.back().empty()) wake_.notify_all();
+    give_back(batch, lane.back());
     if (batch.left() == 0) exhausted(batch);
     release(batch);
-    if (lane.in_vain()) wake_.wait_for(lock, kRest, [&] { return closing_; });
+    if (lane.in_vain()) {
+      wake_.wait_for(lock, rest, [&] { return closing_; });
+      rest = std::min(2 * rest, kLongest);
+    } else {
+      rest = kShortest;
+    }
   }
 }
 

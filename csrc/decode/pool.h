@@ -56,6 +56,7 @@ class Pool {
   void work();
   void work_with_device(int lane);
   void run(Transform& transform, const Image& image);
+  void give_back(Batch& batch, const std::vector<Image>& images);
   void exhausted(Batch& batch);
   void release(Batch& batch);
 
@@ -66,6 +67,7 @@ class Pool {
   std::condition_variable wake_;
   std::deque<Batch*> queue_;  // batches that have images which no thread has taken
   std::deque<Image> back_;    // images that the device cannot decode
+  std::atomic<bool> has_back_{false};
   bool closing_ = false;
   std::atomic<int64_t> busy_{0};
   int workers_ = 0;                   // threads without a lane

@@ -8,10 +8,14 @@
 #include "decode/exif.h"
 #include "decode/huffman.h"
 #include "decode/need.h"
+#include "decode/pages.h"
 #include "decode/raster.h"
 #include "include/cgotorch_decode.h"
 
 namespace decode {
+
+// The bytes of frames: see ctd_frame.
+using FrameBytes = std::vector<uint8_t, Pages<uint8_t>>;
 
 // Scratch is memory that a thread keeps from one image to the next.
 struct Scratch {
@@ -67,12 +71,13 @@ class Reader {
 
   // Appends the file in the form that ctd_frame describes, and returns its sampling: CTD_444 and so
   // on. Returns 0 and appends nothing if the file has no such form.
-  virtual int32_t frame(std::vector<uint8_t>& to) const {
+  virtual int32_t frame(FrameBytes& to) const {
     (void)to;
     return 0;
   }
 
-  // Throws if any code of a file that has a frame is damaged. No other function may be called
+  // Throws if any code of a file that has a frame is damaged, if there are bytes between the codes,
+  // or if a coefficient is larger than pixels of 8 bits can give. No other function may be called
   // afterwards.
   virtual void check(Scratch& scratch) { (void)scratch; }
 

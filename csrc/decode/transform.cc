@@ -1,6 +1,7 @@
 #include "decode/transform.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "decode/jpeg.h"
@@ -86,6 +87,23 @@ void report(const Plan& p, ctd_result& result) {
   result.crop_height = p.cropped.height;
   result.crop_width = p.cropped.width;
   result.flip = p.flip ? 1 : 0;
+}
+
+// Returns a number that differs, most probably, for other bytes. It is not 0.
+uint64_t fingerprint(Bytes file) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;
+  uint64_t sums[4] = {file.size(), 1, 2, 3}, word = 0;
+  size_t at = 0;
+  for (; at + sizeof sums <= file.size(); at += sizeof sums) {
+    for (size_t k = 0; k < 4; ++k) {
+      std::memcpy(&word, file.data() + at + k * sizeof word, sizeof word);
+      sums[k] = std::rotl((sums[k] ^ word) * kFactor, 29);
+    }
+  }
+  for (; at < file.size(); ++at) sums[0] = std::rotl((sums[0] ^ file[at]) * kFactor, 29);
+  uint64_t all = 0;
+  for (const uint64_t sum : sums) all = std::rotl((all ^ sum) * kFactor, 29);
+  return std::max<uint64_t>(all, 1);
 }
 
 Bytes file_of(const ctd_image& image) { return {image.data, image.data ? image.size : 0}; }
@@ -220,8 +238,8 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   report(work.plan, result);
 }
 
-int32_t Transform::frame(const ctd_image& image, std::vector<uint8_t>& bytes, ctd_frame& out, ctd_result& result) {
-  constexpr int kSmallest = 8;  // the result may have an eighth of the box's rows and columns
+int32_t Transform::frame(const ctd_image& image, int64_t most, FrameBytes& bytes, ctd_frame& out, ctd_result& result) {
+  constexpr int64_t kSmallest = 8;  // the result may have an eighth of the box's rows and columns
   if (image.pixels || options_.channels != 3) return 0;
   const Trim trim{*this};
   const std::unique_ptr<Reader> reader = open(file_of(image));
@@ -229,16 +247,19 @@ int32_t Transform::frame(const ctd_image& image, std::vector<uint8_t>& bytes, ct
   const Plan& p = work.plan;
   const Box window = window_of(p, options_);
   if (work.shrink != 1 || work.orientation != 1 || !resizes(p) || window.height != options_.height || window.width != options_.width ||
-      p.box.height > p.resized_height * kSmallest || p.box.width > p.resized_width * kSmallest || need(work, reader.get()).sum() > own_) {
+      p.box.height > p.resized_height * kSmallest || p.box.width > p.resized_width * kSmallest || int64_t{result.width} * result.height > most) {
     return 0;
   }
+  const Need needed = need(work, reader.get());
+  if (needed.sum() > own_) return 0;
+  if (held().with(needed).sum() > own_) free();
   const size_t before = bytes.size();
   const int32_t sampling = reader->frame(bytes);
   if (sampling == 0) return 0;
   out = {nullptr, bytes.size() - before, result.width, result.height, p.box.top, p.box.left, p.box.height, p.box.width,
          p.resized_height, p.resized_width, p.top, p.left, nullptr, 0};
-  if (!image.sound) reader->check(scratch_);
-  result.sound = 1;
+  result.sound = fingerprint(file_of(image));
+  if (image.sound != result.sound) reader->check(scratch_);
   report(p, result);
   return sampling;
 }

@@ -36,9 +36,9 @@ class Transform {
 
   // Prepares an image for a device: appends its file to `bytes`, and sets all fields of `out` except
   // `data` and `to`, and the fields of `result` as `run` does. Returns the sampling of the file, or 0
-  // if a device cannot do what `run` does for this image. Takes no more than `own` bytes. It may
-  // throw Error where `run` does.
-  int32_t frame(const ctd_image& image, std::vector<uint8_t>& bytes, ctd_frame& out, ctd_result& result);
+  // if a device cannot do what `run` does for this image, or if it has more than `most` pixels.
+  // Takes no more than `own` bytes. It may throw Error where `run` does.
+  int32_t frame(const ctd_image& image, int64_t most, FrameBytes& bytes, ctd_frame& out, ctd_result& result);
 
   // Returns an upper bound of the memory in bytes that one image takes. The bound holds for every
   // image that the options allow.

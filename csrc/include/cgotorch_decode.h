@@ -172,7 +172,7 @@ typedef struct ctd_image {
   uint64_t key;
   const uint8_t* pixels;
   int32_t width, height, channels;
-  int32_t sound; /* 1: an earlier call gave this file a result with sound = 1 */
+  uint64_t sound; /* the same field of an earlier result of this file, or 0 */
 } ctd_image;
 
 typedef struct ctd_result {
@@ -181,7 +181,9 @@ typedef struct ctd_result {
   int32_t top, left;            /* of the cropped box, in source pixels; negative inside the padding */
   int32_t crop_height, crop_width; /* size of the cropped box; for CTD_RESIZE_CENTER_CROP the box lies in the resized image */
   int32_t flip;                 /* 1: the caller flips the image left to right. The pool does not flip the image. */
-  int32_t sound;                /* 1: a thread of the pool has checked all of the file's codes, and found no damage */
+  /* A number of the file's bytes, if a thread has checked all of its codes and found no damage. It is
+   * 0 otherwise. Only files for a device are checked. */
+  uint64_t sound;
   int32_t on_device;            /* 1: the pool's device has decoded the image */
 } ctd_result;
 
@@ -199,15 +201,15 @@ ctd_status* ctd_pool_new(const ctd_options* options /* borrowed */, ctd_pool** o
  * If the pool has a device, the device takes images from the end of the batch while the threads
  * take images from its beginning. The result does not depend on who takes an image. The device
  * gets only files that a thread has checked to their end, so that damage is found as without a
- * device. That check takes a quarter of the time of decoding. It is left out for an image that
- * the caller knows to be sound. */
+ * device. That check is left out for an image whose `sound` says that its bytes have passed it. */
 ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed */, size_t count,
                             uint8_t* dst /* borrowed */, size_t dst_size, ctd_result* results /* borrowed */) CTD_NOEXCEPT;
 
 /* ctd_pool_max_memory returns an upper bound of the memory that decoding takes, in bytes. The
- * bound is 18 MiB for each thread, plus memory for large images. For large images it counts the
- * larger of two numbers: the option `memory`, and the need of the largest image that max_pixels
- * allows. The bound does not include the images and dst, which are borrowed. */
+ * bound is 18 MiB for each thread and 82 MiB for each lane of the device, plus memory for large
+ * images. For large images it counts the larger of two numbers: the option `memory`, and the need
+ * of the largest image that max_pixels allows. The bound does not include the images and dst, which
+ * are borrowed, and not the memory of the device. */
 int64_t ctd_pool_max_memory(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_workers returns the number of threads. ctd_pool_at_a_time returns the most images that

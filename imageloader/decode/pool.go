@@ -48,10 +48,9 @@ type JPEGDevice interface {
 type Image struct {
 	Data []byte // the file's bytes. The pool only reads them, and only during the call
 	Key  uint64 // fixes all random choices: equal keys give equal crops and flips, whatever Workers is
-	// Sound says that the Result of an earlier image with the same Data was Sound. A JPEGDevice then
-	// decodes the image without a check of its codes, which takes a core a quarter of the time of
-	// decoding.
-	Sound bool
+	// Sound is the field of that name of an earlier Result of the same Data, or 0. A JPEGDevice then
+	// decodes the image without another check of its codes, unless Data has changed.
+	Sound uint64
 }
 
 // Result is the outcome for one image.
@@ -70,7 +69,9 @@ type Result struct {
 	Flip bool // the caller should flip the image left to right: the pixels are not flipped
 
 	OnDevice bool // Options.JPEGDevice has decoded the image
-	Sound    bool // all codes of the image were checked, and are right. Only images for a JPEGDevice are checked
+	// Sound is not 0 if all codes of the image were checked and are right. It is a number of Data's
+	// bytes. Only images for a JPEGDevice are checked.
+	Sound uint64
 }
 
 // Pool is a number of threads that decode batches. It is safe for concurrent use. Batches that
@@ -246,9 +247,7 @@ func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, result
 	defer pin.Unpin()
 	for i, image := range images {
 		in[i].key = C.uint64_t(image.Key)
-		if image.Sound {
-			in[i].sound = 1
-		}
+		in[i].sound = C.uint64_t(image.Sound)
 		if len(image.Data) > 0 {
 			pin.Pin(unsafe.SliceData(image.Data))
 			in[i].data, in[i].size = bytesOf(image.Data), C.size_t(len(image.Data))
@@ -278,6 +277,6 @@ func resultOf(out *C.ctd_result) Result {
 	return Result{
 		Err: take(out.error), Width: int(out.width), Height: int(out.height), Top: int(out.top), Left: int(out.left),
 		CropHeight: int(out.crop_height), CropWidth: int(out.crop_width), Flip: out.flip != 0,
-		OnDevice: out.on_device != 0, Sound: out.sound != 0,
+		OnDevice: out.on_device != 0, Sound: uint64(out.sound),
 	}
 }
