@@ -59,6 +59,18 @@ func pngImage(t testing.TB, i int) []byte {
 // i%3. Member `bad` is cut in half, so that it does not decode. All members decode if `bad` is
 // -1.
 func archive(t testing.TB, n, bad int) string {
+	return tgz(t, n, ".png", func(i int) []byte {
+		data := pngImage(t, i)
+		if i == bad {
+			data = data[:len(data)/2]
+		}
+		return data
+	})
+}
+
+// tgz writes a .tgz of n members and returns its path. The bytes of member i come from data. Member
+// i belongs to class i%3.
+func tgz(t testing.TB, n int, extension string, data func(i int) []byte) string {
 	path := filepath.Join(t.TempDir(), "images.tgz")
 	f, err := os.Create(path)
 	if err != nil {
@@ -68,11 +80,8 @@ func archive(t testing.TB, n, bad int) string {
 	z := gzip.NewWriter(f)
 	w := tar.NewWriter(z)
 	for i := range n {
-		data := pngImage(t, i)
-		if i == bad {
-			data = data[:len(data)/2]
-		}
-		h := &tar.Header{Name: fmt.Sprintf("class%d/%03d.png", i%3, i), Mode: 0o644, Size: int64(len(data))}
+		data := data(i)
+		h := &tar.Header{Name: fmt.Sprintf("class%d/%03d%s", i%3, i, extension), Mode: 0o644, Size: int64(len(data))}
 		if err := errors.Join(w.WriteHeader(h), func() error { _, err := w.Write(data); return err }()); err != nil {
 			t.Fatal(err)
 		}

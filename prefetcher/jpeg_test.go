@@ -1,17 +1,11 @@
 package prefetcher
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
-	"errors"
-	"fmt"
 	"image"
 	"image/color"
 	"image/jpeg"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -24,15 +18,7 @@ import (
 // photographs writes a .tgz of n JPEG files and returns its path. File `bad` has damage in its
 // codes.
 func photographs(t *testing.T, n, bad int) string {
-	path := filepath.Join(t.TempDir(), "photographs.tgz")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z := gzip.NewWriter(f)
-	w := tar.NewWriter(z)
-	for i := range n {
+	return tgz(t, n, ".jpg", func(i int) []byte {
 		img := image.NewNRGBA(image.Rect(0, 0, 90+i%37, 80+i%23))
 		for y := range img.Rect.Dy() {
 			for x := range img.Rect.Dx() {
@@ -49,15 +35,8 @@ func photographs(t *testing.T, n, bad int) string {
 				data[len(data)/3+k] = 0xFE
 			}
 		}
-		h := &tar.Header{Name: fmt.Sprintf("class%d/%04d.jpg", i%3, i), Mode: 0o644, Size: int64(len(data))}
-		if err := errors.Join(w.WriteHeader(h), func() error { _, err := w.Write(data); return err }()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return path
+		return data
+	})
 }
 
 // Batches do not depend on who decodes: on a decoder's engines, on the number of threads, or on

@@ -3,38 +3,32 @@
 #include <dlfcn.h>
 
 #include <mutex>
-#include <type_traits>
 
 #include "core/status.h"
+#include "cuda/shared_library.h"
 #include "cuda/watch.h"
 
 namespace ct {
 namespace {
 
 Cupti open_cupti() {
-  const std::string name = "libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000);
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = dlerror();
-    throw Failure(CT_UNSUPPORTED, "CUPTI, on which traces and NoWaits rest, cannot be opened; run `make setup` on this machine (" + std::string(why == nullptr ? "unknown error" : why) + ")");
+  const SharedLibrary library("libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000));
+  if (!library) {
+    throw Failure(CT_UNSUPPORTED, "CUPTI, on which traces and NoWaits rest, cannot be opened; run `make setup` on this machine (" + library.reason() + ")");
   }
   Cupti all{};
-  const auto find = [&](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    if (function == nullptr) throw Failure(CT_UNSUPPORTED, name + " has no " + symbol + ": it is of another version than CUDA 13.0");
-  };
-  find(all.activity_disable, "cuptiActivityDisable");
-  find(all.activity_enable, "cuptiActivityEnable");
-  find(all.activity_flush, "cuptiActivityFlushAll");
-  find(all.activity_next, "cuptiActivityGetNextRecord");
-  find(all.activity_dropped, "cuptiActivityGetNumDroppedRecords");
-  find(all.activity_register, "cuptiActivityRegisterCallbacks");
-  find(all.enable_callback, "cuptiEnableCallback");
-  find(all.result_string, "cuptiGetResultString");
-  find(all.stream_id, "cuptiGetStreamIdEx");
-  find(all.set_thread_id_type, "cuptiSetThreadIdType");
-  find(all.subscribe, "cuptiSubscribe_v2");
-  find(all.unsubscribe, "cuptiUnsubscribe");
+  library.find(all.activity_disable, "cuptiActivityDisable");
+  library.find(all.activity_enable, "cuptiActivityEnable");
+  library.find(all.activity_flush, "cuptiActivityFlushAll");
+  library.find(all.activity_next, "cuptiActivityGetNextRecord");
+  library.find(all.activity_dropped, "cuptiActivityGetNumDroppedRecords");
+  library.find(all.activity_register, "cuptiActivityRegisterCallbacks");
+  library.find(all.enable_callback, "cuptiEnableCallback");
+  library.find(all.result_string, "cuptiGetResultString");
+  library.find(all.stream_id, "cuptiGetStreamIdEx");
+  library.find(all.set_thread_id_type, "cuptiSetThreadIdType");
+  library.find(all.subscribe, "cuptiSubscribe_v2");
+  library.find(all.unsubscribe, "cuptiUnsubscribe");
   all.current_context = reinterpret_cast<decltype(all.current_context)>(dlsym(RTLD_DEFAULT, "cuCtxGetCurrent"));
   if (all.current_context == nullptr) throw Failure(CT_UNSUPPORTED, "the driver has no cuCtxGetCurrent");
   return all;

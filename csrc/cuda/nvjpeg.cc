@@ -6,17 +6,16 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <array>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/status.h"
+#include "cuda/shared_library.h"
 
 namespace ct {
 namespace {
@@ -47,29 +46,19 @@ struct Nvjpeg {
 };
 
 Nvjpeg open_nvjpeg() {
-  const std::string name = "libnvjpeg.so." + std::to_string(CUDART_VERSION / 1000);
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  std::string why;
-  if (library == nullptr) {
-    const char* text = dlerror();
-    why = text == nullptr ? "unknown error" : text;
-    library = dlopen(("/usr/local/cuda/lib64/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
+  SharedLibrary library("libnvjpeg.so." + std::to_string(CUDART_VERSION / 1000));
+  library.open("/usr/local/cuda/lib64/" + library.name());
+  if (!library) {
     throw Failure(CT_UNSUPPORTED, "nvJPEG cannot be opened; run `make setup` on this machine, or `pip install nvidia-nvjpeg` and add the folder of " +
-                                      name + " to LD_LIBRARY_PATH (" + why + ")");
+                                      library.name() + " to LD_LIBRARY_PATH (" + library.reason() + ")");
   }
   Nvjpeg all{};
-  const auto find = [&](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    if (function == nullptr) throw Failure(CT_UNSUPPORTED, name + " has no " + symbol);
-  };
-  find(all.create, "nvjpegCreateExV2");
-  find(all.destroy, "nvjpegDestroy");
-  find(all.create_state, "nvjpegJpegStateCreate");
-  find(all.destroy_state, "nvjpegJpegStateDestroy");
-  find(all.begin, "nvjpegDecodeBatchedInitialize");
-  find(all.decode, "nvjpegDecodeBatched");
+  library.find(all.create, "nvjpegCreateExV2");
+  library.find(all.destroy, "nvjpegDestroy");
+  library.find(all.create_state, "nvjpegJpegStateCreate");
+  library.find(all.destroy_state, "nvjpegJpegStateDestroy");
+  library.find(all.begin, "nvjpegDecodeBatchedInitialize");
+  library.find(all.decode, "nvjpegDecodeBatched");
   return all;
 }
 

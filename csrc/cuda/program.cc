@@ -2,18 +2,17 @@
 
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include "core/status.h"
 #include "cuda/compiled_file.h"
+#include "cuda/shared_library.h"
 #include "kernels/floats.h"
 
 namespace ct {
@@ -33,23 +32,16 @@ struct Nvrtc {
   const char* (*error)(int);
 
   Nvrtc() {
-    const std::string name = "libnvrtc.so." + std::to_string(CUDART_VERSION / 1000);
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      throw Failure(CT_NO_DEVICE, "CUDA's run-time compiler cannot be opened; run `make setup` on this machine (" + std::string(dlerror()) + ")");
-    }
-    const auto find = [&](auto& function, const char* symbol) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-      if (function == nullptr) throw Failure(CT_INTERNAL, name + " has no " + symbol);
-    };
-    find(create, "nvrtcCreateProgram");
-    find(compile, "nvrtcCompileProgram");
-    find(log_size, "nvrtcGetProgramLogSize");
-    find(log, "nvrtcGetProgramLog");
-    find(code_size, "nvrtcGetCUBINSize");
-    find(code, "nvrtcGetCUBIN");
-    find(destroy, "nvrtcDestroyProgram");
-    find(error, "nvrtcGetErrorString");
+    const SharedLibrary library("libnvrtc.so." + std::to_string(CUDART_VERSION / 1000));
+    if (!library) throw Failure(CT_NO_DEVICE, "CUDA's run-time compiler cannot be opened; run `make setup` on this machine (" + library.reason() + ")");
+    library.find(create, "nvrtcCreateProgram");
+    library.find(compile, "nvrtcCompileProgram");
+    library.find(log_size, "nvrtcGetProgramLogSize");
+    library.find(log, "nvrtcGetProgramLog");
+    library.find(code_size, "nvrtcGetCUBINSize");
+    library.find(code, "nvrtcGetCUBIN");
+    library.find(destroy, "nvrtcDestroyProgram");
+    library.find(error, "nvrtcGetErrorString");
   }
 };
 

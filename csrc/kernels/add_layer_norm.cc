@@ -16,7 +16,6 @@
 // parts of this gradient too.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -35,26 +34,18 @@
 #include "core/device.h"
 #include "kernels/add_layer_norm_cuda.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/variants.h"
 
 namespace ct {
 namespace {
 
-using Optional = const std::optional<at::Tensor>&;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kMostChannels = 8192;
 
-bool is_defined(Optional t) { return t && t->defined(); }
 const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
-
-bool is_floating(at::ScalarType t) { return t == at::kBFloat16 || t == at::kHalf || t == at::kFloat; }
-
-bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
-
-// Returns t, or a copy that the kernels can read.
-at::Tensor readable(const at::Tensor& t) { return t.is_contiguous() && is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
 
 // How the kernels divide a matrix: see add_layer_norm_cuda.h.
 struct Division {
@@ -161,16 +152,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Te
   return {std::move(of_input), std::move(of_addend), std::move(of_weight), std::move(of_bias)};
 }
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // The node of the autograd graph.
 struct Node : torch::autograd::Function<Node> {
   static variable_list forward(AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight, Optional bias, double eps,
                                at::ScalarType dtype, bool records) {
-    static const auto call = find<Forward>("streamtorch::add_layer_norm_forward");
+    static const auto call = operator_of<Forward>("streamtorch::add_layer_norm_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const bool added = is_defined(addend);
     auto [sum, normed, saved] = call.call(input, addend, weight, bias, eps, dtype, records);
@@ -188,7 +174,7 @@ struct Node : torch::autograd::Function<Node> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::add_layer_norm has no second derivative: add and normalise by two operators");
-    static const auto call = find<Backward>("streamtorch::add_layer_norm_backward");
+    static const auto call = operator_of<Backward>("streamtorch::add_layer_norm_backward");
     const auto& data = context->saved_data;
     const auto flag = [&](const char* name) { return data.at(name).toBool(); };
     const auto dtype = [&](const char* name) { return static_cast<at::ScalarType>(data.at(name).toInt()); };

@@ -27,44 +27,11 @@ namespace ct {
 
 inline constexpr char kAddLayerNormText[] = R"cuda(
 template <typename T>
-struct alignas(4 * sizeof(typename T::Raw)) Four { typename T::Raw at[4]; };
+using Four = Vector<T, 4>;
 
 constexpr int kRowThreads = ROW_THREADS, kRows = THREADS / kRowThreads, kColumns = CHANNELS / 4;
 constexpr int kQuads = (kColumns + kRowThreads - 1) / kRowThreads;
 constexpr bool kFull = kColumns == kQuads * kRowThreads;
-
-template <typename T>
-__device__ __forceinline__ void widen(const Four<T>& v, float (&f)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) f[i] = T::widen(v.at[i]);
-}
-
-__device__ __forceinline__ void pair(float low, float high, BFloat16, unsigned short* to) {
-  unsigned bits;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  to[0] = static_cast<unsigned short>(bits & 0xFFFFu);
-  to[1] = static_cast<unsigned short>(bits >> 16);
-}
-
-__device__ __forceinline__ void pair(float low, float high, Half, unsigned short* to) {
-  unsigned bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  to[0] = static_cast<unsigned short>(bits & 0xFFFFu);
-  to[1] = static_cast<unsigned short>(bits >> 16);
-}
-
-__device__ __forceinline__ void pair(float low, float high, Float, float* to) {
-  to[0] = low;
-  to[1] = high;
-}
-
-template <typename T>
-__device__ __forceinline__ Four<T> narrow(const float (&f)[4]) {
-  Four<T> v;
-  pair(f[0], f[1], T(), v.at);
-  pair(f[2], f[3], T(), v.at + 2);
-  return v;
-}
 
 // The place of a thread: its row, and the first of its columns of four elements.
 struct Place {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kernels/foreach.h"
+#include "kernels/inputs.h"
 
 namespace ct {
 namespace {
@@ -56,15 +57,6 @@ variable_list pieces(at::TensorList like, at::ScalarType dtype, StridesOf stride
     if (like[i].defined()) made[i] = at::as_strided(buffer, like[i].sizes(), strides_of(i), offsets[i]);
   }
   return made;
-}
-
-// Returns whether corresponding elements of the two tensors lie in the same order. The stride of a
-// dimension of size 1 does not matter.
-bool in_one_order(const at::Tensor& a, const at::Tensor& b) {
-  for (int64_t i = 0; i < a.dim(); ++i) {
-    if (a.size(i) != 1 && a.stride(i) != b.stride(i)) return false;
-  }
-  return true;
 }
 
 // Copies tensors, and skips undefined ones. One kernel copies all tensors that have the strides of

@@ -58,6 +58,34 @@ struct Double {
   static __device__ Wide widen(Raw raw) { return raw; }
   static __device__ Raw narrow(Wide v) { return v; }
 };
+
+// Elements side by side in memory. A thread reads them at once, or 16 bytes at a time.
+template <typename T, int kCount>
+struct alignas(kCount * sizeof(typename T::Raw) < 16 ? kCount * sizeof(typename T::Raw) : 16) Vector { typename T::Raw at[kCount]; };
+
+template <typename T, int kCount>
+__device__ __forceinline__ void widen(const Vector<T, kCount>& v, float (&f)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) f[i] = T::widen(v.at[i]);
+}
+
+// Returns the numbers in the dtype T, rounded to nearest even. kCount is even.
+template <typename T, int kCount>
+__device__ __forceinline__ Vector<T, kCount> narrow(const float (&f)[kCount]) {
+  Vector<T, kCount> v;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {
+    if constexpr (sizeof(typename T::Raw) == 2) {
+      const unsigned bits = T::narrow(f[i], f[i + 1]);
+      v.at[i] = static_cast<typename T::Raw>(bits & 0xFFFFu);
+      v.at[i + 1] = static_cast<typename T::Raw>(bits >> 16);
+    } else {
+      v.at[i] = f[i];
+      v.at[i + 1] = f[i + 1];
+    }
+  }
+  return v;
+}
 )cuda";
 
 }  // namespace ct

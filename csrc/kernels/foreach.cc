@@ -23,7 +23,6 @@
 // of SGD. AdamW's weight decay is not among them.
 #include "kernels/foreach.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -44,13 +43,13 @@
 #include "kernels/both_devices.h"
 #include "kernels/foreach_cuda.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/variants.h"
 
 namespace ct {
 namespace {
 
 using images::stream_of;
-using Optional = const std::optional<at::Tensor>&;
 
 CT_ON_BOTH_DEVICES(kText,
 
@@ -124,8 +123,6 @@ const CudaProgram& program_of(const Kernel& kernel, size_t lists, size_t room) {
   });
 }
 
-bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
-
 // Launches the kernel for all tensors of the lists. A list may be empty. If there are too many
 // tensors for one table, there are several launches. `numbers` is the second argument of the
 // kernel. Only the first `streams` lists have as many elements as list 0.
@@ -165,11 +162,9 @@ void launch(const Kernel& kernel, std::initializer_list<at::TensorList> given, s
   }
 }
 
-bool is_here(const std::optional<at::Tensor>& t) { return t && t->defined(); }
-
 // Returns whether a kernel can read the tensor of one element, or there is none.
 bool is_number(Optional t, c10::Device device) {
-  return !is_here(t) || (t->scalar_type() == at::kFloat && t->numel() == 1 && t->device() == device && t->layout() == at::kStrided);
+  return !is_defined(t) || (t->scalar_type() == at::kFloat && t->numel() == 1 && t->device() == device && t->layout() == at::kStrided);
 }
 
 // Returns whether the elements of corresponding tensors lie in the same order, without gaps, on one
@@ -182,11 +177,8 @@ bool is_alike(std::initializer_list<at::TensorList> lists) {
       if (list.size() != first.size()) return false;
       const at::Tensor& t = list[i];
       if (!t.defined() || t.layout() != at::kStrided || t.device() != first[0].device() || t.sizes() != first[i].sizes() ||
-          !t.is_non_overlapping_and_dense()) {
+          !t.is_non_overlapping_and_dense() || !in_one_order(t, first[i])) {
         return false;
-      }
-      for (int64_t d = 0; d < t.dim(); ++d) {
-        if (t.size(d) != 1 && t.stride(d) != first[i].stride(d)) return false;
       }
     }
   }
@@ -206,12 +198,7 @@ bool is_recorded(at::TensorList list) {
   return at::GradMode::is_enabled() && std::any_of(list.begin(), list.end(), [](const at::Tensor& t) { return t.requires_grad(); });
 }
 
-float* number(Optional t) { return is_here(t) ? t->data_ptr<float>() : nullptr; }
-
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
+float* number(Optional t) { return is_defined(t) ? t->data_ptr<float>() : nullptr; }
 
 // The functions for the dispatch key CUDA launch a kernel and check nothing. The other functions
 // choose between a kernel and LibTorch's operator.
@@ -233,12 +220,12 @@ void sgd_kernel(at::TensorList params, at::TensorList grads, at::TensorList mome
 void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList momenta, Optional rate, double lr, double weight_decay, double momentum,
                double dampening, bool nesterov, bool first, Optional scale, Optional found) {
   const bool fits = momenta.empty() ? momentum == 0 && is_alike({params, grads}) : momentum > 0 && is_alike({params, grads, momenta});
-  if (!fits || first || is_here(scale) || is_recorded(params) || !is_float({params, grads, momenta}) || !is_number(rate, params[0].device()) ||
+  if (!fits || first || is_defined(scale) || is_recorded(params) || !is_float({params, grads, momenta}) || !is_number(rate, params[0].device()) ||
       !is_number(found, params[0].device())) {
-    if (is_here(rate)) return at::_fused_sgd_(params, grads, momenta, weight_decay, momentum, *rate, dampening, nesterov, false, first, scale, found);
+    if (is_defined(rate)) return at::_fused_sgd_(params, grads, momenta, weight_decay, momentum, *rate, dampening, nesterov, false, first, scale, found);
     return at::_fused_sgd_(params, grads, momenta, weight_decay, momentum, lr, dampening, nesterov, false, first, scale, found);
   }
-  static const auto call = find<Step>("streamtorch::fused_sgd_kernel_");
+  static const auto call = operator_of<Step>("streamtorch::fused_sgd_kernel_");
   const at::AutoDispatchBelowADInplaceOrView below;
   call.call(params, grads, momenta, rate, lr, weight_decay, momentum, dampening, nesterov, found, {});
 }
@@ -258,7 +245,7 @@ void fused_adam(at::TensorList params, at::TensorList grads, at::TensorList mean
   const auto are_numbers = [&](at::TensorList list) {
     return list.size() == params.size() && std::all_of(list.begin(), list.end(), [&](const at::Tensor& t) { return is_number(t, params[0].device()); });
   };
-  if (!is_alike({params, grads, means, squares}) || amsgrad || (weight_decay != 0 && !decoupled) || is_here(scale) || is_recorded(params) ||
+  if (!is_alike({params, grads, means, squares}) || amsgrad || (weight_decay != 0 && !decoupled) || is_defined(scale) || is_recorded(params) ||
       !is_float({params, grads, means, squares}) || !are_numbers(steps) || !is_number(rate, params[0].device()) ||
       !is_number(found, params[0].device())) {
     const auto step = [&](const auto& lr) {
@@ -269,9 +256,9 @@ void fused_adam(at::TensorList params, at::TensorList grads, at::TensorList mean
         call([](auto&&... a) { at::_fused_adam_(a...); });
       }
     };
-    return is_here(rate) ? step(*rate) : step(lr);
+    return is_defined(rate) ? step(*rate) : step(lr);
   }
-  static const auto call = find<AdamStep>("streamtorch::fused_adam_kernel_");
+  static const auto call = operator_of<AdamStep>("streamtorch::fused_adam_kernel_");
   const at::AutoDispatchBelowADInplaceOrView below;
   call.call(params, grads, means, squares, steps, rate, lr, beta1, beta2, weight_decay, eps, found, {});
 }
@@ -306,7 +293,7 @@ void foreach::copy(at::TensorList to, at::TensorList from) {
   const auto is_half = [](at::ScalarType t) { return t == at::kHalf || t == at::kBFloat16; };
   const bool casts = (a == at::kFloat && is_half(b)) || (is_half(a) && b == at::kFloat);
   if (!casts || !is_all(to, a) || !is_all(from, b) || !is_alike({to, from})) return at::_foreach_copy_(to, from);
-  static const auto call = find<Cast>("streamtorch::foreach_cast_kernel_");
+  static const auto call = operator_of<Cast>("streamtorch::foreach_cast_kernel_");
   call.call(to, from, {});
 }
 

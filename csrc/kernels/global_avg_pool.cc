@@ -5,7 +5,6 @@
 // repeats it, and the next operator copies the view to images. For images in channels last that
 // copy takes ten times as long as to write the images. So on CUDA this file's backward writes them.
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
@@ -17,6 +16,7 @@
 #include <cstdint>
 
 #include "core/device.h"
+#include "kernels/inputs.h"
 
 namespace ct {
 namespace {
@@ -60,7 +60,7 @@ struct Mean : torch::autograd::Function<Mean> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = c10::Dispatcher::singleton().findSchemaOrThrow("streamtorch::repeat_pixels", "").typed<decltype(repeat_pixels)>();
+    static const auto call = operator_of<decltype(repeat_pixels)>("streamtorch::repeat_pixels");
     const std::vector<int64_t> sizes = context->saved_data["sizes"].toIntVector();
     const at::Tensor pixel = at::div(gradients[0], static_cast<double>(sizes[2] * sizes[3]));
     if (c10::GradMode::is_enabled()) return {pixel.expand(sizes)};  // the gradient is differentiated again

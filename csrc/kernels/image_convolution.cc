@@ -15,7 +15,6 @@
 // may also reach results whose window ends beside it. The kernels' result is in channels last.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -37,6 +36,7 @@
 #include "kernels/image_convolution_cells.h"
 #include "kernels/image_convolution_cuda.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -152,11 +152,6 @@ at::Tensor backward(const at::Tensor& gradient, const at::Tensor& cells, at::Int
   return result;
 }
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // Returns the strides of the weight's gradient: those of the weight if it has no gaps.
 std::vector<int64_t> gradient_strides(const at::Tensor& weight) {
   if (weight.is_non_overlapping_and_dense()) return weight.strides().vec();
@@ -170,7 +165,7 @@ std::vector<int64_t> gradient_strides(const at::Tensor& weight) {
 struct Node : torch::autograd::Function<Node> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, int64_t padding,
                             at::ScalarType dtype) {
-    static const auto call = find<Forward>("streamtorch::image_convolution_forward");
+    static const auto call = operator_of<Forward>("streamtorch::image_convolution_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::DispatchKey::AutocastCUDA);
     auto [output, cells] = call.call(input, weight, padding, dtype);
@@ -185,7 +180,7 @@ struct Node : torch::autograd::Function<Node> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::image_convolution has no second derivative: use Exec.Conv2d");
-    static const auto call = find<Backward>("streamtorch::image_convolution_backward");
+    static const auto call = operator_of<Backward>("streamtorch::image_convolution_backward");
     torch::autograd::variable_list result(4);
     if (!gradients[0].defined() || !context->needs_input_grad(1)) return result;
     const auto& data = context->saved_data;

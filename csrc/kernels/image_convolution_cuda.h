@@ -13,21 +13,7 @@ namespace ct {
 inline constexpr char kImageConvolutionText[] = R"cuda(
 constexpr int kCell = cell_channels(CHANNELS);
 
-struct alignas(16) Eight { unsigned at[4]; };
-struct alignas(2 * sizeof(DTYPE::Raw)) Pair { DTYPE::Raw at[2]; };
-
-// Returns the two numbers in the dtype of the cells, the first one in the low bits.
-__device__ __forceinline__ unsigned narrow(float low, float high, BFloat16) {
-  unsigned bits;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  return bits;
-}
-
-__device__ __forceinline__ unsigned narrow(float low, float high, Half) {
-  unsigned bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  return bits;
-}
+struct alignas(16) Eight { unsigned at[4]; };  // eight elements of CELL
 
 // A thread makes one cell. kPaired: the channels 2 * i and 2 * i + 1 of each cell lie side by side in
 // memory, and either both or none of them are in the image. A thread reads such a pair at once.
@@ -36,13 +22,13 @@ __device__ __forceinline__ void cells_of_images(const DTYPE::Raw* __restrict__ i
   const int number = blockIdx.x * blockDim.x + threadIdx.x;
   if (number >= g.count * g.rows * g.columns) return;
   const Cell cell = cell_of(g, number);
-  Pair v[kCell / 2];
+  Vector<DTYPE, 2> v[kCell / 2];
 #pragma unroll
   for (int i = 0; i < kCell / 2; ++i) {
     v[i].at[0] = v[i].at[1] = 0;
     const int from = pixel_of<CHANNELS>(g, cell, 2 * i);
     if (kPaired) {
-      if (from >= 0) v[i] = *reinterpret_cast<const Pair*>(in + from);
+      if (from >= 0) v[i] = *reinterpret_cast<const Vector<DTYPE, 2>*>(in + from);
     } else {
       const int next = pixel_of<CHANNELS>(g, cell, 2 * i + 1);
       if (from >= 0) v[i].at[0] = in[from];
@@ -53,7 +39,7 @@ __device__ __forceinline__ void cells_of_images(const DTYPE::Raw* __restrict__ i
   for (int i = 0; i < kCell / 8; ++i) {
     Eight all;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) all.at[k] = narrow(DTYPE::widen(v[4 * i + k].at[0]), DTYPE::widen(v[4 * i + k].at[1]), CELL());
+    for (int k = 0; k < 4; ++k) all.at[k] = CELL::narrow(DTYPE::widen(v[4 * i + k].at[0]), DTYPE::widen(v[4 * i + k].at[1]));
     out[number * (kCell / 8) + i] = all;
   }
 }

@@ -20,7 +20,6 @@
 // The kernels run on CUDA, in float32, float16 or bfloat16, if the layer has a multiple of 8
 // outputs. In all other cases LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -45,6 +44,7 @@
 #include "core/device.h"
 #include "kernels/both_devices.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/variants.h"
 #include "kernels/linear_cuda.h"
 
@@ -73,16 +73,8 @@ struct Heads {
 
 )  // CT_ON_BOTH_DEVICES
 
-using Optional = const std::optional<at::Tensor>&;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-bool is_defined(Optional t) { return t && t->defined(); }
-bool is_floating(at::ScalarType t) { return t == at::kBFloat16 || t == at::kHalf || t == at::kFloat; }
-bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
-
-// Returns t, or a copy that the kernels can read.
-at::Tensor readable(const at::Tensor& t) { return t.is_contiguous() && is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
 
 // Returns the program for gradients of `dtype` and a bias of dtype `bias`.
 const CudaProgram& program_of(at::ScalarType dtype, at::ScalarType bias, bool tanh) {
@@ -120,11 +112,6 @@ at::Tensor add_rows(const char* kernel, const at::Tensor& result, std::optional<
   return sums;
 }
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // Returns the sum of all rows in `dtype`, as LibTorch's operators compute it.
 at::Tensor sum_rows(const at::Tensor& t, at::ScalarType dtype) { return t.reshape({-1, t.size(-1)}).sum(0).to(dtype); }
 
@@ -153,7 +140,7 @@ struct BiasNode : torch::autograd::Function<BiasNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = find<BiasGradient>("streamtorch::bias_gradient");
+    static const auto call = operator_of<BiasGradient>("streamtorch::bias_gradient");
     const at::Tensor& g = gradients[0];
     if (!g.defined()) return {at::Tensor(), at::Tensor()};
     const auto bias = bias_of(context);
@@ -183,7 +170,7 @@ struct GeluNode : torch::autograd::Function<GeluNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = find<GeluBackward>("streamtorch::gelu_bias_gradient");
+    static const auto call = operator_of<GeluBackward>("streamtorch::gelu_bias_gradient");
     const at::Tensor& g = gradients[0];
     if (!g.defined()) return variable_list(3);
     const auto bias = bias_of(context);
@@ -234,7 +221,7 @@ struct HeadsNode : torch::autograd::Function<HeadsNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = find<HeadsBackward>("streamtorch::heads_gradient");
+    static const auto call = operator_of<HeadsBackward>("streamtorch::heads_gradient");
     const auto given = std::find_if(gradients.begin(), gradients.end(), [](const at::Tensor& t) { return t.defined(); });
     if (given == gradients.end()) return variable_list(3);
     const at::TensorOptions options = given->options();

@@ -19,41 +19,10 @@ namespace ct {
 
 inline constexpr char kLinearText[] = R"cuda(
 using Raw = DTYPE::Raw;
-struct alignas(16) Eight { Raw at[8]; };
+using Eight = Vector<DTYPE, 8>;
 
 constexpr int kThreads = 256, kLanes = 32, kRows = kThreads / kLanes;
 constexpr int kBlocks = sizeof(Raw) == 2 ? 4 : 2;  // on each multiprocessor, as in linear.cc
-
-__device__ __forceinline__ void widen(const Eight& v, float (&f)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) f[i] = DTYPE::widen(v.at[i]);
-}
-
-__device__ __forceinline__ void pair(float low, float high, BFloat16, unsigned short* to) {
-  unsigned bits;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  to[0] = static_cast<unsigned short>(bits & 0xFFFFu);
-  to[1] = static_cast<unsigned short>(bits >> 16);
-}
-
-__device__ __forceinline__ void pair(float low, float high, Half, unsigned short* to) {
-  unsigned bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  to[0] = static_cast<unsigned short>(bits & 0xFFFFu);
-  to[1] = static_cast<unsigned short>(bits >> 16);
-}
-
-__device__ __forceinline__ void pair(float low, float high, Float, float* to) {
-  to[0] = low;
-  to[1] = high;
-}
-
-__device__ __forceinline__ Eight narrow(const float (&f)[8]) {
-  Eight v;
-#pragma unroll
-  for (int i = 0; i < 8; i += 2) pair(f[i], f[i + 1], DTYPE(), v.at + i);
-  return v;
-}
 
 // Goes through the rows of a block, and adds up what `part` makes of them. columns: groups of a
 // row. partial: [blocks, columns * 8]; NULL if nobody wants the sums. part.load reads one group. Its
@@ -153,7 +122,7 @@ struct Gelu {
     widen(v.x, at);
 #pragma unroll
     for (int i = 0; i < 8; ++i) f[i] *= differentiate(at[i]);
-    to[static_cast<size_t>(row) * columns] = narrow(f);
+    to[static_cast<size_t>(row) * columns] = narrow<DTYPE>(f);
   }
 };
 

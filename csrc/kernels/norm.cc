@@ -18,7 +18,6 @@
 // Note [One rounding]: the kernels compute in float32 and round the result once. LibTorch rounds
 // the result of each operator. So the results differ by the rounding of the dtype.
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
@@ -47,6 +46,7 @@
 #include "core/device.h"
 #include "kernels/both_devices.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/norm_cuda.h"
 #include "kernels/variants.h"
 
@@ -173,14 +173,10 @@ struct Shape {
   }
 };
 
-bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
-
-bool fits(const std::optional<at::Tensor>& t, const at::Tensor& input) {
-  return !t || !t->defined() ||
+bool fits(Optional t, const at::Tensor& input) {
+  return !is_defined(t) ||
          (t->scalar_type() == at::kFloat && t->is_contiguous() && t->numel() == input.size(1) && t->device() == input.device() && is_aligned(*t));
 }
-
-bool is_defined(const std::optional<at::Tensor>& t) { return t && t->defined(); }
 
 bool is_images(const at::Tensor& t) {
   return t.is_cuda() && t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast) && is_aligned(t);
@@ -191,11 +187,11 @@ enum Way { kOneKernel, kTwoKernels, kAsked, kNoCuda, kLayout, kDtype, kChannels,
 
 // Returns why LibTorch's operators have to do the work for these images, or nothing if the kernels
 // of this file can do it.
-std::optional<Way> why_not(const at::Tensor& input, const std::optional<at::Tensor>& addend) {
+std::optional<Way> why_not(const at::Tensor& input, Optional addend) {
   if (!input.is_cuda()) return kNoCuda;
   if (!is_images(input)) return kLayout;
   const at::ScalarType dtype = input.scalar_type();
-  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat) return kDtype;
+  if (!is_floating(dtype)) return kDtype;
   const int64_t channels = input.size(1), rows = channels == 0 ? 0 : input.numel() / channels;
   if (channels % 8 != 0 || channels > kMostChannels) return kChannels;
   if (rows < 2 || input.numel() / 8 > INT32_MAX / 2) return kSize;
@@ -207,10 +203,8 @@ std::optional<Way> why_not(const at::Tensor& input, const std::optional<at::Tens
   return std::nullopt;
 }
 
-const float* read(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->const_data_ptr<float>() : nullptr; }
-float* write(const std::optional<at::Tensor>& t) { return is_defined(t) ? t->mutable_data_ptr<float>() : nullptr; }
-
-using Optional = const std::optional<at::Tensor>&;
+const float* read(Optional t) { return is_defined(t) ? t->const_data_ptr<float>() : nullptr; }
+float* write(Optional t) { return is_defined(t) ? t->mutable_data_ptr<float>() : nullptr; }
 
 // The parameters of one norm, as the program gives them.
 struct Parameters {
@@ -426,11 +420,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   return {std::move(of_input), std::move(of_addend), std::move(weight), std::move(bias), std::move(weight2), std::move(bias2)};
 }
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // Returns a gradient as the kernels read it: in the dtype of the images, in channels last, aligned.
 at::Tensor images_like(const at::Tensor& gradient, const at::Tensor& images) {
   at::Tensor g = gradient.to(images.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
@@ -467,7 +456,7 @@ struct Node : torch::autograd::Function<Node> {
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
                                                 double momentum2, double eps2, const std::string& activation, int64_t choose, bool records) {
-    static const auto call = find<Forward>("streamtorch::batch_norm_act_forward");
+    static const auto call = operator_of<Forward>("streamtorch::batch_norm_act_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
                                                    running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records);
@@ -490,7 +479,7 @@ struct Node : torch::autograd::Function<Node> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::batch_norm_act has no second derivative: use BatchNorm2d and the activation, each by itself");
-    static const auto call = find<Backward>("streamtorch::batch_norm_act_backward");
+    static const auto call = operator_of<Backward>("streamtorch::batch_norm_act_backward");
     const torch::autograd::variable_list kept = context->get_saved_variables();
     const auto flag = [&](const char* name) { return context->saved_data[name].toBool(); };
     const bool added = flag("added"), two = flag("two");
@@ -641,7 +630,7 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
 
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional weight, Optional bias, Optional running_mean,
                             Optional running_var, bool training, double momentum, double eps) {
-    static const auto call = find<PoolForward>("streamtorch::batch_norm_relu_max_pool_forward");
+    static const auto call = operator_of<PoolForward>("streamtorch::batch_norm_relu_max_pool_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, places] = call.call(input, weight, bias, running_mean, running_var, training, momentum, eps);
     context->save_for_backward({input, saved, places});
@@ -653,7 +642,7 @@ struct PoolNode : torch::autograd::Function<PoolNode> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::batch_norm_relu_max_pool has no second derivative: use the three layers, each by itself");
-    static const auto call = find<PoolBackward>("streamtorch::batch_norm_relu_max_pool_backward");
+    static const auto call = operator_of<PoolBackward>("streamtorch::batch_norm_relu_max_pool_backward");
     const torch::autograd::variable_list kept = context->get_saved_variables();
     if (!gradients[0].defined()) return torch::autograd::variable_list(kInputs);
     const at::Tensor gradient = images_like(gradients[0], kept[0]);

@@ -38,7 +38,7 @@ namespace ct {
 
 inline constexpr char kNormText[] = R"cuda(
 using Raw = DTYPE::Raw;
-struct alignas(16) Eight { Raw at[8]; };
+using Eight = Vector<DTYPE, 8>;
 
 // The tickets of the blocks: kTiles for each stream, all of them 0 while no kernel runs.
 __device__ unsigned all_tickets[kStreams * kTiles];
@@ -46,37 +46,6 @@ __device__ unsigned all_tickets[kStreams * kTiles];
 __device__ unsigned all_rounds[kStreams * kTiles];
 
 constexpr int kThreads = 512, kWidth = LANES * 8, kRows = kThreads / LANES;
-
-__device__ __forceinline__ void widen(const Eight& v, float* f) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) f[i] = DTYPE::widen(v.at[i]);
-}
-
-__device__ __forceinline__ void pair(float low, float high, BFloat16, Raw* to) {
-  unsigned bits;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  to[0] = static_cast<Raw>(bits & 0xFFFFu);
-  to[1] = static_cast<Raw>(bits >> 16);
-}
-
-__device__ __forceinline__ void pair(float low, float high, Half, Raw* to) {
-  unsigned bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  to[0] = static_cast<Raw>(bits & 0xFFFFu);
-  to[1] = static_cast<Raw>(bits >> 16);
-}
-
-__device__ __forceinline__ void pair(float low, float high, Float, Raw* to) {
-  to[0] = low;
-  to[1] = high;
-}
-
-__device__ __forceinline__ Eight narrow(const float* f) {
-  Eight v;
-#pragma unroll
-  for (int i = 0; i < 8; i += 2) pair(f[i], f[i + 1], DTYPE(), v.at + i);
-  return v;
-}
 
 __device__ __forceinline__ void load(const float* from, float* f) {
   const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
@@ -391,7 +360,7 @@ struct Apply {
       if (kMasked && differentiate(1.f, z) != 0) passes |= 1u << i;
       f[i] = activate(z);
     }
-    y[k] = narrow(f);
+    y[k] = narrow<DTYPE>(f);
     if (kMasked && mask != nullptr) mask[k] = static_cast<unsigned char>(passes);
   }
 };
@@ -593,7 +562,7 @@ struct Column {
         d[i] = differentiate(d[i], before(f[i], g[i], scale[i], shift[i], scale2[i]));
       }
     }
-    const Eight rounded = narrow(d);
+    const Eight rounded = narrow<DTYPE>(d);
     if (ADDEND != 0) widen(rounded, d);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -702,11 +671,11 @@ extern "C" __global__ void norm_gradient(const Eight* __restrict__ dz, const Eig
         if (ADDEND == 0 && ACTIVATION != kNone) d[i] = differentiate(d[i], fmaf(f[i], scale[i], shift[i]));
         out[i] = fmaf(a[i], d[i], fmaf(b[i], f[i], k0[i]));
       }
-      dx[k] = narrow(out);
+      dx[k] = narrow<DTYPE>(out);
       if (ADDEND == 2) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) out[i] = fmaf(a2[i], d[i], fmaf(b2[i], g[i], k2[i]));
-        dx2[k] = narrow(out);
+        dx2[k] = narrow<DTYPE>(out);
       }
     }
   }
@@ -821,7 +790,7 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
         widen(n == 0 ? w[u] : z[u], f);
 #pragma unroll
         for (int i = 0; i < 8; ++i) out[i] = fmaf(a[n][i], d[i], fmaf(b[n][i], f[i], k0[n][i]));
-        (n == 0 ? dx : dx2)[k] = narrow(out);
+        (n == 0 ? dx : dx2)[k] = narrow<DTYPE>(out);
       }
     }
   }
@@ -864,7 +833,7 @@ extern "C" __global__ void norm_pool(const Eight* __restrict__ x, Eight* __restr
     widen(x[((image * g.height + row) * g.width + at) * columns + column], f);
 #pragma unroll
     for (int i = 0; i < 8; ++i) f[i] = fmaf(f[i], scale[i], shift[i]);
-    const Eight rounded = narrow(f);
+    const Eight rounded = narrow<DTYPE>(f);
     widen(rounded, f);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -874,7 +843,7 @@ extern "C" __global__ void norm_pool(const Eight* __restrict__ x, Eight* __restr
       }
     }
   }
-  y[thread] = narrow(best);
+  y[thread] = narrow<DTYPE>(best);
   where[thread] = make_uint2(place[0] | place[1] << 8 | place[2] << 16 | place[3] << 24, place[4] | place[5] << 8 | place[6] << 16 | place[7] << 24);
 }
 
@@ -982,7 +951,7 @@ extern "C" __global__ void norm_pool_gradient(const Eight* __restrict__ dy, cons
     widen(v[k], f);
 #pragma unroll
     for (int i = 0; i < 8; ++i) f[i] = fmaf(a[i], z[k][i], fmaf(b[i], f[i], c[i]));
-    dx[pixel * columns + column] = narrow(f);
+    dx[pixel * columns + column] = narrow<DTYPE>(f);
   }
 }
 #endif

@@ -1,0 +1,39 @@
+// The functions with which an operator looks at its tensors before a kernel reads them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace ct {
+
+using Optional = const std::optional<at::Tensor>&;
+
+inline bool is_defined(Optional t) { return t && t->defined(); }
+
+inline bool is_floating(at::ScalarType t) { return t == at::kBFloat16 || t == at::kHalf || t == at::kFloat; }
+
+// Returns whether a kernel can read the elements of t in groups of 16 bytes.
+inline bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
+
+// Returns whether corresponding elements of the two tensors lie in the same order. The tensors have
+// equal sizes. The stride of a dimension of size 1 does not matter.
+inline bool in_one_order(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t i = 0; i < a.dim(); ++i) {
+    if (a.size(i) != 1 && a.stride(i) != b.stride(i)) return false;
+  }
+  return true;
+}
+
+// Returns t, or an aligned copy without gaps.
+inline at::Tensor readable(const at::Tensor& t) { return t.is_contiguous() && is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
+
+// Returns the operator `name`, which has this signature.
+template <typename Signature>
+c10::TypedOperatorHandle<Signature> operator_of(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace ct
