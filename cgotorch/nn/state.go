@@ -39,7 +39,9 @@ type Container interface {
 // name running_mean, and field FC has the name fc. A field tag `state:"name"` gives a different
 // name. `state:"-"` hides the field. `state:",buffer"` makes a tensor a buffer. `state:",host"`
 // makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to
-// the module itself. The elements of a slice or array have the names 0, 1, ….
+// the module itself. The elements of a slice or array have the names 0, 1, …. With the tag
+// `state:",suffixed"`, the tensors in a slice of structs belong to the module itself. The string
+// field Suffix of a struct then ends the names of its tensors.
 //
 // State looks into tensors, structs, modules, and slices or arrays of these. It skips all other
 // fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither
@@ -207,6 +209,13 @@ func membersOf(v reflect.Value) []member {
 			if embedded, ok := structUnder(v.Field(i)); ok {
 				members = append(members, membersOf(embedded)...)
 			}
+		case f.IsExported() && stateOption(f) == "suffixed":
+			for i, elements := 0, v.Field(i); i < elements.Len(); i++ {
+				for _, m := range membersOf(elements.Index(i)) {
+					m.name += elements.Index(i).FieldByName("Suffix").String()
+					members = append(members, m)
+				}
+			}
 		case f.IsExported():
 			if tag == "" {
 				tag = stateName(f.Name)
@@ -227,7 +236,8 @@ func stateTag(f reflect.StructField) string {
 	return name
 }
 
-// stateOption returns the option in a field's tag: "buffer", "host", or "" for no option.
+// stateOption returns the option in a field's tag: "buffer", "host", "suffixed", or "" for no
+// option.
 func stateOption(f reflect.StructField) string {
 	_, option, _ := strings.Cut(f.Tag.Get("state"), ",")
 	return option
