@@ -105,7 +105,8 @@ func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 
 type walker struct {
 	visit func(v reflect.Value, own []heldTensor)
-	path  map[any]bool // the pointers from the root to the current module; a module that holds itself is walked once
+	leave func(v reflect.Value) // is called after the children; nil means no call
+	path  map[any]bool          // the pointers from the root to the current module; a module that holds itself is walked once
 }
 
 // member is a tensor or a child of a module.
@@ -147,6 +148,9 @@ func (w *walker) module(prefix string, v reflect.Value) {
 			within += c.name + "."
 		}
 		w.module(within, c.value)
+	}
+	if w.leave != nil {
+		w.leave(v)
 	}
 }
 
