@@ -42,7 +42,7 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 0, nn.AttentionOptions{}) }, []string{"heads is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 2, nn.AttentionOptions{Dropout: 1}) }, []string{"Dropout is 1"}},
 		{func(x *cgotorch.Exec) { (&nn.StochasticDepth{P: 1.5}).Forward(x, x.Ones(cgotorch.Float32, 2)) }, []string{"nn.StochasticDepth", "P is 1.5"}},
-		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3)) }, []string{"nn.XavierUniform", "2 dimensions"}},
+		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierUniform", "2 dimensions"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 0, 2, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "rows is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 0, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "width is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(2)}) }, []string{"PaddingIndex is 2"}},
