@@ -51,7 +51,8 @@ type ConvTranspose1dOptions struct {
 	NoBias        bool
 }
 
-// ConvTranspose1d enlarges sequences by a transposed convolution, as [ConvTranspose2d] enlarges images.
+// ConvTranspose1d enlarges sequences by a transposed convolution, as [ConvTranspose2d] enlarges
+// images.
 type ConvTranspose1d struct {
 	Weight *cgotorch.Tensor // [in, out/Groups, length]
 	Bias   *cgotorch.Tensor // [out], or nil
@@ -87,7 +88,8 @@ type ConvTranspose3dOptions struct {
 	NoBias        bool
 }
 
-// ConvTranspose3d enlarges volumes by a transposed convolution, as [ConvTranspose2d] enlarges images.
+// ConvTranspose3d enlarges volumes by a transposed convolution, as [ConvTranspose2d] enlarges
+// images.
 type ConvTranspose3d struct {
 	Weight *cgotorch.Tensor // [in, out/Groups, depth, height, width]
 	Bias   *cgotorch.Tensor // [out], or nil

@@ -93,8 +93,8 @@ func (m *AvgPool1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 	return pool(x, "nn.AvgPool1d", "aten::avg_pool1d", in, length(m.Kernel, 0), length(m.Stride, m.Kernel), length(m.Padding, 0), m.CeilMode, !m.ExcludePadding)
 }
 
-// AdaptiveAvgPool1d takes means of windows of sequences. The windows are chosen so that the result has
-// the size Output.
+// AdaptiveAvgPool1d takes means of windows of sequences. The windows are chosen so that the
+// result has the size Output.
 type AdaptiveAvgPool1d struct {
 	Output int // 0 means 1: the mean of each channel
 }
@@ -132,8 +132,8 @@ func (m *AvgPool3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 	return pool(x, "nn.AvgPool3d", "aten::avg_pool3d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(), m.CeilMode, !m.ExcludePadding)
 }
 
-// AdaptiveAvgPool3d takes means of windows of volumes. The windows are chosen so that the result has
-// the size Output.
+// AdaptiveAvgPool3d takes means of windows of volumes. The windows are chosen so that the
+// result has the size Output.
 type AdaptiveAvgPool3d struct {
 	Output Volume // 0x0x0 means 1: the mean of each channel
 }
