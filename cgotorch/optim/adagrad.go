@@ -13,8 +13,8 @@ type AdagradOptions struct {
 	MasterWeights bool
 }
 
-// NewAdagrad returns an optimizer that changes the parameters of all groups by torch.optim.Adagrad's
-// rule. The caller must Close the optimizer. NewAdagrad fails with
+// NewAdagrad returns an optimizer that changes the parameters of all groups by
+// torch.optim.Adagrad's rule. The caller must Close the optimizer. NewAdagrad fails with
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
 func NewAdagrad(o AdagradOptions, groups ...Group) (*Optimizer, error) {
 	r := &adagrad{listRule{"adagrad"}, o.LRDecay, o.Initial, or(o.Eps, 1e-10)}

@@ -26,11 +26,11 @@
 // Of an [Optimizer], only reads for a checkpoint wait for the device: [Optimizer.State] and
 // [Scaler.State].
 //
-// [LBFGS] waits in each step. Fused steps of SGD, Adam and AdamW can be captured (see
-// [Optimizer.Step]). Schedules, clipping, scaling and averages work in the captured function too.
+// [LBFGS] waits in each step. Fused steps of SGD, Adam and AdamW can be captured: see
+// [Optimizer.Step]. Schedules, clipping, scaling and averages work in the captured function too.
 // ZeroGrad must come before the backward in a captured function.
 //
-// Arithmetic and its order of SGD, Adam and AdamW are those of PyTorch 2.11 with fused=True. With the option Foreach
-// they are those of foreach=True. Results are equal to the bit on the same processor. On CUDA a
-// fused step rounds the learning rate to float32.
+// Arithmetic and its order of SGD, Adam and AdamW are those of PyTorch 2.11 with fused=True. With
+// the option Foreach they are those of foreach=True. Results are equal to the bit on the same
+// processor. On CUDA a fused step rounds the learning rate to float32.
 package optim

@@ -14,8 +14,8 @@ type RMSpropOptions struct {
 	MasterWeights bool
 }
 
-// NewRMSprop returns an optimizer that changes the parameters of all groups by torch.optim.RMSprop's
-// rule. The caller must Close the optimizer. NewRMSprop fails with
+// NewRMSprop returns an optimizer that changes the parameters of all groups by
+// torch.optim.RMSprop's rule. The caller must Close the optimizer. NewRMSprop fails with
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
 func NewRMSprop(o RMSpropOptions, groups ...Group) (*Optimizer, error) {
 	r := &rmsprop{listRule: listRule{"rmsprop"}, alpha: o.Alpha.Or(0.99), eps: or(o.Eps, 1e-8), momentum: o.Momentum, centered: o.Centered}

@@ -61,21 +61,21 @@ func Exponential(gamma float64) Schedule {
 	return func(step int) float64 { return math.Pow(gamma, float64(max(step, 0))) }
 }
 
-// Linear goes from `from` at step 0 to `to` at step number `steps`, and stays there. It is PyTorch's
-// LinearLR.
+// Linear goes from `from` at step 0 to `to` at step number `steps`, and stays there. It is
+// PyTorch's LinearLR.
 func Linear(steps int, from, to float64) Schedule {
 	return func(step int) float64 { return from + (to-from)*progress(step, 0, float64(steps)) }
 }
 
-// Polynomial falls from 1 at step 0 to 0 at step number `steps`, and stays there. It is the power of
-// the fraction of the steps that are left. It is PyTorch's PolynomialLR.
+// Polynomial falls from 1 at step 0 to 0 at step number `steps`, and stays there. It is the power
+// of the fraction of the steps that are left. It is PyTorch's PolynomialLR.
 func Polynomial(steps int, power float64) Schedule {
 	return func(step int) float64 { return math.Pow(1-progress(step, 0, float64(steps)), power) }
 }
 
-// CosineRestarts falls from 1 to `floor` along half a period of a cosine, and begins again. The first
-// period has `steps` steps, and each other one `growth` times as many as the one before. It is
-// PyTorch's CosineAnnealingWarmRestarts. Numbers below 1 count as 1.
+// CosineRestarts falls from 1 to `floor` along half a period of a cosine, and begins again. The
+// first period has `steps` steps, and each other one `growth` times as many as the one before. It
+// is PyTorch's CosineAnnealingWarmRestarts. Numbers below 1 count as 1.
 func CosineRestarts(steps, growth int, floor float64) Schedule {
 	return func(step int) float64 {
 		at, period := max(step, 0), max(steps, 1)
@@ -125,8 +125,8 @@ func Cyclic(o CyclicOptions) Schedule {
 }
 
 // Sequential uses one Schedule after another. Each milestone is the step at which the next Schedule
-// begins, with its step 0. The milestones rise. It is PyTorch's SequentialLR. Without schedules, the
-// factor is 1. Schedules behind the last milestone but one are not used.
+// begins, with its step 0. The milestones rise. It is PyTorch's SequentialLR. Without schedules,
+// the factor is 1. Schedules behind the last milestone but one are not used.
 func Sequential(milestones []int, schedules ...Schedule) Schedule {
 	milestones = append([]int(nil), milestones...)
 	return func(step int) float64 {
