@@ -69,9 +69,9 @@ func NewWideResNet50(x *cgotorch.Exec, o Options) *ResNet {
 }
 
 // NewBottleneckResNet makes a ResNet of any depth, number of groups and width. The layers of its
-// blocks have torchvision's names. Depths of 3, 8, 36 and 3 give resnet152. Depths of 3, 4, 23 and 3
-// with 32 groups of width 8 give resnext101_32x8d. It fails with [cgotorch.ErrInvalidArgument] if a
-// number is below 0.
+// blocks have torchvision's names. Depths of 3, 8, 36 and 3 give resnet152. Depths of 3, 4, 23 and
+// 3 with 32 groups of width 8 give resnext101_32x8d. It fails with [cgotorch.ErrInvalidArgument] if
+// a number is below 0.
 func NewBottleneckResNet(x *cgotorch.Exec, form BottleneckForm, o Options) *ResNet {
 	const where = "vision.NewBottleneckResNet"
 	if form.Groups < 0 || form.WidthPerGroup < 0 || form.Depths != ([4]int{}) && slices.Min(form.Depths[:]) < 1 {
