@@ -87,8 +87,8 @@ func Translate(right, down int) Step {
 	return affine(0, float64(right), float64(down), 0, 0, 0, 0)
 }
 
-// FlipVertical is torchvision's vertical_flip: the top becomes the bottom. It must be the first step
-// of its image.
+// FlipVertical is torchvision's vertical_flip: the top becomes the bottom. It must be the first
+// step of its image.
 func FlipVertical() Step {
 	return Step{stepAffine, 1, 0, 0, 0, -1} // the height is counted from the middle of the image
 }

@@ -17,9 +17,9 @@ func Correct(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, k int) *cgotorch
 	return x.Tidy(func() *cgotorch.Tensor { return x.Sum(hits(x, logits, labels, k)) })
 }
 
-// Accuracy returns the fraction of samples whose label is among the k largest logits, Float32 of
-// shape []. Samples with a label below 0 do not count. If no sample counts, it is NaN. All else is
-// as with [Correct].
+// Accuracy returns the fraction of samples whose label is among the k largest logits. It is Float32
+// of shape []. Samples with a label below 0 do not count. If no sample counts, it is NaN. All else
+// is as with [Correct].
 func Accuracy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, k int) *cgotorch.Tensor {
 	x = check(x, "metric.Accuracy", logits, labels, k)
 	return x.Tidy(func() *cgotorch.Tensor {

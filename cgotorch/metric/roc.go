@@ -2,7 +2,7 @@ package metric
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// AUC returns the area under the ROC curve, Float64 of shape []. This is the probability that a
+// AUC returns the area under the ROC curve, Float64 of shape []. The area is the probability that a
 // positive sample has a higher score than a negative one. Equal scores count one half. The scores
 // are [N], of a floating dtype. The labels are [N]: Bool, or numbers of which 0 is negative. If all
 // samples have the same label, the area is NaN. A score of NaN counts as the highest. The Do owns

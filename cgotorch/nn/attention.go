@@ -76,14 +76,7 @@ type AttentionMask struct {
 // width] and the values of the same shape. With Causal, query i sees the keys 0 to i. In training
 // with Dropout, Attend draws random numbers. It does not wait.
 func (m *MultiheadAttention) Attend(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, mask AttentionMask) *cgotorch.Tensor {
-	const where = "nn.MultiheadAttention"
-	width := m.InProjWeight.Shape()[1]
-	for _, in := range []*cgotorch.Tensor{query, key, value} {
-		if in.Dim() != 3 || in.Shape()[2] != width {
-			refuse(x, where, "the input is %v, want [N, L, %d]", in, width)
-		}
-	}
-	dependsOnMode(x, where, &m.Eval)
+	m.check(x, query, key, value)
 	o := cgotorch.ScaledDotProductAttentionOptions{Causal: m.Causal}
 	if !m.Eval {
 		o.Dropout = m.Dropout
@@ -95,8 +88,42 @@ func (m *MultiheadAttention) Attend(x *cgotorch.Exec, query, key, value *cgotorc
 			o.Mask, o.Causal = m.scores(x, mask, q.DType(), n, length, key.Shape()[1]), false
 		}
 		seen := x.ScaledDotProductAttention(q, k, v, o)
-		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, width))
+		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, -1))
 	})
+}
+
+// AttendWeights is [MultiheadAttention.Attend] that also returns the weights, [N, L, S]. These are
+// the means over the heads of what each query takes from each key. It needs more memory than
+// Attend.
+func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, mask AttentionMask) (out, weights *cgotorch.Tensor) {
+	m.check(x, query, key, value)
+	n, length := query.Shape()[0], query.Shape()[1]
+	q, k, v := m.project(x, query, key, value)
+	defer closeUnless(nil, q, k, v)
+	each := x.Tidy(func() *cgotorch.Tensor {
+		scores := x.MatMul(x.MulScalar(q, 1/math.Sqrt(float64(q.Shape()[3]))), x.Transpose(k, 2, 3))
+		if added := m.scores(x, mask, scores.DType(), n, length, key.Shape()[1]); added != nil {
+			scores = x.Add(scores, added)
+		}
+		return x.Dropout(x.Softmax(scores, -1), m.Dropout, !m.Eval)
+	})
+	defer each.Close()
+	out = x.Tidy(func() *cgotorch.Tensor {
+		return m.OutProj.Forward(x, x.Reshape(x.Transpose(x.MatMul(each, v), 1, 2), n, length, -1))
+	})
+	return out, x.MeanDim(each, []int64{1}, cgotorch.SumOptions{})
+}
+
+// The method `check` fails for inputs that are not batches of sequences of the right width.
+func (m *MultiheadAttention) check(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) {
+	const where = "nn.MultiheadAttention"
+	width := m.InProjWeight.Shape()[1]
+	for _, in := range inputs {
+		if in.Dim() != 3 || in.Shape()[2] != width {
+			refuse(x, where, "the input is %v, want [N, L, %d]", in, width)
+		}
+	}
+	dependsOnMode(x, where, &m.Eval)
 }
 
 // The method `project` returns the queries, keys and values of all heads, [N, heads, L,

@@ -13,6 +13,7 @@ type Conv2dOptions struct {
 	// image at the border pixel, "replicate" repeats the border pixel, and "circular" takes the
 	// pixels of the opposite side. "" means zeros.
 	PaddingMode string
+	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
 	NoBias      bool
 }
 
@@ -33,7 +34,7 @@ func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Con
 }
 
 func (o Conv2dOptions) window() window {
-	return window{stride: o.Stride.or(Square(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Square(1)).ints(), groups: o.Groups, mode: o.PaddingMode}
+	return window{stride: o.Stride.or(Square(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Square(1)).ints(), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
 }
 
 // Forward maps [N, in, H, W] to [N, out, H', W']. H' is (H + 2*padding - dilation*(height-1) -
@@ -75,7 +76,7 @@ func (m *Conv2d) fitsImages(zeros Size) bool {
 // The result `zeros` is the size of the border of zeros that the convolution itself still has to
 // add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
-	padded, w := m.window().pad(x, in)
+	padded, w := m.window().pad(x, in, m.Weight)
 	return padded, Size{int(w.padding[0]), int(w.padding[1])}
 }
 
@@ -87,6 +88,7 @@ type Conv1dOptions struct {
 	Dilation    int // 0 means 1
 	Groups      int // 0 means 1
 	PaddingMode string
+	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
 	NoBias      bool
 }
 
@@ -106,7 +108,7 @@ func NewConv1d(x *cgotorch.Exec, in, out int, kernel int, o Conv1dOptions) *Conv
 }
 
 func (o Conv1dOptions) window() window {
-	return window{stride: length(o.Stride, 1), padding: length(o.Padding, 0), dilation: length(o.Dilation, 1), groups: o.Groups, mode: o.PaddingMode}
+	return window{stride: length(o.Stride, 1), padding: length(o.Padding, 0), dilation: length(o.Dilation, 1), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
 }
 
 // Forward maps [N, in, L] to [N, out, L']. The sizes follow the formula of
@@ -123,6 +125,7 @@ type Conv3dOptions struct {
 	Dilation    Volume // 0x0x0 means 1x1x1
 	Groups      int    // 0 means 1
 	PaddingMode string
+	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
 	NoBias      bool
 }
 
@@ -142,7 +145,7 @@ func NewConv3d(x *cgotorch.Exec, in, out int, kernel Volume, o Conv3dOptions) *C
 }
 
 func (o Conv3dOptions) window() window {
-	return window{stride: o.Stride.or(Cube(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Cube(1)).ints(), groups: o.Groups, mode: o.PaddingMode}
+	return window{stride: o.Stride.or(Cube(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Cube(1)).ints(), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
 }
 
 // Forward maps [N, in, D, H, W] to [N, out, D', H', W']. The sizes follow the formula of

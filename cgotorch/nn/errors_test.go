@@ -48,9 +48,15 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(2)}) }, []string{"PaddingIndex is 2"}},
 		{func(x *cgotorch.Exec) { nn.NewConv1d(x, 1, 1, 0, nn.Conv1dOptions{}) }, []string{"nn.NewConv1d", "kernel is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewConv3d(x, 1, 1, nn.Volume{1, 0, 1}, nn.Conv3dOptions{}) }, []string{"nn.NewConv3d", "kernel is 0"}},
-		{func(x *cgotorch.Exec) { nn.NewConv3d(x, 1, 1, nn.Cube(1), nn.Conv3dOptions{Stride: nn.Volume{1, 1, 0}}) }, []string{"Stride is 0"}},
-		{func(x *cgotorch.Exec) { nn.NewConvTranspose1d(x, 1, 1, 1, nn.ConvTranspose1dOptions{OutputPadding: -1}) }, []string{"nn.NewConvTranspose1d", "OutputPadding is -1"}},
-		{func(x *cgotorch.Exec) { nn.NewConvTranspose3d(x, 4, 6, nn.Cube(1), nn.ConvTranspose3dOptions{Groups: 4}) }, []string{"4 groups", "6 output"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConv3d(x, 1, 1, nn.Cube(1), nn.Conv3dOptions{Stride: nn.Volume{1, 1, 0}})
+		}, []string{"Stride is 0"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConvTranspose1d(x, 1, 1, 1, nn.ConvTranspose1dOptions{OutputPadding: -1})
+		}, []string{"nn.NewConvTranspose1d", "OutputPadding is -1"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConvTranspose3d(x, 4, 6, nn.Cube(1), nn.ConvTranspose3dOptions{Groups: 4})
+		}, []string{"4 groups", "6 output"}},
 		{func(x *cgotorch.Exec) { nn.NewBatchNorm1d(x, 0, nn.BatchNorm1dOptions{}) }, []string{"nn.NewBatchNorm1d", "channels is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewInstanceNorm3d(x, 0, nn.InstanceNormOptions{}) }, []string{"nn.NewInstanceNorm3d", "channels is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewGroupNorm(x, 4, 6, nn.GroupNormOptions{}) }, []string{"nn.NewGroupNorm", "4 groups", "6 channels"}},

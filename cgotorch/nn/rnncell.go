@@ -31,8 +31,8 @@ type LSTMCell struct{ RecurrentCell }
 // GRUCell is one step of a [GRU] of one layer.
 type GRUCell struct{ RecurrentCell }
 
-// NewRNNCell makes a cell for inputs of `in` numbers and states of `hidden` numbers. The weights are
-// float32 on x's device. They are the random numbers of torch.nn.RNNCell.
+// NewRNNCell makes a cell for inputs of `in` numbers and states of `hidden` numbers. The weights
+// are float32 on x's device. They are the random numbers of torch.nn.RNNCell.
 func NewRNNCell(x *cgotorch.Exec, in, hidden int, o RNNCellOptions) *RNNCell {
 	return &RNNCell{newCell(x, "nn.NewRNNCell", in, hidden, 1, o)}
 }

@@ -38,8 +38,8 @@ type Container interface {
 // Names come from the exported fields. Field Conv1 has the name conv1, field RunningMean has the
 // name running_mean, and field FC has the name fc. A field tag `state:"name"` gives a different
 // name. `state:"-"` hides the field. `state:",buffer"` makes a tensor a buffer. `state:",host"`
-// makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to
-// the module itself. The elements of a slice or array have the names 0, 1, …. With the tag
+// makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to the
+// module itself. The elements of a slice or array have numbers from 0 as their names. With the tag
 // `state:",suffixed"`, the tensors in a slice of structs belong to the module itself. The string
 // field Suffix of a struct then ends the names of its tensors.
 //

@@ -12,6 +12,7 @@ type window struct {
 	stride, padding, outputPadding, dilation []int64
 	groups                                   int
 	mode                                     string // PaddingMode; "" means zeros
+	same                                     bool   // the border keeps the size of the input; padding is 0
 }
 
 // The method `weights` makes the weight and the bias of a convolution from `in` to `out` channels.
@@ -43,6 +44,9 @@ func (w window) check(x *cgotorch.Exec, where string, in, out int, kernel []int6
 	if groups := max(w.groups, 1); in%groups != 0 || out%groups != 0 {
 		refuse(x, where, "%d groups do not divide %d input and %d output channels", groups, in, out)
 	}
+	if w.same && (slices.Max(w.stride) > 1 || slices.Max(w.padding) > 0) {
+		refuse(x, where, "Same with a Stride of %v and a Padding of %v, want a stride of 1 and no padding", w.stride, w.padding)
+	}
 	switch w.mode {
 	case "", "reflect", "replicate", "circular":
 	default:
@@ -50,24 +54,40 @@ func (w window) check(x *cgotorch.Exec, where string, in, out int, kernel []int6
 	}
 }
 
-// The method `pad` adds the border to `in`, if the border is not zeros. It returns the padded
-// input. The result `zeros` is the window that the convolution of the padded input has.
-func (w window) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros window) {
-	if w.mode == "" || slices.Max(w.padding) == 0 {
+// The method `pad` adds the border to `in`, if the convolution itself cannot add it: if it is not
+// zeros, or has two different sides. It returns the padded input. The result `zeros` is the window
+// that the convolution of the padded input has.
+func (w window) pad(x *cgotorch.Exec, in, weight *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros window) {
+	before, after := w.padding, w.padding
+	if w.same {
+		before, after = w.sameBorder(weight.Shape()[2:])
+	}
+	if w.mode == "" && slices.Equal(before, after) || slices.Max(after) == 0 {
+		w.padding = before
 		return in, w
 	}
 	var border []int64 // before and after the last dimension, then the dimension before it
-	for _, n := range slices.Backward(w.padding) {
-		border = append(border, n, n)
+	for i := range slices.Backward(before) {
+		border = append(border, before[i], after[i])
 	}
 	padded = x.Pad(in, border, cgotorch.PadOptions{Mode: w.mode})
 	w.padding = make([]int64, len(w.padding))
 	return padded, w
 }
 
+// sameBorder returns the border with which the result has the size of the input. If its sides
+// differ, the side behind is larger.
+func (w window) sameBorder(kernel []int64) (before, after []int64) {
+	for i, n := range kernel {
+		both := w.dilation[i] * (n - 1)
+		before, after = append(before, both/2), append(after, both-both/2)
+	}
+	return before, after
+}
+
 // The method `convolve` returns the convolution of `in`, whose border it adds.
 func (w window) convolve(x *cgotorch.Exec, in, weight, bias *cgotorch.Tensor) *cgotorch.Tensor {
-	padded, zeros := w.pad(x, in)
+	padded, zeros := w.pad(x, in, weight)
 	out := zeros.convolvePadded(x, padded, weight, bias)
 	closeUnless(in, padded)
 	return out

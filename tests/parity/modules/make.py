@@ -68,6 +68,12 @@ def attend_three(m, x):
     return m(x, more(x, 2, 5, 6, start=5000), more(x, 2, 5, 6, start=6000), need_weights=False, attn_mask=hidden)[0]
 
 
+def weigh(m, x):
+    key = more(x, 2, 5, 6, start=5000)
+    out, weights = m(x, key, key, key_padding_mask=PADDING)
+    return torch.cat([out.flatten(), weights.flatten()])
+
+
 def causal(n):
     return torch.ones(n, n, dtype=torch.bool).triu(1)
 
@@ -113,6 +119,9 @@ MODULES = {
     "conv1d": (lambda: nn.Conv1d(3, 4, 3), (2, 3, 7), None),
     "conv1d_options": (
         lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False, padding_mode="circular"), (2, 4, 9), None),
+    "conv1d_same": (lambda: nn.Conv1d(3, 4, 4, padding="same", dilation=3), (2, 3, 11), None),
+    "conv2d_same": (lambda: nn.Conv2d(3, 4, (4, 3), padding="same", padding_mode="reflect"), (2, 3, 6, 5), None),
+    "conv3d_same": (lambda: nn.Conv3d(2, 3, 3, padding="same", groups=1), (1, 2, 3, 4, 3), None),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 2, 3, 4, 4), None),
     "conv3d_options": (
         lambda: nn.Conv3d(2, 4, (3, 2, 3), stride=(1, 2, 1), padding=(1, 0, 2), groups=2, padding_mode="replicate"), (2, 2, 4, 5, 4), None),
@@ -187,6 +196,14 @@ MODULES = {
     "adaptive_max_pool1d": (lambda: nn.AdaptiveMaxPool1d(3), (2, 3, 8), None),
     "adaptive_max_pool2d": (lambda: nn.AdaptiveMaxPool2d((2, 3)), (2, 2, 5, 7), None),
     "adaptive_max_pool3d": (lambda: nn.AdaptiveMaxPool3d(1), (2, 2, 3, 4, 2), None),
+    "unfold": (lambda: nn.Unfold((2, 3), dilation=(1, 2), padding=(1, 0), stride=(2, 1)), (2, 3, 5, 6), None),
+    "fold": (lambda: nn.Fold((5, 6), (2, 3), dilation=(1, 2), padding=(1, 0), stride=(2, 1)), (2, 18, 6), None),
+    "local_response_norm": (lambda: nn.LocalResponseNorm(3, alpha=0.5, beta=0.6, k=2.0), (2, 5, 4, 3), None),
+    "local_response_norm_even": (lambda: nn.LocalResponseNorm(2), (2, 5, 4), None),
+    "cosine_similarity": (
+        lambda: nn.CosineSimilarity(2), (2, 4, 6), lambda m, x: m(x, more(x, 2, 4, 6, start=5000))),
+    "pairwise_distance": (
+        lambda: nn.PairwiseDistance(1.5, keepdim=True), (2, 4, 6), lambda m, x: m(x, more(x, 2, 4, 6, start=5000))),
     "lp_pool1d": (lambda: nn.LPPool1d(2, 3, stride=2), (2, 3, 9), None),
     "lp_pool2d": (lambda: nn.LPPool2d(2, (2, 3)), (2, 2, 6, 6), None),
     "embedding_bag": (lambda: nn.EmbeddingBag(7, 4), (1,), lambda m, x: m(TOKENS) + x),
@@ -194,6 +211,7 @@ MODULES = {
     "embedding_bag_max": (lambda: nn.EmbeddingBag(7, 4, mode="max"), (1,), bags),
     "multihead_attention": (lambda: nn.MultiheadAttention(6, 2, batch_first=True), (2, 4, 6), self_attention),
     "multihead_attention_masks": (lambda: nn.MultiheadAttention(6, 2, batch_first=True), (2, 4, 6), attend),
+    "multihead_attention_weights": (lambda: nn.MultiheadAttention(6, 2, batch_first=True), (2, 4, 6), weigh),
     "multihead_attention_three": (lambda: nn.MultiheadAttention(6, 2, batch_first=True, bias=False), (2, 4, 6), attend_three),
     "transformer_encoder_layer": (lambda: layer(nn.TransformerEncoderLayer), (2, 5, 6), None),
     "transformer_encoder_layer_options": (

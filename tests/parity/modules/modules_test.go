@@ -23,6 +23,12 @@ func is(m nn.Module) moduleCase {
 	return moduleCase{make: func(*cgotorch.Exec) any { return m }}
 }
 
+// The function `function` returns a case of a function that is no module.
+func function(fn nn.Func) moduleCase {
+	return calls(func(*cgotorch.Exec) *nn.Identity { return &nn.Identity{} },
+		func(x *cgotorch.Exec, _ *nn.Identity, in *cgotorch.Tensor) *cgotorch.Tensor { return fn(x, in) })
+}
+
 // The function `with` returns a case whose module is called with its input alone.
 func with[M nn.Module](make func(x *cgotorch.Exec) M) moduleCase {
 	return moduleCase{make: func(x *cgotorch.Exec) any { return make(x) }}
@@ -136,6 +142,15 @@ var modules = map[string]moduleCase{
 	"conv1d_options": with(func(x *cgotorch.Exec) *nn.Conv1d {
 		return nn.NewConv1d(x, 4, 6, 3, nn.Conv1dOptions{Stride: 2, Padding: 2, Dilation: 2, Groups: 2, NoBias: true, PaddingMode: "circular"})
 	}),
+	"conv1d_same": with(func(x *cgotorch.Exec) *nn.Conv1d {
+		return nn.NewConv1d(x, 3, 4, 4, nn.Conv1dOptions{Same: true, Dilation: 3})
+	}),
+	"conv2d_same": with(func(x *cgotorch.Exec) *nn.Conv2d {
+		return nn.NewConv2d(x, 3, 4, nn.Size{4, 3}, nn.Conv2dOptions{Same: true, PaddingMode: "reflect"})
+	}),
+	"conv3d_same": with(func(x *cgotorch.Exec) *nn.Conv3d {
+		return nn.NewConv3d(x, 2, 3, nn.Cube(3), nn.Conv3dOptions{Same: true})
+	}),
 	"conv3d": with(func(x *cgotorch.Exec) *nn.Conv3d { return nn.NewConv3d(x, 2, 3, nn.Cube(2), nn.Conv3dOptions{}) }),
 	"conv3d_options": with(func(x *cgotorch.Exec) *nn.Conv3d {
 		return nn.NewConv3d(x, 2, 4, nn.Volume{3, 2, 3}, nn.Conv3dOptions{
@@ -236,17 +251,27 @@ var modules = map[string]moduleCase{
 	"upsample_bicubic":       is(&nn.Upsample{Scale: []float64{1.5, 2}, Mode: "bicubic"}),
 	"upsample_trilinear":     is(&nn.Upsample{Scale: []float64{2}, Mode: "trilinear"}),
 
-	"max_pool1d":          is(&nn.MaxPool1d{Kernel: 3, Stride: 2, Padding: 1, Dilation: 2, CeilMode: true}),
-	"max_pool3d":          is(&nn.MaxPool3d{Kernel: nn.Volume{2, 3, 2}, Padding: nn.Volume{1, 0, 1}}),
-	"avg_pool1d":          is(&nn.AvgPool1d{Kernel: 3, Stride: 2, Padding: 1, ExcludePadding: true}),
-	"avg_pool3d":          is(&nn.AvgPool3d{Kernel: nn.Volume{2, 3, 2}, Stride: nn.Volume{1, 2, 1}, Padding: nn.Cube(1)}),
-	"adaptive_avg_pool1d": is(&nn.AdaptiveAvgPool1d{Output: 3}),
-	"adaptive_avg_pool3d": is(&nn.AdaptiveAvgPool3d{Output: nn.Volume{1, 2, 3}}),
-	"adaptive_max_pool1d": is(&nn.AdaptiveMaxPool1d{Output: 3}),
-	"adaptive_max_pool2d": is(&nn.AdaptiveMaxPool2d{Output: nn.Size{2, 3}}),
-	"adaptive_max_pool3d": is(&nn.AdaptiveMaxPool3d{}),
-	"lp_pool1d":           is(&nn.LPPool1d{Norm: 2, Kernel: 3, Stride: 2}),
-	"lp_pool2d":           is(&nn.LPPool2d{Norm: 2, Kernel: nn.Size{2, 3}}),
+	"max_pool1d":               is(&nn.MaxPool1d{Kernel: 3, Stride: 2, Padding: 1, Dilation: 2, CeilMode: true}),
+	"max_pool3d":               is(&nn.MaxPool3d{Kernel: nn.Volume{2, 3, 2}, Padding: nn.Volume{1, 0, 1}}),
+	"avg_pool1d":               is(&nn.AvgPool1d{Kernel: 3, Stride: 2, Padding: 1, ExcludePadding: true}),
+	"avg_pool3d":               is(&nn.AvgPool3d{Kernel: nn.Volume{2, 3, 2}, Stride: nn.Volume{1, 2, 1}, Padding: nn.Cube(1)}),
+	"adaptive_avg_pool1d":      is(&nn.AdaptiveAvgPool1d{Output: 3}),
+	"adaptive_avg_pool3d":      is(&nn.AdaptiveAvgPool3d{Output: nn.Volume{1, 2, 3}}),
+	"adaptive_max_pool1d":      is(&nn.AdaptiveMaxPool1d{Output: 3}),
+	"adaptive_max_pool2d":      is(&nn.AdaptiveMaxPool2d{Output: nn.Size{2, 3}}),
+	"adaptive_max_pool3d":      is(&nn.AdaptiveMaxPool3d{}),
+	"unfold":                   is(&nn.Unfold{Kernel: nn.Size{2, 3}, Dilation: nn.Size{1, 2}, Padding: nn.Size{1, 0}, Stride: nn.Size{2, 1}}),
+	"fold":                     is(&nn.Fold{Output: nn.Size{5, 6}, Kernel: nn.Size{2, 3}, Dilation: nn.Size{1, 2}, Padding: nn.Size{1, 0}, Stride: nn.Size{2, 1}}),
+	"local_response_norm":      is(&nn.LocalResponseNorm{Neighbours: 3, Alpha: cgotorch.Set(0.5), Beta: cgotorch.Set(0.6), K: cgotorch.Set(2.0)}),
+	"local_response_norm_even": is(&nn.LocalResponseNorm{Neighbours: 2}),
+	"cosine_similarity": function(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+		return nn.CosineSimilarity(x, in, more(x, in, 5000, 2, 4, 6), nn.CosineSimilarityOptions{Dim: cgotorch.Set(2)})
+	}),
+	"pairwise_distance": function(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+		return nn.PairwiseDistance(x, in, more(x, in, 5000, 2, 4, 6), nn.PairwiseDistanceOptions{P: cgotorch.Set(1.5), KeepDim: true})
+	}),
+	"lp_pool1d": is(&nn.LPPool1d{Norm: 2, Kernel: 3, Stride: 2}),
+	"lp_pool2d": is(&nn.LPPool2d{Norm: 2, Kernel: nn.Size{2, 3}}),
 
 	"embedding_bag": calls(bag(nn.EmbeddingBagOptions{}), func(x *cgotorch.Exec, m *nn.EmbeddingBag, in *cgotorch.Tensor) *cgotorch.Tensor {
 		return x.Add(m.Forward(x, cgotorch.FromSlice(x, []int64{1, 6, 3, 0, 1, 1}, 2, 3)), in)
@@ -258,6 +283,11 @@ var modules = map[string]moduleCase{
 	"multihead_attention_masks": calls(attention(nn.AttentionOptions{}), func(x *cgotorch.Exec, m *nn.MultiheadAttention, in *cgotorch.Tensor) *cgotorch.Tensor {
 		key := more(x, in, 5000, 2, 5, 6)
 		return m.Attend(x, in, key, key, nn.AttentionMask{Hidden: mask(x, 4, 5, 2), Padding: padding(x)})
+	}),
+	"multihead_attention_weights": calls(attention(nn.AttentionOptions{}), func(x *cgotorch.Exec, m *nn.MultiheadAttention, in *cgotorch.Tensor) *cgotorch.Tensor {
+		key := more(x, in, 5000, 2, 5, 6)
+		out, weights := m.AttendWeights(x, in, key, key, nn.AttentionMask{Padding: padding(x)})
+		return joined(x, out, weights)
 	}),
 	"multihead_attention_three": calls(attention(nn.AttentionOptions{NoBias: true}), func(x *cgotorch.Exec, m *nn.MultiheadAttention, in *cgotorch.Tensor) *cgotorch.Tensor {
 		return m.Attend(x, in, more(x, in, 5000, 2, 5, 6), more(x, in, 6000, 2, 5, 6), nn.AttentionMask{Hidden: more(x, in, 7000, 4, 4, 5)})
