@@ -97,3 +97,42 @@ func share(t *testing.T, x *cgotorch.Exec, layer, cell any) {
 		t.Error(err)
 	}
 }
+
+// A state and the lengths go with their sequence, whatever the order of the lengths is.
+func TestRecurrent_ForwardLengths(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
+		torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+			m := nn.NewLSTM(x, 3, 4, nn.RNNOptions{})
+			defer nn.Close(m)
+			in, state, cell := x.Randn(cgotorch.Float32, 5, 3, 3), x.Randn(cgotorch.Float32, 1, 3, 4), x.Randn(cgotorch.Float32, 1, 3, 4)
+			lengths := []int64{2, 5, 3}
+			before := cgotorch.LiveHandles()["tensor"]
+			out, last, lastCell := m.ForwardLengths(x, in, lengths, state, cell)
+			if got := cgotorch.LiveHandles()["tensor"] - before; got != 3 {
+				t.Errorf("%d handles after ForwardLengths, want 3", got)
+			}
+			for i, n := range lengths {
+				one := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+					return x.Contiguous(x.Narrow(t, 1, i, 1), cgotorch.Contiguous)
+				}
+				want, wantLast, wantCell := m.ForwardState(x, x.Narrow(one(in), 0, 0, int(n)), one(state), one(cell))
+				for _, pair := range [][2]*cgotorch.Tensor{{x.Narrow(one(out), 0, 0, int(n)), want}, {one(last), wantLast}, {one(lastCell), wantCell}} {
+					if !x.AllClose(pair[0], pair[1], cgotorch.ToleranceOptions{Absolute: cgotorch.Set(1e-6)}) {
+						t.Errorf("sequence %d: %v, want %v", i, values(x, pair[0]), values(x, pair[1]))
+					}
+				}
+				if n < 5 && x.Item(x.Sum(x.Abs(x.Narrow(one(out), 0, int(n), 5-int(n))))) != 0 {
+					t.Errorf("sequence %d: the padding is not 0", i)
+				}
+			}
+		})
+	})
+	for _, lengths := range [][]int64{nil, {1}, {0, 1}, {1, 6}} {
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			m := nn.NewGRU(x, 3, 4, nn.RNNOptions{})
+			defer nn.Close(m)
+			m.ForwardLengths(x, x.Zeros(cgotorch.Float32, 5, 2, 3), lengths, nil)
+		}), cgotorch.ErrInvalidArgument, "nn.GRU", "want 2 numbers from 1 to 5")
+	}
+}

@@ -49,6 +49,14 @@ def with_state(m, x):
     return torch.cat([out.flatten(), h.flatten()])
 
 
+def with_lengths(m, x):
+    lengths = torch.tensor([2, 5, 3, 5])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=m.batch_first, enforce_sorted=False)
+    out, last = m(packed)
+    out, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=m.batch_first, total_length=6)
+    return torch.cat([out.flatten(), *(t.flatten() for t in (last if isinstance(last, tuple) else [last]))])
+
+
 def first(m, x):
     return m(x)[0]
 
@@ -116,6 +124,9 @@ MODULES = {
     "lstm_projection_no_bias": (lambda: nn.LSTM(3, 4, proj_size=3, bias=False), (5, 2, 3), with_state),
     "gru": (lambda: nn.GRU(3, 4), (5, 2, 3), first),
     "gru_all": (lambda: nn.GRU(3, 4, num_layers=2, bidirectional=True, batch_first=True), (2, 5, 3), with_state),
+    "rnn_lengths": (lambda: nn.RNN(3, 4), (6, 4, 3), with_lengths),
+    "gru_lengths": (lambda: nn.GRU(3, 4, num_layers=2, bidirectional=True), (6, 4, 3), with_lengths),
+    "lstm_lengths": (lambda: nn.LSTM(3, 4, bidirectional=True, batch_first=True), (4, 6, 3), with_lengths),
     "conv1d": (lambda: nn.Conv1d(3, 4, 3), (2, 3, 7), None),
     "conv1d_options": (
         lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False, padding_mode="circular"), (2, 4, 9), None),

@@ -59,6 +59,8 @@ func state(x *cgotorch.Exec, m *nn.Recurrent, in *cgotorch.Tensor, start int, wi
 	return more(x, in, start, int64(len(m.Weights)), n, width)
 }
 
+var lengths = []int64{2, 5, 3, 5} // of the sequences in a batch
+
 func lstm(o nn.RNNOptions) func(x *cgotorch.Exec) *nn.LSTM {
 	return func(x *cgotorch.Exec) *nn.LSTM { return nn.NewLSTM(x, 3, 4, o) }
 }
@@ -136,6 +138,22 @@ var modules = map[string]moduleCase{
 	}, func(x *cgotorch.Exec, m *nn.GRU, in *cgotorch.Tensor) *cgotorch.Tensor {
 		out, h := m.ForwardState(x, in, state(x, &m.Recurrent, in, 5000, 4))
 		return joined(x, out, h)
+	}),
+
+	"rnn_lengths": calls(func(x *cgotorch.Exec) *nn.RNN { return nn.NewRNN(x, 3, 4, nn.RNNOptions{}) },
+		func(x *cgotorch.Exec, m *nn.RNN, in *cgotorch.Tensor) *cgotorch.Tensor {
+			out, last := m.ForwardLengths(x, in, lengths, nil)
+			return joined(x, out, last)
+		}),
+	"gru_lengths": calls(func(x *cgotorch.Exec) *nn.GRU {
+		return nn.NewGRU(x, 3, 4, nn.RNNOptions{Layers: 2, Bidirectional: true})
+	}, func(x *cgotorch.Exec, m *nn.GRU, in *cgotorch.Tensor) *cgotorch.Tensor {
+		out, last := m.ForwardLengths(x, in, lengths, nil)
+		return joined(x, out, last)
+	}),
+	"lstm_lengths": calls(lstm(nn.RNNOptions{Bidirectional: true, BatchFirst: true}), func(x *cgotorch.Exec, m *nn.LSTM, in *cgotorch.Tensor) *cgotorch.Tensor {
+		out, last, cell := m.ForwardLengths(x, in, lengths, nil, nil)
+		return joined(x, out, last, cell)
 	}),
 
 	"conv1d": with(func(x *cgotorch.Exec) *nn.Conv1d { return nn.NewConv1d(x, 3, 4, 3, nn.Conv1dOptions{}) }),
