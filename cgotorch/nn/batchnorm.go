@@ -43,7 +43,7 @@ func newChannelNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOpt
 	}
 	if !o.NoStatistics {
 		m.RunningMean, m.RunningVar = x.Zeros(cgotorch.Float32, n), x.Ones(cgotorch.Float32, n)
-		m.NumBatchesTracked = hostZero(x)
+		m.NumBatchesTracked = onHost(x, func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Int64) })
 	}
 	keepParameters(x, where, m.Weight, m.Bias)
 	keepBuffers(x, m.RunningMean, m.RunningVar, m.NumBatchesTracked)
@@ -186,14 +186,13 @@ func (m *BatchNorm) counter(x *cgotorch.Exec) *int64 {
 	return &batches[0]
 }
 
-// hostZero returns an int64 tensor with the number 0. The tensor is on the CPU, also if x's
-// device is a CUDA device.
-func hostZero(x *cgotorch.Exec) *cgotorch.Tensor {
+// onHost returns a tensor that `make` makes on the CPU, also if x's device is a CUDA device.
+func onHost(x *cgotorch.Exec, make func(x *cgotorch.Exec) *cgotorch.Tensor) *cgotorch.Tensor {
 	if x.Device() == cgotorch.CPU {
-		return x.Zeros(cgotorch.Int64)
+		return make(x)
 	}
 	host := x.On(cgotorch.DefaultStream(cgotorch.CPU))
-	t := host.Zeros(cgotorch.Int64)
+	t := make(host)
 	made := host.Record()
 	defer made.Close()
 	x.Wait(made)

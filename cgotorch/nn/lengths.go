@@ -33,7 +33,7 @@ func (m *Recurrent) pack(x *cgotorch.Exec, where string, in *cgotorch.Tensor, le
 		back[i], sorted[place] = int64(place), lengths[i]
 	}
 	p := packed{order: cgotorch.FromSlice(x, order), back: cgotorch.FromSlice(x, back), length: length}
-	rows, counts := x.IndexSelect(in, m.batchDim(), p.order), hostSlice(x, sorted)
+	rows, counts := x.IndexSelect(in, m.batchDim(), p.order), onHost(x, func(x *cgotorch.Exec) *cgotorch.Tensor { return cgotorch.FromSlice(x, sorted) })
 	defer closeUnless(nil, rows, counts)
 	results := x.Call("aten::_pack_padded_sequence", rows, counts, m.BatchFirst)
 	p.data, p.counts = results[0].(*cgotorch.Tensor), results[1].(*cgotorch.Tensor)
@@ -45,14 +45,6 @@ func (m *Recurrent) batchDim() int {
 		return 0
 	}
 	return 1
-}
-
-// hostSlice returns a tensor with `data` on the CPU, also if x's device is a CUDA device.
-func hostSlice(x *cgotorch.Exec, data []int64) *cgotorch.Tensor {
-	if x.Device() != cgotorch.CPU {
-		x = x.On(cgotorch.DefaultStream(cgotorch.CPU))
-	}
-	return cgotorch.FromSlice(x, data)
 }
 
 // runPacked calls one of LibTorch's operators for packed sequences, and closes p. It returns the
