@@ -438,11 +438,16 @@ OPTIMIZERS = {
     "muon_options": (lambda p: T.Muon(p, lr=0.02, weight_decay=0.3, momentum=0.8, nesterov=False, ns_steps=3, adjust_lr_fn="match_rms_adamw"), MATRICES),
     "lbfgs": (lambda p: T.LBFGS(p, max_iter=2), SHAPES),
     "lbfgs_options": (lambda p: T.LBFGS(p, lr=0.3, max_iter=3, max_eval=4, tolerance_grad=1e-9, tolerance_change=1e-12, history_size=4), SHAPES),
+    "lbfgs_wolfe_rough": (lambda p: T.LBFGS(p, max_iter=3, max_eval=12, line_search_fn="strong_wolfe"), SHAPES),
+    "lbfgs_wolfe_long_rough": (lambda p: T.LBFGS(p, lr=4.0, max_iter=3, max_eval=9, line_search_fn="strong_wolfe"), SHAPES),
+    "lbfgs_wolfe_longer_rough": (lambda p: T.LBFGS(p, lr=30.0, max_iter=4, max_eval=30, line_search_fn="strong_wolfe"), SHAPES),
+    "lbfgs_wolfe_middle_rough": (lambda p: T.LBFGS(p, lr=2.0, max_iter=4, max_eval=30, line_search_fn="strong_wolfe"), SHAPES),
+    "lbfgs_wolfe_short_rough": (lambda p: T.LBFGS(p, lr=0.02, max_iter=3, max_eval=6, line_search_fn="strong_wolfe"), SHAPES),
     "lbfgs_wolfe": (lambda p: T.LBFGS(p, max_iter=2, line_search_fn="strong_wolfe"), SHAPES),
 }
 
 
-def optimize(make, shapes, dtype):
+def optimize(make, shapes, dtype, rough):
     params = [(2 * ramp(*s, start=100 * i)).to(dtype).requires_grad_() for i, s in enumerate(shapes.values())]
     factors = [more(p, *p.shape, start=1000 + 100 * i) + 1 for i, p in enumerate(params)]
     aims = [more(p, *p.shape, start=2000 + 100 * i) for i, p in enumerate(params)]
@@ -452,6 +457,8 @@ def optimize(make, shapes, dtype):
     def closure():
         opt.zero_grad()
         loss = sum((p * a - t).square().sum() + 0.1 * p.square().square().sum() for p, a, t in zip(params, factors, aims))
+        if rough:
+            loss = loss + sum((3 * p).cos().sum() for p in params)
         loss.backward()
         return loss
 
@@ -465,8 +472,8 @@ def optimize(make, shapes, dtype):
 
 
 def optimizer_fixture(name, make, shapes, weights):
-    losses32, _ = optimize(make, shapes, torch.float32)
-    losses, params = optimize(make, shapes, torch.float64)
+    losses32, _ = optimize(make, shapes, torch.float32, name.endswith("rough"))
+    losses, params = optimize(make, shapes, torch.float64, name.endswith("rough"))
     for n, p in zip(shapes, params):
         weights[f"{name}/final/{n}"] = p.contiguous()
     return {"params": [[n, list(s)] for n, s in shapes.items()], "losses32": losses32, "losses": losses}
