@@ -72,6 +72,12 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewTransformerEncoder(x, 6, 2, 0, nn.TransformerOptions{}) }, []string{"layers is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewTransformer(x, 6, 4, nn.TransformerOptions{}) }, []string{"nn.NewMultiheadAttention", "heads is 4"}},
 		{func(x *cgotorch.Exec) { nn.NewTransformerDecoderLayer(x, 6, 2, nn.TransformerOptions{FeedForward: -1}) }, []string{"nn.NewLinear", "out is -1"}},
+		{func(x *cgotorch.Exec) {
+			nn.MaxUnpool(x, x.Zeros(cgotorch.Float32, 1, 1, 2), x.Zeros(cgotorch.Int64, 1, 1, 2), 4, 4)
+		}, []string{"nn.MaxUnpool", "sizes [4 4]"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConv2d(x, 1, 1, three, nn.Conv2dOptions{Same: true, Stride: nn.Square(2)})
+		}, []string{"nn.NewConv2d", "Same with a Stride"}},
 		{func(x *cgotorch.Exec) { nn.Orthogonal(x, x.Zeros(cgotorch.Float32, 3), 1) }, []string{"nn.Orthogonal", "2 dimensions"}},
 		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierNormal", "2 dimensions"}},
 		{func(x *cgotorch.Exec) { nn.To(x, &nn.ReLU{}, nn.ToOptions{DType: cgotorch.Int64}) }, []string{"nn.To", "DType is int64"}},

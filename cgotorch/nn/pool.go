@@ -200,6 +200,46 @@ func (m *LPPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return powerPool(x, "nn.LPPool2d", "aten::avg_pool2d", in, m.Norm, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.CeilMode)
 }
 
+// LPPool3d is [LPPool1d] for volumes.
+type LPPool3d struct {
+	Norm     float64 // above 0; 1 gives sums
+	Kernel   Volume
+	Stride   Volume // distance between neighbouring windows; 0x0x0 means Kernel
+	CeilMode bool   // the last window may end outside the input
+}
+
+// Forward maps [N, C, D, H, W] to [N, C, D', H', W'].
+func (m *LPPool3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return powerPool(x, "nn.LPPool3d", "aten::avg_pool3d", in, m.Norm, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.CeilMode)
+}
+
+// FractionalMaxPool2d takes the largest value of each window. The places of the windows are random,
+// so that the result can have any size below that of the input.
+type FractionalMaxPool2d struct {
+	Kernel Size
+	Output Size       // size of the result; 0x0 means Ratio
+	Ratio  [2]float64 // size of the result as a fraction of the input's, in (0, 1)
+}
+
+// Forward maps [N, C, H, W] to [N, C, Output...]. It draws random numbers from LibTorch's
+// generator, also in evaluation.
+func (m *FractionalMaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	const where = "nn.FractionalMaxPool2d"
+	atLeast(x, where, 1, argument{"Kernel", m.Kernel.least()})
+	if in.Dim() != 4 {
+		refuse(x, where, "the input is %v, want [N, C, H, W]", in)
+	}
+	shape, output := in.Shape(), m.Output.ints()
+	if m.Output == (Size{}) {
+		output = []int64{int64(float64(shape[2]) * m.Ratio[0]), int64(float64(shape[3]) * m.Ratio[1])}
+	}
+	samples := x.Rand(in.DType(), shape[0], shape[1], 2)
+	defer samples.Close()
+	results := x.Call("aten::fractional_max_pool2d", in, m.Kernel.ints(), output, samples)
+	results[1].(*cgotorch.Tensor).Close()
+	return results[0].(*cgotorch.Tensor)
+}
+
 // The function `pool` calls one of LibTorch's poolings with a checked kernel.
 func pool(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel []int64, more ...any) *cgotorch.Tensor {
 	atLeast(x, where, 1, argument{"Kernel", int(slices.Min(kernel))})

@@ -207,6 +207,13 @@ MODULES = {
     "adaptive_max_pool1d": (lambda: nn.AdaptiveMaxPool1d(3), (2, 3, 8), None),
     "adaptive_max_pool2d": (lambda: nn.AdaptiveMaxPool2d((2, 3)), (2, 2, 5, 7), None),
     "adaptive_max_pool3d": (lambda: nn.AdaptiveMaxPool3d(1), (2, 2, 3, 4, 2), None),
+    "lp_pool3d": (lambda: nn.LPPool3d(2, 2), (1, 2, 4, 4, 4), None),
+    "fractional_max_pool2d": (lambda: nn.FractionalMaxPool2d((2, 3), output_size=(4, 3)), (2, 3, 7, 8), None),
+    "fractional_max_pool2d_ratio": (lambda: nn.FractionalMaxPool2d(2, output_ratio=(0.6, 0.5)), (2, 3, 7, 8), None),
+    "max_unpool1d": (lambda: nn.Identity(), (2, 3, 8), lambda m, x: F.max_unpool1d(*F.max_pool1d(x, 2, return_indices=True), 2)),
+    "max_unpool2d": (
+        lambda: nn.Identity(), (2, 3, 7, 6), lambda m, x: F.max_unpool2d(*F.max_pool2d(x, (3, 2), return_indices=True), (3, 2), output_size=(7, 6))),
+    "max_unpool3d": (lambda: nn.Identity(), (1, 2, 4, 4, 2), lambda m, x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2)),
     "unfold": (lambda: nn.Unfold((2, 3), dilation=(1, 2), padding=(1, 0), stride=(2, 1)), (2, 3, 5, 6), None),
     "fold": (lambda: nn.Fold((5, 6), (2, 3), dilation=(1, 2), padding=(1, 0), stride=(2, 1)), (2, 18, 6), None),
     "local_response_norm": (lambda: nn.LocalResponseNorm(3, alpha=0.5, beta=0.6, k=2.0), (2, 5, 4, 3), None),
