@@ -81,8 +81,8 @@ type optimizerFixture struct {
 	Losses, Losses32 []float64
 }
 
-// problem has the parameters of make.py. The loss pulls each of them to aim/factor. A rough loss has
-// several minima.
+// problem has the parameters of make.py. The loss pulls each of them to aim/factor. A rough loss
+// has several minima.
 type problem struct {
 	params, factors, aims []*cgotorch.Tensor
 	rough                 bool
