@@ -111,6 +111,22 @@ func TestPlateau_Refuses(t *testing.T) {
 	}
 }
 
+// A metric that is not a number is no progress, also as the first one.
+func TestPlateau_NotANumber(t *testing.T) {
+	p, err := NewPlateau(PlateauOptions{Patience: cgotorch.Set(1), Factor: 0.5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct{ metric, want float64 }{{math.NaN(), 1}, {math.Inf(1), 0.5}, {3, 0.5}, {2, 0.5}, {math.NaN(), 0.5}, {2, 0.25}} {
+		if got := p.Update(c.metric); got != c.want {
+			t.Errorf("update %d: %v, want %v", i, got, c.want)
+		}
+	}
+	if !p.Known || p.Best != 2 {
+		t.Errorf("the best metric is %v", p.Best)
+	}
+}
+
 // The schedules give factors also before step 0, and without steps.
 func TestSchedules_MoreEdges(t *testing.T) {
 	for name, c := range map[string]struct {

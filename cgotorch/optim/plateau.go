@@ -24,8 +24,8 @@ type PlateauOptions struct {
 // exported fields are all its state: save them, for instance as JSON, and set them again.
 type Plateau struct {
 	Scale    float64 // the factor that Update returns
-	Best     float64 // the best metric, if Updates is above 0
-	Updates  int     // number of Updates
+	Best     float64 // the best metric, if Known
+	Known    bool    // there was a metric, which was a number
 	Bad      int     // number of Updates without progress since the last progress or change
 	Cooling  int     // number of Updates that will not count
 	options  PlateauOptions
@@ -50,14 +50,13 @@ func NewPlateau(o PlateauOptions) (*Plateau, error) {
 }
 
 // Update takes the metric of an epoch and returns the factor of the learning rate. Give the factor
-// to [Optimizer.SetScale].
+// to [Optimizer.SetScale]. A metric that is NaN is no progress.
 func (p *Plateau) Update(metric float64) float64 {
-	if p.Updates == 0 || p.better(metric) {
-		p.Best, p.Bad = metric, 0
+	if p.better(metric) {
+		p.Best, p.Known, p.Bad = metric, true, 0
 	} else {
 		p.Bad++
 	}
-	p.Updates++
 	if p.Cooling > 0 {
 		p.Cooling--
 		p.Bad = 0
@@ -73,6 +72,9 @@ func (p *Plateau) Update(metric float64) float64 {
 
 // The method `better` reports whether a metric is progress.
 func (p *Plateau) better(metric float64) bool {
+	if !p.Known {
+		return p.options.Max && metric > math.Inf(-1) || !p.options.Max && metric < math.Inf(1)
+	}
 	bound := p.options.Threshold
 	if p.options.Max {
 		bound = -bound
