@@ -11,12 +11,19 @@ type AttentionOptions struct {
 	Dropout float64 // probability that a weight of the attention becomes 0 in training, in [0, 1)
 	Causal  bool    // position i sees the positions 0 to i
 	NoBias  bool    // without InProjBias and without a bias of OutProj
+	// KeyWidth and ValueWidth are the widths of the keys and values that [MultiheadAttention.Attend]
+	// gets. 0 means the width of the queries. With another width, there are three weights in place of
+	// InProjWeight.
+	KeyWidth, ValueWidth int
 }
 
 // MultiheadAttention is attention with several heads, as in torch.nn.MultiheadAttention with
 // batches first. [MultiheadAttention.Forward] is self-attention.
 type MultiheadAttention struct {
-	InProjWeight *cgotorch.Tensor // [3*width, width]: makes the queries, then the keys, then the values
+	InProjWeight *cgotorch.Tensor // [3*width, width]: makes the queries, then the keys, then the values; or nil
+	QProjWeight  *cgotorch.Tensor // [width, width], or nil
+	KProjWeight  *cgotorch.Tensor // [width, KeyWidth], or nil
+	VProjWeight  *cgotorch.Tensor // [width, ValueWidth], or nil
 	InProjBias   *cgotorch.Tensor // [3*width], or nil
 	OutProj      *Linear
 	Heads        int
@@ -37,7 +44,18 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 	}
 	n := int64(width)
 	m := &MultiheadAttention{Heads: heads, Dropout: o.Dropout, Causal: o.Causal}
-	m.InProjWeight = x.Empty(cgotorch.Float32, 3*n, n)
+	atLeast(x, where, 0, argument{"KeyWidth", o.KeyWidth}, argument{"ValueWidth", o.ValueWidth})
+	for _, other := range []*int{&o.KeyWidth, &o.ValueWidth} {
+		if *other == 0 {
+			*other = width
+		}
+	}
+	if o.KeyWidth == width && o.ValueWidth == width {
+		m.InProjWeight = x.Empty(cgotorch.Float32, 3*n, n)
+	} else {
+		m.QProjWeight = x.Empty(cgotorch.Float32, n, n)
+		m.KProjWeight, m.VProjWeight = x.Empty(cgotorch.Float32, n, int64(o.KeyWidth)), x.Empty(cgotorch.Float32, n, int64(o.ValueWidth))
+	}
 	if !o.NoBias {
 		m.InProjBias = x.Zeros(cgotorch.Float32, 3*n)
 	}
@@ -48,11 +66,16 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 			Close(m.OutProj)
 		}
 	}()
-	XavierUniform(x, m.InProjWeight, XavierOptions{})
+	weights := []*cgotorch.Tensor{m.InProjWeight, m.QProjWeight, m.KProjWeight, m.VProjWeight}
+	for _, w := range weights {
+		if w != nil {
+			XavierUniform(x, w, XavierOptions{})
+		}
+	}
 	if !o.NoBias {
 		Constant(x, m.OutProj.Bias, 0)
 	}
-	keepParameters(x, where, m.InProjWeight, m.InProjBias)
+	keepParameters(x, where, append(weights, m.InProjBias)...)
 	complete = true
 	return m
 }
@@ -114,12 +137,15 @@ func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *
 	return out, x.MeanDim(each, []int64{1}, cgotorch.SumOptions{})
 }
 
-// The method `check` fails for inputs that are not batches of sequences of the right width.
-func (m *MultiheadAttention) check(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) {
+// The method `check` fails for inputs that are not batches of sequences of the right widths.
+func (m *MultiheadAttention) check(x *cgotorch.Exec, query, key, value *cgotorch.Tensor) {
 	const where = "nn.MultiheadAttention"
-	width := m.InProjWeight.Shape()[1]
-	for _, in := range inputs {
-		if in.Dim() != 3 || in.Shape()[2] != width {
+	weights := [3]*cgotorch.Tensor{m.InProjWeight, m.InProjWeight, m.InProjWeight}
+	if m.InProjWeight == nil {
+		weights = [3]*cgotorch.Tensor{m.QProjWeight, m.KProjWeight, m.VProjWeight}
+	}
+	for i, in := range []*cgotorch.Tensor{query, key, value} {
+		if width := weights[i].Shape()[1]; in.Dim() != 3 || in.Shape()[2] != width {
 			refuse(x, where, "the input is %v, want [N, L, %d]", in, width)
 		}
 	}
@@ -130,11 +156,12 @@ func (m *MultiheadAttention) check(x *cgotorch.Exec, inputs ...*cgotorch.Tensor)
 // width/heads]. It projects equal inputs at once.
 func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotorch.Tensor) (q, k, v *cgotorch.Tensor) {
 	weight, bias := castOf(x, m.InProjWeight), castOf(x, m.InProjBias)
-	if query == key && key == value {
+	if query == key && key == value && weight != nil {
 		parts := x.Call("streamtorch::linear_heads", query, weight, bias, m.Heads, !m.Unfused)
 		return parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor), parts[2].(*cgotorch.Tensor)
 	}
-	width := int(m.InProjWeight.Shape()[1])
+	width := int(m.OutProj.Weight.Shape()[1])
+	each := [3]*cgotorch.Tensor{m.QProjWeight, m.KProjWeight, m.VProjWeight}
 	heads := func(in *cgotorch.Tensor, first, count int) []*cgotorch.Tensor {
 		part := func(t *cgotorch.Tensor) *cgotorch.Tensor {
 			if t == nil {
@@ -142,11 +169,14 @@ func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotor
 			}
 			return x.Narrow(t, 0, first*width, count*width)
 		}
-		shape := in.Shape()
-		all := x.Reshape(x.Linear(in, part(weight), part(bias)), shape[0], shape[1], int64(count), int64(m.Heads), -1)
+		shape, rows := in.Shape(), part(weight)
+		if rows == nil {
+			rows = castOf(x, each[first])
+		}
+		all := x.Reshape(x.Linear(in, rows, part(bias)), shape[0], shape[1], int64(count), int64(m.Heads), -1)
 		return x.Unbind(x.Permute(all, 2, 0, 3, 1, 4), 0)
 	}
-	if key == value {
+	if key == value && weight != nil {
 		both := heads(key, 1, 2)
 		return heads(query, 0, 1)[0], both[0], both[1]
 	}

@@ -178,7 +178,7 @@ func (c *weightCollector) layer(m any) bool {
 	case *Linear:
 		c.add(m.Weight, m.Bias)
 	case *MultiheadAttention:
-		c.add(m.InProjWeight, m.InProjBias)
+		c.add(m.InProjWeight, m.QProjWeight, m.KProjWeight, m.VProjWeight, m.InProjBias)
 		c.value(reflect.ValueOf(m.OutProj))
 	case *Sequential:
 		c.children(m)

@@ -233,7 +233,8 @@ func (m *TransformerEncoderLayer) Forward(x *cgotorch.Exec, in *cgotorch.Tensor)
 }
 
 // ForwardMasked maps [N, L, width] to a tensor of the same shape. `mask` hides positions. In
-// training with Dropout, ForwardMasked draws random numbers. It does not wait.
+// training with Dropout, ForwardMasked draws random numbers. They drop other elements than PyTorch
+// drops, whose attention stores its results in another order. ForwardMasked does not wait.
 func (m *TransformerEncoderLayer) ForwardMasked(x *cgotorch.Exec, in *cgotorch.Tensor, mask AttentionMask) *cgotorch.Tensor {
 	dependsOnMode(x, "nn.TransformerEncoderLayer", &m.Eval)
 	x, release := CastWeights(x, m)

@@ -140,8 +140,8 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 // It fails as [Optimizer.Step] does. A second Step before Update fails with
 // [cgotorch.ErrInvalidArgument]. A step that the device cannot skip fails with
 // [cgotorch.ErrUnsupported]. The device cannot skip steps by Foreach, and steps by SGD with
-// Momentum and Dampening. On the CPU it also cannot skip steps by SGD of float16 or bfloat16
-// parameters without MasterWeights.
+// Momentum and Dampening. It cannot skip steps of optimizers other than SGD, Adam and AdamW. On the
+// CPU it also cannot skip steps by SGD of float16 or bfloat16 parameters without MasterWeights.
 func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Step"
 	x = s.use(x, op)

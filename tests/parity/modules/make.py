@@ -230,6 +230,9 @@ MODULES = {
     "multihead_attention": (lambda: nn.MultiheadAttention(6, 2, batch_first=True), (2, 4, 6), self_attention),
     "multihead_attention_masks": (lambda: nn.MultiheadAttention(6, 2, batch_first=True), (2, 4, 6), attend),
     "multihead_attention_weights": (lambda: nn.MultiheadAttention(6, 2, batch_first=True), (2, 4, 6), weigh),
+    "multihead_attention_widths": (
+        lambda: nn.MultiheadAttention(6, 2, batch_first=True, kdim=3, vdim=5), (2, 4, 6),
+        lambda m, x: m(x, more(x, 2, 5, 3, start=5000), more(x, 2, 5, 5, start=6000), need_weights=False)[0]),
     "multihead_attention_three": (lambda: nn.MultiheadAttention(6, 2, batch_first=True, bias=False), (2, 4, 6), attend_three),
     "transformer_encoder_layer": (lambda: layer(nn.TransformerEncoderLayer), (2, 5, 6), None),
     "transformer_encoder_layer_options": (

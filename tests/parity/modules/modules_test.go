@@ -322,6 +322,9 @@ var modules = map[string]moduleCase{
 		out, weights := m.AttendWeights(x, in, key, key, nn.AttentionMask{Padding: padding(x)})
 		return joined(x, out, weights)
 	}),
+	"multihead_attention_widths": calls(attention(nn.AttentionOptions{KeyWidth: 3, ValueWidth: 5}), func(x *cgotorch.Exec, m *nn.MultiheadAttention, in *cgotorch.Tensor) *cgotorch.Tensor {
+		return m.Attend(x, in, more(x, in, 5000, 2, 5, 3), more(x, in, 6000, 2, 5, 5), nn.AttentionMask{})
+	}),
 	"multihead_attention_three": calls(attention(nn.AttentionOptions{NoBias: true}), func(x *cgotorch.Exec, m *nn.MultiheadAttention, in *cgotorch.Tensor) *cgotorch.Tensor {
 		return m.Attend(x, in, more(x, in, 5000, 2, 5, 6), more(x, in, 6000, 2, 5, 6), nn.AttentionMask{Hidden: more(x, in, 7000, 4, 4, 5)})
 	}),
