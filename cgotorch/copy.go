@@ -141,7 +141,7 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.mu.Unlock() // s.mu is locked before the events, as in Wait
+	defer s.turn.give() // the turn is taken before the events, as in Wait
 	events := make([]uintptr, 0, len(behind))
 	for i, e := range behind {
 		if slices.Contains(behind[:i], e) {
@@ -183,7 +183,7 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	defer runtime.KeepAlive(t)
 	return direct(op, h, func(x ct.Exec) *ct.Status {
 		return ct.TensorCopyTo(x, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)))

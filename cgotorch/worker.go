@@ -73,6 +73,7 @@ func (w *worker) run() {
 	runtime.LockOSThread()
 	thread := ct.ThreadID()
 	workers.Store(thread, w)
+	w.stream.runner.Store(goroutineID())
 	defer close(w.ended)
 	defer workers.Delete(thread)
 	for t := range w.tasks {
