@@ -53,6 +53,9 @@ func (x *Exec) check(op string) {
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
+	if x.s.growth != nil {
+		x.s.growth.see(x, op)
+	}
 	if g := x.work; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
 		x.s.fail(refuse(op, ErrNotCapturable,
 			"the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"))

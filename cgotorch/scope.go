@@ -21,6 +21,7 @@ type scope struct {
 	lent    map[uint64]loan // by number of storage; Keep refuses tensors on these storages
 	atEnd   []func()
 	watches []*ct.Watch // watches that NoWaits has begun
+	growth  *growth     // nil while the scope has few tensors
 	err     *Error      // the first failure
 	// `barred` is the reason why operators cannot be called. Either the Do has returned, or a scope
 	// inside this scope runs. "" means that operators can be called.
@@ -63,6 +64,9 @@ func (s *scope) makeRoom() {
 	}
 	clear(s.tensors[len(owned):])
 	s.tensors = owned
+	if s.growth == nil && len(owned) >= growthTensors {
+		s.growth = &growth{}
+	}
 	if 2*len(owned) >= cap(owned) {
 		s.tensors = slices.Grow(owned, max(16, len(owned)))
 	}

@@ -46,7 +46,11 @@ func TestStream_Do_WaitsForItsOwnGoroutine(t *testing.T) {
 		},
 		"WaitGroup": func(call func() error) (err error) {
 			var group sync.WaitGroup
-			group.Go(func() { err = call() })
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				err = call()
+			}()
 			group.Wait()
 			return err
 		},
@@ -134,7 +138,11 @@ func TestStream_Do_SlowIsNoDeadlock(t *testing.T) {
 		"workers": func() {
 			var group sync.WaitGroup
 			for range 3 {
-				group.Go(func() { time.Sleep(slow) })
+				group.Add(1)
+				go func() {
+					defer group.Done()
+					time.Sleep(slow)
+				}()
 			}
 			group.Wait()
 		},
@@ -165,11 +173,14 @@ func TestStream_Do_InOrder(t *testing.T) {
 	var group sync.WaitGroup
 	if err := s.Do(func(x *Exec) error {
 		for i := range 8 {
-			group.Go(func() {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+
 				if err := s.Do(func(x *Exec) error { order = append(order, i); return nil }); err != nil {
 					t.Error(err)
 				}
-			})
+			}()
 			time.Sleep(5 * time.Millisecond)
 		}
 		return nil

@@ -155,7 +155,10 @@ func TestEpoch_InsideADo_OtherGoroutines(t *testing.T) {
 				}
 				other := torchtest.NewStream(t, d)
 				used := make(chan error)
-				group.Go(func() {
+				group.Add(1)
+				go func() {
+					defer group.Done()
+
 					err := other.Do(func(x *cgotorch.Exec) error {
 						images, _ := batch.Use(x)
 						used <- nil
@@ -166,7 +169,7 @@ func TestEpoch_InsideADo_OtherGoroutines(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-				})
+				}()
 				if err := <-used; err != nil {
 					return err
 				}
