@@ -197,7 +197,7 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 	defer runtime.UnlockOSThread()
 	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
 	if theChecker.on.Load() {
-		x.Site = uint64(callSite())
+		x.Site = uint64(callSite(0))
 	}
 	status := call(x)
 	if status == nil {

@@ -45,7 +45,7 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 // fails if x's stream is not part of the capture yet. `check` does not compare threads.
 func (x *Exec) check(op string) {
 	if theChecker.on.Load() {
-		x.c.Site = uint64(callSite(x.from...))
+		x.c.Site = uint64(callSite(x.s.calledAt, x.from...))
 	}
 	if x.s.barred != "" {
 		panic(refuse(op, ErrMisuse, "%s", x.s.barred))

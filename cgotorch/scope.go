@@ -22,7 +22,9 @@ type scope struct {
 	atEnd   []func()
 	watches []*ct.Watch // watches that NoWaits has begun
 	growth  *growth     // nil while the scope has few tensors
-	err     *Error      // the first failure
+	// calledAt is where the program called Do, while the stream checker is on. Otherwise it is 0.
+	calledAt site
+	err      *Error // the first failure
 	// `barred` is the reason why operators cannot be called. Either the Do has returned, or a scope
 	// inside this scope runs. "" means that operators can be called.
 	barred string
@@ -131,7 +133,7 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 // the new scope are freed. While fn runs, x cannot be used. The stream checker and NoWaits see
 // the two scopes as one Do. `inside` returns fn's failure, and x's Do does not fail.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, calledAt: x.s.calledAt, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
 		s.lent[storage] = loan{whose: l.whose}
 	}

@@ -259,7 +259,11 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	if s.worker == nil {
 		s.worker = startWorker(s)
 	}
-	out := s.worker.do(h, fn)
+	var calledAt site
+	if theChecker.on.Load() {
+		calledAt = callSite(0)
+	}
+	out := s.worker.do(h, fn, calledAt)
 	if out.exited {
 		s.worker = nil // the worker has ended with its goroutine
 	}

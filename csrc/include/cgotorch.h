@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 7
+#define CT_ABI_VERSION 8
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -511,10 +511,11 @@ typedef struct ct_race {
   int32_t slab;      /* 1: the memory is a ct_slab's */
   char made_by[64];  /* the operator that allocated the memory, or "" */
   uint64_t made_at;  /* the site of that operator, or 0 */
+  int32_t again;     /* 1: a race of these operators and sites was taken since ct_check_streams(1) */
 } ct_race;
 
-/* Writes a race that was found and not yet taken, and returns 1. Returns 0 if there is none.
- * After each ct_check_streams(1), each pair of operators and sites is reported once. */
+/* Writes a race that was found and not yet taken, and returns 1. Returns 0 if there is none. Of
+ * races with equal operators and sites, one waits to be taken. */
 int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does

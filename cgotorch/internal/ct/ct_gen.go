@@ -585,6 +585,7 @@ type Race struct {
 	Slab    int32
 	MadeBy  [64]byte
 	MadeAt  uint64
+	Again   int32
 }
 
 // The memory is C's.
@@ -598,6 +599,7 @@ var (
 	_ [unsafe.Offsetof(Race{}.Slab)]byte    = [unsafe.Offsetof(C.ct_race{}.slab)]byte{}
 	_ [unsafe.Offsetof(Race{}.MadeBy)]byte  = [unsafe.Offsetof(C.ct_race{}.made_by)]byte{}
 	_ [unsafe.Offsetof(Race{}.MadeAt)]byte  = [unsafe.Offsetof(C.ct_race{}.made_at)]byte{}
+	_ [unsafe.Offsetof(Race{}.Again)]byte   = [unsafe.Offsetof(C.ct_race{}.again)]byte{}
 )
 
 func RaceTake(out *Race) int32 {
