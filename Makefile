@@ -26,14 +26,20 @@ help: ## list the targets
 setup: ## find or download LibTorch, install missing system packages (the others call it)
 	@csrc/libtorch/setup.sh build
 
-libraries: setup ## compile csrc/ into the shared libraries in build/lib
+# A copied or moved clone has build folders that CMake made for the old place. They are made anew.
+moved:
+	@for cache in build/*/CMakeCache.txt; do [ -f "$$cache" ] || continue; \
+		[ "$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' $$cache)" -ef csrc ] && [ "$$(sed -n 's/^CMAKE_CACHEFILE_DIR:INTERNAL=//p' $$cache)" -ef "$${cache%/*}" ] || { \
+			echo "$${cache%/*} was made in another place, so it is made anew"; rm -rf "$${cache%/*}"; }; done
+
+libraries: setup moved ## compile csrc/ into the shared libraries in build/lib
 	@[ -f build/csrc/CMakeCache.txt ] || { $(CMAKE) -B build/csrc $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries
 
 build: libraries ## the shared libraries and every Go package
 	@go build ./...
 
-loader: ## the half that needs no LibTorch: one library, imageloader and examples/inspect
+loader: moved ## the half that needs no LibTorch: one library, imageloader and examples/inspect
 	@csrc/libtorch/setup.sh loader
 	@[ -f build/loader/CMakeCache.txt ] || { $(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON $(call QUIETLY,cmake-loader); }
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries
@@ -46,12 +52,12 @@ train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epoc
 test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
 	@tests/run.sh $(JOBS)
 
-tests-cc: # the C++ test binaries
+tests-cc: moved # the C++ test binaries
 	@csrc/libtorch/setup.sh test
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/csrc/CMakeCache.txt || { $(CMAKE) -B build/csrc -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
 
-test-loader: ## all tests of the half that needs no LibTorch, where there is none
+test-loader: moved ## all tests of the half that needs no LibTorch, where there is none
 	@csrc/libtorch/setup.sh test-loader
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/loader/CMakeCache.txt || { \
 		$(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake-loader); }
@@ -71,7 +77,7 @@ test-cgocheck: libraries ## go test with every pointer passed to C checked
 check-streams: libraries ## the stream checker: seeded mistakes, then the whole suite and the examples under it
 	@tests/check-streams.sh $(JOBS)
 
-test-asan: ## the C++ tests under AddressSanitizer, leaks included
+test-asan: moved ## the C++ tests under AddressSanitizer, leaks included
 	@csrc/libtorch/setup.sh test
 	@[ -f build/asan/CMakeCache.txt ] || { $(CMAKE) -B build/asan -DCGOTORCH_TESTS=ON -DCGOTORCH_SANITIZE=address -DCGOTORCH_LIB_DIR=$(CURDIR)/build/asan/lib $(call QUIETLY,cmake); }
 	@$(COMPILE) build/asan -j $(JOBS) --target tests
@@ -130,5 +136,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build loader train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
+.PHONY: help setup moved libraries build loader train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
 	install uninstall gpu-bundle record clean

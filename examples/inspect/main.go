@@ -5,8 +5,8 @@
 //	inspect ARCHIVE         # a .tgz, .tar.gz, .tar or directory: CLASS/FILE or SPLIT/CLASS/FILE
 //	inspect -json ARCHIVE   # the same as one JSON object
 //
-// The exit code is 0 if all images are usable, and 1 if some are not. It is 2 if the archive
-// cannot be read, or if the command line is wrong.
+// The exit code is 0 if all images are usable, and 1 if some are not. It is 2 if no image is
+// usable, if the archive cannot be read, or if the command line is wrong.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 const (
 	usable     = 0
 	badMembers = 1
-	unreadable = 2 // the archive cannot be read, or the command line is wrong
+	unreadable = 2 // the archive cannot be read or has no usable image, or the command line is wrong
 )
 
 func main() {
@@ -71,7 +71,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return unreadable
 	}
-	if len(report.Bad) > 0 {
+	switch {
+	case report.Images == 0:
+		return unreadable
+	case len(report.Bad) > 0:
 		return badMembers
 	}
 	return usable

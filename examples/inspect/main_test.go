@@ -62,6 +62,7 @@ func TestInspect(t *testing.T) {
 			"images   1 usable in 1 classes, ", "3 of 4 images cannot be used\n", "  member 2 (cat/2.png): truncated PNG",
 			`  member 3 ("cat/\x1b[2J.png"): zero bytes`, `  member 4 (../3.png): unsafe name: it contains ".."`,
 		}, ""},
+		{"no usable image", pack(t, "cat/1.png", small[:20], "dog/2.png", ""), 2, []string{"images   0 usable", "2 of 2 images cannot be used\n"}, ""},
 		{"cut short", good[:len(good)-12], 2, []string{"This is what was found before"}, "cut short: its gzip data end early"},
 		{"no archive", []byte("hello"), 2, nil, "neither gzip nor tar"},
 		{"no images", pack(t, "a.txt", "x"), 2, []string{"archive  "}, "no images in it"},
