@@ -417,4 +417,9 @@ func (c *call) values() []any {
 	return values
 }
 
-func describeValue(v any) string { return fmt.Sprintf("%v (a %T)", v, v) }
+func describeValue(v any) string {
+	if t, ok := v.(*Tensor); ok {
+		return t.String() + " (a tensor)"
+	}
+	return fmt.Sprintf("%v (a %T)", v, v)
+}

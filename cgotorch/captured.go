@@ -573,7 +573,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 func (s *capturedShape) check(out []*Tensor) error {
 	for i, t := range out {
 		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
-			return fmt.Errorf("result %d is %v: CapturedOptions.BatchSizes wants results with an entry for each of the inputs'", i, t)
+			return fmt.Errorf("result %d is %s: CapturedOptions.BatchSizes wants results with an entry for each of the inputs'", i, t)
 		}
 	}
 	return nil

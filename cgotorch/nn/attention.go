@@ -54,7 +54,7 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	width := m.InProjWeight.Shape()[1]
 	if in.Dim() != 3 || in.Shape()[2] != width {
-		refuse(x, "nn.MultiheadAttention", "the input is %v, want [N, L, %d]", in, width)
+		refuse(x, "nn.MultiheadAttention", "the input is %s, want [N, L, %d]", in, width)
 	}
 	dependsOnMode(x, "nn.MultiheadAttention", &m.Eval)
 	o := cgotorch.ScaledDotProductAttentionOptions{Causal: m.Causal}

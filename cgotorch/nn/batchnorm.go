@@ -62,7 +62,7 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 // running statistics. They are nil if the norm neither uses nor changes them.
 func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	if in.Dim() != 4 {
-		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
+		refuse(x, "nn.BatchNorm2d", "the input is %s, want [N, %d, H, W]", in, m.Channels)
 	}
 	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {

@@ -30,7 +30,7 @@ func KaimingNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o KaimingOptions) 
 func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
 	shape := weight.Shape()
 	if len(shape) < 2 {
-		refuse(x, where, "the weight is %v, want at least two dimensions", weight)
+		refuse(x, where, "the weight is %s, want at least two dimensions", weight)
 	}
 	fan := shape[1] * kernelSize(shape)
 	if o.FanOut {
@@ -60,7 +60,7 @@ func kernelSize(shape []int64) int64 {
 func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor) {
 	shape := weight.Shape()
 	if len(shape) < 2 {
-		refuse(x, "nn.XavierUniform", "the weight is %v, want at least 2 dimensions", weight)
+		refuse(x, "nn.XavierUniform", "the weight is %s, want at least 2 dimensions", weight)
 	}
 	bound := math.Sqrt(3) * math.Sqrt(2/float64((shape[0]+shape[1])*kernelSize(shape)))
 	Uniform(x, weight, -bound, bound)

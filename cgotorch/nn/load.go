@@ -159,7 +159,7 @@ func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 				failure.Missing = append(failure.Missing, n.Name)
 			}
 		case e.Closed || !slices.Equal(e.Shape, n.Tensor.Shape()):
-			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %v)", n.Name, e.Text, n.Tensor))
+			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %s)", n.Name, e.Text, n.Tensor))
 		default:
 			matched = append(matched, Matched{Named: n, Stored: e.Name})
 		}

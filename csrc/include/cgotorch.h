@@ -272,6 +272,9 @@ typedef struct ct_tensor_info {
   uint64_t address; /* the address of the first element, 0 for a tensor without memory */
   uint64_t stream;  /* ct_stream_id of the stream on which the memory was allocated, or CT_STREAM_UNKNOWN */
   uint32_t version; /* the number of writes in place, 0 for inference tensors */
+  int32_t is_strided; /* 1: element i0, i1, ... lies at address + element size * (i0 * stride0 + ...) */
+  int32_t is_conj;    /* 1: the elements in memory are the conjugates of the values */
+  int32_t is_neg;     /* 1: the elements in memory are the values with the other sign */
 } ct_tensor_info;
 
 void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) CT_NOEXCEPT;

@@ -292,6 +292,9 @@ type TensorInfo struct {
 	Address      uint64
 	Stream       uint64
 	Version      uint32
+	IsStrided    int32
+	IsConj       int32
+	IsNeg        int32
 }
 
 // The memory is C's.
@@ -308,6 +311,9 @@ var (
 	_ [unsafe.Offsetof(TensorInfo{}.Address)]byte      = [unsafe.Offsetof(C.ct_tensor_info{}.address)]byte{}
 	_ [unsafe.Offsetof(TensorInfo{}.Stream)]byte       = [unsafe.Offsetof(C.ct_tensor_info{}.stream)]byte{}
 	_ [unsafe.Offsetof(TensorInfo{}.Version)]byte      = [unsafe.Offsetof(C.ct_tensor_info{}.version)]byte{}
+	_ [unsafe.Offsetof(TensorInfo{}.IsStrided)]byte    = [unsafe.Offsetof(C.ct_tensor_info{}.is_strided)]byte{}
+	_ [unsafe.Offsetof(TensorInfo{}.IsConj)]byte       = [unsafe.Offsetof(C.ct_tensor_info{}.is_conj)]byte{}
+	_ [unsafe.Offsetof(TensorInfo{}.IsNeg)]byte        = [unsafe.Offsetof(C.ct_tensor_info{}.is_neg)]byte{}
 )
 
 func TensorDescribe(tensor *Tensor, out *TensorInfo) {
