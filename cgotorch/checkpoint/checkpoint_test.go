@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -659,6 +660,18 @@ func TestLoad_Damaged(t *testing.T) {
 		}
 		if err := LoadModel(x, path, r.model, nn.LoadOptions{}); !errors.Is(err, ErrDamaged) {
 			t.Errorf("LoadModel: %v", err)
+		}
+		at := bytes.Index(whole, []byte(`\"epoch\":`))
+		if at < 0 {
+			t.Fatal("the metadata has no epoch")
+		}
+		damaged = slices.Clone(whole)
+		damaged[at+len(`\"epoch\":`)] ^= 1 // another epoch, in valid JSON
+		if err := os.WriteFile(path, damaged, 0o666); err != nil {
+			return err
+		}
+		if info, err := Inspect(path); !errors.Is(err, ErrDamaged) {
+			t.Errorf("Inspect of a changed epoch: %v, %v", info.Epoch, err)
 		}
 		if err := os.WriteFile(path, whole[:200], 0o666); err != nil {
 			return err

@@ -48,13 +48,17 @@ type OptimizerInfo struct {
 }
 
 // Inspect reads all fields of a checkpoint except its tensors, for instance to make the model.
-// For a file that this package has not saved it returns the zero Info.
+// For a file that this package has not saved it returns the zero Info. It fails with [ErrDamaged] if
+// these fields have changed since the file was saved. It does not look at the tensors.
 func Inspect(path string) (Info, error) {
 	f, err := open(path)
 	if err != nil {
 		return Info{}, err
 	}
 	defer f.Close()
+	if _, err := f.checksums(); err != nil {
+		return Info{}, err
+	}
 	return f.info, nil
 }
 
@@ -131,23 +135,33 @@ func openWhole(path string) (*file, error) {
 	return f, nil
 }
 
-func (f *file) verify() error {
+// The method `checksums` reads the checksums of the tensors, and compares the metadata with theirs.
+// It returns nil for a file without checksums that is not a checkpoint.
+func (f *file) checksums() (checksums, error) {
 	if _, ok := f.Lookup(checksumName); !ok {
 		if f.info.Version != 0 {
-			return f.fail("the tensor %s is missing: %w", checksumName, ErrDamaged)
+			return nil, f.fail("the tensor %s is missing: %w", checksumName, ErrDamaged)
 		}
-		return nil
+		return nil, nil
 	}
 	text, err := f.Read(checksumName)
 	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
+		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	var want checksums
 	if err := json.Unmarshal(text, &want); err != nil {
-		return f.fail("tensor %s: %w: %w", checksumName, err, ErrDamaged)
+		return nil, f.fail("tensor %s: %w: %w", checksumName, err, ErrDamaged)
 	}
 	if got := checksum([]byte(f.Metadata()[metadataKey])); got != want[metadataKey] {
-		return f.fail("metadata %s has the CRC-32C %s, and %q when it was saved: %w", metadataKey, got, want[metadataKey], ErrDamaged)
+		return nil, f.fail("metadata %s has the CRC-32C %s, and %q when it was saved: %w", metadataKey, got, want[metadataKey], ErrDamaged)
+	}
+	return want, nil
+}
+
+func (f *file) verify() error {
+	want, err := f.checksums()
+	if want == nil || err != nil {
+		return err
 	}
 	for _, t := range f.Tensors() {
 		if t.Name == checksumName {

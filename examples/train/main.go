@@ -132,8 +132,13 @@ func main() {
 	}
 }
 
+// The errors of package imageloader name its options. flagNames has the flags of this program that
+// set them.
+var flagNames = strings.NewReplacer("Options.MaxSkipRate", "-skip-rate", "Options.AllowTruncated", "-allow-truncated",
+	"Options.BatchSize", "-batch", "Options.Workers", "-workers", "Options.Split", "-train-part or -test-part")
+
 func fatal(err error) {
-	fmt.Fprintln(os.Stderr, "train:", err)
+	fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))
 	os.Exit(1)
 }
 
