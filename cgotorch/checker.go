@@ -308,8 +308,8 @@ func (n site) stack() (frames []uintptr, do site) {
 	return s.frames[:depth], s.do
 }
 
-// calledAt returns the file and line at which the program calls the function that runs the Do of the
-// site, or "".
+// calledAt returns the file and line at which the program calls the function that runs the Do of
+// the site, or "".
 func (n site) calledAt() string {
 	_, do := n.stack()
 	frames, _ := do.stack()

@@ -67,8 +67,8 @@ func (t *Tensor) MarshalJSON() ([]byte, error) {
 	}{v.dtype.String(), v.shape, values})
 }
 
-// GobEncode fails with [ErrUnsupported], because a tensor is a handle: encode the slice of [ToSlice],
-// or write a file with package safetensors.
+// GobEncode fails with [ErrUnsupported], because a tensor is a handle: encode the slice of
+// [ToSlice], or write a file with package safetensors.
 func (t *Tensor) GobEncode() ([]byte, error) {
 	return nil, refuse("Tensor.GobEncode", ErrUnsupported, "a tensor is a handle: encode the slice of ToSlice, or write a file with package safetensors")
 }
@@ -165,8 +165,8 @@ func (t *Tensor) readable() (v *elements, why string) {
 		conj: info.IsConj != 0, neg: info.IsNeg != 0}, ""
 }
 
-// The method `foreign` reports whether t belongs to a Do on another goroutine than the worker's. That
-// Do may free t at any time.
+// The method `foreign` reports whether t belongs to a Do on another goroutine than the worker's.
+// That Do may free t at any time.
 func (t *Tensor) foreign(w *worker) bool {
 	owner := t.owner
 	return owner != nil && (w == nil || ct.ThreadID() != owner.thread)
@@ -189,7 +189,8 @@ func (v *elements) element(index []int) unsafe.Pointer {
 	return unsafe.Add(v.at, at*int64(v.dtype.Size()))
 }
 
-// The method `skipped` returns how many elements of dimension d in front of i are not in the memory.
+// The method `skipped` returns how many elements of dimension d in front of i are not in the
+// memory.
 func (v *elements) skipped(d, i int) int64 {
 	if int64(i) < v.cut[d]-formatEdge {
 		return 0

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // Note [A Do that grows]
@@ -15,11 +14,11 @@ import (
 // memory with each round, often without need. The library tells of it once for each place.
 //
 // A Do with many live tensors picks the next call as its mark. When the same call comes again from
-// the same lines, a round has ended. The memory is told if the Do has more tensors at each look, for
-// 64 rounds, and the new ones take more than 64 MB. One forward of a deep net or one sequence of a
-// recurrent net has such rounds too, and a training needs all their results. So a round counts only
-// if the program has begun something new several times: it has copied data, used a batch, run a
-// backward or read a value. A round that the program's own lines begin, without records for
+// the same lines, a round has ended. The memory is told if the Do has more tensors at each look,
+// for 64 rounds, and the new ones take more than 64 MB. One forward of a deep net or one sequence
+// of a recurrent net has such rounds too, and a training needs all their results. So a round counts
+// only if the program has begun something new several times: it has copied data, used a batch, run
+// a backward or read a value. A round that the program's own lines begin, without records for
 // backward, counts always.
 
 const (
@@ -43,19 +42,21 @@ type growth struct {
 	told   bool
 }
 
-// grownPlaces holds the places of which the library has told: the functions of the program that the
-// loop is in. Another Do may pick another line of the loop as its mark.
-var grownPlaces sync.Map // string -> struct{}
-
-// begins are the calls with which a program begins something new.
-var begins = []string{"Exec.Backward", "FromSlice", "FromBytes", "CopyFrom", "ToSlice", "ToBytes", "Exec.Item", "Exec.ReadAsync", "Exec.Lend"}
+// isBegin reports whether the call begins something new.
+func isBegin(op string) bool {
+	switch op {
+	case "Exec.Backward", "FromSlice", "FromBytes", "CopyFrom", "ToSlice", "ToBytes", "Exec.Item", "Exec.ReadAsync", "Exec.Lend":
+		return true
+	}
+	return false
+}
 
 // The method `see` is called for each call of a Do that has many tensors.
 func (g *growth) see(x *Exec, op string) {
 	if g.told || x.work != nil || x.from != nil {
 		return // in a capture and in a second forward memory is not the Do's
 	}
-	if slices.Contains(begins, op) {
+	if isBegin(op) {
 		g.begins++
 	}
 	g.calls++
@@ -97,7 +98,7 @@ func (g *growth) see(x *Exec, op string) {
 		return
 	}
 	g.told = true
-	if _, told := grownPlaces.LoadOrStore(programFunctions(stack), struct{}{}); !told {
+	if _, told := streams.grown.LoadOrStore(programFunctions(stack), struct{}{}); !told {
 		slog.Warn(fmt.Sprintf("cgotorch: a loop in a Do of %v leaves %d MB in memory in %d rounds, because a Do frees its tensors when it ends: run one Do for each round, or put the body into x.Tidy", x.stream, bytes>>20, g.rounds), "operator", op, "at", callerIn(stack, ownFrame))
 	}
 }
@@ -144,8 +145,9 @@ func (s *scope) owned() []*Tensor {
 	return owned
 }
 
-// bytesOf returns the size of the storages of ts, and whether one of ts has records for backward. It
-// leaves out storages of which a tensor of ts sees only a part, because older tensors may hold them.
+// bytesOf returns the size of the storages of ts, and whether one of ts has records for backward.
+// It leaves out storages of which a tensor of ts sees only a part, because older tensors may hold
+// them.
 func bytesOf(ts []*Tensor) (bytes int64, recorded bool) {
 	seen := map[uint64]bool{}
 	for _, t := range ts {

@@ -25,7 +25,7 @@ type Stream struct {
 
 	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream
-	users  int                      // number of Dos of other streams, and of JPEG decoders, that use this stream
+	users  int                      // number of Dos of other streams that use this stream
 	sides  map[purpose]*sideStreams // side streams for Dos of this stream
 	closed bool
 }
@@ -45,6 +45,10 @@ var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use
 	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
+
+	patience atomic.Int64 // nanoseconds: see SetDeadlockTimeout; 0 means usualPatience
+	waiting  sync.Map     // uint64 -> *Stream: the numbers of goroutines that have waited longer than that
+	grown    sync.Map     // string -> struct{}: the functions of the program of whose growth the library has told
 
 	// `names` holds the names of streams by their numbers, for traces and reports. It holds every
 	// CUDA stream. It stays small, because a new CUDA stream takes the number of a closed stream. A
@@ -276,9 +280,8 @@ func (s *Stream) InDo() bool {
 	return w != nil && w.stream == s
 }
 
-// The method `use` keeps the stream open for a Do of another stream or for a JPEG decoder, and
-// returns the C handle. When the Do or the decoder ends, it calls the method `unuse`. `use` does
-// not wait for a Do of this stream.
+// The method `use` keeps the stream open for a Do of another stream, and returns the C handle. When
+// that Do ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -370,8 +373,7 @@ func (s *Stream) Synchronize() error {
 // already enqueued still runs. A default stream can be used again after Close. A second Close
 // does nothing.
 //
-// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On], and
-// while a JPEG decoder of package images uses it.
+// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On].
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
@@ -386,7 +388,7 @@ func (s *Stream) Close() error {
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one, or a JPEG decoder: close it afterwards")
+		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one: close it afterwards")
 	}
 	if s.worker != nil {
 		s.worker.stop()

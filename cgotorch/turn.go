@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -33,12 +32,8 @@ type turn struct {
 // files or for the network is not part of a circle: the Do is only slow. Go does not tell on whom a
 // channel waits. So a circle through a goroutine that the Do has not started is not found.
 
-// deadlockTimeout is process-wide, as the text of SetDeadlockTimeout says.
-var deadlockTimeout = func() *atomic.Int64 {
-	var d atomic.Int64
-	d.Store(int64(10 * time.Second))
-	return &d
-}()
+// usualPatience is the time of SetDeadlockTimeout at first.
+const usualPatience = 10 * time.Second
 
 // SetDeadlockTimeout is process-wide: it sets after what time a call that waits for a stream's Do
 // looks for a deadlock. It returns the time before. The time is 10 s at first. 0 or less means that
@@ -47,7 +42,13 @@ var deadlockTimeout = func() *atomic.Int64 {
 // A call fails with [ErrMisuse] if it waits for a Do that waits for the call's own goroutine, which
 // the Do has started. The error names both places. A Do that is only slow never makes a call fail.
 func SetDeadlockTimeout(d time.Duration) (before time.Duration) {
-	return time.Duration(deadlockTimeout.Swap(int64(d)))
+	if d == 0 {
+		d = -1 // 0 stands for usualPatience
+	}
+	if before = time.Duration(streams.patience.Swap(int64(d))); before == 0 {
+		before = usualPatience
+	}
+	return before
 }
 
 // The method `take` waits until the caller has the turn of s. It fails if it finds a deadlock.
@@ -62,8 +63,11 @@ func (t *turn) take(op string, s *Stream) error {
 	t.waiting = append(t.waiting, granted)
 	t.mu.Unlock()
 
-	patience := time.Duration(deadlockTimeout.Load())
-	if patience <= 0 {
+	patience := time.Duration(streams.patience.Load())
+	if patience == 0 {
+		patience = usualPatience
+	}
+	if patience < 0 {
 		<-granted
 		return nil
 	}
@@ -74,17 +78,17 @@ func (t *turn) take(op string, s *Stream) error {
 		select {
 		case <-granted:
 			if self != 0 {
-				waitingGoroutines.Delete(self)
+				streams.waiting.Delete(self)
 			}
 			return nil
 		case <-timer.C:
 		}
 		if self == 0 {
 			self = goroutineID()
-			waitingGoroutines.Store(self, s)
+			streams.waiting.Store(self, s)
 		}
 		if why := deadlock(self, s); why != "" && t.leave(granted) {
-			waitingGoroutines.Delete(self)
+			streams.waiting.Delete(self)
 			return refuse(op, ErrMisuse, "waited %v for %v, whose Do waits for this goroutine: the Do started it, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, s, why)
 		}
 		timer.Reset(patience)
@@ -126,9 +130,6 @@ func (t *turn) give() {
 	next <- struct{}{}
 }
 
-// waitingGoroutines holds the goroutines that have waited for a stream for a long time.
-var waitingGoroutines sync.Map // uint64 -> *Stream
-
 // A goroutine is an entry of a dump of all goroutines.
 type goroutine struct {
 	state   string // such as "chan receive"
@@ -145,12 +146,12 @@ func deadlock(self uint64, s *Stream) string {
 	leads = func(s *Stream) bool {
 		runner := s.runner.Load()
 		g, ok := all[runner]
-		if !ok || seen[s] || !slices.Contains(blockedStates, g.state) {
+		if !ok || seen[s] || !g.blocked() {
 			return false
 		}
 		seen[s] = true
 		found := false
-		waitingGoroutines.Range(func(id, next any) bool {
+		streams.waiting.Range(func(id, next any) bool {
 			if startedBy(all, id.(uint64), runner) {
 				found = id == self || leads(next.(*Stream))
 			}
@@ -180,10 +181,14 @@ func startedBy(all map[uint64]goroutine, id, by uint64) bool {
 	return false
 }
 
-// blockedStates are the states in which a goroutine waits for other goroutines.
-var blockedStates = []string{
-	"chan receive", "chan send", "select", "semacquire", "sync.WaitGroup.Wait", "sync.Cond.Wait",
-	"sync.Mutex.Lock", "sync.RWMutex.Lock", "sync.RWMutex.RLock",
+// blocked reports whether the goroutine waits for other goroutines.
+func (g goroutine) blocked() bool {
+	switch g.state {
+	case "chan receive", "chan send", "select", "semacquire", "sync.WaitGroup.Wait", "sync.Cond.Wait",
+		"sync.Mutex.Lock", "sync.RWMutex.Lock", "sync.RWMutex.RLock":
+		return true
+	}
+	return false
 }
 
 // The function `goroutines` returns all goroutines by their numbers. It stops the world.

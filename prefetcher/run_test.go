@@ -105,8 +105,8 @@ func TestEpoch_CancelledWithoutASlot(t *testing.T) {
 	})
 }
 
-// A loop inside one Do holds every slot until the Do ends. The batch after that would never come, so
-// the loop ends with an error. An epoch of at most Depth+1 batches ends well.
+// A loop inside one Do holds every slot until the Do ends. The batch after that would never come,
+// so the loop ends with an error. An epoch of at most Depth+1 batches ends well.
 func TestEpoch_InsideADo(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for _, n := range []int{2, 3, 100} {

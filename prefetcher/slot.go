@@ -137,8 +137,8 @@ func (s *slot) useOver() {
 	}
 }
 
-// heldHere returns the stream whose Do runs on the calling goroutine, if that Do has used the slot's
-// batch, whose body is over. Otherwise it returns nil.
+// heldHere returns the stream whose Do runs on the calling goroutine, if that Do has used the
+// slot's batch, whose body is over. Otherwise it returns nil.
 func (s *slot) heldHere() *cgotorch.Stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,8 @@
 package checkpoint
 
 import (
-	"encoding/json"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"

@@ -47,8 +47,8 @@ type OptimizerInfo struct {
 	Steps  []int64  `json:"steps"`
 }
 
-// Inspect reads all fields of a checkpoint except its tensors, for instance to make the model.
-// For a file that this package has not saved it returns the zero Info. It fails with [ErrDamaged] if
+// Inspect reads all fields of a checkpoint except its tensors, for instance to make the model. For
+// a file that this package has not saved it returns the zero Info. It fails with [ErrDamaged] if
 // these fields have changed since the file was saved. It does not look at the tensors.
 func Inspect(path string) (Info, error) {
 	f, err := open(path)

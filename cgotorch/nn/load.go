@@ -15,9 +15,9 @@ func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 	x.NoGrad().CopyInPlace(destination, source).Close()
 }
 
-// LoadOptions choose the names that [Load] may leave out or change. With the zero value, Load needs exactly
-// the model's names. If the model and the file differ in their number of classes, leave the last
-// layer of the model unchanged:
+// LoadOptions choose the names that [Load] may leave out or change. With the zero value, Load needs
+// exactly the model's names. If the model and the file differ in their number of classes, leave the
+// last layer of the model unchanged:
 //
 //	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
 type LoadOptions struct {

@@ -626,13 +626,13 @@ ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor
 /* ---- Decoding JPEG --------------------------------------------------------------------------- */
 
 /* Makes a decoder of JPEG files on NVIDIA's NVJPG engines. It serves the pools of cgotorch_decode.h
- * as their ctd_device, with one lane for each stream. All streams are of one CUDA device. Calls of
+ * as their ctd_device, with `lanes` lanes, at least one. Each lane has a stream of its own. Calls of
  * the ctd_device come from threads of the pools, have no ct_exec, and enqueue their work on the
  * stream of their lane. They do not take part in captures, and do not disturb them.
  *
  * Fails with CT_UNSUPPORTED for the CPU, for a device without such engines, and where the library
  * nvJPEG is absent. The call may wait for the device. */
-ct_status* ct_jpeg_decoder_new(const ct_stream* const* streams, int32_t lanes, ct_jpeg_decoder** out) CT_NOEXCEPT;
+ct_status* ct_jpeg_decoder_new(ct_device device, int32_t lanes, ct_jpeg_decoder** out /* new */) CT_NOEXCEPT;
 /* Frees the handle. The decoder itself is freed when no pool uses it any more. */
 void ct_jpeg_decoder_free(ct_jpeg_decoder* decoder /* consumed */) CT_NOEXCEPT;
 /* Returns the decoder's ctd_device, which is valid until the decoder itself is freed. */
@@ -641,6 +641,7 @@ const void* ct_jpeg_decoder_device(const ct_jpeg_decoder* decoder) CT_NOEXCEPT;
 typedef struct ct_jpeg_counts {
   int64_t decoded; /* frames that were decoded */
   int64_t failed;  /* frames that were given back */
+  int32_t gave_up; /* 1: too many calls failed one after another, so the decoder fails all files */
 } ct_jpeg_counts;
 
 void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) CT_NOEXCEPT;

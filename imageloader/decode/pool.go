@@ -109,7 +109,7 @@ func NewPool(options Options) (*Pool, error) {
 	if options.JPEGDevice != nil {
 		device := options.JPEGDevice.JPEGDevice()
 		if device == nil {
-			return nil, fmt.Errorf("decode: Options.JPEGDevice is closed: %w", ErrInvalidArgument)
+			return nil, fmt.Errorf("decode: Options.JPEGDevice is closed, or holds a nil pointer: %w", ErrInvalidArgument)
 		}
 		in.device = (*C.ctd_device)(device)
 		defer runtime.KeepAlive(options.JPEGDevice)

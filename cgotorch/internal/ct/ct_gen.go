@@ -755,9 +755,9 @@ func BackwardOverlapping(x Exec, roots **Tensor, grads **Tensor, count int32, re
 
 // Decoding JPEG
 
-func JPEGDecoderNew(streams **Stream, lanes int32, out **JPEGDecoder) *Status {
+func JPEGDecoderNew(device Device, lanes int32, out **JPEGDecoder) *Status {
 	hout := *out
-	status := C.ct_jpeg_decoder_new(streams, C.int32_t(lanes), &hout)
+	status := C.ct_jpeg_decoder_new(*(*C.ct_device)(unsafe.Pointer(&device)), C.int32_t(lanes), &hout)
 	*out = hout
 	return status
 }
@@ -773,6 +773,7 @@ func JPEGDecoderDevice(decoder *JPEGDecoder) unsafe.Pointer {
 type JPEGCounts struct {
 	Decoded int64
 	Failed  int64
+	GaveUp  int32
 }
 
 // The memory is C's.
@@ -780,6 +781,7 @@ var (
 	_ [unsafe.Sizeof(JPEGCounts{})]byte           = [unsafe.Sizeof(C.ct_jpeg_counts{})]byte{}
 	_ [unsafe.Offsetof(JPEGCounts{}.Decoded)]byte = [unsafe.Offsetof(C.ct_jpeg_counts{}.decoded)]byte{}
 	_ [unsafe.Offsetof(JPEGCounts{}.Failed)]byte  = [unsafe.Offsetof(C.ct_jpeg_counts{}.failed)]byte{}
+	_ [unsafe.Offsetof(JPEGCounts{}.GaveUp)]byte  = [unsafe.Offsetof(C.ct_jpeg_counts{}.gave_up)]byte{}
 )
 
 func JPEGDecoderCount(decoder *JPEGDecoder, out *JPEGCounts) {

@@ -18,9 +18,8 @@ var (
 	// Waits must be called before op waits for the device on purpose. It fails the Do of the calling
 	// goroutine if this Do uses NoWaits.
 	Waits func(op string)
-	// UseStream returns the C handle of a *cgotorch.Stream. The stream cannot be closed until unuse
-	// is called.
-	UseStream func(op string, stream any) (h *ct.Stream, unuse func(), err error)
+	// Device returns a cgotorch.Device as the core knows it.
+	Device func(device any) ct.Device
 	// Casts returns the value that WithCasts has given to x, a *cgotorch.Exec, or nil.
 	Casts func(x any) any
 	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
