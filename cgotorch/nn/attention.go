@@ -63,7 +63,7 @@ func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgo
 	}
 	n, length := in.Shape()[0], in.Shape()[1]
 	return x.Tidy(func() *cgotorch.Tensor {
-		parts := x.Call("streamtorch::linear_heads", in, castOf(x, m.InProjWeight), castOf(x, m.InProjBias), m.Heads, !m.Unfused)
+		parts := x.Call("streamtorch::linear_heads", in, castOf(x, m.InProjWeight), castOf(x, m.InProjBias), m.Heads, isFused(x, "nn.MultiheadAttention", &m.Unfused))
 		seen := x.ScaledDotProductAttention(parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor), parts[2].(*cgotorch.Tensor), o)
 		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, width))
 	})

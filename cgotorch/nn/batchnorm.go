@@ -66,10 +66,10 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 	}
 	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
-		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
+		refuse(x, "nn.BatchNorm2d", "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, "nn.BatchNorm2d", &m.Eval)
-	dependsOn(x, &m.Unfused, "SetFused has changed nn.BatchNorm2d")
+	isFused(x, "nn.BatchNorm2d", &m.Unfused)
 	mean, variance = m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:

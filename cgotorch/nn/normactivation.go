@@ -71,7 +71,7 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 // SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
 // library: those of [NormReLU] and [AddLayerNorm], the first layer's of [Conv2d], and those of
 // [Linear] and [MultiheadAttention]. New layers may. Without these kernels the numbers are those
-// of LibTorch's operators, and second derivatives work.
+// of LibTorch's operators, and second derivatives work. A captured graph of m is then out of date.
 func SetFused(m any, fused bool) {
 	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Unfused", !fused) })
 }
