@@ -21,6 +21,10 @@ func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
 	}
+	if n := numel(shape); n != int64(len(data)) && n > 0 && n < 1<<40 && slices.Min(shape) > 0 { // the core tells of other shapes
+		x.check("FromSlice")
+		x.s.fail(refuse("FromSlice", ErrInvalidArgument, "a tensor of shape %v has %d elements; the slice has %d", shape, n, len(data)))
+	}
 	return fromHost(x, "FromSlice", unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
 }
 

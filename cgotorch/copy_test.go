@@ -89,9 +89,9 @@ func TestFromSlice_Shapes(t *testing.T) {
 			op, text string
 			fail     func(x *Exec)
 		}{
-			{"FromSlice", "shape [3] and dtype Float has 12 bytes; the host memory has 8", func(x *Exec) { FromSlice(x, []float32{1, 2}, 3) }},
+			{"FromSlice", "shape [3] has 3 elements; the slice has 2", func(x *Exec) { FromSlice(x, []float32{1, 2}, 3) }},
 			{"FromSlice", "shape [-1] has a negative dimension", func(x *Exec) { FromSlice(x, []float32{1, 2}, -1) }},
-			{"FromSlice", "has 4 bytes; the host memory has 8", func(x *Exec) { FromSlice(x, []float32{1, 2}, 1) }},
+			{"FromSlice", "shape [1] has 1 elements; the slice has 2", func(x *Exec) { FromSlice(x, []float32{1, 2}, 1) }},
 			{"FromBytes", "shape [] and dtype Double has 8 bytes; the host memory has 4", func(x *Exec) { FromBytes(x, make([]byte, 4), Float64, nil) }},
 			{"FromBytes", "dtype 77 is not one of LibTorch's", func(x *Exec) { FromBytes(x, make([]byte, 4), DType(77), nil) }},
 			{"FromSlice", "shape [4611686018427387904, 4] and dtype Byte has more than 2^63", func(x *Exec) { FromSlice(x, []uint8{1}, 1<<62, 4) }},
