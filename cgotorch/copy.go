@@ -28,6 +28,40 @@ func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	return fromHost(x, "FromSlice", unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
 }
 
+// FromRows is [FromSlice] for rows: the result is [len(rows), len(rows[0])]. It fails with
+// [ErrInvalidArgument] if the rows differ in length.
+func FromRows[T Element](x *Exec, rows [][]T) *Tensor {
+	columns := 0
+	if len(rows) > 0 {
+		columns = len(rows[0])
+	}
+	data := make([]T, 0, len(rows)*columns)
+	for i, row := range rows {
+		if len(row) != columns {
+			x.check("FromRows")
+			x.s.fail(refuse("FromRows", ErrInvalidArgument, "row %d has %d elements, and row 0 has %d", i, len(row), columns))
+		}
+		data = append(data, row...)
+	}
+	return FromSlice(x, data, int64(len(rows)), int64(columns))
+}
+
+// ToRows is [ToSlice] for a tensor of two dimensions: it returns its rows. It waits for x's stream.
+func ToRows[T Element](x *Exec, t *Tensor) [][]T {
+	if t.Dim() != 2 {
+		x.check("ToRows")
+		x.s.fail(refuse("ToRows", ErrInvalidArgument, "the tensor is %s, want two dimensions", t))
+	}
+	data := ToSlice[T](x, t)
+	shape := t.Shape()
+	rows := make([][]T, shape[0])
+	for i := range rows {
+		n := int(shape[1])
+		rows[i] = data[i*n : (i+1)*n : (i+1)*n]
+	}
+	return rows
+}
+
 // FromBytes is [FromSlice] for elements that are given as raw bytes, in the machine's byte order.
 // An empty shape makes a scalar.
 func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -301,5 +302,22 @@ func TestElements_HaveTheirSize(t *testing.T) {
 				t.Errorf("six elements of %v have %d bytes", d, got)
 			}
 		}
+	})
+}
+
+func TestFromRows_ToRows(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			rows := [][]int32{{1, 2, 3}, {4, 5, 6}}
+			v := FromRows(x, rows)
+			if got := ToRows[int32](x, v); !reflect.DeepEqual(got, rows) || v.String() != x.To(v, Int32).String() || v.Dim() != 2 {
+				t.Errorf("got %v of %s", got, v)
+			}
+			if v := FromRows(x, [][]float32{}); v.Numel() != 0 || v.Dim() != 2 {
+				t.Errorf("no rows give %s", v)
+			}
+		})
+		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { FromRows(x, [][]float32{{1}, {2, 3}}) }), ErrInvalidArgument, "row 1 has 2 elements, and row 0 has 1", "copy_test.go")
+		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { ToRows[float32](x, x.Ones(Float32, 2)) }), ErrInvalidArgument, "want two dimensions", "copy_test.go")
 	})
 }
