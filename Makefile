@@ -15,7 +15,7 @@ RACETIME ?= 8m
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
 CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
 COMPILE   := flock build/compile.lock cmake --build
-LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./examples/inspect
+LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./internal/inspect ./examples/inspect
 QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 
 help: ## list the targets
@@ -44,6 +44,10 @@ loader: moved ## the half that needs no LibTorch: one library, imageloader and e
 	@[ -f build/loader/CMakeCache.txt ] || { $(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON $(call QUIETLY,cmake-loader); }
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries
 	@go build $(LOADER)
+	@go build -tags loader -o build/bin/streamtorch ./cmd/streamtorch
+
+tools: libraries ## the command build/bin/streamtorch: pack, ls, labels, inspect, doctor
+	@go build -o build/bin/streamtorch ./cmd/streamtorch
 
 train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epochs 2" are flags
 	@go build -o build/bin/train ./examples/train
@@ -65,6 +69,7 @@ test-loader: moved ## all tests of the half that needs no LibTorch, where there 
 	@build/loader/decode_test --gtest_brief=1
 	@go vet $(LOADER)
 	@go test -count=1 -p $(JOBS) $(LOADER)
+	@go test -count=1 -tags loader ./cmd/streamtorch
 
 # The corpora are hostile files, not concurrency: under the race detector they take minutes.
 test-race: libraries ## go test -short with the race detector over the library, RACETIME=8m at most
@@ -136,5 +141,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
+.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
 	install uninstall gpu-bundle record clean

@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"archive/tar"
@@ -73,7 +73,7 @@ func TestInspect(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stdout, stderr strings.Builder
-			if code := run(context.Background(), []string{path}, &stdout, &stderr); code != test.code {
+			if code := Run(context.Background(), []string{path}, &stdout, &stderr); code != test.code {
 				t.Errorf("got exit code %d, want %d\n%s%s", code, test.code, &stdout, &stderr)
 			}
 			for _, want := range test.stdout {
@@ -89,7 +89,7 @@ func TestInspect(t *testing.T) {
 			}
 
 			stdout.Reset()
-			if code := run(context.Background(), []string{"-json", path}, &stdout, &stderr); code != test.code {
+			if code := Run(context.Background(), []string{"-json", path}, &stdout, &stderr); code != test.code {
 				t.Errorf("-json: got exit code %d, want %d", code, test.code)
 			}
 			var report imageloader.Report
@@ -113,7 +113,7 @@ func TestInspect_CommandLine(t *testing.T) {
 		{[]string{"/no/such/archive.tgz"}, 2, "imageloader: /no/such/archive.tgz: no such file or directory"},
 	} {
 		var stdout, stderr strings.Builder
-		if code := run(context.Background(), test.args, &stdout, &stderr); code != test.code || !strings.Contains(stderr.String(), test.want) {
+		if code := Run(context.Background(), test.args, &stdout, &stderr); code != test.code || !strings.Contains(stderr.String(), test.want) {
 			t.Errorf("%q: got exit code %d and errors %q; want %d and %q", test.args, code, &stderr, test.code, test.want)
 		}
 		if stdout.Len() > 0 {
