@@ -20,7 +20,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/streamtorch/streamtorch/internal/inspect"
+	"github.com/streamtorch/streamtorch/imageloader/inspect"
 )
 
 // A command is a part of the program. It returns the exit code.

@@ -14,7 +14,7 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/streamtorch/streamtorch/internal/inspect"
+	"github.com/streamtorch/streamtorch/imageloader/inspect"
 )
 
 func main() {
