@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -383,6 +384,44 @@ func TestLoadModel_PythonFile(t *testing.T) {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 		return nil
+	})
+}
+
+// LoadModel reads what torch.save wrote. A checkpoint of several parts needs Rename.
+func TestLoadModel_TorchSave(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		last := nn.NewLinear(x, 2, 2, nn.LinearOptions{NoBias: true})
+		m := nn.NewSequential(nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), &nn.ReLU{}, last)
+		defer nn.Close(m)
+		rename := func(name string) string { // what is not of the model becomes ""
+			rest, ok := strings.CutPrefix(name, "model.")
+			if !ok {
+				return ""
+			}
+			return rest
+		}
+		var first []float32
+		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Rename: rename}} {
+			nn.Constant(x, last.Weight, 0)
+			if err := LoadModel(x, "../pth/testdata/"+file, m, o); err != nil {
+				t.Errorf("%s: %v", file, err)
+				continue
+			}
+			got := cgotorch.ToSlice[float32](x, x.Detach(last.Weight))
+			if first == nil {
+				first = got
+			}
+			if got[0] == 0 || !slices.Equal(got, first) {
+				t.Errorf("%s: the weights are %v, and %v from another file", file, got, first)
+			}
+		}
+		var mismatch *nn.LoadError
+		if err := LoadModel(x, "../pth/testdata/checkpoint.pth", m, nn.LoadOptions{}); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), `"model."`) {
+			t.Errorf("a checkpoint without Rename: %v", err)
+		}
+		if err := LoadModel(x, "../pth/testdata/script.pt", m, nn.LoadOptions{}); !errors.Is(err, pth.ErrProgram) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "state_dict()") {
+			t.Errorf("a TorchScript archive: %v", err)
+		}
 	})
 }
 

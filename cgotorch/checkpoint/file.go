@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -63,8 +64,18 @@ func Inspect(path string) (Info, error) {
 }
 
 type file struct {
-	*safetensors.File
+	weights
 	info Info
+}
+
+// weights is an open file of tensors: a *safetensors.File or a *pth.File.
+type weights interface {
+	Name() string
+	Tensors() []safetensors.Info
+	Lookup(name string) (safetensors.Info, bool)
+	Read(name string) ([]byte, error)
+	Metadata() map[string]string
+	Close() error
 }
 
 // The method `fail` returns an error that names the file. format and args give its text.
@@ -72,14 +83,22 @@ func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
 
-func open(path string) (*file, error) {
+func openWeights(path string) (weights, error) {
 	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrFormat) && !errors.Is(err, safetensors.ErrTorchSave) {
+	if errors.Is(err, safetensors.ErrTorchSave) {
+		return pth.Open(path)
+	}
+	return f, err
+}
+
+func open(path string) (*file, error) {
+	f, err := openWeights(path)
+	if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, pth.ErrFormat) {
 		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	c := &file{File: f}
+	c := &file{weights: f}
 	if text, ok := f.Metadata()[metadataKey]; ok {
 		if err := json.Unmarshal([]byte(text), &c.info); err != nil {
 			f.Close()

@@ -88,10 +88,11 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 	return nil
 }
 
-// LoadModel copies a model's tensors from a checkpoint, or from another safetensors file such as
-// a torchvision state dict. Dtypes are converted. If the model's number of classes differs from
-// that in the file, skip the last layer with [nn.LoadOptions].Skip. Names with a prefix, such as
-// "module.", are changed by [nn.LoadOptions].Rename. LoadModel waits for the device.
+// LoadModel copies a model's tensors from a checkpoint, from another safetensors file such as a
+// torchvision state dict, or from a file of PyTorch's torch.save. Dtypes are converted. If the
+// model's number of classes differs from that in the file, skip the last layer with
+// [nn.LoadOptions].Skip. Names with a prefix, such as "module.", are changed by
+// [nn.LoadOptions].Rename. LoadModel waits for the device.
 //
 // LoadModel fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if names
 // or shapes differ, unless o allows the difference. In these cases nothing has changed.

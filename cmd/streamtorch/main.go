@@ -4,6 +4,7 @@
 //	streamtorch ls photos.tgz               # the members of an archive
 //	streamtorch labels photos.tgz           # its classes and their numbers
 //	streamtorch inspect photos.tgz          # every member that training could not use, and why
+//	streamtorch convert in.pth out.safetensors
 //	streamtorch doctor                      # this machine, on one page
 //
 // `make tools` builds it as build/bin/streamtorch. With `go build -tags loader` it needs no
@@ -33,6 +34,7 @@ var commands = append([]command{
 	{"pack", "OUT IN...", "write folders of images to a .tgz or .tar", runPack},
 	{"ls", "ARCHIVE", "list the members of an archive", runList},
 	{"labels", "ARCHIVE", "list the classes of an archive with their numbers", runLabels},
+	{"convert", "IN OUT", "copy weights between .safetensors and .pth", runConvert},
 	{"inspect", "ARCHIVE", "say which images are usable, and why others are not", inspect.Run},
 }, withLibTorch...)
 

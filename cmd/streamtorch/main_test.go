@@ -218,3 +218,45 @@ func TestCommandLine(t *testing.T) {
 		}
 	}
 }
+
+// Weights survive the way from a file of torch.save to safetensors and back.
+func TestConvert(t *testing.T) {
+	folder := t.TempDir()
+	first, second := filepath.Join(folder, "a.safetensors"), filepath.Join(folder, "b.pth")
+	if code, out, stderr := try(t, "convert", "-strip", "model.", "../../cgotorch/pth/testdata/checkpoint.pth", first); code != 0 || out != "8 tensors\n" {
+		t.Fatal(code, out, stderr)
+	}
+	if code, _, stderr := try(t, "convert", first, second); code != 0 {
+		t.Fatal(stderr)
+	}
+	want, err := openWeights("../../cgotorch/pth/testdata/state.pth")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer want.Close()
+	got, err := openWeights(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	for _, info := range want.Tensors() {
+		a, err := want.Read(info.Name)
+		b, err2 := got.Read(info.Name)
+		if err != nil || err2 != nil || !bytes.Equal(a, b) {
+			t.Errorf("%s: %v is %v (%v, %v)", info.Name, a, b, err, err2)
+		}
+	}
+	for want, args := range map[string][]string{
+		"no tensor has a name":    {"-strip", "x.", first, second},
+		"must end with .safe":     {first, filepath.Join(folder, "c.bin")},
+		"by TorchScript":          {"../../cgotorch/pth/testdata/script.pt", second},
+		"usage: streamtorch conv": {first},
+	} {
+		if code, _, stderr := try(t, append([]string{"convert"}, args...)...); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%q: %d, %q, want %q", args, code, stderr, want)
+		}
+	}
+	if entries, _ := os.ReadDir(folder); len(entries) != 2 {
+		t.Errorf("the folder has %v", entries)
+	}
+}

@@ -102,7 +102,7 @@ func main() {
 	flag.BoolVar(&c.Contiguous, "contiguous", false, "NCHW memory order instead of channels last")
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
-	flag.StringVar(&c.Weights, "weights", "", "a .safetensors file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
+	flag.StringVar(&c.Weights, "weights", "", "a .safetensors or .pth file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
 	flag.BoolVar(&c.Graph, "graph", true, "on a GPU, capture each step as a CUDA graph and launch that; what is captured, and what cannot be, goes to standard error")
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
 	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
