@@ -19,6 +19,8 @@ func init() {
 		h, err := s.use(op)
 		return h, s.unuse, err
 	}
+	seam.Operator = func(name string) any { return &operator{name: name} }
+	seam.Call = func(x, op any) any { return x.(*Exec).call(op.(*operator)) }
 	seam.Casts = func(x any) any { return x.(*Exec).casts }
 	seam.WithCasts = func(x, casts any) any {
 		y := *x.(*Exec)

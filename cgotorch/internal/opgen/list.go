@@ -15,9 +15,10 @@ type list struct {
 	fields  map[string]*fieldDoc // the key is "Field" or "FooOptions.Field"
 }
 
-// An entry of operators.txt asks for one method of Exec.
+// An entry of operators.txt asks for one method of Exec, or for one function of a package.
 type entry struct {
 	line       int
+	pkg        string // the package of the function; "" for a method of Exec
 	section    string // the title above the entry
 	goName     string
 	operator   string // such as aten::add.Tensor
@@ -49,7 +50,7 @@ type fieldDoc struct {
 func parseList(path, text string) (*list, error) {
 	l := &list{path: path, fields: make(map[string]*fieldDoc)}
 	var errs []error
-	var section string
+	var pkg, section string
 	var last *string // the text that an indented comment continues
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {
@@ -60,7 +61,10 @@ func parseList(path, text string) (*list, error) {
 		case trimmed == "":
 			last = nil
 		case strings.HasPrefix(line, "## "):
-			section, last = strings.TrimSpace(line[3:]), nil
+			pkg, section, last = "", strings.TrimSpace(line[3:]), nil
+			if name, title, ok := strings.Cut(section, ": "); ok && strings.HasPrefix(name, "package ") {
+				pkg, section = strings.TrimPrefix(name, "package "), title
+			}
 		case strings.HasPrefix(line, "#"):
 			last = nil
 		case strings.HasPrefix(trimmed, "#"):
@@ -91,7 +95,7 @@ func parseList(path, text string) (*list, error) {
 				fail(err)
 				continue
 			}
-			e.line, e.section = number, section
+			e.line, e.pkg, e.section = number, pkg, section
 			l.entries = append(l.entries, e)
 			last = &e.doc
 		}
