@@ -172,6 +172,19 @@ func (c *call) IntList(vs []int64) {
 	}
 }
 
+// AllDims adds a list of all dimensions of t. For a tensor that the call will refuse the list is
+// empty.
+func (c *call) AllDims(t *Tensor) {
+	dims := 0
+	if t != nil && t.h != nil {
+		dims = len(t.Shape())
+	}
+	c.Words = append(c.Words, ct.ArgInts, uint64(dims))
+	for i := range dims {
+		c.Words = append(c.Words, uint64(i))
+	}
+}
+
 func (c *call) FloatList(vs []float64) {
 	c.Words = append(c.Words, ct.ArgFloats, uint64(len(vs)))
 	for _, v := range vs {

@@ -3276,13 +3276,17 @@ func (x *Exec) AllDim(input *Tensor, dim int, options ReduceOptions) *Tensor {
 
 var opLogSumExp = operator{name: "aten::logsumexp"}
 
-// LogSumExp returns log(sum(exp(input))) over dim, without overflow.
+// LogSumExp returns log(sum(exp(input))) over dim (nil is all), without overflow.
 //
 // Source: aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor
 func (x *Exec) LogSumExp(input *Tensor, dim []int64, options ReduceOptions) *Tensor {
 	c := x.call(&opLogSumExp)
 	c.Tensor(input)
-	c.IntList(dim)
+	if len(dim) > 0 {
+		c.IntList(dim)
+	} else {
+		c.AllDims(input)
+	}
 	c.Bool(options.KeepDim)
 	return c.Run1()
 }

@@ -263,7 +263,11 @@ var opLogSumExp = opcall.New("aten::special_logsumexp")
 func LogSumExp(x *cgotorch.Exec, input *cgotorch.Tensor, dim []int64, options LogSumExpOptions) *cgotorch.Tensor {
 	c := opcall.Begin(x, opLogSumExp)
 	c.Tensor(input)
-	c.IntList(dim)
+	if len(dim) > 0 {
+		c.IntList(dim)
+	} else {
+		c.AllDims(input)
+	}
 	c.Bool(options.KeepDim)
 	return c.Run1()
 }

@@ -186,6 +186,10 @@ add("HistogramDD", T.histogramdd, "g", [2, 2, 1, 3])
 add("BinCount", T.bincount, "counts")
 add("BinCount/options", None, "counts", Weights="p4", MinLength=6, py=lambda i: T.bincount(i.counts, i.p4, 6))
 
+add("LogSumExp/nil", None, "x3", None, py=lambda i: T.logsumexp(i.x3, (0, 1, 2)))
+add("LogSumExp/empty", None, "x3", [], KeepDim=True, py=lambda i: T.logsumexp(i.x3, (0, 1, 2), True))
+add("LogSumExp/scalar", None, "one", None, py=lambda i: T.logsumexp(i.one, ()))
+
 # Sorting and searching.
 add("MSort", T.msort, "g")
 add("KthValue", T.kthvalue, "a", 2, 1)
@@ -484,6 +488,7 @@ add("special.Logit/eps", None, "u", Eps=0.25, py=lambda i: S.logit(i.u, 0.25))
 add("special.Softmax", S.softmax, "a", 1)
 add("special.LogSoftmax", S.log_softmax, "a", 1)
 add("special.LogSumExp", S.logsumexp, "a", [1])
+add("special.LogSumExp/nil", None, "a", None, py=lambda i: S.logsumexp(i.a, (0, 1)))
 add("special.LogSumExp/keep", None, "a", [0, 1], KeepDim=True, py=lambda i: S.logsumexp(i.a, (0, 1), True))
 add("special.Round", None, "a", 1, py=lambda i: S.round(i.a, decimals=1))
 for kind in [a + "ChebyshevPolynomial" + b for a in ("", "Shifted") for b in "TUVW"] + ["HermitePolynomialH", "HermitePolynomialHe", "LaguerrePolynomialL", "LegendrePolynomialP"]:

@@ -21,6 +21,7 @@ type Call interface {
 	Scalar(v cgotorch.Scalar)
 	ScalarList(vs []cgotorch.Scalar)
 	IntList(vs []int64)
+	AllDims(t *cgotorch.Tensor) // a list of all dimensions of t
 	FloatList(vs []float64)
 	DType(v cgotorch.DType)
 	Device() // the device of the Exec

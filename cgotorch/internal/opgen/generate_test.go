@@ -110,6 +110,8 @@ t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 		{"Mode(self, dim;; n:1.5) t::mode # m.", "n has the type int and cannot be 1.5"},
 		{"Mode(self, dim;; on:True) t::mode # m.", "on has the type bool and cannot be True"},
 		{"Mode(self, dim;; list:[]) t::mode # m.", "list has the type Tensor[] and cannot be []"},
+		{"Mode(self, *dim) t::mode # m.", "*dim: only a list of dimensions behind a tensor can stand for all"},
+		{"Zeros(*size) t::zeros # m.", "*size: only a list of dimensions behind a tensor can stand for all"},
 		{"Mode(self, dim...) t::mode # m.", "dim has the type int and cannot be variadic"},
 		{"None(self, dim...) t::none # n.", "dim has the type int[]? and cannot be variadic"},
 		{"Given(; weight) t::given # g.", "option weight has the default [], which is not supported"},

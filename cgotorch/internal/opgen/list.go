@@ -36,6 +36,7 @@ type item struct {
 	inverted bool   // !name: a bool that defaults to true; in Go it has the opposite meaning
 	zero     bool   // ~name: 0 is no legal value, so in Go it means the default
 	variadic bool   // name...: a variadic parameter
+	all      bool   // *name: a list of dimensions; in Go an empty list means all of them
 	fallback string // :literal, a default; it replaces the schema's default, if there is one
 }
 
@@ -161,12 +162,15 @@ func (e *entry) check() error {
 		if it.variadic {
 			return fmt.Errorf("%s: %s...: an option cannot be variadic", e.goName, it.argument)
 		}
+		if it.all {
+			return fmt.Errorf("%s: *%s: an option cannot stand for all dimensions", e.goName, it.argument)
+		}
 		if it.inverted && it.goName == "" {
 			return fmt.Errorf("%s: !%s needs a name for the opposite: !%s=NoX", e.goName, it.argument, it.argument)
 		}
 	}
 	for _, it := range e.fixed {
-		if it.fallback == "" || it.inverted || it.zero || it.variadic || it.goName != "" {
+		if it.fallback == "" || it.inverted || it.zero || it.variadic || it.all || it.goName != "" {
 			return fmt.Errorf("%s: a fixed argument is written name:value", e.goName)
 		}
 	}
@@ -176,7 +180,7 @@ func (e *entry) check() error {
 	return nil
 }
 
-// parseItems reads "name, !name=Opposite, ~name, name..., name=Name:literal".
+// parseItems reads "name, !name=Opposite, ~name, *name, name..., name=Name:literal".
 func parseItems(text string) ([]item, error) {
 	var items []item
 	if strings.TrimSpace(text) == "" {
@@ -192,6 +196,7 @@ func parseItems(text string) ([]item, error) {
 		name, it.goName, _ = strings.Cut(name, "=")
 		name, it.inverted = strings.CutPrefix(name, "!")
 		name, it.zero = strings.CutPrefix(name, "~")
+		name, it.all = strings.CutPrefix(name, "*")
 		name, it.variadic = strings.CutSuffix(name, "...")
 		if it.argument = name; name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isWord(r) }) {
 			return nil, fmt.Errorf("%q is not an argument", part)

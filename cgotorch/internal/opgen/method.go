@@ -156,6 +156,9 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 		}
 		goType = "..." + element
 	}
+	if it.all && (goType != "[]int64" || it.variadic || len(m.params) == 0 || !strings.HasSuffix(m.params[0].goType, "Tensor")) {
+		return "", fmt.Errorf("*%s: only a list of dimensions behind a tensor can stand for all", a.name)
+	}
 	m.params = append(m.params, variable{name: name, goType: inPackage(m.entry.pkg, goType)})
 	absent := ""
 	if a.fallback != "" {
@@ -164,6 +167,8 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 		absent = "c.None()"
 	}
 	switch {
+	case it.all:
+		return choose("len("+name+") > 0", kind.pushed(name), "c.AllDims("+m.params[0].name+")"), nil
 	case absent == "" || goType == "*Tensor":
 	case goType == "string":
 		return choose(name+` != ""`, kind.pushed(name), absent), nil
