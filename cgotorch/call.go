@@ -36,14 +36,53 @@ var named sync.Map // string -> *operator
 // Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
 // nil where LibTorch leaves a result undefined.
 //
-// Call fails with [ErrNotFound] for an unknown name. It fails with [ErrInvalidArgument] for an
-// argument that does not fit the schema. The error names the argument.
+// Call fails with [ErrNotFound] for an unknown name. The error names the overloads that exist. Call
+// fails with [ErrInvalidArgument] for an argument that does not fit the schema. The error names
+// the argument.
 func (x *Exec) Call(op string, args ...any) []any {
+	c := x.callNamed(op, args)
+	values := c.values()
+	c.done()
+	return values
+}
+
+// Call1 is [Exec.Call] for an operator with exactly one result, a tensor. For an operator with
+// other results it fails with [ErrInvalidArgument], after the operator has run. The tensor is nil
+// if LibTorch leaves the result undefined.
+func (x *Exec) Call1(op string, args ...any) *Tensor {
+	c := x.callNamed(op, args)
+	if c.Results.Words != 1 || c.ResultWords[0] != ct.ArgTensor {
+		values := c.values() // the Do owns them
+		c.done()
+		x.Fail(op, refuse(op, ErrInvalidArgument, "the result is %s, and not one tensor: use Call", describeResults(values)))
+	}
+	t := c.own(0)
+	c.done()
+	return t
+}
+
+// describeResults returns a text such as "a list of 3 tensors" or "2 results".
+func describeResults(values []any) string {
+	if len(values) != 1 {
+		return fmt.Sprintf("%d results", len(values))
+	}
+	switch v := values[0].(type) {
+	case []*Tensor:
+		return fmt.Sprintf("a list of %d tensors", len(v))
+	case nil:
+		return "None"
+	default:
+		return describeValue(v)
+	}
+}
+
+// callNamed runs the operator with the name `op`. The returned call holds the results.
+func (x *Exec) callNamed(op string, args []any) *call {
 	o, ok := named.Load(op)
 	if !ok {
 		found := &operator{name: op}
 		if _, err := found.find(); err != nil {
-			x.Fail(op, err)
+			x.Fail(op, withOverloads(op, err))
 		}
 		o, _ = named.LoadOrStore(op, found)
 	}
@@ -53,9 +92,7 @@ func (x *Exec) Call(op string, args ...any) []any {
 	}
 	c.RestDefault()
 	c.run()
-	values := c.values()
-	c.done()
-	return values
+	return c
 }
 
 // Schemas returns the schema of each operator that [Exec.Call] can run. Each schema is one line,

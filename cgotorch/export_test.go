@@ -78,3 +78,6 @@ func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 	c.RestDefault()
 	return c.Run1()
 }
+
+// JoinOverloads is the text of an error that names overloads.
+func JoinOverloads(op string, names []string) string { return joinOverloads(op, names) }
