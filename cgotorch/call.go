@@ -280,8 +280,13 @@ func (c *call) run() {
 		x.s.fail(&Error{Op: c.op.name, Kind: ErrClosed, Shapes: c.shapes(), Caller: caller(),
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
+	if op.guard != nil {
+		if why := op.guard(c); why != "" {
+			x.s.fail(&Error{Op: c.op.name, Kind: ErrInvalidArgument, Shapes: c.shapes(), Caller: caller(), Message: why})
+		}
+	}
 	c.Results.WordCapacity, c.Results.TensorCapacity = int32(len(c.ResultWords)), int32(len(c.ResultTensors))
-	status := ct.Call(&x.c, op, &c.Operands)
+	status := ct.Call(&x.c, op.h, &c.Operands)
 	runtime.KeepAlive(c)
 	if status != nil {
 		e := statusError(c.op.name, status)

@@ -1078,7 +1078,8 @@ func (x *Exec) DivFloor(input, other *Tensor) *Tensor {
 
 var opDivTrunc = operator{name: "aten::div.Tensor_mode"}
 
-// DivTrunc returns input / other rounded towards 0, in the promoted dtype.
+// DivTrunc returns input / other rounded towards 0, in the promoted dtype. On the CPU the smallest
+// Int32 or Int64, divided by -1, ends the process with SIGFPE.
 //
 // Source: aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
 func (x *Exec) DivTrunc(input, other *Tensor) *Tensor {

@@ -25,10 +25,18 @@ func main() {
 	tablePath := flag.String("documented", "internal/opgen/documented.txt", "the functions that PyTorch documents")
 	pagePath := flag.String("page", "../docs/operators.md", "the page to write")
 	dumpPath := flag.String("update", "", "first refresh -schemas from this dump of all schemas; - is standard input")
+	describeOnly := flag.Bool("describe", false, "write no file; print the typed operators as JSON")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "opgen: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
+	}
+	if *describeOnly {
+		if err := describe(*listPath, *schemaPath); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	err := run(*listPath, *schemaPath, *outPath, *dumpPath)
 	if err == nil {
