@@ -100,7 +100,7 @@ lint: libraries ## go vet and gofmt; C++ is compiled with -Wall -Wextra, and -We
 	@go vet ./...
 	@badly=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$badly" ] || { echo "run gofmt -w on:" $$badly; exit 1; }
 
-generate: libraries ## write the generated Go files anew
+generate: libraries ## write the generated files anew
 	@go generate ./...
 
 schemas: libraries ## the same, after operators have come to or gone from cgotorch/operators.txt
@@ -108,7 +108,7 @@ schemas: libraries ## the same, after operators have come to or gone from cgotor
 	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
 check-generate: generate ## fail if a generated file is not what its generator writes
-	@git diff --exit-code -- $$(git grep -lE '^// Code generated .* DO NOT EDIT' -- '*.go') || { echo "commit what make generate wrote"; exit 1; }
+	@git diff --exit-code -- $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
 
 # Only the rows go to standard output.
 bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_PYTHON=python that has PyTorch

@@ -80,13 +80,18 @@ func fromHost(x *Exec, op string, data unsafe.Pointer, bytes int, dtype DType, s
 func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	x.check("ToSlice")
 	x.open("ToSlice", t)
-	if got, want := t.DType(), DTypeOf[T](); got != want {
-		x.s.fail(&Error{Op: "ToSlice", Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
-			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
-	}
+	x.elementsAre("ToSlice", DTypeOf[T](), t)
 	data := make([]T, t.Numel())
 	toHost(x, "ToSlice", t, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))))
 	return data
+}
+
+// The method `elementsAre` fails if t has another dtype than `want`.
+func (x *Exec) elementsAre(op string, want DType, t *Tensor) {
+	if got := t.DType(); got != want {
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
+	}
 }
 
 // ToBytes returns the elements as raw bytes, in row-major order and in the machine's byte order.
@@ -104,7 +109,8 @@ func toHost(x *Exec, op string, t *Tensor, data unsafe.Pointer, bytes int) {
 	runtime.KeepAlive(t)
 }
 
-// Item returns the value of a tensor of one element. It waits for x's stream.
+// Item returns the value of a tensor of one element. It waits for x's stream. A float64 holds
+// integers exactly up to 2^53 only: [ItemAs] reads all values of all dtypes.
 func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
@@ -112,6 +118,23 @@ func (x *Exec) Item(t *Tensor) float64 {
 	x.must("Exec.Item", ct.TensorItem(x.c, t.h, &v), t)
 	runtime.KeepAlive(t)
 	return float64(v)
+}
+
+// ItemAs returns the value of a tensor of one element, without a conversion. It waits for x's
+// stream. It fails with [ErrInvalidArgument] if T is not the Go type of the tensor's dtype, and for
+// a tensor with more or fewer elements.
+func ItemAs[T Element](x *Exec, t *Tensor) T {
+	const op = "ItemAs"
+	x.check(op)
+	x.open(op, t)
+	x.elementsAre(op, DTypeOf[T](), t)
+	if n := t.Numel(); n != 1 {
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("a tensor of %d elements has no single value: use ToSlice", n)})
+	}
+	var v T
+	toHost(x, op, t, unsafe.Pointer(&v), int(unsafe.Sizeof(v)))
+	return v
 }
 
 // CopyFrom enqueues a copy of `data` into t. It waits if t is on a CUDA device and `data` is not

@@ -15,6 +15,8 @@ func init() {
 		return name.(string), true
 	}
 	seam.Device = func(device any) ct.Device { return device.(Device).c() }
+	seam.Operator = func(name string) any { return &operator{name: name} }
+	seam.Call = func(x, op any) any { return x.(*Exec).call(op.(*operator)) }
 	seam.Casts = func(x any) any { return x.(*Exec).casts }
 	seam.WithCasts = func(x, casts any) any {
 		y := *x.(*Exec)
