@@ -100,6 +100,41 @@ func TestTrivialStep_EvenlySpread(t *testing.T) {
 	even("sign", []int{negatives, keysDrawn - negatives}, 2)
 }
 
+// Vertical flips come first and the loss of colours last, each with its probability. Neither choice
+// depends on the other augmentations.
+func TestOptions_FlipsAndGreys(t *testing.T) {
+	o := Options{VerticalFlip: 0.3, ColorJitter: ColorJitter{Brightness: 0.4}, Grayscale: 0.2}
+	flips, greys := 0, 0
+	for k := range keys {
+		steps := o.steps(k, nil, 20, 30)
+		flipped, grey := steps[0] == images.FlipVertical(), steps[len(steps)-1] == images.Grayscale()
+		if flipped {
+			flips++
+		}
+		if grey {
+			greys++
+		}
+		if alone := (Options{VerticalFlip: 0.3}).steps(k, nil, 20, 30); (len(alone) == 1) != flipped {
+			t.Fatalf("key %d: %d steps of VerticalFlip alone, and with all %v", k, len(alone), flipped)
+		}
+		if want := 1 + btoi(flipped) + btoi(grey); len(steps) != want {
+			t.Fatalf("key %d: %d steps, want %d", k, len(steps), want)
+		}
+	}
+	for what, share := range map[string][2]float64{"flips": {float64(flips), 0.3}, "greys": {float64(greys), 0.2}} {
+		if got := share[0] / keysDrawn; got < share[1]-0.02 || got > share[1]+0.02 {
+			t.Errorf("%s: %v of the images, want %v", what, got, share[1])
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func TestColorJitter_Distribution(t *testing.T) {
 	want := distributions(t, "ColorJitter")[0]
 	jitter := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}

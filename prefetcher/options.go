@@ -34,8 +34,10 @@ type Options struct {
 	// recipe. The zero value of each field turns its augmentation off. The random choices for an
 	// image depend only on the image's key. The random choices for a whole batch depend only on the
 	// key of the batch's first image. See Note [Random choices].
+	VerticalFlip       float64       // probability that an image is mirrored top to bottom; not with TrivialAugmentWide
 	TrivialAugmentWide bool          // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
-	ColorJitter        ColorJitter   // ColorJitter and TrivialAugmentWide need images of 1 or 3 channels
+	ColorJitter        ColorJitter   // ColorJitter, like the fields above and Grayscale, needs images of 1 or 3 channels
+	Grayscale          float64       // probability that an image loses its colours
 	RandomErasing      RandomErasing // after normalising
 	MixUp              MixUp         // with both MixUp and CutMix each batch has one of the two, equally likely
 	CutMix             CutMix
@@ -97,8 +99,12 @@ func (o Options) completeAugmentations(channels int, refuse func(format string, 
 	switch {
 	case !o.ColorJitter.valid():
 		return refuse("ColorJitter is %+v; its fields are 0 and up, and Hue at most 0.5", o.ColorJitter)
+	case !(o.VerticalFlip >= 0 && o.VerticalFlip <= 1) || !(o.Grayscale >= 0 && o.Grayscale <= 1):
+		return refuse("VerticalFlip is %v and Grayscale %v; they are probabilities from 0 to 1", o.VerticalFlip, o.Grayscale)
+	case o.VerticalFlip > 0 && o.TrivialAugmentWide:
+		return refuse("VerticalFlip and TrivialAugmentWide cannot be used together: both move pixels first")
 	case o.stepsOf() > 0 && channels != 1 && channels != 3:
-		return refuse("TrivialAugmentWide and ColorJitter need images of 1 or 3 channels; the source's have %d", channels)
+		return refuse("VerticalFlip, TrivialAugmentWide, ColorJitter and Grayscale need images of 1 or 3 channels; the source's have %d", channels)
 	case o.RandomErasing.on() && !o.RandomErasing.valid():
 		return refuse("RandomErasing is %+v; Probability and the scales are 0 to 1, the ratios above 0, and no least is above its greatest", o.RandomErasing)
 	case !alphas(o.MixUp.Alpha):

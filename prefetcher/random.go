@@ -21,6 +21,7 @@ import "math/bits"
 //	67      ColorJitter: brightness, contrast
 //	68      ColorJitter: saturation, hue
 //	69      RandomErasing: whether the image has a box
+//	70      VerticalFlip, Grayscale
 //	80+i    RandomErasing: the area and the shape of try i
 //	96+i    RandomErasing: the top and the left of try i
 //	128     for a batch: MixUp or CutMix
@@ -33,6 +34,7 @@ const (
 	drawJitter
 	drawJitterColour
 	drawErase
+	drawFlipGrey
 	drawEraseShape = 80
 	drawErasePlace = 96
 	drawMixOrCut   = 128

@@ -35,11 +35,17 @@ type parameters struct {
 // stepsOf returns the greatest number of steps that an image has.
 func (o Options) stepsOf() int {
 	n := 0
+	if o.VerticalFlip > 0 {
+		n++
+	}
 	if o.TrivialAugmentWide {
 		n++
 	}
 	if o.ColorJitter.on() {
 		n += jitterSteps
+	}
+	if o.Grayscale > 0 {
+		n++
 	}
 	return n
 }
@@ -107,11 +113,7 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 		steps := make([]images.Step, 0, most)
 		for i := range host.N {
 			k := key(host.Keys[i])
-			steps = steps[:0]
-			if o.TrivialAugmentWide {
-				steps = append(steps, trivialStep(k, height, width))
-			}
-			steps = o.ColorJitter.steps(k, steps)
+			steps = o.steps(k, steps[:0], height, width)
 			for s, step := range steps {
 				copy(p.steps[(i*most+s)*stepValues:], step[:])
 			}
@@ -128,6 +130,22 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 		p.mix = drawMix(key(host.Keys[0]), o.MixUp, o.CutMix, height, width)
 	}
 	p.mix.images.Fill = o.RandomErasing.Value
+}
+
+// The method `steps` appends to `to` the steps for the image with key k.
+func (o Options) steps(k key, to []images.Step, height, width int) []images.Step {
+	flip, grey := k.draw(drawFlipGrey)
+	if flip.unit() < o.VerticalFlip {
+		to = append(to, images.FlipVertical())
+	}
+	if o.TrivialAugmentWide {
+		to = append(to, trivialStep(k, height, width))
+	}
+	to = o.ColorJitter.steps(k, to)
+	if grey.unit() < o.Grayscale {
+		to = append(to, images.Grayscale())
+	}
+	return to
 }
 
 // takeBack makes p free for a later batch. The caller has made sure that no copy reads p any

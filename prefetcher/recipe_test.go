@@ -100,6 +100,7 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 		"all":     everything,
 		"jitter":  {ColorJitter: everything.ColorJitter},
 		"trivial": {TrivialAugmentWide: true},
+		"flips":   {VerticalFlip: 0.5, ColorJitter: ColorJitter{Hue: 0.1}, Grayscale: 0.4},
 		"erasing": {RandomErasing: RandomErasing{Probability: 0.7, Value: []float64{0.5, -1, 2}}},
 		"half":    {TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, DType: cgotorch.BFloat16, Contiguous: true},
 	} {
@@ -344,6 +345,9 @@ func TestOptions_InvalidAugmentations(t *testing.T) {
 		"MixUp.Alpha":         {MixUp: MixUp{-1}, Classes: 2},
 		"CutMix.Alpha":        {CutMix: CutMix{-1}, Classes: 2},
 		"number of classes":   {CutMix: CutMix{1}},
+		"VerticalFlip is 1.5": {VerticalFlip: 1.5},
+		"Grayscale -1":        {Grayscale: -1},
+		"used together":       {VerticalFlip: 0.5, TrivialAugmentWide: true},
 	} {
 		if _, err := New(source, cgotorch.CPU, o); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)

@@ -33,7 +33,8 @@ func Steps(x *cgotorch.Exec, steps ...[]Step) *cgotorch.Tensor {
 // row of 8 elements is a [Step].
 //
 // A [Sharpness] step works only as the first step of its image. The same holds for a step that
-// moves pixels: [Shear], [Translate] or [Rotate]. At a later position these steps change nothing.
+// moves pixels: [Shear], [Translate], [Rotate] or [FlipVertical]. At a later position these steps
+// change nothing.
 func Augment(x *cgotorch.Exec, pixels, flips, steps, out *cgotorch.Tensor) {
 	x.Call("streamtorch::augment_images", pixels, flips, steps, out)
 }

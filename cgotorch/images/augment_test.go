@@ -87,6 +87,10 @@ func namedStep(t testing.TB, name string, v []float64, height, width int) images
 		return images.Posterize(int(v[0]))
 	case "Solarize":
 		return images.Solarize(v[0])
+	case "FlipVertical":
+		return images.FlipVertical()
+	case "Grayscale":
+		return images.Grayscale()
 	case "AutoContrast":
 		return images.AutoContrast()
 	case "Equalize":

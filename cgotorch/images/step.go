@@ -44,6 +44,10 @@ func Saturation(factor float64) Step { return blend(stepSaturation, factor) }
 // to 0.5. It changes nothing in an image of 1 channel.
 func Hue(turn float64) Step { return Step{stepHue, float32(turn)} }
 
+// Grayscale is torchvision's rgb_to_grayscale with as many channels as the image has. It changes
+// nothing in an image of 1 channel.
+func Grayscale() Step { return Saturation(0) }
+
 // Posterize is torchvision's posterize. Each value keeps its highest bits, as many as the
 // argument `bits` says, from 0 to 8. Its other bits become 0.
 func Posterize(bits int) Step {
@@ -81,6 +85,12 @@ func Shear(x, y float64, height, width int) Step {
 // Pixels from outside the image are 0. Translate must be the first step of its image.
 func Translate(right, down int) Step {
 	return affine(0, float64(right), float64(down), 0, 0, 0, 0)
+}
+
+// FlipVertical is torchvision's vertical_flip: the top becomes the bottom. It must be the first
+// step of its image.
+func FlipVertical() Step {
+	return Step{stepAffine, 1, 0, 0, 0, -1} // the height is counted from the middle of the image
 }
 
 // Rotate is torchvision's rotate. The image turns counterclockwise about its centre and keeps its

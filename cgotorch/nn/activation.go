@@ -77,3 +77,140 @@ type HardSwish struct{}
 func (*HardSwish) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.HardSwish(in)
 }
+
+// HardSigmoid computes ReLU6(in+3)/6.
+type HardSigmoid struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*HardSigmoid) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.HardSigmoid(in)
+}
+
+// HardTanh limits values to [Min, Max].
+type HardTanh struct {
+	Min cgotorch.Scalar // nil means -1
+	Max cgotorch.Scalar // nil means 1
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *HardTanh) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.HardTanh(in, m.Min, m.Max)
+}
+
+// LogSigmoid computes log(sigmoid(in)), without overflow.
+type LogSigmoid struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*LogSigmoid) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.LogSigmoid(in)
+}
+
+// Mish computes in*tanh(log(1+exp(in))).
+type Mish struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*Mish) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::mish", in)[0].(*cgotorch.Tensor)
+}
+
+// ELU keeps values above 0 and maps the other values to Alpha*(exp(in)-1).
+type ELU struct {
+	Alpha cgotorch.Scalar // nil means 1
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *ELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.ELU(in, m.Alpha)
+}
+
+// CELU keeps values above 0 and maps the other values to Alpha*(exp(in/Alpha)-1).
+type CELU struct {
+	Alpha cgotorch.Opt[float64] // unset means 1
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *CELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::celu", in, m.Alpha.Or(1))[0].(*cgotorch.Tensor)
+}
+
+// SELU is 1.0507 times an [ELU] with an Alpha of 1.6733. A deep net of SELUs keeps mean and
+// variance.
+type SELU struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*SELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::selu", in)[0].(*cgotorch.Tensor)
+}
+
+// Softplus computes log(1+exp(Beta*in))/Beta. Where Beta*in is above Threshold, the result is the
+// input itself.
+type Softplus struct {
+	Beta      cgotorch.Scalar // nil means 1
+	Threshold cgotorch.Scalar // nil means 20
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *Softplus) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Softplus(in, cgotorch.SoftplusOptions{Beta: m.Beta, Threshold: m.Threshold})
+}
+
+// Softsign computes in/(1+|in|).
+type Softsign struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*Softsign) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor { return x.Div(in, x.AddScalar(x.Abs(in), 1)) })
+}
+
+// TanhShrink computes in - tanh(in).
+type TanhShrink struct{}
+
+// Forward returns a tensor of the shape of `in`.
+func (*TanhShrink) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor { return x.Sub(in, x.Tanh(in)) })
+}
+
+// HardShrink sets values in [-Lambda, Lambda] to 0.
+type HardShrink struct {
+	Lambda cgotorch.Opt[float64] // unset means 0.5
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *HardShrink) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::hardshrink", in, m.Lambda.Or(0.5))[0].(*cgotorch.Tensor)
+}
+
+// SoftShrink moves values towards 0 by Lambda. Values in [-Lambda, Lambda] become 0.
+type SoftShrink struct {
+	Lambda cgotorch.Opt[float64] // at least 0; unset means 0.5
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *SoftShrink) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::softshrink", in, m.Lambda.Or(0.5))[0].(*cgotorch.Tensor)
+}
+
+// Threshold keeps values above Threshold and replaces the other values by Value.
+type Threshold struct {
+	Threshold, Value float64
+}
+
+// Forward returns a tensor of the shape of `in`.
+func (m *Threshold) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::threshold", in, m.Threshold, m.Value)[0].(*cgotorch.Tensor)
+}
+
+// RReLU keeps values above 0. In training it multiplies each other value by a random number
+// between Lower and Upper. In evaluation it multiplies them by the mean of the two.
+type RReLU struct {
+	Lower cgotorch.Opt[float64] // unset means 1/8
+	Upper cgotorch.Opt[float64] // unset means 1/3
+	Eval  bool
+}
+
+// Forward returns a tensor of the shape of `in`. In training it draws random numbers from
+// LibTorch's generator.
+func (m *RReLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	dependsOnMode(x, "nn.RReLU", &m.Eval)
+	return x.Call("aten::rrelu", in, m.Lower.Or(1.0/8), m.Upper.Or(1.0/3), !m.Eval)[0].(*cgotorch.Tensor)
+}

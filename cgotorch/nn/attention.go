@@ -1,18 +1,23 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"math"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // AttentionOptions are the options of [NewMultiheadAttention].
 type AttentionOptions struct {
 	Dropout float64 // probability that a weight of the attention becomes 0 in training, in [0, 1)
 	Causal  bool    // position i sees the positions 0 to i
+	NoBias  bool    // without InProjBias and without a bias of OutProj
 }
 
-// MultiheadAttention is self-attention with several heads, as in torch.nn.MultiheadAttention with
-// one input and batches first.
+// MultiheadAttention is attention with several heads, as in torch.nn.MultiheadAttention with
+// batches first. [MultiheadAttention.Forward] is self-attention.
 type MultiheadAttention struct {
 	InProjWeight *cgotorch.Tensor // [3*width, width]: makes the queries, then the keys, then the values
-	InProjBias   *cgotorch.Tensor // [3*width]
+	InProjBias   *cgotorch.Tensor // [3*width], or nil
 	OutProj      *Linear
 	Heads        int
 	Dropout      float64 // as in [AttentionOptions]
@@ -32,16 +37,21 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 	}
 	n := int64(width)
 	m := &MultiheadAttention{Heads: heads, Dropout: o.Dropout, Causal: o.Causal}
-	m.InProjWeight, m.InProjBias = x.Empty(cgotorch.Float32, 3*n, n), x.Zeros(cgotorch.Float32, 3*n)
-	m.OutProj = NewLinear(x, width, width, LinearOptions{})
+	m.InProjWeight = x.Empty(cgotorch.Float32, 3*n, n)
+	if !o.NoBias {
+		m.InProjBias = x.Zeros(cgotorch.Float32, 3*n)
+	}
+	m.OutProj = NewLinear(x, width, width, LinearOptions{NoBias: o.NoBias})
 	complete := false
 	defer func() {
 		if !complete {
 			Close(m.OutProj)
 		}
 	}()
-	XavierUniform(x, m.InProjWeight)
-	Constant(x, m.OutProj.Bias, 0)
+	XavierUniform(x, m.InProjWeight, XavierOptions{})
+	if !o.NoBias {
+		Constant(x, m.OutProj.Bias, 0)
+	}
 	keepParameters(x, where, m.InProjWeight, m.InProjBias)
 	complete = true
 	return m
@@ -52,19 +62,124 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 // In training with Dropout, Forward draws random numbers. On CUDA, a kernel of this library
 // computes the gradient of the projections' result, unless Unfused is set.
 func (m *MultiheadAttention) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	width := m.InProjWeight.Shape()[1]
-	if in.Dim() != 3 || in.Shape()[2] != width {
-		refuse(x, "nn.MultiheadAttention", "the input is %s, want [N, L, %d]", in, width)
-	}
-	dependsOnMode(x, "nn.MultiheadAttention", &m.Eval)
+	return m.Attend(x, in, in, in, AttentionMask{})
+}
+
+// AttentionMask says which keys the queries of [MultiheadAttention.Attend] do not see. A mask is
+// Bool, true where a key is hidden. Or it has numbers that are added to the scores. nil hides none.
+type AttentionMask struct {
+	Hidden  *cgotorch.Tensor // [L, S], or [N*heads, L, S]: for each query and key
+	Padding *cgotorch.Tensor // [N, S]: for each key
+}
+
+// Attend maps queries [N, L, width] to a tensor of the same shape. Each query sees the keys [N, S,
+// width] and the values of the same shape. With Causal, query i sees the keys 0 to i. In training
+// with Dropout, Attend draws random numbers. It does not wait.
+func (m *MultiheadAttention) Attend(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, mask AttentionMask) *cgotorch.Tensor {
+	m.check(x, query, key, value)
 	o := cgotorch.ScaledDotProductAttentionOptions{Causal: m.Causal}
 	if !m.Eval {
 		o.Dropout = m.Dropout
 	}
-	n, length := in.Shape()[0], in.Shape()[1]
+	n, length := query.Shape()[0], query.Shape()[1]
 	return x.Tidy(func() *cgotorch.Tensor {
-		parts := x.Call("streamtorch::linear_heads", in, castOf(x, m.InProjWeight), castOf(x, m.InProjBias), m.Heads, isFused(x, "nn.MultiheadAttention", &m.Unfused))
-		seen := x.ScaledDotProductAttention(parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor), parts[2].(*cgotorch.Tensor), o)
-		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, width))
+		q, k, v := m.project(x, query, key, value)
+		if mask != (AttentionMask{}) {
+			o.Mask, o.Causal = m.scores(x, mask, q.DType(), n, length, key.Shape()[1]), false
+		}
+		seen := x.ScaledDotProductAttention(q, k, v, o)
+		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, -1))
 	})
+}
+
+// AttendWeights is [MultiheadAttention.Attend] that also returns the weights, [N, L, S]. These are
+// the means over the heads of what each query takes from each key. It needs more memory than
+// Attend.
+func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, mask AttentionMask) (out, weights *cgotorch.Tensor) {
+	m.check(x, query, key, value)
+	n, length := query.Shape()[0], query.Shape()[1]
+	q, k, v := m.project(x, query, key, value)
+	defer closeUnless(nil, q, k, v)
+	each := x.Tidy(func() *cgotorch.Tensor {
+		scores := x.MatMul(x.MulScalar(q, 1/math.Sqrt(float64(q.Shape()[3]))), x.Transpose(k, 2, 3))
+		if added := m.scores(x, mask, scores.DType(), n, length, key.Shape()[1]); added != nil {
+			scores = x.Add(scores, added)
+		}
+		return x.Dropout(x.Softmax(scores, -1), m.Dropout, !m.Eval)
+	})
+	defer each.Close()
+	out = x.Tidy(func() *cgotorch.Tensor {
+		return m.OutProj.Forward(x, x.Reshape(x.Transpose(x.MatMul(each, v), 1, 2), n, length, -1))
+	})
+	return out, x.MeanDim(each, []int64{1}, cgotorch.SumOptions{})
+}
+
+// The method `check` fails for inputs that are not batches of sequences of the right width.
+func (m *MultiheadAttention) check(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) {
+	const where = "nn.MultiheadAttention"
+	width := m.InProjWeight.Shape()[1]
+	for _, in := range inputs {
+		if in.Dim() != 3 || in.Shape()[2] != width {
+			refuse(x, where, "the input is %s, want [N, L, %d]", in, width)
+		}
+	}
+	dependsOnMode(x, where, &m.Eval)
+}
+
+// The method `project` returns the queries, keys and values of all heads, [N, heads, L,
+// width/heads]. It projects equal inputs at once.
+func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotorch.Tensor) (q, k, v *cgotorch.Tensor) {
+	weight, bias := castOf(x, m.InProjWeight), castOf(x, m.InProjBias)
+	if query == key && key == value {
+		parts := x.Call("streamtorch::linear_heads", query, weight, bias, m.Heads, isFused(x, "nn.MultiheadAttention", &m.Unfused))
+		return parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor), parts[2].(*cgotorch.Tensor)
+	}
+	width := int(m.InProjWeight.Shape()[1])
+	heads := func(in *cgotorch.Tensor, first, count int) []*cgotorch.Tensor {
+		part := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+			if t == nil {
+				return nil
+			}
+			return x.Narrow(t, 0, first*width, count*width)
+		}
+		shape := in.Shape()
+		all := x.Reshape(x.Linear(in, part(weight), part(bias)), shape[0], shape[1], int64(count), int64(m.Heads), -1)
+		return x.Unbind(x.Permute(all, 2, 0, 3, 1, 4), 0)
+	}
+	if key == value {
+		both := heads(key, 1, 2)
+		return heads(query, 0, 1)[0], both[0], both[1]
+	}
+	return heads(query, 0, 1)[0], heads(key, 1, 1)[0], heads(value, 2, 1)[0]
+}
+
+// The method `scores` returns the numbers that are added to the scores of n*heads*l queries and s
+// keys.
+func (m *MultiheadAttention) scores(x *cgotorch.Exec, mask AttentionMask, dtype cgotorch.DType, n, l, s int64) *cgotorch.Tensor {
+	var sum *cgotorch.Tensor
+	add := func(t *cgotorch.Tensor) {
+		if t.DType() == cgotorch.Bool {
+			t = x.MaskedFill(x.Zeros(dtype, t.Shape()...), t, math.Inf(-1))
+		} else {
+			t = x.To(t, dtype)
+		}
+		if sum != nil {
+			t = x.Add(sum, t)
+		}
+		sum = t
+	}
+	if mask.Hidden != nil {
+		hidden := mask.Hidden
+		if hidden.Dim() == 3 {
+			hidden = x.Reshape(hidden, n, int64(m.Heads), l, s)
+		}
+		add(hidden)
+	}
+	if mask.Padding != nil {
+		add(x.Reshape(mask.Padding, n, 1, 1, s))
+	}
+	if m.Causal {
+		add(x.Triu(x.Ones(cgotorch.Bool, l, s), 1))
+	}
+	return sum
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// BatchNorm2dOptions are the options of [NewBatchNorm2d].
-type BatchNorm2dOptions struct {
+// BatchNormOptions are the options of [NewBatchNorm1d], [NewBatchNorm2d] and [NewBatchNorm3d].
+type BatchNormOptions struct {
 	Eps               cgotorch.Opt[float64] // added to the variance; unset means 1e-5
 	Momentum          cgotorch.Opt[float64] // weight of a batch in the running statistics; unset means 0.1
 	CumulativeAverage bool                  // the running statistics are means over all batches, and Momentum has no effect
@@ -15,38 +15,101 @@ type BatchNorm2dOptions struct {
 	NoStatistics      bool                  // without running statistics; evaluation then uses the statistics of the batch
 }
 
-// BatchNorm2d normalises each channel over the batch and the image. Training updates the running
-// statistics. Evaluation uses them to normalise.
-type BatchNorm2d struct {
+// The options of a batch norm do not depend on the number of dimensions.
+type (
+	BatchNorm1dOptions = BatchNormOptions
+	BatchNorm2dOptions = BatchNormOptions
+	BatchNorm3dOptions = BatchNormOptions
+)
+
+// ChannelNorm is the part that batch norms and instance norms share.
+type ChannelNorm struct {
 	Weight            *cgotorch.Tensor // [channels], or nil
 	Bias              *cgotorch.Tensor // [channels], or nil
 	RunningMean       *cgotorch.Tensor `state:",buffer"` // [channels], or nil
 	RunningVar        *cgotorch.Tensor `state:",buffer"` // [channels], or nil; the unbiased variance
 	NumBatchesTracked *cgotorch.Tensor `state:",host"`   // int64 of shape [], on the CPU; or nil
 	Channels          int
-	Eps, Momentum     cgotorch.Opt[float64] // as in [BatchNorm2dOptions]
-	CumulativeAverage bool                  // as in [BatchNorm2dOptions]; if set, training cannot be captured
+	Eps, Momentum     cgotorch.Opt[float64] // as in [BatchNormOptions]
 	Eval              bool                  // normalise by the running statistics
-	Unfused           bool                  // use LibTorch's operators only; see [SetFused]
 }
 
-// NewBatchNorm2d makes a layer for images with the given number of channels, in float32 on x's
-// device. Weights begin as 1, biases as 0, the running mean as 0 and the running variance as 1.
-func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *BatchNorm2d {
-	const where = "nn.NewBatchNorm2d"
+func newChannelNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptions) ChannelNorm {
 	atLeast(x, where, 1, argument{"channels", channels})
-	m := &BatchNorm2d{Channels: channels, Eps: o.Eps, Momentum: o.Momentum, CumulativeAverage: o.CumulativeAverage}
+	m := ChannelNorm{Channels: channels, Eps: o.Eps, Momentum: o.Momentum}
 	n := int64(channels)
 	if !o.NoAffine {
 		m.Weight, m.Bias = x.Ones(cgotorch.Float32, n), x.Zeros(cgotorch.Float32, n)
 	}
 	if !o.NoStatistics {
 		m.RunningMean, m.RunningVar = x.Zeros(cgotorch.Float32, n), x.Ones(cgotorch.Float32, n)
-		m.NumBatchesTracked = hostZero(x)
+		m.NumBatchesTracked = onHost(x, func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Int64) })
 	}
 	keepParameters(x, where, m.Weight, m.Bias)
 	keepBuffers(x, m.RunningMean, m.RunningVar, m.NumBatchesTracked)
 	return m
+}
+
+// BatchNorm is the part that [BatchNorm1d], [BatchNorm2d] and [BatchNorm3d] share.
+type BatchNorm struct {
+	ChannelNorm
+	CumulativeAverage bool // as in [BatchNormOptions]; if set, training cannot be captured
+}
+
+func newBatchNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptions) BatchNorm {
+	return BatchNorm{newChannelNorm(x, where, channels, o), o.CumulativeAverage}
+}
+
+// BatchNorm1d normalises each channel over the batch, and over the positions of sequences.
+type BatchNorm1d struct{ BatchNorm }
+
+// BatchNorm2d normalises each channel over the batch and the image. Training updates the running
+// statistics. Evaluation uses them to normalise.
+type BatchNorm2d struct {
+	BatchNorm
+	Unfused bool // use LibTorch's operators only; see [SetFused]
+}
+
+// BatchNorm3d normalises each channel over the batch and the volume.
+type BatchNorm3d struct{ BatchNorm }
+
+// NewBatchNorm1d is [NewBatchNorm2d] for samples [channels] and for sequences [channels, L].
+func NewBatchNorm1d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm1d {
+	return &BatchNorm1d{newBatchNorm(x, "nn.NewBatchNorm1d", channels, o)}
+}
+
+// NewBatchNorm2d makes a layer for images with the given number of channels, in float32 on x's
+// device. Weights begin as 1, biases as 0, the running mean as 0 and the running variance as 1.
+func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm2d {
+	return &BatchNorm2d{BatchNorm: newBatchNorm(x, "nn.NewBatchNorm2d", channels, o)}
+}
+
+// NewBatchNorm3d is [NewBatchNorm2d] for volumes [channels, D, H, W].
+func NewBatchNorm3d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm3d {
+	return &BatchNorm3d{newBatchNorm(x, "nn.NewBatchNorm3d", channels, o)}
+}
+
+// Forward maps [N, channels] or [N, channels, L] to a tensor of the same shape, as
+// [BatchNorm2d.Forward] does. It always uses LibTorch's operators.
+func (m *BatchNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	if in.Dim() != 2 && in.Dim() != 3 {
+		refuse(x, "nn.BatchNorm1d", "the input is %v, want [N, %d] or [N, %d, L]", in, m.Channels, m.Channels)
+	}
+	return m.forward(x, "nn.BatchNorm1d", in)
+}
+
+// Forward maps [N, channels, D, H, W] to a tensor of the same shape, as [BatchNorm2d.Forward]
+// does. It always uses LibTorch's operators.
+func (m *BatchNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	if in.Dim() != 5 {
+		refuse(x, "nn.BatchNorm3d", "the input is %v, want [N, %d, D, H, W]", in, m.Channels)
+	}
+	return m.forward(x, "nn.BatchNorm3d", in)
+}
+
+func (m *BatchNorm) forward(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
+	o, mean, variance := m.begin(x, where, in)
+	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }
 
 // Forward maps [N, channels, H, W] to a tensor of the same shape. Training changes the running
@@ -58,18 +121,23 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return m.activated(x, in, nil, "none")
 }
 
-// begin checks `in` and counts the batch. It returns the options of the norm. It also returns the
-// running statistics. They are nil if the norm neither uses nor changes them.
+// begin checks `in` and counts the batch, as [BatchNorm.begin] does.
 func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %s, want [N, %d, H, W]", in, m.Channels)
 	}
+	isFused(x, "nn.BatchNorm2d", &m.Unfused)
+	return m.BatchNorm.begin(x, "nn.BatchNorm2d", in)
+}
+
+// begin counts the batch. It returns the options of the norm. It also returns the running
+// statistics. They are nil if the norm neither uses nor changes them.
+func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
-		refuse(x, "nn.BatchNorm2d", "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
+		refuse(x, where, "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
-	dependsOnMode(x, "nn.BatchNorm2d", &m.Eval)
-	isFused(x, "nn.BatchNorm2d", &m.Unfused)
+	dependsOnMode(x, where, &m.Eval)
 	mean, variance = m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
@@ -77,7 +145,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		if m.CumulativeAverage && x.Capturing() {
-			x.Fail("nn.BatchNorm2d", &cgotorch.Error{Op: "nn.BatchNorm2d", Kind: cgotorch.ErrNotCapturable,
+			x.Fail(where, &cgotorch.Error{Op: where, Kind: cgotorch.ErrNotCapturable,
 				Message: "with CumulativeAverage each step has another momentum: train eagerly, or set Momentum"})
 		}
 		x.EachLaunch(m.count)
@@ -91,7 +159,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 // The method `count` adds 1 to NumBatchesTracked. The host does the addition, because a kernel
 // for each layer of a model took 1 to 2 % of a training step. If the program has moved
 // NumBatchesTracked to a device, that device does the addition.
-func (m *BatchNorm2d) count(x *cgotorch.Exec) {
+func (m *BatchNorm) count(x *cgotorch.Exec) {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
 		return
@@ -101,7 +169,7 @@ func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 
 // The method `batches` returns the number of batches so far. If NumBatchesTracked is on a device,
 // it waits for the device.
-func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
+func (m *BatchNorm) batches(x *cgotorch.Exec) float64 {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		return x.Item(m.NumBatchesTracked)
 	}
@@ -110,22 +178,21 @@ func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 
 // The method `counter` returns a pointer to the number in NumBatchesTracked. NumBatchesTracked
 // must be on the CPU.
-func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
+func (m *BatchNorm) counter(x *cgotorch.Exec) *int64 {
 	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
 	if err != nil {
-		x.Fail("nn.BatchNorm2d", err)
+		x.Fail("nn.BatchNorm", err)
 	}
 	return &batches[0]
 }
 
-// hostZero returns an int64 tensor with the number 0. The tensor is on the CPU, also if x's
-// device is a CUDA device.
-func hostZero(x *cgotorch.Exec) *cgotorch.Tensor {
+// onHost returns a tensor that `make` makes on the CPU, also if x's device is a CUDA device.
+func onHost(x *cgotorch.Exec, make func(x *cgotorch.Exec) *cgotorch.Tensor) *cgotorch.Tensor {
 	if x.Device() == cgotorch.CPU {
-		return x.Zeros(cgotorch.Int64)
+		return make(x)
 	}
 	host := x.On(cgotorch.DefaultStream(cgotorch.CPU))
-	t := host.Zeros(cgotorch.Int64)
+	t := make(host)
 	made := host.Record()
 	defer made.Close()
 	x.Wait(made)

@@ -163,9 +163,17 @@ func (c *weightCollector) value(v reflect.Value) {
 // the weights of m.
 func (c *weightCollector) layer(m any) bool {
 	switch m := m.(type) {
+	case *Conv1d:
+		c.add(m.Weight, m.Bias)
 	case *Conv2d:
 		c.add(m.Weight, m.Bias)
+	case *Conv3d:
+		c.add(m.Weight, m.Bias)
+	case *ConvTranspose1d:
+		c.add(m.Weight, m.Bias)
 	case *ConvTranspose2d:
+		c.add(m.Weight, m.Bias)
+	case *ConvTranspose3d:
 		c.add(m.Weight, m.Bias)
 	case *Linear:
 		c.add(m.Weight, m.Bias)

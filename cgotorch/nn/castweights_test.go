@@ -38,11 +38,13 @@ func castNet(x *cgotorch.Exec) *nn.Sequential {
 		&nn.Residual{Body: nn.NewSequential(conv(8, 8, 3, nn.Conv2dOptions{Groups: 2, PaddingMode: "reflect"}), &nn.ReLU{}), Shortcut: conv(8, 8, 1, nn.Conv2dOptions{NoBias: true})},
 		nn.NewParallel(conv(8, 4, 1, nn.Conv2dOptions{}), nn.NewSequential(conv(8, 4, 3, nn.Conv2dOptions{}), &nn.ReLU{})),
 		nn.NewConvTranspose2d(x, 8, 6, nn.Square(2), nn.ConvTranspose2dOptions{Stride: nn.Square(2)}),
-		nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-			flat := x.Flatten(in, 2, -1)
-			defer flat.Close()
-			return x.Transpose(flat, 1, 2)
-		}),
+		nn.NewSequential(
+			&nn.Unflatten{Dim: 1, Sizes: []int64{6, 1}},
+			nn.NewConv3d(x, 6, 4, nn.Cube(1), nn.Conv3dOptions{}), nn.NewConvTranspose3d(x, 4, 6, nn.Cube(1), nn.ConvTranspose3dOptions{}),
+			&nn.Flatten{Start: 2},
+			nn.NewConv1d(x, 6, 4, 1, nn.Conv1dOptions{}), nn.NewConvTranspose1d(x, 4, 6, 1, nn.ConvTranspose1dOptions{}),
+			nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Transpose(in, 1, 2) }),
+		),
 		nn.NewMultiheadAttention(x, 6, 2, nn.AttentionOptions{}), tied, &nn.GELU{}, tied, &nn.ReLU{}, tied,
 		nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 			return x.MeanDim(in, []int64{1}, cgotorch.SumOptions{})

@@ -220,7 +220,7 @@ func isModule(t reflect.Type) bool {
 // ownStruct reports whether a struct that a module holds is likely a part of the module. An
 // optimizer and a stream, for instance, are not parts of the module.
 func ownStruct(t reflect.Type, within string) bool {
-	return t.PkgPath() == "" || t.PkgPath() == within || isModule(t)
+	return t.PkgPath() == "" || t.PkgPath() == within || t.PkgPath() == moduleType.PkgPath() || isModule(t)
 }
 
 // packageOf returns the path of the package that declares t or the elements of t. For a type

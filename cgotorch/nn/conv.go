@@ -13,6 +13,7 @@ type Conv2dOptions struct {
 	// image at the border pixel, "replicate" repeats the border pixel, and "circular" takes the
 	// pixels of the opposite side. "" means zeros.
 	PaddingMode string
+	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
 	NoBias      bool
 }
 
@@ -27,33 +28,13 @@ type Conv2d struct {
 // NewConv2d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
 // random weights as torch.nn.Conv2d does.
 func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Conv2d {
-	const where = "nn.NewConv2d"
-	o.check(x, where, in, out, kernel)
-	groups := max(o.Groups, 1)
-	m := &Conv2d{
-		Weight:        x.Empty(cgotorch.Float32, int64(out), int64(in/groups), int64(kernel[0]), int64(kernel[1])),
-		Conv2dOptions: o,
-	}
-	if !o.NoBias {
-		m.Bias = x.Empty(cgotorch.Float32, int64(out))
-	}
-	initLayer(x, m.Weight, m.Bias)
-	keepParameters(x, where, m.Weight, m.Bias)
+	m := &Conv2d{Conv2dOptions: o}
+	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv2d", in, out, kernel.ints(), false, o.NoBias)
 	return m
 }
 
-func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel Size) {
-	atLeast(x, where, 1, argument{"in", in}, argument{"out", out}, argument{"kernel", kernel.least()},
-		argument{"Stride", o.Stride.or(Size{1, 1}).least()}, argument{"Dilation", o.Dilation.or(Size{1, 1}).least()})
-	atLeast(x, where, 0, argument{"Padding", o.Padding.least()}, argument{"Groups", o.Groups})
-	if groups := max(o.Groups, 1); in%groups != 0 || out%groups != 0 {
-		refuse(x, where, "%d groups do not divide %d input and %d output channels", groups, in, out)
-	}
-	switch o.PaddingMode {
-	case "", "reflect", "replicate", "circular":
-	default:
-		refuse(x, where, "PaddingMode is %q, want reflect, replicate, circular or nothing for zeros", o.PaddingMode)
-	}
+func (o Conv2dOptions) window() window {
+	return window{stride: o.Stride.or(Square(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Square(1)).ints(), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
 }
 
 // Forward maps [N, in, H, W] to [N, out, H', W']. H' is (H + 2*padding - dilation*(height-1) -
@@ -70,9 +51,9 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 		closeUnless(in, padded)
 		return out
 	}
-	out := x.Conv2d(padded, castOf(x, m.Weight), castOf(x, m.Bias), cgotorch.Conv2dOptions{
-		Stride: m.Stride.or(Size{1, 1}).ints(), Padding: padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), Groups: m.Groups,
-	})
+	w := m.window()
+	w.padding = padding.ints()
+	out := w.convolvePadded(x, padded, m.Weight, m.Bias)
 	closeUnless(in, padded)
 	return out
 }
@@ -91,9 +72,80 @@ func (m *Conv2d) fitsImages(zeros Size) bool {
 // The result `zeros` is the size of the border of zeros that the convolution itself still has to
 // add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
-	if m.PaddingMode == "" || m.Padding == (Size{}) {
-		return in, m.Padding
-	}
-	return x.Pad(in, []int64{int64(m.Padding[1]), int64(m.Padding[1]), int64(m.Padding[0]), int64(m.Padding[0])},
-		cgotorch.PadOptions{Mode: m.PaddingMode}), Size{}
+	padded, w := m.window().pad(x, in, m.Weight)
+	return padded, Size{int(w.padding[0]), int(w.padding[1])}
+}
+
+// Conv1dOptions set the window and the border of a [Conv1d]. The zero value means stride 1 and no
+// padding. The fields have the meaning that they have in [Conv2dOptions].
+type Conv1dOptions struct {
+	Stride      int // 0 means 1
+	Padding     int
+	Dilation    int // 0 means 1
+	Groups      int // 0 means 1
+	PaddingMode string
+	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
+	NoBias      bool
+}
+
+// Conv1d is a convolution (cross-correlation) of sequences.
+type Conv1d struct {
+	Weight *cgotorch.Tensor // [out, in/Groups, length]
+	Bias   *cgotorch.Tensor // [out], or nil
+	Conv1dOptions
+}
+
+// NewConv1d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
+// random weights as torch.nn.Conv1d does.
+func NewConv1d(x *cgotorch.Exec, in, out int, kernel int, o Conv1dOptions) *Conv1d {
+	m := &Conv1d{Conv1dOptions: o}
+	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv1d", in, out, []int64{int64(kernel)}, false, o.NoBias)
+	return m
+}
+
+func (o Conv1dOptions) window() window {
+	return window{stride: length(o.Stride, 1), padding: length(o.Padding, 0), dilation: length(o.Dilation, 1), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
+}
+
+// Forward maps [N, in, L] to [N, out, L']. The sizes follow the formula of
+// [Conv2d.Forward]. It does not wait.
+func (m *Conv1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.window().convolve(x, in, m.Weight, m.Bias)
+}
+
+// Conv3dOptions set the window and the border of a [Conv3d]. The zero value means stride 1 and no
+// padding. The fields have the meaning that they have in [Conv2dOptions].
+type Conv3dOptions struct {
+	Stride      Volume // 0x0x0 means 1x1x1
+	Padding     Volume
+	Dilation    Volume // 0x0x0 means 1x1x1
+	Groups      int    // 0 means 1
+	PaddingMode string
+	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
+	NoBias      bool
+}
+
+// Conv3d is a convolution (cross-correlation) of volumes, such as films.
+type Conv3d struct {
+	Weight *cgotorch.Tensor // [out, in/Groups, depth, height, width]
+	Bias   *cgotorch.Tensor // [out], or nil
+	Conv3dOptions
+}
+
+// NewConv3d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
+// random weights as torch.nn.Conv3d does.
+func NewConv3d(x *cgotorch.Exec, in, out int, kernel Volume, o Conv3dOptions) *Conv3d {
+	m := &Conv3d{Conv3dOptions: o}
+	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv3d", in, out, kernel.ints(), false, o.NoBias)
+	return m
+}
+
+func (o Conv3dOptions) window() window {
+	return window{stride: o.Stride.or(Cube(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Cube(1)).ints(), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
+}
+
+// Forward maps [N, in, D, H, W] to [N, out, D', H', W']. The sizes follow the formula of
+// [Conv2d.Forward]. It does not wait.
+func (m *Conv3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.window().convolve(x, in, m.Weight, m.Bias)
 }

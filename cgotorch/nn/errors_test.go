@@ -42,10 +42,44 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 0, nn.AttentionOptions{}) }, []string{"heads is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 2, nn.AttentionOptions{Dropout: 1}) }, []string{"Dropout is 1"}},
 		{func(x *cgotorch.Exec) { (&nn.StochasticDepth{P: 1.5}).Forward(x, x.Ones(cgotorch.Float32, 2)) }, []string{"nn.StochasticDepth", "P is 1.5"}},
-		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3)) }, []string{"nn.XavierUniform", "2 dimensions"}},
+		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierUniform", "2 dimensions"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 0, 2, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "rows is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 0, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "width is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(2)}) }, []string{"PaddingIndex is 2"}},
+		{func(x *cgotorch.Exec) { nn.NewConv1d(x, 1, 1, 0, nn.Conv1dOptions{}) }, []string{"nn.NewConv1d", "kernel is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewConv3d(x, 1, 1, nn.Volume{1, 0, 1}, nn.Conv3dOptions{}) }, []string{"nn.NewConv3d", "kernel is 0"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConv3d(x, 1, 1, nn.Cube(1), nn.Conv3dOptions{Stride: nn.Volume{1, 1, 0}})
+		}, []string{"Stride is 0"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConvTranspose1d(x, 1, 1, 1, nn.ConvTranspose1dOptions{OutputPadding: -1})
+		}, []string{"nn.NewConvTranspose1d", "OutputPadding is -1"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConvTranspose3d(x, 4, 6, nn.Cube(1), nn.ConvTranspose3dOptions{Groups: 4})
+		}, []string{"4 groups", "6 output"}},
+		{func(x *cgotorch.Exec) { nn.NewBatchNorm1d(x, 0, nn.BatchNorm1dOptions{}) }, []string{"nn.NewBatchNorm1d", "channels is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewInstanceNorm3d(x, 0, nn.InstanceNormOptions{}) }, []string{"nn.NewInstanceNorm3d", "channels is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewGroupNorm(x, 4, 6, nn.GroupNormOptions{}) }, []string{"nn.NewGroupNorm", "4 groups", "6 channels"}},
+		{func(x *cgotorch.Exec) { nn.NewRMSNorm(x, []int64{0}, nn.RMSNormOptions{}) }, []string{"nn.NewRMSNorm", "shape is [0]"}},
+		{func(x *cgotorch.Exec) { nn.NewRNN(x, 0, 1, nn.RNNOptions{}) }, []string{"nn.NewRNN", "in is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewLSTM(x, 1, 2, nn.RNNOptions{Projection: 2}) }, []string{"nn.NewLSTM", "Projection is 2"}},
+		{func(x *cgotorch.Exec) { nn.NewGRU(x, 1, 2, nn.RNNOptions{Projection: 1}) }, []string{"nn.NewGRU", "of an LSTM"}},
+		{func(x *cgotorch.Exec) { nn.NewGRU(x, 1, 2, nn.RNNOptions{ReLU: true}) }, []string{"ReLU is for an RNN"}},
+		{func(x *cgotorch.Exec) { nn.NewLSTM(x, 1, 2, nn.RNNOptions{Dropout: 1.5}) }, []string{"Dropout is 1.5"}},
+		{func(x *cgotorch.Exec) { nn.NewLSTMCell(x, 1, 2, nn.RNNCellOptions{ReLU: true}) }, []string{"nn.NewLSTMCell", "ReLU"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbeddingBag(x, 2, 2, nn.EmbeddingBagOptions{Mode: "last"}) }, []string{"nn.NewEmbeddingBag", `"last"`}},
+		{func(x *cgotorch.Exec) { nn.NewPReLU(x, nn.PReLUOptions{Channels: -1}) }, []string{"nn.NewPReLU", "Channels is -1"}},
+		{func(x *cgotorch.Exec) { nn.NewTransformerEncoder(x, 6, 2, 0, nn.TransformerOptions{}) }, []string{"layers is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewTransformer(x, 6, 4, nn.TransformerOptions{}) }, []string{"nn.NewMultiheadAttention", "heads is 4"}},
+		{func(x *cgotorch.Exec) { nn.NewTransformerDecoderLayer(x, 6, 2, nn.TransformerOptions{FeedForward: -1}) }, []string{"nn.NewLinear", "out is -1"}},
+		{func(x *cgotorch.Exec) {
+			nn.MaxUnpool(x, x.Zeros(cgotorch.Float32, 1, 1, 2), x.Zeros(cgotorch.Int64, 1, 1, 2), 4, 4)
+		}, []string{"nn.MaxUnpool", "sizes [4 4]"}},
+		{func(x *cgotorch.Exec) {
+			nn.NewConv2d(x, 1, 1, three, nn.Conv2dOptions{Same: true, Stride: nn.Square(2)})
+		}, []string{"nn.NewConv2d", "Same with a Stride"}},
+		{func(x *cgotorch.Exec) { nn.Orthogonal(x, x.Zeros(cgotorch.Float32, 3), 1) }, []string{"nn.Orthogonal", "2 dimensions"}},
+		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierNormal", "2 dimensions"}},
 		{func(x *cgotorch.Exec) { nn.To(x, &nn.ReLU{}, nn.ToOptions{DType: cgotorch.Int64}) }, []string{"nn.To", "DType is int64"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(-3)}) }, []string{"PaddingIndex is -3"}},
 		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, x.Zeros(cgotorch.Float32, 3), nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "two dimensions"}},
@@ -77,6 +111,16 @@ func TestForward_RefusesShapes(t *testing.T) {
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Dropout{P: 1.5} }, 2), []string{"aten::dropout", "1.5"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.MaxPool2d{} }, 1, 1, 2, 2), []string{"nn.MaxPool2d", "Kernel is 0"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.AvgPool2d{} }, 1, 1, 2, 2), []string{"nn.AvgPool2d", "Kernel is 0"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.MaxPool1d{} }, 1, 1, 2), []string{"nn.MaxPool1d", "Kernel is 0"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.LPPool1d{Kernel: 1} }, 1, 1, 2), []string{"nn.LPPool1d", "Norm is 0"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Pad{Padding: []int{1, 1}, Mode: "mirror"} }, 1, 1, 2), []string{"nn.Pad", `"mirror"`}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Upsample{} }, 1, 1, 2), []string{"nn.Upsample", "one of the two"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Upsample{Mode: "bilinear", Size: []int64{2}} }, 1, 1, 2), []string{"nn.Upsample", "bilinear"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 3, nn.BatchNorm1dOptions{}) }, 2, 3, 2, 2), []string{"nn.BatchNorm1d", "[N, 3, L]"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm3d(x, 3, nn.BatchNorm3dOptions{}) }, 1, 3, 1, 1, 1), []string{"nn.BatchNorm3d", "one value per channel"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewInstanceNorm1d(x, 3, nn.InstanceNormOptions{}) }, 2, 3, 2, 2), []string{"nn.InstanceNorm1d", "3 dimensions"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewLSTM(x, 3, 2, nn.RNNOptions{BatchFirst: true}) }, 2, 4, 4), []string{"nn.LSTM", "[N, L, 3]"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{}) }, 2, 4, 3), []string{"nn.MultiheadAttention", "[N, L, 4]"}},
 	} {
 		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, c.run), cgotorch.ErrInvalidArgument, c.want...)
 	}

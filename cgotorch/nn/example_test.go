@@ -80,3 +80,51 @@ func ExampleDispatch() {
 	// expert 2 has [1 3]
 	// [20 0 60 40]
 }
+
+// A recurrent layer reads a sequence in two parts: its state goes from the first to the second.
+func ExampleLSTM() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		m := nn.NewLSTM(x, 3, 4, nn.RNNOptions{BatchFirst: true})
+		defer nn.Close(m)
+		in := x.Randn(cgotorch.Float32, 2, 6, 3)
+		whole := m.Forward(x, in)
+		_, state, cell := m.ForwardState(x, x.Narrow(in, 1, 0, 4), nil, nil)
+		rest, _, _ := m.ForwardState(x, x.Narrow(in, 1, 4, 2), state, cell)
+		fmt.Println(whole.Shape(), rest.Shape(), x.AllClose(rest, x.Narrow(whole, 1, 4, 2), cgotorch.ToleranceOptions{}))
+		for _, n := range nn.State(m) {
+			fmt.Println(n.Name, n.Tensor.Shape())
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	// Output:
+	// [2 6 4] [2 2 4] true
+	// weight_ih_l0 [16 3]
+	// weight_hh_l0 [16 4]
+	// bias_ih_l0 [16]
+	// bias_hh_l0 [16]
+}
+
+// A translation model: the decoder sees the encoder's result, and no later position of its own.
+func ExampleTransformer() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		m := nn.NewTransformer(x, 8, 2, nn.TransformerOptions{Layers: [2]int{1, 1}, FeedForward: 16, Causal: true})
+		defer nn.Close(m)
+		source, target := x.Randn(cgotorch.Float32, 2, 5, 8), x.Randn(cgotorch.Float32, 2, 3, 8)
+		ends := cgotorch.FromSlice(x, []bool{false, false, false, false, false, false, false, false, true, true}, 2, 5)
+		out := m.ForwardWith(x, source, target, nn.AttentionMask{Padding: ends}, nn.AttentionMask{})
+		fmt.Println(out.Shape())
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	// Output:
+	// [2 3 8]
+}

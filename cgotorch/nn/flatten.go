@@ -20,3 +20,15 @@ func (m *Flatten) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tenso
 	}
 	return x.Flatten(in, start, end)
 }
+
+// Unflatten splits a dimension into several dimensions. It undoes [Flatten].
+type Unflatten struct {
+	Dim   int     // the dimension to split; negative numbers count from the last
+	Sizes []int64 // sizes of the new dimensions, whose product is the size of Dim; one may be -1
+}
+
+// Forward maps [N, C*H*W] to [N, C, H, W], with a Dim of 1 and the Sizes C, H and W. It returns a
+// view.
+func (m *Unflatten) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::unflatten.int", in, m.Dim, m.Sizes)[0].(*cgotorch.Tensor)
+}

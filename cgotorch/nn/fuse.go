@@ -164,7 +164,7 @@ func unrolled(list []Module, m Module) []Module {
 		return list
 	}
 	switch m := m.(type) {
-	case *Identity, *Dropout:
+	case *Identity, *Dropout, *Dropout1d, *Dropout2d, *Dropout3d, *AlphaDropout, *FeatureAlphaDropout:
 		return list
 	case *Sequential:
 		for _, c := range m.Modules {

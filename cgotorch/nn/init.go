@@ -52,18 +52,80 @@ func kernelSize(shape []int64) int64 {
 	return size
 }
 
+// XavierOptions are the options of [XavierUniform] and [XavierNormal].
+type XavierOptions struct {
+	Gain float64 // factor of the standard deviation; 0 means 1
+}
+
 // XavierUniform fills a weight in place with random numbers. The numbers are evenly distributed
-// in [-b, b) with b = sqrt(6/(inputs+outputs)). For a weight [out, in, ...], `inputs` is `in`
+// in [-b, b) with b = gain*sqrt(6/(inputs+outputs)). For a weight [out, in, ...], `inputs` is `in`
 // times the size of the kernel, and `outputs` is `out` times that size. Nothing is recorded for
 // backward. It fails with [cgotorch.ErrInvalidArgument] for a tensor of fewer than two
 // dimensions.
-func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor) {
+func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor, o XavierOptions) {
+	bound := math.Sqrt(3) * o.deviation(x, "nn.XavierUniform", weight)
+	Uniform(x, weight, -bound, bound)
+}
+
+// XavierNormal is [XavierUniform] with normally distributed numbers. Their mean is 0 and their
+// standard deviation gain*sqrt(2/(inputs+outputs)).
+func XavierNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o XavierOptions) {
+	Normal(x, weight, 0, o.deviation(x, "nn.XavierNormal", weight))
+}
+
+func (o XavierOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
 	shape := weight.Shape()
 	if len(shape) < 2 {
-		refuse(x, "nn.XavierUniform", "the weight is %s, want at least 2 dimensions", weight)
+		refuse(x, where, "the weight is %s, want at least 2 dimensions", weight)
 	}
-	bound := math.Sqrt(3) * math.Sqrt(2/float64((shape[0]+shape[1])*kernelSize(shape)))
-	Uniform(x, weight, -bound, bound)
+	if o.Gain == 0 {
+		o.Gain = 1
+	}
+	return o.Gain * math.Sqrt(2/float64((shape[0]+shape[1])*kernelSize(shape)))
+}
+
+// Orthogonal fills a weight [out, ...] in place with a random matrix of `out` rows. Its rows are
+// orthogonal and have the length `gain`. If there are more rows than columns, its columns are and
+// have. Nothing is recorded for backward. It does not wait on the CPU. It fails with
+// [cgotorch.ErrInvalidArgument] for a tensor of fewer than two dimensions.
+func Orthogonal(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
+	shape := weight.Shape()
+	if len(shape) < 2 {
+		refuse(x, "nn.Orthogonal", "the weight is %s, want at least 2 dimensions", weight)
+	}
+	x = x.NoGrad()
+	x.Tidy(func() *cgotorch.Tensor {
+		rows, columns := shape[0], shape[1]*kernelSize(shape)
+		flat := x.Randn(weight.DType(), rows, columns)
+		if rows < columns {
+			flat = x.Transpose(flat, 0, 1)
+		}
+		parts := x.Call("aten::linalg_qr", flat)
+		q, r := parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor)
+		q = x.Mul(q, x.Sign(x.Diagonal(r, 0, 0, 1))) // makes the decomposition unique
+		if rows < columns {
+			q = x.Transpose(q, 0, 1)
+		}
+		x.CopyInPlace(weight, x.MulScalar(x.Reshape(q, shape...), gain))
+		return nil
+	})
+}
+
+// Gain returns the gain that keeps the variance behind an activation, as
+// torch.nn.init.calculate_gain does. The names are linear, sigmoid, tanh, relu, leaky_relu and
+// selu. `slope` is that of leaky_relu. For another name it returns 1.
+func Gain(activation string, slope float64) float64 {
+	switch activation {
+	case "tanh":
+		return 5.0 / 3
+	case "relu":
+		return math.Sqrt2
+	case "leaky_relu":
+		return math.Sqrt(2 / (1 + slope*slope))
+	case "selu":
+		return 3.0 / 4
+	}
+	return 1
 }
 
 // Uniform fills t in place with numbers drawn evenly from [from, to). Nothing is recorded for
@@ -106,8 +168,7 @@ func Constant(x *cgotorch.Exec, t *cgotorch.Tensor, value float64) {
 // torch.nn does. The numbers are evenly distributed in [-b, b) with b = 1/sqrt(fan), up to
 // rounding. The number fan is that of [KaimingUniform] without FanOut. A nil bias is skipped.
 func initLayer(x *cgotorch.Exec, weight, bias *cgotorch.Tensor) {
-	slope := math.Sqrt(5)
-	KaimingUniform(x, weight, KaimingOptions{Gain: math.Sqrt(2 / (1 + slope*slope))})
+	KaimingUniform(x, weight, KaimingOptions{Gain: Gain("leaky_relu", math.Sqrt(5))})
 	if bias == nil {
 		return
 	}

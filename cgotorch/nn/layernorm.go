@@ -28,9 +28,7 @@ type LayerNorm struct {
 // biases as 0.
 func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNorm {
 	const where = "nn.NewLayerNorm"
-	if len(shape) == 0 || slices.Min(shape) < 1 {
-		refuse(x, where, "shape is %v, want one size or more, each at least 1", shape)
-	}
+	checkNormShape(x, where, shape)
 	m := &LayerNorm{Shape: slices.Clone(shape), Eps: o.Eps}
 	if !o.NoAffine {
 		m.Weight = x.Ones(cgotorch.Float32, shape...)
@@ -40,6 +38,13 @@ func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNor
 	}
 	keepParameters(x, where, m.Weight, m.Bias)
 	return m
+}
+
+// checkNormShape fails for a `shape` that has no sizes, or a size below 1.
+func checkNormShape(x *cgotorch.Exec, where string, shape []int64) {
+	if len(shape) == 0 || slices.Min(shape) < 1 {
+		refuse(x, where, "shape is %v, want one size or more, each at least 1", shape)
+	}
 }
 
 // Forward maps [..., shape...] to a tensor of the same shape.

@@ -70,3 +70,17 @@ func MSE(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o MSEOptions) 
 	checkShapes(x, "nn.MSE", predictions, targets)
 	return x.MSELoss(predictions, targets, o)
 }
+
+// BCEProbabilitiesOptions are the options of [BCE].
+type BCEProbabilitiesOptions struct {
+	Weight    *cgotorch.Tensor // factor of each element, broadcast; nil means 1
+	Reduction cgotorch.Reduction
+}
+
+// BCE is the binary cross entropy of probabilities against targets of the same shape. Both are in
+// [0, 1]. [BCEWithLogits] is exact where a probability is near 0 or 1. BCE fails under autocast.
+func BCE(x *cgotorch.Exec, probabilities, targets *cgotorch.Tensor, o BCEProbabilitiesOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.BCE", "probabilities", probabilities, "targets", targets)
+	checkShapes(x, "nn.BCE", probabilities, targets)
+	return x.Call("aten::binary_cross_entropy", probabilities, targets, o.Weight, o.Reduction)[0].(*cgotorch.Tensor)
+}

@@ -72,6 +72,27 @@ func setFlag(v reflect.Value, name string, to bool) {
 	}
 }
 
+// Apply calls fn for m and for every module below m, children before their parents, as
+// torch.nn.Module.apply does. fn gets pointers, such as *Linear. Lists and modules that are not
+// structs, such as a [Func], are left out. Apply finds the modules that [State] looks into.
+//
+//	nn.Apply(model, func(m any) {
+//		if linear, ok := m.(*nn.Linear); ok {
+//			nn.XavierUniform(x, linear.Weight, nn.XavierOptions{})
+//		}
+//	})
+func Apply(m any, fn func(m any)) {
+	w := walker{path: map[any]bool{}, visit: func(reflect.Value, []heldTensor) {}}
+	w.leave = func(v reflect.Value) {
+		if p := addressOf(v); p != nil && v.Kind() == reflect.Struct {
+			fn(p)
+		}
+	}
+	if v := reflect.ValueOf(m); holdsState(v) {
+		w.module("", v)
+	}
+}
+
 // ZeroGrad removes the gradients of m's parameters. It enqueues nothing.
 func ZeroGrad(m any) error {
 	var errs []error

@@ -38,8 +38,10 @@ type Container interface {
 // Names come from the exported fields. Field Conv1 has the name conv1, field RunningMean has the
 // name running_mean, and field FC has the name fc. A field tag `state:"name"` gives a different
 // name. `state:"-"` hides the field. `state:",buffer"` makes a tensor a buffer. `state:",host"`
-// makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to
-// the module itself. The elements of a slice or array have the names 0, 1, ….
+// makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to the
+// module itself. The elements of a slice or array have numbers from 0 as their names. With the tag
+// `state:",suffixed"`, the tensors in a slice of structs belong to the module itself. The string
+// field Suffix of a struct then ends the names of its tensors.
 //
 // State looks into tensors, structs, modules, and slices or arrays of these. It skips all other
 // fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither
@@ -103,7 +105,8 @@ func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 
 type walker struct {
 	visit func(v reflect.Value, own []heldTensor)
-	path  map[any]bool // the pointers from the root to the current module; a module that holds itself is walked once
+	leave func(v reflect.Value) // is called after the children; nil means no call
+	path  map[any]bool          // the pointers from the root to the current module; a module that holds itself is walked once
 }
 
 // member is a tensor or a child of a module.
@@ -145,6 +148,9 @@ func (w *walker) module(prefix string, v reflect.Value) {
 			within += c.name + "."
 		}
 		w.module(within, c.value)
+	}
+	if w.leave != nil {
+		w.leave(v)
 	}
 }
 
@@ -207,6 +213,13 @@ func membersOf(v reflect.Value) []member {
 			if embedded, ok := structUnder(v.Field(i)); ok {
 				members = append(members, membersOf(embedded)...)
 			}
+		case f.IsExported() && stateOption(f) == "suffixed":
+			for i, elements := 0, v.Field(i); i < elements.Len(); i++ {
+				for _, m := range membersOf(elements.Index(i)) {
+					m.name += elements.Index(i).FieldByName("Suffix").String()
+					members = append(members, m)
+				}
+			}
 		case f.IsExported():
 			if tag == "" {
 				tag = stateName(f.Name)
@@ -227,7 +240,8 @@ func stateTag(f reflect.StructField) string {
 	return name
 }
 
-// stateOption returns the option in a field's tag: "buffer", "host", or "" for no option.
+// stateOption returns the option in a field's tag: "buffer", "host", "suffixed", or "" for no
+// option.
 func stateOption(f reflect.StructField) string {
 	_, option, _ := strings.Cut(f.Tag.Get("state"), ",")
 	return option

@@ -80,3 +80,76 @@ func ExampleScaler() {
 	// [0.421875 0.421875 0.421875 0.421875]
 	// <nil>
 }
+
+// Two backwards of half of the samples give the gradient of all samples.
+func ExampleOptimizer_ZeroGrad_accumulate() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		weight := x.Ones(cgotorch.Float32, 1)
+		if err := weight.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{weight}})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		parts := x.Chunk(cgotorch.FromSlice(x, []float32{1, 2, 3, 4}), 2, 0)
+		opt.ZeroGrad()
+		for _, part := range parts {
+			loss := x.Mean(x.Mul(part, weight))
+			x.Backward(x.DivScalar(loss, len(parts)))
+		}
+		fmt.Println("gradient", x.Item(weight.Grad()))
+		opt.Step(x)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// gradient 2.5
+	// <nil>
+}
+
+// LBFGS calls the loss itself, several times in a step.
+func ExampleLBFGS() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		p := cgotorch.FromSlice(x, []float64{-1.5, 2})
+		if err := p.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		opt, err := optim.NewLBFGS(optim.LBFGSOptions{StrongWolfe: true}, []*cgotorch.Tensor{p})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		for range 5 { // the valley of Rosenbrock's function
+			opt.Step(x, func(x *cgotorch.Exec) *cgotorch.Tensor {
+				a, b := x.Select(p, 0, 0), x.Select(p, 0, 1)
+				return x.Add(x.Square(x.ScalarSub(a, 1)), x.MulScalar(x.Square(x.Sub(b, x.Square(a))), 100))
+			})
+		}
+		fmt.Printf("%.4f\n", cgotorch.ToSlice[float64](x, p))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [1.0000 1.0000]
+	// <nil>
+}
+
+// A plateau lowers the learning rate after more than Patience epochs without progress.
+func ExamplePlateau() {
+	plateau, err := optim.NewPlateau(optim.PlateauOptions{Factor: 0.5, Patience: cgotorch.Set(1)})
+	if err != nil {
+		panic(err)
+	}
+	for _, loss := range []float64{1, 0.8, 0.8, 0.8, 0.7} {
+		fmt.Print(plateau.Update(loss), " ") // opt.SetScale(plateau.Update(loss))
+	}
+	fmt.Println()
+	// Output:
+	// 1 1 1 0.5 0.5
+}

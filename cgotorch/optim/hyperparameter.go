@@ -30,6 +30,8 @@ func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 func (o *Optimizer) SetMomentum(momentum float64) error {
 	r, ok := o.rule.(*sgd)
 	switch {
+	case o.onLists():
+		return o.refuse("only SGD, Adam and AdamW can get other options")
 	case !ok:
 		return o.refuse("it has no momentum: use SetBetas")
 	case r.Momentum == 0:
@@ -48,6 +50,8 @@ func (o *Optimizer) SetMomentum(momentum float64) error {
 func (o *Optimizer) SetBetas(beta1, beta2 float64) error {
 	r, ok := o.rule.(*adam)
 	switch {
+	case o.onLists():
+		return o.refuse("only SGD, Adam and AdamW can get other options")
 	case !ok:
 		return o.refuse("it has no betas: use SetMomentum")
 	case !legalBeta(beta1) || !legalBeta(beta2):

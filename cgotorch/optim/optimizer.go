@@ -16,7 +16,8 @@ type Group struct {
 	NoWeightDecay bool               // no weight decay in this group; usual for biases and normalisation
 }
 
-// Optimizer changes parameters by one rule. [NewSGD], [NewAdam] and [NewAdamW] make it. The
+// Optimizer changes parameters by one rule. [NewSGD], [NewAdam], [NewAdamW] and the functions for
+// other rules make it. [LBFGS] is a type of its own, because it calls the loss itself. The
 // parameters stay the caller's. For each parameter the optimizer remembers tensors, on the
 // parameter's device. It owns these tensors from the first step on until Close. An Optimizer is
 // used by one goroutine at a time.

@@ -123,6 +123,14 @@ func TestStep_EveryDType(t *testing.T) {
 		"adamw": func(foreach bool, g Group) (*Optimizer, error) {
 			return NewAdamW(AdamOptions{LR: 0.05, Eps: 0.01, AMSGrad: true, Foreach: foreach}, g)
 		},
+		"rmsprop": func(_ bool, g Group) (*Optimizer, error) {
+			return NewRMSprop(RMSpropOptions{Eps: 0.01, Momentum: 0.5, Centered: true}, g)
+		},
+		"adamax": func(_ bool, g Group) (*Optimizer, error) { return NewAdamax(AdamaxOptions{LR: 0.05, Eps: 0.01}, g) },
+		"radam":  func(_ bool, g Group) (*Optimizer, error) { return NewRAdam(RAdamOptions{LR: 0.05, Eps: 0.01}, g) },
+		"lamb": func(_ bool, g Group) (*Optimizer, error) {
+			return NewLAMB(LAMBOptions{LR: 0.05, Eps: 0.01, WeightDecay: 0.1}, g)
+		},
 	}
 	tolerances := map[cgotorch.DType]float64{cgotorch.Float64: 1e-12, cgotorch.Float32: 1e-5, cgotorch.Float16: 0.005, cgotorch.BFloat16: 0.03}
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {

@@ -306,8 +306,8 @@ func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, on
 // unskippable returns the reason why the device cannot skip a step of the optimizer. It returns
 // "" if the device can skip the step.
 func (o *Optimizer) unskippable() string {
-	if o.foreach {
-		return "a step by Foreach cannot be skipped on the device: leave Foreach out"
+	if why := o.fromHost(); why != "" {
+		return why + ", so it cannot be skipped on the device"
 	}
 	if r, ok := o.rule.(*sgd); ok && r.Dampening != 0 && r.Momentum != 0 {
 		return "with Dampening the first step differs from later ones, and the host does not know whether it was skipped: leave Dampening out"

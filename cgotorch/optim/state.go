@@ -10,7 +10,7 @@ import (
 // State holds all that an optimizer needs, except its options, to continue an interrupted
 // training with the same results.
 type State struct {
-	Rule  string  `json:"rule"`  // "sgd", "adam" or "adamw"
+	Rule  string  `json:"rule"`  // the lower-case name of the rule, such as "sgd" or "adamw"
 	LR    float64 `json:"lr"`    // see [Optimizer.SetLR]
 	Scale float64 `json:"scale"` // see [Optimizer.SetScale]
 	// Steps has the number of steps done with each parameter, in the order of Params. The numbers of
@@ -22,8 +22,8 @@ type State struct {
 // RememberedTensor is a tensor that an optimizer keeps for a parameter.
 type RememberedTensor struct {
 	Param int // index in Params
-	// Name is PyTorch's name: momentum_buffer, exp_avg, exp_avg_sq or max_exp_avg_sq. The float32
-	// copy that MasterWeights keeps has the name "master".
+	// Name is PyTorch's name, such as momentum_buffer or exp_avg. The float32 copy that MasterWeights
+	// keeps has the name "master".
 	Name   string
 	DType  cgotorch.DType
 	Tensor *cgotorch.Tensor

@@ -43,7 +43,8 @@ type scalerInput struct {
 //
 // Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
 // least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
-// Foreach fails in a capture with [cgotorch.ErrNotCapturable].
+// Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of an optimizer other
+// than SGD, Adam and AdamW.
 func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
 func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
@@ -52,8 +53,8 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	}
 	x = x.NoGrad().NoAutocast()
 	if x.Capturing() {
-		if o.foreach {
-			o.fail(x, "a step by Foreach takes its numbers from the host: leave Foreach out: %w", cgotorch.ErrNotCapturable)
+		if why := o.fromHost(); why != "" {
+			o.fail(x, why+": %w", cgotorch.ErrNotCapturable)
 		}
 		x.DependsOn(o.watch())
 	}

@@ -51,7 +51,7 @@ func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 	downsample := b.shortcut(in, out, stride)
 	return &bottleneck{
 		Conv1: b.conv(in, width, 1, 1, 1), BN1: b.norm(width),
-		Conv2: b.conv(width, width, 3, stride, 1), BN2: b.norm(width),
+		Conv2: b.conv(width, width, 3, stride, b.groups), BN2: b.norm(width),
 		Conv3: b.conv(width, out, 1, 1, 1), BN3: b.norm(out),
 		Downsample: downsample,
 	}

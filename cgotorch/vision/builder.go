@@ -13,6 +13,7 @@ type builder struct {
 	x       *cgotorch.Exec
 	Options // with the defaults in place of zero values
 	made    []any
+	groups  int // of the 3x3 convolutions of bottlenecks
 }
 
 // The function `build` checks the options that all models share, and then calls `fn` to make the

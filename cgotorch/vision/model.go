@@ -50,8 +50,8 @@ type Options struct {
 // Names returns the names that [New] accepts, sorted. They are torchvision's names if torchvision
 // has the model.
 func Names() []string {
-	return []string{"efficientnet_b0", "googlenet", "inception_v3", "mlp", "mobilenet_v2", "resnet101", "resnet18", "resnet20", "resnet34", "resnet50",
-		"squeezenet1_0", "squeezenet1_1", "vit_b_16"}
+	return []string{"efficientnet_b0", "googlenet", "inception_v3", "mlp", "mobilenet_v2", "resnet101", "resnet18", "resnet20", "resnet34",
+		"resnet50", "resnext50_32x4d", "squeezenet1_0", "squeezenet1_1", "vit_b_16", "wide_resnet50_2"}
 }
 
 // New makes a model by its name. For an unknown name it returns an error that lists [Names].
@@ -79,12 +79,16 @@ func New(x *cgotorch.Exec, name string, o Options) (nn.Module, error) {
 		return NewResNet50(x, o), nil
 	case "resnet101":
 		return NewResNet101(x, o), nil
+	case "resnext50_32x4d":
+		return NewResNeXt50(x, o), nil
 	case "squeezenet1_0":
 		return NewSqueezeNet1_0(x, o), nil
 	case "squeezenet1_1":
 		return NewSqueezeNet1_1(x, o), nil
 	case "vit_b_16":
 		return NewViTB16(x, o), nil
+	case "wide_resnet50_2":
+		return NewWideResNet50(x, o), nil
 	}
 	return nil, fmt.Errorf("vision: no model is named %q; there are %s", name, strings.Join(Names(), ", "))
 }

@@ -1,6 +1,9 @@
 package vision
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
@@ -18,25 +21,63 @@ type ResNet struct {
 	FC      *nn.Linear
 }
 
+// BottleneckForm is the form of a ResNet of bottlenecks. The zero value is the form of ResNet-50.
+type BottleneckForm struct {
+	Depths        [4]int // number of blocks of each layer; all 0 means 3, 4, 6 and 3
+	Groups        int    // of the 3x3 convolutions; 0 means 1
+	WidthPerGroup int    // channels of a group of the 3x3 convolutions of the first layer; 0 means 64
+}
+
+// resNetForm is the form of a ResNet for images of ImageNet.
+type resNetForm struct {
+	block     blockOf
+	expansion int // channels of a block's result, divided by the layer's channels
+	BottleneckForm
+}
+
 // NewResNet18 makes torchvision's resnet18. It has 11,689,512 parameters.
 func NewResNet18(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet18", o, newBasicBlock, 1, [4]int{2, 2, 2, 2})
+	return newResNet(x, "vision.NewResNet18", o, resNetForm{newBasicBlock, 1, BottleneckForm{Depths: [4]int{2, 2, 2, 2}}})
 }
 
 // NewResNet34 makes torchvision's resnet34. It has 21,797,672 parameters.
 func NewResNet34(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet34", o, newBasicBlock, 1, [4]int{3, 4, 6, 3})
+	return newResNet(x, "vision.NewResNet34", o, resNetForm{newBasicBlock, 1, BottleneckForm{}})
 }
 
 // NewResNet50 makes torchvision's resnet50. It has 25,557,032 parameters. Its blocks have the
 // stride in the 3x3 convolution.
 func NewResNet50(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet50", o, newBottleneck, 4, [4]int{3, 4, 6, 3})
+	return newResNet(x, "vision.NewResNet50", o, resNetForm{newBottleneck, 4, BottleneckForm{}})
 }
 
 // NewResNet101 makes torchvision's resnet101. It has 44,549,160 parameters.
 func NewResNet101(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet101", o, newBottleneck, 4, [4]int{3, 4, 23, 3})
+	return newResNet(x, "vision.NewResNet101", o, resNetForm{newBottleneck, 4, BottleneckForm{Depths: [4]int{3, 4, 23, 3}}})
+}
+
+// NewResNeXt50 makes torchvision's resnext50_32x4d (Xie et al., 2017). Its 3x3 convolutions have 32
+// groups. It has 25,028,904 parameters.
+func NewResNeXt50(x *cgotorch.Exec, o Options) *ResNet {
+	return newResNet(x, "vision.NewResNeXt50", o, resNetForm{newBottleneck, 4, BottleneckForm{Groups: 32, WidthPerGroup: 4}})
+}
+
+// NewWideResNet50 makes torchvision's wide_resnet50_2 (Zagoruyko and Komodakis, 2016). Its 3x3
+// convolutions have twice as many channels as those of ResNet-50. It has 68,883,240 parameters.
+func NewWideResNet50(x *cgotorch.Exec, o Options) *ResNet {
+	return newResNet(x, "vision.NewWideResNet50", o, resNetForm{newBottleneck, 4, BottleneckForm{WidthPerGroup: 128}})
+}
+
+// NewBottleneckResNet makes a ResNet of any depth, number of groups and width. The layers of its
+// blocks have torchvision's names. Depths of 3, 8, 36 and 3 give resnet152. Depths of 3, 4, 23 and
+// 3 with 32 groups of width 8 give resnext101_32x8d. It fails with [cgotorch.ErrInvalidArgument] if
+// a number is below 0.
+func NewBottleneckResNet(x *cgotorch.Exec, form BottleneckForm, o Options) *ResNet {
+	const where = "vision.NewBottleneckResNet"
+	if form.Groups < 0 || form.WidthPerGroup < 0 || form.Depths != ([4]int{}) && slices.Min(form.Depths[:]) < 1 {
+		x.Fail(where, fmt.Errorf("%+v: want depths from 1 up, and numbers from 0 up: %w", form, cgotorch.ErrInvalidArgument))
+	}
+	return newResNet(x, where, o, resNetForm{newBottleneck, 4, form})
 }
 
 // NewResNet20 makes the network of He et al. for 32x32 images. It has three layers of three basic
@@ -58,17 +99,27 @@ func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 // blockOf makes one block. `width` is the number of channels between the block's convolutions.
 type blockOf func(b *builder, in, width, out, stride int) nn.Module
 
-func newResNet(x *cgotorch.Exec, where string, o Options, block blockOf, expansion int, depths [4]int) *ResNet {
+func newResNet(x *cgotorch.Exec, where string, o Options, form resNetForm) *ResNet {
 	o.PadShortcut = false
 	return build(x, where, o, 1000, func(b *builder) *ResNet {
+		if form.Depths == ([4]int{}) {
+			form.Depths = [4]int{3, 4, 6, 3}
+		}
+		b.groups = max(form.Groups, 1)
 		m := &ResNet{Conv1: b.conv(b.Channels, 64, 7, 2, 1), BN1: b.norm(64)}
 		pool := stemPool
 		m.MaxPool = &pool
-		m.Layer1 = b.layer(block, 64, 64, 64*expansion, depths[0], 1)
-		m.Layer2 = b.layer(block, 64*expansion, 128, 128*expansion, depths[1], 2)
-		m.Layer3 = b.layer(block, 128*expansion, 256, 256*expansion, depths[2], 2)
-		m.Layer4 = b.layer(block, 256*expansion, 512, 512*expansion, depths[3], 2)
-		m.FC = b.linear(512*expansion, b.Classes)
+		in := 64
+		for i, layer := range []**nn.Sequential{&m.Layer1, &m.Layer2, &m.Layer3, &m.Layer4} {
+			channels, stride := 64<<i, min(1+i, 2)
+			width := channels
+			if form.WidthPerGroup != 0 {
+				width = channels * form.WidthPerGroup / 64 * b.groups
+			}
+			*layer = b.layer(form.block, in, width, channels*form.expansion, form.Depths[i], stride)
+			in = channels * form.expansion
+		}
+		m.FC = b.linear(in, b.Classes)
 		b.finishResNet(m)
 		return m
 	})

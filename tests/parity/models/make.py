@@ -74,6 +74,8 @@ MODELS = {
     "resnet34": (torchvision.models.resnet34, None),
     "resnet50": (torchvision.models.resnet50, (4, 3, 64, 64)),
     "resnet101": (torchvision.models.resnet101, None),
+    "resnext50_32x4d": (torchvision.models.resnext50_32x4d, (2, 3, 64, 64)),
+    "wide_resnet50_2": (torchvision.models.wide_resnet50_2, (2, 3, 64, 64)),
     "resnet20": (ResNet20, (8, 3, 32, 32)),
     "resnet20_pad": (lambda: ResNet20(pad_shortcut=True), (8, 3, 32, 32)),
     "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(dropout=0.0), (4, 3, 64, 64)),

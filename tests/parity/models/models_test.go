@@ -33,6 +33,8 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		{"resnet34", "resnet34", vision.Options{}},
 		{"resnet50", "resnet50", vision.Options{}},
 		{"resnet101", "resnet101", vision.Options{}},
+		{"resnext50_32x4d", "resnext50_32x4d", vision.Options{}},
+		{"wide_resnet50_2", "wide_resnet50_2", vision.Options{}},
 		{"resnet20", "resnet20", vision.Options{}},
 		{"resnet20_pad", "resnet20", vision.Options{PadShortcut: true}},
 		{"mobilenet_v2", "mobilenet_v2", vision.Options{Dropout: cgotorch.Set(0.0)}},

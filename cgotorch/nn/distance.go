@@ -1,0 +1,28 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// CosineSimilarityOptions are the options of [CosineSimilarity].
+type CosineSimilarityOptions struct {
+	Dim cgotorch.Opt[int]     // the dimension of the vectors; unset means 1
+	Eps cgotorch.Opt[float64] // least length of a vector; unset means 1e-8
+}
+
+// CosineSimilarity returns the cosines of the angles between the vectors of a and b, along one
+// dimension. The result lacks this dimension. It does not wait.
+func CosineSimilarity(x *cgotorch.Exec, a, b *cgotorch.Tensor, o CosineSimilarityOptions) *cgotorch.Tensor {
+	return x.Call("aten::cosine_similarity", a, b, o.Dim.Or(1), o.Eps.Or(1e-8))[0].(*cgotorch.Tensor)
+}
+
+// PairwiseDistanceOptions are the options of [PairwiseDistance].
+type PairwiseDistanceOptions struct {
+	P       cgotorch.Opt[float64] // order of the norm; unset means 2
+	Eps     cgotorch.Opt[float64] // added to each difference; unset means 1e-6
+	KeepDim bool                  // keep the last dimension, with size 1
+}
+
+// PairwiseDistance returns the norms of the differences of a and b along the last dimension. It
+// does not wait.
+func PairwiseDistance(x *cgotorch.Exec, a, b *cgotorch.Tensor, o PairwiseDistanceOptions) *cgotorch.Tensor {
+	return x.Call("aten::pairwise_distance", a, b, o.P.Or(2), o.Eps.Or(1e-6), o.KeepDim)[0].(*cgotorch.Tensor)
+}

@@ -1,0 +1,132 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// These are the options of the losses below. Each zero value is PyTorch's default.
+type (
+	L1Options       = cgotorch.LossOptions
+	SmoothL1Options = cgotorch.SmoothL1LossOptions
+)
+
+// L1 is the mean absolute difference of predictions and targets of equal shapes.
+func L1(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o L1Options) *cgotorch.Tensor {
+	checkOpen(x, "nn.L1", "predictions", predictions, "targets", targets)
+	checkShapes(x, "nn.L1", predictions, targets)
+	return x.L1Loss(predictions, targets, o)
+}
+
+// SmoothL1 is the mean of the differences of predictions and targets of equal shapes. A difference
+// d counts d*d/(2*Beta) if its magnitude is below Beta. A larger difference counts |d| - Beta/2.
+func SmoothL1(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o SmoothL1Options) *cgotorch.Tensor {
+	checkOpen(x, "nn.SmoothL1", "predictions", predictions, "targets", targets)
+	checkShapes(x, "nn.SmoothL1", predictions, targets)
+	return x.SmoothL1Loss(predictions, targets, o)
+}
+
+// HuberOptions are the options of [Huber].
+type HuberOptions struct {
+	Reduction cgotorch.Reduction
+	Delta     float64 // the difference at which the square becomes a line, above 0; 0 means 1
+}
+
+// Huber is [SmoothL1] times Delta, with Delta in place of Beta.
+func Huber(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o HuberOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.Huber", "predictions", predictions, "targets", targets)
+	checkShapes(x, "nn.Huber", predictions, targets)
+	if o.Delta == 0 {
+		o.Delta = 1
+	}
+	return x.Call("aten::huber_loss", predictions, targets, o.Reduction, o.Delta)[0].(*cgotorch.Tensor)
+}
+
+// PoissonNLLOptions are the options of [PoissonNLL].
+type PoissonNLLOptions struct {
+	Reduction cgotorch.Reduction
+	NoLog     bool                  // the inputs are rates, and not logarithms of rates
+	Full      bool                  // adds Stirling's approximation of log(target!) for targets above 1
+	Eps       cgotorch.Opt[float64] // added to a rate before its logarithm, with NoLog; unset means 1e-8
+}
+
+// PoissonNLL is the negative log likelihood of counts, `targets`, under Poisson distributions. The
+// argument `inputs` has the logarithms of their rates. Both have equal shapes.
+func PoissonNLL(x *cgotorch.Exec, inputs, targets *cgotorch.Tensor, o PoissonNLLOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.PoissonNLL", "inputs", inputs, "targets", targets)
+	checkShapes(x, "nn.PoissonNLL", inputs, targets)
+	return x.Call("aten::poisson_nll_loss", inputs, targets, !o.NoLog, o.Full, o.Eps.Or(1e-8), o.Reduction)[0].(*cgotorch.Tensor)
+}
+
+// GaussianNLLOptions are the options of [GaussianNLL].
+type GaussianNLLOptions struct {
+	Reduction cgotorch.Reduction
+	Full      bool                  // adds the constant log(2*pi)/2
+	Eps       cgotorch.Opt[float64] // least variance; unset means 1e-6
+}
+
+// GaussianNLL is the negative log likelihood of targets under normal distributions with the given
+// means and variances. All have equal shapes, but the last dimension of `variances` may be 1. A
+// variance below 0 counts as Eps, where PyTorch fails: the test would wait for the device.
+func GaussianNLL(x *cgotorch.Exec, means, targets, variances *cgotorch.Tensor, o GaussianNLLOptions) *cgotorch.Tensor {
+	const where = "nn.GaussianNLL"
+	checkOpen(x, where, "means", means, "targets", targets)
+	checkOpen(x, where, "means", means, "variances", variances)
+	checkShapes(x, where, means, targets)
+	if have, want := variances.Shape(), means.Shape(); len(have) != len(want) {
+		refuse(x, where, "the variances are %v, the means %v", variances, means)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		variance := x.Clone(variances)
+		x.NoGrad().ClampInPlace(variance, o.Eps.Or(1e-6), nil)
+		loss := x.MulScalar(x.Add(x.Log(variance), x.Div(x.Square(x.Sub(means, targets)), variance)), 0.5)
+		if o.Full {
+			loss = x.AddScalar(loss, 0.5*math.Log(2*math.Pi))
+		}
+		return reduce(x, where, loss, o.Reduction)
+	})
+}
+
+// KLDivOptions are the options of [KLDiv].
+type KLDivOptions struct {
+	Reduction cgotorch.Reduction
+	// BatchMean divides the sum by the size of the first dimension. This is the divergence as
+	// mathematics defines it. Reduction must then be its zero value.
+	BatchMean bool
+	LogTarget bool // the targets are logarithms of probabilities
+}
+
+// KLDiv is the Kullback-Leibler divergence of `targets`, which are probabilities, from
+// distributions. The argument `logProbabilities` has the logarithms of these. Both have equal
+// shapes.
+func KLDiv(x *cgotorch.Exec, logProbabilities, targets *cgotorch.Tensor, o KLDivOptions) *cgotorch.Tensor {
+	const where = "nn.KLDiv"
+	checkOpen(x, where, "log probabilities", logProbabilities, "targets", targets)
+	checkShapes(x, where, logProbabilities, targets)
+	how := cgotorch.KLDivOptions{Reduction: o.Reduction, LogTarget: o.LogTarget}
+	if !o.BatchMean {
+		return x.KLDiv(logProbabilities, targets, how)
+	}
+	if o.Reduction != cgotorch.ReductionMean || logProbabilities.Dim() == 0 {
+		refuse(x, where, "BatchMean of %v with a Reduction of %v, want a batch without Reduction", logProbabilities, o.Reduction)
+	}
+	how.Reduction = cgotorch.ReductionSum
+	return x.Tidy(func() *cgotorch.Tensor {
+		return x.DivScalar(x.KLDiv(logProbabilities, targets, how), logProbabilities.Shape()[0])
+	})
+}
+
+// The function `reduce` returns the losses, their mean or their sum.
+func reduce(x *cgotorch.Exec, where string, losses *cgotorch.Tensor, how cgotorch.Reduction) *cgotorch.Tensor {
+	switch how {
+	case cgotorch.ReductionMean:
+		return x.Mean(losses)
+	case cgotorch.ReductionSum:
+		return x.Sum(losses)
+	case cgotorch.ReductionNone:
+		return losses
+	}
+	refuse(x, where, "Reduction is %v, want mean, sum or none", how)
+	return nil
+}

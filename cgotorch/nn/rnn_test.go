@@ -1,0 +1,138 @@
+package nn_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// To, Replace and SetTraining reach the weights, which are in a list of structs.
+func TestRecurrent_State(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+			m := &struct{ RNN *nn.LSTM }{nn.NewLSTM(x, 3, 4, nn.RNNOptions{Layers: 2, Bidirectional: true, Dropout: 0.5})}
+			defer nn.Close(m)
+			if err := nn.Check(m); err != nil {
+				t.Error(err)
+			}
+			var names []string
+			for _, n := range nn.State(m) {
+				names = append(names, n.Name)
+			}
+			want := []string{"rnn.weight_ih_l0", "rnn.weight_hh_l0", "rnn.bias_ih_l0", "rnn.bias_hh_l0", "rnn.weight_ih_l0_reverse"}
+			if len(names) != 16 || !slices.Equal(names[:5], want) {
+				t.Errorf("the names are %v", names)
+			}
+			nn.To(x, m, nn.ToOptions{DType: cgotorch.Float64})
+			if got := m.RNN.Weights[3].BiasHH.DType(); got != cgotorch.Float64 {
+				t.Errorf("a bias is %v", got)
+			}
+			nn.SetTraining(m, false)
+			in := x.Randn(cgotorch.Float64, 5, 2, 3)
+			if !m.RNN.Eval || !x.Equal(m.RNN.Forward(x, in), m.RNN.Forward(x, in)) {
+				t.Error("dropout in evaluation")
+			}
+			nn.SetTraining(m, true)
+			if x.Equal(m.RNN.Forward(x, in), m.RNN.Forward(x, in)) {
+				t.Error("no dropout in training")
+			}
+		})
+	})
+}
+
+// Cells of a layer, step by step, give the results of the layer.
+func TestCells_EqualLayers(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		in := x.Randn(cgotorch.Float32, 5, 2, 3)
+		for name, run := range map[string]func(inputs []*cgotorch.Tensor) (layer, last *cgotorch.Tensor){
+			"rnn": func(inputs []*cgotorch.Tensor) (layer, last *cgotorch.Tensor) {
+				m, cell := nn.NewRNN(x, 3, 4, nn.RNNOptions{ReLU: true}), nn.NewRNNCell(x, 3, 4, nn.RNNCellOptions{ReLU: true})
+				t.Cleanup(func() { nn.Close(m); nn.Close(cell) })
+				share(t, x, m, cell)
+				for _, in := range inputs {
+					last = cell.Step(x, in, last)
+				}
+				return m.Forward(x, in), last
+			},
+			"gru": func(inputs []*cgotorch.Tensor) (layer, last *cgotorch.Tensor) {
+				m, cell := nn.NewGRU(x, 3, 4, nn.RNNOptions{}), nn.NewGRUCell(x, 3, 4, nn.RNNCellOptions{})
+				t.Cleanup(func() { nn.Close(m); nn.Close(cell) })
+				share(t, x, m, cell)
+				for _, in := range inputs {
+					last = cell.Step(x, in, last)
+				}
+				return m.Forward(x, in), last
+			},
+			"lstm": func(inputs []*cgotorch.Tensor) (layer, last *cgotorch.Tensor) {
+				m, cell := nn.NewLSTM(x, 3, 4, nn.RNNOptions{NoBias: true}), nn.NewLSTMCell(x, 3, 4, nn.RNNCellOptions{NoBias: true})
+				t.Cleanup(func() { nn.Close(m); nn.Close(cell) })
+				share(t, x, m, cell)
+				var c *cgotorch.Tensor
+				for _, in := range inputs {
+					last, c = cell.Step(x, in, last, c)
+				}
+				return m.Forward(x, in), last
+			},
+		} {
+			layer, last := run(x.Unbind(in, 0))
+			if want := x.Select(layer, 0, -1); !x.AllClose(last, want, cgotorch.ToleranceOptions{}) {
+				t.Errorf("%s: %v, want %v", name, values(x, last), values(x, want))
+			}
+		}
+	})
+}
+
+// The function `share` copies the weights of a layer into a cell. The names of the two differ in
+// "_l0".
+func share(t *testing.T, x *cgotorch.Exec, layer, cell any) {
+	t.Helper()
+	tensors := map[string]*cgotorch.Tensor{}
+	for _, n := range nn.State(layer) {
+		tensors[n.Name[:len(n.Name)-len("_l0")]] = n.Tensor
+	}
+	if err := nn.Load(x, cell, tensors, nn.LoadOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A state and the lengths go with their sequence, whatever the order of the lengths is.
+func TestRecurrent_ForwardLengths(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
+		torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+			m := nn.NewLSTM(x, 3, 4, nn.RNNOptions{})
+			defer nn.Close(m)
+			in, state, cell := x.Randn(cgotorch.Float32, 5, 3, 3), x.Randn(cgotorch.Float32, 1, 3, 4), x.Randn(cgotorch.Float32, 1, 3, 4)
+			lengths := []int64{2, 5, 3}
+			before := cgotorch.LiveHandles()["tensor"]
+			out, last, lastCell := m.ForwardLengths(x, in, lengths, state, cell)
+			if got := cgotorch.LiveHandles()["tensor"] - before; got != 3 {
+				t.Errorf("%d handles after ForwardLengths, want 3", got)
+			}
+			for i, n := range lengths {
+				one := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+					return x.Contiguous(x.Narrow(t, 1, i, 1), cgotorch.Contiguous)
+				}
+				want, wantLast, wantCell := m.ForwardState(x, x.Narrow(one(in), 0, 0, int(n)), one(state), one(cell))
+				for _, pair := range [][2]*cgotorch.Tensor{{x.Narrow(one(out), 0, 0, int(n)), want}, {one(last), wantLast}, {one(lastCell), wantCell}} {
+					if !x.AllClose(pair[0], pair[1], cgotorch.ToleranceOptions{Absolute: cgotorch.Set(1e-6)}) {
+						t.Errorf("sequence %d: %v, want %v", i, values(x, pair[0]), values(x, pair[1]))
+					}
+				}
+				if n < 5 && x.Item(x.Sum(x.Abs(x.Narrow(one(out), 0, int(n), 5-int(n))))) != 0 {
+					t.Errorf("sequence %d: the padding is not 0", i)
+				}
+			}
+		})
+	})
+	for _, lengths := range [][]int64{nil, {1}, {0, 1}, {1, 6}} {
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			m := nn.NewGRU(x, 3, 4, nn.RNNOptions{})
+			defer nn.Close(m)
+			m.ForwardLengths(x, x.Zeros(cgotorch.Float32, 5, 2, 3), lengths, nil)
+		}), cgotorch.ErrInvalidArgument, "nn.GRU", "want 2 numbers from 1 to 5")
+	}
+}

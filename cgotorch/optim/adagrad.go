@@ -1,0 +1,42 @@
+package optim
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// AdagradOptions are the settings of [NewAdagrad]. The zero value is PyTorch's default.
+type AdagradOptions struct {
+	LR          float64 // learning rate, above 0; 0 means 0.01
+	LRDecay     float64 // step number n, from 0, divides the learning rate by 1 + n*LRDecay; at least 0
+	WeightDecay float64 // at least 0; a parameter times WeightDecay is added to its gradient
+	Initial     float64 // the sums of squares begin with this number; at least 0
+	Eps         float64 // added to the root of the sum of squares, above 0; 0 means 1e-10
+	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].
+	MasterWeights bool
+}
+
+// NewAdagrad returns an optimizer that changes the parameters of all groups by
+// torch.optim.Adagrad's rule. The caller must Close the optimizer. NewAdagrad fails with
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+func NewAdagrad(o AdagradOptions, groups ...Group) (*Optimizer, error) {
+	r := &adagrad{listRule{"adagrad"}, o.LRDecay, o.Initial, or(o.Eps, 1e-10)}
+	if err := checkNumbers(r.title, fromZero("LRDecay", r.lrDecay), fromZero("Initial", r.initial), positive("Eps", r.eps)); err != nil {
+		return nil, err
+	}
+	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
+}
+
+type adagrad struct {
+	listRule
+	lrDecay, initial, eps float64
+}
+
+func (r *adagrad) remembers() []string { return []string{"sum"} }
+
+func (r *adagrad) foreach(x *cgotorch.Exec, b *batch) {
+	grads, sums := b.decayed(x), b.state(0)
+	if b.done == 0 && r.initial != 0 {
+		x.ForeachAddScalarInPlace(sums, r.initial)
+	}
+	x.ForeachAddCMulInPlace(sums, grads, grads, 1)
+	rate := b.lr / (1 + float64(b.done)*r.lrDecay)
+	x.ForeachAddCDivInPlace(b.params, grads, roots(x, sums, 1, r.eps), -rate)
+}

@@ -1,0 +1,63 @@
+package optim
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// RMSpropOptions are the settings of [NewRMSprop]. The zero value is PyTorch's default.
+type RMSpropOptions struct {
+	LR          float64               // learning rate, above 0; 0 means 0.01
+	Alpha       cgotorch.Opt[float64] // decay of the mean of squares, in [0, 1); unset means 0.99
+	Eps         float64               // added to the root of the mean of squares, above 0; 0 means 1e-8
+	WeightDecay float64               // at least 0; a parameter times WeightDecay is added to its gradient
+	Momentum    float64               // factor of the momentum buffer; at least 0
+	Centered    bool                  // divide by an estimate of the variance, and not of the mean of squares
+	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].
+	MasterWeights bool
+}
+
+// NewRMSprop returns an optimizer that changes the parameters of all groups by
+// torch.optim.RMSprop's rule. The caller must Close the optimizer. NewRMSprop fails with
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+func NewRMSprop(o RMSpropOptions, groups ...Group) (*Optimizer, error) {
+	r := &rmsprop{listRule: listRule{"rmsprop"}, alpha: o.Alpha.Or(0.99), eps: or(o.Eps, 1e-8), momentum: o.Momentum, centered: o.Centered}
+	if err := checkNumbers(r.title, fraction("Alpha", r.alpha), positive("Eps", r.eps), fromZero("Momentum", r.momentum)); err != nil {
+		return nil, err
+	}
+	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
+}
+
+type rmsprop struct {
+	listRule
+	alpha, eps, momentum float64
+	centered             bool
+}
+
+func (r *rmsprop) remembers() []string {
+	names := []string{"square_avg"}
+	if r.momentum > 0 {
+		names = append(names, "momentum_buffer")
+	}
+	if r.centered {
+		names = append(names, "grad_avg")
+	}
+	return names
+}
+
+func (r *rmsprop) foreach(x *cgotorch.Exec, b *batch) {
+	grads, squares := b.decayed(x), b.state(0)
+	moveSquares(x, squares, grads, r.alpha)
+	if r.centered {
+		means := b.state(len(r.remembers()) - 1)
+		x.ForeachLerpInPlace(means, grads, 1-r.alpha)
+		variances := x.ForeachMul(means, means)
+		squares = x.ForeachSub(squares, variances, nil)
+	}
+	divisors := roots(x, squares, 1, r.eps)
+	if r.momentum == 0 {
+		x.ForeachAddCDivInPlace(b.params, grads, divisors, -b.lr)
+		return
+	}
+	buffers := b.state(1)
+	x.ForeachMulScalarInPlace(buffers, r.momentum)
+	x.ForeachAddCDivInPlace(buffers, grads, divisors, nil)
+	x.ForeachAddInPlace(b.params, buffers, -b.lr)
+}

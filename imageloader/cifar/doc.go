@@ -1,0 +1,5 @@
+// Package cifar reads the files of CIFAR-10 and CIFAR-100, in the binary version and in the version
+// for Python. The package is plain Go and does not use any device.
+//
+// Source: https://www.cs.toronto.edu/~kriz/cifar.html
+package cifar

@@ -1,0 +1,5 @@
+// Package idx reads the files of MNIST, FashionMNIST and other data sets in the format idx. Files
+// may be compressed by gzip. The package is plain Go and does not use any device.
+//
+// Source: http://yann.lecun.com/exdb/mnist/
+package idx
