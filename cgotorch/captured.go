@@ -563,7 +563,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	}
 	shape[0] = s.batch
 	if len(strides) > 0 && strides[0] == rest { // the entries lie one after another in memory, so the strides of t fit more entries too
-		padded := x.Call("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())[0].(*Tensor)
+		padded := x.Call1("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())
 		return x.ZeroInPlace(padded)
 	}
 	return x.Zeros(t.DType(), shape...)

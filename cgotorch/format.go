@@ -93,7 +93,7 @@ func (x *Exec) Format(t *Tensor) string {
 	y.Tidy(func() *Tensor {
 		v := y.Detach(t)
 		if v.info().IsStrided == 0 {
-			v = y.Call("aten::to_dense", v)[0].(*Tensor)
+			v = y.Call1("aten::to_dense", v)
 		}
 		if v.DType().Size() == 0 { // a dtype without a name here, such as one of 8 bits
 			v = y.To(v, Float32)

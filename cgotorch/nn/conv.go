@@ -47,7 +47,7 @@ func (o Conv2dOptions) window() window {
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
 	if m.fitsImages(padding) && isFused(x, "nn.Conv2d", &m.Unfused) {
-		out := x.Call("streamtorch::image_convolution", padded, castOf(x, m.Weight), padding[0])[0].(*cgotorch.Tensor)
+		out := x.Call1("streamtorch::image_convolution", padded, castOf(x, m.Weight), padding[0])
 		closeUnless(in, padded)
 		return out
 	}

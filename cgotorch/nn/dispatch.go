@@ -58,7 +58,7 @@ func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 // unsortRows puts rows back into the order that they had before they were sorted. Row i of
 // `sorted` becomes row order[i] of the result.
 func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)
 }
 
 func sameShape(x *cgotorch.Exec, where string, expert int64, out *cgotorch.Tensor, want []int64) {

@@ -153,7 +153,7 @@ func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from
 	// normally distributed numbers.
 	probability := func(v float64) float64 { return 2*((1+math.Erf((v-mean)/deviation/math.Sqrt2))/2) - 1 }
 	Uniform(x, t, probability(from), probability(to))
-	x.Call("aten::erfinv_", t)[0].(*cgotorch.Tensor).Close()
+	x.Call1("aten::erfinv_", t).Close()
 	x.MulScalarInPlace(t, deviation*math.Sqrt2).Close()
 	x.AddScalarInPlace(t, mean).Close()
 	x.ClampInPlace(t, from, to).Close()

@@ -82,5 +82,5 @@ type BCEProbabilitiesOptions struct {
 func BCE(x *cgotorch.Exec, probabilities, targets *cgotorch.Tensor, o BCEProbabilitiesOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.BCE", "probabilities", probabilities, "targets", targets)
 	checkShapes(x, "nn.BCE", probabilities, targets)
-	return x.Call("aten::binary_cross_entropy", probabilities, targets, o.Weight, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::binary_cross_entropy", probabilities, targets, o.Weight, o.Reduction)
 }
