@@ -26,18 +26,28 @@ help: ## list the targets
 setup: ## find or download LibTorch, install missing system packages (the others call it)
 	@csrc/libtorch/setup.sh build
 
-libraries: setup ## compile csrc/ into the shared libraries in build/lib
+# A copied or moved clone has build folders that CMake made for the old place. They are made anew.
+moved:
+	@for cache in build/*/CMakeCache.txt; do [ -f "$$cache" ] || continue; \
+		[ "$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' $$cache)" -ef csrc ] && [ "$$(sed -n 's/^CMAKE_CACHEFILE_DIR:INTERNAL=//p' $$cache)" -ef "$${cache%/*}" ] || { \
+			echo "$${cache%/*} was made in another place, so it is made anew"; rm -rf "$${cache%/*}"; }; done
+
+libraries: setup moved ## compile csrc/ into the shared libraries in build/lib
 	@[ -f build/csrc/CMakeCache.txt ] || { $(CMAKE) -B build/csrc $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries
 
 build: libraries ## the shared libraries and every Go package
 	@go build ./...
 
-loader: ## the half that needs no LibTorch: one library, imageloader and examples/inspect
+loader: moved ## the half that needs no LibTorch: one library, imageloader and examples/inspect
 	@csrc/libtorch/setup.sh loader
 	@[ -f build/loader/CMakeCache.txt ] || { $(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON $(call QUIETLY,cmake-loader); }
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries
 	@go build $(LOADER)
+	@go build -tags loader -o build/bin/streamtorch ./cmd/streamtorch
+
+tools: libraries ## the command build/bin/streamtorch: pack, ls, labels, inspect, convert, doctor
+	@go build -o build/bin/streamtorch ./cmd/streamtorch
 
 train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epochs 2" are flags
 	@go build -o build/bin/train ./examples/train
@@ -46,12 +56,12 @@ train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epoc
 test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
 	@tests/run.sh $(JOBS)
 
-tests-cc: # the C++ test binaries
+tests-cc: moved # the C++ test binaries
 	@csrc/libtorch/setup.sh test
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/csrc/CMakeCache.txt || { $(CMAKE) -B build/csrc -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
 
-test-loader: ## all tests of the half that needs no LibTorch, where there is none
+test-loader: moved ## all tests of the half that needs no LibTorch, where there is none
 	@csrc/libtorch/setup.sh test-loader
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/loader/CMakeCache.txt || { \
 		$(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake-loader); }
@@ -59,6 +69,7 @@ test-loader: ## all tests of the half that needs no LibTorch, where there is non
 	@build/loader/decode_test --gtest_brief=1
 	@go vet $(LOADER)
 	@go test -count=1 -p $(JOBS) $(LOADER)
+	@go test -count=1 -tags loader ./cmd/streamtorch
 
 # The corpora are hostile files, not concurrency: under the race detector they take minutes.
 test-race: libraries ## go test -short with the race detector over the library, RACETIME=8m at most
@@ -71,7 +82,7 @@ test-cgocheck: libraries ## go test with every pointer passed to C checked
 check-streams: libraries ## the stream checker: seeded mistakes, then the whole suite and the examples under it
 	@tests/check-streams.sh $(JOBS)
 
-test-asan: ## the C++ tests under AddressSanitizer, leaks included
+test-asan: moved ## the C++ tests under AddressSanitizer, leaks included
 	@csrc/libtorch/setup.sh test
 	@[ -f build/asan/CMakeCache.txt ] || { $(CMAKE) -B build/asan -DCGOTORCH_TESTS=ON -DCGOTORCH_SANITIZE=address -DCGOTORCH_LIB_DIR=$(CURDIR)/build/asan/lib $(call QUIETLY,cmake); }
 	@$(COMPILE) build/asan -j $(JOBS) --target tests
@@ -79,7 +90,7 @@ test-asan: ## the C++ tests under AddressSanitizer, leaks included
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
 fuzz: libraries ## fuzz what reads archives, images, tokenizers and weights, FUZZTIME=10m each
-	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile; do \
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
 mutations: libraries ## take each wait, record and free away: a test must fail
@@ -89,7 +100,7 @@ lint: libraries ## go vet and gofmt; C++ is compiled with -Wall -Wextra, and -We
 	@go vet ./...
 	@badly=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$badly" ] || { echo "run gofmt -w on:" $$badly; exit 1; }
 
-generate: libraries ## write the generated Go files anew
+generate: libraries ## write the generated files anew
 	@go generate ./...
 
 schemas: libraries ## the same, after operators have come to or gone from cgotorch/operators.txt
@@ -97,7 +108,7 @@ schemas: libraries ## the same, after operators have come to or gone from cgotor
 	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
 check-generate: generate ## fail if a generated file is not what its generator writes
-	@git diff --exit-code -- $$(git grep -lE '^// Code generated .* DO NOT EDIT' -- '*.go') || { echo "commit what make generate wrote"; exit 1; }
+	@git diff --exit-code -- $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
 
 # Only the rows go to standard output.
 bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_PYTHON=python that has PyTorch
@@ -130,5 +141,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build loader train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
+.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
 	install uninstall gpu-bundle record clean

@@ -5,6 +5,7 @@ go 1.24.0
 require github.com/klauspost/compress v1.18.4
 
 require (
+	github.com/klauspost/pgzip v1.2.6
 	github.com/rivo/uniseg v0.4.7
 	github.com/schollz/progressbar/v3 v3.18.0
 	golang.org/x/image v0.36.0

@@ -105,7 +105,7 @@ func (f *fed) open(r recipe, all photographs, archive string) error {
 	options := imageloader.Options{
 		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: all.classes(), Transform: r.crop, Workers: f.c.threads,
 	}
-	if f.decoder, err = newJPEGDecoder(f.c.device); err == nil {
+	if f.decoder, err = images.NewJPEGDecoder(f.c.device, images.JPEGDecoderOptions{}); err == nil {
 		options.JPEGDevice = f.decoder
 	} else if !errors.Is(err, cgotorch.ErrUnsupported) {
 		return err

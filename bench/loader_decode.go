@@ -66,7 +66,7 @@ func benchLoaderDevice(c *config, emit func(row)) error {
 		return errors.New("a CPU has no engines that decode JPEG; use -device cuda")
 	}
 	return c.withPhotographs(imagenet, func(all photographs, _ string) error {
-		decoder, err := newJPEGDecoder(c.device)
+		decoder, err := images.NewJPEGDecoder(c.device, images.JPEGDecoderOptions{})
 		if err != nil {
 			return err
 		}
@@ -163,19 +163,6 @@ func besideStep(c *config, pool *decoding, blocks int, emit func(row)) error {
 	emit(inTurns("loader/device/step", values[1], "images/s", "the step alone", values[0], higher,
 		fmt.Sprintf("captured step of ResNet-50, batch %d, while the threads and the device decode, %v images/s; %s; %v", r.batch, decoded, c.settings(), s)))
 	return nil
-}
-
-// newJPEGDecoder returns a decoder with four streams, which live as long as the process.
-func newJPEGDecoder(d cgotorch.Device) (*images.JPEGDecoder, error) {
-	var streams []*cgotorch.Stream
-	for i := range 4 {
-		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprint("jpeg ", i)})
-		if err != nil {
-			return nil, err
-		}
-		streams = append(streams, s)
-	}
-	return images.NewJPEGDecoder(streams...)
 }
 
 // decoding decodes batches of photographs in memory, a few at a time.

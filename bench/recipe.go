@@ -213,7 +213,7 @@ func (l *learner) save(path string) error {
 		for _, n := range nn.State(l.model) {
 			dtype, ok := map[cgotorch.DType]string{cgotorch.Float32: "F32", cgotorch.Int64: "I64"}[n.Tensor.DType()]
 			if !ok {
-				return fmt.Errorf("%s is %v", n.Name, n.Tensor)
+				return fmt.Errorf("%s is %s", n.Name, n.Tensor)
 			}
 			tensors = append(tensors, safetensors.Tensor{Name: n.Name, DType: dtype, Shape: n.Tensor.Shape(), Data: cgotorch.ToBytes(x, n.Tensor)})
 		}

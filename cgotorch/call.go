@@ -36,14 +36,53 @@ var named sync.Map // string -> *operator
 // Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
 // nil where LibTorch leaves a result undefined.
 //
-// Call fails with [ErrNotFound] for an unknown name. It fails with [ErrInvalidArgument] for an
-// argument that does not fit the schema. The error names the argument.
+// Call fails with [ErrNotFound] for an unknown name. The error names the overloads that exist. Call
+// fails with [ErrInvalidArgument] for an argument that does not fit the schema. The error names
+// the argument.
 func (x *Exec) Call(op string, args ...any) []any {
+	c := x.callNamed(op, args)
+	values := c.values()
+	c.done()
+	return values
+}
+
+// Call1 is [Exec.Call] for an operator with exactly one result, a tensor. For an operator with
+// other results it fails with [ErrInvalidArgument], after the operator has run. The tensor is nil
+// if LibTorch leaves the result undefined.
+func (x *Exec) Call1(op string, args ...any) *Tensor {
+	c := x.callNamed(op, args)
+	if c.Results.Words != 1 || c.ResultWords[0] != ct.ArgTensor {
+		values := c.values() // the Do owns them
+		c.done()
+		x.Fail(op, refuse(op, ErrInvalidArgument, "the result is %s, and not one tensor: use Call", describeResults(values)))
+	}
+	t := c.own(0)
+	c.done()
+	return t
+}
+
+// describeResults returns a text such as "a list of 3 tensors" or "2 results".
+func describeResults(values []any) string {
+	if len(values) != 1 {
+		return fmt.Sprintf("%d results", len(values))
+	}
+	switch v := values[0].(type) {
+	case []*Tensor:
+		return fmt.Sprintf("a list of %d tensors", len(v))
+	case nil:
+		return "None"
+	default:
+		return describeValue(v)
+	}
+}
+
+// callNamed runs the operator with the name `op`. The returned call holds the results.
+func (x *Exec) callNamed(op string, args []any) *call {
 	o, ok := named.Load(op)
 	if !ok {
 		found := &operator{name: op}
 		if _, err := found.find(); err != nil {
-			x.Fail(op, err)
+			x.Fail(op, withOverloads(op, err))
 		}
 		o, _ = named.LoadOrStore(op, found)
 	}
@@ -51,11 +90,9 @@ func (x *Exec) Call(op string, args ...any) []any {
 	for _, arg := range args {
 		c.any(arg)
 	}
-	c.restDefault()
+	c.RestDefault()
 	c.run()
-	values := c.values()
-	c.done()
-	return values
+	return c
 }
 
 // Schemas returns the schema of each operator that [Exec.Call] can run. Each schema is one line,
@@ -96,7 +133,7 @@ func (x *Exec) call(op *operator) *call {
 	return c
 }
 
-func (c *call) tensor(t *Tensor) {
+func (c *call) Tensor(t *Tensor) {
 	c.Words = append(c.Words, ct.ArgTensor)
 	c.handle(t)
 }
@@ -116,21 +153,21 @@ func (c *call) handle(t *Tensor) {
 }
 
 // optTensor adds an argument that is a tensor or None. A nil tensor means None.
-func (c *call) optTensor(t *Tensor) { c.tensor(t) }
+func (c *call) OptTensor(t *Tensor) { c.Tensor(t) }
 
-func (c *call) tensors(ts []*Tensor) {
+func (c *call) TensorList(ts []*Tensor) {
 	c.Words = append(c.Words, ct.ArgTensors, uint64(len(ts)))
 	for _, t := range ts {
 		c.handle(t)
 	}
 }
 
-func (c *call) optTensors(ts []*Tensor) { c.tensors(ts) }
+func (c *call) OptTensorList(ts []*Tensor) { c.TensorList(ts) }
 
-func (c *call) int(v int64)     { c.Words = append(c.Words, ct.ArgInt, uint64(v)) }
-func (c *call) float(v float64) { c.Words = append(c.Words, ct.ArgFloat, math.Float64bits(v)) }
+func (c *call) Int(v int64)     { c.Words = append(c.Words, ct.ArgInt, uint64(v)) }
+func (c *call) Float(v float64) { c.Words = append(c.Words, ct.ArgFloat, math.Float64bits(v)) }
 
-func (c *call) bool(v bool) { c.Words = append(c.Words, ct.ArgBool, wordOf(v)) }
+func (c *call) Bool(v bool) { c.Words = append(c.Words, ct.ArgBool, wordOf(v)) }
 
 func wordOf(v bool) uint64 {
 	if v {
@@ -139,54 +176,67 @@ func wordOf(v bool) uint64 {
 	return 0
 }
 
-func (c *call) scalar(v Scalar) {
+func (c *call) Scalar(v Scalar) {
 	switch v := v.(type) {
 	case int:
-		c.int(int64(v))
+		c.Int(int64(v))
 	case int64:
-		c.int(v)
+		c.Int(v)
 	case float64:
-		c.float(v)
+		c.Float(v)
 	case float32:
-		c.float(float64(v))
+		c.Float(float64(v))
 	case bool:
-		c.bool(v)
+		c.Bool(v)
 	case nil:
-		c.none()
+		c.None()
 	default:
 		c.refuse(v, "a number: use int, int64, float64, float32 or bool")
 	}
 }
 
-func (c *call) scalars(vs []Scalar) {
+func (c *call) ScalarList(vs []Scalar) {
 	c.Words = append(c.Words, ct.ArgScalars, uint64(len(vs)))
 	for _, v := range vs {
-		c.scalar(v)
+		c.Scalar(v)
 	}
 }
 
-func (c *call) ints(vs []int64) {
+func (c *call) IntList(vs []int64) {
 	c.Words = append(c.Words, ct.ArgInts, uint64(len(vs)))
 	for _, v := range vs {
 		c.Words = append(c.Words, uint64(v))
 	}
 }
 
-func (c *call) floats(vs []float64) {
+// AllDims adds a list of all dimensions of t. For a tensor that the call will refuse the list is
+// empty.
+func (c *call) AllDims(t *Tensor) {
+	dims := 0
+	if t != nil && t.h != nil {
+		dims = len(t.Shape())
+	}
+	c.Words = append(c.Words, ct.ArgInts, uint64(dims))
+	for i := range dims {
+		c.Words = append(c.Words, uint64(i))
+	}
+}
+
+func (c *call) FloatList(vs []float64) {
 	c.Words = append(c.Words, ct.ArgFloats, uint64(len(vs)))
 	for _, v := range vs {
 		c.Words = append(c.Words, math.Float64bits(v))
 	}
 }
 
-func (c *call) bools(vs []bool) {
+func (c *call) BoolList(vs []bool) {
 	c.Words = append(c.Words, ct.ArgBools, uint64(len(vs)))
 	for _, v := range vs {
 		c.Words = append(c.Words, wordOf(v))
 	}
 }
 
-func (c *call) str(v string) {
+func (c *call) Text(v string) {
 	c.Words = append(c.Words, ct.ArgString, uint64(len(v)))
 	for i := 0; i < len(v); i += 8 {
 		var word uint64
@@ -197,25 +247,25 @@ func (c *call) str(v string) {
 	}
 }
 
-func (c *call) reduction(v Reduction) {
+func (c *call) Reduction(v Reduction) {
 	switch v {
 	case ReductionMean:
-		c.int(1)
+		c.Int(1)
 	case ReductionSum:
-		c.int(2)
+		c.Int(2)
 	case ReductionNone:
-		c.int(0)
+		c.Int(0)
 	default:
 		c.refuse(int(v), "a Reduction: use ReductionMean, ReductionSum or ReductionNone")
 	}
 }
 
-func (c *call) dtype(v DType)               { c.int(int64(v)) }
-func (c *call) memoryFormat(v MemoryFormat) { c.int(int64(v)) }
-func (c *call) device()                     { c.Words = append(c.Words, ct.ArgDevice) }
-func (c *call) none()                       { c.Words = append(c.Words, ct.ArgNone) }
-func (c *call) def()                        { c.Words = append(c.Words, ct.ArgDefault) }
-func (c *call) restDefault()                { c.Words = append(c.Words, ct.ArgRestDefault) }
+func (c *call) DType(v DType)               { c.Int(int64(v)) }
+func (c *call) MemoryFormat(v MemoryFormat) { c.Int(int64(v)) }
+func (c *call) Device()                     { c.Words = append(c.Words, ct.ArgDevice) }
+func (c *call) None()                       { c.Words = append(c.Words, ct.ArgNone) }
+func (c *call) Default()                    { c.Words = append(c.Words, ct.ArgDefault) }
+func (c *call) RestDefault()                { c.Words = append(c.Words, ct.ArgRestDefault) }
 
 // The method `run` enqueues the operator. Afterwards the results lie in c.ResultWords and
 // c.ResultTensors.
@@ -230,8 +280,13 @@ func (c *call) run() {
 		x.s.fail(&Error{Op: c.op.name, Kind: ErrClosed, Shapes: c.shapes(), Caller: caller(),
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
+	if op.guard != nil {
+		if why := op.guard(c); why != "" {
+			x.s.fail(&Error{Op: c.op.name, Kind: ErrInvalidArgument, Shapes: c.shapes(), Caller: caller(), Message: why})
+		}
+	}
 	c.Results.WordCapacity, c.Results.TensorCapacity = int32(len(c.ResultWords)), int32(len(c.ResultTensors))
-	status := ct.Call(&x.c, op, &c.Operands)
+	status := ct.Call(&x.c, op.h, &c.Operands)
 	runtime.KeepAlive(c)
 	if status != nil {
 		e := statusError(c.op.name, status)
@@ -274,7 +329,7 @@ func (c *call) done() {
 	calls.Put(c)
 }
 
-func (c *call) run0() {
+func (c *call) Run0() {
 	c.run()
 	for i := range int(c.Results.Tensors) {
 		freeTensor(c.ResultTensors[i])
@@ -282,45 +337,75 @@ func (c *call) run0() {
 	c.done()
 }
 
-func (c *call) run1() *Tensor {
+func (c *call) Run1() *Tensor {
 	c.run()
 	t := c.own(0)
 	c.done()
 	return t
 }
 
-func (c *call) run2() (*Tensor, *Tensor) {
+func (c *call) Run2() (*Tensor, *Tensor) {
 	c.run()
 	a, b := c.own(0), c.own(1)
 	c.done()
 	return a, b
 }
 
-func (c *call) runList() []*Tensor {
+func (c *call) Run3() (*Tensor, *Tensor, *Tensor) {
 	c.run()
-	ts := make([]*Tensor, c.Results.Tensors)
-	for i := range ts {
-		ts[i] = c.own(i)
-	}
+	r0, r1, r2 := c.own(0), c.own(1), c.own(2)
+	c.done()
+	return r0, r1, r2
+}
+
+func (c *call) Run4() (*Tensor, *Tensor, *Tensor, *Tensor) {
+	c.run()
+	r0, r1, r2, r3 := c.own(0), c.own(1), c.own(2), c.own(3)
+	c.done()
+	return r0, r1, r2, r3
+}
+
+func (c *call) RunList() []*Tensor {
+	c.run()
+	ts := c.ownFrom(0)
 	c.done()
 	return ts
 }
 
-func (c *call) runBool() bool {
+// Run1List runs an operator that returns a tensor and a list of tensors.
+func (c *call) Run1List() (*Tensor, []*Tensor) {
+	c.run()
+	t, ts := c.own(0), c.ownFrom(1)
+	c.done()
+	return t, ts
+}
+
+// The method `ownFrom` returns the results from number i on. The Do owns them.
+func (c *call) ownFrom(i int) []*Tensor {
+	ts := make([]*Tensor, int(c.Results.Tensors)-i)
+	for k := range ts {
+		ts[k] = c.own(i + k)
+	}
+	return ts
+}
+
+func (c *call) RunDType() DType { return DType(c.RunInt()) }
+
+func (c *call) RunBool() bool {
 	c.run()
 	v := c.ResultWords[1] != 0
 	c.done()
 	return v
 }
 
-func (c *call) runInt() int64 {
+func (c *call) RunInt() int64 {
 	c.run()
 	v := int64(c.ResultWords[1])
 	c.done()
 	return v
 }
 
-func (c *call) runFloat() float64 {
+func (c *call) RunFloat() float64 {
 	c.run()
 	kind, v := c.ResultWords[0], c.ResultWords[1]
 	c.done()
@@ -333,41 +418,41 @@ func (c *call) runFloat() float64 {
 func (c *call) any(arg any) {
 	switch v := arg.(type) {
 	case nil:
-		c.none()
+		c.None()
 	case defaultArgument:
-		c.def()
+		c.Default()
 	case *Tensor:
-		c.tensor(v)
+		c.Tensor(v)
 	case []*Tensor:
-		c.tensors(v)
+		c.TensorList(v)
 	case string:
-		c.str(v)
+		c.Text(v)
 	case []int64:
-		c.ints(v)
+		c.IntList(v)
 	case []int:
 		c.Words = append(c.Words, ct.ArgInts, uint64(len(v)))
 		for _, n := range v {
 			c.Words = append(c.Words, uint64(n))
 		}
 	case []float64:
-		c.floats(v)
+		c.FloatList(v)
 	case []bool:
-		c.bools(v)
+		c.BoolList(v)
 	case []Scalar:
-		c.scalars(v)
+		c.ScalarList(v)
 	case DType:
-		c.dtype(v)
+		c.DType(v)
 	case MemoryFormat:
-		c.memoryFormat(v)
+		c.MemoryFormat(v)
 	case Reduction:
-		c.reduction(v)
+		c.Reduction(v)
 	case Device:
 		if v != c.x.Device() {
 			c.refuse(v, fmt.Sprintf("the Exec's device, %v", c.x.Device()))
 		}
-		c.device()
+		c.Device()
 	default:
-		c.scalar(v)
+		c.Scalar(v)
 	}
 }
 
@@ -417,4 +502,9 @@ func (c *call) values() []any {
 	return values
 }
 
-func describeValue(v any) string { return fmt.Sprintf("%v (a %T)", v, v) }
+func describeValue(v any) string {
+	if t, ok := v.(*Tensor); ok {
+		return t.String() + " (a tensor)"
+	}
+	return fmt.Sprintf("%v (a %T)", v, v)
+}

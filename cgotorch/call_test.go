@@ -1,10 +1,12 @@
 package cgotorch_test
 
 import (
+	"errors"
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -174,6 +176,59 @@ func TestCall_Refused(t *testing.T) {
 			})
 		}
 	})
+}
+
+// Call1 returns the one tensor, and refuses operators with other results.
+func TestCall1(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			a := FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
+			torchtest.Equal(t, x, x.Call1("aten::add.Tensor", a, a), []float32{2, 4, 6, 8}, 2, 2)
+			if x.Call1("aten::rms_norm", a, []int{2}, nil, 1e-5) == nil {
+				t.Error("got nil")
+			}
+		})
+		for want, call := range map[string]func(x *Exec, a *Tensor){
+			"the result is 2 results, and not one tensor: use Call": func(x *Exec, a *Tensor) { x.Call1("aten::max.dim", a, 0) },
+			"the result is a list of 2 tensors, and not one":        func(x *Exec, a *Tensor) { x.Call1("aten::unbind.int", a) },
+			"the result is true (a bool), and not":                  func(x *Exec, a *Tensor) { x.Call1("aten::equal", a, a) },
+			"the result is 0 results, and":                          func(x *Exec, a *Tensor) { x.Call1("aten::_foreach_zero_", []*Tensor{a}) },
+			"argument 2 (Tensor other) is missing":                  func(x *Exec, a *Tensor) { x.Call1("aten::add.Tensor", a) },
+		} {
+			err := torchtest.TryDo(t, d, func(x *Exec) { call(x, x.Ones(Float32, 2)) })
+			wantError(t, err, ErrInvalidArgument, want, "call_test.go")
+		}
+	})
+}
+
+// The error for an unknown overload names those that exist, in at most 400 characters.
+func TestCall_NamesOverloads(t *testing.T) {
+	for op, want := range map[string]string{
+		"aten::add":               "LibTorch has no operator aten::add; it has aten::add.Scalar, ",
+		"aten::add.Nothing":       "LibTorch has no operator aten::add.Nothing; it has aten::add.Scalar, ",
+		"sum":                     "LibTorch has no operator sum; it has aten::sum, aten::sum.",
+		"max.dim":                 "it has aten::max, aten::max.dim, ",
+		"aten::norm":              ", aten::norm.out",
+		"aten::ad":                "LibTorch has no operator aten::ad; names look like aten::add.Tensor",
+		strings.Repeat("x", 1000): "names look like",
+	} {
+		err := torchtest.TryDo(t, CPU, func(x *Exec) { x.Call(op) })
+		wantError(t, err, ErrNotFound, want)
+		var e *Error
+		if errors.As(err, &e); len(e.Message) > 400 && len(op) < 100 {
+			t.Errorf("%s: the message has %d characters: %s", op, len(e.Message), e.Message)
+		}
+	}
+	for _, test := range []struct {
+		names int
+		want  string
+	}{{2, "; it has aten::op.Overload, aten::op.Overload"}, {40, "aten::op.Overload and 22 more"}} {
+		got := JoinOverloads("aten::op", slices.Repeat([]string{"aten::op.Overload"}, test.names))
+		if len(got) > 400 || !strings.HasSuffix(got, test.want) {
+			t.Errorf("%d names: got %d characters, %q", test.names, len(got), got)
+		}
+	}
 }
 
 func TestCall_ShapesOfALongList(t *testing.T) {

@@ -563,7 +563,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	}
 	shape[0] = s.batch
 	if len(strides) > 0 && strides[0] == rest { // the entries lie one after another in memory, so the strides of t fit more entries too
-		padded := x.Call("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())[0].(*Tensor)
+		padded := x.Call1("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())
 		return x.ZeroInPlace(padded)
 	}
 	return x.Zeros(t.DType(), shape...)
@@ -573,7 +573,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 func (s *capturedShape) check(out []*Tensor) error {
 	for i, t := range out {
 		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
-			return fmt.Errorf("result %d is %v: CapturedOptions.BatchSizes wants results with an entry for each of the inputs'", i, t)
+			return fmt.Errorf("result %d is %s: CapturedOptions.BatchSizes wants results with an entry for each of the inputs'", i, t)
 		}
 	}
 	return nil

@@ -28,6 +28,9 @@ type Access struct {
 	Kind   string // "read", "written", "allocated" or "freed"
 	Stream string // the text of [Stream.String]; "the host" if the program itself made the access
 	Caller string // file:line of the call in the program; "" where unknown
+	// CalledAt is the file:line at which the program calls the function that runs the Do. So the two
+	// uses of a helper function are told apart. It is "" where unknown.
+	CalledAt string
 	// Forward is set if Op ran in a backward. It is the file:line of the forward call whose
 	// derivative Op computes.
 	Forward string
@@ -43,6 +46,9 @@ func (a Access) String() string {
 	}
 	if a.Caller != "" {
 		fmt.Fprintf(&b, " at %s", a.Caller)
+	}
+	if a.CalledAt != "" {
+		fmt.Fprintf(&b, ", called at %s", a.CalledAt)
 	}
 	if a.Forward != "" {
 		fmt.Fprintf(&b, ", in the backward of %s", a.Forward)
@@ -89,11 +95,12 @@ type checkUser struct {
 // The checker looks at neither values nor times. So a run on the CPU shows the mistakes that
 // would happen on a GPU, although a CPU stream runs its work at once.
 //
-// After each [Stream.Do], the goroutine that called Do calls the function `report` for each new
-// race. If `report` is nil, each race is printed to standard error instead. With a nil `report`
-// the Do also returns an [*Error] of [ErrStreamRace], unless the Do has failed for a reason other
-// than a race. The Error wraps all races that no earlier Error has wrapped. The environment
-// variable CGOTORCH_CHECK=streams turns the checker on with a nil `report`.
+// After each [Stream.Do], the goroutine that called Do calls the function `report` for each race
+// since the last Do. If `report` is nil, the Do returns an [*Error] of [ErrStreamRace] instead,
+// unless the Do has failed for a reason other than a race. The Error wraps all races that no
+// earlier Error has wrapped. Each race is also printed to standard error, but races of the same
+// two lines only once. The environment variable CGOTORCH_CHECK=streams turns the checker on with
+// a nil `report`.
 //
 // A second call of CheckStreams takes over all reports, until the function `stop` of this second
 // call is called. After that, the reports go to the first call again, or to the environment's nil
@@ -188,17 +195,19 @@ func tellRaces() {
 	var found []*StreamRace
 	var c ct.Race
 	for ct.RaceTake(&c) != 0 {
-		found = append(found, newRace(&c))
+		r := newRace(&c)
+		found = append(found, r)
+		if report == nil && c.Again == 0 {
+			fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
+		}
 	}
 	if report == nil {
 		theChecker.found = append(theChecker.found, found...)
 	}
 	theChecker.Unlock()
-	for _, r := range found {
-		if report != nil {
+	if report != nil {
+		for _, r := range found {
 			report(r)
-		} else {
-			fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
 		}
 	}
 }
@@ -235,7 +244,7 @@ func advice(c *ct.Race, r *StreamRace) string {
 }
 
 func newAccess(c *ct.Access) Access {
-	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), Caller: site(c.Site).caller(), Forward: site(c.Forward).caller(),
+	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), Caller: site(c.Site).caller(), CalledAt: site(c.Site).calledAt(), Forward: site(c.Forward).caller(),
 		From: c.Begin, To: c.End}
 	name, known := streams.names.Load(c.Stream)
 	switch {
@@ -260,13 +269,16 @@ func newAccess(c *ct.Access) Access {
 // A site is the number of a recorded call stack. 0 means no stack.
 type site uint64
 
-type stack [24]uintptr
+type stack struct {
+	frames [24]uintptr
+	do     site // where the program called Do; a Do runs on a goroutine of its own
+}
 
-// callSite returns the site of its caller. The recorded stack is the stack of the caller,
-// followed by the frames `from`.
-func callSite(from ...uintptr) site {
-	var s stack
-	copy(s[runtime.Callers(2, s[:]):], from)
+// callSite returns the site of its caller, in the Do that was called at `do`. The recorded stack is
+// the stack of the caller, followed by the frames `from`.
+func callSite(do site, from ...uintptr) site {
+	s := stack{do: do}
+	copy(s.frames[runtime.Callers(2, s.frames[:]):], from)
 	theChecker.sites.Lock()
 	defer theChecker.sites.Unlock()
 	n, ok := theChecker.sites.numbers[s]
@@ -281,24 +293,47 @@ func callSite(from ...uintptr) site {
 	return n
 }
 
-// The method `caller` returns the file and line of the innermost frame that belongs to the
-// program. The stack of a goroutine of the prefetcher has no frame of the program. For this stack
-// it returns the innermost frame outside package cgotorch.
-func (n site) caller() string {
+// The method `stack` returns the frames of the site, and where the program called its Do.
+func (n site) stack() (frames []uintptr, do site) {
 	if n == 0 {
-		return ""
+		return nil, 0
 	}
 	theChecker.sites.Lock()
 	s := theChecker.sites.stacks[n-1]
 	theChecker.sites.Unlock()
 	depth := 0
-	for depth < len(s) && s[depth] != 0 {
+	for depth < len(s.frames) && s.frames[depth] != 0 {
 		depth++
 	}
-	if at := callerIn(s[:depth], ownFrame); at != "" {
+	return s.frames[:depth], s.do
+}
+
+// calledAt returns the file and line at which the program calls the function that runs the Do of
+// the site, or "".
+func (n site) calledAt() string {
+	_, do := n.stack()
+	frames, _ := do.stack()
+	runs := ""
+	return callerIn(frames, func(f runtime.Frame) bool {
+		if ownFrame(f) || strings.HasPrefix(f.Function, "testing.") {
+			return true
+		}
+		if runs == "" {
+			runs = f.Function
+		}
+		return f.Function == runs
+	})
+}
+
+// The method `caller` returns the file and line of the innermost frame that belongs to the
+// program. The stack of a goroutine of the prefetcher has no frame of the program. For this stack
+// it returns the innermost frame outside package cgotorch.
+func (n site) caller() string {
+	frames, _ := n.stack()
+	if at := callerIn(frames, ownFrame); at != "" {
 		return at
 	}
-	return callerIn(s[:depth], func(f runtime.Frame) bool {
+	return callerIn(frames, func(f runtime.Frame) bool {
 		return strings.HasPrefix(f.Function, modulePath+"cgotorch.") || strings.HasPrefix(f.Function, "runtime.") ||
 			strings.HasPrefix(f.Function, "iter.")
 	})

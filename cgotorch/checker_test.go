@@ -203,3 +203,63 @@ func TestCheckStreams_DoFailsOtherwise(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Every Do of a race fails, also if a race of the same two lines was found before. A report names
+// the line that called the helper.
+func TestCheckStreams_HelperTwice(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		stop, err := CheckStreams(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		a, b := twoStreams(t, d)
+		bump := func(s *Stream, v *Tensor) error {
+			return s.Do(func(x *Exec) error { x.AddScalarInPlace(v, 1); return nil })
+		}
+		places := map[string]bool{}
+		call := func(round func() (first, second error)) {
+			first, second := round()
+			if first != nil {
+				t.Error(first)
+			}
+			var r *StreamRace
+			if !errors.Is(second, ErrStreamRace) || !errors.As(second, &r) {
+				t.Fatalf("a race gives %v", second)
+			}
+			if !strings.Contains(r.Earlier.CalledAt, "checker_test.go:") || !strings.Contains(r.Error(), r.Later.CalledAt) {
+				t.Errorf("the race does not say who called the helper: %+v", r)
+			}
+			places[r.Later.CalledAt] = true
+		}
+		var made []*Tensor
+		fresh := func() *Tensor {
+			var v *Tensor
+			if err := a.Do(func(x *Exec) error { v = x.Keep(x.Ones(Float32, 4)); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			made = append(made, v)
+			return v
+		}
+		for range 3 {
+			v := fresh()
+			call(func() (error, error) { return bump(a, v), bump(b, v) })
+		}
+		v := fresh()
+		call(func() (error, error) {
+			return bump(a, v),
+				bump(b, v)
+		})
+		if len(places) != 2 {
+			t.Errorf("four races from two places give the places %v", places)
+		}
+		for _, s := range []*Stream{a, b} {
+			if err := s.Synchronize(); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, v := range made {
+			v.Close()
+		}
+	})
+}

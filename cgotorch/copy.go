@@ -21,7 +21,45 @@ func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
 	}
+	if n := numel(shape); n != int64(len(data)) && n > 0 && n < 1<<40 && slices.Min(shape) > 0 { // the core tells of other shapes
+		x.check("FromSlice")
+		x.s.fail(refuse("FromSlice", ErrInvalidArgument, "a tensor of shape %v has %d elements; the slice has %d", shape, n, len(data)))
+	}
 	return fromHost(x, "FromSlice", unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
+}
+
+// FromRows is [FromSlice] for rows: the result is [len(rows), len(rows[0])]. It fails with
+// [ErrInvalidArgument] if the rows differ in length.
+func FromRows[T Element](x *Exec, rows [][]T) *Tensor {
+	columns := 0
+	if len(rows) > 0 {
+		columns = len(rows[0])
+	}
+	data := make([]T, 0, len(rows)*columns)
+	for i, row := range rows {
+		if len(row) != columns {
+			x.check("FromRows")
+			x.s.fail(refuse("FromRows", ErrInvalidArgument, "row %d has %d elements, and row 0 has %d", i, len(row), columns))
+		}
+		data = append(data, row...)
+	}
+	return FromSlice(x, data, int64(len(rows)), int64(columns))
+}
+
+// ToRows is [ToSlice] for a tensor of two dimensions: it returns its rows. It waits for x's stream.
+func ToRows[T Element](x *Exec, t *Tensor) [][]T {
+	if t.Dim() != 2 {
+		x.check("ToRows")
+		x.s.fail(refuse("ToRows", ErrInvalidArgument, "the tensor is %s, want two dimensions", t))
+	}
+	data := ToSlice[T](x, t)
+	shape := t.Shape()
+	rows := make([][]T, shape[0])
+	for i := range rows {
+		n := int(shape[1])
+		rows[i] = data[i*n : (i+1)*n : (i+1)*n]
+	}
+	return rows
 }
 
 // FromBytes is [FromSlice] for elements that are given as raw bytes, in the machine's byte order.
@@ -42,13 +80,18 @@ func fromHost(x *Exec, op string, data unsafe.Pointer, bytes int, dtype DType, s
 func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	x.check("ToSlice")
 	x.open("ToSlice", t)
-	if got, want := t.DType(), DTypeOf[T](); got != want {
-		x.s.fail(&Error{Op: "ToSlice", Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
-			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
-	}
+	x.elementsAre("ToSlice", DTypeOf[T](), t)
 	data := make([]T, t.Numel())
 	toHost(x, "ToSlice", t, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))))
 	return data
+}
+
+// The method `elementsAre` fails if t has another dtype than `want`.
+func (x *Exec) elementsAre(op string, want DType, t *Tensor) {
+	if got := t.DType(); got != want {
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
+	}
 }
 
 // ToBytes returns the elements as raw bytes, in row-major order and in the machine's byte order.
@@ -66,7 +109,8 @@ func toHost(x *Exec, op string, t *Tensor, data unsafe.Pointer, bytes int) {
 	runtime.KeepAlive(t)
 }
 
-// Item returns the value of a tensor of one element. It waits for x's stream.
+// Item returns the value of a tensor of one element. It waits for x's stream. A float64 holds
+// integers exactly up to 2^53 only: [ItemAs] reads all values of all dtypes.
 func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
@@ -74,6 +118,23 @@ func (x *Exec) Item(t *Tensor) float64 {
 	x.must("Exec.Item", ct.TensorItem(x.c, t.h, &v), t)
 	runtime.KeepAlive(t)
 	return float64(v)
+}
+
+// ItemAs returns the value of a tensor of one element, without a conversion. It waits for x's
+// stream. It fails with [ErrInvalidArgument] if T is not the Go type of the tensor's dtype, and for
+// a tensor with more or fewer elements.
+func ItemAs[T Element](x *Exec, t *Tensor) T {
+	const op = "ItemAs"
+	x.check(op)
+	x.open(op, t)
+	x.elementsAre(op, DTypeOf[T](), t)
+	if n := t.Numel(); n != 1 {
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("a tensor of %d elements has no single value: use ToSlice", n)})
+	}
+	var v T
+	toHost(x, op, t, unsafe.Pointer(&v), int(unsafe.Sizeof(v)))
+	return v
 }
 
 // CopyFrom enqueues a copy of `data` into t. It waits if t is on a CUDA device and `data` is not
@@ -141,7 +202,7 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.mu.Unlock() // s.mu is locked before the events, as in Wait
+	defer s.turn.give() // the turn is taken before the events, as in Wait
 	events := make([]uintptr, 0, len(behind))
 	for i, e := range behind {
 		if slices.Contains(behind[:i], e) {
@@ -183,7 +244,7 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	defer runtime.KeepAlive(t)
 	return direct(op, h, func(x ct.Exec) *ct.Status {
 		return ct.TensorCopyTo(x, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)))
@@ -197,7 +258,7 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 	defer runtime.UnlockOSThread()
 	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
 	if theChecker.on.Load() {
-		x.Site = uint64(callSite())
+		x.Site = uint64(callSite(0))
 	}
 	status := call(x)
 	if status == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -89,9 +90,9 @@ func TestFromSlice_Shapes(t *testing.T) {
 			op, text string
 			fail     func(x *Exec)
 		}{
-			{"FromSlice", "shape [3] and dtype Float has 12 bytes; the host memory has 8", func(x *Exec) { FromSlice(x, []float32{1, 2}, 3) }},
+			{"FromSlice", "shape [3] has 3 elements; the slice has 2", func(x *Exec) { FromSlice(x, []float32{1, 2}, 3) }},
 			{"FromSlice", "shape [-1] has a negative dimension", func(x *Exec) { FromSlice(x, []float32{1, 2}, -1) }},
-			{"FromSlice", "has 4 bytes; the host memory has 8", func(x *Exec) { FromSlice(x, []float32{1, 2}, 1) }},
+			{"FromSlice", "shape [1] has 1 elements; the slice has 2", func(x *Exec) { FromSlice(x, []float32{1, 2}, 1) }},
 			{"FromBytes", "shape [] and dtype Double has 8 bytes; the host memory has 4", func(x *Exec) { FromBytes(x, make([]byte, 4), Float64, nil) }},
 			{"FromBytes", "dtype 77 is not one of LibTorch's", func(x *Exec) { FromBytes(x, make([]byte, 4), DType(77), nil) }},
 			{"FromSlice", "shape [4611686018427387904, 4] and dtype Byte has more than 2^63", func(x *Exec) { FromSlice(x, []uint8{1}, 1<<62, 4) }},
@@ -293,6 +294,49 @@ func TestItem(t *testing.T) {
 	})
 }
 
+// ItemAs reads values that a float64 cannot hold.
+func TestItemAs(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			const large = 9007199254740993 // 2^53 + 1
+			if got := ItemAs[int64](x, FromSlice(x, []int64{large})); got != large {
+				t.Errorf("got %d, want %d", got, int64(large))
+			}
+			if got := x.Item(FromSlice(x, []int64{large})); got != large-1 {
+				t.Errorf("Item gives %v: its comment says that it rounds", got)
+			}
+			if got := ItemAs[uint64](x, FromSlice(x, []uint64{math.MaxUint64})); got != math.MaxUint64 {
+				t.Errorf("got %d, want the largest uint64", got)
+			}
+			if got := ItemAs[int64](x, x.Select(FromSlice(x, []int64{1, large, 3}), 0, 1)); got != large { // a view
+				t.Errorf("got %d of a view, want %d", got, int64(large))
+			}
+			if got := ItemAs[complex64](x, FromSlice(x, []complex64{1 - 2i}, 1, 1)); got != 1-2i {
+				t.Errorf("got %v, want 1-2i", got)
+			}
+			if got := ItemAs[complex64](x, x.Conj(FromSlice(x, []complex64{1 - 2i}))); got != 1+2i {
+				t.Errorf("got %v of a conjugated view, want 1+2i", got)
+			}
+			if !ItemAs[bool](x, FromSlice(x, []bool{true})) {
+				t.Error("true is false")
+			}
+			if got := ItemAs[BFloat16Bits](x, x.Ones(BFloat16)); got != 0x3f80 {
+				t.Errorf("1 has the bits %x in bfloat16, want 3f80", got)
+			}
+		})
+		for want, run := range map[string]func(x *Exec){
+			"ItemAs(float32[]) at":                         func(x *Exec) { ItemAs[float64](x, x.Ones(Float32)) },
+			"the elements are float32, asked for as int64": func(x *Exec) { ItemAs[int64](x, x.Ones(Float32)) },
+			"a tensor of 2 elements has no single value":   func(x *Exec) { ItemAs[float32](x, x.Ones(Float32, 2)) },
+			"a tensor of 0 elements has no single value":   func(x *Exec) { ItemAs[float32](x, x.Ones(Float32, 0)) },
+			"the tensor is nil":                            func(x *Exec) { ItemAs[float32](x, nil) },
+		} {
+			wantError(t, torchtest.TryDo(t, d, run), ErrInvalidArgument, "ItemAs", want)
+		}
+	})
+}
+
 func TestElements_HaveTheirSize(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
@@ -301,5 +345,22 @@ func TestElements_HaveTheirSize(t *testing.T) {
 				t.Errorf("six elements of %v have %d bytes", d, got)
 			}
 		}
+	})
+}
+
+func TestFromRows_ToRows(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			rows := [][]int32{{1, 2, 3}, {4, 5, 6}}
+			v := FromRows(x, rows)
+			if got := ToRows[int32](x, v); !reflect.DeepEqual(got, rows) || v.String() != x.To(v, Int32).String() || v.Dim() != 2 {
+				t.Errorf("got %v of %s", got, v)
+			}
+			if v := FromRows(x, [][]float32{}); v.Numel() != 0 || v.Dim() != 2 {
+				t.Errorf("no rows give %s", v)
+			}
+		})
+		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { FromRows(x, [][]float32{{1}, {2, 3}}) }), ErrInvalidArgument, "row 1 has 2 elements, and row 0 has 1", "copy_test.go")
+		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { ToRows[float32](x, x.Ones(Float32, 2)) }), ErrInvalidArgument, "want two dimensions", "copy_test.go")
 	})
 }

@@ -5,15 +5,19 @@
 // was made. These calls return at once. The few calls that wait for the device say so in their
 // doc comments.
 //
-// Objects with streams of their own are an [Inference], a Prefetcher of package prefetcher, and a
-// Cache of package prefetcher/weights. Objects that are made from a Cache use the Cache's stream.
+// Objects with streams of their own are an [Inference], a Prefetcher of package prefetcher, a Cache
+// of package prefetcher/weights, and a JPEGDecoder of package images. Objects that are made from a
+// Cache use the Cache's stream.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {
 //		a := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
-//		fmt.Println(cgotorch.ToSlice[float32](x, x.MatMul(a, a))) // waits
+//		fmt.Println(x.MatMul(a, a)) // on a GPU, print x.Format(t), which waits
 //		return nil
 //	})
+//
+// A Do is for one step of a training or for one request. What a Do makes stays in memory until the
+// Do ends.
 //
 // # Errors
 //

@@ -119,7 +119,7 @@ func check(op string, status *ct.Status) error {
 }
 
 func statusError(op string, status *ct.Status) *Error {
-	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: ct.StatusMessage(status), Caller: caller()}
+	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: cured(ct.StatusMessage(status)), Caller: caller()}
 	ct.StatusFree(status)
 	return e
 }

@@ -45,13 +45,16 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 // fails if x's stream is not part of the capture yet. `check` does not compare threads.
 func (x *Exec) check(op string) {
 	if theChecker.on.Load() {
-		x.c.Site = uint64(callSite(x.from...))
+		x.c.Site = uint64(callSite(x.s.care.calledAt, x.from...))
 	}
 	if x.s.barred != "" {
 		panic(refuse(op, ErrMisuse, "%s", x.s.barred))
 	}
 	if x.s.err != nil {
 		panic(unwind{x.s})
+	}
+	if x.s.care.growth != nil {
+		x.s.care.growth.see(x, op)
 	}
 	if g := x.work; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
 		x.s.fail(refuse(op, ErrNotCapturable,

@@ -71,10 +71,13 @@ func UnderCall(e *Event) (end func(), err error) {
 // tensors, and before the call runs. Then only the call holds the tensors.
 func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 	c := x.call(&opAdd)
-	c.tensor((*ts)[0])
-	c.tensor((*ts)[1])
+	c.Tensor((*ts)[0])
+	c.Tensor((*ts)[1])
 	*ts = nil
 	forget()
-	c.restDefault()
-	return c.run1()
+	c.RestDefault()
+	return c.Run1()
 }
+
+// JoinOverloads is the text of an error that names overloads.
+func JoinOverloads(op string, names []string) string { return joinOverloads(op, names) }

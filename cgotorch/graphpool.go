@@ -259,9 +259,12 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 		return err
 	}
 	defer func() { // also if fn panics, because x's later work must run after fn's work
-		if awaitStream(op, x.c.Stream, on) == nil { // awaitStream fails if the device is lost
-			p.used(x)
+		for _, s := range p.streams { // a fn that fails, for instance in a backward, has not joined its streams
+			if awaitStream(op, x.c.Stream, s.h) != nil { // fails if the device is lost
+				return
+			}
 		}
+		p.used(x)
 	}()
 	return fn(on)
 }

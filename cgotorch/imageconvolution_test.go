@@ -62,7 +62,7 @@ func (c imageConvolution) run(x *Exec, in, weight *Tensor) *Tensor {
 	if c.autocast != 0 {
 		x = x.Autocast(c.autocast)
 	}
-	return x.Call("streamtorch::image_convolution", in, weight, c.padding)[0].(*Tensor)
+	return x.Call1("streamtorch::image_convolution", in, weight, c.padding)
 }
 
 // leafOf returns a leaf that requires a gradient. It has the memory of v.

@@ -63,9 +63,9 @@ func (c linearCase) run(t *testing.T, x *Exec, in, weight, bias, gradient *Tenso
 			outs = append(outs, out.(*Tensor))
 		}
 	case c.op == "linear":
-		outs = []*Tensor{y.Call("streamtorch::linear", input, w, bOf)[0].(*Tensor)}
+		outs = []*Tensor{y.Call1("streamtorch::linear", input, w, bOf)}
 	default:
-		outs = []*Tensor{y.Call("streamtorch::linear_gelu", input, w, bOf, c.op)[0].(*Tensor)}
+		outs = []*Tensor{y.Call1("streamtorch::linear_gelu", input, w, bOf, c.op)}
 	}
 	r := &normResult{}
 	var grads []*Tensor
@@ -136,9 +136,9 @@ func TestLinear_SameBits(t *testing.T) {
 	d := torchtest.CUDA(t)
 	torchtest.Do(t, d, func(x *Exec) {
 		gradient := x.To(x.Randn(Float32, 3001, 768), BFloat16)
-		want := ToSlice[float32](x, x.To(x.Call("streamtorch::bias_gradient", gradient, Float32)[0].(*Tensor), Float32))
+		want := ToSlice[float32](x, x.To(x.Call1("streamtorch::bias_gradient", gradient, Float32), Float32))
 		for range 20 {
-			got := ToSlice[float32](x, x.To(x.Call("streamtorch::bias_gradient", gradient, Float32)[0].(*Tensor), Float32))
+			got := ToSlice[float32](x, x.To(x.Call1("streamtorch::bias_gradient", gradient, Float32), Float32))
 			if !slices.Equal(got, want) {
 				t.Fatal("the second run has other bits")
 			}

@@ -74,7 +74,7 @@ func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, refer
 	mean, variance := of(0.1, 0.05), of(0.5, 0.2)
 	var out *Tensor
 	if !reference {
-		out = x.Call("streamtorch::batch_norm_act", input, other, weight, bias, mean, variance, !c.evaluate, 0.1, 1e-5, c.activation, c.kernels)[0].(*Tensor)
+		out = x.Call1("streamtorch::batch_norm_act", input, other, weight, bias, mean, variance, !c.evaluate, 0.1, 1e-5, c.activation, c.kernels)
 	} else {
 		out = x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !c.evaluate})
 		if other != nil {
@@ -256,7 +256,7 @@ func TestBatchNormAct_NaN(t *testing.T) {
 					in := x.Contiguous(x.Randn(Float32, 2, 16, 5, 5), ChannelsLast)
 					x.FillInPlace(x.Narrow(x.Narrow(x.Narrow(x.Narrow(in, 0, 1, 1), 1, 3, 1), 2, 2, 1), 3, 2, 1), bad)
 					mean, variance := x.Zeros(Float32, 16), x.Ones(Float32, 16)
-					out := x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, mean, variance, true, 0.1, 1e-5, "relu", kernels)[0].(*Tensor)
+					out := x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, mean, variance, true, 0.1, 1e-5, "relu", kernels)
 					sums := ToSlice[float32](x, x.SumDim(out, []int64{0, 2, 3}, SumOptions{}))
 					for c, v := range ToSlice[float32](x, variance) {
 						if isBad := c == 3; isBad != math.IsNaN(float64(v)) || isBad != math.IsNaN(float64(sums[c])) {
@@ -275,7 +275,7 @@ func TestBatchNormAct_Gradients(t *testing.T) {
 		torchtest.Do(t, d, func(x *Exec) {
 			in := leafOf(t, x, x.Contiguous(x.Randn(Float32, 2, 8, 3, 3), ChannelsLast))
 			norm := func() *Tensor {
-				return x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")[0].(*Tensor)
+				return x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")
 			}
 			// The function given to Recompute does not read its input, so the input has no gradient.
 			x.Backward(x.Sum(x.Recompute(norm(), func(x *Exec, in *Tensor) *Tensor { return leafOf(t, x, x.Ones(Float32, 2)) })))
@@ -315,7 +315,7 @@ func TestBatchNormAct_SecondDerivative(t *testing.T) {
 		if err := in.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
 		}
-		out := x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")[0].(*Tensor)
+		out := x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")
 		x.Gradients([]*Tensor{x.Sum(out)}, []*Tensor{in}, GradientOptions{CreateGraph: true})
 	})
 	if err == nil {
@@ -358,7 +358,7 @@ func TestBatchNormAct_Residual(t *testing.T) {
 				in, w := leafOf(first), leafOf(scale)
 				norm := func(in, addend *Tensor) *Tensor {
 					if fused {
-						return x.Call("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu", kernels)[0].(*Tensor)
+						return x.Call1("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu", kernels)
 					}
 					out := x.BatchNorm(in, w, nil, nil, nil, BatchNormOptions{Training: true})
 					if addend != nil {
@@ -370,7 +370,7 @@ func TestBatchNormAct_Residual(t *testing.T) {
 				middle := norm(x.Sin(h), h)
 				h = norm(x.Sin(middle), middle)
 				if fused {
-					h = x.Call("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu", kernels)[0].(*Tensor)
+					h = x.Call1("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu", kernels)
 				} else {
 					o := BatchNormOptions{Training: true}
 					h = x.ReLU(x.Add(x.BatchNorm(x.Sin(h), w, nil, nil, nil, o), x.BatchNorm(x.Cos(h), w, nil, nil, nil, o)))
@@ -429,7 +429,7 @@ func TestBatchNormReLUMaxPool(t *testing.T) {
 						mean, variance := numbers(0.1), numbers(0.9)
 						var out *Tensor
 						if fused {
-							out = x.Call("streamtorch::batch_norm_relu_max_pool", input, weight, bias, mean, variance, !evaluate, 0.1, 1e-5)[0].(*Tensor)
+							out = x.Call1("streamtorch::batch_norm_relu_max_pool", input, weight, bias, mean, variance, !evaluate, 0.1, 1e-5)
 						} else {
 							norm := x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !evaluate})
 							out = x.MaxPool2d(x.ReLU(norm), []int64{3, 3}, MaxPool2dOptions{Stride: []int64{2, 2}, Padding: []int64{1, 1}})

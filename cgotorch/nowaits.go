@@ -48,7 +48,7 @@ func (x *Exec) NoWaits() *Exec {
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
-	x.s.watches = append(x.s.watches, w)
+	x.s.care.watches = append(x.s.care.watches, w)
 	watches.Add(1)
 	return w
 }
@@ -58,11 +58,11 @@ func (x *Exec) watch(op string) *ct.Watch {
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
-	for _, w := range s.watches {
+	for _, w := range s.care.watches {
 		ct.WatchFree(w)
 	}
-	watches.Add(-int64(len(s.watches)))
-	s.watches = nil
+	watches.Add(-int64(len(s.care.watches)))
+	s.care.watches = nil
 }
 
 // The method `look` is called after each call of the core. If that call has waited for the
@@ -83,7 +83,7 @@ func waits(op string) {
 	if watches.Load() == 0 {
 		return
 	}
-	if w := currentWorker(); w != nil && w.scope != nil && len(w.scope.watches) > 0 && w.scope.err == nil {
+	if w := currentWorker(); w != nil && w.scope != nil && len(w.scope.care.watches) > 0 && w.scope.err == nil {
 		w.scope.err = refuse(op, ErrWaited, "it waits for the device")
 	}
 }

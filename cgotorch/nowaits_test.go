@@ -65,7 +65,7 @@ func backwardThatWaits(x *Exec) (line string) {
 	if err := a.SetRequiresGrad(true); err != nil {
 		panic(err)
 	}
-	y := plain.Call("aten::index.Tensor", a, []*Tensor{plain.Ones(Bool, 4)})[0].(*Tensor)
+	y := plain.Call1("aten::index.Tensor", a, []*Tensor{plain.Ones(Bool, 4)})
 	sum := plain.Sum(y)
 	func() { x.Backward(sum); line = thisLine() }()
 	return line

@@ -3,7 +3,6 @@ package cgotorch
 import (
 	"strings"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
@@ -59,13 +58,18 @@ const (
 
 // operator is one entry of LibTorch's dispatcher, found on first use.
 type operator struct {
-	name string         // as in "aten::add.Tensor"
-	h    unsafe.Pointer // *ct.Op, or nil
+	name  string // as in "aten::add.Tensor"
+	found atomic.Pointer[foundOperator]
 }
 
-func (o *operator) find() (*ct.Op, error) {
-	if h := atomic.LoadPointer(&o.h); h != nil {
-		return (*ct.Op)(h), nil
+type foundOperator struct {
+	h     *ct.Op
+	guard guard // or nil
+}
+
+func (o *operator) find() (*foundOperator, error) {
+	if found := o.found.Load(); found != nil {
+		return found, nil
 	}
 	if err := ready(); err != nil {
 		return nil, err
@@ -75,6 +79,7 @@ func (o *operator) find() (*ct.Op, error) {
 	if err := check(o.name, ct.OpFind(name, overload, &h)); err != nil {
 		return nil, err
 	}
-	atomic.StorePointer(&o.h, unsafe.Pointer(h))
-	return h, nil
+	found := &foundOperator{h, guardOf(o.name)}
+	o.found.Store(found)
+	return found, nil
 }

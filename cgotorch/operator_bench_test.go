@@ -23,7 +23,7 @@ func BenchmarkOp(b *testing.B) {
 				{"sum-dim", func(x *Exec, p, q *Tensor) *Tensor { return x.SumDim(p, []int64{0}, SumOptions{}) }},
 				{"cat", func(x *Exec, p, q *Tensor) *Tensor { return x.Cat([]*Tensor{p, q}, 0) }},
 				{"zeros", func(x *Exec, p, q *Tensor) *Tensor { return x.Zeros(Float32, 4) }},
-				{"add-by-name", func(x *Exec, p, q *Tensor) *Tensor { return x.Call("aten::add.Tensor", p, q)[0].(*Tensor) }},
+				{"add-by-name", func(x *Exec, p, q *Tensor) *Tensor { return x.Call1("aten::add.Tensor", p, q) }},
 			} {
 				b.Run(c.name, func(b *testing.B) {
 					b.ReportAllocs()

@@ -11,12 +11,12 @@ var opEmpty = operator{name: "aten::empty.memory_format"}
 // Source: aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) Empty(dtype DType, size ...int64) *Tensor {
 	c := x.call(&opEmpty)
-	c.ints(size)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.IntList(size)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opZeros = operator{name: "aten::zeros"}
@@ -26,12 +26,12 @@ var opZeros = operator{name: "aten::zeros"}
 // Source: aten::zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Zeros(dtype DType, size ...int64) *Tensor {
 	c := x.call(&opZeros)
-	c.ints(size)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.IntList(size)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opOnes = operator{name: "aten::ones"}
@@ -41,12 +41,12 @@ var opOnes = operator{name: "aten::ones"}
 // Source: aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Ones(dtype DType, size ...int64) *Tensor {
 	c := x.call(&opOnes)
-	c.ints(size)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.IntList(size)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opFull = operator{name: "aten::full"}
@@ -56,35 +56,35 @@ var opFull = operator{name: "aten::full"}
 // Source: aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Full(dtype DType, value Scalar, size ...int64) *Tensor {
 	c := x.call(&opFull)
-	c.ints(size)
-	c.scalar(value)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.IntList(size)
+	c.Scalar(value)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opArange = operator{name: "aten::arange.start_step"}
 
-// Arange returns the numbers from start up to, not including, end in steps of step (nil is 1), shape
-// [ceil((end-start)/step)].
+// Arange returns the numbers from start up to, not including, end in steps of step (nil is 1),
+// shape [ceil((end-start)/step)].
 //
 // Source: aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Arange(dtype DType, start, end, step Scalar) *Tensor {
 	c := x.call(&opArange)
-	c.scalar(start)
-	c.scalar(end)
+	c.Scalar(start)
+	c.Scalar(end)
 	if step != nil {
-		c.scalar(step)
+		c.Scalar(step)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opLinspace = operator{name: "aten::linspace"}
@@ -94,14 +94,14 @@ var opLinspace = operator{name: "aten::linspace"}
 // Source: aten::linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Linspace(dtype DType, start, end Scalar, steps int) *Tensor {
 	c := x.call(&opLinspace)
-	c.scalar(start)
-	c.scalar(end)
-	c.int(int64(steps))
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Scalar(start)
+	c.Scalar(end)
+	c.Int(int64(steps))
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opEye = operator{name: "aten::eye"}
@@ -111,12 +111,12 @@ var opEye = operator{name: "aten::eye"}
 // Source: aten::eye(SymInt n, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Eye(dtype DType, n int) *Tensor {
 	c := x.call(&opEye)
-	c.int(int64(n))
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Int(int64(n))
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRand = operator{name: "aten::rand"}
@@ -126,12 +126,12 @@ var opRand = operator{name: "aten::rand"}
 // Source: aten::rand(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Rand(dtype DType, size ...int64) *Tensor {
 	c := x.call(&opRand)
-	c.ints(size)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.IntList(size)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRandn = operator{name: "aten::randn"}
@@ -141,12 +141,12 @@ var opRandn = operator{name: "aten::randn"}
 // Source: aten::randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) Randn(dtype DType, size ...int64) *Tensor {
 	c := x.call(&opRandn)
-	c.ints(size)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.IntList(size)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRandInt = operator{name: "aten::randint.low"}
@@ -156,14 +156,14 @@ var opRandInt = operator{name: "aten::randint.low"}
 // Source: aten::randint.low(SymInt low, SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) RandInt(dtype DType, low, high int, size ...int64) *Tensor {
 	c := x.call(&opRandInt)
-	c.int(int64(low))
-	c.int(int64(high))
-	c.ints(size)
-	c.dtype(dtype)
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Int(int64(low))
+	c.Int(int64(high))
+	c.IntList(size)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRandPerm = operator{name: "aten::randperm"}
@@ -173,12 +173,12 @@ var opRandPerm = operator{name: "aten::randperm"}
 // Source: aten::randperm(SymInt n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (x *Exec) RandPerm(n int) *Tensor {
 	c := x.call(&opRandPerm)
-	c.int(int64(n))
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Int(int64(n))
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opEmptyLike = operator{name: "aten::empty_like"}
@@ -188,12 +188,12 @@ var opEmptyLike = operator{name: "aten::empty_like"}
 // Source: aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) EmptyLike(input *Tensor) *Tensor {
 	c := x.call(&opEmptyLike)
-	c.tensor(input)
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opZerosLike = operator{name: "aten::zeros_like"}
@@ -203,12 +203,12 @@ var opZerosLike = operator{name: "aten::zeros_like"}
 // Source: aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) ZerosLike(input *Tensor) *Tensor {
 	c := x.call(&opZerosLike)
-	c.tensor(input)
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opOnesLike = operator{name: "aten::ones_like"}
@@ -218,12 +218,12 @@ var opOnesLike = operator{name: "aten::ones_like"}
 // Source: aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) OnesLike(input *Tensor) *Tensor {
 	c := x.call(&opOnesLike)
-	c.tensor(input)
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opFullLike = operator{name: "aten::full_like"}
@@ -233,13 +233,13 @@ var opFullLike = operator{name: "aten::full_like"}
 // Source: aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) FullLike(input *Tensor, value Scalar) *Tensor {
 	c := x.call(&opFullLike)
-	c.tensor(input)
-	c.scalar(value)
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(value)
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRandLike = operator{name: "aten::rand_like"}
@@ -249,12 +249,12 @@ var opRandLike = operator{name: "aten::rand_like"}
 // Source: aten::rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) RandLike(input *Tensor) *Tensor {
 	c := x.call(&opRandLike)
-	c.tensor(input)
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRandnLike = operator{name: "aten::randn_like"}
@@ -264,12 +264,354 @@ var opRandnLike = operator{name: "aten::randn_like"}
 // Source: aten::randn_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) RandnLike(input *Tensor) *Tensor {
 	c := x.call(&opRandnLike)
-	c.tensor(input)
-	c.def()
-	c.def()
-	c.device()
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opLogspace = operator{name: "aten::logspace"}
+
+// Logspace returns steps numbers from base^start to base^end, both included, whose exponents are
+// evenly spaced. PyTorch's base is 10.
+//
+// Source: aten::logspace(Scalar start, Scalar end, int steps, float base=10., *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) Logspace(dtype DType, start, end Scalar, steps int, base float64) *Tensor {
+	c := x.call(&opLogspace)
+	c.Scalar(start)
+	c.Scalar(end)
+	c.Int(int64(steps))
+	c.Float(base)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opEmptyStrided = operator{name: "aten::empty_strided"}
+
+// EmptyStrided returns a tensor of the given shape and strides whose values are undefined. Strides
+// count elements.
+//
+// Source: aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) EmptyStrided(dtype DType, size, stride []int64) *Tensor {
+	c := x.call(&opEmptyStrided)
+	c.IntList(size)
+	c.IntList(stride)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opTrilIndices = operator{name: "aten::tril_indices"}
+
+// TrilIndices returns the indices of the lower triangle of a [rows, columns] matrix, Int64 [2,
+// count]. offset moves the diagonal up (positive) or down.
+//
+// Source: aten::tril_indices(int row, int col, int offset=0, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) TrilIndices(rows, columns, offset int) *Tensor {
+	c := x.call(&opTrilIndices)
+	c.Int(int64(rows))
+	c.Int(int64(columns))
+	c.Int(int64(offset))
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opTriuIndices = operator{name: "aten::triu_indices"}
+
+// TriuIndices returns the indices of the upper triangle of a [rows, columns] matrix, Int64 [2,
+// count]. offset moves the diagonal up (positive) or down.
+//
+// Source: aten::triu_indices(int row, int col, int offset=0, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) TriuIndices(rows, columns, offset int) *Tensor {
+	c := x.call(&opTriuIndices)
+	c.Int(int64(rows))
+	c.Int(int64(columns))
+	c.Int(int64(offset))
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opComplex = operator{name: "aten::complex"}
+
+// Complex returns real + i*imag. Both are Float32 or both Float64, broadcast.
+//
+// Source: aten::complex(Tensor real, Tensor imag) -> Tensor
+func (x *Exec) Complex(real, imag *Tensor) *Tensor {
+	c := x.call(&opComplex)
+	c.Tensor(real)
+	c.Tensor(imag)
+	return c.Run1()
+}
+
+var opPolar = operator{name: "aten::polar"}
+
+// Polar returns the complex numbers of the given absolute values and angles, in radians.
+//
+// Source: aten::polar(Tensor abs, Tensor angle) -> Tensor
+func (x *Exec) Polar(abs, angle *Tensor) *Tensor {
+	c := x.call(&opPolar)
+	c.Tensor(abs)
+	c.Tensor(angle)
+	return c.Run1()
+}
+
+var opMultinomial = operator{name: "aten::multinomial"}
+
+// Multinomial draws numSamples indices from each row of input, with probabilities in proportion to
+// the row's numbers. input is [N] or [M, N], and the result Int64 [..., numSamples]. Without
+// replacement, or for one sample, it waits for the device.
+//
+// Source: aten::multinomial(Tensor self, SymInt num_samples, bool replacement=False, *, Generator? generator=None) -> Tensor
+func (x *Exec) Multinomial(input *Tensor, numSamples int, replacement bool) *Tensor {
+	c := x.call(&opMultinomial)
+	c.Tensor(input)
+	c.Int(int64(numSamples))
+	c.Bool(replacement)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opNormal = operator{name: "aten::normal.Tensor_Tensor"}
+
+// Normal draws normal numbers with the means and standard deviations of the tensors, element by
+// element.
+//
+// Source: aten::normal.Tensor_Tensor(Tensor mean, Tensor std, *, Generator? generator=None) -> Tensor
+func (x *Exec) Normal(mean, std *Tensor) *Tensor {
+	c := x.call(&opNormal)
+	c.Tensor(mean)
+	c.Tensor(std)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opPoisson = operator{name: "aten::poisson"}
+
+// Poisson draws Poisson numbers, as floating point; input holds the rates.
+//
+// Source: aten::poisson(Tensor self, Generator? generator=None) -> Tensor
+func (x *Exec) Poisson(input *Tensor) *Tensor {
+	c := x.call(&opPoisson)
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opRandIntLike = operator{name: "aten::randint_like.low_dtype"}
+
+// RandIntLike returns integers drawn evenly from low up to, not including, high, of input's shape
+// and dtype.
+//
+// Source: aten::randint_like.low_dtype(Tensor self, SymInt low, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+func (x *Exec) RandIntLike(input *Tensor, low, high int) *Tensor {
+	c := x.call(&opRandIntLike)
+	c.Tensor(input)
+	c.Int(int64(low))
+	c.Int(int64(high))
+	c.Default()
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opRandomInPlace = operator{name: "aten::random_.from"}
+
+// RandomInPlace fills input with integers drawn evenly from from up to, not including, to, and
+// returns input.
+//
+// Source: aten::random_.from(Tensor(a!) self, int from, int? to, *, Generator? generator=None) -> Tensor(a!)
+func (x *Exec) RandomInPlace(input *Tensor, from, to int) *Tensor {
+	c := x.call(&opRandomInPlace)
+	c.Tensor(input)
+	c.Int(int64(from))
+	c.Int(int64(to))
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opCauchyInPlace = operator{name: "aten::cauchy_"}
+
+// CauchyInPlace fills input with numbers drawn from the Cauchy distribution and returns input.
+//
+// Source: aten::cauchy_(Tensor(a!) self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor(a!)
+func (x *Exec) CauchyInPlace(input *Tensor, median, scale float64) *Tensor {
+	c := x.call(&opCauchyInPlace)
+	c.Tensor(input)
+	c.Float(median)
+	c.Float(scale)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opExponentialInPlace = operator{name: "aten::exponential_"}
+
+// ExponentialInPlace fills input with numbers drawn from the exponential distribution of the given
+// rate and returns input.
+//
+// Source: aten::exponential_(Tensor(a!) self, float lambd=1., *, Generator? generator=None) -> Tensor(a!)
+func (x *Exec) ExponentialInPlace(input *Tensor, rate float64) *Tensor {
+	c := x.call(&opExponentialInPlace)
+	c.Tensor(input)
+	c.Float(rate)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opGeometricInPlace = operator{name: "aten::geometric_"}
+
+// GeometricInPlace fills input with numbers of trials up to the first success and returns input. p
+// is the probability of a success.
+//
+// Source: aten::geometric_(Tensor(a!) self, float p, *, Generator? generator=None) -> Tensor(a!)
+func (x *Exec) GeometricInPlace(input *Tensor, p float64) *Tensor {
+	c := x.call(&opGeometricInPlace)
+	c.Tensor(input)
+	c.Float(p)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opLogNormalInPlace = operator{name: "aten::log_normal_"}
+
+// LogNormalInPlace fills input with numbers whose logarithms are normal, of the given mean and
+// standard deviation, and returns input.
+//
+// Source: aten::log_normal_(Tensor(a!) self, float mean=1., float std=2., *, Generator? generator=None) -> Tensor(a!)
+func (x *Exec) LogNormalInPlace(input *Tensor, mean, std float64) *Tensor {
+	c := x.call(&opLogNormalInPlace)
+	c.Tensor(input)
+	c.Float(mean)
+	c.Float(std)
+	c.RestDefault()
+	return c.Run1()
+}
+
+// WindowOptions holds the options of [Exec.BartlettWindow], [Exec.BlackmanWindow] and
+// [Exec.HannWindow]; its zero value is the default.
+type WindowOptions struct {
+	Symmetric bool // the window ends with its first value, for the design of filters; otherwise it is one period
+}
+
+var opBartlettWindow = operator{name: "aten::bartlett_window.periodic"}
+
+// BartlettWindow returns the triangular Bartlett window, shape [length].
+//
+// Source: aten::bartlett_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) BartlettWindow(dtype DType, length int, options WindowOptions) *Tensor {
+	c := x.call(&opBartlettWindow)
+	c.Int(int64(length))
+	c.Bool(!options.Symmetric)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opBlackmanWindow = operator{name: "aten::blackman_window.periodic"}
+
+// BlackmanWindow returns the Blackman window, shape [length].
+//
+// Source: aten::blackman_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) BlackmanWindow(dtype DType, length int, options WindowOptions) *Tensor {
+	c := x.call(&opBlackmanWindow)
+	c.Int(int64(length))
+	c.Bool(!options.Symmetric)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opHannWindow = operator{name: "aten::hann_window.periodic"}
+
+// HannWindow returns the Hann window, shape [length].
+//
+// Source: aten::hann_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) HannWindow(dtype DType, length int, options WindowOptions) *Tensor {
+	c := x.call(&opHannWindow)
+	c.Int(int64(length))
+	c.Bool(!options.Symmetric)
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+// HammingWindowOptions holds the options of [Exec.HammingWindow]; its zero value is the default.
+type HammingWindowOptions struct {
+	Symmetric bool         // the window ends with its first value, for the design of filters; otherwise it is one period
+	Alpha     Opt[float64] // the constant part; unset means 0.54
+	Beta      Opt[float64] // the factor of the cosine; unset means 0.46
+}
+
+var opHammingWindow = operator{name: "aten::hamming_window.periodic_alpha_beta"}
+
+// HammingWindow returns the Hamming window Alpha - Beta*cos, shape [length].
+//
+// Source: aten::hamming_window.periodic_alpha_beta(int window_length, bool periodic, float alpha, float beta, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) HammingWindow(dtype DType, length int, options HammingWindowOptions) *Tensor {
+	c := x.call(&opHammingWindow)
+	c.Int(int64(length))
+	c.Bool(!options.Symmetric)
+	if v, ok := options.Alpha.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Float(0.54)
+	}
+	if v, ok := options.Beta.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Float(0.46)
+	}
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
+}
+
+// KaiserWindowOptions holds the options of [Exec.KaiserWindow]; its zero value is the default.
+type KaiserWindowOptions struct {
+	Symmetric bool         // the window ends with its first value, for the design of filters; otherwise it is one period
+	Beta      Opt[float64] // the shape of the window; 0 gives a rectangle; unset means 12
+}
+
+var opKaiserWindow = operator{name: "aten::kaiser_window.beta"}
+
+// KaiserWindow returns the Kaiser window, shape [length].
+//
+// Source: aten::kaiser_window.beta(int window_length, bool periodic, float beta, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (x *Exec) KaiserWindow(dtype DType, length int, options KaiserWindowOptions) *Tensor {
+	c := x.call(&opKaiserWindow)
+	c.Int(int64(length))
+	c.Bool(!options.Symmetric)
+	if v, ok := options.Beta.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Float(12)
+	}
+	c.DType(dtype)
+	c.Default()
+	c.Device()
+	c.RestDefault()
+	return c.Run1()
 }
 
 // Filling and copying.
@@ -281,9 +623,9 @@ var opFillInPlace = operator{name: "aten::fill_.Scalar"}
 // Source: aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)
 func (x *Exec) FillInPlace(input *Tensor, value Scalar) *Tensor {
 	c := x.call(&opFillInPlace)
-	c.tensor(input)
-	c.scalar(value)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(value)
+	return c.Run1()
 }
 
 var opZeroInPlace = operator{name: "aten::zero_"}
@@ -293,22 +635,22 @@ var opZeroInPlace = operator{name: "aten::zero_"}
 // Source: aten::zero_(Tensor(a!) self) -> Tensor(a!)
 func (x *Exec) ZeroInPlace(input *Tensor) *Tensor {
 	c := x.call(&opZeroInPlace)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opCopyInPlace = operator{name: "aten::copy_"}
 
-// CopyInPlace copies source, broadcast and cast, into destination and returns destination; a copy between host and
-// device waits for the device.
+// CopyInPlace copies source, broadcast and cast, into destination and returns destination; a copy
+// between host and device waits for the device.
 //
 // Source: aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)
 func (x *Exec) CopyInPlace(destination, source *Tensor) *Tensor {
 	c := x.call(&opCopyInPlace)
-	c.tensor(destination)
-	c.tensor(source)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(destination)
+	c.Tensor(source)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opUniformInPlace = operator{name: "aten::uniform_"}
@@ -318,25 +660,26 @@ var opUniformInPlace = operator{name: "aten::uniform_"}
 // Source: aten::uniform_(Tensor(a!) self, float from=0., float to=1., *, Generator? generator=None) -> Tensor(a!)
 func (x *Exec) UniformInPlace(input *Tensor, from, to float64) *Tensor {
 	c := x.call(&opUniformInPlace)
-	c.tensor(input)
-	c.float(from)
-	c.float(to)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Float(from)
+	c.Float(to)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opNormalInPlace = operator{name: "aten::normal_"}
 
-// NormalInPlace fills input with normal numbers of the given mean and standard deviation and returns input.
+// NormalInPlace fills input with normal numbers of the given mean and standard deviation and
+// returns input.
 //
 // Source: aten::normal_(Tensor(a!) self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor(a!)
 func (x *Exec) NormalInPlace(input *Tensor, mean, std float64) *Tensor {
 	c := x.call(&opNormalInPlace)
-	c.tensor(input)
-	c.float(mean)
-	c.float(std)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Float(mean)
+	c.Float(std)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opBernoulliInPlace = operator{name: "aten::bernoulli_.float"}
@@ -346,23 +689,23 @@ var opBernoulliInPlace = operator{name: "aten::bernoulli_.float"}
 // Source: aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)
 func (x *Exec) BernoulliInPlace(input *Tensor, p float64) *Tensor {
 	c := x.call(&opBernoulliInPlace)
-	c.tensor(input)
-	c.float(p)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Float(p)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opBernoulli = operator{name: "aten::bernoulli"}
 
-// Bernoulli returns ones and zeros of input's shape and dtype; each element of input, in [0, 1], is the probability
-// of a one.
+// Bernoulli returns ones and zeros of input's shape and dtype; each element of input, in [0, 1], is
+// the probability of a one.
 //
 // Source: aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor
 func (x *Exec) Bernoulli(input *Tensor) *Tensor {
 	c := x.call(&opBernoulli)
-	c.tensor(input)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opClone = operator{name: "aten::clone"}
@@ -372,21 +715,22 @@ var opClone = operator{name: "aten::clone"}
 // Source: aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
 func (x *Exec) Clone(input *Tensor) *Tensor {
 	c := x.call(&opClone)
-	c.tensor(input)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opContiguous = operator{name: "aten::contiguous"}
 
-// Contiguous returns input laid out densely in the given memory format: input itself if it is so already.
+// Contiguous returns input laid out densely in the given memory format: input itself if it is so
+// already.
 //
 // Source: aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)
 func (x *Exec) Contiguous(input *Tensor, memoryFormat MemoryFormat) *Tensor {
 	c := x.call(&opContiguous)
-	c.tensor(input)
-	c.memoryFormat(memoryFormat)
-	return c.run1()
+	c.Tensor(input)
+	c.MemoryFormat(memoryFormat)
+	return c.Run1()
 }
 
 var opDetach = operator{name: "aten::detach"}
@@ -396,8 +740,8 @@ var opDetach = operator{name: "aten::detach"}
 // Source: aten::detach(Tensor(a) self) -> Tensor(a)
 func (x *Exec) Detach(input *Tensor) *Tensor {
 	c := x.call(&opDetach)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opTo = operator{name: "aten::to.dtype"}
@@ -407,26 +751,26 @@ var opTo = operator{name: "aten::to.dtype"}
 // Source: aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
 func (x *Exec) To(input *Tensor, dtype DType) *Tensor {
 	c := x.call(&opTo)
-	c.tensor(input)
-	c.dtype(dtype)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.DType(dtype)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opToFormat = operator{name: "aten::to.dtype"}
 
-// ToFormat returns input cast to dtype and laid out in the given memory format, in one pass: input itself if it is so
-// already.
+// ToFormat returns input cast to dtype and laid out in the given memory format, in one pass: input
+// itself if it is so already.
 //
 // Source: aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
 func (x *Exec) ToFormat(input *Tensor, dtype DType, memoryFormat MemoryFormat) *Tensor {
 	c := x.call(&opToFormat)
-	c.tensor(input)
-	c.dtype(dtype)
-	c.def()
-	c.def()
-	c.memoryFormat(memoryFormat)
-	return c.run1()
+	c.Tensor(input)
+	c.DType(dtype)
+	c.Default()
+	c.Default()
+	c.MemoryFormat(memoryFormat)
+	return c.Run1()
 }
 
 // Arithmetic. Shapes broadcast and dtypes promote as in PyTorch.
@@ -438,10 +782,10 @@ var opAdd = operator{name: "aten::add.Tensor"}
 // Source: aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 func (x *Exec) Add(input, other *Tensor) *Tensor {
 	c := x.call(&opAdd)
-	c.tensor(input)
-	c.tensor(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opAddScalar = operator{name: "aten::add.Scalar"}
@@ -451,10 +795,10 @@ var opAddScalar = operator{name: "aten::add.Scalar"}
 // Source: aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 func (x *Exec) AddScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opAddScalar)
-	c.tensor(input)
-	c.scalar(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opAddInPlace = operator{name: "aten::add_.Tensor"}
@@ -464,10 +808,10 @@ var opAddInPlace = operator{name: "aten::add_.Tensor"}
 // Source: aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)
 func (x *Exec) AddInPlace(input, other *Tensor) *Tensor {
 	c := x.call(&opAddInPlace)
-	c.tensor(input)
-	c.tensor(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opAddScalarInPlace = operator{name: "aten::add_.Scalar"}
@@ -477,10 +821,10 @@ var opAddScalarInPlace = operator{name: "aten::add_.Scalar"}
 // Source: aten::add_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)
 func (x *Exec) AddScalarInPlace(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opAddScalarInPlace)
-	c.tensor(input)
-	c.scalar(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opAddOut = operator{name: "aten::add.out"}
@@ -490,11 +834,11 @@ var opAddOut = operator{name: "aten::add.out"}
 // Source: aten::add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) AddOut(input, other, out *Tensor) *Tensor {
 	c := x.call(&opAddOut)
-	c.tensor(input)
-	c.tensor(other)
-	c.def()
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Default()
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opAddScaled = operator{name: "aten::add.Tensor"}
@@ -504,14 +848,14 @@ var opAddScaled = operator{name: "aten::add.Tensor"}
 // Source: aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 func (x *Exec) AddScaled(input, other *Tensor, alpha Scalar) *Tensor {
 	c := x.call(&opAddScaled)
-	c.tensor(input)
-	c.tensor(other)
+	c.Tensor(input)
+	c.Tensor(other)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opAddScaledInPlace = operator{name: "aten::add_.Tensor"}
@@ -521,14 +865,14 @@ var opAddScaledInPlace = operator{name: "aten::add_.Tensor"}
 // Source: aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)
 func (x *Exec) AddScaledInPlace(input, other *Tensor, alpha Scalar) *Tensor {
 	c := x.call(&opAddScaledInPlace)
-	c.tensor(input)
-	c.tensor(other)
+	c.Tensor(input)
+	c.Tensor(other)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opSub = operator{name: "aten::sub.Tensor"}
@@ -538,10 +882,10 @@ var opSub = operator{name: "aten::sub.Tensor"}
 // Source: aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 func (x *Exec) Sub(input, other *Tensor) *Tensor {
 	c := x.call(&opSub)
-	c.tensor(input)
-	c.tensor(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opSubScalar = operator{name: "aten::sub.Scalar"}
@@ -551,10 +895,10 @@ var opSubScalar = operator{name: "aten::sub.Scalar"}
 // Source: aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 func (x *Exec) SubScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opSubScalar)
-	c.tensor(input)
-	c.scalar(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opSubInPlace = operator{name: "aten::sub_.Tensor"}
@@ -564,10 +908,10 @@ var opSubInPlace = operator{name: "aten::sub_.Tensor"}
 // Source: aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)
 func (x *Exec) SubInPlace(input, other *Tensor) *Tensor {
 	c := x.call(&opSubInPlace)
-	c.tensor(input)
-	c.tensor(other)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opSubOut = operator{name: "aten::sub.out"}
@@ -577,11 +921,11 @@ var opSubOut = operator{name: "aten::sub.out"}
 // Source: aten::sub.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) SubOut(input, other, out *Tensor) *Tensor {
 	c := x.call(&opSubOut)
-	c.tensor(input)
-	c.tensor(other)
-	c.def()
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Default()
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opScalarSub = operator{name: "aten::rsub.Scalar"}
@@ -591,10 +935,10 @@ var opScalarSub = operator{name: "aten::rsub.Scalar"}
 // Source: aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 func (x *Exec) ScalarSub(other *Tensor, scalar Scalar) *Tensor {
 	c := x.call(&opScalarSub)
-	c.tensor(other)
-	c.scalar(scalar)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(other)
+	c.Scalar(scalar)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opMul = operator{name: "aten::mul.Tensor"}
@@ -604,9 +948,9 @@ var opMul = operator{name: "aten::mul.Tensor"}
 // Source: aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Mul(input, other *Tensor) *Tensor {
 	c := x.call(&opMul)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opMulScalar = operator{name: "aten::mul.Scalar"}
@@ -616,9 +960,9 @@ var opMulScalar = operator{name: "aten::mul.Scalar"}
 // Source: aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) MulScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opMulScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opMulInPlace = operator{name: "aten::mul_.Tensor"}
@@ -628,9 +972,9 @@ var opMulInPlace = operator{name: "aten::mul_.Tensor"}
 // Source: aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)
 func (x *Exec) MulInPlace(input, other *Tensor) *Tensor {
 	c := x.call(&opMulInPlace)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opMulScalarInPlace = operator{name: "aten::mul_.Scalar"}
@@ -640,9 +984,9 @@ var opMulScalarInPlace = operator{name: "aten::mul_.Scalar"}
 // Source: aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)
 func (x *Exec) MulScalarInPlace(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opMulScalarInPlace)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opMulOut = operator{name: "aten::mul.out"}
@@ -652,10 +996,10 @@ var opMulOut = operator{name: "aten::mul.out"}
 // Source: aten::mul.out(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) MulOut(input, other, out *Tensor) *Tensor {
 	c := x.call(&opMulOut)
-	c.tensor(input)
-	c.tensor(other)
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opDiv = operator{name: "aten::div.Tensor"}
@@ -665,9 +1009,9 @@ var opDiv = operator{name: "aten::div.Tensor"}
 // Source: aten::div.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Div(input, other *Tensor) *Tensor {
 	c := x.call(&opDiv)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opDivScalar = operator{name: "aten::div.Scalar"}
@@ -677,9 +1021,9 @@ var opDivScalar = operator{name: "aten::div.Scalar"}
 // Source: aten::div.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) DivScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opDivScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opDivInPlace = operator{name: "aten::div_.Tensor"}
@@ -689,9 +1033,9 @@ var opDivInPlace = operator{name: "aten::div_.Tensor"}
 // Source: aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)
 func (x *Exec) DivInPlace(input, other *Tensor) *Tensor {
 	c := x.call(&opDivInPlace)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opDivScalarInPlace = operator{name: "aten::div_.Scalar"}
@@ -701,9 +1045,9 @@ var opDivScalarInPlace = operator{name: "aten::div_.Scalar"}
 // Source: aten::div_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)
 func (x *Exec) DivScalarInPlace(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opDivScalarInPlace)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opDivOut = operator{name: "aten::div.out"}
@@ -713,10 +1057,10 @@ var opDivOut = operator{name: "aten::div.out"}
 // Source: aten::div.out(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) DivOut(input, other, out *Tensor) *Tensor {
 	c := x.call(&opDivOut)
-	c.tensor(input)
-	c.tensor(other)
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opDivFloor = operator{name: "aten::div.Tensor_mode"}
@@ -726,23 +1070,24 @@ var opDivFloor = operator{name: "aten::div.Tensor_mode"}
 // Source: aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
 func (x *Exec) DivFloor(input, other *Tensor) *Tensor {
 	c := x.call(&opDivFloor)
-	c.tensor(input)
-	c.tensor(other)
-	c.str("floor")
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Text("floor")
+	return c.Run1()
 }
 
 var opDivTrunc = operator{name: "aten::div.Tensor_mode"}
 
-// DivTrunc returns input / other rounded towards 0, in the promoted dtype.
+// DivTrunc returns input / other rounded towards 0, in the promoted dtype. On the CPU the smallest
+// Int32 or Int64, divided by -1, ends the process with SIGFPE.
 //
 // Source: aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
 func (x *Exec) DivTrunc(input, other *Tensor) *Tensor {
 	c := x.call(&opDivTrunc)
-	c.tensor(input)
-	c.tensor(other)
-	c.str("trunc")
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Text("trunc")
+	return c.Run1()
 }
 
 var opRemainder = operator{name: "aten::remainder.Tensor"}
@@ -752,9 +1097,9 @@ var opRemainder = operator{name: "aten::remainder.Tensor"}
 // Source: aten::remainder.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Remainder(input, other *Tensor) *Tensor {
 	c := x.call(&opRemainder)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opRemainderScalar = operator{name: "aten::remainder.Scalar"}
@@ -764,9 +1109,9 @@ var opRemainderScalar = operator{name: "aten::remainder.Scalar"}
 // Source: aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) RemainderScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opRemainderScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opPow = operator{name: "aten::pow.Tensor_Tensor"}
@@ -776,9 +1121,9 @@ var opPow = operator{name: "aten::pow.Tensor_Tensor"}
 // Source: aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
 func (x *Exec) Pow(input, exponent *Tensor) *Tensor {
 	c := x.call(&opPow)
-	c.tensor(input)
-	c.tensor(exponent)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(exponent)
+	return c.Run1()
 }
 
 var opPowScalar = operator{name: "aten::pow.Tensor_Scalar"}
@@ -788,9 +1133,9 @@ var opPowScalar = operator{name: "aten::pow.Tensor_Scalar"}
 // Source: aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor
 func (x *Exec) PowScalar(input *Tensor, exponent Scalar) *Tensor {
 	c := x.call(&opPowScalar)
-	c.tensor(input)
-	c.scalar(exponent)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(exponent)
+	return c.Run1()
 }
 
 var opScalarPow = operator{name: "aten::pow.Scalar"}
@@ -800,9 +1145,9 @@ var opScalarPow = operator{name: "aten::pow.Scalar"}
 // Source: aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor
 func (x *Exec) ScalarPow(base Scalar, exponent *Tensor) *Tensor {
 	c := x.call(&opScalarPow)
-	c.scalar(base)
-	c.tensor(exponent)
-	return c.run1()
+	c.Scalar(base)
+	c.Tensor(exponent)
+	return c.Run1()
 }
 
 var opMaximum = operator{name: "aten::maximum"}
@@ -812,9 +1157,9 @@ var opMaximum = operator{name: "aten::maximum"}
 // Source: aten::maximum(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Maximum(input, other *Tensor) *Tensor {
 	c := x.call(&opMaximum)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opMinimum = operator{name: "aten::minimum"}
@@ -824,9 +1169,9 @@ var opMinimum = operator{name: "aten::minimum"}
 // Source: aten::minimum(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Minimum(input, other *Tensor) *Tensor {
 	c := x.call(&opMinimum)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opLerp = operator{name: "aten::lerp.Scalar"}
@@ -836,10 +1181,10 @@ var opLerp = operator{name: "aten::lerp.Scalar"}
 // Source: aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor
 func (x *Exec) Lerp(input, end *Tensor, weight Scalar) *Tensor {
 	c := x.call(&opLerp)
-	c.tensor(input)
-	c.tensor(end)
-	c.scalar(weight)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(end)
+	c.Scalar(weight)
+	return c.Run1()
 }
 
 var opLerpTensor = operator{name: "aten::lerp.Tensor"}
@@ -849,10 +1194,10 @@ var opLerpTensor = operator{name: "aten::lerp.Tensor"}
 // Source: aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor
 func (x *Exec) LerpTensor(input, end, weight *Tensor) *Tensor {
 	c := x.call(&opLerpTensor)
-	c.tensor(input)
-	c.tensor(end)
-	c.tensor(weight)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(end)
+	c.Tensor(weight)
+	return c.Run1()
 }
 
 var opLerpInPlace = operator{name: "aten::lerp_.Scalar"}
@@ -862,10 +1207,10 @@ var opLerpInPlace = operator{name: "aten::lerp_.Scalar"}
 // Source: aten::lerp_.Scalar(Tensor(a!) self, Tensor end, Scalar weight) -> Tensor(a!)
 func (x *Exec) LerpInPlace(input, end *Tensor, weight Scalar) *Tensor {
 	c := x.call(&opLerpInPlace)
-	c.tensor(input)
-	c.tensor(end)
-	c.scalar(weight)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(end)
+	c.Scalar(weight)
+	return c.Run1()
 }
 
 var opAddCMul = operator{name: "aten::addcmul"}
@@ -875,15 +1220,15 @@ var opAddCMul = operator{name: "aten::addcmul"}
 // Source: aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor
 func (x *Exec) AddCMul(input, tensor1, tensor2 *Tensor, value Scalar) *Tensor {
 	c := x.call(&opAddCMul)
-	c.tensor(input)
-	c.tensor(tensor1)
-	c.tensor(tensor2)
+	c.Tensor(input)
+	c.Tensor(tensor1)
+	c.Tensor(tensor2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opAddCMulInPlace = operator{name: "aten::addcmul_"}
@@ -893,15 +1238,15 @@ var opAddCMulInPlace = operator{name: "aten::addcmul_"}
 // Source: aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)
 func (x *Exec) AddCMulInPlace(input, tensor1, tensor2 *Tensor, value Scalar) *Tensor {
 	c := x.call(&opAddCMulInPlace)
-	c.tensor(input)
-	c.tensor(tensor1)
-	c.tensor(tensor2)
+	c.Tensor(input)
+	c.Tensor(tensor1)
+	c.Tensor(tensor2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opAddCMulOut = operator{name: "aten::addcmul.out"}
@@ -911,16 +1256,16 @@ var opAddCMulOut = operator{name: "aten::addcmul.out"}
 // Source: aten::addcmul.out(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) AddCMulOut(input, tensor1, tensor2 *Tensor, value Scalar, out *Tensor) *Tensor {
 	c := x.call(&opAddCMulOut)
-	c.tensor(input)
-	c.tensor(tensor1)
-	c.tensor(tensor2)
+	c.Tensor(input)
+	c.Tensor(tensor1)
+	c.Tensor(tensor2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opAddCDiv = operator{name: "aten::addcdiv"}
@@ -930,15 +1275,15 @@ var opAddCDiv = operator{name: "aten::addcdiv"}
 // Source: aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor
 func (x *Exec) AddCDiv(input, tensor1, tensor2 *Tensor, value Scalar) *Tensor {
 	c := x.call(&opAddCDiv)
-	c.tensor(input)
-	c.tensor(tensor1)
-	c.tensor(tensor2)
+	c.Tensor(input)
+	c.Tensor(tensor1)
+	c.Tensor(tensor2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opAddCDivInPlace = operator{name: "aten::addcdiv_"}
@@ -948,15 +1293,400 @@ var opAddCDivInPlace = operator{name: "aten::addcdiv_"}
 // Source: aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)
 func (x *Exec) AddCDivInPlace(input, tensor1, tensor2 *Tensor, value Scalar) *Tensor {
 	c := x.call(&opAddCDivInPlace)
-	c.tensor(input)
-	c.tensor(tensor1)
-	c.tensor(tensor2)
+	c.Tensor(input)
+	c.Tensor(tensor1)
+	c.Tensor(tensor2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
+}
+
+var opFloorDivide = operator{name: "aten::floor_divide"}
+
+// FloorDivide returns input / other rounded down, in the promoted dtype.
+//
+// Source: aten::floor_divide(Tensor self, Tensor other) -> Tensor
+func (x *Exec) FloorDivide(input, other *Tensor) *Tensor {
+	c := x.call(&opFloorDivide)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opFloorDivideScalar = operator{name: "aten::floor_divide.Scalar"}
+
+// FloorDivideScalar returns input / other rounded down.
+//
+// Source: aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) FloorDivideScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opFloorDivideScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opFMod = operator{name: "aten::fmod.Tensor"}
+
+// FMod returns input modulo other, with the sign of input.
+//
+// Source: aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) FMod(input, other *Tensor) *Tensor {
+	c := x.call(&opFMod)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opFModScalar = operator{name: "aten::fmod.Scalar"}
+
+// FModScalar returns input modulo other, with the sign of input.
+//
+// Source: aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) FModScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opFModScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opFloatPower = operator{name: "aten::float_power.Tensor_Tensor"}
+
+// FloatPower returns input to the power of exponent, in Float64 or Complex128.
+//
+// Source: aten::float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
+func (x *Exec) FloatPower(input, exponent *Tensor) *Tensor {
+	c := x.call(&opFloatPower)
+	c.Tensor(input)
+	c.Tensor(exponent)
+	return c.Run1()
+}
+
+var opFloatPowerScalar = operator{name: "aten::float_power.Tensor_Scalar"}
+
+// FloatPowerScalar returns input to the power of exponent, in Float64 or Complex128.
+//
+// Source: aten::float_power.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor
+func (x *Exec) FloatPowerScalar(input *Tensor, exponent Scalar) *Tensor {
+	c := x.call(&opFloatPowerScalar)
+	c.Tensor(input)
+	c.Scalar(exponent)
+	return c.Run1()
+}
+
+var opFMax = operator{name: "aten::fmax"}
+
+// FMax returns the larger of input and other, element by element. A number wins over NaN.
+//
+// Source: aten::fmax(Tensor self, Tensor other) -> Tensor
+func (x *Exec) FMax(input, other *Tensor) *Tensor {
+	c := x.call(&opFMax)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opFMin = operator{name: "aten::fmin"}
+
+// FMin returns the smaller of input and other, element by element. A number wins over NaN.
+//
+// Source: aten::fmin(Tensor self, Tensor other) -> Tensor
+func (x *Exec) FMin(input, other *Tensor) *Tensor {
+	c := x.call(&opFMin)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opGCD = operator{name: "aten::gcd"}
+
+// GCD returns the greatest common divisors of integers.
+//
+// Source: aten::gcd(Tensor self, Tensor other) -> Tensor
+func (x *Exec) GCD(input, other *Tensor) *Tensor {
+	c := x.call(&opGCD)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opLCM = operator{name: "aten::lcm"}
+
+// LCM returns the least common multiples of integers.
+//
+// Source: aten::lcm(Tensor self, Tensor other) -> Tensor
+func (x *Exec) LCM(input, other *Tensor) *Tensor {
+	c := x.call(&opLCM)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opHypot = operator{name: "aten::hypot"}
+
+// Hypot returns sqrt(input^2 + other^2).
+//
+// Source: aten::hypot(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Hypot(input, other *Tensor) *Tensor {
+	c := x.call(&opHypot)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opAtan2 = operator{name: "aten::atan2"}
+
+// Atan2 returns the angle, in radians, of the point with ordinate input and abscissa other.
+//
+// Source: aten::atan2(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Atan2(input, other *Tensor) *Tensor {
+	c := x.call(&opAtan2)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opCopysign = operator{name: "aten::copysign.Tensor"}
+
+// Copysign returns input's absolute value with the sign of other.
+//
+// Source: aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Copysign(input, other *Tensor) *Tensor {
+	c := x.call(&opCopysign)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opCopysignScalar = operator{name: "aten::copysign.Scalar"}
+
+// CopysignScalar returns input's absolute value with the sign of other.
+//
+// Source: aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) CopysignScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opCopysignScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opHeaviside = operator{name: "aten::heaviside"}
+
+// Heaviside returns 0 where input is below 0, 1 where it is above 0, and values where it is 0.
+//
+// Source: aten::heaviside(Tensor self, Tensor values) -> Tensor
+func (x *Exec) Heaviside(input, values *Tensor) *Tensor {
+	c := x.call(&opHeaviside)
+	c.Tensor(input)
+	c.Tensor(values)
+	return c.Run1()
+}
+
+var opLdexp = operator{name: "aten::ldexp.Tensor"}
+
+// Ldexp returns input * 2^other.
+//
+// Source: aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Ldexp(input, other *Tensor) *Tensor {
+	c := x.call(&opLdexp)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opNextafter = operator{name: "aten::nextafter"}
+
+// Nextafter returns the next floating-point number after input in the direction of other.
+//
+// Source: aten::nextafter(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Nextafter(input, other *Tensor) *Tensor {
+	c := x.call(&opNextafter)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opLogAddExp = operator{name: "aten::logaddexp"}
+
+// LogAddExp returns log(exp(input) + exp(other)), without overflow.
+//
+// Source: aten::logaddexp(Tensor self, Tensor other) -> Tensor
+func (x *Exec) LogAddExp(input, other *Tensor) *Tensor {
+	c := x.call(&opLogAddExp)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opLogAddExp2 = operator{name: "aten::logaddexp2"}
+
+// LogAddExp2 returns log2(2^input + 2^other), without overflow.
+//
+// Source: aten::logaddexp2(Tensor self, Tensor other) -> Tensor
+func (x *Exec) LogAddExp2(input, other *Tensor) *Tensor {
+	c := x.call(&opLogAddExp2)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opXLogY = operator{name: "aten::xlogy.Tensor"}
+
+// XLogY returns input * log(other), and 0 where input is 0 and other is not NaN.
+//
+// Source: aten::xlogy.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) XLogY(input, other *Tensor) *Tensor {
+	c := x.call(&opXLogY)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opIgamma = operator{name: "aten::igamma"}
+
+// Igamma returns the regularised lower incomplete gamma function P(input, other).
+//
+// Source: aten::igamma(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Igamma(input, other *Tensor) *Tensor {
+	c := x.call(&opIgamma)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opIgammac = operator{name: "aten::igammac"}
+
+// Igammac returns the regularised upper incomplete gamma function Q(input, other).
+//
+// Source: aten::igammac(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Igammac(input, other *Tensor) *Tensor {
+	c := x.call(&opIgammac)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opBitwiseAnd = operator{name: "aten::bitwise_and.Tensor"}
+
+// BitwiseAnd returns the bitwise and of integers or Bools.
+//
+// Source: aten::bitwise_and.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) BitwiseAnd(input, other *Tensor) *Tensor {
+	c := x.call(&opBitwiseAnd)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opBitwiseAndScalar = operator{name: "aten::bitwise_and.Scalar"}
+
+// BitwiseAndScalar returns the bitwise and of integers or Bools.
+//
+// Source: aten::bitwise_and.Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) BitwiseAndScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opBitwiseAndScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opBitwiseOr = operator{name: "aten::bitwise_or.Tensor"}
+
+// BitwiseOr returns the bitwise or of integers or Bools.
+//
+// Source: aten::bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) BitwiseOr(input, other *Tensor) *Tensor {
+	c := x.call(&opBitwiseOr)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opBitwiseOrScalar = operator{name: "aten::bitwise_or.Scalar"}
+
+// BitwiseOrScalar returns the bitwise or of integers or Bools.
+//
+// Source: aten::bitwise_or.Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) BitwiseOrScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opBitwiseOrScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opBitwiseXor = operator{name: "aten::bitwise_xor.Tensor"}
+
+// BitwiseXor returns the bitwise exclusive or of integers or Bools.
+//
+// Source: aten::bitwise_xor.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) BitwiseXor(input, other *Tensor) *Tensor {
+	c := x.call(&opBitwiseXor)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opBitwiseXorScalar = operator{name: "aten::bitwise_xor.Scalar"}
+
+// BitwiseXorScalar returns the bitwise exclusive or of integers or Bools.
+//
+// Source: aten::bitwise_xor.Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) BitwiseXorScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opBitwiseXorScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opBitwiseLeftShift = operator{name: "aten::bitwise_left_shift.Tensor"}
+
+// BitwiseLeftShift returns the integers of input shifted left by other bits.
+//
+// Source: aten::bitwise_left_shift.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) BitwiseLeftShift(input, other *Tensor) *Tensor {
+	c := x.call(&opBitwiseLeftShift)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opBitwiseLeftShiftScalar = operator{name: "aten::bitwise_left_shift.Tensor_Scalar"}
+
+// BitwiseLeftShiftScalar returns the integers of input shifted left by other bits.
+//
+// Source: aten::bitwise_left_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) BitwiseLeftShiftScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opBitwiseLeftShiftScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
+}
+
+var opBitwiseRightShift = operator{name: "aten::bitwise_right_shift.Tensor"}
+
+// BitwiseRightShift returns the integers of input shifted right by other bits; the sign stays.
+//
+// Source: aten::bitwise_right_shift.Tensor(Tensor self, Tensor other) -> Tensor
+func (x *Exec) BitwiseRightShift(input, other *Tensor) *Tensor {
+	c := x.call(&opBitwiseRightShift)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opBitwiseRightShiftScalar = operator{name: "aten::bitwise_right_shift.Tensor_Scalar"}
+
+// BitwiseRightShiftScalar returns the integers of input shifted right by other bits; the sign
+// stays.
+//
+// Source: aten::bitwise_right_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
+func (x *Exec) BitwiseRightShiftScalar(input *Tensor, other Scalar) *Tensor {
+	c := x.call(&opBitwiseRightShiftScalar)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 // Element by element.
@@ -968,8 +1698,8 @@ var opAbs = operator{name: "aten::abs"}
 // Source: aten::abs(Tensor self) -> Tensor
 func (x *Exec) Abs(input *Tensor) *Tensor {
 	c := x.call(&opAbs)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opNeg = operator{name: "aten::neg"}
@@ -979,8 +1709,8 @@ var opNeg = operator{name: "aten::neg"}
 // Source: aten::neg(Tensor self) -> Tensor
 func (x *Exec) Neg(input *Tensor) *Tensor {
 	c := x.call(&opNeg)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opNegInPlace = operator{name: "aten::neg_"}
@@ -990,8 +1720,8 @@ var opNegInPlace = operator{name: "aten::neg_"}
 // Source: aten::neg_(Tensor(a!) self) -> Tensor(a!)
 func (x *Exec) NegInPlace(input *Tensor) *Tensor {
 	c := x.call(&opNegInPlace)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opSign = operator{name: "aten::sign"}
@@ -1001,8 +1731,8 @@ var opSign = operator{name: "aten::sign"}
 // Source: aten::sign(Tensor self) -> Tensor
 func (x *Exec) Sign(input *Tensor) *Tensor {
 	c := x.call(&opSign)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opSqrt = operator{name: "aten::sqrt"}
@@ -1012,8 +1742,8 @@ var opSqrt = operator{name: "aten::sqrt"}
 // Source: aten::sqrt(Tensor self) -> Tensor
 func (x *Exec) Sqrt(input *Tensor) *Tensor {
 	c := x.call(&opSqrt)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opRsqrt = operator{name: "aten::rsqrt"}
@@ -1023,8 +1753,8 @@ var opRsqrt = operator{name: "aten::rsqrt"}
 // Source: aten::rsqrt(Tensor self) -> Tensor
 func (x *Exec) Rsqrt(input *Tensor) *Tensor {
 	c := x.call(&opRsqrt)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opSquare = operator{name: "aten::square"}
@@ -1034,8 +1764,8 @@ var opSquare = operator{name: "aten::square"}
 // Source: aten::square(Tensor self) -> Tensor
 func (x *Exec) Square(input *Tensor) *Tensor {
 	c := x.call(&opSquare)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opReciprocal = operator{name: "aten::reciprocal"}
@@ -1045,8 +1775,8 @@ var opReciprocal = operator{name: "aten::reciprocal"}
 // Source: aten::reciprocal(Tensor self) -> Tensor
 func (x *Exec) Reciprocal(input *Tensor) *Tensor {
 	c := x.call(&opReciprocal)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opExp = operator{name: "aten::exp"}
@@ -1056,8 +1786,8 @@ var opExp = operator{name: "aten::exp"}
 // Source: aten::exp(Tensor self) -> Tensor
 func (x *Exec) Exp(input *Tensor) *Tensor {
 	c := x.call(&opExp)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opExpm1 = operator{name: "aten::expm1"}
@@ -1067,8 +1797,8 @@ var opExpm1 = operator{name: "aten::expm1"}
 // Source: aten::expm1(Tensor self) -> Tensor
 func (x *Exec) Expm1(input *Tensor) *Tensor {
 	c := x.call(&opExpm1)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opLog = operator{name: "aten::log"}
@@ -1078,8 +1808,8 @@ var opLog = operator{name: "aten::log"}
 // Source: aten::log(Tensor self) -> Tensor
 func (x *Exec) Log(input *Tensor) *Tensor {
 	c := x.call(&opLog)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opLog1p = operator{name: "aten::log1p"}
@@ -1089,8 +1819,8 @@ var opLog1p = operator{name: "aten::log1p"}
 // Source: aten::log1p(Tensor self) -> Tensor
 func (x *Exec) Log1p(input *Tensor) *Tensor {
 	c := x.call(&opLog1p)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opLog2 = operator{name: "aten::log2"}
@@ -1100,8 +1830,8 @@ var opLog2 = operator{name: "aten::log2"}
 // Source: aten::log2(Tensor self) -> Tensor
 func (x *Exec) Log2(input *Tensor) *Tensor {
 	c := x.call(&opLog2)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opSin = operator{name: "aten::sin"}
@@ -1111,8 +1841,8 @@ var opSin = operator{name: "aten::sin"}
 // Source: aten::sin(Tensor self) -> Tensor
 func (x *Exec) Sin(input *Tensor) *Tensor {
 	c := x.call(&opSin)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opCos = operator{name: "aten::cos"}
@@ -1122,8 +1852,8 @@ var opCos = operator{name: "aten::cos"}
 // Source: aten::cos(Tensor self) -> Tensor
 func (x *Exec) Cos(input *Tensor) *Tensor {
 	c := x.call(&opCos)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opErf = operator{name: "aten::erf"}
@@ -1133,8 +1863,8 @@ var opErf = operator{name: "aten::erf"}
 // Source: aten::erf(Tensor self) -> Tensor
 func (x *Exec) Erf(input *Tensor) *Tensor {
 	c := x.call(&opErf)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opFloor = operator{name: "aten::floor"}
@@ -1144,8 +1874,8 @@ var opFloor = operator{name: "aten::floor"}
 // Source: aten::floor(Tensor self) -> Tensor
 func (x *Exec) Floor(input *Tensor) *Tensor {
 	c := x.call(&opFloor)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opCeil = operator{name: "aten::ceil"}
@@ -1155,8 +1885,8 @@ var opCeil = operator{name: "aten::ceil"}
 // Source: aten::ceil(Tensor self) -> Tensor
 func (x *Exec) Ceil(input *Tensor) *Tensor {
 	c := x.call(&opCeil)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opRound = operator{name: "aten::round"}
@@ -1166,8 +1896,8 @@ var opRound = operator{name: "aten::round"}
 // Source: aten::round(Tensor self) -> Tensor
 func (x *Exec) Round(input *Tensor) *Tensor {
 	c := x.call(&opRound)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opTrunc = operator{name: "aten::trunc"}
@@ -1177,8 +1907,8 @@ var opTrunc = operator{name: "aten::trunc"}
 // Source: aten::trunc(Tensor self) -> Tensor
 func (x *Exec) Trunc(input *Tensor) *Tensor {
 	c := x.call(&opTrunc)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opClamp = operator{name: "aten::clamp"}
@@ -1188,18 +1918,18 @@ var opClamp = operator{name: "aten::clamp"}
 // Source: aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
 func (x *Exec) Clamp(input *Tensor, min, max Scalar) *Tensor {
 	c := x.call(&opClamp)
-	c.tensor(input)
+	c.Tensor(input)
 	if min != nil {
-		c.scalar(min)
+		c.Scalar(min)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if max != nil {
-		c.scalar(max)
+		c.Scalar(max)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opClampInPlace = operator{name: "aten::clamp_"}
@@ -1209,18 +1939,18 @@ var opClampInPlace = operator{name: "aten::clamp_"}
 // Source: aten::clamp_(Tensor(a!) self, Scalar? min=None, Scalar? max=None) -> Tensor(a!)
 func (x *Exec) ClampInPlace(input *Tensor, min, max Scalar) *Tensor {
 	c := x.call(&opClampInPlace)
-	c.tensor(input)
+	c.Tensor(input)
 	if min != nil {
-		c.scalar(min)
+		c.Scalar(min)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if max != nil {
-		c.scalar(max)
+		c.Scalar(max)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 // NaNToNumOptions holds the options of [Exec.NaNToNum]; its zero value is the default.
@@ -1237,23 +1967,478 @@ var opNaNToNum = operator{name: "aten::nan_to_num"}
 // Source: aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor
 func (x *Exec) NaNToNum(input *Tensor, options NaNToNumOptions) *Tensor {
 	c := x.call(&opNaNToNum)
-	c.tensor(input)
+	c.Tensor(input)
 	if v, ok := options.NaN.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if v, ok := options.PositiveInfinity.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if v, ok := options.NegativeInfinity.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
+}
+
+var opAcos = operator{name: "aten::acos"}
+
+// Acos returns the arc cosine of each element, in radians.
+//
+// Source: aten::acos(Tensor self) -> Tensor
+func (x *Exec) Acos(input *Tensor) *Tensor {
+	c := x.call(&opAcos)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAcosh = operator{name: "aten::acosh"}
+
+// Acosh returns the inverse hyperbolic cosine of each element.
+//
+// Source: aten::acosh(Tensor self) -> Tensor
+func (x *Exec) Acosh(input *Tensor) *Tensor {
+	c := x.call(&opAcosh)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAsin = operator{name: "aten::asin"}
+
+// Asin returns the arc sine of each element, in radians.
+//
+// Source: aten::asin(Tensor self) -> Tensor
+func (x *Exec) Asin(input *Tensor) *Tensor {
+	c := x.call(&opAsin)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAsinh = operator{name: "aten::asinh"}
+
+// Asinh returns the inverse hyperbolic sine of each element.
+//
+// Source: aten::asinh(Tensor self) -> Tensor
+func (x *Exec) Asinh(input *Tensor) *Tensor {
+	c := x.call(&opAsinh)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAtan = operator{name: "aten::atan"}
+
+// Atan returns the arc tangent of each element, in radians.
+//
+// Source: aten::atan(Tensor self) -> Tensor
+func (x *Exec) Atan(input *Tensor) *Tensor {
+	c := x.call(&opAtan)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAtanh = operator{name: "aten::atanh"}
+
+// Atanh returns the inverse hyperbolic tangent of each element.
+//
+// Source: aten::atanh(Tensor self) -> Tensor
+func (x *Exec) Atanh(input *Tensor) *Tensor {
+	c := x.call(&opAtanh)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opTan = operator{name: "aten::tan"}
+
+// Tan returns the tangent of each element, in radians.
+//
+// Source: aten::tan(Tensor self) -> Tensor
+func (x *Exec) Tan(input *Tensor) *Tensor {
+	c := x.call(&opTan)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opSinh = operator{name: "aten::sinh"}
+
+// Sinh returns the hyperbolic sine of each element.
+//
+// Source: aten::sinh(Tensor self) -> Tensor
+func (x *Exec) Sinh(input *Tensor) *Tensor {
+	c := x.call(&opSinh)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opCosh = operator{name: "aten::cosh"}
+
+// Cosh returns the hyperbolic cosine of each element.
+//
+// Source: aten::cosh(Tensor self) -> Tensor
+func (x *Exec) Cosh(input *Tensor) *Tensor {
+	c := x.call(&opCosh)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opDeg2Rad = operator{name: "aten::deg2rad"}
+
+// Deg2Rad returns degrees in radians.
+//
+// Source: aten::deg2rad(Tensor self) -> Tensor
+func (x *Exec) Deg2Rad(input *Tensor) *Tensor {
+	c := x.call(&opDeg2Rad)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opRad2Deg = operator{name: "aten::rad2deg"}
+
+// Rad2Deg returns radians in degrees.
+//
+// Source: aten::rad2deg(Tensor self) -> Tensor
+func (x *Exec) Rad2Deg(input *Tensor) *Tensor {
+	c := x.call(&opRad2Deg)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opExp2 = operator{name: "aten::exp2"}
+
+// Exp2 returns 2 to the power of each element.
+//
+// Source: aten::exp2(Tensor self) -> Tensor
+func (x *Exec) Exp2(input *Tensor) *Tensor {
+	c := x.call(&opExp2)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opLog10 = operator{name: "aten::log10"}
+
+// Log10 returns the logarithm to base 10 of each element.
+//
+// Source: aten::log10(Tensor self) -> Tensor
+func (x *Exec) Log10(input *Tensor) *Tensor {
+	c := x.call(&opLog10)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opErfc = operator{name: "aten::erfc"}
+
+// Erfc returns 1 - erf(input), exact for large input.
+//
+// Source: aten::erfc(Tensor self) -> Tensor
+func (x *Exec) Erfc(input *Tensor) *Tensor {
+	c := x.call(&opErfc)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opErfinv = operator{name: "aten::erfinv"}
+
+// Erfinv returns the inverse of the error function, for input in (-1, 1).
+//
+// Source: aten::erfinv(Tensor self) -> Tensor
+func (x *Exec) Erfinv(input *Tensor) *Tensor {
+	c := x.call(&opErfinv)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opLgamma = operator{name: "aten::lgamma"}
+
+// Lgamma returns the natural logarithm of the absolute value of the gamma function.
+//
+// Source: aten::lgamma(Tensor self) -> Tensor
+func (x *Exec) Lgamma(input *Tensor) *Tensor {
+	c := x.call(&opLgamma)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opDigamma = operator{name: "aten::digamma"}
+
+// Digamma returns the derivative of the logarithm of the gamma function.
+//
+// Source: aten::digamma(Tensor self) -> Tensor
+func (x *Exec) Digamma(input *Tensor) *Tensor {
+	c := x.call(&opDigamma)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opPolygamma = operator{name: "aten::polygamma"}
+
+// Polygamma returns the n-th derivative of the digamma function.
+//
+// Source: aten::polygamma(int n, Tensor self) -> Tensor
+func (x *Exec) Polygamma(n int, input *Tensor) *Tensor {
+	c := x.call(&opPolygamma)
+	c.Int(int64(n))
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opMvLGamma = operator{name: "aten::mvlgamma"}
+
+// MvLGamma returns the logarithm of the gamma function of dimension p.
+//
+// Source: aten::mvlgamma(Tensor self, int p) -> Tensor
+func (x *Exec) MvLGamma(input *Tensor, p int) *Tensor {
+	c := x.call(&opMvLGamma)
+	c.Tensor(input)
+	c.Int(int64(p))
+	return c.Run1()
+}
+
+// LogitOptions holds the options of [Exec.Logit]; its zero value is the default.
+type LogitOptions struct {
+	Eps Opt[float64] // input is limited to [Eps, 1-Eps] first; unset means no limit
+}
+
+var opLogit = operator{name: "aten::logit"}
+
+// Logit returns log(input/(1 - input)), the inverse of the sigmoid.
+//
+// Source: aten::logit(Tensor self, float? eps=None) -> Tensor
+func (x *Exec) Logit(input *Tensor, options LogitOptions) *Tensor {
+	c := x.call(&opLogit)
+	c.Tensor(input)
+	if v, ok := options.Eps.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opSinc = operator{name: "aten::sinc"}
+
+// Sinc returns sin(pi*input)/(pi*input), and 1 at 0.
+//
+// Source: aten::sinc(Tensor self) -> Tensor
+func (x *Exec) Sinc(input *Tensor) *Tensor {
+	c := x.call(&opSinc)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opI0 = operator{name: "aten::i0"}
+
+// I0 returns the modified Bessel function of the first kind of order 0.
+//
+// Source: aten::i0(Tensor self) -> Tensor
+func (x *Exec) I0(input *Tensor) *Tensor {
+	c := x.call(&opI0)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opFrac = operator{name: "aten::frac"}
+
+// Frac returns the part of each element behind the point, with its sign.
+//
+// Source: aten::frac(Tensor self) -> Tensor
+func (x *Exec) Frac(input *Tensor) *Tensor {
+	c := x.call(&opFrac)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opFrexp = operator{name: "aten::frexp.Tensor"}
+
+// Frexp splits each element into mantissa, in [0.5, 1), times 2 to the power of exponent, Int32.
+//
+// Source: aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)
+func (x *Exec) Frexp(input *Tensor) (mantissa, exponent *Tensor) {
+	c := x.call(&opFrexp)
+	c.Tensor(input)
+	return c.Run2()
+}
+
+var opSignbit = operator{name: "aten::signbit"}
+
+// Signbit returns where the sign bit is set, Bool; it is for -0 too.
+//
+// Source: aten::signbit(Tensor self) -> Tensor
+func (x *Exec) Signbit(input *Tensor) *Tensor {
+	c := x.call(&opSignbit)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opSgn = operator{name: "aten::sgn"}
+
+// Sgn returns each element divided by its absolute value, and 0 at 0. For real numbers it is
+// [Exec.Sign].
+//
+// Source: aten::sgn(Tensor self) -> Tensor
+func (x *Exec) Sgn(input *Tensor) *Tensor {
+	c := x.call(&opSgn)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opPositive = operator{name: "aten::positive"}
+
+// Positive returns input itself; it refuses Bool.
+//
+// Source: aten::positive(Tensor(a) self) -> Tensor(a)
+func (x *Exec) Positive(input *Tensor) *Tensor {
+	c := x.call(&opPositive)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opBitwiseNot = operator{name: "aten::bitwise_not"}
+
+// BitwiseNot returns integers with all bits flipped, and Bools negated.
+//
+// Source: aten::bitwise_not(Tensor self) -> Tensor
+func (x *Exec) BitwiseNot(input *Tensor) *Tensor {
+	c := x.call(&opBitwiseNot)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAngle = operator{name: "aten::angle"}
+
+// Angle returns the angle of each complex number in radians; for real numbers 0 or pi.
+//
+// Source: aten::angle(Tensor self) -> Tensor
+func (x *Exec) Angle(input *Tensor) *Tensor {
+	c := x.call(&opAngle)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opReal = operator{name: "aten::real"}
+
+// Real returns a view of the real parts; input itself if it is real.
+//
+// Source: aten::real(Tensor(a) self) -> Tensor(a)
+func (x *Exec) Real(input *Tensor) *Tensor {
+	c := x.call(&opReal)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opImag = operator{name: "aten::imag"}
+
+// Imag returns a view of the imaginary parts of a complex input.
+//
+// Source: aten::imag(Tensor(a) self) -> Tensor(a)
+func (x *Exec) Imag(input *Tensor) *Tensor {
+	c := x.call(&opImag)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opConj = operator{name: "aten::conj"}
+
+// Conj returns a view of the complex conjugates, which is computed when an operator reads it.
+//
+// Source: aten::conj(Tensor(a) self) -> Tensor(a)
+func (x *Exec) Conj(input *Tensor) *Tensor {
+	c := x.call(&opConj)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opConjPhysical = operator{name: "aten::conj_physical"}
+
+// ConjPhysical returns the complex conjugates, computed at once.
+//
+// Source: aten::conj_physical(Tensor self) -> Tensor
+func (x *Exec) ConjPhysical(input *Tensor) *Tensor {
+	c := x.call(&opConjPhysical)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opResolveConj = operator{name: "aten::resolve_conj"}
+
+// ResolveConj returns the computed conjugates if input is a view by [Exec.Conj], and input
+// otherwise.
+//
+// Source: aten::resolve_conj(Tensor(a) self) -> Tensor(a)
+func (x *Exec) ResolveConj(input *Tensor) *Tensor {
+	c := x.call(&opResolveConj)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opResolveNeg = operator{name: "aten::resolve_neg"}
+
+// ResolveNeg returns the computed negatives if input is a view of negated numbers, and input
+// otherwise.
+//
+// Source: aten::resolve_neg(Tensor(a) self) -> Tensor(a)
+func (x *Exec) ResolveNeg(input *Tensor) *Tensor {
+	c := x.call(&opResolveNeg)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opViewAsReal = operator{name: "aten::view_as_real"}
+
+// ViewAsReal returns a view of complex numbers as real ones, shape [..., 2].
+//
+// Source: aten::view_as_real(Tensor(a) self) -> Tensor(a)
+func (x *Exec) ViewAsReal(input *Tensor) *Tensor {
+	c := x.call(&opViewAsReal)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opViewAsComplex = operator{name: "aten::view_as_complex"}
+
+// ViewAsComplex returns a view of the real numbers [..., 2] as complex ones, shape [...].
+//
+// Source: aten::view_as_complex(Tensor(a) self) -> Tensor(a)
+func (x *Exec) ViewAsComplex(input *Tensor) *Tensor {
+	c := x.call(&opViewAsComplex)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opFakeQuantizePerTensorAffine = operator{name: "aten::fake_quantize_per_tensor_affine"}
+
+// FakeQuantizePerTensorAffine rounds input to the values that integers in [quantMin, quantMax] can
+// hold. The integer q stands for (q - zeroPoint)*scale.
+//
+// Source: aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> Tensor
+func (x *Exec) FakeQuantizePerTensorAffine(input *Tensor, scale float64, zeroPoint, quantMin, quantMax int) *Tensor {
+	c := x.call(&opFakeQuantizePerTensorAffine)
+	c.Tensor(input)
+	c.Float(scale)
+	c.Int(int64(zeroPoint))
+	c.Int(int64(quantMin))
+	c.Int(int64(quantMax))
+	return c.Run1()
+}
+
+var opFakeQuantizePerChannelAffine = operator{name: "aten::fake_quantize_per_channel_affine"}
+
+// FakeQuantizePerChannelAffine is [Exec.FakeQuantizePerTensorAffine] with a scale and a zero point
+// for each index of one dimension.
+//
+// Source: aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> Tensor
+func (x *Exec) FakeQuantizePerChannelAffine(input, scale, zeroPoint *Tensor, axis, quantMin, quantMax int) *Tensor {
+	c := x.call(&opFakeQuantizePerChannelAffine)
+	c.Tensor(input)
+	c.Tensor(scale)
+	c.Tensor(zeroPoint)
+	c.Int(int64(axis))
+	c.Int(int64(quantMin))
+	c.Int(int64(quantMax))
+	return c.Run1()
 }
 
 // Comparisons and logic. Results are Bool.
@@ -1265,9 +2450,9 @@ var opEq = operator{name: "aten::eq.Tensor"}
 // Source: aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Eq(input, other *Tensor) *Tensor {
 	c := x.call(&opEq)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opEqScalar = operator{name: "aten::eq.Scalar"}
@@ -1277,9 +2462,9 @@ var opEqScalar = operator{name: "aten::eq.Scalar"}
 // Source: aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) EqScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opEqScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opNe = operator{name: "aten::ne.Tensor"}
@@ -1289,9 +2474,9 @@ var opNe = operator{name: "aten::ne.Tensor"}
 // Source: aten::ne.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Ne(input, other *Tensor) *Tensor {
 	c := x.call(&opNe)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opNeScalar = operator{name: "aten::ne.Scalar"}
@@ -1301,9 +2486,9 @@ var opNeScalar = operator{name: "aten::ne.Scalar"}
 // Source: aten::ne.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) NeScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opNeScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opLt = operator{name: "aten::lt.Tensor"}
@@ -1313,9 +2498,9 @@ var opLt = operator{name: "aten::lt.Tensor"}
 // Source: aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Lt(input, other *Tensor) *Tensor {
 	c := x.call(&opLt)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opLtScalar = operator{name: "aten::lt.Scalar"}
@@ -1325,9 +2510,9 @@ var opLtScalar = operator{name: "aten::lt.Scalar"}
 // Source: aten::lt.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) LtScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opLtScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opLe = operator{name: "aten::le.Tensor"}
@@ -1337,9 +2522,9 @@ var opLe = operator{name: "aten::le.Tensor"}
 // Source: aten::le.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Le(input, other *Tensor) *Tensor {
 	c := x.call(&opLe)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opLeScalar = operator{name: "aten::le.Scalar"}
@@ -1349,9 +2534,9 @@ var opLeScalar = operator{name: "aten::le.Scalar"}
 // Source: aten::le.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) LeScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opLeScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opGt = operator{name: "aten::gt.Tensor"}
@@ -1361,9 +2546,9 @@ var opGt = operator{name: "aten::gt.Tensor"}
 // Source: aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Gt(input, other *Tensor) *Tensor {
 	c := x.call(&opGt)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opGtScalar = operator{name: "aten::gt.Scalar"}
@@ -1373,9 +2558,9 @@ var opGtScalar = operator{name: "aten::gt.Scalar"}
 // Source: aten::gt.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) GtScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opGtScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opGe = operator{name: "aten::ge.Tensor"}
@@ -1385,9 +2570,9 @@ var opGe = operator{name: "aten::ge.Tensor"}
 // Source: aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) Ge(input, other *Tensor) *Tensor {
 	c := x.call(&opGe)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opGeScalar = operator{name: "aten::ge.Scalar"}
@@ -1397,9 +2582,9 @@ var opGeScalar = operator{name: "aten::ge.Scalar"}
 // Source: aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
 func (x *Exec) GeScalar(input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opGeScalar)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opLogicalAnd = operator{name: "aten::logical_and"}
@@ -1409,9 +2594,9 @@ var opLogicalAnd = operator{name: "aten::logical_and"}
 // Source: aten::logical_and(Tensor self, Tensor other) -> Tensor
 func (x *Exec) LogicalAnd(input, other *Tensor) *Tensor {
 	c := x.call(&opLogicalAnd)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opLogicalOr = operator{name: "aten::logical_or"}
@@ -1421,9 +2606,9 @@ var opLogicalOr = operator{name: "aten::logical_or"}
 // Source: aten::logical_or(Tensor self, Tensor other) -> Tensor
 func (x *Exec) LogicalOr(input, other *Tensor) *Tensor {
 	c := x.call(&opLogicalOr)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opLogicalXor = operator{name: "aten::logical_xor"}
@@ -1433,9 +2618,9 @@ var opLogicalXor = operator{name: "aten::logical_xor"}
 // Source: aten::logical_xor(Tensor self, Tensor other) -> Tensor
 func (x *Exec) LogicalXor(input, other *Tensor) *Tensor {
 	c := x.call(&opLogicalXor)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opLogicalNot = operator{name: "aten::logical_not"}
@@ -1445,8 +2630,8 @@ var opLogicalNot = operator{name: "aten::logical_not"}
 // Source: aten::logical_not(Tensor self) -> Tensor
 func (x *Exec) LogicalNot(input *Tensor) *Tensor {
 	c := x.call(&opLogicalNot)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opIsNaN = operator{name: "aten::isnan"}
@@ -1456,8 +2641,8 @@ var opIsNaN = operator{name: "aten::isnan"}
 // Source: aten::isnan(Tensor self) -> Tensor
 func (x *Exec) IsNaN(input *Tensor) *Tensor {
 	c := x.call(&opIsNaN)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opIsInf = operator{name: "aten::isinf"}
@@ -1467,8 +2652,8 @@ var opIsInf = operator{name: "aten::isinf"}
 // Source: aten::isinf(Tensor self) -> Tensor
 func (x *Exec) IsInf(input *Tensor) *Tensor {
 	c := x.call(&opIsInf)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opIsFinite = operator{name: "aten::isfinite"}
@@ -1478,11 +2663,12 @@ var opIsFinite = operator{name: "aten::isfinite"}
 // Source: aten::isfinite(Tensor self) -> Tensor
 func (x *Exec) IsFinite(input *Tensor) *Tensor {
 	c := x.call(&opIsFinite)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
-// ToleranceOptions holds the options of [Exec.IsClose] and [Exec.AllClose]; its zero value is the default.
+// ToleranceOptions holds the options of [Exec.IsClose] and [Exec.AllClose]; its zero value is the
+// default.
 type ToleranceOptions struct {
 	Relative Opt[float64] // tolerance relative to |other|; unset means 1e-05
 	Absolute Opt[float64] // absolute tolerance; unset means 1e-08
@@ -1496,43 +2682,44 @@ var opIsClose = operator{name: "aten::isclose"}
 // Source: aten::isclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08, bool equal_nan=False) -> Tensor
 func (x *Exec) IsClose(input, other *Tensor, options ToleranceOptions) *Tensor {
 	c := x.call(&opIsClose)
-	c.tensor(input)
-	c.tensor(other)
+	c.Tensor(input)
+	c.Tensor(other)
 	if v, ok := options.Relative.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if v, ok := options.Absolute.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.EqualNaN)
-	return c.run1()
+	c.Bool(options.EqualNaN)
+	return c.Run1()
 }
 
 var opAllClose = operator{name: "aten::allclose"}
 
-// AllClose waits for the device and reports whether |input - other| <= Absolute + Relative*|other| everywhere.
+// AllClose waits for the device and reports whether |input - other| <= Absolute + Relative*|other|
+// everywhere.
 //
 // Source: aten::allclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08, bool equal_nan=False) -> bool
 func (x *Exec) AllClose(input, other *Tensor, options ToleranceOptions) bool {
 	c := x.call(&opAllClose)
-	c.tensor(input)
-	c.tensor(other)
+	c.Tensor(input)
+	c.Tensor(other)
 	if v, ok := options.Relative.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if v, ok := options.Absolute.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.EqualNaN)
-	return c.runBool()
+	c.Bool(options.EqualNaN)
+	return c.RunBool()
 }
 
 var opEqual = operator{name: "aten::equal"}
@@ -1542,9 +2729,9 @@ var opEqual = operator{name: "aten::equal"}
 // Source: aten::equal(Tensor self, Tensor other) -> bool
 func (x *Exec) Equal(input, other *Tensor) bool {
 	c := x.call(&opEqual)
-	c.tensor(input)
-	c.tensor(other)
-	return c.runBool()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.RunBool()
 }
 
 var opWhere = operator{name: "aten::where.self"}
@@ -1554,10 +2741,10 @@ var opWhere = operator{name: "aten::where.self"}
 // Source: aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
 func (x *Exec) Where(condition, input, other *Tensor) *Tensor {
 	c := x.call(&opWhere)
-	c.tensor(condition)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(condition)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opWhereScalar = operator{name: "aten::where.ScalarOther"}
@@ -1567,10 +2754,10 @@ var opWhereScalar = operator{name: "aten::where.ScalarOther"}
 // Source: aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor
 func (x *Exec) WhereScalar(condition, input *Tensor, other Scalar) *Tensor {
 	c := x.call(&opWhereScalar)
-	c.tensor(condition)
-	c.tensor(input)
-	c.scalar(other)
-	return c.run1()
+	c.Tensor(condition)
+	c.Tensor(input)
+	c.Scalar(other)
+	return c.Run1()
 }
 
 var opWhereOut = operator{name: "aten::where.self_out"}
@@ -1580,11 +2767,11 @@ var opWhereOut = operator{name: "aten::where.self_out"}
 // Source: aten::where.self_out(Tensor condition, Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) WhereOut(condition, input, other, out *Tensor) *Tensor {
 	c := x.call(&opWhereOut)
-	c.tensor(condition)
-	c.tensor(input)
-	c.tensor(other)
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(condition)
+	c.Tensor(input)
+	c.Tensor(other)
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opMaskedFill = operator{name: "aten::masked_fill.Scalar"}
@@ -1594,23 +2781,157 @@ var opMaskedFill = operator{name: "aten::masked_fill.Scalar"}
 // Source: aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
 func (x *Exec) MaskedFill(input, mask *Tensor, value Scalar) *Tensor {
 	c := x.call(&opMaskedFill)
-	c.tensor(input)
-	c.tensor(mask)
-	c.scalar(value)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(mask)
+	c.Scalar(value)
+	return c.Run1()
 }
 
 var opMaskedFillInPlace = operator{name: "aten::masked_fill_.Scalar"}
 
-// MaskedFillInPlace sets input to value wherever the Bool mask, broadcast, is true, and returns input.
+// MaskedFillInPlace sets input to value wherever the Bool mask, broadcast, is true, and returns
+// input.
 //
 // Source: aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)
 func (x *Exec) MaskedFillInPlace(input, mask *Tensor, value Scalar) *Tensor {
 	c := x.call(&opMaskedFillInPlace)
-	c.tensor(input)
-	c.tensor(mask)
-	c.scalar(value)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(mask)
+	c.Scalar(value)
+	return c.Run1()
+}
+
+var opIsPosInf = operator{name: "aten::isposinf"}
+
+// IsPosInf returns where input is +Inf.
+//
+// Source: aten::isposinf(Tensor self) -> Tensor
+func (x *Exec) IsPosInf(input *Tensor) *Tensor {
+	c := x.call(&opIsPosInf)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opIsNegInf = operator{name: "aten::isneginf"}
+
+// IsNegInf returns where input is -Inf.
+//
+// Source: aten::isneginf(Tensor self) -> Tensor
+func (x *Exec) IsNegInf(input *Tensor) *Tensor {
+	c := x.call(&opIsNegInf)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opIsReal = operator{name: "aten::isreal"}
+
+// IsReal returns where the imaginary part is 0.
+//
+// Source: aten::isreal(Tensor self) -> Tensor
+func (x *Exec) IsReal(input *Tensor) *Tensor {
+	c := x.call(&opIsReal)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+// IsInOptions holds the options of [Exec.IsIn]; its zero value is the default.
+type IsInOptions struct {
+	Unique bool // both tensors hold no element twice, which is faster
+	Invert bool // return where it is none of them
+}
+
+var opIsIn = operator{name: "aten::isin.Tensor_Tensor"}
+
+// IsIn returns where an element is one of testElements.
+//
+// Source: aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor
+func (x *Exec) IsIn(elements, testElements *Tensor, options IsInOptions) *Tensor {
+	c := x.call(&opIsIn)
+	c.Tensor(elements)
+	c.Tensor(testElements)
+	c.Bool(options.Unique)
+	c.Bool(options.Invert)
+	return c.Run1()
+}
+
+var opIsNonZero = operator{name: "aten::is_nonzero"}
+
+// IsNonZero waits for the device and reports whether the only element is not 0.
+//
+// Source: aten::is_nonzero(Tensor self) -> bool
+func (x *Exec) IsNonZero(input *Tensor) bool {
+	c := x.call(&opIsNonZero)
+	c.Tensor(input)
+	return c.RunBool()
+}
+
+var opIsComplex = operator{name: "aten::is_complex"}
+
+// IsComplex reports whether the dtype is complex. It never waits for the device.
+//
+// Source: aten::is_complex(Tensor self) -> bool
+func (x *Exec) IsComplex(input *Tensor) bool {
+	c := x.call(&opIsComplex)
+	c.Tensor(input)
+	return c.RunBool()
+}
+
+var opIsConj = operator{name: "aten::is_conj"}
+
+// IsConj reports whether input is a view by [Exec.Conj]. It never waits for the device.
+//
+// Source: aten::is_conj(Tensor self) -> bool
+func (x *Exec) IsConj(input *Tensor) bool {
+	c := x.call(&opIsConj)
+	c.Tensor(input)
+	return c.RunBool()
+}
+
+var opIsFloatingPoint = operator{name: "aten::is_floating_point"}
+
+// IsFloatingPoint reports whether the dtype is floating point. It never waits for the device.
+//
+// Source: aten::is_floating_point(Tensor self) -> bool
+func (x *Exec) IsFloatingPoint(input *Tensor) bool {
+	c := x.call(&opIsFloatingPoint)
+	c.Tensor(input)
+	return c.RunBool()
+}
+
+var opResultType = operator{name: "aten::result_type.Tensor"}
+
+// ResultType returns the dtype of the sum of both tensors. It never waits for the device.
+//
+// Source: aten::result_type.Tensor(Tensor tensor, Tensor other) -> ScalarType
+func (x *Exec) ResultType(tensor, other *Tensor) DType {
+	c := x.call(&opResultType)
+	c.Tensor(tensor)
+	c.Tensor(other)
+	return c.RunDType()
+}
+
+var opPromoteTypes = operator{name: "aten::promote_types"}
+
+// PromoteTypes returns the smallest dtype to which both can be cast. It never waits for the device.
+//
+// Source: aten::promote_types(ScalarType type1, ScalarType type2) -> ScalarType
+func (x *Exec) PromoteTypes(type1, type2 DType) DType {
+	c := x.call(&opPromoteTypes)
+	c.DType(type1)
+	c.DType(type2)
+	return c.RunDType()
+}
+
+var opCanCast = operator{name: "aten::can_cast"}
+
+// CanCast reports whether PyTorch's promotion allows a cast. It never waits for the device.
+//
+// Source: aten::can_cast(ScalarType from_, ScalarType to) -> bool
+func (x *Exec) CanCast(from, to DType) bool {
+	c := x.call(&opCanCast)
+	c.DType(from)
+	c.DType(to)
+	return c.RunBool()
 }
 
 // Reductions. dim lists the reduced dimensions; negative ones count from the last.
@@ -1622,13 +2943,13 @@ var opSum = operator{name: "aten::sum"}
 // Source: aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) Sum(input *Tensor) *Tensor {
 	c := x.call(&opSum)
-	c.tensor(input)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
 }
 
-// SumOptions holds the options of [Exec.SumDim], [Exec.MeanDim], [Exec.ProdDim] and [Exec.VectorNorm]; its zero value
-// is the default.
+// SumOptions holds the options of [Exec.SumDim], [Exec.MeanDim], [Exec.ProdDim], [Exec.VectorNorm],
+// [Exec.NaNMean] and [Exec.NaNSum]; its zero value is the default.
 type SumOptions struct {
 	KeepDim bool       // keep the reduced dimensions, with size 1
 	DType   Opt[DType] // cast input to it first; the result has it too
@@ -1641,19 +2962,19 @@ var opSumDim = operator{name: "aten::sum.dim_IntList"}
 // Source: aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) SumDim(input *Tensor, dim []int64, options SumOptions) *Tensor {
 	c := x.call(&opSumDim)
-	c.tensor(input)
+	c.Tensor(input)
 	if dim != nil {
-		c.ints(dim)
+		c.IntList(dim)
 	} else {
-		c.none()
+		c.None()
 	}
-	c.bool(options.KeepDim)
+	c.Bool(options.KeepDim)
 	if v, ok := options.DType.Get(); ok {
-		c.dtype(v)
+		c.DType(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opMean = operator{name: "aten::mean"}
@@ -1663,9 +2984,9 @@ var opMean = operator{name: "aten::mean"}
 // Source: aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) Mean(input *Tensor) *Tensor {
 	c := x.call(&opMean)
-	c.tensor(input)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opMeanDim = operator{name: "aten::mean.dim"}
@@ -1675,19 +2996,19 @@ var opMeanDim = operator{name: "aten::mean.dim"}
 // Source: aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) MeanDim(input *Tensor, dim []int64, options SumOptions) *Tensor {
 	c := x.call(&opMeanDim)
-	c.tensor(input)
+	c.Tensor(input)
 	if dim != nil {
-		c.ints(dim)
+		c.IntList(dim)
 	} else {
-		c.none()
+		c.None()
 	}
-	c.bool(options.KeepDim)
+	c.Bool(options.KeepDim)
 	if v, ok := options.DType.Get(); ok {
-		c.dtype(v)
+		c.DType(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opProd = operator{name: "aten::prod"}
@@ -1697,9 +3018,9 @@ var opProd = operator{name: "aten::prod"}
 // Source: aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) Prod(input *Tensor) *Tensor {
 	c := x.call(&opProd)
-	c.tensor(input)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opProdDim = operator{name: "aten::prod.dim_int"}
@@ -1709,18 +3030,19 @@ var opProdDim = operator{name: "aten::prod.dim_int"}
 // Source: aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) ProdDim(input *Tensor, dim int, options SumOptions) *Tensor {
 	c := x.call(&opProdDim)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
 	if v, ok := options.DType.Get(); ok {
-		c.dtype(v)
+		c.DType(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
-// VarianceOptions holds the options of [Exec.Var] and [Exec.Std]; its zero value is the default.
+// VarianceOptions holds the options of [Exec.Var], [Exec.Std], [Exec.StdMean] and [Exec.VarMean];
+// its zero value is the default.
 type VarianceOptions struct {
 	Correction Scalar // subtracted from the number of elements in the divisor; nil means 1
 	KeepDim    bool   // keep the reduced dimensions, with size 1
@@ -1733,19 +3055,19 @@ var opVar = operator{name: "aten::var.correction"}
 // Source: aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
 func (x *Exec) Var(input *Tensor, dim []int64, options VarianceOptions) *Tensor {
 	c := x.call(&opVar)
-	c.tensor(input)
+	c.Tensor(input)
 	if dim != nil {
-		c.ints(dim)
+		c.IntList(dim)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Correction != nil {
-		c.scalar(options.Correction)
+		c.Scalar(options.Correction)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opStd = operator{name: "aten::std.correction"}
@@ -1755,47 +3077,47 @@ var opStd = operator{name: "aten::std.correction"}
 // Source: aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
 func (x *Exec) Std(input *Tensor, dim []int64, options VarianceOptions) *Tensor {
 	c := x.call(&opStd)
-	c.tensor(input)
+	c.Tensor(input)
 	if dim != nil {
-		c.ints(dim)
+		c.IntList(dim)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Correction != nil {
-		c.scalar(options.Correction)
+		c.Scalar(options.Correction)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opVectorNorm = operator{name: "aten::linalg_vector_norm"}
 
-// VectorNorm returns the norms of the given order (nil is 2) of the vectors along dim (nil is all of input as one
-// vector).
+// VectorNorm returns the norms of the given order (nil is 2) of the vectors along dim (nil is all
+// of input as one vector).
 //
 // Source: aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) VectorNorm(input *Tensor, order Scalar, dim []int64, options SumOptions) *Tensor {
 	c := x.call(&opVectorNorm)
-	c.tensor(input)
+	c.Tensor(input)
 	if order != nil {
-		c.scalar(order)
+		c.Scalar(order)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if dim != nil {
-		c.ints(dim)
+		c.IntList(dim)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.KeepDim)
+	c.Bool(options.KeepDim)
 	if v, ok := options.DType.Get(); ok {
-		c.dtype(v)
+		c.DType(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opMax = operator{name: "aten::max"}
@@ -1805,12 +3127,13 @@ var opMax = operator{name: "aten::max"}
 // Source: aten::max(Tensor self) -> Tensor
 func (x *Exec) Max(input *Tensor) *Tensor {
 	c := x.call(&opMax)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
-// ReduceOptions holds the options of [Exec.MaxDim], [Exec.MinDim], [Exec.AMax], [Exec.AMin], [Exec.ArgMax],
-// [Exec.ArgMin], [Exec.AnyDim], [Exec.AllDim] and [Exec.LogSumExp]; its zero value is the default.
+// ReduceOptions holds the options of [Exec.MaxDim], [Exec.MinDim], [Exec.AMax], [Exec.AMin],
+// [Exec.ArgMax], [Exec.ArgMin], [Exec.AnyDim], [Exec.AllDim], [Exec.LogSumExp], [Exec.MedianDim],
+// [Exec.NaNMedianDim], [Exec.Mode] and [Exec.KthValue]; its zero value is the default.
 type ReduceOptions struct {
 	KeepDim bool // keep the reduced dimensions, with size 1
 }
@@ -1822,10 +3145,10 @@ var opMaxDim = operator{name: "aten::max.dim"}
 // Source: aten::max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
 func (x *Exec) MaxDim(input *Tensor, dim int, options ReduceOptions) (values, indices *Tensor) {
 	c := x.call(&opMaxDim)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
-	return c.run2()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run2()
 }
 
 var opMin = operator{name: "aten::min"}
@@ -1835,8 +3158,8 @@ var opMin = operator{name: "aten::min"}
 // Source: aten::min(Tensor self) -> Tensor
 func (x *Exec) Min(input *Tensor) *Tensor {
 	c := x.call(&opMin)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opMinDim = operator{name: "aten::min.dim"}
@@ -1846,10 +3169,10 @@ var opMinDim = operator{name: "aten::min.dim"}
 // Source: aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
 func (x *Exec) MinDim(input *Tensor, dim int, options ReduceOptions) (values, indices *Tensor) {
 	c := x.call(&opMinDim)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
-	return c.run2()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run2()
 }
 
 var opAMax = operator{name: "aten::amax"}
@@ -1859,10 +3182,10 @@ var opAMax = operator{name: "aten::amax"}
 // Source: aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor
 func (x *Exec) AMax(input *Tensor, dim []int64, options ReduceOptions) *Tensor {
 	c := x.call(&opAMax)
-	c.tensor(input)
-	c.ints(dim)
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(dim)
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opAMin = operator{name: "aten::amin"}
@@ -1872,10 +3195,10 @@ var opAMin = operator{name: "aten::amin"}
 // Source: aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor
 func (x *Exec) AMin(input *Tensor, dim []int64, options ReduceOptions) *Tensor {
 	c := x.call(&opAMin)
-	c.tensor(input)
-	c.ints(dim)
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(dim)
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opArgMax = operator{name: "aten::argmax"}
@@ -1885,10 +3208,10 @@ var opArgMax = operator{name: "aten::argmax"}
 // Source: aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor
 func (x *Exec) ArgMax(input *Tensor, dim int, options ReduceOptions) *Tensor {
 	c := x.call(&opArgMax)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opArgMin = operator{name: "aten::argmin"}
@@ -1898,10 +3221,10 @@ var opArgMin = operator{name: "aten::argmin"}
 // Source: aten::argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor
 func (x *Exec) ArgMin(input *Tensor, dim int, options ReduceOptions) *Tensor {
 	c := x.call(&opArgMin)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opAny = operator{name: "aten::any"}
@@ -1911,8 +3234,8 @@ var opAny = operator{name: "aten::any"}
 // Source: aten::any(Tensor self) -> Tensor
 func (x *Exec) Any(input *Tensor) *Tensor {
 	c := x.call(&opAny)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opAnyDim = operator{name: "aten::any.dim"}
@@ -1922,10 +3245,10 @@ var opAnyDim = operator{name: "aten::any.dim"}
 // Source: aten::any.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
 func (x *Exec) AnyDim(input *Tensor, dim int, options ReduceOptions) *Tensor {
 	c := x.call(&opAnyDim)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opAll = operator{name: "aten::all"}
@@ -1935,8 +3258,8 @@ var opAll = operator{name: "aten::all"}
 // Source: aten::all(Tensor self) -> Tensor
 func (x *Exec) All(input *Tensor) *Tensor {
 	c := x.call(&opAll)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opAllDim = operator{name: "aten::all.dim"}
@@ -1946,23 +3269,27 @@ var opAllDim = operator{name: "aten::all.dim"}
 // Source: aten::all.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
 func (x *Exec) AllDim(input *Tensor, dim int, options ReduceOptions) *Tensor {
 	c := x.call(&opAllDim)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opLogSumExp = operator{name: "aten::logsumexp"}
 
-// LogSumExp returns log(sum(exp(input))) over dim, without overflow.
+// LogSumExp returns log(sum(exp(input))) over dim (nil is all), without overflow.
 //
 // Source: aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor
 func (x *Exec) LogSumExp(input *Tensor, dim []int64, options ReduceOptions) *Tensor {
 	c := x.call(&opLogSumExp)
-	c.tensor(input)
-	c.ints(dim)
-	c.bool(options.KeepDim)
-	return c.run1()
+	c.Tensor(input)
+	if len(dim) > 0 {
+		c.IntList(dim)
+	} else {
+		c.AllDims(input)
+	}
+	c.Bool(options.KeepDim)
+	return c.Run1()
 }
 
 var opCumSum = operator{name: "aten::cumsum"}
@@ -1972,10 +3299,553 @@ var opCumSum = operator{name: "aten::cumsum"}
 // Source: aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
 func (x *Exec) CumSum(input *Tensor, dim int) *Tensor {
 	c := x.call(&opCumSum)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.RestDefault()
+	return c.Run1()
+}
+
+// AMinMaxOptions holds the options of [Exec.AMinMax]; its zero value is the default.
+type AMinMaxOptions struct {
+	Dim     Opt[int] // the reduced dimension; unset means all
+	KeepDim bool     // keep the reduced dimensions, with size 1
+}
+
+var opAMinMax = operator{name: "aten::aminmax"}
+
+// AMinMax returns the smallest and the largest elements.
+//
+// Source: aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)
+func (x *Exec) AMinMax(input *Tensor, options AMinMaxOptions) (min, max *Tensor) {
+	c := x.call(&opAMinMax)
+	c.Tensor(input)
+	if v, ok := options.Dim.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+var opDist = operator{name: "aten::dist"}
+
+// Dist returns the norm of order p (nil is 2) of input - other, shape [].
+//
+// Source: aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor
+func (x *Exec) Dist(input, other *Tensor, p Scalar) *Tensor {
+	c := x.call(&opDist)
+	c.Tensor(input)
+	c.Tensor(other)
+	if p != nil {
+		c.Scalar(p)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opNaNMean = operator{name: "aten::nanmean"}
+
+// NaNMean returns means over dim (nil is all), without NaN.
+//
+// Source: aten::nanmean(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
+func (x *Exec) NaNMean(input *Tensor, dim []int64, options SumOptions) *Tensor {
+	c := x.call(&opNaNMean)
+	c.Tensor(input)
+	if dim != nil {
+		c.IntList(dim)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	if v, ok := options.DType.Get(); ok {
+		c.DType(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opNaNSum = operator{name: "aten::nansum"}
+
+// NaNSum returns sums over dim (nil is all) with NaN as 0.
+//
+// Source: aten::nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
+func (x *Exec) NaNSum(input *Tensor, dim []int64, options SumOptions) *Tensor {
+	c := x.call(&opNaNSum)
+	c.Tensor(input)
+	if dim != nil {
+		c.IntList(dim)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	if v, ok := options.DType.Get(); ok {
+		c.DType(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opMedian = operator{name: "aten::median"}
+
+// Median returns the median of all elements, shape []; of two middle ones the smaller. NaN wins.
+//
+// Source: aten::median(Tensor self) -> Tensor
+func (x *Exec) Median(input *Tensor) *Tensor {
+	c := x.call(&opMedian)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opMedianDim = operator{name: "aten::median.dim"}
+
+// MedianDim returns the medians over one dimension and their Int64 indices in it; see
+// [Exec.Median].
+//
+// Source: aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
+func (x *Exec) MedianDim(input *Tensor, dim int, options ReduceOptions) (values, indices *Tensor) {
+	c := x.call(&opMedianDim)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+var opNaNMedian = operator{name: "aten::nanmedian"}
+
+// NaNMedian returns the median of all elements but NaN, shape [].
+//
+// Source: aten::nanmedian(Tensor self) -> Tensor
+func (x *Exec) NaNMedian(input *Tensor) *Tensor {
+	c := x.call(&opNaNMedian)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opNaNMedianDim = operator{name: "aten::nanmedian.dim"}
+
+// NaNMedianDim returns the medians, without NaN, over one dimension and their Int64 indices in it.
+//
+// Source: aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
+func (x *Exec) NaNMedianDim(input *Tensor, dim int, options ReduceOptions) (values, indices *Tensor) {
+	c := x.call(&opNaNMedianDim)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+var opMode = operator{name: "aten::mode"}
+
+// Mode returns the most frequent elements over one dimension and the Int64 indices of their last
+// places. Of equally frequent ones the smallest is taken. On CUDA it can wait for the device.
+//
+// Source: aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
+func (x *Exec) Mode(input *Tensor, dim int, options ReduceOptions) (values, indices *Tensor) {
+	c := x.call(&opMode)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+// QuantileOptions holds the options of [Exec.Quantile], [Exec.QuantileScalar], [Exec.NaNQuantile]
+// and [Exec.NaNQuantileScalar]; its zero value is the default.
+type QuantileOptions struct {
+	Dim           Opt[int] // the reduced dimension; unset means all
+	KeepDim       bool     // keep the reduced dimensions, with size 1
+	Interpolation string   // between two elements: "linear", "lower", "higher", "midpoint" or "nearest"; "" means "linear"
+}
+
+var opQuantile = operator{name: "aten::quantile"}
+
+// Quantile returns quantiles; q is [] or [Q] with numbers in [0, 1]. The result has Q as its first
+// dimension. On the CPU q is checked, on CUDA it is not.
+//
+// Source: aten::quantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor
+func (x *Exec) Quantile(input, q *Tensor, options QuantileOptions) *Tensor {
+	c := x.call(&opQuantile)
+	c.Tensor(input)
+	c.Tensor(q)
+	if v, ok := options.Dim.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	if options.Interpolation != "" {
+		c.Text(options.Interpolation)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opQuantileScalar = operator{name: "aten::quantile.scalar"}
+
+// QuantileScalar returns the quantile q, in [0, 1].
+//
+// Source: aten::quantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor
+func (x *Exec) QuantileScalar(input *Tensor, q float64, options QuantileOptions) *Tensor {
+	c := x.call(&opQuantileScalar)
+	c.Tensor(input)
+	c.Float(q)
+	if v, ok := options.Dim.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	if options.Interpolation != "" {
+		c.Text(options.Interpolation)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opNaNQuantile = operator{name: "aten::nanquantile"}
+
+// NaNQuantile is [Exec.Quantile] without NaN.
+//
+// Source: aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor
+func (x *Exec) NaNQuantile(input, q *Tensor, options QuantileOptions) *Tensor {
+	c := x.call(&opNaNQuantile)
+	c.Tensor(input)
+	c.Tensor(q)
+	if v, ok := options.Dim.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	if options.Interpolation != "" {
+		c.Text(options.Interpolation)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opNaNQuantileScalar = operator{name: "aten::nanquantile.scalar"}
+
+// NaNQuantileScalar is [Exec.QuantileScalar] without NaN.
+//
+// Source: aten::nanquantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor
+func (x *Exec) NaNQuantileScalar(input *Tensor, q float64, options QuantileOptions) *Tensor {
+	c := x.call(&opNaNQuantileScalar)
+	c.Tensor(input)
+	c.Float(q)
+	if v, ok := options.Dim.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	if options.Interpolation != "" {
+		c.Text(options.Interpolation)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opStdMean = operator{name: "aten::std_mean.correction"}
+
+// StdMean returns standard deviations and means over dim (nil is all).
+//
+// Source: aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
+func (x *Exec) StdMean(input *Tensor, dim []int64, options VarianceOptions) (*Tensor, *Tensor) {
+	c := x.call(&opStdMean)
+	c.Tensor(input)
+	if dim != nil {
+		c.IntList(dim)
+	} else {
+		c.Default()
+	}
+	if options.Correction != nil {
+		c.Scalar(options.Correction)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+var opVarMean = operator{name: "aten::var_mean.correction"}
+
+// VarMean returns variances and means over dim (nil is all).
+//
+// Source: aten::var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
+func (x *Exec) VarMean(input *Tensor, dim []int64, options VarianceOptions) (*Tensor, *Tensor) {
+	c := x.call(&opVarMean)
+	c.Tensor(input)
+	if dim != nil {
+		c.IntList(dim)
+	} else {
+		c.Default()
+	}
+	if options.Correction != nil {
+		c.Scalar(options.Correction)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+var opCountNonZero = operator{name: "aten::count_nonzero.dim_IntList"}
+
+// CountNonZero returns how many elements over dim (nil is all) are not 0, Int64.
+//
+// Source: aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor
+func (x *Exec) CountNonZero(input *Tensor, dim []int64) *Tensor {
+	c := x.call(&opCountNonZero)
+	c.Tensor(input)
+	c.IntList(dim)
+	return c.Run1()
+}
+
+var opCumProd = operator{name: "aten::cumprod"}
+
+// CumProd returns running products along one dimension.
+//
+// Source: aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
+func (x *Exec) CumProd(input *Tensor, dim int) *Tensor {
+	c := x.call(&opCumProd)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opCumMax = operator{name: "aten::cummax"}
+
+// CumMax returns running maxima along one dimension and their Int64 indices in it.
+//
+// Source: aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)
+func (x *Exec) CumMax(input *Tensor, dim int) (values, indices *Tensor) {
+	c := x.call(&opCumMax)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	return c.Run2()
+}
+
+var opCumMin = operator{name: "aten::cummin"}
+
+// CumMin returns running minima along one dimension and their Int64 indices in it.
+//
+// Source: aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)
+func (x *Exec) CumMin(input *Tensor, dim int) (values, indices *Tensor) {
+	c := x.call(&opCumMin)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	return c.Run2()
+}
+
+var opLogCumSumExp = operator{name: "aten::logcumsumexp"}
+
+// LogCumSumExp returns the logarithms of the running sums of exp(input) along one dimension,
+// without overflow.
+//
+// Source: aten::logcumsumexp(Tensor self, int dim) -> Tensor
+func (x *Exec) LogCumSumExp(input *Tensor, dim int) *Tensor {
+	c := x.call(&opLogCumSumExp)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+var opTrapezoid = operator{name: "aten::trapezoid.dx"}
+
+// Trapezoid returns integrals along one dimension by the trapezoidal rule; dx (nil is 1) is the
+// distance of the points.
+//
+// Source: aten::trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor
+func (x *Exec) Trapezoid(y *Tensor, dx Scalar, dim int) *Tensor {
+	c := x.call(&opTrapezoid)
+	c.Tensor(y)
+	if dx != nil {
+		c.Scalar(dx)
+	} else {
+		c.Default()
+	}
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+var opTrapezoidX = operator{name: "aten::trapezoid.x"}
+
+// TrapezoidX returns integrals along one dimension by the trapezoidal rule over the given points.
+//
+// Source: aten::trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor
+func (x *Exec) TrapezoidX(y, points *Tensor, dim int) *Tensor {
+	c := x.call(&opTrapezoidX)
+	c.Tensor(y)
+	c.Tensor(points)
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+var opCumulativeTrapezoid = operator{name: "aten::cumulative_trapezoid.dx"}
+
+// CumulativeTrapezoid returns running integrals along one dimension; see [Exec.Trapezoid].
+//
+// Source: aten::cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor
+func (x *Exec) CumulativeTrapezoid(y *Tensor, dx Scalar, dim int) *Tensor {
+	c := x.call(&opCumulativeTrapezoid)
+	c.Tensor(y)
+	if dx != nil {
+		c.Scalar(dx)
+	} else {
+		c.Default()
+	}
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+var opCumulativeTrapezoidX = operator{name: "aten::cumulative_trapezoid.x"}
+
+// CumulativeTrapezoidX returns running integrals along one dimension; see [Exec.TrapezoidX].
+//
+// Source: aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor
+func (x *Exec) CumulativeTrapezoidX(y, points *Tensor, dim int) *Tensor {
+	c := x.call(&opCumulativeTrapezoidX)
+	c.Tensor(y)
+	c.Tensor(points)
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+// CovOptions holds the options of [Exec.Cov]; its zero value is the default.
+type CovOptions struct {
+	Correction        Opt[int] // subtracted from the number of observations in the divisor; unset means 1
+	FrequencyWeights  *Tensor  // how often each observation counts, integers [N]; nil for once
+	ImportanceWeights *Tensor  // weight of each observation, [N]; nil for 1
+}
+
+var opCov = operator{name: "aten::cov"}
+
+// Cov returns the covariances of the rows of input [V, N], shape [V, V]. With weights it waits for
+// the device.
+//
+// Source: aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor
+func (x *Exec) Cov(input *Tensor, options CovOptions) *Tensor {
+	c := x.call(&opCov)
+	c.Tensor(input)
+	if v, ok := options.Correction.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.OptTensor(options.FrequencyWeights)
+	c.OptTensor(options.ImportanceWeights)
+	return c.Run1()
+}
+
+var opCorrCoef = operator{name: "aten::corrcoef"}
+
+// CorrCoef returns the correlation coefficients of the rows of input [V, N], shape [V, V].
+//
+// Source: aten::corrcoef(Tensor self) -> Tensor
+func (x *Exec) CorrCoef(input *Tensor) *Tensor {
+	c := x.call(&opCorrCoef)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opHistc = operator{name: "aten::histc"}
+
+// Histc counts the elements in each of bins equal parts of [min, max]. If min equals max, the range
+// is that of input, and on CUDA it waits for the device.
+//
+// Source: aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor
+func (x *Exec) Histc(input *Tensor, bins int, min, max Scalar) *Tensor {
+	c := x.call(&opHistc)
+	c.Tensor(input)
+	c.Int(int64(bins))
+	if min != nil {
+		c.Scalar(min)
+	} else {
+		c.Default()
+	}
+	if max != nil {
+		c.Scalar(max)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+// HistogramOptions holds the options of [Exec.Histogram] and [Exec.HistogramDD]; its zero value is
+// the default.
+type HistogramOptions struct {
+	Range   []float64 // lowest and highest edge of each dimension; nil means those of input
+	Weight  *Tensor   // what each element counts; nil for 1
+	Density bool      // divide by the sum and the width of the bins
+}
+
+var opHistogram = operator{name: "aten::histogram.bin_ct"}
+
+// Histogram counts the elements in each of bins equal parts of the range, and returns the edges of
+// the parts too. It runs on the CPU only.
+//
+// Source: aten::histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor bin_edges)
+func (x *Exec) Histogram(input *Tensor, bins int, options HistogramOptions) (hist, binEdges *Tensor) {
+	c := x.call(&opHistogram)
+	c.Tensor(input)
+	c.Int(int64(bins))
+	if options.Range != nil {
+		c.FloatList(options.Range)
+	} else {
+		c.Default()
+	}
+	c.OptTensor(options.Weight)
+	c.Bool(options.Density)
+	return c.Run2()
+}
+
+var opHistogramDD = operator{name: "aten::histogramdd"}
+
+// HistogramDD counts the points input [N, D] in a grid of bins[i] parts along dimension i, and
+// returns the edges of each dimension too. It runs on the CPU only.
+//
+// Source: aten::histogramdd(Tensor self, int[] bins, float[]? range=None, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor[] bin_edges)
+func (x *Exec) HistogramDD(input *Tensor, bins []int64, options HistogramOptions) (hist *Tensor, binEdges []*Tensor) {
+	c := x.call(&opHistogramDD)
+	c.Tensor(input)
+	c.IntList(bins)
+	if options.Range != nil {
+		c.FloatList(options.Range)
+	} else {
+		c.Default()
+	}
+	c.OptTensor(options.Weight)
+	c.Bool(options.Density)
+	return c.Run1List()
+}
+
+// BinCountOptions holds the options of [Exec.BinCount]; its zero value is the default.
+type BinCountOptions struct {
+	Weights   *Tensor // what each number counts; nil for 1
+	MinLength int     // smallest size of the result
+}
+
+var opBinCount = operator{name: "aten::bincount"}
+
+// BinCount counts each number of an integer vector of numbers from 0 on, shape [largest + 1]. On
+// CUDA it waits for the device, as the largest number is the result's size.
+//
+// Source: aten::bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor
+func (x *Exec) BinCount(input *Tensor, options BinCountOptions) *Tensor {
+	c := x.call(&opBinCount)
+	c.Tensor(input)
+	c.OptTensor(options.Weights)
+	c.Int(int64(options.MinLength))
+	return c.Run1()
 }
 
 // Sorting and searching.
@@ -1993,11 +3863,11 @@ var opSort = operator{name: "aten::sort.stable"}
 // Source: aten::sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)
 func (x *Exec) Sort(input *Tensor, dim int, options SortOptions) (values, indices *Tensor) {
 	c := x.call(&opSort)
-	c.tensor(input)
-	c.bool(options.Stable)
-	c.int(int64(dim))
-	c.bool(options.Descending)
-	return c.run2()
+	c.Tensor(input)
+	c.Bool(options.Stable)
+	c.Int(int64(dim))
+	c.Bool(options.Descending)
+	return c.Run2()
 }
 
 var opArgSort = operator{name: "aten::argsort.stable"}
@@ -2007,11 +3877,11 @@ var opArgSort = operator{name: "aten::argsort.stable"}
 // Source: aten::argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor
 func (x *Exec) ArgSort(input *Tensor, dim int, options SortOptions) *Tensor {
 	c := x.call(&opArgSort)
-	c.tensor(input)
-	c.bool(options.Stable)
-	c.int(int64(dim))
-	c.bool(options.Descending)
-	return c.run1()
+	c.Tensor(input)
+	c.Bool(options.Stable)
+	c.Int(int64(dim))
+	c.Bool(options.Descending)
+	return c.Run1()
 }
 
 // TopKOptions holds the options of [Exec.TopK]; its zero value is the default.
@@ -2027,52 +3897,205 @@ var opTopK = operator{name: "aten::topk"}
 // Source: aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)
 func (x *Exec) TopK(input *Tensor, k, dim int, options TopKOptions) (values, indices *Tensor) {
 	c := x.call(&opTopK)
-	c.tensor(input)
-	c.int(int64(k))
-	c.int(int64(dim))
-	c.bool(!options.Smallest)
-	c.bool(!options.Unsorted)
-	return c.run2()
+	c.Tensor(input)
+	c.Int(int64(k))
+	c.Int(int64(dim))
+	c.Bool(!options.Smallest)
+	c.Bool(!options.Unsorted)
+	return c.Run2()
 }
 
 var opNonZero = operator{name: "aten::nonzero"}
 
-// NonZero waits for the device, as the count of elements that are not 0 is the result's first dimension, and returns
-// their indices, Int64 [count, dimensions of input].
+// NonZero waits for the device, as the count of elements that are not 0 is the result's first
+// dimension, and returns their indices, Int64 [count, dimensions of input].
 //
 // Source: aten::nonzero(Tensor self) -> Tensor
 func (x *Exec) NonZero(input *Tensor) *Tensor {
 	c := x.call(&opNonZero)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opMaskedSelect = operator{name: "aten::masked_select"}
 
-// MaskedSelect waits for the device, as the count of true elements is the result's size, and returns the elements
-// where the Bool mask holds, shape [count].
+// MaskedSelect waits for the device, as the count of true elements is the result's size, and
+// returns the elements where the Bool mask holds, shape [count].
 //
 // Source: aten::masked_select(Tensor self, Tensor mask) -> Tensor
 func (x *Exec) MaskedSelect(input, mask *Tensor) *Tensor {
 	c := x.call(&opMaskedSelect)
-	c.tensor(input)
-	c.tensor(mask)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(mask)
+	return c.Run1()
+}
+
+var opMSort = operator{name: "aten::msort"}
+
+// MSort returns input sorted along its first dimension.
+//
+// Source: aten::msort(Tensor self) -> Tensor
+func (x *Exec) MSort(input *Tensor) *Tensor {
+	c := x.call(&opMSort)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opKthValue = operator{name: "aten::kthvalue"}
+
+// KthValue returns the k-th smallest elements, k from 1 on, along one dimension and their Int64
+// indices in it.
+//
+// Source: aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
+func (x *Exec) KthValue(input *Tensor, k, dim int, options ReduceOptions) (values, indices *Tensor) {
+	c := x.call(&opKthValue)
+	c.Tensor(input)
+	c.Int(int64(k))
+	c.Int(int64(dim))
+	c.Bool(options.KeepDim)
+	return c.Run2()
+}
+
+var opArgWhere = operator{name: "aten::argwhere"}
+
+// ArgWhere returns the indices of the elements that are not 0, Int64 [count, dimensions of input].
+// It waits for the device, as the count is the result's first dimension.
+//
+// Source: aten::argwhere(Tensor self) -> Tensor
+func (x *Exec) ArgWhere(input *Tensor) *Tensor {
+	c := x.call(&opArgWhere)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+// UniqueOptions holds the options of [Exec.Unique]; its zero value is the default.
+type UniqueOptions struct {
+	Unsorted bool // leave them in any order
+	Inverse  bool // return the indices too
+	Counts   bool // return the counts too
+}
+
+var opUnique = operator{name: "aten::_unique2"}
+
+// Unique waits for the device, as the count is the result's size, and returns the different
+// elements. With Inverse the second result has the place of each element of input among them. With
+// Counts the third result counts them.
+//
+// Source: aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)
+func (x *Exec) Unique(input *Tensor, options UniqueOptions) (*Tensor, *Tensor, *Tensor) {
+	c := x.call(&opUnique)
+	c.Tensor(input)
+	c.Bool(!options.Unsorted)
+	c.Bool(options.Inverse)
+	c.Bool(options.Counts)
+	return c.Run3()
+}
+
+// UniqueDimOptions holds the options of [Exec.UniqueDim]; its zero value is the default.
+type UniqueDimOptions struct {
+	Unsorted bool // leave them in any order
+	Inverse  bool // return the indices too
+	Counts   bool // return the counts too
+}
+
+var opUniqueDim = operator{name: "aten::unique_dim"}
+
+// UniqueDim is [Exec.Unique] for the entries of one dimension; it waits for the device.
+//
+// Source: aten::unique_dim(Tensor self, int dim, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)
+func (x *Exec) UniqueDim(input *Tensor, dim int, options UniqueDimOptions) (*Tensor, *Tensor, *Tensor) {
+	c := x.call(&opUniqueDim)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Bool(!options.Unsorted)
+	c.Bool(options.Inverse)
+	c.Bool(options.Counts)
+	return c.Run3()
+}
+
+// UniqueConsecutiveOptions holds the options of [Exec.UniqueConsecutive]; its zero value is the
+// default.
+type UniqueConsecutiveOptions struct {
+	Inverse bool     // return the indices too
+	Counts  bool     // return the counts too
+	Dim     Opt[int] // compare the entries of this dimension; unset means all elements
+}
+
+var opUniqueConsecutive = operator{name: "aten::unique_consecutive"}
+
+// UniqueConsecutive is [Exec.Unique] for runs of equal elements; it waits for the device.
+//
+// Source: aten::unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)
+func (x *Exec) UniqueConsecutive(input *Tensor, options UniqueConsecutiveOptions) (*Tensor, *Tensor, *Tensor) {
+	c := x.call(&opUniqueConsecutive)
+	c.Tensor(input)
+	c.Bool(options.Inverse)
+	c.Bool(options.Counts)
+	if v, ok := options.Dim.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	return c.Run3()
+}
+
+// SearchSortedOptions holds the options of [Exec.SearchSorted]; its zero value is the default.
+type SearchSortedOptions struct {
+	Int32  bool    // return Int32 instead of Int64
+	Right  bool    // behind an equal element instead of before it
+	Sorter *Tensor // the Int64 indices that sort sortedSequence; nil if it is sorted
+}
+
+var opSearchSorted = operator{name: "aten::searchsorted.Tensor"}
+
+// SearchSorted returns the index in the last, ascending dimension of sortedSequence before which
+// each value belongs, Int64.
+//
+// Source: aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor
+func (x *Exec) SearchSorted(sortedSequence, values *Tensor, options SearchSortedOptions) *Tensor {
+	c := x.call(&opSearchSorted)
+	c.Tensor(sortedSequence)
+	c.Tensor(values)
+	c.Bool(options.Int32)
+	c.Bool(options.Right)
+	c.Default()
+	c.OptTensor(options.Sorter)
+	return c.Run1()
+}
+
+// BucketizeOptions holds the options of [Exec.Bucketize]; its zero value is the default.
+type BucketizeOptions struct {
+	Int32 bool // return Int32 instead of Int64
+	Right bool // behind an equal element instead of before it
+}
+
+var opBucketize = operator{name: "aten::bucketize.Tensor"}
+
+// Bucketize returns the number of the bucket of each element; boundaries is an ascending vector.
+//
+// Source: aten::bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
+func (x *Exec) Bucketize(input, boundaries *Tensor, options BucketizeOptions) *Tensor {
+	c := x.call(&opBucketize)
+	c.Tensor(input)
+	c.Tensor(boundaries)
+	c.Bool(options.Int32)
+	c.Bool(options.Right)
+	return c.Run1()
 }
 
 // Linear algebra.
 
 var opMatMul = operator{name: "aten::matmul"}
 
-// MatMul returns the matrix product over the last two dimensions, the others broadcast; vectors are rows on the left
-// and columns on the right.
+// MatMul returns the matrix product over the last two dimensions, the others broadcast; vectors are
+// rows on the left and columns on the right.
 //
 // Source: aten::matmul(Tensor self, Tensor other) -> Tensor
 func (x *Exec) MatMul(input, other *Tensor) *Tensor {
 	c := x.call(&opMatMul)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opMM = operator{name: "aten::mm"}
@@ -2082,9 +4105,9 @@ var opMM = operator{name: "aten::mm"}
 // Source: aten::mm(Tensor self, Tensor mat2) -> Tensor
 func (x *Exec) MM(input, other *Tensor) *Tensor {
 	c := x.call(&opMM)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opBMM = operator{name: "aten::bmm"}
@@ -2094,12 +4117,13 @@ var opBMM = operator{name: "aten::bmm"}
 // Source: aten::bmm(Tensor self, Tensor mat2) -> Tensor
 func (x *Exec) BMM(input, other *Tensor) *Tensor {
 	c := x.call(&opBMM)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
-// AddMMOptions holds the options of [Exec.AddMM]; its zero value is the default.
+// AddMMOptions holds the options of [Exec.AddMM], [Exec.AddMV], [Exec.AddR], [Exec.AddBMM] and
+// [Exec.BAddBMM]; its zero value is the default.
 type AddMMOptions struct {
 	Beta  Scalar // factor of input; nil means 1
 	Alpha Scalar // factor of the product; nil means 1
@@ -2112,20 +4136,20 @@ var opAddMM = operator{name: "aten::addmm"}
 // Source: aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 func (x *Exec) AddMM(input, mat1, mat2 *Tensor, options AddMMOptions) *Tensor {
 	c := x.call(&opAddMM)
-	c.tensor(input)
-	c.tensor(mat1)
-	c.tensor(mat2)
+	c.Tensor(input)
+	c.Tensor(mat1)
+	c.Tensor(mat2)
 	if options.Beta != nil {
-		c.scalar(options.Beta)
+		c.Scalar(options.Beta)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Alpha != nil {
-		c.scalar(options.Alpha)
+		c.Scalar(options.Alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opLinear = operator{name: "aten::linear"}
@@ -2135,10 +4159,10 @@ var opLinear = operator{name: "aten::linear"}
 // Source: aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor
 func (x *Exec) Linear(input, weight, bias *Tensor) *Tensor {
 	c := x.call(&opLinear)
-	c.tensor(input)
-	c.tensor(weight)
-	c.optTensor(bias)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
+	return c.Run1()
 }
 
 var opDot = operator{name: "aten::dot"}
@@ -2148,9 +4172,9 @@ var opDot = operator{name: "aten::dot"}
 // Source: aten::dot(Tensor self, Tensor tensor) -> Tensor
 func (x *Exec) Dot(input, other *Tensor) *Tensor {
 	c := x.call(&opDot)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opOuter = operator{name: "aten::outer"}
@@ -2160,9 +4184,9 @@ var opOuter = operator{name: "aten::outer"}
 // Source: aten::outer(Tensor self, Tensor vec2) -> Tensor
 func (x *Exec) Outer(input, other *Tensor) *Tensor {
 	c := x.call(&opOuter)
-	c.tensor(input)
-	c.tensor(other)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
 }
 
 var opEinsum = operator{name: "aten::einsum"}
@@ -2172,10 +4196,502 @@ var opEinsum = operator{name: "aten::einsum"}
 // Source: aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor
 func (x *Exec) Einsum(equation string, tensors ...*Tensor) *Tensor {
 	c := x.call(&opEinsum)
-	c.str(equation)
-	c.tensors(tensors)
-	c.restDefault()
-	return c.run1()
+	c.Text(equation)
+	c.TensorList(tensors)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opMV = operator{name: "aten::mv"}
+
+// MV returns the product of a matrix [N, M] and a vector [M], shape [N].
+//
+// Source: aten::mv(Tensor self, Tensor vec) -> Tensor
+func (x *Exec) MV(input, vec *Tensor) *Tensor {
+	c := x.call(&opMV)
+	c.Tensor(input)
+	c.Tensor(vec)
+	return c.Run1()
+}
+
+var opVDot = operator{name: "aten::vdot"}
+
+// VDot returns the dot product of two vectors, of which it conjugates the first, shape [].
+//
+// Source: aten::vdot(Tensor self, Tensor other) -> Tensor
+func (x *Exec) VDot(input, other *Tensor) *Tensor {
+	c := x.call(&opVDot)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opInner = operator{name: "aten::inner"}
+
+// Inner returns the dot products over the last dimensions of both.
+//
+// Source: aten::inner(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Inner(input, other *Tensor) *Tensor {
+	c := x.call(&opInner)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opTensorDot = operator{name: "aten::tensordot"}
+
+// TensorDot returns the sums of products over dimensions dimsSelf of input and dimsOther of other,
+// pair by pair.
+//
+// Source: aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor
+func (x *Exec) TensorDot(input, other *Tensor, dimsSelf, dimsOther []int64) *Tensor {
+	c := x.call(&opTensorDot)
+	c.Tensor(input)
+	c.Tensor(other)
+	c.IntList(dimsSelf)
+	c.IntList(dimsOther)
+	return c.Run1()
+}
+
+var opKron = operator{name: "aten::kron"}
+
+// Kron returns the Kronecker product.
+//
+// Source: aten::kron(Tensor self, Tensor other) -> Tensor
+func (x *Exec) Kron(input, other *Tensor) *Tensor {
+	c := x.call(&opKron)
+	c.Tensor(input)
+	c.Tensor(other)
+	return c.Run1()
+}
+
+var opAddMV = operator{name: "aten::addmv"}
+
+// AddMV returns Beta*input + Alpha*(mat @ vec).
+//
+// Source: aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+func (x *Exec) AddMV(input, mat, vec *Tensor, options AddMMOptions) *Tensor {
+	c := x.call(&opAddMV)
+	c.Tensor(input)
+	c.Tensor(mat)
+	c.Tensor(vec)
+	if options.Beta != nil {
+		c.Scalar(options.Beta)
+	} else {
+		c.Default()
+	}
+	if options.Alpha != nil {
+		c.Scalar(options.Alpha)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opAddR = operator{name: "aten::addr"}
+
+// AddR returns Beta*input + Alpha*(the outer product of both vectors).
+//
+// Source: aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+func (x *Exec) AddR(input, vec1, vec2 *Tensor, options AddMMOptions) *Tensor {
+	c := x.call(&opAddR)
+	c.Tensor(input)
+	c.Tensor(vec1)
+	c.Tensor(vec2)
+	if options.Beta != nil {
+		c.Scalar(options.Beta)
+	} else {
+		c.Default()
+	}
+	if options.Alpha != nil {
+		c.Scalar(options.Alpha)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opAddBMM = operator{name: "aten::addbmm"}
+
+// AddBMM returns Beta*input + Alpha*(the sum of the matrix products of [B, N, K] and [B, K, M]).
+//
+// Source: aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+func (x *Exec) AddBMM(input, batch1, batch2 *Tensor, options AddMMOptions) *Tensor {
+	c := x.call(&opAddBMM)
+	c.Tensor(input)
+	c.Tensor(batch1)
+	c.Tensor(batch2)
+	if options.Beta != nil {
+		c.Scalar(options.Beta)
+	} else {
+		c.Default()
+	}
+	if options.Alpha != nil {
+		c.Scalar(options.Alpha)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opBAddBMM = operator{name: "aten::baddbmm"}
+
+// BAddBMM returns Beta*input + Alpha*(the matrix products of [B, N, K] and [B, K, M]).
+//
+// Source: aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+func (x *Exec) BAddBMM(input, batch1, batch2 *Tensor, options AddMMOptions) *Tensor {
+	c := x.call(&opBAddBMM)
+	c.Tensor(input)
+	c.Tensor(batch1)
+	c.Tensor(batch2)
+	if options.Beta != nil {
+		c.Scalar(options.Beta)
+	} else {
+		c.Default()
+	}
+	if options.Alpha != nil {
+		c.Scalar(options.Alpha)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opBilinear = operator{name: "aten::bilinear"}
+
+// Bilinear returns input1 @ weight[i] @ input2 + bias[i] for each i; weight is [Out, In1, In2],
+// bias [Out] or nil.
+//
+// Source: aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor
+func (x *Exec) Bilinear(input1, input2, weight, bias *Tensor) *Tensor {
+	c := x.call(&opBilinear)
+	c.Tensor(input1)
+	c.Tensor(input2)
+	c.Tensor(weight)
+	c.OptTensor(bias)
+	return c.Run1()
+}
+
+var opTrace = operator{name: "aten::trace"}
+
+// Trace returns the sum of the diagonal of a matrix, shape [].
+//
+// Source: aten::trace(Tensor self) -> Tensor
+func (x *Exec) Trace(input *Tensor) *Tensor {
+	c := x.call(&opTrace)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opLogDet = operator{name: "aten::logdet"}
+
+// LogDet returns the logarithms of the determinants of square matrices; NaN where a determinant is
+// below 0.
+//
+// Source: aten::logdet(Tensor self) -> Tensor
+func (x *Exec) LogDet(input *Tensor) *Tensor {
+	c := x.call(&opLogDet)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+// CholeskyOptions holds the options of [Exec.CholeskySolve] and [Exec.CholeskyInverse]; its zero
+// value is the default.
+type CholeskyOptions struct {
+	Upper bool // the factor is the upper one
+}
+
+var opCholeskySolve = operator{name: "aten::cholesky_solve"}
+
+// CholeskySolve returns the solutions X of A @ X = input; factor is the Cholesky factor of A.
+//
+// Source: aten::cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor
+func (x *Exec) CholeskySolve(input, factor *Tensor, options CholeskyOptions) *Tensor {
+	c := x.call(&opCholeskySolve)
+	c.Tensor(input)
+	c.Tensor(factor)
+	c.Bool(options.Upper)
+	return c.Run1()
+}
+
+var opCholeskyInverse = operator{name: "aten::cholesky_inverse"}
+
+// CholeskyInverse returns the inverses of the matrices whose Cholesky factors input holds.
+//
+// Source: aten::cholesky_inverse(Tensor self, bool upper=False) -> Tensor
+func (x *Exec) CholeskyInverse(input *Tensor, options CholeskyOptions) *Tensor {
+	c := x.call(&opCholeskyInverse)
+	c.Tensor(input)
+	c.Bool(options.Upper)
+	return c.Run1()
+}
+
+var opLUUnpack = operator{name: "aten::lu_unpack"}
+
+// LUUnpack returns the permutation, lower and upper matrices of a factorization by linalg.LUFactor.
+//
+// Source: aten::lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) -> (Tensor P, Tensor L, Tensor U)
+func (x *Exec) LUUnpack(lu, pivots *Tensor) (p, l, u *Tensor) {
+	c := x.call(&opLUUnpack)
+	c.Tensor(lu)
+	c.Tensor(pivots)
+	c.RestDefault()
+	return c.Run3()
+}
+
+var opGEQRF = operator{name: "aten::geqrf"}
+
+// GEQRF returns LAPACK's QR factorization: R and the Householder vectors in one matrix, and their
+// factors.
+//
+// Source: aten::geqrf(Tensor self) -> (Tensor a, Tensor tau)
+func (x *Exec) GEQRF(input *Tensor) (a, tau *Tensor) {
+	c := x.call(&opGEQRF)
+	c.Tensor(input)
+	return c.Run2()
+}
+
+// ORMQROptions holds the options of [Exec.ORMQR]; its zero value is the default.
+type ORMQROptions struct {
+	Right     bool // multiply from the right
+	Transpose bool // multiply by the transposed matrix
+}
+
+var opORMQR = operator{name: "aten::ormqr"}
+
+// ORMQR returns other multiplied by the orthogonal matrix of a factorization by [Exec.GEQRF].
+//
+// Source: aten::ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> Tensor
+func (x *Exec) ORMQR(input, tau, other *Tensor, options ORMQROptions) *Tensor {
+	c := x.call(&opORMQR)
+	c.Tensor(input)
+	c.Tensor(tau)
+	c.Tensor(other)
+	c.Bool(!options.Right)
+	c.Bool(options.Transpose)
+	return c.Run1()
+}
+
+var opCDist = operator{name: "aten::cdist"}
+
+// CDist returns the distances of order p between the rows of x1 [..., P, M] and those of x2 [...,
+// R, M], shape [..., P, R].
+//
+// Source: aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor
+func (x *Exec) CDist(x1, x2 *Tensor, p float64) *Tensor {
+	c := x.call(&opCDist)
+	c.Tensor(x1)
+	c.Tensor(x2)
+	c.Float(p)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opPDist = operator{name: "aten::pdist"}
+
+// PDist returns the distances of order p between each two rows of input [N, M], shape [N*(N-1)/2].
+//
+// Source: aten::pdist(Tensor self, float p=2.) -> Tensor
+func (x *Exec) PDist(input *Tensor, p float64) *Tensor {
+	c := x.call(&opPDist)
+	c.Tensor(input)
+	c.Float(p)
+	return c.Run1()
+}
+
+// PairwiseDistanceOptions holds the options of [Exec.PairwiseDistance]; its zero value is the
+// default.
+type PairwiseDistanceOptions struct {
+	P       Opt[float64] // order of the norm; unset means 2
+	Eps     Opt[float64] // added to the differences; unset means 1e-06
+	KeepDim bool         // keep the reduced dimensions, with size 1
+}
+
+var opPairwiseDistance = operator{name: "aten::pairwise_distance"}
+
+// PairwiseDistance returns the norms of x1 - x2 over the last dimension.
+//
+// Source: aten::pairwise_distance(Tensor x1, Tensor x2, float p=2., float eps=9.9999999999999995e-07, bool keepdim=False) -> Tensor
+func (x *Exec) PairwiseDistance(x1, x2 *Tensor, options PairwiseDistanceOptions) *Tensor {
+	c := x.call(&opPairwiseDistance)
+	c.Tensor(x1)
+	c.Tensor(x2)
+	if v, ok := options.P.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	if v, ok := options.Eps.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.KeepDim)
+	return c.Run1()
+}
+
+// CosineSimilarityOptions holds the options of [Exec.CosineSimilarity]; its zero value is the
+// default.
+type CosineSimilarityOptions struct {
+	Eps Opt[float64] // lower limit of the norms' product; unset means 1e-08
+}
+
+var opCosineSimilarity = operator{name: "aten::cosine_similarity"}
+
+// CosineSimilarity returns the cosines of the angles between the vectors of x1 and x2 along one
+// dimension.
+//
+// Source: aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor
+func (x *Exec) CosineSimilarity(x1, x2 *Tensor, dim int, options CosineSimilarityOptions) *Tensor {
+	c := x.call(&opCosineSimilarity)
+	c.Tensor(x1)
+	c.Tensor(x2)
+	c.Int(int64(dim))
+	if v, ok := options.Eps.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opRenorm = operator{name: "aten::renorm"}
+
+// Renorm returns input with each entry of one dimension scaled down to a norm of order p of at most
+// maxNorm.
+//
+// Source: aten::renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor
+func (x *Exec) Renorm(input *Tensor, p Scalar, dim int, maxNorm Scalar) *Tensor {
+	c := x.call(&opRenorm)
+	c.Tensor(input)
+	c.Scalar(p)
+	c.Int(int64(dim))
+	c.Scalar(maxNorm)
+	return c.Run1()
+}
+
+// VanderOptions holds the options of [Exec.Vander]; its zero value is the default.
+type VanderOptions struct {
+	Columns    Opt[int] // number of columns; unset means the vector's size
+	Increasing bool     // the lowest power first
+}
+
+var opVander = operator{name: "aten::vander"}
+
+// Vander returns the powers of the elements of a vector [N] as rows, the highest power first, shape
+// [N, Columns].
+//
+// Source: aten::vander(Tensor x, int? N=None, bool increasing=False) -> Tensor
+func (x *Exec) Vander(input *Tensor, options VanderOptions) *Tensor {
+	c := x.call(&opVander)
+	c.Tensor(input)
+	if v, ok := options.Columns.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.Increasing)
+	return c.Run1()
+}
+
+// Signals. Package fft has the transforms.
+
+// STFTOptions holds the options of [Exec.STFT]; its zero value is the default.
+type STFTOptions struct {
+	HopLength  Opt[int]  // distance of the windows; unset means a quarter of nFFT
+	WinLength  Opt[int]  // size of the window; unset means nFFT
+	Window     *Tensor   // factors of each window's samples, [WinLength]; nil for ones
+	NoCenter   bool      // the first window begins at the first sample, instead of having its middle there
+	PadMode    string    // padding of the ends: "constant", "reflect", "replicate" or "circular"; "" means "reflect"
+	Normalized bool      // the transform is scaled by 1/sqrt(nFFT)
+	OneSided   Opt[bool] // only the first half of the frequencies; unset means for real signals
+}
+
+var opSTFT = operator{name: "aten::stft.center"}
+
+// STFT returns the Fourier transforms of windows of nFFT samples of input [..., L], complex [...,
+// frequencies, windows].
+//
+// Source: aten::stft.center(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, bool center=True, str pad_mode="reflect", bool normalized=False, bool? onesided=None, bool? return_complex=None, bool? align_to_window=None) -> Tensor
+func (x *Exec) STFT(input *Tensor, nFFT int, options STFTOptions) *Tensor {
+	c := x.call(&opSTFT)
+	c.Tensor(input)
+	c.Int(int64(nFFT))
+	if v, ok := options.HopLength.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	if v, ok := options.WinLength.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.OptTensor(options.Window)
+	c.Bool(!options.NoCenter)
+	if options.PadMode != "" {
+		c.Text(options.PadMode)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.Normalized)
+	if v, ok := options.OneSided.Get(); ok {
+		c.Bool(v)
+	} else {
+		c.Default()
+	}
+	c.Bool(true)
+	c.RestDefault()
+	return c.Run1()
+}
+
+// ISTFTOptions holds the options of [Exec.ISTFT]; its zero value is the default.
+type ISTFTOptions struct {
+	HopLength     Opt[int]  // distance of the windows; unset means a quarter of nFFT
+	WinLength     Opt[int]  // size of the window; unset means nFFT
+	Window        *Tensor   // factors of each window's samples, [WinLength]; nil for ones
+	NoCenter      bool      // the first window begins at the first sample, instead of having its middle there
+	Normalized    bool      // the transform is scaled by 1/sqrt(nFFT)
+	OneSided      Opt[bool] // only the first half of the frequencies; unset means for real signals
+	Length        Opt[int]  // size of the result; unset means that the windows cover
+	ReturnComplex bool      // the signal is complex
+}
+
+var opISTFT = operator{name: "aten::istft"}
+
+// ISTFT is the inverse of [Exec.STFT]. It waits for the device, as it checks that the windows cover
+// the signal.
+//
+// Source: aten::istft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, bool center=True, bool normalized=False, bool? onesided=None, int? length=None, bool return_complex=False) -> Tensor
+func (x *Exec) ISTFT(input *Tensor, nFFT int, options ISTFTOptions) *Tensor {
+	c := x.call(&opISTFT)
+	c.Tensor(input)
+	c.Int(int64(nFFT))
+	if v, ok := options.HopLength.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	if v, ok := options.WinLength.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.OptTensor(options.Window)
+	c.Bool(!options.NoCenter)
+	c.Bool(options.Normalized)
+	if v, ok := options.OneSided.Get(); ok {
+		c.Bool(v)
+	} else {
+		c.Default()
+	}
+	if v, ok := options.Length.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	c.Bool(options.ReturnComplex)
+	return c.Run1()
 }
 
 // Convolution.
@@ -2190,36 +4706,36 @@ type Conv1dOptions struct {
 
 var opConv1d = operator{name: "aten::conv1d"}
 
-// Conv1d convolves input [N, Cin, L] with weight [Cout, Cin/Groups, K], adds bias [Cout] unless nil, and returns [N,
-// Cout, L'].
+// Conv1d convolves input [N, Cin, L] with weight [Cout, Cin/Groups, K], adds bias [Cout] unless
+// nil, and returns [N, Cout, L'].
 //
 // Source: aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
 func (x *Exec) Conv1d(input, weight, bias *Tensor, options Conv1dOptions) *Tensor {
 	c := x.call(&opConv1d)
-	c.tensor(input)
-	c.tensor(weight)
-	c.optTensor(bias)
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Dilation != nil {
-		c.ints(options.Dilation)
+		c.IntList(options.Dilation)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Groups != 0 {
-		c.int(int64(options.Groups))
+		c.Int(int64(options.Groups))
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 // Conv2dOptions holds the options of [Exec.Conv2d]; its zero value is the default.
@@ -2232,36 +4748,36 @@ type Conv2dOptions struct {
 
 var opConv2d = operator{name: "aten::conv2d"}
 
-// Conv2d convolves input [N, Cin, H, W] with weight [Cout, Cin/Groups, KH, KW], adds bias [Cout] unless nil, and
-// returns [N, Cout, H', W'].
+// Conv2d convolves input [N, Cin, H, W] with weight [Cout, Cin/Groups, KH, KW], adds bias [Cout]
+// unless nil, and returns [N, Cout, H', W'].
 //
 // Source: aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
 func (x *Exec) Conv2d(input, weight, bias *Tensor, options Conv2dOptions) *Tensor {
 	c := x.call(&opConv2d)
-	c.tensor(input)
-	c.tensor(weight)
-	c.optTensor(bias)
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Dilation != nil {
-		c.ints(options.Dilation)
+		c.IntList(options.Dilation)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Groups != 0 {
-		c.int(int64(options.Groups))
+		c.Int(int64(options.Groups))
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 // Conv3dOptions holds the options of [Exec.Conv3d]; its zero value is the default.
@@ -2274,39 +4790,40 @@ type Conv3dOptions struct {
 
 var opConv3d = operator{name: "aten::conv3d"}
 
-// Conv3d convolves input [N, Cin, D, H, W] with weight [Cout, Cin/Groups, KD, KH, KW], adds bias [Cout] unless nil,
-// and returns [N, Cout, D', H', W'].
+// Conv3d convolves input [N, Cin, D, H, W] with weight [Cout, Cin/Groups, KD, KH, KW], adds bias
+// [Cout] unless nil, and returns [N, Cout, D', H', W'].
 //
 // Source: aten::conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
 func (x *Exec) Conv3d(input, weight, bias *Tensor, options Conv3dOptions) *Tensor {
 	c := x.call(&opConv3d)
-	c.tensor(input)
-	c.tensor(weight)
-	c.optTensor(bias)
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Dilation != nil {
-		c.ints(options.Dilation)
+		c.IntList(options.Dilation)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Groups != 0 {
-		c.int(int64(options.Groups))
+		c.Int(int64(options.Groups))
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
-// ConvTranspose2dOptions holds the options of [Exec.ConvTranspose2d]; its zero value is the default.
+// ConvTranspose2dOptions holds the options of [Exec.ConvTranspose2d]; its zero value is the
+// default.
 type ConvTranspose2dOptions struct {
 	Stride        []int64 // step of the window, per dimension; nil means [1, 1]
 	Padding       []int64 // zeros added to both sides, per dimension; nil means [0, 0]
@@ -2317,47 +4834,208 @@ type ConvTranspose2dOptions struct {
 
 var opConvTranspose2d = operator{name: "aten::conv_transpose2d.input"}
 
-// ConvTranspose2d applies the gradient of a convolution as an operator of its own: input [N, Cin, H, W], weight [Cin,
-// Cout/Groups, KH, KW], bias [Cout] or nil; returns [N, Cout, H', W'].
+// ConvTranspose2d applies the gradient of a convolution as an operator of its own: input [N, Cin,
+// H, W], weight [Cin, Cout/Groups, KH, KW], bias [Cout] or nil; returns [N, Cout, H', W'].
 //
 // Source: aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt groups=1, SymInt[2] dilation=[1, 1]) -> Tensor
 func (x *Exec) ConvTranspose2d(input, weight, bias *Tensor, options ConvTranspose2dOptions) *Tensor {
 	c := x.call(&opConvTranspose2d)
-	c.tensor(input)
-	c.tensor(weight)
-	c.optTensor(bias)
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.OutputPadding != nil {
-		c.ints(options.OutputPadding)
+		c.IntList(options.OutputPadding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Groups != 0 {
-		c.int(int64(options.Groups))
+		c.Int(int64(options.Groups))
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Dilation != nil {
-		c.ints(options.Dilation)
+		c.IntList(options.Dilation)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
+}
+
+// ConvTranspose1dOptions holds the options of [Exec.ConvTranspose1d]; its zero value is the
+// default.
+type ConvTranspose1dOptions struct {
+	Stride        []int64 // step of the window, per dimension; nil means [1]
+	Padding       []int64 // zeros added to both sides, per dimension; nil means [0]
+	OutputPadding []int64 // rows added to one side of the result, per dimension; nil means [0]
+	Dilation      []int64 // distance between the window's points, per dimension; nil means [1]
+	Groups        int     // blocks of channels that do not see each other; 0 means 1
+}
+
+var opConvTranspose1d = operator{name: "aten::conv_transpose1d"}
+
+// ConvTranspose1d is [Exec.ConvTranspose2d] with one dimension: input [N, Cin, L], weight [Cin,
+// Cout/Groups, K].
+//
+// Source: aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] output_padding=[0], SymInt groups=1, SymInt[1] dilation=[1]) -> Tensor
+func (x *Exec) ConvTranspose1d(input, weight, bias *Tensor, options ConvTranspose1dOptions) *Tensor {
+	c := x.call(&opConvTranspose1d)
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	if options.OutputPadding != nil {
+		c.IntList(options.OutputPadding)
+	} else {
+		c.Default()
+	}
+	if options.Groups != 0 {
+		c.Int(int64(options.Groups))
+	} else {
+		c.Default()
+	}
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+// ConvTranspose3dOptions holds the options of [Exec.ConvTranspose3d]; its zero value is the
+// default.
+type ConvTranspose3dOptions struct {
+	Stride        []int64 // step of the window, per dimension; nil means [1, 1, 1]
+	Padding       []int64 // zeros added to both sides, per dimension; nil means [0, 0, 0]
+	OutputPadding []int64 // rows added to one side of the result, per dimension; nil means [0, 0, 0]
+	Dilation      []int64 // distance between the window's points, per dimension; nil means [1, 1, 1]
+	Groups        int     // blocks of channels that do not see each other; 0 means 1
+}
+
+var opConvTranspose3d = operator{name: "aten::conv_transpose3d.input"}
+
+// ConvTranspose3d is [Exec.ConvTranspose2d] with three dimensions: input [N, Cin, D, H, W], weight
+// [Cin, Cout/Groups, KD, KH, KW].
+//
+// Source: aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor
+func (x *Exec) ConvTranspose3d(input, weight, bias *Tensor, options ConvTranspose3dOptions) *Tensor {
+	c := x.call(&opConvTranspose3d)
+	c.Tensor(input)
+	c.Tensor(weight)
+	c.OptTensor(bias)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	if options.OutputPadding != nil {
+		c.IntList(options.OutputPadding)
+	} else {
+		c.Default()
+	}
+	if options.Groups != 0 {
+		c.Int(int64(options.Groups))
+	} else {
+		c.Default()
+	}
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+// UnfoldOptions holds the options of [Exec.Unfold] and [Exec.Fold]; its zero value is the default.
+type UnfoldOptions struct {
+	Stride   []int64 // step of the window, per dimension; nil means 1
+	Padding  []int64 // zeros added to both sides, per dimension; nil means 0
+	Dilation []int64 // distance between the window's points, per dimension; nil means 1
+}
+
+var opUnfold = operator{name: "aten::im2col"}
+
+// Unfold returns each window of input [N, C, H, W] as a column, shape [N, C*KH*KW, windows]. It is
+// PyTorch's nn.functional.unfold.
+//
+// Source: aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
+func (x *Exec) Unfold(input *Tensor, kernelSize []int64, options UnfoldOptions) *Tensor {
+	c := x.call(&opUnfold)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Int(1)
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Int(0)
+	}
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Int(1)
+	}
+	return c.Run1()
+}
+
+var opFold = operator{name: "aten::col2im"}
+
+// Fold adds the windows of [Exec.Unfold] up to an image [N, C, H, W] of outputSize.
+//
+// Source: aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
+func (x *Exec) Fold(input *Tensor, outputSize, kernelSize []int64, options UnfoldOptions) *Tensor {
+	c := x.call(&opFold)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.IntList(kernelSize)
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Int(1)
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Int(0)
+	}
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Int(1)
+	}
+	return c.Run1()
 }
 
 // Pooling and resizing. input is [N, C, H, W] or [C, H, W].
 
-// MaxPool2dOptions holds the options of [Exec.MaxPool2d] and [Exec.MaxPool2dWithIndices]; its zero value is the
-// default.
+// MaxPool2dOptions holds the options of [Exec.MaxPool2d] and [Exec.MaxPool2dWithIndices]; its zero
+// value is the default.
 type MaxPool2dOptions struct {
 	Stride   []int64 // step of the window, per dimension; nil means kernelSize
 	Padding  []int64 // -Inf added to both sides, per dimension; nil means 0
@@ -2372,53 +5050,54 @@ var opMaxPool2d = operator{name: "aten::max_pool2d"}
 // Source: aten::max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor
 func (x *Exec) MaxPool2d(input *Tensor, kernelSize []int64, options MaxPool2dOptions) *Tensor {
 	c := x.call(&opMaxPool2d)
-	c.tensor(input)
-	c.ints(kernelSize)
+	c.Tensor(input)
+	c.IntList(kernelSize)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Dilation != nil {
-		c.ints(options.Dilation)
+		c.IntList(options.Dilation)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.CeilMode)
-	return c.run1()
+	c.Bool(options.CeilMode)
+	return c.Run1()
 }
 
 var opMaxPool2dWithIndices = operator{name: "aten::max_pool2d_with_indices"}
 
-// MaxPool2dWithIndices returns the largest element of each window and its Int64 index in the flattened H*W plane.
+// MaxPool2dWithIndices returns the largest element of each window and its Int64 index in the
+// flattened H*W plane.
 //
 // Source: aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
 func (x *Exec) MaxPool2dWithIndices(input *Tensor, kernelSize []int64, options MaxPool2dOptions) (*Tensor, *Tensor) {
 	c := x.call(&opMaxPool2dWithIndices)
-	c.tensor(input)
-	c.ints(kernelSize)
+	c.Tensor(input)
+	c.IntList(kernelSize)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Dilation != nil {
-		c.ints(options.Dilation)
+		c.IntList(options.Dilation)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.CeilMode)
-	return c.run2()
+	c.Bool(options.CeilMode)
+	return c.Run2()
 }
 
 // AvgPool2dOptions holds the options of [Exec.AvgPool2d]; its zero value is the default.
@@ -2437,26 +5116,26 @@ var opAvgPool2d = operator{name: "aten::avg_pool2d"}
 // Source: aten::avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
 func (x *Exec) AvgPool2d(input *Tensor, kernelSize []int64, options AvgPool2dOptions) *Tensor {
 	c := x.call(&opAvgPool2d)
-	c.tensor(input)
-	c.ints(kernelSize)
+	c.Tensor(input)
+	c.IntList(kernelSize)
 	if options.Stride != nil {
-		c.ints(options.Stride)
+		c.IntList(options.Stride)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Padding != nil {
-		c.ints(options.Padding)
+		c.IntList(options.Padding)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.CeilMode)
-	c.bool(!options.ExcludePadding)
+	c.Bool(options.CeilMode)
+	c.Bool(!options.ExcludePadding)
 	if options.Divisor != 0 {
-		c.int(int64(options.Divisor))
+		c.Int(int64(options.Divisor))
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opAdaptiveAvgPool2d = operator{name: "aten::adaptive_avg_pool2d"}
@@ -2466,22 +5145,22 @@ var opAdaptiveAvgPool2d = operator{name: "aten::adaptive_avg_pool2d"}
 // Source: aten::adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
 func (x *Exec) AdaptiveAvgPool2d(input *Tensor, outputSize []int64) *Tensor {
 	c := x.call(&opAdaptiveAvgPool2d)
-	c.tensor(input)
-	c.ints(outputSize)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(outputSize)
+	return c.Run1()
 }
 
 var opAdaptiveMaxPool2d = operator{name: "aten::adaptive_max_pool2d"}
 
-// AdaptiveMaxPool2d returns the largest elements of windows chosen so that the result is outputSize, and their Int64
-// indices in the flattened H*W plane.
+// AdaptiveMaxPool2d returns the largest elements of windows chosen so that the result is
+// outputSize, and their Int64 indices in the flattened H*W plane.
 //
 // Source: aten::adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
 func (x *Exec) AdaptiveMaxPool2d(input *Tensor, outputSize []int64) (*Tensor, *Tensor) {
 	c := x.call(&opAdaptiveMaxPool2d)
-	c.tensor(input)
-	c.ints(outputSize)
-	return c.run2()
+	c.Tensor(input)
+	c.IntList(outputSize)
+	return c.Run2()
 }
 
 var opUpsampleNearest2d = operator{name: "aten::upsample_nearest2d"}
@@ -2491,25 +5170,535 @@ var opUpsampleNearest2d = operator{name: "aten::upsample_nearest2d"}
 // Source: aten::upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
 func (x *Exec) UpsampleNearest2d(input *Tensor, outputSize []int64) *Tensor {
 	c := x.call(&opUpsampleNearest2d)
-	c.tensor(input)
-	c.ints(outputSize)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opUpsampleBilinear2d = operator{name: "aten::upsample_bilinear2d"}
 
-// UpsampleBilinear2d resizes input [N, C, H, W] to outputSize by linear interpolation; alignCorners maps corner
-// pixels to corner pixels.
+// UpsampleBilinear2d resizes input [N, C, H, W] to outputSize by linear interpolation; alignCorners
+// maps corner pixels to corner pixels.
 //
 // Source: aten::upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
 func (x *Exec) UpsampleBilinear2d(input *Tensor, outputSize []int64, alignCorners bool) *Tensor {
 	c := x.call(&opUpsampleBilinear2d)
-	c.tensor(input)
-	c.ints(outputSize)
-	c.bool(alignCorners)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.Bool(alignCorners)
+	c.RestDefault()
+	return c.Run1()
+}
+
+// MaxPool1dOptions holds the options of [Exec.MaxPool1d] and [Exec.MaxPool1dWithIndices]; its zero
+// value is the default.
+type MaxPool1dOptions struct {
+	Stride   []int64 // step of the window; nil means kernelSize
+	Padding  []int64 // -Inf added to both sides; nil means [0]
+	Dilation []int64 // distance between the window's points, per dimension; nil means [1]
+	CeilMode bool    // windows may start inside and end outside of the input
+}
+
+var opMaxPool1d = operator{name: "aten::max_pool1d"}
+
+// MaxPool1d returns the largest element of each window of input [N, C, L] or [C, L].
+//
+// Source: aten::max_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> Tensor
+func (x *Exec) MaxPool1d(input *Tensor, kernelSize []int64, options MaxPool1dOptions) *Tensor {
+	c := x.call(&opMaxPool1d)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.CeilMode)
+	return c.Run1()
+}
+
+var opMaxPool1dWithIndices = operator{name: "aten::max_pool1d_with_indices"}
+
+// MaxPool1dWithIndices returns the largest element of each window and its Int64 index.
+//
+// Source: aten::max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> (Tensor, Tensor)
+func (x *Exec) MaxPool1dWithIndices(input *Tensor, kernelSize []int64, options MaxPool1dOptions) (*Tensor, *Tensor) {
+	c := x.call(&opMaxPool1dWithIndices)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.CeilMode)
+	return c.Run2()
+}
+
+// MaxPool3dOptions holds the options of [Exec.MaxPool3d] and [Exec.MaxPool3dWithIndices]; its zero
+// value is the default.
+type MaxPool3dOptions struct {
+	Stride   []int64 // step of the window, per dimension; nil means kernelSize
+	Padding  []int64 // -Inf added to both sides, per dimension; nil means 0
+	Dilation []int64 // distance between the window's points, per dimension; nil means 1
+	CeilMode bool    // windows may start inside and end outside of the input
+}
+
+var opMaxPool3d = operator{name: "aten::max_pool3d"}
+
+// MaxPool3d returns the largest element of each window of input [N, C, D, H, W] or [C, D, H, W].
+//
+// Source: aten::max_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor
+func (x *Exec) MaxPool3d(input *Tensor, kernelSize []int64, options MaxPool3dOptions) *Tensor {
+	c := x.call(&opMaxPool3d)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.CeilMode)
+	return c.Run1()
+}
+
+var opMaxPool3dWithIndices = operator{name: "aten::max_pool3d_with_indices"}
+
+// MaxPool3dWithIndices returns the largest element of each window and its Int64 index in the
+// flattened D*H*W volume.
+//
+// Source: aten::max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
+func (x *Exec) MaxPool3dWithIndices(input *Tensor, kernelSize []int64, options MaxPool3dOptions) (*Tensor, *Tensor) {
+	c := x.call(&opMaxPool3dWithIndices)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	if options.Dilation != nil {
+		c.IntList(options.Dilation)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.CeilMode)
+	return c.Run2()
+}
+
+// AvgPool1dOptions holds the options of [Exec.AvgPool1d]; its zero value is the default.
+type AvgPool1dOptions struct {
+	Stride         []int64 // step of the window; nil means kernelSize
+	Padding        []int64 // zeros added to both sides, per dimension; nil means [0]
+	CeilMode       bool    // windows may start inside and end outside of the input
+	ExcludePadding bool    // leave padding out of the mean
+}
+
+var opAvgPool1d = operator{name: "aten::avg_pool1d"}
+
+// AvgPool1d returns the mean of each window of input [N, C, L] or [C, L].
+//
+// Source: aten::avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool count_include_pad=True) -> Tensor
+func (x *Exec) AvgPool1d(input *Tensor, kernelSize []int64, options AvgPool1dOptions) *Tensor {
+	c := x.call(&opAvgPool1d)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.CeilMode)
+	c.Bool(!options.ExcludePadding)
+	return c.Run1()
+}
+
+// AvgPool3dOptions holds the options of [Exec.AvgPool3d]; its zero value is the default.
+type AvgPool3dOptions struct {
+	Stride         []int64 // step of the window, per dimension; nil means kernelSize
+	Padding        []int64 // zeros added to both sides, per dimension; nil means 0
+	CeilMode       bool    // windows may start inside and end outside of the input
+	ExcludePadding bool    // leave padding out of the mean
+	Divisor        int     // divides each sum; 0 means the window's size
+}
+
+var opAvgPool3d = operator{name: "aten::avg_pool3d"}
+
+// AvgPool3d returns the mean of each window of input [N, C, D, H, W] or [C, D, H, W].
+//
+// Source: aten::avg_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
+func (x *Exec) AvgPool3d(input *Tensor, kernelSize []int64, options AvgPool3dOptions) *Tensor {
+	c := x.call(&opAvgPool3d)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	if options.Stride != nil {
+		c.IntList(options.Stride)
+	} else {
+		c.Default()
+	}
+	if options.Padding != nil {
+		c.IntList(options.Padding)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.CeilMode)
+	c.Bool(!options.ExcludePadding)
+	if options.Divisor != 0 {
+		c.Int(int64(options.Divisor))
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opMaxUnpool2d = operator{name: "aten::max_unpool2d"}
+
+// MaxUnpool2d puts the elements of [Exec.MaxPool2dWithIndices] back at their indices in zeros of
+// outputSize. An index outside fails, and on CUDA it loses the device.
+//
+// Source: aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor
+func (x *Exec) MaxUnpool2d(input, indices *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opMaxUnpool2d)
+	c.Tensor(input)
+	c.Tensor(indices)
+	c.IntList(outputSize)
+	return c.Run1()
+}
+
+var opMaxUnpool3d = operator{name: "aten::max_unpool3d"}
+
+// MaxUnpool3d puts the elements of [Exec.MaxPool3dWithIndices] back at their indices in zeros of
+// outputSize.
+//
+// Source: aten::max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor
+func (x *Exec) MaxUnpool3d(input, indices *Tensor, outputSize, stride, padding []int64) *Tensor {
+	c := x.call(&opMaxUnpool3d)
+	c.Tensor(input)
+	c.Tensor(indices)
+	c.IntList(outputSize)
+	c.IntList(stride)
+	c.IntList(padding)
+	return c.Run1()
+}
+
+var opAdaptiveAvgPool1d = operator{name: "aten::adaptive_avg_pool1d"}
+
+// AdaptiveAvgPool1d is [Exec.AdaptiveAvgPool2d] for input [N, C, L] or [C, L].
+//
+// Source: aten::adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor
+func (x *Exec) AdaptiveAvgPool1d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opAdaptiveAvgPool1d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	return c.Run1()
+}
+
+var opAdaptiveAvgPool3d = operator{name: "aten::adaptive_avg_pool3d"}
+
+// AdaptiveAvgPool3d is [Exec.AdaptiveAvgPool2d] for input [N, C, D, H, W] or [C, D, H, W].
+//
+// Source: aten::adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
+func (x *Exec) AdaptiveAvgPool3d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opAdaptiveAvgPool3d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	return c.Run1()
+}
+
+var opAdaptiveMaxPool1d = operator{name: "aten::adaptive_max_pool1d"}
+
+// AdaptiveMaxPool1d is [Exec.AdaptiveMaxPool2d] for input [N, C, L] or [C, L].
+//
+// Source: aten::adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)
+func (x *Exec) AdaptiveMaxPool1d(input *Tensor, outputSize []int64) (*Tensor, *Tensor) {
+	c := x.call(&opAdaptiveMaxPool1d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	return c.Run2()
+}
+
+var opAdaptiveMaxPool3d = operator{name: "aten::adaptive_max_pool3d"}
+
+// AdaptiveMaxPool3d is [Exec.AdaptiveMaxPool2d] for input [N, C, D, H, W] or [C, D, H, W].
+//
+// Source: aten::adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
+func (x *Exec) AdaptiveMaxPool3d(input *Tensor, outputSize []int64) (*Tensor, *Tensor) {
+	c := x.call(&opAdaptiveMaxPool3d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	return c.Run2()
+}
+
+var opFractionalMaxPool2d = operator{name: "aten::fractional_max_pool2d"}
+
+// FractionalMaxPool2d returns the largest elements of windows that lie at random places, and their
+// Int64 indices in the flattened H*W plane. randomSamples [N, C, 2] holds numbers in [0, 1).
+//
+// Source: aten::fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor, Tensor)
+func (x *Exec) FractionalMaxPool2d(input *Tensor, kernelSize, outputSize []int64, randomSamples *Tensor) (*Tensor, *Tensor) {
+	c := x.call(&opFractionalMaxPool2d)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	c.IntList(outputSize)
+	c.Tensor(randomSamples)
+	return c.Run2()
+}
+
+var opFractionalMaxPool3d = operator{name: "aten::fractional_max_pool3d"}
+
+// FractionalMaxPool3d is [Exec.FractionalMaxPool2d] for input [N, C, D, H, W]; randomSamples is [N,
+// C, 3].
+//
+// Source: aten::fractional_max_pool3d(Tensor self, int[3] kernel_size, int[3] output_size, Tensor random_samples) -> (Tensor, Tensor)
+func (x *Exec) FractionalMaxPool3d(input *Tensor, kernelSize, outputSize []int64, randomSamples *Tensor) (*Tensor, *Tensor) {
+	c := x.call(&opFractionalMaxPool3d)
+	c.Tensor(input)
+	c.IntList(kernelSize)
+	c.IntList(outputSize)
+	c.Tensor(randomSamples)
+	return c.Run2()
+}
+
+var opUpsampleNearest1d = operator{name: "aten::upsample_nearest1d"}
+
+// UpsampleNearest1d resizes input [N, C, L] to outputSize, taking the nearest element.
+//
+// Source: aten::upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
+func (x *Exec) UpsampleNearest1d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opUpsampleNearest1d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleNearest3d = operator{name: "aten::upsample_nearest3d"}
+
+// UpsampleNearest3d resizes input [N, C, D, H, W] to outputSize, taking the nearest element.
+//
+// Source: aten::upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleNearest3d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opUpsampleNearest3d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleNearestExact1d = operator{name: "aten::_upsample_nearest_exact1d"}
+
+// UpsampleNearestExact1d is [Exec.UpsampleNearest1d] with the nearest centre, PyTorch's mode
+// "nearest-exact".
+//
+// Source: aten::_upsample_nearest_exact1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
+func (x *Exec) UpsampleNearestExact1d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opUpsampleNearestExact1d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleNearestExact2d = operator{name: "aten::_upsample_nearest_exact2d"}
+
+// UpsampleNearestExact2d is [Exec.UpsampleNearest2d] with the nearest centre, PyTorch's mode
+// "nearest-exact".
+//
+// Source: aten::_upsample_nearest_exact2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleNearestExact2d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opUpsampleNearestExact2d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleNearestExact3d = operator{name: "aten::_upsample_nearest_exact3d"}
+
+// UpsampleNearestExact3d is [Exec.UpsampleNearest3d] with the nearest centre, PyTorch's mode
+// "nearest-exact".
+//
+// Source: aten::_upsample_nearest_exact3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleNearestExact3d(input *Tensor, outputSize []int64) *Tensor {
+	c := x.call(&opUpsampleNearestExact3d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleLinear1d = operator{name: "aten::upsample_linear1d"}
+
+// UpsampleLinear1d is [Exec.UpsampleBilinear2d] for input [N, C, L].
+//
+// Source: aten::upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
+func (x *Exec) UpsampleLinear1d(input *Tensor, outputSize []int64, alignCorners bool) *Tensor {
+	c := x.call(&opUpsampleLinear1d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.Bool(alignCorners)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleTrilinear3d = operator{name: "aten::upsample_trilinear3d"}
+
+// UpsampleTrilinear3d is [Exec.UpsampleBilinear2d] for input [N, C, D, H, W].
+//
+// Source: aten::upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleTrilinear3d(input *Tensor, outputSize []int64, alignCorners bool) *Tensor {
+	c := x.call(&opUpsampleTrilinear3d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.Bool(alignCorners)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleBicubic2d = operator{name: "aten::upsample_bicubic2d"}
+
+// UpsampleBicubic2d is [Exec.UpsampleBilinear2d] with cubic interpolation.
+//
+// Source: aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleBicubic2d(input *Tensor, outputSize []int64, alignCorners bool) *Tensor {
+	c := x.call(&opUpsampleBicubic2d)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.Bool(alignCorners)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleBilinear2dAA = operator{name: "aten::_upsample_bilinear2d_aa"}
+
+// UpsampleBilinear2dAA is [Exec.UpsampleBilinear2d] with a filter that is wide enough for smaller
+// sizes.
+//
+// Source: aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleBilinear2dAA(input *Tensor, outputSize []int64, alignCorners bool) *Tensor {
+	c := x.call(&opUpsampleBilinear2dAA)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.Bool(alignCorners)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opUpsampleBicubic2dAA = operator{name: "aten::_upsample_bicubic2d_aa"}
+
+// UpsampleBicubic2dAA is [Exec.UpsampleBicubic2d] with a filter that is wide enough for smaller
+// sizes.
+//
+// Source: aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+func (x *Exec) UpsampleBicubic2dAA(input *Tensor, outputSize []int64, alignCorners bool) *Tensor {
+	c := x.call(&opUpsampleBicubic2dAA)
+	c.Tensor(input)
+	c.IntList(outputSize)
+	c.Bool(alignCorners)
+	c.RestDefault()
+	return c.Run1()
+}
+
+// GridSampleOptions holds the options of [Exec.GridSample]; its zero value is the default.
+type GridSampleOptions struct {
+	Interpolation int  // 0 bilinear, 1 nearest, 2 bicubic
+	Outside       int  // what lies outside of input: 0 zeros, 1 its border, 2 its reflection
+	AlignCorners  bool // -1 and 1 are the centres of the corner pixels, instead of their outer edges
+}
+
+var opGridSample = operator{name: "aten::grid_sampler"}
+
+// GridSample returns input [N, C, H, W] at the places (x, y) of grid [N, H', W', 2], which lie in
+// [-1, 1]. For input [N, C, D, H, W], grid is [N, D', H', W', 3] with places (x, y, z).
+//
+// Source: aten::grid_sampler(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+func (x *Exec) GridSample(input, grid *Tensor, options GridSampleOptions) *Tensor {
+	c := x.call(&opGridSample)
+	c.Tensor(input)
+	c.Tensor(grid)
+	c.Int(int64(options.Interpolation))
+	c.Int(int64(options.Outside))
+	c.Bool(options.AlignCorners)
+	return c.Run1()
+}
+
+var opAffineGrid = operator{name: "aten::affine_grid_generator"}
+
+// AffineGrid returns a grid for [Exec.GridSample] by the affine matrices theta [N, 2, 3] or [N, 3,
+// 4]. size is that of the result of GridSample.
+//
+// Source: aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor
+func (x *Exec) AffineGrid(theta *Tensor, size []int64, alignCorners bool) *Tensor {
+	c := x.call(&opAffineGrid)
+	c.Tensor(theta)
+	c.IntList(size)
+	c.Bool(alignCorners)
+	return c.Run1()
+}
+
+var opPixelShuffle = operator{name: "aten::pixel_shuffle"}
+
+// PixelShuffle turns channels into pixels: [..., C*r*r, H, W] into [..., C, H*r, W*r].
+//
+// Source: aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor
+func (x *Exec) PixelShuffle(input *Tensor, upscaleFactor int) *Tensor {
+	c := x.call(&opPixelShuffle)
+	c.Tensor(input)
+	c.Int(int64(upscaleFactor))
+	return c.Run1()
+}
+
+var opPixelUnshuffle = operator{name: "aten::pixel_unshuffle"}
+
+// PixelUnshuffle turns pixels into channels: [..., C, H*r, W*r] into [..., C*r*r, H, W].
+//
+// Source: aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor
+func (x *Exec) PixelUnshuffle(input *Tensor, downscaleFactor int) *Tensor {
+	c := x.call(&opPixelUnshuffle)
+	c.Tensor(input)
+	c.Int(int64(downscaleFactor))
+	return c.Run1()
 }
 
 // Normalisation.
@@ -2523,31 +5712,31 @@ type BatchNormOptions struct {
 
 var opBatchNorm = operator{name: "aten::batch_norm"}
 
-// BatchNorm normalises each channel of input [N, C, ...] over the other dimensions, or by the running statistics
-// unless Training, then scales by weight [C] and adds bias [C], each unless nil. Training changes the running
-// statistics [C], unless nil, in place.
+// BatchNorm normalises each channel of input [N, C, ...] over the other dimensions, or by the
+// running statistics unless Training, then scales by weight [C] and adds bias [C], each unless nil.
+// Training changes the running statistics [C], unless nil, in place.
 //
 // Source: aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor
 func (x *Exec) BatchNorm(input, weight, bias, runningMean, runningVar *Tensor, options BatchNormOptions) *Tensor {
 	c := x.call(&opBatchNorm)
-	c.tensor(input)
-	c.optTensor(weight)
-	c.optTensor(bias)
-	c.optTensor(runningMean)
-	c.optTensor(runningVar)
-	c.bool(options.Training)
+	c.Tensor(input)
+	c.OptTensor(weight)
+	c.OptTensor(bias)
+	c.OptTensor(runningMean)
+	c.OptTensor(runningVar)
+	c.Bool(options.Training)
 	if v, ok := options.Momentum.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.1)
+		c.Float(0.1)
 	}
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(1e-5)
+		c.Float(1e-5)
 	}
-	c.bool(true)
-	return c.run1()
+	c.Bool(true)
+	return c.Run1()
 }
 
 // InstanceNormOptions holds the options of [Exec.InstanceNorm]; its zero value is the default.
@@ -2559,30 +5748,30 @@ type InstanceNormOptions struct {
 
 var opInstanceNorm = operator{name: "aten::instance_norm"}
 
-// InstanceNorm normalises each channel of each sample of input [N, C, ...], then scales by weight [C] and adds bias
-// [C], each unless nil. Running statistics [C], unless nil, are changed in place.
+// InstanceNorm normalises each channel of each sample of input [N, C, ...], then scales by weight
+// [C] and adds bias [C], each unless nil. Running statistics [C], unless nil, are changed in place.
 //
 // Source: aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor
 func (x *Exec) InstanceNorm(input, weight, bias, runningMean, runningVar *Tensor, options InstanceNormOptions) *Tensor {
 	c := x.call(&opInstanceNorm)
-	c.tensor(input)
-	c.optTensor(weight)
-	c.optTensor(bias)
-	c.optTensor(runningMean)
-	c.optTensor(runningVar)
-	c.bool(!options.UseRunningStatistics)
+	c.Tensor(input)
+	c.OptTensor(weight)
+	c.OptTensor(bias)
+	c.OptTensor(runningMean)
+	c.OptTensor(runningVar)
+	c.Bool(!options.UseRunningStatistics)
 	if v, ok := options.Momentum.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.1)
+		c.Float(0.1)
 	}
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(1e-5)
+		c.Float(1e-5)
 	}
-	c.bool(true)
-	return c.run1()
+	c.Bool(true)
+	return c.Run1()
 }
 
 // LayerNormOptions holds the options of [Exec.LayerNorm]; its zero value is the default.
@@ -2592,23 +5781,23 @@ type LayerNormOptions struct {
 
 var opLayerNorm = operator{name: "aten::layer_norm"}
 
-// LayerNorm normalises input over its last dimensions, whose sizes are normalizedShape, then scales by weight and
-// adds bias of that shape, each unless nil.
+// LayerNorm normalises input over its last dimensions, whose sizes are normalizedShape, then scales
+// by weight and adds bias of that shape, each unless nil.
 //
 // Source: aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor
 func (x *Exec) LayerNorm(input *Tensor, normalizedShape []int64, weight, bias *Tensor, options LayerNormOptions) *Tensor {
 	c := x.call(&opLayerNorm)
-	c.tensor(input)
-	c.ints(normalizedShape)
-	c.optTensor(weight)
-	c.optTensor(bias)
+	c.Tensor(input)
+	c.IntList(normalizedShape)
+	c.OptTensor(weight)
+	c.OptTensor(bias)
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.restDefault()
-	return c.run1()
+	c.RestDefault()
+	return c.Run1()
 }
 
 // GroupNormOptions holds the options of [Exec.GroupNorm]; its zero value is the default.
@@ -2618,23 +5807,47 @@ type GroupNormOptions struct {
 
 var opGroupNorm = operator{name: "aten::group_norm"}
 
-// GroupNorm normalises input [N, C, ...] over groups of C/numGroups channels of each sample, then scales by weight
-// [C] and adds bias [C], each unless nil.
+// GroupNorm normalises input [N, C, ...] over groups of C/numGroups channels of each sample, then
+// scales by weight [C] and adds bias [C], each unless nil.
 //
 // Source: aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor
 func (x *Exec) GroupNorm(input *Tensor, numGroups int, weight, bias *Tensor, options GroupNormOptions) *Tensor {
 	c := x.call(&opGroupNorm)
-	c.tensor(input)
-	c.int(int64(numGroups))
-	c.optTensor(weight)
-	c.optTensor(bias)
+	c.Tensor(input)
+	c.Int(int64(numGroups))
+	c.OptTensor(weight)
+	c.OptTensor(bias)
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.restDefault()
-	return c.run1()
+	c.RestDefault()
+	return c.Run1()
+}
+
+// RMSNormOptions holds the options of [Exec.RMSNorm]; its zero value is the default.
+type RMSNormOptions struct {
+	Eps Opt[float64] // added to the mean of squares; unset means the dtype's epsilon
+}
+
+var opRMSNorm = operator{name: "aten::rms_norm"}
+
+// RMSNorm divides input by its root mean square over the last dimensions, whose sizes are
+// normalizedShape, and scales by weight of that shape unless nil.
+//
+// Source: aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor
+func (x *Exec) RMSNorm(input *Tensor, normalizedShape []int64, weight *Tensor, options RMSNormOptions) *Tensor {
+	c := x.call(&opRMSNorm)
+	c.Tensor(input)
+	c.IntList(normalizedShape)
+	c.OptTensor(weight)
+	if v, ok := options.Eps.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
 }
 
 // Activations.
@@ -2646,8 +5859,8 @@ var opReLU = operator{name: "aten::relu"}
 // Source: aten::relu(Tensor self) -> Tensor
 func (x *Exec) ReLU(input *Tensor) *Tensor {
 	c := x.call(&opReLU)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opReLUInPlace = operator{name: "aten::relu_"}
@@ -2657,8 +5870,8 @@ var opReLUInPlace = operator{name: "aten::relu_"}
 // Source: aten::relu_(Tensor(a!) self) -> Tensor(a!)
 func (x *Exec) ReLUInPlace(input *Tensor) *Tensor {
 	c := x.call(&opReLUInPlace)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opReLU6 = operator{name: "aten::relu6"}
@@ -2668,8 +5881,8 @@ var opReLU6 = operator{name: "aten::relu6"}
 // Source: aten::relu6(Tensor self) -> Tensor
 func (x *Exec) ReLU6(input *Tensor) *Tensor {
 	c := x.call(&opReLU6)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opReLU6InPlace = operator{name: "aten::relu6_"}
@@ -2679,8 +5892,8 @@ var opReLU6InPlace = operator{name: "aten::relu6_"}
 // Source: aten::relu6_(Tensor(a!) self) -> Tensor(a!)
 func (x *Exec) ReLU6InPlace(input *Tensor) *Tensor {
 	c := x.call(&opReLU6InPlace)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opLeakyReLU = operator{name: "aten::leaky_relu"}
@@ -2690,13 +5903,13 @@ var opLeakyReLU = operator{name: "aten::leaky_relu"}
 // Source: aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor
 func (x *Exec) LeakyReLU(input *Tensor, negativeSlope Scalar) *Tensor {
 	c := x.call(&opLeakyReLU)
-	c.tensor(input)
+	c.Tensor(input)
 	if negativeSlope != nil {
-		c.scalar(negativeSlope)
+		c.Scalar(negativeSlope)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opELU = operator{name: "aten::elu"}
@@ -2706,14 +5919,14 @@ var opELU = operator{name: "aten::elu"}
 // Source: aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor
 func (x *Exec) ELU(input *Tensor, alpha Scalar) *Tensor {
 	c := x.call(&opELU)
-	c.tensor(input)
+	c.Tensor(input)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.restDefault()
-	return c.run1()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opGELU = operator{name: "aten::gelu"}
@@ -2723,9 +5936,9 @@ var opGELU = operator{name: "aten::gelu"}
 // Source: aten::gelu(Tensor self, *, str approximate="none") -> Tensor
 func (x *Exec) GELU(input *Tensor) *Tensor {
 	c := x.call(&opGELU)
-	c.tensor(input)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opGELUTanh = operator{name: "aten::gelu"}
@@ -2735,9 +5948,9 @@ var opGELUTanh = operator{name: "aten::gelu"}
 // Source: aten::gelu(Tensor self, *, str approximate="none") -> Tensor
 func (x *Exec) GELUTanh(input *Tensor) *Tensor {
 	c := x.call(&opGELUTanh)
-	c.tensor(input)
-	c.str("tanh")
-	return c.run1()
+	c.Tensor(input)
+	c.Text("tanh")
+	return c.Run1()
 }
 
 var opSiLU = operator{name: "aten::silu"}
@@ -2747,8 +5960,8 @@ var opSiLU = operator{name: "aten::silu"}
 // Source: aten::silu(Tensor self) -> Tensor
 func (x *Exec) SiLU(input *Tensor) *Tensor {
 	c := x.call(&opSiLU)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opHardSwish = operator{name: "aten::hardswish"}
@@ -2758,8 +5971,8 @@ var opHardSwish = operator{name: "aten::hardswish"}
 // Source: aten::hardswish(Tensor self) -> Tensor
 func (x *Exec) HardSwish(input *Tensor) *Tensor {
 	c := x.call(&opHardSwish)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opHardSigmoid = operator{name: "aten::hardsigmoid"}
@@ -2769,8 +5982,8 @@ var opHardSigmoid = operator{name: "aten::hardsigmoid"}
 // Source: aten::hardsigmoid(Tensor self) -> Tensor
 func (x *Exec) HardSigmoid(input *Tensor) *Tensor {
 	c := x.call(&opHardSigmoid)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opHardTanh = operator{name: "aten::hardtanh"}
@@ -2780,18 +5993,18 @@ var opHardTanh = operator{name: "aten::hardtanh"}
 // Source: aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor
 func (x *Exec) HardTanh(input *Tensor, min, max Scalar) *Tensor {
 	c := x.call(&opHardTanh)
-	c.tensor(input)
+	c.Tensor(input)
 	if min != nil {
-		c.scalar(min)
+		c.Scalar(min)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if max != nil {
-		c.scalar(max)
+		c.Scalar(max)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opSigmoid = operator{name: "aten::sigmoid"}
@@ -2801,8 +6014,8 @@ var opSigmoid = operator{name: "aten::sigmoid"}
 // Source: aten::sigmoid(Tensor self) -> Tensor
 func (x *Exec) Sigmoid(input *Tensor) *Tensor {
 	c := x.call(&opSigmoid)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opLogSigmoid = operator{name: "aten::log_sigmoid"}
@@ -2812,8 +6025,8 @@ var opLogSigmoid = operator{name: "aten::log_sigmoid"}
 // Source: aten::log_sigmoid(Tensor self) -> Tensor
 func (x *Exec) LogSigmoid(input *Tensor) *Tensor {
 	c := x.call(&opLogSigmoid)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 var opTanh = operator{name: "aten::tanh"}
@@ -2823,8 +6036,8 @@ var opTanh = operator{name: "aten::tanh"}
 // Source: aten::tanh(Tensor self) -> Tensor
 func (x *Exec) Tanh(input *Tensor) *Tensor {
 	c := x.call(&opTanh)
-	c.tensor(input)
-	return c.run1()
+	c.Tensor(input)
+	return c.Run1()
 }
 
 // SoftplusOptions holds the options of [Exec.Softplus]; its zero value is the default.
@@ -2835,23 +6048,24 @@ type SoftplusOptions struct {
 
 var opSoftplus = operator{name: "aten::softplus"}
 
-// Softplus returns log(1 + exp(Beta*input))/Beta, and input itself where Beta*input is above Threshold.
+// Softplus returns log(1 + exp(Beta*input))/Beta, and input itself where Beta*input is above
+// Threshold.
 //
 // Source: aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor
 func (x *Exec) Softplus(input *Tensor, options SoftplusOptions) *Tensor {
 	c := x.call(&opSoftplus)
-	c.tensor(input)
+	c.Tensor(input)
 	if options.Beta != nil {
-		c.scalar(options.Beta)
+		c.Scalar(options.Beta)
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Threshold != nil {
-		c.scalar(options.Threshold)
+		c.Scalar(options.Threshold)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opSoftmax = operator{name: "aten::softmax.int"}
@@ -2861,10 +6075,10 @@ var opSoftmax = operator{name: "aten::softmax.int"}
 // Source: aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
 func (x *Exec) Softmax(input *Tensor, dim int) *Tensor {
 	c := x.call(&opSoftmax)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opLogSoftmax = operator{name: "aten::log_softmax.int"}
@@ -2874,24 +6088,295 @@ var opLogSoftmax = operator{name: "aten::log_softmax.int"}
 // Source: aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
 func (x *Exec) LogSoftmax(input *Tensor, dim int) *Tensor {
 	c := x.call(&opLogSoftmax)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opDropout = operator{name: "aten::dropout"}
 
-// Dropout zeroes elements with probability p and scales the rest by 1/(1-p) if train is true; otherwise it returns
-// input.
+// Dropout zeroes elements with probability p and scales the rest by 1/(1-p) if train is true;
+// otherwise it returns input.
 //
 // Source: aten::dropout(Tensor input, float p, bool train) -> Tensor
 func (x *Exec) Dropout(input *Tensor, p float64, train bool) *Tensor {
 	c := x.call(&opDropout)
-	c.tensor(input)
-	c.float(p)
-	c.bool(train)
-	return c.run1()
+	c.Tensor(input)
+	c.Float(p)
+	c.Bool(train)
+	return c.Run1()
+}
+
+var opELUInPlace = operator{name: "aten::elu_"}
+
+// ELUInPlace is [Exec.ELU] in place, and returns input.
+//
+// Source: aten::elu_(Tensor(a!) self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor(a!)
+func (x *Exec) ELUInPlace(input *Tensor, alpha Scalar) *Tensor {
+	c := x.call(&opELUInPlace)
+	c.Tensor(input)
+	if alpha != nil {
+		c.Scalar(alpha)
+	} else {
+		c.Default()
+	}
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opLeakyReLUInPlace = operator{name: "aten::leaky_relu_"}
+
+// LeakyReLUInPlace is [Exec.LeakyReLU] in place, and returns input.
+//
+// Source: aten::leaky_relu_(Tensor(a!) self, Scalar negative_slope=0.01) -> Tensor(a!)
+func (x *Exec) LeakyReLUInPlace(input *Tensor, negativeSlope Scalar) *Tensor {
+	c := x.call(&opLeakyReLUInPlace)
+	c.Tensor(input)
+	if negativeSlope != nil {
+		c.Scalar(negativeSlope)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opHardTanhInPlace = operator{name: "aten::hardtanh_"}
+
+// HardTanhInPlace is [Exec.HardTanh] in place, and returns input.
+//
+// Source: aten::hardtanh_(Tensor(a!) self, Scalar min_val=-1, Scalar max_val=1) -> Tensor(a!)
+func (x *Exec) HardTanhInPlace(input *Tensor, min, max Scalar) *Tensor {
+	c := x.call(&opHardTanhInPlace)
+	c.Tensor(input)
+	if min != nil {
+		c.Scalar(min)
+	} else {
+		c.Default()
+	}
+	if max != nil {
+		c.Scalar(max)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opThreshold = operator{name: "aten::threshold"}
+
+// Threshold returns input where it is above threshold, and value elsewhere.
+//
+// Source: aten::threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor
+func (x *Exec) Threshold(input *Tensor, threshold, value Scalar) *Tensor {
+	c := x.call(&opThreshold)
+	c.Tensor(input)
+	c.Scalar(threshold)
+	c.Scalar(value)
+	return c.Run1()
+}
+
+var opThresholdInPlace = operator{name: "aten::threshold_"}
+
+// ThresholdInPlace is [Exec.Threshold] in place, and returns input.
+//
+// Source: aten::threshold_(Tensor(a!) self, Scalar threshold, Scalar value) -> Tensor(a!)
+func (x *Exec) ThresholdInPlace(input *Tensor, threshold, value Scalar) *Tensor {
+	c := x.call(&opThresholdInPlace)
+	c.Tensor(input)
+	c.Scalar(threshold)
+	c.Scalar(value)
+	return c.Run1()
+}
+
+var opSELU = operator{name: "aten::selu"}
+
+// SELU returns ELU with the scale and alpha that keep mean 0 and variance 1.
+//
+// Source: aten::selu(Tensor self) -> Tensor
+func (x *Exec) SELU(input *Tensor) *Tensor {
+	c := x.call(&opSELU)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opCELU = operator{name: "aten::celu"}
+
+// CELU returns max(0, input) + min(0, alpha*(exp(input/alpha) - 1)); a nil alpha is 1.
+//
+// Source: aten::celu(Tensor self, Scalar alpha=1.) -> Tensor
+func (x *Exec) CELU(input *Tensor, alpha Scalar) *Tensor {
+	c := x.call(&opCELU)
+	c.Tensor(input)
+	if alpha != nil {
+		c.Scalar(alpha)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opMish = operator{name: "aten::mish"}
+
+// Mish returns input*tanh(softplus(input)).
+//
+// Source: aten::mish(Tensor self) -> Tensor
+func (x *Exec) Mish(input *Tensor) *Tensor {
+	c := x.call(&opMish)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opPReLU = operator{name: "aten::prelu"}
+
+// PReLU returns input where it is above 0 and weight*input elsewhere; weight is [1] or [C] for
+// input [N, C, ...].
+//
+// Source: aten::prelu(Tensor self, Tensor weight) -> Tensor
+func (x *Exec) PReLU(input, weight *Tensor) *Tensor {
+	c := x.call(&opPReLU)
+	c.Tensor(input)
+	c.Tensor(weight)
+	return c.Run1()
+}
+
+// RReLUOptions holds the options of [Exec.RReLU] and [Exec.RReLUInPlace]; its zero value is the
+// default.
+type RReLUOptions struct {
+	Lower    Scalar // lower end of the range; nil means 0.125
+	Upper    Scalar // upper end of the range; nil means 0.333333
+	Training bool   // draw the slopes
+}
+
+var opRReLU = operator{name: "aten::rrelu"}
+
+// RReLU returns input where it is above 0 and a*input elsewhere. When Training, a is drawn evenly
+// from [Lower, Upper]; otherwise it is their mean.
+//
+// Source: aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor
+func (x *Exec) RReLU(input *Tensor, options RReLUOptions) *Tensor {
+	c := x.call(&opRReLU)
+	c.Tensor(input)
+	if options.Lower != nil {
+		c.Scalar(options.Lower)
+	} else {
+		c.Default()
+	}
+	if options.Upper != nil {
+		c.Scalar(options.Upper)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.Training)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opRReLUInPlace = operator{name: "aten::rrelu_"}
+
+// RReLUInPlace is [Exec.RReLU] in place, and returns input.
+//
+// Source: aten::rrelu_(Tensor(a!) self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor(a!)
+func (x *Exec) RReLUInPlace(input *Tensor, options RReLUOptions) *Tensor {
+	c := x.call(&opRReLUInPlace)
+	c.Tensor(input)
+	if options.Lower != nil {
+		c.Scalar(options.Lower)
+	} else {
+		c.Default()
+	}
+	if options.Upper != nil {
+		c.Scalar(options.Upper)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.Training)
+	c.RestDefault()
+	return c.Run1()
+}
+
+var opGLU = operator{name: "aten::glu"}
+
+// GLU returns a*sigmoid(b), where a and b are the halves of input along one dimension.
+//
+// Source: aten::glu(Tensor self, int dim=-1) -> Tensor
+func (x *Exec) GLU(input *Tensor, dim int) *Tensor {
+	c := x.call(&opGLU)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+var opHardShrink = operator{name: "aten::hardshrink"}
+
+// HardShrink returns input where |input| is above lambda (nil is 0.5), and 0 elsewhere.
+//
+// Source: aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor
+func (x *Exec) HardShrink(input *Tensor, lambda Scalar) *Tensor {
+	c := x.call(&opHardShrink)
+	c.Tensor(input)
+	if lambda != nil {
+		c.Scalar(lambda)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opSoftShrink = operator{name: "aten::softshrink"}
+
+// SoftShrink returns input moved towards 0 by lambda (nil is 0.5), and 0 where |input| is not above
+// it.
+//
+// Source: aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor
+func (x *Exec) SoftShrink(input *Tensor, lambda Scalar) *Tensor {
+	c := x.call(&opSoftShrink)
+	c.Tensor(input)
+	if lambda != nil {
+		c.Scalar(lambda)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opFeatureDropout = operator{name: "aten::feature_dropout"}
+
+// FeatureDropout zeroes whole channels of input [N, C, ...] with probability p and scales the rest
+// by 1/(1-p) if train is true. It is PyTorch's dropout1d, dropout2d and dropout3d.
+//
+// Source: aten::feature_dropout(Tensor input, float p, bool train) -> Tensor
+func (x *Exec) FeatureDropout(input *Tensor, p float64, train bool) *Tensor {
+	c := x.call(&opFeatureDropout)
+	c.Tensor(input)
+	c.Float(p)
+	c.Bool(train)
+	return c.Run1()
+}
+
+var opAlphaDropout = operator{name: "aten::alpha_dropout"}
+
+// AlphaDropout is [Exec.Dropout] for networks of [Exec.SELU]: it keeps mean and variance.
+//
+// Source: aten::alpha_dropout(Tensor input, float p, bool train) -> Tensor
+func (x *Exec) AlphaDropout(input *Tensor, p float64, train bool) *Tensor {
+	c := x.call(&opAlphaDropout)
+	c.Tensor(input)
+	c.Float(p)
+	c.Bool(train)
+	return c.Run1()
+}
+
+var opFeatureAlphaDropout = operator{name: "aten::feature_alpha_dropout"}
+
+// FeatureAlphaDropout is [Exec.AlphaDropout] for whole channels of input [N, C, ...].
+//
+// Source: aten::feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor
+func (x *Exec) FeatureAlphaDropout(input *Tensor, p float64, train bool) *Tensor {
+	c := x.call(&opFeatureAlphaDropout)
+	c.Tensor(input)
+	c.Float(p)
+	c.Bool(train)
+	return c.Run1()
 }
 
 // Embedding and attention.
@@ -2908,32 +6393,32 @@ var opEmbedding = operator{name: "aten::embedding"}
 // Source: aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor
 func (x *Exec) Embedding(weight, indices *Tensor, options EmbeddingOptions) *Tensor {
 	c := x.call(&opEmbedding)
-	c.tensor(weight)
-	c.tensor(indices)
+	c.Tensor(weight)
+	c.Tensor(indices)
 	if v, ok := options.PaddingIndex.Get(); ok {
-		c.int(int64(v))
+		c.Int(int64(v))
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.restDefault()
-	return c.run1()
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opOneHot = operator{name: "aten::one_hot"}
 
-// OneHot returns Int64 [..., numClasses] with a single 1 for each index of the Int64 input [...]; it waits for the
-// device if numClasses is -1, which stands for the largest index plus 1.
+// OneHot returns Int64 [..., numClasses] with a single 1 for each index of the Int64 input [...];
+// it waits for the device if numClasses is -1, which stands for the largest index plus 1.
 //
 // Source: aten::one_hot(Tensor self, int num_classes=-1) -> Tensor
 func (x *Exec) OneHot(input *Tensor, numClasses int) *Tensor {
 	c := x.call(&opOneHot)
-	c.tensor(input)
-	c.int(int64(numClasses))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(numClasses))
+	return c.Run1()
 }
 
-// ScaledDotProductAttentionOptions holds the options of [Exec.ScaledDotProductAttention]; its zero value is the
-// default.
+// ScaledDotProductAttentionOptions holds the options of [Exec.ScaledDotProductAttention]; its zero
+// value is the default.
 type ScaledDotProductAttentionOptions struct {
 	Mask         *Tensor      // Bool, true where a key takes part, or numbers added to the scores; nil for none
 	Dropout      float64      // probability of dropping a weight; also when not training
@@ -2944,42 +6429,94 @@ type ScaledDotProductAttentionOptions struct {
 
 var opScaledDotProductAttention = operator{name: "aten::scaled_dot_product_attention"}
 
-// ScaledDotProductAttention returns softmax(Scale * query @ key.T) @ value for query [..., L, E], key [..., S, E] and
-// value [..., S, V].
+// ScaledDotProductAttention returns softmax(Scale * query @ key.T) @ value for query [..., L, E],
+// key [..., S, E] and value [..., S, V].
 //
 // Source: aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor
 func (x *Exec) ScaledDotProductAttention(query, key, value *Tensor, options ScaledDotProductAttentionOptions) *Tensor {
 	c := x.call(&opScaledDotProductAttention)
-	c.tensor(query)
-	c.tensor(key)
-	c.tensor(value)
-	c.optTensor(options.Mask)
-	c.float(options.Dropout)
-	c.bool(options.Causal)
+	c.Tensor(query)
+	c.Tensor(key)
+	c.Tensor(value)
+	c.OptTensor(options.Mask)
+	c.Float(options.Dropout)
+	c.Bool(options.Causal)
 	if v, ok := options.Scale.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.bool(options.GroupedQuery)
-	return c.run1()
+	c.Bool(options.GroupedQuery)
+	return c.Run1()
+}
+
+// EmbeddingBagOptions holds the options of [Exec.EmbeddingBag]; its zero value is the default.
+type EmbeddingBagOptions struct {
+	PerSampleWeights  *Tensor // factor of each row, with mode 0; nil for 1
+	IncludeLastOffset bool    // offsets has one element more, the end of the last bag
+}
+
+var opEmbeddingBag = operator{name: "aten::embedding_bag"}
+
+// EmbeddingBag joins the rows of weight [V, D] that each bag of the vector indices names: by sum
+// (mode 0), mean (1) or maximum (2). Bag i begins at offsets[i]. The first result is [B, D], and
+// the others are what its gradient needs.
+//
+// Source: aten::embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)
+func (x *Exec) EmbeddingBag(weight, indices, offsets *Tensor, mode int, options EmbeddingBagOptions) (*Tensor, *Tensor, *Tensor, *Tensor) {
+	c := x.call(&opEmbeddingBag)
+	c.Tensor(weight)
+	c.Tensor(indices)
+	c.Tensor(offsets)
+	c.Default()
+	c.Int(int64(mode))
+	c.Default()
+	c.OptTensor(options.PerSampleWeights)
+	c.Bool(options.IncludeLastOffset)
+	return c.Run4()
+}
+
+// GroupedMMOptions holds the options of [Exec.GroupedMM]; its zero value is the default.
+type GroupedMMOptions struct {
+	Bias     *Tensor    // must be nil in LibTorch 2.11
+	OutDtype Opt[DType] // dtype of the result; unset means input's
+}
+
+var opGroupedMM = operator{name: "aten::_grouped_mm"}
+
+// GroupedMM returns the matrix products of groups: rows offsets[i-1] up to offsets[i], Int32, of
+// input [N, K] with mat2[i], of mat2 [G, K, M]. Both are BFloat16.
+//
+// Source: aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor
+func (x *Exec) GroupedMM(input, mat2, offsets *Tensor, options GroupedMMOptions) *Tensor {
+	c := x.call(&opGroupedMM)
+	c.Tensor(input)
+	c.Tensor(mat2)
+	c.OptTensor(offsets)
+	c.OptTensor(options.Bias)
+	if v, ok := options.OutDtype.Get(); ok {
+		c.DType(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
 }
 
 // Losses. Reduction says what becomes of the elements' losses; its zero value is their mean.
 
 var opCrossEntropy = operator{name: "aten::cross_entropy_loss"}
 
-// CrossEntropy returns the mean cross entropy, shape [], of the logits input [N, C, ...] against target: Int64 [N,
-// ...] class indices or probabilities [N, C, ...]. Targets that are -100 do not count. On CUDA an index outside of
-// the classes loses the device.
+// CrossEntropy returns the mean cross entropy, shape [], of the logits input [N, C, ...] against
+// target: Int64 [N, ...] class indices or probabilities [N, C, ...]. Targets that are -100 do not
+// count. On CUDA an index outside of the classes loses the device.
 //
 // Source: aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor
 func (x *Exec) CrossEntropy(input, target *Tensor) *Tensor {
 	c := x.call(&opCrossEntropy)
-	c.tensor(input)
-	c.tensor(target)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(target)
+	c.RestDefault()
+	return c.Run1()
 }
 
 // CrossEntropyOptions holds the options of [Exec.CrossEntropyWith]; its zero value is the default.
@@ -2997,17 +6534,17 @@ var opCrossEntropyWith = operator{name: "aten::cross_entropy_loss"}
 // Source: aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor
 func (x *Exec) CrossEntropyWith(input, target *Tensor, options CrossEntropyOptions) *Tensor {
 	c := x.call(&opCrossEntropyWith)
-	c.tensor(input)
-	c.tensor(target)
-	c.optTensor(options.Weight)
-	c.reduction(options.Reduction)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.OptTensor(options.Weight)
+	c.Reduction(options.Reduction)
 	if v, ok := options.IgnoreIndex.Get(); ok {
-		c.int(int64(v))
+		c.Int(int64(v))
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.float(options.LabelSmoothing)
-	return c.run1()
+	c.Float(options.LabelSmoothing)
+	return c.Run1()
 }
 
 // NLLLossOptions holds the options of [Exec.NLLLoss]; its zero value is the default.
@@ -3019,26 +6556,26 @@ type NLLLossOptions struct {
 
 var opNLLLoss = operator{name: "aten::nll_loss_nd"}
 
-// NLLLoss returns the negative log likelihood of the Int64 target [N, ...] under the log probabilities input [N, C,
-// ...]. On CUDA an index outside of the classes loses the device.
+// NLLLoss returns the negative log likelihood of the Int64 target [N, ...] under the log
+// probabilities input [N, C, ...]. On CUDA an index outside of the classes loses the device.
 //
 // Source: aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor
 func (x *Exec) NLLLoss(input, target *Tensor, options NLLLossOptions) *Tensor {
 	c := x.call(&opNLLLoss)
-	c.tensor(input)
-	c.tensor(target)
-	c.optTensor(options.Weight)
-	c.reduction(options.Reduction)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.OptTensor(options.Weight)
+	c.Reduction(options.Reduction)
 	if v, ok := options.IgnoreIndex.Get(); ok {
-		c.int(int64(v))
+		c.Int(int64(v))
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
-// BinaryCrossEntropyWithLogitsOptions holds the options of [Exec.BinaryCrossEntropyWithLogits]; its zero value is the
-// default.
+// BinaryCrossEntropyWithLogitsOptions holds the options of [Exec.BinaryCrossEntropyWithLogits]; its
+// zero value is the default.
 type BinaryCrossEntropyWithLogitsOptions struct {
 	Weight         *Tensor   // factor of each element, broadcast; nil for none
 	PositiveWeight *Tensor   // factor of the positive part, broadcast; nil for none
@@ -3047,21 +6584,22 @@ type BinaryCrossEntropyWithLogitsOptions struct {
 
 var opBinaryCrossEntropyWithLogits = operator{name: "aten::binary_cross_entropy_with_logits"}
 
-// BinaryCrossEntropyWithLogits returns the binary cross entropy of the logits input against target, in [0, 1] and of
-// the same shape.
+// BinaryCrossEntropyWithLogits returns the binary cross entropy of the logits input against target,
+// in [0, 1] and of the same shape.
 //
 // Source: aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=1) -> Tensor
 func (x *Exec) BinaryCrossEntropyWithLogits(input, target *Tensor, options BinaryCrossEntropyWithLogitsOptions) *Tensor {
 	c := x.call(&opBinaryCrossEntropyWithLogits)
-	c.tensor(input)
-	c.tensor(target)
-	c.optTensor(options.Weight)
-	c.optTensor(options.PositiveWeight)
-	c.reduction(options.Reduction)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(target)
+	c.OptTensor(options.Weight)
+	c.OptTensor(options.PositiveWeight)
+	c.Reduction(options.Reduction)
+	return c.Run1()
 }
 
-// LossOptions holds the options of [Exec.MSELoss] and [Exec.L1Loss]; its zero value is the default.
+// LossOptions holds the options of [Exec.MSELoss], [Exec.L1Loss], [Exec.MultiLabelMarginLoss] and
+// [Exec.SoftMarginLoss]; its zero value is the default.
 type LossOptions struct {
 	Reduction Reduction // mean, sum or none
 }
@@ -3073,10 +6611,10 @@ var opMSELoss = operator{name: "aten::mse_loss"}
 // Source: aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
 func (x *Exec) MSELoss(input, target *Tensor, options LossOptions) *Tensor {
 	c := x.call(&opMSELoss)
-	c.tensor(input)
-	c.tensor(target)
-	c.reduction(options.Reduction)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
+	return c.Run1()
 }
 
 var opL1Loss = operator{name: "aten::l1_loss"}
@@ -3086,10 +6624,10 @@ var opL1Loss = operator{name: "aten::l1_loss"}
 // Source: aten::l1_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
 func (x *Exec) L1Loss(input, target *Tensor, options LossOptions) *Tensor {
 	c := x.call(&opL1Loss)
-	c.tensor(input)
-	c.tensor(target)
-	c.reduction(options.Reduction)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
+	return c.Run1()
 }
 
 // SmoothL1LossOptions holds the options of [Exec.SmoothL1Loss]; its zero value is the default.
@@ -3100,21 +6638,21 @@ type SmoothL1LossOptions struct {
 
 var opSmoothL1Loss = operator{name: "aten::smooth_l1_loss"}
 
-// SmoothL1Loss returns (input - target)^2/(2*Beta) where |input - target| is below Beta and |input - target| - Beta/2
-// elsewhere, reduced.
+// SmoothL1Loss returns (input - target)^2/(2*Beta) where |input - target| is below Beta and |input
+// - target| - Beta/2 elsewhere, reduced.
 //
 // Source: aten::smooth_l1_loss(Tensor self, Tensor target, int reduction=1, float beta=1.) -> Tensor
 func (x *Exec) SmoothL1Loss(input, target *Tensor, options SmoothL1LossOptions) *Tensor {
 	c := x.call(&opSmoothL1Loss)
-	c.tensor(input)
-	c.tensor(target)
-	c.reduction(options.Reduction)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
 	if v, ok := options.Beta.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 // KLDivOptions holds the options of [Exec.KLDiv]; its zero value is the default.
@@ -3130,25 +6668,292 @@ var opKLDiv = operator{name: "aten::kl_div"}
 // Source: aten::kl_div(Tensor self, Tensor target, int reduction=1, *, bool log_target=False) -> Tensor
 func (x *Exec) KLDiv(input, target *Tensor, options KLDivOptions) *Tensor {
 	c := x.call(&opKLDiv)
-	c.tensor(input)
-	c.tensor(target)
-	c.reduction(options.Reduction)
-	c.bool(options.LogTarget)
-	return c.run1()
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
+	c.Bool(options.LogTarget)
+	return c.Run1()
+}
+
+// BinaryCrossEntropyOptions holds the options of [Exec.BinaryCrossEntropy]; its zero value is the
+// default.
+type BinaryCrossEntropyOptions struct {
+	Weight    *Tensor   // factor of each class, [C]; nil for none
+	Reduction Reduction // mean, sum or none
+}
+
+var opBinaryCrossEntropy = operator{name: "aten::binary_cross_entropy"}
+
+// BinaryCrossEntropy returns the binary cross entropy of the probabilities input against target,
+// both in [0, 1] and of one shape.
+//
+// Source: aten::binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) -> Tensor
+func (x *Exec) BinaryCrossEntropy(input, target *Tensor, options BinaryCrossEntropyOptions) *Tensor {
+	c := x.call(&opBinaryCrossEntropy)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.OptTensor(options.Weight)
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+// PoissonNLLLossOptions holds the options of [Exec.PoissonNLLLoss]; its zero value is the default.
+type PoissonNLLLossOptions struct {
+	NotLog    bool         // input holds the rates themselves
+	Full      bool         // add Stirling's approximation of the constant term
+	Eps       Opt[float64] // added to the rates before their logarithm, with NotLog; unset means 1e-08
+	Reduction Reduction    // mean, sum or none
+}
+
+var opPoissonNLLLoss = operator{name: "aten::poisson_nll_loss"}
+
+// PoissonNLLLoss returns the negative log likelihood of target under Poisson distributions,
+// reduced; input holds logarithms of rates.
+//
+// Source: aten::poisson_nll_loss(Tensor input, Tensor target, bool log_input, bool full, float eps, int reduction) -> Tensor
+func (x *Exec) PoissonNLLLoss(input, target *Tensor, options PoissonNLLLossOptions) *Tensor {
+	c := x.call(&opPoissonNLLLoss)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Bool(!options.NotLog)
+	c.Bool(options.Full)
+	if v, ok := options.Eps.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Float(1e-8)
+	}
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+// MarginOptions holds the options of [Exec.CosineEmbeddingLoss] and [Exec.MarginRankingLoss]; its
+// zero value is the default.
+type MarginOptions struct {
+	Margin    float64   // the distance that is wanted
+	Reduction Reduction // mean, sum or none
+}
+
+var opCosineEmbeddingLoss = operator{name: "aten::cosine_embedding_loss"}
+
+// CosineEmbeddingLoss returns 1 - cos(input1, input2) where target is 1 and max(0, cos - Margin)
+// where it is -1, reduced.
+//
+// Source: aten::cosine_embedding_loss(Tensor input1, Tensor input2, Tensor target, float margin=0., int reduction=1) -> Tensor
+func (x *Exec) CosineEmbeddingLoss(input1, input2, target *Tensor, options MarginOptions) *Tensor {
+	c := x.call(&opCosineEmbeddingLoss)
+	c.Tensor(input1)
+	c.Tensor(input2)
+	c.Tensor(target)
+	c.Float(options.Margin)
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+// CTCLossOptions holds the options of [Exec.CTCLoss]; its zero value is the default.
+type CTCLossOptions struct {
+	Blank        int       // the class of the blank
+	Reduction    Reduction // mean, sum or none
+	ZeroInfinity bool      // infinite losses are 0, where inputs are too short for their targets
+}
+
+var opCTCLoss = operator{name: "aten::ctc_loss.IntList"}
+
+// CTCLoss returns the connectionist temporal classification loss of logProbs [T, N, C] against
+// targets [N, S]. With mean reduction each loss is divided by its target's length first.
+//
+// Source: aten::ctc_loss.IntList(Tensor log_probs, Tensor targets, int[] input_lengths, int[] target_lengths, int blank=0, int reduction=1, bool zero_infinity=False) -> Tensor
+func (x *Exec) CTCLoss(logProbs, targets *Tensor, inputLengths, targetLengths []int64, options CTCLossOptions) *Tensor {
+	c := x.call(&opCTCLoss)
+	c.Tensor(logProbs)
+	c.Tensor(targets)
+	c.IntList(inputLengths)
+	c.IntList(targetLengths)
+	c.Int(int64(options.Blank))
+	c.Reduction(options.Reduction)
+	c.Bool(options.ZeroInfinity)
+	return c.Run1()
+}
+
+// HingeEmbeddingLossOptions holds the options of [Exec.HingeEmbeddingLoss]; its zero value is the
+// default.
+type HingeEmbeddingLossOptions struct {
+	Margin    Opt[float64] // the distance that is wanted; unset means 1
+	Reduction Reduction    // mean, sum or none
+}
+
+var opHingeEmbeddingLoss = operator{name: "aten::hinge_embedding_loss"}
+
+// HingeEmbeddingLoss returns input where target is 1 and max(0, Margin - input) where it is -1,
+// reduced.
+//
+// Source: aten::hinge_embedding_loss(Tensor self, Tensor target, float margin=1., int reduction=1) -> Tensor
+func (x *Exec) HingeEmbeddingLoss(input, target *Tensor, options HingeEmbeddingLossOptions) *Tensor {
+	c := x.call(&opHingeEmbeddingLoss)
+	c.Tensor(input)
+	c.Tensor(target)
+	if v, ok := options.Margin.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+// HuberLossOptions holds the options of [Exec.HuberLoss]; its zero value is the default.
+type HuberLossOptions struct {
+	Reduction Reduction    // mean, sum or none
+	Delta     Opt[float64] // where the square turns into a line; unset means 1
+}
+
+var opHuberLoss = operator{name: "aten::huber_loss"}
+
+// HuberLoss returns (input - target)^2/2 where |input - target| is below Delta and Delta*(|input -
+// target| - Delta/2) elsewhere, reduced.
+//
+// Source: aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.) -> Tensor
+func (x *Exec) HuberLoss(input, target *Tensor, options HuberLossOptions) *Tensor {
+	c := x.call(&opHuberLoss)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
+	if v, ok := options.Delta.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opMarginRankingLoss = operator{name: "aten::margin_ranking_loss"}
+
+// MarginRankingLoss returns max(0, -target*(input1 - input2) + Margin), reduced; target is 1 or -1.
+//
+// Source: aten::margin_ranking_loss(Tensor input1, Tensor input2, Tensor target, float margin=0., int reduction=1) -> Tensor
+func (x *Exec) MarginRankingLoss(input1, input2, target *Tensor, options MarginOptions) *Tensor {
+	c := x.call(&opMarginRankingLoss)
+	c.Tensor(input1)
+	c.Tensor(input2)
+	c.Tensor(target)
+	c.Float(options.Margin)
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+var opMultiLabelMarginLoss = operator{name: "aten::multilabel_margin_loss"}
+
+// MultiLabelMarginLoss returns the hinge loss between classes that count and others, reduced.
+// target [N, C] lists class indices, Int64, and ends at the first -1.
+//
+// Source: aten::multilabel_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
+func (x *Exec) MultiLabelMarginLoss(input, target *Tensor, options LossOptions) *Tensor {
+	c := x.call(&opMultiLabelMarginLoss)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+// MultiMarginLossOptions holds the options of [Exec.MultiMarginLoss]; its zero value is the
+// default.
+type MultiMarginLossOptions struct {
+	P         Scalar    // power of the hinge, 1 or 2; nil means 1; nil means 1
+	Margin    Scalar    // the distance that is wanted; nil means 1
+	Weight    *Tensor   // factor of each class, [C]; nil for none
+	Reduction Reduction // mean, sum or none
+}
+
+var opMultiMarginLoss = operator{name: "aten::multi_margin_loss"}
+
+// MultiMarginLoss returns the hinge loss of input [N, C] against Int64 class indices [N], to the
+// power of P, reduced.
+//
+// Source: aten::multi_margin_loss(Tensor self, Tensor target, Scalar p=1, Scalar margin=1, Tensor? weight=None, int reduction=1) -> Tensor
+func (x *Exec) MultiMarginLoss(input, target *Tensor, options MultiMarginLossOptions) *Tensor {
+	c := x.call(&opMultiMarginLoss)
+	c.Tensor(input)
+	c.Tensor(target)
+	if options.P != nil {
+		c.Scalar(options.P)
+	} else {
+		c.Default()
+	}
+	if options.Margin != nil {
+		c.Scalar(options.Margin)
+	} else {
+		c.Default()
+	}
+	c.OptTensor(options.Weight)
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+var opSoftMarginLoss = operator{name: "aten::soft_margin_loss"}
+
+// SoftMarginLoss returns log(1 + exp(-target*input)), reduced; target is 1 or -1.
+//
+// Source: aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
+func (x *Exec) SoftMarginLoss(input, target *Tensor, options LossOptions) *Tensor {
+	c := x.call(&opSoftMarginLoss)
+	c.Tensor(input)
+	c.Tensor(target)
+	c.Reduction(options.Reduction)
+	return c.Run1()
+}
+
+// TripletMarginLossOptions holds the options of [Exec.TripletMarginLoss]; its zero value is the
+// default.
+type TripletMarginLossOptions struct {
+	Margin    Opt[float64] // the distance that is wanted; unset means 1
+	P         Opt[float64] // order of the distance; unset means 2
+	Eps       Opt[float64] // added to the differences; unset means 1e-06
+	Swap      bool         // take the distance from positive to negative if it is smaller
+	Reduction Reduction    // mean, sum or none
+}
+
+var opTripletMarginLoss = operator{name: "aten::triplet_margin_loss"}
+
+// TripletMarginLoss returns max(0, |anchor - positive| - |anchor - negative| + Margin), reduced.
+//
+// Source: aten::triplet_margin_loss(Tensor anchor, Tensor positive, Tensor negative, float margin=1., float p=2., float eps=9.9999999999999995e-07, bool swap=False, int reduction=1) -> Tensor
+func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, options TripletMarginLossOptions) *Tensor {
+	c := x.call(&opTripletMarginLoss)
+	c.Tensor(anchor)
+	c.Tensor(positive)
+	c.Tensor(negative)
+	if v, ok := options.Margin.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	if v, ok := options.P.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	if v, ok := options.Eps.Get(); ok {
+		c.Float(v)
+	} else {
+		c.Default()
+	}
+	c.Bool(options.Swap)
+	c.Reduction(options.Reduction)
+	return c.Run1()
 }
 
 // Shapes. Where it says view, the result shares input's memory.
 
 var opView = operator{name: "aten::view"}
 
-// View returns a view of another shape; one size may be -1. It fails if the strides do not allow a view.
+// View returns a view of another shape; one size may be -1. It fails if the strides do not allow a
+// view.
 //
 // Source: aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)
 func (x *Exec) View(input *Tensor, size ...int64) *Tensor {
 	c := x.call(&opView)
-	c.tensor(input)
-	c.ints(size)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(size)
+	return c.Run1()
 }
 
 var opReshape = operator{name: "aten::reshape"}
@@ -3158,9 +6963,9 @@ var opReshape = operator{name: "aten::reshape"}
 // Source: aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)
 func (x *Exec) Reshape(input *Tensor, shape ...int64) *Tensor {
 	c := x.call(&opReshape)
-	c.tensor(input)
-	c.ints(shape)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(shape)
+	return c.Run1()
 }
 
 var opFlatten = operator{name: "aten::flatten.using_ints"}
@@ -3170,10 +6975,10 @@ var opFlatten = operator{name: "aten::flatten.using_ints"}
 // Source: aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)
 func (x *Exec) Flatten(input *Tensor, startDim, endDim int) *Tensor {
 	c := x.call(&opFlatten)
-	c.tensor(input)
-	c.int(int64(startDim))
-	c.int(int64(endDim))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(startDim))
+	c.Int(int64(endDim))
+	return c.Run1()
 }
 
 var opPermute = operator{name: "aten::permute"}
@@ -3183,9 +6988,9 @@ var opPermute = operator{name: "aten::permute"}
 // Source: aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)
 func (x *Exec) Permute(input *Tensor, dims ...int64) *Tensor {
 	c := x.call(&opPermute)
-	c.tensor(input)
-	c.ints(dims)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(dims)
+	return c.Run1()
 }
 
 var opTranspose = operator{name: "aten::transpose.int"}
@@ -3195,10 +7000,10 @@ var opTranspose = operator{name: "aten::transpose.int"}
 // Source: aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)
 func (x *Exec) Transpose(input *Tensor, dim0, dim1 int) *Tensor {
 	c := x.call(&opTranspose)
-	c.tensor(input)
-	c.int(int64(dim0))
-	c.int(int64(dim1))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim0))
+	c.Int(int64(dim1))
+	return c.Run1()
 }
 
 var opMoveDim = operator{name: "aten::movedim.int"}
@@ -3208,10 +7013,10 @@ var opMoveDim = operator{name: "aten::movedim.int"}
 // Source: aten::movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)
 func (x *Exec) MoveDim(input *Tensor, source, destination int) *Tensor {
 	c := x.call(&opMoveDim)
-	c.tensor(input)
-	c.int(int64(source))
-	c.int(int64(destination))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(source))
+	c.Int(int64(destination))
+	return c.Run1()
 }
 
 var opSqueeze = operator{name: "aten::squeeze.dims"}
@@ -3221,9 +7026,9 @@ var opSqueeze = operator{name: "aten::squeeze.dims"}
 // Source: aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)
 func (x *Exec) Squeeze(input *Tensor, dims ...int64) *Tensor {
 	c := x.call(&opSqueeze)
-	c.tensor(input)
-	c.ints(dims)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(dims)
+	return c.Run1()
 }
 
 var opUnsqueeze = operator{name: "aten::unsqueeze"}
@@ -3233,9 +7038,9 @@ var opUnsqueeze = operator{name: "aten::unsqueeze"}
 // Source: aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)
 func (x *Exec) Unsqueeze(input *Tensor, dim int) *Tensor {
 	c := x.call(&opUnsqueeze)
-	c.tensor(input)
-	c.int(int64(dim))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	return c.Run1()
 }
 
 var opExpand = operator{name: "aten::expand"}
@@ -3245,10 +7050,10 @@ var opExpand = operator{name: "aten::expand"}
 // Source: aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)
 func (x *Exec) Expand(input *Tensor, size ...int64) *Tensor {
 	c := x.call(&opExpand)
-	c.tensor(input)
-	c.ints(size)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(size)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opRepeat = operator{name: "aten::repeat"}
@@ -3258,9 +7063,9 @@ var opRepeat = operator{name: "aten::repeat"}
 // Source: aten::repeat(Tensor self, SymInt[] repeats) -> Tensor
 func (x *Exec) Repeat(input *Tensor, repeats ...int64) *Tensor {
 	c := x.call(&opRepeat)
-	c.tensor(input)
-	c.ints(repeats)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(repeats)
+	return c.Run1()
 }
 
 var opRepeatInterleave = operator{name: "aten::repeat_interleave.self_int"}
@@ -3270,11 +7075,11 @@ var opRepeatInterleave = operator{name: "aten::repeat_interleave.self_int"}
 // Source: aten::repeat_interleave.self_int(Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor
 func (x *Exec) RepeatInterleave(input *Tensor, repeats, dim int) *Tensor {
 	c := x.call(&opRepeatInterleave)
-	c.tensor(input)
-	c.int(int64(repeats))
-	c.int(int64(dim))
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(repeats))
+	c.Int(int64(dim))
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opCat = operator{name: "aten::cat"}
@@ -3284,9 +7089,9 @@ var opCat = operator{name: "aten::cat"}
 // Source: aten::cat(Tensor[] tensors, int dim=0) -> Tensor
 func (x *Exec) Cat(tensors []*Tensor, dim int) *Tensor {
 	c := x.call(&opCat)
-	c.tensors(tensors)
-	c.int(int64(dim))
-	return c.run1()
+	c.TensorList(tensors)
+	c.Int(int64(dim))
+	return c.Run1()
 }
 
 var opCatOut = operator{name: "aten::cat.out"}
@@ -3296,10 +7101,10 @@ var opCatOut = operator{name: "aten::cat.out"}
 // Source: aten::cat.out(Tensor[] tensors, int dim=0, *, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) CatOut(tensors []*Tensor, dim int, out *Tensor) *Tensor {
 	c := x.call(&opCatOut)
-	c.tensors(tensors)
-	c.int(int64(dim))
-	c.tensor(out)
-	return c.run1()
+	c.TensorList(tensors)
+	c.Int(int64(dim))
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opStack = operator{name: "aten::stack"}
@@ -3309,9 +7114,9 @@ var opStack = operator{name: "aten::stack"}
 // Source: aten::stack(Tensor[] tensors, int dim=0) -> Tensor
 func (x *Exec) Stack(tensors []*Tensor, dim int) *Tensor {
 	c := x.call(&opStack)
-	c.tensors(tensors)
-	c.int(int64(dim))
-	return c.run1()
+	c.TensorList(tensors)
+	c.Int(int64(dim))
+	return c.Run1()
 }
 
 var opSplit = operator{name: "aten::split.Tensor"}
@@ -3321,10 +7126,10 @@ var opSplit = operator{name: "aten::split.Tensor"}
 // Source: aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]
 func (x *Exec) Split(input *Tensor, splitSize, dim int) []*Tensor {
 	c := x.call(&opSplit)
-	c.tensor(input)
-	c.int(int64(splitSize))
-	c.int(int64(dim))
-	return c.runList()
+	c.Tensor(input)
+	c.Int(int64(splitSize))
+	c.Int(int64(dim))
+	return c.RunList()
 }
 
 var opSplitWithSizes = operator{name: "aten::split_with_sizes"}
@@ -3334,10 +7139,10 @@ var opSplitWithSizes = operator{name: "aten::split_with_sizes"}
 // Source: aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]
 func (x *Exec) SplitWithSizes(input *Tensor, splitSizes []int64, dim int) []*Tensor {
 	c := x.call(&opSplitWithSizes)
-	c.tensor(input)
-	c.ints(splitSizes)
-	c.int(int64(dim))
-	return c.runList()
+	c.Tensor(input)
+	c.IntList(splitSizes)
+	c.Int(int64(dim))
+	return c.RunList()
 }
 
 var opChunk = operator{name: "aten::chunk"}
@@ -3347,10 +7152,10 @@ var opChunk = operator{name: "aten::chunk"}
 // Source: aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]
 func (x *Exec) Chunk(input *Tensor, chunks, dim int) []*Tensor {
 	c := x.call(&opChunk)
-	c.tensor(input)
-	c.int(int64(chunks))
-	c.int(int64(dim))
-	return c.runList()
+	c.Tensor(input)
+	c.Int(int64(chunks))
+	c.Int(int64(dim))
+	return c.RunList()
 }
 
 var opUnbind = operator{name: "aten::unbind.int"}
@@ -3360,9 +7165,9 @@ var opUnbind = operator{name: "aten::unbind.int"}
 // Source: aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]
 func (x *Exec) Unbind(input *Tensor, dim int) []*Tensor {
 	c := x.call(&opUnbind)
-	c.tensor(input)
-	c.int(int64(dim))
-	return c.runList()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	return c.RunList()
 }
 
 var opNarrow = operator{name: "aten::narrow"}
@@ -3372,14 +7177,15 @@ var opNarrow = operator{name: "aten::narrow"}
 // Source: aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)
 func (x *Exec) Narrow(input *Tensor, dim, start, length int) *Tensor {
 	c := x.call(&opNarrow)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.int(int64(start))
-	c.int(int64(length))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Int(int64(start))
+	c.Int(int64(length))
+	return c.Run1()
 }
 
-// SliceOptions holds the options of [Exec.Slice]; its zero value is the default.
+// SliceOptions holds the options of [Exec.Slice] and [Exec.SliceScatter]; its zero value is the
+// default.
 type SliceOptions struct {
 	Start int      // first index; negative ones count from the end
 	End   Opt[int] // index behind the last; negative ones count from the end; unset means the end
@@ -3393,20 +7199,20 @@ var opSlice = operator{name: "aten::slice.Tensor"}
 // Source: aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)
 func (x *Exec) Slice(input *Tensor, dim int, options SliceOptions) *Tensor {
 	c := x.call(&opSlice)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.int(int64(options.Start))
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Int(int64(options.Start))
 	if v, ok := options.End.Get(); ok {
-		c.int(int64(v))
+		c.Int(int64(v))
 	} else {
-		c.def()
+		c.Default()
 	}
 	if options.Step != 0 {
-		c.int(int64(options.Step))
+		c.Int(int64(options.Step))
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opSelect = operator{name: "aten::select.int"}
@@ -3416,25 +7222,25 @@ var opSelect = operator{name: "aten::select.int"}
 // Source: aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)
 func (x *Exec) Select(input *Tensor, dim, index int) *Tensor {
 	c := x.call(&opSelect)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.int(int64(index))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Int(int64(index))
+	return c.Run1()
 }
 
 var opDiagonal = operator{name: "aten::diagonal"}
 
-// Diagonal returns a view of the diagonal of two dimensions, appended as the last; offset moves it above (positive)
-// or below the main one.
+// Diagonal returns a view of the diagonal of two dimensions, appended as the last; offset moves it
+// above (positive) or below the main one.
 //
 // Source: aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)
 func (x *Exec) Diagonal(input *Tensor, offset, dim1, dim2 int) *Tensor {
 	c := x.call(&opDiagonal)
-	c.tensor(input)
-	c.int(int64(offset))
-	c.int(int64(dim1))
-	c.int(int64(dim2))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(offset))
+	c.Int(int64(dim1))
+	c.Int(int64(dim2))
+	return c.Run1()
 }
 
 var opTriu = operator{name: "aten::triu"}
@@ -3444,9 +7250,9 @@ var opTriu = operator{name: "aten::triu"}
 // Source: aten::triu(Tensor self, SymInt diagonal=0) -> Tensor
 func (x *Exec) Triu(input *Tensor, diagonal int) *Tensor {
 	c := x.call(&opTriu)
-	c.tensor(input)
-	c.int(int64(diagonal))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(diagonal))
+	return c.Run1()
 }
 
 var opTril = operator{name: "aten::tril"}
@@ -3456,9 +7262,9 @@ var opTril = operator{name: "aten::tril"}
 // Source: aten::tril(Tensor self, SymInt diagonal=0) -> Tensor
 func (x *Exec) Tril(input *Tensor, diagonal int) *Tensor {
 	c := x.call(&opTril)
-	c.tensor(input)
-	c.int(int64(diagonal))
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(diagonal))
+	return c.Run1()
 }
 
 var opFlip = operator{name: "aten::flip"}
@@ -3468,22 +7274,23 @@ var opFlip = operator{name: "aten::flip"}
 // Source: aten::flip(Tensor self, int[] dims) -> Tensor
 func (x *Exec) Flip(input *Tensor, dims ...int64) *Tensor {
 	c := x.call(&opFlip)
-	c.tensor(input)
-	c.ints(dims)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(dims)
+	return c.Run1()
 }
 
 var opRoll = operator{name: "aten::roll"}
 
-// Roll returns a copy moved by shifts[i] along dims[i], what leaves at the end coming in at the start.
+// Roll returns a copy moved by shifts[i] along dims[i], what leaves at the end coming in at the
+// start.
 //
 // Source: aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor
 func (x *Exec) Roll(input *Tensor, shifts, dims []int64) *Tensor {
 	c := x.call(&opRoll)
-	c.tensor(input)
-	c.ints(shifts)
-	c.ints(dims)
-	return c.run1()
+	c.Tensor(input)
+	c.IntList(shifts)
+	c.IntList(dims)
+	return c.Run1()
 }
 
 // PadOptions holds the options of [Exec.Pad]; its zero value is the default.
@@ -3494,21 +7301,21 @@ type PadOptions struct {
 
 var opPad = operator{name: "aten::pad"}
 
-// Pad returns input padded; pad holds the counts before and after the last dimension, then those of the one before
-// it, and so on. Negative counts crop.
+// Pad returns input padded; pad holds the counts before and after the last dimension, then those of
+// the one before it, and so on. Negative counts crop.
 //
 // Source: aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor
 func (x *Exec) Pad(input *Tensor, pad []int64, options PadOptions) *Tensor {
 	c := x.call(&opPad)
-	c.tensor(input)
-	c.ints(pad)
+	c.Tensor(input)
+	c.IntList(pad)
 	if options.Mode != "" {
-		c.str(options.Mode)
+		c.Text(options.Mode)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.float(options.Value)
-	return c.run1()
+	c.Float(options.Value)
+	return c.Run1()
 }
 
 var opMeshgrid = operator{name: "aten::meshgrid.indexing"}
@@ -3518,9 +7325,438 @@ var opMeshgrid = operator{name: "aten::meshgrid.indexing"}
 // Source: aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]
 func (x *Exec) Meshgrid(tensors []*Tensor, indexing string) []*Tensor {
 	c := x.call(&opMeshgrid)
-	c.tensors(tensors)
-	c.str(indexing)
-	return c.runList()
+	c.TensorList(tensors)
+	c.Text(indexing)
+	return c.RunList()
+}
+
+var opT = operator{name: "aten::t"}
+
+// T returns a view of a matrix, transposed; a vector stays.
+//
+// Source: aten::t(Tensor(a) self) -> Tensor(a)
+func (x *Exec) T(input *Tensor) *Tensor {
+	c := x.call(&opT)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAdjoint = operator{name: "aten::adjoint"}
+
+// Adjoint returns a view with the last two dimensions swapped, conjugated if complex.
+//
+// Source: aten::adjoint(Tensor(a) self) -> Tensor(a)
+func (x *Exec) Adjoint(input *Tensor) *Tensor {
+	c := x.call(&opAdjoint)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAsStrided = operator{name: "aten::as_strided"}
+
+// AsStrided returns a view of input's memory with any shape and strides; offset is that of the
+// first element in it. It fails if the view leaves the memory.
+//
+// Source: aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)
+func (x *Exec) AsStrided(input *Tensor, size, stride []int64, offset int) *Tensor {
+	c := x.call(&opAsStrided)
+	c.Tensor(input)
+	c.IntList(size)
+	c.IntList(stride)
+	c.Int(int64(offset))
+	return c.Run1()
+}
+
+var opAtLeast1d = operator{name: "aten::atleast_1d"}
+
+// AtLeast1d returns input; a tensor of shape [] becomes [1].
+//
+// Source: aten::atleast_1d(Tensor self) -> Tensor
+func (x *Exec) AtLeast1d(input *Tensor) *Tensor {
+	c := x.call(&opAtLeast1d)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAtLeast2d = operator{name: "aten::atleast_2d"}
+
+// AtLeast2d returns a view with at least two dimensions, new ones in front.
+//
+// Source: aten::atleast_2d(Tensor self) -> Tensor
+func (x *Exec) AtLeast2d(input *Tensor) *Tensor {
+	c := x.call(&opAtLeast2d)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opAtLeast3d = operator{name: "aten::atleast_3d"}
+
+// AtLeast3d returns a view with at least three dimensions: [N] becomes [1, N, 1] and [N, M] becomes
+// [N, M, 1].
+//
+// Source: aten::atleast_3d(Tensor self) -> Tensor
+func (x *Exec) AtLeast3d(input *Tensor) *Tensor {
+	c := x.call(&opAtLeast3d)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opBroadcastTo = operator{name: "aten::broadcast_to"}
+
+// BroadcastTo is [Exec.Expand].
+//
+// Source: aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)
+func (x *Exec) BroadcastTo(input *Tensor, size ...int64) *Tensor {
+	c := x.call(&opBroadcastTo)
+	c.Tensor(input)
+	c.IntList(size)
+	return c.Run1()
+}
+
+var opBroadcastTensors = operator{name: "aten::broadcast_tensors"}
+
+// BroadcastTensors returns views of the tensors in their common shape.
+//
+// Source: aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]
+func (x *Exec) BroadcastTensors(tensors ...*Tensor) []*Tensor {
+	c := x.call(&opBroadcastTensors)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opRavel = operator{name: "aten::ravel"}
+
+// Ravel returns input as a vector, a view if the strides allow one.
+//
+// Source: aten::ravel(Tensor(a) self) -> Tensor(a)
+func (x *Exec) Ravel(input *Tensor) *Tensor {
+	c := x.call(&opRavel)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opUnflatten = operator{name: "aten::unflatten.int"}
+
+// Unflatten returns a view with one dimension made several; one size may be -1.
+//
+// Source: aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)
+func (x *Exec) Unflatten(input *Tensor, dim int, sizes ...int64) *Tensor {
+	c := x.call(&opUnflatten)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.IntList(sizes)
+	return c.Run1()
+}
+
+var opTile = operator{name: "aten::tile"}
+
+// Tile returns input repeated along each dimension, as [Exec.Repeat].
+//
+// Source: aten::tile(Tensor self, SymInt[] dims) -> Tensor
+func (x *Exec) Tile(input *Tensor, dims ...int64) *Tensor {
+	c := x.call(&opTile)
+	c.Tensor(input)
+	c.IntList(dims)
+	return c.Run1()
+}
+
+var opColumnStack = operator{name: "aten::column_stack"}
+
+// ColumnStack returns vectors or matrices joined as columns.
+//
+// Source: aten::column_stack(Tensor[] tensors) -> Tensor
+func (x *Exec) ColumnStack(tensors ...*Tensor) *Tensor {
+	c := x.call(&opColumnStack)
+	c.TensorList(tensors)
+	return c.Run1()
+}
+
+var opHStack = operator{name: "aten::hstack"}
+
+// HStack returns tensors joined along dimension 1; vectors along 0.
+//
+// Source: aten::hstack(Tensor[] tensors) -> Tensor
+func (x *Exec) HStack(tensors ...*Tensor) *Tensor {
+	c := x.call(&opHStack)
+	c.TensorList(tensors)
+	return c.Run1()
+}
+
+var opVStack = operator{name: "aten::vstack"}
+
+// VStack returns tensors joined along dimension 0; vectors are rows.
+//
+// Source: aten::vstack(Tensor[] tensors) -> Tensor
+func (x *Exec) VStack(tensors ...*Tensor) *Tensor {
+	c := x.call(&opVStack)
+	c.TensorList(tensors)
+	return c.Run1()
+}
+
+var opDStack = operator{name: "aten::dstack"}
+
+// DStack returns tensors joined along dimension 2.
+//
+// Source: aten::dstack(Tensor[] tensors) -> Tensor
+func (x *Exec) DStack(tensors ...*Tensor) *Tensor {
+	c := x.call(&opDStack)
+	c.TensorList(tensors)
+	return c.Run1()
+}
+
+var opBlockDiag = operator{name: "aten::block_diag"}
+
+// BlockDiag returns the matrices as blocks of a diagonal, zeros elsewhere.
+//
+// Source: aten::block_diag(Tensor[] tensors) -> Tensor
+func (x *Exec) BlockDiag(tensors ...*Tensor) *Tensor {
+	c := x.call(&opBlockDiag)
+	c.TensorList(tensors)
+	return c.Run1()
+}
+
+var opTensorSplit = operator{name: "aten::tensor_split.sections"}
+
+// TensorSplit returns views of nearly equal size along dim, exactly as many as sections.
+//
+// Source: aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]
+func (x *Exec) TensorSplit(input *Tensor, sections, dim int) []*Tensor {
+	c := x.call(&opTensorSplit)
+	c.Tensor(input)
+	c.Int(int64(sections))
+	c.Int(int64(dim))
+	return c.RunList()
+}
+
+var opTensorSplitIndices = operator{name: "aten::tensor_split.indices"}
+
+// TensorSplitIndices returns views of the parts of dim between the given indices.
+//
+// Source: aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]
+func (x *Exec) TensorSplitIndices(input *Tensor, indices []int64, dim int) []*Tensor {
+	c := x.call(&opTensorSplitIndices)
+	c.Tensor(input)
+	c.IntList(indices)
+	c.Int(int64(dim))
+	return c.RunList()
+}
+
+var opHSplit = operator{name: "aten::hsplit.int"}
+
+// HSplit returns views of equal size along dimension 1; of a vector, 0.
+//
+// Source: aten::hsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]
+func (x *Exec) HSplit(input *Tensor, sections int) []*Tensor {
+	c := x.call(&opHSplit)
+	c.Tensor(input)
+	c.Int(int64(sections))
+	return c.RunList()
+}
+
+var opVSplit = operator{name: "aten::vsplit.int"}
+
+// VSplit returns views of equal size along dimension 0.
+//
+// Source: aten::vsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]
+func (x *Exec) VSplit(input *Tensor, sections int) []*Tensor {
+	c := x.call(&opVSplit)
+	c.Tensor(input)
+	c.Int(int64(sections))
+	return c.RunList()
+}
+
+var opDSplit = operator{name: "aten::dsplit.int"}
+
+// DSplit returns views of equal size along dimension 2.
+//
+// Source: aten::dsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]
+func (x *Exec) DSplit(input *Tensor, sections int) []*Tensor {
+	c := x.call(&opDSplit)
+	c.Tensor(input)
+	c.Int(int64(sections))
+	return c.RunList()
+}
+
+var opNarrowCopy = operator{name: "aten::narrow_copy"}
+
+// NarrowCopy returns a copy of length indices of dim from start on.
+//
+// Source: aten::narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
+func (x *Exec) NarrowCopy(input *Tensor, dim, start, length int) *Tensor {
+	c := x.call(&opNarrowCopy)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Int(int64(start))
+	c.Int(int64(length))
+	return c.Run1()
+}
+
+var opUnfoldDim = operator{name: "aten::unfold"}
+
+// UnfoldDim returns a view of the windows of the given size along dim, whose elements are a new
+// last dimension. It is PyTorch's Tensor.unfold.
+//
+// Source: aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)
+func (x *Exec) UnfoldDim(input *Tensor, dim, size, step int) *Tensor {
+	c := x.call(&opUnfoldDim)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Int(int64(size))
+	c.Int(int64(step))
+	return c.Run1()
+}
+
+var opDiag = operator{name: "aten::diag"}
+
+// Diag returns the given diagonal of a matrix, or a matrix with a vector on that diagonal.
+//
+// Source: aten::diag(Tensor self, int diagonal=0) -> Tensor
+func (x *Exec) Diag(input *Tensor, diagonal int) *Tensor {
+	c := x.call(&opDiag)
+	c.Tensor(input)
+	c.Int(int64(diagonal))
+	return c.Run1()
+}
+
+var opDiagEmbed = operator{name: "aten::diag_embed"}
+
+// DiagEmbed returns zeros with the vectors of the last dimension on the diagonal of the new
+// dimensions dim1 and dim2.
+//
+// Source: aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor
+func (x *Exec) DiagEmbed(input *Tensor, offset, dim1, dim2 int) *Tensor {
+	c := x.call(&opDiagEmbed)
+	c.Tensor(input)
+	c.Int(int64(offset))
+	c.Int(int64(dim1))
+	c.Int(int64(dim2))
+	return c.Run1()
+}
+
+var opDiagFlat = operator{name: "aten::diagflat"}
+
+// DiagFlat returns a matrix with the elements of input on a diagonal.
+//
+// Source: aten::diagflat(Tensor self, int offset=0) -> Tensor
+func (x *Exec) DiagFlat(input *Tensor, offset int) *Tensor {
+	c := x.call(&opDiagFlat)
+	c.Tensor(input)
+	c.Int(int64(offset))
+	return c.Run1()
+}
+
+var opFlipLR = operator{name: "aten::fliplr"}
+
+// FlipLR returns a copy with the order of dimension 1 reversed.
+//
+// Source: aten::fliplr(Tensor self) -> Tensor
+func (x *Exec) FlipLR(input *Tensor) *Tensor {
+	c := x.call(&opFlipLR)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opFlipUD = operator{name: "aten::flipud"}
+
+// FlipUD returns a copy with the order of dimension 0 reversed.
+//
+// Source: aten::flipud(Tensor self) -> Tensor
+func (x *Exec) FlipUD(input *Tensor) *Tensor {
+	c := x.call(&opFlipUD)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opRot90 = operator{name: "aten::rot90"}
+
+// Rot90 returns a copy turned k times by 90 degrees in the plane of two dims (nil is 0 and 1). It
+// turns from the first to the second.
+//
+// Source: aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor
+func (x *Exec) Rot90(input *Tensor, k int, dims []int64) *Tensor {
+	c := x.call(&opRot90)
+	c.Tensor(input)
+	c.Int(int64(k))
+	if dims != nil {
+		c.IntList(dims)
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opCartesianProd = operator{name: "aten::cartesian_prod"}
+
+// CartesianProd returns all combinations of the vectors' elements as rows.
+//
+// Source: aten::cartesian_prod(Tensor[] tensors) -> Tensor
+func (x *Exec) CartesianProd(tensors ...*Tensor) *Tensor {
+	c := x.call(&opCartesianProd)
+	c.TensorList(tensors)
+	return c.Run1()
+}
+
+// CombinationsOptions holds the options of [Exec.Combinations]; its zero value is the default.
+type CombinationsOptions struct {
+	WithReplacement bool // an element may come more than once
+}
+
+var opCombinations = operator{name: "aten::combinations"}
+
+// Combinations returns all combinations of r elements of a vector as rows. It waits for the device.
+//
+// Source: aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor
+func (x *Exec) Combinations(input *Tensor, r int, options CombinationsOptions) *Tensor {
+	c := x.call(&opCombinations)
+	c.Tensor(input)
+	c.Int(int64(r))
+	c.Bool(options.WithReplacement)
+	return c.Run1()
+}
+
+// DiffOptions holds the options of [Exec.Diff]; its zero value is the default.
+type DiffOptions struct {
+	Prepend *Tensor // put before input; nil for nothing
+	Append  *Tensor // put behind input; nil for nothing
+}
+
+var opDiff = operator{name: "aten::diff"}
+
+// Diff returns the n-th differences along one dimension.
+//
+// Source: aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor
+func (x *Exec) Diff(input *Tensor, n, dim int, options DiffOptions) *Tensor {
+	c := x.call(&opDiff)
+	c.Tensor(input)
+	c.Int(int64(n))
+	c.Int(int64(dim))
+	c.OptTensor(options.Prepend)
+	c.OptTensor(options.Append)
+	return c.Run1()
+}
+
+// DifferenceOptions holds the options of [Exec.Gradient]; its zero value is the default.
+type DifferenceOptions struct {
+	EdgeOrder int // order of the differences at the ends, 1 or 2; 0 means 1
+}
+
+var opGradient = operator{name: "aten::gradient.scalararray"}
+
+// Gradient returns the derivative along each of dim, by central differences of points at a distance
+// of spacing.
+//
+// Source: aten::gradient.scalararray(Tensor self, *, Scalar spacing, int[] dim, int edge_order=1) -> Tensor[]
+func (x *Exec) Gradient(input *Tensor, spacing Scalar, dim []int64, options DifferenceOptions) []*Tensor {
+	c := x.call(&opGradient)
+	c.Tensor(input)
+	c.Scalar(spacing)
+	c.IntList(dim)
+	if options.EdgeOrder != 0 {
+		c.Int(int64(options.EdgeOrder))
+	} else {
+		c.Default()
+	}
+	return c.RunList()
 }
 
 // Indexing.
@@ -3532,10 +7768,10 @@ var opIndexSelect = operator{name: "aten::index_select"}
 // Source: aten::index_select(Tensor self, int dim, Tensor index) -> Tensor
 func (x *Exec) IndexSelect(input *Tensor, dim int, index *Tensor) *Tensor {
 	c := x.call(&opIndexSelect)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	return c.Run1()
 }
 
 var opIndexSelectOut = operator{name: "aten::index_select.out"}
@@ -3545,31 +7781,31 @@ var opIndexSelectOut = operator{name: "aten::index_select.out"}
 // Source: aten::index_select.out(Tensor self, int dim, Tensor index, *, Tensor(a!) out) -> Tensor(a!)
 func (x *Exec) IndexSelectOut(input *Tensor, dim int, index, out *Tensor) *Tensor {
 	c := x.call(&opIndexSelectOut)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	c.tensor(out)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(out)
+	return c.Run1()
 }
 
 var opIndexAdd = operator{name: "aten::index_add"}
 
-// IndexAdd returns input with alpha (nil is 1) times the entries of source added to the entries of dim that the
-// vector index names.
+// IndexAdd returns input with alpha (nil is 1) times the entries of source added to the entries of
+// dim that the vector index names.
 //
 // Source: aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor
 func (x *Exec) IndexAdd(input *Tensor, dim int, index, source *Tensor, alpha Scalar) *Tensor {
 	c := x.call(&opIndexAdd)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	c.tensor(source)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(source)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.run1()
+	return c.Run1()
 }
 
 var opGather = operator{name: "aten::gather"}
@@ -3579,11 +7815,11 @@ var opGather = operator{name: "aten::gather"}
 // Source: aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor
 func (x *Exec) Gather(input *Tensor, dim int, index *Tensor) *Tensor {
 	c := x.call(&opGather)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	c.restDefault()
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.RestDefault()
+	return c.Run1()
 }
 
 var opScatter = operator{name: "aten::scatter.src"}
@@ -3593,11 +7829,11 @@ var opScatter = operator{name: "aten::scatter.src"}
 // Source: aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor
 func (x *Exec) Scatter(input *Tensor, dim int, index, source *Tensor) *Tensor {
 	c := x.call(&opScatter)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	c.tensor(source)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(source)
+	return c.Run1()
 }
 
 var opScatterScalar = operator{name: "aten::scatter.value"}
@@ -3607,11 +7843,11 @@ var opScatterScalar = operator{name: "aten::scatter.value"}
 // Source: aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
 func (x *Exec) ScatterScalar(input *Tensor, dim int, index *Tensor, value Scalar) *Tensor {
 	c := x.call(&opScatterScalar)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	c.scalar(value)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Scalar(value)
+	return c.Run1()
 }
 
 var opScatterAdd = operator{name: "aten::scatter_add"}
@@ -3621,43 +7857,45 @@ var opScatterAdd = operator{name: "aten::scatter_add"}
 // Source: aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor
 func (x *Exec) ScatterAdd(input *Tensor, dim int, index, source *Tensor) *Tensor {
 	c := x.call(&opScatterAdd)
-	c.tensor(input)
-	c.int(int64(dim))
-	c.tensor(index)
-	c.tensor(source)
-	return c.run1()
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(source)
+	return c.Run1()
 }
 
 var opIndex = operator{name: "aten::index.Tensor"}
 
-// Index returns input[indices], one Int64 index or Bool mask for each dimension, nil taking all of it, as PyTorch
-// does; a mask waits for the device.
+// Index returns input[indices], one Int64 index or Bool mask for each dimension, nil taking all of
+// it, as PyTorch does; a mask waits for the device.
 //
 // Source: aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
 func (x *Exec) Index(input *Tensor, indices []*Tensor) *Tensor {
 	c := x.call(&opIndex)
-	c.tensor(input)
-	c.optTensors(indices)
-	return c.run1()
+	c.Tensor(input)
+	c.OptTensorList(indices)
+	return c.Run1()
 }
 
-// IndexPutOptions holds the options of [Exec.IndexPut] and [Exec.IndexPutInPlace]; its zero value is the default.
+// IndexPutOptions holds the options of [Exec.IndexPut] and [Exec.IndexPutInPlace]; its zero value
+// is the default.
 type IndexPutOptions struct {
 	Accumulate bool // add instead of writing
 }
 
 var opIndexPut = operator{name: "aten::index_put"}
 
-// IndexPut returns a copy of input with values, broadcast, written at input[indices]; see [Exec.Index].
+// IndexPut returns a copy of input with values, broadcast, written at input[indices]; see
+// [Exec.Index].
 //
 // Source: aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
 func (x *Exec) IndexPut(input *Tensor, indices []*Tensor, values *Tensor, options IndexPutOptions) *Tensor {
 	c := x.call(&opIndexPut)
-	c.tensor(input)
-	c.optTensors(indices)
-	c.tensor(values)
-	c.bool(options.Accumulate)
-	return c.run1()
+	c.Tensor(input)
+	c.OptTensorList(indices)
+	c.Tensor(values)
+	c.Bool(options.Accumulate)
+	return c.Run1()
 }
 
 var opIndexPutInPlace = operator{name: "aten::index_put_"}
@@ -3667,14 +7905,149 @@ var opIndexPutInPlace = operator{name: "aten::index_put_"}
 // Source: aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor(a!)
 func (x *Exec) IndexPutInPlace(input *Tensor, indices []*Tensor, values *Tensor, options IndexPutOptions) *Tensor {
 	c := x.call(&opIndexPutInPlace)
-	c.tensor(input)
-	c.optTensors(indices)
-	c.tensor(values)
-	c.bool(options.Accumulate)
-	return c.run1()
+	c.Tensor(input)
+	c.OptTensorList(indices)
+	c.Tensor(values)
+	c.Bool(options.Accumulate)
+	return c.Run1()
 }
 
-// Lists of tensors, for optimizers. All lists are equally long, and the same kernels run over all tensors.
+var opTake = operator{name: "aten::take"}
+
+// Take returns the elements of the flattened input that the Int64 index names.
+//
+// Source: aten::take(Tensor self, Tensor index) -> Tensor
+func (x *Exec) Take(input, index *Tensor) *Tensor {
+	c := x.call(&opTake)
+	c.Tensor(input)
+	c.Tensor(index)
+	return c.Run1()
+}
+
+var opTakeAlongDim = operator{name: "aten::take_along_dim"}
+
+// TakeAlongDim returns the elements of input at the Int64 indices of dim; both broadcast in the
+// other dimensions.
+//
+// Source: aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor
+func (x *Exec) TakeAlongDim(input, indices *Tensor, dim int) *Tensor {
+	c := x.call(&opTakeAlongDim)
+	c.Tensor(input)
+	c.Tensor(indices)
+	c.Int(int64(dim))
+	return c.Run1()
+}
+
+var opIndexCopy = operator{name: "aten::index_copy"}
+
+// IndexCopy returns input with the entries of source written to the entries of dim that the Int64
+// vector index names.
+//
+// Source: aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor
+func (x *Exec) IndexCopy(input *Tensor, dim int, index, source *Tensor) *Tensor {
+	c := x.call(&opIndexCopy)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(source)
+	return c.Run1()
+}
+
+// IndexReduceOptions holds the options of [Exec.IndexReduce] and [Exec.ScatterReduce]; its zero
+// value is the default.
+type IndexReduceOptions struct {
+	ExcludeInput bool // leave the elements of input out where others come
+}
+
+var opIndexReduce = operator{name: "aten::index_reduce"}
+
+// IndexReduce returns input with the entries of source joined to the entries of dim that the vector
+// index names. reduce is "prod", "mean", "amax" or "amin".
+//
+// Source: aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor
+func (x *Exec) IndexReduce(input *Tensor, dim int, index, source *Tensor, reduce string, options IndexReduceOptions) *Tensor {
+	c := x.call(&opIndexReduce)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(source)
+	c.Text(reduce)
+	c.Bool(!options.ExcludeInput)
+	return c.Run1()
+}
+
+var opScatterReduce = operator{name: "aten::scatter_reduce.two"}
+
+// ScatterReduce returns input with source's elements joined to those at the Int64 indices of dim.
+// reduce is "sum", "prod", "mean", "amax" or "amin".
+//
+// Source: aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor
+func (x *Exec) ScatterReduce(input *Tensor, dim int, index, source *Tensor, reduce string, options IndexReduceOptions) *Tensor {
+	c := x.call(&opScatterReduce)
+	c.Tensor(input)
+	c.Int(int64(dim))
+	c.Tensor(index)
+	c.Tensor(source)
+	c.Text(reduce)
+	c.Bool(!options.ExcludeInput)
+	return c.Run1()
+}
+
+var opSelectScatter = operator{name: "aten::select_scatter"}
+
+// SelectScatter returns input with source at one index of dim.
+//
+// Source: aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor
+func (x *Exec) SelectScatter(input, source *Tensor, dim, index int) *Tensor {
+	c := x.call(&opSelectScatter)
+	c.Tensor(input)
+	c.Tensor(source)
+	c.Int(int64(dim))
+	c.Int(int64(index))
+	return c.Run1()
+}
+
+var opSliceScatter = operator{name: "aten::slice_scatter"}
+
+// SliceScatter returns input with source at the indices of dim that [Exec.Slice] names.
+//
+// Source: aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
+func (x *Exec) SliceScatter(input, source *Tensor, dim int, options SliceOptions) *Tensor {
+	c := x.call(&opSliceScatter)
+	c.Tensor(input)
+	c.Tensor(source)
+	c.Int(int64(dim))
+	c.Int(int64(options.Start))
+	if v, ok := options.End.Get(); ok {
+		c.Int(int64(v))
+	} else {
+		c.Default()
+	}
+	if options.Step != 0 {
+		c.Int(int64(options.Step))
+	} else {
+		c.Default()
+	}
+	return c.Run1()
+}
+
+var opDiagonalScatter = operator{name: "aten::diagonal_scatter"}
+
+// DiagonalScatter returns input with source on the diagonal that [Exec.Diagonal] names.
+//
+// Source: aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor
+func (x *Exec) DiagonalScatter(input, source *Tensor, offset, dim1, dim2 int) *Tensor {
+	c := x.call(&opDiagonalScatter)
+	c.Tensor(input)
+	c.Tensor(source)
+	c.Int(int64(offset))
+	c.Int(int64(dim1))
+	c.Int(int64(dim2))
+	return c.Run1()
+}
+
+// Lists of tensors, for optimizers. All lists are equally long, and the same kernels run over all
+// tensors.
 
 var opForeachAdd = operator{name: "aten::_foreach_add.List"}
 
@@ -3683,14 +8056,14 @@ var opForeachAdd = operator{name: "aten::_foreach_add.List"}
 // Source: aten::_foreach_add.List(Tensor[] self, Tensor[] other, *, Scalar alpha=1) -> Tensor[]
 func (x *Exec) ForeachAdd(tensors, others []*Tensor, alpha Scalar) []*Tensor {
 	c := x.call(&opForeachAdd)
-	c.tensors(tensors)
-	c.tensors(others)
+	c.TensorList(tensors)
+	c.TensorList(others)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.runList()
+	return c.RunList()
 }
 
 var opForeachAddScalar = operator{name: "aten::_foreach_add.Scalar"}
@@ -3700,9 +8073,9 @@ var opForeachAddScalar = operator{name: "aten::_foreach_add.Scalar"}
 // Source: aten::_foreach_add.Scalar(Tensor[] self, Scalar scalar) -> Tensor[]
 func (x *Exec) ForeachAddScalar(tensors []*Tensor, scalar Scalar) []*Tensor {
 	c := x.call(&opForeachAddScalar)
-	c.tensors(tensors)
-	c.scalar(scalar)
-	return c.runList()
+	c.TensorList(tensors)
+	c.Scalar(scalar)
+	return c.RunList()
 }
 
 var opForeachAddInPlace = operator{name: "aten::_foreach_add_.List"}
@@ -3712,14 +8085,14 @@ var opForeachAddInPlace = operator{name: "aten::_foreach_add_.List"}
 // Source: aten::_foreach_add_.List(Tensor(a!)[] self, Tensor[] other, *, Scalar alpha=1) -> ()
 func (x *Exec) ForeachAddInPlace(tensors, others []*Tensor, alpha Scalar) {
 	c := x.call(&opForeachAddInPlace)
-	c.tensors(tensors)
-	c.tensors(others)
+	c.TensorList(tensors)
+	c.TensorList(others)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.run0()
+	c.Run0()
 }
 
 var opForeachAddScalarInPlace = operator{name: "aten::_foreach_add_.Scalar"}
@@ -3729,9 +8102,9 @@ var opForeachAddScalarInPlace = operator{name: "aten::_foreach_add_.Scalar"}
 // Source: aten::_foreach_add_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()
 func (x *Exec) ForeachAddScalarInPlace(tensors []*Tensor, scalar Scalar) {
 	c := x.call(&opForeachAddScalarInPlace)
-	c.tensors(tensors)
-	c.scalar(scalar)
-	c.run0()
+	c.TensorList(tensors)
+	c.Scalar(scalar)
+	c.Run0()
 }
 
 var opForeachSub = operator{name: "aten::_foreach_sub.List"}
@@ -3741,14 +8114,14 @@ var opForeachSub = operator{name: "aten::_foreach_sub.List"}
 // Source: aten::_foreach_sub.List(Tensor[] self, Tensor[] other, *, Scalar alpha=1) -> Tensor[]
 func (x *Exec) ForeachSub(tensors, others []*Tensor, alpha Scalar) []*Tensor {
 	c := x.call(&opForeachSub)
-	c.tensors(tensors)
-	c.tensors(others)
+	c.TensorList(tensors)
+	c.TensorList(others)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	return c.runList()
+	return c.RunList()
 }
 
 var opForeachSubInPlace = operator{name: "aten::_foreach_sub_.List"}
@@ -3758,14 +8131,14 @@ var opForeachSubInPlace = operator{name: "aten::_foreach_sub_.List"}
 // Source: aten::_foreach_sub_.List(Tensor(a!)[] self, Tensor[] other, *, Scalar alpha=1) -> ()
 func (x *Exec) ForeachSubInPlace(tensors, others []*Tensor, alpha Scalar) {
 	c := x.call(&opForeachSubInPlace)
-	c.tensors(tensors)
-	c.tensors(others)
+	c.TensorList(tensors)
+	c.TensorList(others)
 	if alpha != nil {
-		c.scalar(alpha)
+		c.Scalar(alpha)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.run0()
+	c.Run0()
 }
 
 var opForeachMul = operator{name: "aten::_foreach_mul.List"}
@@ -3775,9 +8148,9 @@ var opForeachMul = operator{name: "aten::_foreach_mul.List"}
 // Source: aten::_foreach_mul.List(Tensor[] self, Tensor[] other) -> Tensor[]
 func (x *Exec) ForeachMul(tensors, others []*Tensor) []*Tensor {
 	c := x.call(&opForeachMul)
-	c.tensors(tensors)
-	c.tensors(others)
-	return c.runList()
+	c.TensorList(tensors)
+	c.TensorList(others)
+	return c.RunList()
 }
 
 var opForeachMulScalar = operator{name: "aten::_foreach_mul.Scalar"}
@@ -3787,9 +8160,9 @@ var opForeachMulScalar = operator{name: "aten::_foreach_mul.Scalar"}
 // Source: aten::_foreach_mul.Scalar(Tensor[] self, Scalar scalar) -> Tensor[]
 func (x *Exec) ForeachMulScalar(tensors []*Tensor, scalar Scalar) []*Tensor {
 	c := x.call(&opForeachMulScalar)
-	c.tensors(tensors)
-	c.scalar(scalar)
-	return c.runList()
+	c.TensorList(tensors)
+	c.Scalar(scalar)
+	return c.RunList()
 }
 
 var opForeachMulInPlace = operator{name: "aten::_foreach_mul_.List"}
@@ -3799,9 +8172,9 @@ var opForeachMulInPlace = operator{name: "aten::_foreach_mul_.List"}
 // Source: aten::_foreach_mul_.List(Tensor(a!)[] self, Tensor[] other) -> ()
 func (x *Exec) ForeachMulInPlace(tensors, others []*Tensor) {
 	c := x.call(&opForeachMulInPlace)
-	c.tensors(tensors)
-	c.tensors(others)
-	c.run0()
+	c.TensorList(tensors)
+	c.TensorList(others)
+	c.Run0()
 }
 
 var opForeachMulScalarInPlace = operator{name: "aten::_foreach_mul_.Scalar"}
@@ -3811,9 +8184,9 @@ var opForeachMulScalarInPlace = operator{name: "aten::_foreach_mul_.Scalar"}
 // Source: aten::_foreach_mul_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()
 func (x *Exec) ForeachMulScalarInPlace(tensors []*Tensor, scalar Scalar) {
 	c := x.call(&opForeachMulScalarInPlace)
-	c.tensors(tensors)
-	c.scalar(scalar)
-	c.run0()
+	c.TensorList(tensors)
+	c.Scalar(scalar)
+	c.Run0()
 }
 
 var opForeachMulTensorInPlace = operator{name: "aten::_foreach_mul_.Tensor"}
@@ -3823,9 +8196,9 @@ var opForeachMulTensorInPlace = operator{name: "aten::_foreach_mul_.Tensor"}
 // Source: aten::_foreach_mul_.Tensor(Tensor(a!)[] self, Tensor other) -> ()
 func (x *Exec) ForeachMulTensorInPlace(tensors []*Tensor, other *Tensor) {
 	c := x.call(&opForeachMulTensorInPlace)
-	c.tensors(tensors)
-	c.tensor(other)
-	c.run0()
+	c.TensorList(tensors)
+	c.Tensor(other)
+	c.Run0()
 }
 
 var opForeachDiv = operator{name: "aten::_foreach_div.List"}
@@ -3835,9 +8208,9 @@ var opForeachDiv = operator{name: "aten::_foreach_div.List"}
 // Source: aten::_foreach_div.List(Tensor[] self, Tensor[] other) -> Tensor[]
 func (x *Exec) ForeachDiv(tensors, others []*Tensor) []*Tensor {
 	c := x.call(&opForeachDiv)
-	c.tensors(tensors)
-	c.tensors(others)
-	return c.runList()
+	c.TensorList(tensors)
+	c.TensorList(others)
+	return c.RunList()
 }
 
 var opForeachDivInPlace = operator{name: "aten::_foreach_div_.List"}
@@ -3847,9 +8220,9 @@ var opForeachDivInPlace = operator{name: "aten::_foreach_div_.List"}
 // Source: aten::_foreach_div_.List(Tensor(a!)[] self, Tensor[] other) -> ()
 func (x *Exec) ForeachDivInPlace(tensors, others []*Tensor) {
 	c := x.call(&opForeachDivInPlace)
-	c.tensors(tensors)
-	c.tensors(others)
-	c.run0()
+	c.TensorList(tensors)
+	c.TensorList(others)
+	c.Run0()
 }
 
 var opForeachDivScalarInPlace = operator{name: "aten::_foreach_div_.Scalar"}
@@ -3859,9 +8232,9 @@ var opForeachDivScalarInPlace = operator{name: "aten::_foreach_div_.Scalar"}
 // Source: aten::_foreach_div_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()
 func (x *Exec) ForeachDivScalarInPlace(tensors []*Tensor, scalar Scalar) {
 	c := x.call(&opForeachDivScalarInPlace)
-	c.tensors(tensors)
-	c.scalar(scalar)
-	c.run0()
+	c.TensorList(tensors)
+	c.Scalar(scalar)
+	c.Run0()
 }
 
 var opForeachDivTensorInPlace = operator{name: "aten::_foreach_div_.Tensor"}
@@ -3871,9 +8244,9 @@ var opForeachDivTensorInPlace = operator{name: "aten::_foreach_div_.Tensor"}
 // Source: aten::_foreach_div_.Tensor(Tensor(a!)[] self, Tensor other) -> ()
 func (x *Exec) ForeachDivTensorInPlace(tensors []*Tensor, other *Tensor) {
 	c := x.call(&opForeachDivTensorInPlace)
-	c.tensors(tensors)
-	c.tensor(other)
-	c.run0()
+	c.TensorList(tensors)
+	c.Tensor(other)
+	c.Run0()
 }
 
 var opForeachNegInPlace = operator{name: "aten::_foreach_neg_"}
@@ -3883,8 +8256,8 @@ var opForeachNegInPlace = operator{name: "aten::_foreach_neg_"}
 // Source: aten::_foreach_neg_(Tensor(a!)[] self) -> ()
 func (x *Exec) ForeachNegInPlace(tensors []*Tensor) {
 	c := x.call(&opForeachNegInPlace)
-	c.tensors(tensors)
-	c.run0()
+	c.TensorList(tensors)
+	c.Run0()
 }
 
 var opForeachSqrt = operator{name: "aten::_foreach_sqrt"}
@@ -3894,8 +8267,8 @@ var opForeachSqrt = operator{name: "aten::_foreach_sqrt"}
 // Source: aten::_foreach_sqrt(Tensor[] self) -> Tensor[]
 func (x *Exec) ForeachSqrt(tensors []*Tensor) []*Tensor {
 	c := x.call(&opForeachSqrt)
-	c.tensors(tensors)
-	return c.runList()
+	c.TensorList(tensors)
+	return c.RunList()
 }
 
 var opForeachSqrtInPlace = operator{name: "aten::_foreach_sqrt_"}
@@ -3905,8 +8278,8 @@ var opForeachSqrtInPlace = operator{name: "aten::_foreach_sqrt_"}
 // Source: aten::_foreach_sqrt_(Tensor(a!)[] self) -> ()
 func (x *Exec) ForeachSqrtInPlace(tensors []*Tensor) {
 	c := x.call(&opForeachSqrtInPlace)
-	c.tensors(tensors)
-	c.run0()
+	c.TensorList(tensors)
+	c.Run0()
 }
 
 var opForeachReciprocalInPlace = operator{name: "aten::_foreach_reciprocal_"}
@@ -3916,8 +8289,8 @@ var opForeachReciprocalInPlace = operator{name: "aten::_foreach_reciprocal_"}
 // Source: aten::_foreach_reciprocal_(Tensor(a!)[] self) -> ()
 func (x *Exec) ForeachReciprocalInPlace(tensors []*Tensor) {
 	c := x.call(&opForeachReciprocalInPlace)
-	c.tensors(tensors)
-	c.run0()
+	c.TensorList(tensors)
+	c.Run0()
 }
 
 var opForeachMaximumInPlace = operator{name: "aten::_foreach_maximum_.List"}
@@ -3927,9 +8300,9 @@ var opForeachMaximumInPlace = operator{name: "aten::_foreach_maximum_.List"}
 // Source: aten::_foreach_maximum_.List(Tensor(a!)[] self, Tensor[] other) -> ()
 func (x *Exec) ForeachMaximumInPlace(tensors, others []*Tensor) {
 	c := x.call(&opForeachMaximumInPlace)
-	c.tensors(tensors)
-	c.tensors(others)
-	c.run0()
+	c.TensorList(tensors)
+	c.TensorList(others)
+	c.Run0()
 }
 
 var opForeachClampMinInPlace = operator{name: "aten::_foreach_clamp_min_.Scalar"}
@@ -3939,9 +8312,9 @@ var opForeachClampMinInPlace = operator{name: "aten::_foreach_clamp_min_.Scalar"
 // Source: aten::_foreach_clamp_min_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()
 func (x *Exec) ForeachClampMinInPlace(tensors []*Tensor, min Scalar) {
 	c := x.call(&opForeachClampMinInPlace)
-	c.tensors(tensors)
-	c.scalar(min)
-	c.run0()
+	c.TensorList(tensors)
+	c.Scalar(min)
+	c.Run0()
 }
 
 var opForeachClampMaxInPlace = operator{name: "aten::_foreach_clamp_max_.Scalar"}
@@ -3951,9 +8324,9 @@ var opForeachClampMaxInPlace = operator{name: "aten::_foreach_clamp_max_.Scalar"
 // Source: aten::_foreach_clamp_max_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()
 func (x *Exec) ForeachClampMaxInPlace(tensors []*Tensor, max Scalar) {
 	c := x.call(&opForeachClampMaxInPlace)
-	c.tensors(tensors)
-	c.scalar(max)
-	c.run0()
+	c.TensorList(tensors)
+	c.Scalar(max)
+	c.Run0()
 }
 
 var opForeachLerpInPlace = operator{name: "aten::_foreach_lerp_.Scalar"}
@@ -3963,10 +8336,10 @@ var opForeachLerpInPlace = operator{name: "aten::_foreach_lerp_.Scalar"}
 // Source: aten::_foreach_lerp_.Scalar(Tensor(a!)[] self, Tensor[] tensors1, Scalar weight) -> ()
 func (x *Exec) ForeachLerpInPlace(tensors, ends []*Tensor, weight Scalar) {
 	c := x.call(&opForeachLerpInPlace)
-	c.tensors(tensors)
-	c.tensors(ends)
-	c.scalar(weight)
-	c.run0()
+	c.TensorList(tensors)
+	c.TensorList(ends)
+	c.Scalar(weight)
+	c.Run0()
 }
 
 var opForeachAddCMulInPlace = operator{name: "aten::_foreach_addcmul_.Scalar"}
@@ -3976,15 +8349,15 @@ var opForeachAddCMulInPlace = operator{name: "aten::_foreach_addcmul_.Scalar"}
 // Source: aten::_foreach_addcmul_.Scalar(Tensor(a!)[] self, Tensor[] tensor1, Tensor[] tensor2, Scalar value=1) -> ()
 func (x *Exec) ForeachAddCMulInPlace(tensors, tensors1, tensors2 []*Tensor, value Scalar) {
 	c := x.call(&opForeachAddCMulInPlace)
-	c.tensors(tensors)
-	c.tensors(tensors1)
-	c.tensors(tensors2)
+	c.TensorList(tensors)
+	c.TensorList(tensors1)
+	c.TensorList(tensors2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.run0()
+	c.Run0()
 }
 
 var opForeachAddCDivInPlace = operator{name: "aten::_foreach_addcdiv_.Scalar"}
@@ -3994,28 +8367,29 @@ var opForeachAddCDivInPlace = operator{name: "aten::_foreach_addcdiv_.Scalar"}
 // Source: aten::_foreach_addcdiv_.Scalar(Tensor(a!)[] self, Tensor[] tensor1, Tensor[] tensor2, Scalar value=1) -> ()
 func (x *Exec) ForeachAddCDivInPlace(tensors, tensors1, tensors2 []*Tensor, value Scalar) {
 	c := x.call(&opForeachAddCDivInPlace)
-	c.tensors(tensors)
-	c.tensors(tensors1)
-	c.tensors(tensors2)
+	c.TensorList(tensors)
+	c.TensorList(tensors1)
+	c.TensorList(tensors2)
 	if value != nil {
-		c.scalar(value)
+		c.Scalar(value)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.run0()
+	c.Run0()
 }
 
 var opForeachCopyInPlace = operator{name: "aten::_foreach_copy_"}
 
-// ForeachCopyInPlace copies sources[i] into destinations[i]; a copy between host and device waits for the device.
+// ForeachCopyInPlace copies sources[i] into destinations[i]; a copy between host and device waits
+// for the device.
 //
 // Source: aten::_foreach_copy_(Tensor(a!)[] self, Tensor[] src, bool non_blocking=False) -> ()
 func (x *Exec) ForeachCopyInPlace(destinations, sources []*Tensor) {
 	c := x.call(&opForeachCopyInPlace)
-	c.tensors(destinations)
-	c.tensors(sources)
-	c.restDefault()
-	c.run0()
+	c.TensorList(destinations)
+	c.TensorList(sources)
+	c.RestDefault()
+	c.Run0()
 }
 
 var opForeachZeroInPlace = operator{name: "aten::_foreach_zero_"}
@@ -4025,8 +8399,8 @@ var opForeachZeroInPlace = operator{name: "aten::_foreach_zero_"}
 // Source: aten::_foreach_zero_(Tensor(a!)[] self) -> ()
 func (x *Exec) ForeachZeroInPlace(tensors []*Tensor) {
 	c := x.call(&opForeachZeroInPlace)
-	c.tensors(tensors)
-	c.run0()
+	c.TensorList(tensors)
+	c.Run0()
 }
 
 var opForeachNorm = operator{name: "aten::_foreach_norm.Scalar"}
@@ -4036,20 +8410,570 @@ var opForeachNorm = operator{name: "aten::_foreach_norm.Scalar"}
 // Source: aten::_foreach_norm.Scalar(Tensor[] self, Scalar ord=2, ScalarType? dtype=None) -> Tensor[]
 func (x *Exec) ForeachNorm(tensors []*Tensor, order Scalar) []*Tensor {
 	c := x.call(&opForeachNorm)
-	c.tensors(tensors)
+	c.TensorList(tensors)
 	if order != nil {
-		c.scalar(order)
+		c.Scalar(order)
 	} else {
-		c.def()
+		c.Default()
 	}
-	c.restDefault()
-	return c.runList()
+	c.RestDefault()
+	return c.RunList()
+}
+
+var opForeachAbs = operator{name: "aten::_foreach_abs"}
+
+// ForeachAbs returns [Exec.Abs] of tensors[i].
+//
+// Source: aten::_foreach_abs(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachAbs(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachAbs)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachAbsInPlace = operator{name: "aten::_foreach_abs_"}
+
+// ForeachAbsInPlace replaces tensors[i] by its [Exec.Abs].
+//
+// Source: aten::_foreach_abs_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachAbsInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachAbsInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachAcos = operator{name: "aten::_foreach_acos"}
+
+// ForeachAcos returns [Exec.Acos] of tensors[i].
+//
+// Source: aten::_foreach_acos(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachAcos(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachAcos)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachAcosInPlace = operator{name: "aten::_foreach_acos_"}
+
+// ForeachAcosInPlace replaces tensors[i] by its [Exec.Acos].
+//
+// Source: aten::_foreach_acos_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachAcosInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachAcosInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachAsin = operator{name: "aten::_foreach_asin"}
+
+// ForeachAsin returns [Exec.Asin] of tensors[i].
+//
+// Source: aten::_foreach_asin(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachAsin(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachAsin)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachAsinInPlace = operator{name: "aten::_foreach_asin_"}
+
+// ForeachAsinInPlace replaces tensors[i] by its [Exec.Asin].
+//
+// Source: aten::_foreach_asin_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachAsinInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachAsinInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachAtan = operator{name: "aten::_foreach_atan"}
+
+// ForeachAtan returns [Exec.Atan] of tensors[i].
+//
+// Source: aten::_foreach_atan(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachAtan(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachAtan)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachAtanInPlace = operator{name: "aten::_foreach_atan_"}
+
+// ForeachAtanInPlace replaces tensors[i] by its [Exec.Atan].
+//
+// Source: aten::_foreach_atan_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachAtanInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachAtanInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachCeil = operator{name: "aten::_foreach_ceil"}
+
+// ForeachCeil returns [Exec.Ceil] of tensors[i].
+//
+// Source: aten::_foreach_ceil(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachCeil(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachCeil)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachCeilInPlace = operator{name: "aten::_foreach_ceil_"}
+
+// ForeachCeilInPlace replaces tensors[i] by its [Exec.Ceil].
+//
+// Source: aten::_foreach_ceil_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachCeilInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachCeilInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachCos = operator{name: "aten::_foreach_cos"}
+
+// ForeachCos returns [Exec.Cos] of tensors[i].
+//
+// Source: aten::_foreach_cos(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachCos(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachCos)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachCosInPlace = operator{name: "aten::_foreach_cos_"}
+
+// ForeachCosInPlace replaces tensors[i] by its [Exec.Cos].
+//
+// Source: aten::_foreach_cos_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachCosInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachCosInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachCosh = operator{name: "aten::_foreach_cosh"}
+
+// ForeachCosh returns [Exec.Cosh] of tensors[i].
+//
+// Source: aten::_foreach_cosh(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachCosh(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachCosh)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachCoshInPlace = operator{name: "aten::_foreach_cosh_"}
+
+// ForeachCoshInPlace replaces tensors[i] by its [Exec.Cosh].
+//
+// Source: aten::_foreach_cosh_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachCoshInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachCoshInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachErf = operator{name: "aten::_foreach_erf"}
+
+// ForeachErf returns [Exec.Erf] of tensors[i].
+//
+// Source: aten::_foreach_erf(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachErf(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachErf)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachErfInPlace = operator{name: "aten::_foreach_erf_"}
+
+// ForeachErfInPlace replaces tensors[i] by its [Exec.Erf].
+//
+// Source: aten::_foreach_erf_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachErfInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachErfInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachErfc = operator{name: "aten::_foreach_erfc"}
+
+// ForeachErfc returns [Exec.Erfc] of tensors[i].
+//
+// Source: aten::_foreach_erfc(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachErfc(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachErfc)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachErfcInPlace = operator{name: "aten::_foreach_erfc_"}
+
+// ForeachErfcInPlace replaces tensors[i] by its [Exec.Erfc].
+//
+// Source: aten::_foreach_erfc_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachErfcInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachErfcInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachExp = operator{name: "aten::_foreach_exp"}
+
+// ForeachExp returns [Exec.Exp] of tensors[i].
+//
+// Source: aten::_foreach_exp(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachExp(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachExp)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachExpInPlace = operator{name: "aten::_foreach_exp_"}
+
+// ForeachExpInPlace replaces tensors[i] by its [Exec.Exp].
+//
+// Source: aten::_foreach_exp_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachExpInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachExpInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachExpm1 = operator{name: "aten::_foreach_expm1"}
+
+// ForeachExpm1 returns [Exec.Expm1] of tensors[i].
+//
+// Source: aten::_foreach_expm1(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachExpm1(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachExpm1)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachExpm1InPlace = operator{name: "aten::_foreach_expm1_"}
+
+// ForeachExpm1InPlace replaces tensors[i] by its [Exec.Expm1].
+//
+// Source: aten::_foreach_expm1_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachExpm1InPlace(tensors []*Tensor) {
+	c := x.call(&opForeachExpm1InPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachFloor = operator{name: "aten::_foreach_floor"}
+
+// ForeachFloor returns [Exec.Floor] of tensors[i].
+//
+// Source: aten::_foreach_floor(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachFloor(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachFloor)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachFloorInPlace = operator{name: "aten::_foreach_floor_"}
+
+// ForeachFloorInPlace replaces tensors[i] by its [Exec.Floor].
+//
+// Source: aten::_foreach_floor_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachFloorInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachFloorInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachLog = operator{name: "aten::_foreach_log"}
+
+// ForeachLog returns [Exec.Log] of tensors[i].
+//
+// Source: aten::_foreach_log(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachLog(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachLog)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachLogInPlace = operator{name: "aten::_foreach_log_"}
+
+// ForeachLogInPlace replaces tensors[i] by its [Exec.Log].
+//
+// Source: aten::_foreach_log_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachLogInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachLogInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachLog10 = operator{name: "aten::_foreach_log10"}
+
+// ForeachLog10 returns [Exec.Log10] of tensors[i].
+//
+// Source: aten::_foreach_log10(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachLog10(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachLog10)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachLog10InPlace = operator{name: "aten::_foreach_log10_"}
+
+// ForeachLog10InPlace replaces tensors[i] by its [Exec.Log10].
+//
+// Source: aten::_foreach_log10_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachLog10InPlace(tensors []*Tensor) {
+	c := x.call(&opForeachLog10InPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachLog1p = operator{name: "aten::_foreach_log1p"}
+
+// ForeachLog1p returns [Exec.Log1p] of tensors[i].
+//
+// Source: aten::_foreach_log1p(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachLog1p(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachLog1p)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachLog1pInPlace = operator{name: "aten::_foreach_log1p_"}
+
+// ForeachLog1pInPlace replaces tensors[i] by its [Exec.Log1p].
+//
+// Source: aten::_foreach_log1p_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachLog1pInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachLog1pInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachLog2 = operator{name: "aten::_foreach_log2"}
+
+// ForeachLog2 returns [Exec.Log2] of tensors[i].
+//
+// Source: aten::_foreach_log2(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachLog2(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachLog2)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachLog2InPlace = operator{name: "aten::_foreach_log2_"}
+
+// ForeachLog2InPlace replaces tensors[i] by its [Exec.Log2].
+//
+// Source: aten::_foreach_log2_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachLog2InPlace(tensors []*Tensor) {
+	c := x.call(&opForeachLog2InPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachNeg = operator{name: "aten::_foreach_neg"}
+
+// ForeachNeg returns [Exec.Neg] of tensors[i].
+//
+// Source: aten::_foreach_neg(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachNeg(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachNeg)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachTan = operator{name: "aten::_foreach_tan"}
+
+// ForeachTan returns [Exec.Tan] of tensors[i].
+//
+// Source: aten::_foreach_tan(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachTan(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachTan)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachTanInPlace = operator{name: "aten::_foreach_tan_"}
+
+// ForeachTanInPlace replaces tensors[i] by its [Exec.Tan].
+//
+// Source: aten::_foreach_tan_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachTanInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachTanInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachSin = operator{name: "aten::_foreach_sin"}
+
+// ForeachSin returns [Exec.Sin] of tensors[i].
+//
+// Source: aten::_foreach_sin(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachSin(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachSin)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachSinInPlace = operator{name: "aten::_foreach_sin_"}
+
+// ForeachSinInPlace replaces tensors[i] by its [Exec.Sin].
+//
+// Source: aten::_foreach_sin_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachSinInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachSinInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachSinh = operator{name: "aten::_foreach_sinh"}
+
+// ForeachSinh returns [Exec.Sinh] of tensors[i].
+//
+// Source: aten::_foreach_sinh(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachSinh(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachSinh)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachSinhInPlace = operator{name: "aten::_foreach_sinh_"}
+
+// ForeachSinhInPlace replaces tensors[i] by its [Exec.Sinh].
+//
+// Source: aten::_foreach_sinh_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachSinhInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachSinhInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachRound = operator{name: "aten::_foreach_round"}
+
+// ForeachRound returns [Exec.Round] of tensors[i].
+//
+// Source: aten::_foreach_round(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachRound(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachRound)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachRoundInPlace = operator{name: "aten::_foreach_round_"}
+
+// ForeachRoundInPlace replaces tensors[i] by its [Exec.Round].
+//
+// Source: aten::_foreach_round_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachRoundInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachRoundInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachLgamma = operator{name: "aten::_foreach_lgamma"}
+
+// ForeachLgamma returns [Exec.Lgamma] of tensors[i].
+//
+// Source: aten::_foreach_lgamma(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachLgamma(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachLgamma)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachLgammaInPlace = operator{name: "aten::_foreach_lgamma_"}
+
+// ForeachLgammaInPlace replaces tensors[i] by its [Exec.Lgamma].
+//
+// Source: aten::_foreach_lgamma_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachLgammaInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachLgammaInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachFrac = operator{name: "aten::_foreach_frac"}
+
+// ForeachFrac returns [Exec.Frac] of tensors[i].
+//
+// Source: aten::_foreach_frac(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachFrac(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachFrac)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachFracInPlace = operator{name: "aten::_foreach_frac_"}
+
+// ForeachFracInPlace replaces tensors[i] by its [Exec.Frac].
+//
+// Source: aten::_foreach_frac_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachFracInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachFracInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachReciprocal = operator{name: "aten::_foreach_reciprocal"}
+
+// ForeachReciprocal returns [Exec.Reciprocal] of tensors[i].
+//
+// Source: aten::_foreach_reciprocal(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachReciprocal(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachReciprocal)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachSigmoid = operator{name: "aten::_foreach_sigmoid"}
+
+// ForeachSigmoid returns [Exec.Sigmoid] of tensors[i].
+//
+// Source: aten::_foreach_sigmoid(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachSigmoid(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachSigmoid)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachSigmoidInPlace = operator{name: "aten::_foreach_sigmoid_"}
+
+// ForeachSigmoidInPlace replaces tensors[i] by its [Exec.Sigmoid].
+//
+// Source: aten::_foreach_sigmoid_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachSigmoidInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachSigmoidInPlace)
+	c.TensorList(tensors)
+	c.Run0()
+}
+
+var opForeachTrunc = operator{name: "aten::_foreach_trunc"}
+
+// ForeachTrunc returns [Exec.Trunc] of tensors[i].
+//
+// Source: aten::_foreach_trunc(Tensor[] self) -> Tensor[]
+func (x *Exec) ForeachTrunc(tensors []*Tensor) []*Tensor {
+	c := x.call(&opForeachTrunc)
+	c.TensorList(tensors)
+	return c.RunList()
+}
+
+var opForeachTruncInPlace = operator{name: "aten::_foreach_trunc_"}
+
+// ForeachTruncInPlace replaces tensors[i] by its [Exec.Trunc].
+//
+// Source: aten::_foreach_trunc_(Tensor(a!)[] self) -> ()
+func (x *Exec) ForeachTruncInPlace(tensors []*Tensor) {
+	c := x.call(&opForeachTruncInPlace)
+	c.TensorList(tensors)
+	c.Run0()
 }
 
 // Fused optimizers and gradient scaling.
 
-// FusedSGDOptions holds the options of [Exec.FusedSGDInPlace] and [Exec.FusedSGDTensorLRInPlace]; its zero value is
-// the default.
+// FusedSGDOptions holds the options of [Exec.FusedSGDInPlace] and [Exec.FusedSGDTensorLRInPlace];
+// its zero value is the default.
 type FusedSGDOptions struct {
 	WeightDecay float64 // factor of the parameter added to its gradient
 	Momentum    float64 // factor of the momentum buffer
@@ -4068,41 +8992,42 @@ var opFusedSGDInPlace = operator{name: "aten::_fused_sgd_"}
 // Source: aten::_fused_sgd_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] momentum_buffer_list, *, float weight_decay, float momentum, float lr, float dampening, bool nesterov, bool maximize, bool is_first_step, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
 func (x *Exec) FusedSGDInPlace(params, grads, momentumBuffers []*Tensor, learningRate float64, options FusedSGDOptions) {
 	c := x.call(&opFusedSGDInPlace)
-	c.tensors(params)
-	c.tensors(grads)
-	c.tensors(momentumBuffers)
-	c.float(options.WeightDecay)
-	c.float(options.Momentum)
-	c.float(learningRate)
-	c.float(options.Dampening)
-	c.bool(options.Nesterov)
-	c.bool(options.Maximize)
-	c.bool(options.FirstStep)
-	c.optTensor(options.GradScale)
-	c.optTensor(options.FoundInf)
-	c.run0()
+	c.TensorList(params)
+	c.TensorList(grads)
+	c.TensorList(momentumBuffers)
+	c.Float(options.WeightDecay)
+	c.Float(options.Momentum)
+	c.Float(learningRate)
+	c.Float(options.Dampening)
+	c.Bool(options.Nesterov)
+	c.Bool(options.Maximize)
+	c.Bool(options.FirstStep)
+	c.OptTensor(options.GradScale)
+	c.OptTensor(options.FoundInf)
+	c.Run0()
 }
 
 var opFusedSGDTensorLRInPlace = operator{name: "aten::_fused_sgd_.tensor_lr"}
 
-// FusedSGDTensorLRInPlace is [Exec.FusedSGDInPlace] with a learning rate that the device reads, Float32 [].
+// FusedSGDTensorLRInPlace is [Exec.FusedSGDInPlace] with a learning rate that the device reads,
+// Float32 [].
 //
 // Source: aten::_fused_sgd_.tensor_lr(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] momentum_buffer_list, *, float weight_decay, float momentum, Tensor lr, float dampening, bool nesterov, bool maximize, bool is_first_step, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
 func (x *Exec) FusedSGDTensorLRInPlace(params, grads, momentumBuffers []*Tensor, learningRate *Tensor, options FusedSGDOptions) {
 	c := x.call(&opFusedSGDTensorLRInPlace)
-	c.tensors(params)
-	c.tensors(grads)
-	c.tensors(momentumBuffers)
-	c.float(options.WeightDecay)
-	c.float(options.Momentum)
-	c.tensor(learningRate)
-	c.float(options.Dampening)
-	c.bool(options.Nesterov)
-	c.bool(options.Maximize)
-	c.bool(options.FirstStep)
-	c.optTensor(options.GradScale)
-	c.optTensor(options.FoundInf)
-	c.run0()
+	c.TensorList(params)
+	c.TensorList(grads)
+	c.TensorList(momentumBuffers)
+	c.Float(options.WeightDecay)
+	c.Float(options.Momentum)
+	c.Tensor(learningRate)
+	c.Float(options.Dampening)
+	c.Bool(options.Nesterov)
+	c.Bool(options.Maximize)
+	c.Bool(options.FirstStep)
+	c.OptTensor(options.GradScale)
+	c.OptTensor(options.FoundInf)
+	c.Run0()
 }
 
 // FusedAdamOptions holds the options of [Exec.FusedAdamInPlace], [Exec.FusedAdamTensorLRInPlace],
@@ -4120,77 +9045,78 @@ type FusedAdamOptions struct {
 
 var opFusedAdamInPlace = operator{name: "aten::_fused_adam_"}
 
-// FusedAdamInPlace does one step of Adam on all params. steps are Float32 [], counted up by the caller before;
-// maxExpAvgSqs is nil without AMSGrad.
+// FusedAdamInPlace does one step of Adam on all params. steps are Float32 [], counted up by the
+// caller before; maxExpAvgSqs is nil without AMSGrad.
 //
 // Source: aten::_fused_adam_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, float lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
 func (x *Exec) FusedAdamInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs, steps []*Tensor, learningRate float64, options FusedAdamOptions) {
 	c := x.call(&opFusedAdamInPlace)
-	c.tensors(params)
-	c.tensors(grads)
-	c.tensors(expAvgs)
-	c.tensors(expAvgSqs)
-	c.tensors(maxExpAvgSqs)
-	c.tensors(steps)
-	c.float(learningRate)
+	c.TensorList(params)
+	c.TensorList(grads)
+	c.TensorList(expAvgs)
+	c.TensorList(expAvgSqs)
+	c.TensorList(maxExpAvgSqs)
+	c.TensorList(steps)
+	c.Float(learningRate)
 	if v, ok := options.Beta1.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.9)
+		c.Float(0.9)
 	}
 	if v, ok := options.Beta2.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.999)
+		c.Float(0.999)
 	}
-	c.float(options.WeightDecay)
+	c.Float(options.WeightDecay)
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(1e-8)
+		c.Float(1e-8)
 	}
-	c.bool(options.AMSGrad)
-	c.bool(options.Maximize)
-	c.optTensor(options.GradScale)
-	c.optTensor(options.FoundInf)
-	c.run0()
+	c.Bool(options.AMSGrad)
+	c.Bool(options.Maximize)
+	c.OptTensor(options.GradScale)
+	c.OptTensor(options.FoundInf)
+	c.Run0()
 }
 
 var opFusedAdamTensorLRInPlace = operator{name: "aten::_fused_adam_.tensor_lr"}
 
-// FusedAdamTensorLRInPlace is [Exec.FusedAdamInPlace] with a learning rate that the device reads, Float32 [].
+// FusedAdamTensorLRInPlace is [Exec.FusedAdamInPlace] with a learning rate that the device reads,
+// Float32 [].
 //
 // Source: aten::_fused_adam_.tensor_lr(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, Tensor lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
 func (x *Exec) FusedAdamTensorLRInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs, steps []*Tensor, learningRate *Tensor, options FusedAdamOptions) {
 	c := x.call(&opFusedAdamTensorLRInPlace)
-	c.tensors(params)
-	c.tensors(grads)
-	c.tensors(expAvgs)
-	c.tensors(expAvgSqs)
-	c.tensors(maxExpAvgSqs)
-	c.tensors(steps)
-	c.tensor(learningRate)
+	c.TensorList(params)
+	c.TensorList(grads)
+	c.TensorList(expAvgs)
+	c.TensorList(expAvgSqs)
+	c.TensorList(maxExpAvgSqs)
+	c.TensorList(steps)
+	c.Tensor(learningRate)
 	if v, ok := options.Beta1.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.9)
+		c.Float(0.9)
 	}
 	if v, ok := options.Beta2.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.999)
+		c.Float(0.999)
 	}
-	c.float(options.WeightDecay)
+	c.Float(options.WeightDecay)
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(1e-8)
+		c.Float(1e-8)
 	}
-	c.bool(options.AMSGrad)
-	c.bool(options.Maximize)
-	c.optTensor(options.GradScale)
-	c.optTensor(options.FoundInf)
-	c.run0()
+	c.Bool(options.AMSGrad)
+	c.Bool(options.Maximize)
+	c.OptTensor(options.GradScale)
+	c.OptTensor(options.FoundInf)
+	c.Run0()
 }
 
 var opFusedAdamWInPlace = operator{name: "aten::_fused_adamw_"}
@@ -4201,100 +9127,102 @@ var opFusedAdamWInPlace = operator{name: "aten::_fused_adamw_"}
 // Source: aten::_fused_adamw_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, float lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
 func (x *Exec) FusedAdamWInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs, steps []*Tensor, learningRate float64, options FusedAdamOptions) {
 	c := x.call(&opFusedAdamWInPlace)
-	c.tensors(params)
-	c.tensors(grads)
-	c.tensors(expAvgs)
-	c.tensors(expAvgSqs)
-	c.tensors(maxExpAvgSqs)
-	c.tensors(steps)
-	c.float(learningRate)
+	c.TensorList(params)
+	c.TensorList(grads)
+	c.TensorList(expAvgs)
+	c.TensorList(expAvgSqs)
+	c.TensorList(maxExpAvgSqs)
+	c.TensorList(steps)
+	c.Float(learningRate)
 	if v, ok := options.Beta1.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.9)
+		c.Float(0.9)
 	}
 	if v, ok := options.Beta2.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.999)
+		c.Float(0.999)
 	}
-	c.float(options.WeightDecay)
+	c.Float(options.WeightDecay)
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(1e-8)
+		c.Float(1e-8)
 	}
-	c.bool(options.AMSGrad)
-	c.bool(options.Maximize)
-	c.optTensor(options.GradScale)
-	c.optTensor(options.FoundInf)
-	c.run0()
+	c.Bool(options.AMSGrad)
+	c.Bool(options.Maximize)
+	c.OptTensor(options.GradScale)
+	c.OptTensor(options.FoundInf)
+	c.Run0()
 }
 
 var opFusedAdamWTensorLRInPlace = operator{name: "aten::_fused_adamw_.tensor_lr"}
 
-// FusedAdamWTensorLRInPlace is [Exec.FusedAdamWInPlace] with a learning rate that the device reads, Float32 [].
+// FusedAdamWTensorLRInPlace is [Exec.FusedAdamWInPlace] with a learning rate that the device reads,
+// Float32 [].
 //
 // Source: aten::_fused_adamw_.tensor_lr(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, Tensor lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
 func (x *Exec) FusedAdamWTensorLRInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs, steps []*Tensor, learningRate *Tensor, options FusedAdamOptions) {
 	c := x.call(&opFusedAdamWTensorLRInPlace)
-	c.tensors(params)
-	c.tensors(grads)
-	c.tensors(expAvgs)
-	c.tensors(expAvgSqs)
-	c.tensors(maxExpAvgSqs)
-	c.tensors(steps)
-	c.tensor(learningRate)
+	c.TensorList(params)
+	c.TensorList(grads)
+	c.TensorList(expAvgs)
+	c.TensorList(expAvgSqs)
+	c.TensorList(maxExpAvgSqs)
+	c.TensorList(steps)
+	c.Tensor(learningRate)
 	if v, ok := options.Beta1.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.9)
+		c.Float(0.9)
 	}
 	if v, ok := options.Beta2.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(0.999)
+		c.Float(0.999)
 	}
-	c.float(options.WeightDecay)
+	c.Float(options.WeightDecay)
 	if v, ok := options.Eps.Get(); ok {
-		c.float(v)
+		c.Float(v)
 	} else {
-		c.float(1e-8)
+		c.Float(1e-8)
 	}
-	c.bool(options.AMSGrad)
-	c.bool(options.Maximize)
-	c.optTensor(options.GradScale)
-	c.optTensor(options.FoundInf)
-	c.run0()
+	c.Bool(options.AMSGrad)
+	c.Bool(options.Maximize)
+	c.OptTensor(options.GradScale)
+	c.OptTensor(options.FoundInf)
+	c.Run0()
 }
 
 var opAMPForeachNonFiniteCheckAndUnscaleInPlace = operator{name: "aten::_amp_foreach_non_finite_check_and_unscale_"}
 
-// AMPForeachNonFiniteCheckAndUnscaleInPlace multiplies grads[i] by invScale, Float32 [], and sets foundInf, Float32
-// [], to 1 if a gradient is NaN or infinite.
+// AMPForeachNonFiniteCheckAndUnscaleInPlace multiplies grads[i] by invScale, Float32 [], and sets
+// foundInf, Float32 [], to 1 if a gradient is NaN or infinite.
 //
 // Source: aten::_amp_foreach_non_finite_check_and_unscale_(Tensor(a!)[] self, Tensor(b!) found_inf, Tensor inv_scale) -> ()
 func (x *Exec) AMPForeachNonFiniteCheckAndUnscaleInPlace(grads []*Tensor, foundInf, invScale *Tensor) {
 	c := x.call(&opAMPForeachNonFiniteCheckAndUnscaleInPlace)
-	c.tensors(grads)
-	c.tensor(foundInf)
-	c.tensor(invScale)
-	c.run0()
+	c.TensorList(grads)
+	c.Tensor(foundInf)
+	c.Tensor(invScale)
+	c.Run0()
 }
 
 var opAMPUpdateScaleInPlace = operator{name: "aten::_amp_update_scale_"}
 
-// AMPUpdateScaleInPlace multiplies scale by backoffFactor if foundInf is not 0, or by growthFactor after
-// growthInterval steps without one, and returns scale. growthTracker, Int32 [], counts those steps.
+// AMPUpdateScaleInPlace multiplies scale by backoffFactor if foundInf is not 0, or by growthFactor
+// after growthInterval steps without one, and returns scale. growthTracker, Int32 [], counts those
+// steps.
 //
 // Source: aten::_amp_update_scale_(Tensor(a!) self, Tensor(b!) growth_tracker, Tensor found_inf, float scale_growth_factor, float scale_backoff_factor, int growth_interval) -> Tensor(a!)
 func (x *Exec) AMPUpdateScaleInPlace(scale, growthTracker, foundInf *Tensor, growthFactor, backoffFactor float64, growthInterval int) *Tensor {
 	c := x.call(&opAMPUpdateScaleInPlace)
-	c.tensor(scale)
-	c.tensor(growthTracker)
-	c.tensor(foundInf)
-	c.float(growthFactor)
-	c.float(backoffFactor)
-	c.int(int64(growthInterval))
-	return c.run1()
+	c.Tensor(scale)
+	c.Tensor(growthTracker)
+	c.Tensor(foundInf)
+	c.Float(growthFactor)
+	c.Float(backoffFactor)
+	c.Int(int64(growthInterval))
+	return c.Run1()
 }

@@ -97,7 +97,7 @@ func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptio
 			t.Fatal(err)
 		}
 	}
-	y := x.Call("aten::convolution", leaves[0], leaves[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)[0].(*Tensor)
+	y := x.Call1("aten::convolution", leaves[0], leaves[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)
 	o.Grads = []*Tensor{draw(4, y.Shape())}
 	x.BackwardWith(o, y)
 	var all [][]float64
@@ -366,7 +366,7 @@ func TestOverlap_Linear(t *testing.T) {
 					if plain {
 						rows := x.Reshape(leaves[0], -1, in)
 						if result = y.MatMul(rows, x.Transpose(leaves[1], 0, 1)); bias != nil {
-							result = y.Call("aten::addmm", bias, rows, x.Transpose(leaves[1], 0, 1), 1, 1)[0].(*Tensor)
+							result = y.Call1("aten::addmm", bias, rows, x.Transpose(leaves[1], 0, 1), 1, 1)
 						}
 						result = x.Reshape(result, append(slices.Clone(shape[:len(shape)-1]), out)...)
 					} else {

@@ -92,9 +92,9 @@ func TestPool2d(t *testing.T) {
 					}
 					// The reference always has the NCHW layout. For channels last, LibTorch would run different
 					// kernels.
-					want := x.Call("aten::"+op, append([]any{x.Contiguous(in, Contiguous)}, arguments[1:]...)...)[0].(*Tensor)
-					got := x.Call("streamtorch::"+op, arguments...)[0].(*Tensor)
-					theirs := x.Call("aten::"+op, arguments...)[0].(*Tensor)
+					want := x.Call1("aten::"+op, append([]any{x.Contiguous(in, Contiguous)}, arguments[1:]...)...)
+					got := x.Call1("streamtorch::"+op, arguments...)
+					theirs := x.Call1("aten::"+op, arguments...)
 					if !slices.Equal(got.Shape(), theirs.Shape()) || !slices.Equal(got.Strides(), theirs.Strides()) || got.DType() != theirs.DType() {
 						t.Errorf("%s, %v: %v %v %v, want %v %v %v", op, p, got.DType(), got.Shape(), got.Strides(), theirs.DType(), theirs.Shape(), theirs.Strides())
 						continue
@@ -174,7 +174,7 @@ func TestPool2d_Gradient(t *testing.T) {
 			if err := in.SetRequiresGrad(true); err != nil {
 				t.Fatal(err)
 			}
-			y := x.Call("streamtorch::max_pool2d", in, []int64{2, 2}, []int64{2, 2}, []int64{0, 0}, []int64{1, 1}, false)[0].(*Tensor)
+			y := x.Call1("streamtorch::max_pool2d", in, []int64{2, 2}, []int64{2, 2}, []int64{0, 0}, []int64{1, 1}, false)
 			x.Backward(x.Sum(y))
 			if got := x.Item(x.Sum(in.Grad())); got != 2*8*3*3 {
 				t.Errorf("the gradients' sum is %v, want %v", got, 2*8*3*3)
@@ -220,7 +220,7 @@ func TestGlobalAvgPool2d(t *testing.T) {
 							}
 							return all
 						}
-						got := run(func(in *Tensor) *Tensor { return x.Call("streamtorch::global_avg_pool2d", in)[0].(*Tensor) })
+						got := run(func(in *Tensor) *Tensor { return x.Call1("streamtorch::global_avg_pool2d", in) })
 						want := run(func(in *Tensor) *Tensor { return x.AdaptiveAvgPool2d(in, []int64{1, 1}) })
 						for i := range want {
 							if !slices.Equal(got[i], want[i]) {

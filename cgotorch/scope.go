@@ -20,11 +20,18 @@ type scope struct {
 	unused  []Tensor        // the method `own` returns these next
 	lent    map[uint64]loan // by number of storage; Keep refuses tensors on these storages
 	atEnd   []func()
-	watches []*ct.Watch // watches that NoWaits has begun
-	err     *Error      // the first failure
+	care    care
+	err     *Error // the first failure
 	// `barred` is the reason why operators cannot be called. Either the Do has returned, or a scope
 	// inside this scope runs. "" means that operators can be called.
 	barred string
+}
+
+// A care is what looks for mistakes in a Do keeps in the Do's scope.
+type care struct {
+	watches  []*ct.Watch // watches that NoWaits has begun
+	calledAt site        // where the program called Do, while the stream checker is on; otherwise 0
+	growth   *growth     // nil while the scope has few tensors
 }
 
 // A loan is the scope's record of lent memory.
@@ -63,6 +70,9 @@ func (s *scope) makeRoom() {
 	}
 	clear(s.tensors[len(owned):])
 	s.tensors = owned
+	if s.care.growth == nil && len(owned) >= growthTensors {
+		s.care.growth = &growth{}
+	}
 	if 2*len(owned) >= cap(owned) {
 		s.tensors = slices.Grow(owned, max(16, len(owned)))
 	}
@@ -127,7 +137,7 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 // the new scope are freed. While fn runs, x cannot be used. The stream checker and NoWaits see
 // the two scopes as one Do. `inside` returns fn's failure, and x's Do does not fail.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, care: care{calledAt: x.s.care.calledAt}, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
 		s.lent[storage] = loan{whose: l.whose}
 	}

@@ -14,11 +14,9 @@ func init() {
 		}
 		return name.(string), true
 	}
-	seam.UseStream = func(op string, stream any) (*ct.Stream, func(), error) {
-		s := stream.(*Stream)
-		h, err := s.use(op)
-		return h, s.unuse, err
-	}
+	seam.Device = func(device any) ct.Device { return device.(Device).c() }
+	seam.Operator = func(name string) any { return &operator{name: name} }
+	seam.Call = func(x, op any) any { return x.(*Exec).call(op.(*operator)) }
 	seam.Casts = func(x any) any { return x.(*Exec).casts }
 	seam.WithCasts = func(x, casts any) any {
 		y := *x.(*Exec)

@@ -113,7 +113,7 @@ func (s *HostSlab) HostWrites() { s.checkHost(1) }
 
 func (s *HostSlab) checkHost(write int32) {
 	if data, size := s.checked(); size > 0 {
-		ct.CheckHost(data, size, write, uint64(callSite()))
+		ct.CheckHost(data, size, write, uint64(callSite(0)))
 	}
 }
 

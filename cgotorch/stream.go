@@ -17,13 +17,15 @@ type Stream struct {
 	name      string
 	named     bool // the name comes from StreamOptions
 
-	// A Do holds mu while it runs. Other methods of the Stream lock mu too, so they wait for the Do.
-	mu     sync.Mutex
-	worker *worker // guarded by mu
+	// A Do has the turn while it runs. Other methods of the Stream take the turn too, so they wait for
+	// the Do.
+	turn   turn
+	worker *worker       // guarded by the turn
+	runner atomic.Uint64 // the number of the worker's goroutine
 
 	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream
-	users  int                      // number of Dos of other streams, and of JPEG decoders, that use this stream
+	users  int                      // number of Dos of other streams that use this stream
 	sides  map[purpose]*sideStreams // side streams for Dos of this stream
 	closed bool
 }
@@ -43,6 +45,10 @@ var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use
 	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
+
+	patience atomic.Int64 // nanoseconds: see SetDeadlockTimeout; 0 means usualPatience
+	waiting  sync.Map     // uint64 -> *Stream: the numbers of goroutines that have waited longer than that
+	grown    sync.Map     // string -> struct{}: the functions of the program of whose growth the library has told
 
 	// `names` holds the names of streams by their numbers, for traces and reports. It holds every
 	// CUDA stream. It stays small, because a new CUDA stream takes the number of a closed stream. A
@@ -158,20 +164,22 @@ func (s *Stream) ID() (uint64, error) {
 // Device returns the device that the stream's work runs on.
 func (s *Stream) Device() Device { return s.device }
 
-// The method `lock` locks s.mu for one call and returns the handle. If it succeeds, the caller
-// must unlock s.mu.
+// The method `lock` takes the stream's turn for one call and returns the handle. If it succeeds,
+// the caller must give the turn back.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
-	if w := currentWorker(); w != nil && w.stream == s {
+	if s.InDo() {
 		return nil, refuse(op, ErrMisuse,
 			"called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On")
 	}
 	if s == nil {
 		return nil, noStream(op)
 	}
-	s.mu.Lock() //edge:dos-exclude-each-other TestDo_ExcludesOthers
+	if err := s.turn.take(op, s); err != nil { //edge:dos-exclude-each-other TestDo_ExcludesOthers
+		return nil, err
+	}
 	h, err := s.handle(op)
 	if err != nil {
-		s.mu.Unlock()
+		s.turn.give()
 		return nil, err
 	}
 	return h, nil
@@ -219,8 +227,12 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 // Do returns fn's error, or the [*Error] of the first operator that failed in fn. A panic in fn
 // is raised again in the caller as a [*Panic]. [runtime.Goexit] in fn ends the caller too.
 //
+// One step of a training or one request is a good size for a Do. Everything that a longer Do makes
+// stays in memory until its end, unless [Exec.Tidy] or Close frees it.
+//
 // A Do inside any Do fails with [ErrMisuse]: use [Exec.On] for another stream. fn must not wait
-// for another goroutine that uses this stream, because that goroutine waits for the Do.
+// for another goroutine that uses this stream, because that goroutine waits for the Do. If fn has
+// started that goroutine, its call fails after the time of [SetDeadlockTimeout].
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
 		return refuse("Stream.Do", ErrMisuse, "a Do inside a Do: use Exec.On for another stream")
@@ -247,20 +259,29 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	if err != nil {
 		return outcome{err: err}
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	if s.worker == nil {
 		s.worker = startWorker(s)
 	}
-	out := s.worker.do(h, fn)
+	var calledAt site
+	if theChecker.on.Load() {
+		calledAt = callSite(0)
+	}
+	out := s.worker.do(h, fn, calledAt)
 	if out.exited {
 		s.worker = nil // the worker has ended with its goroutine
 	}
 	return out
 }
 
-// The method `use` keeps the stream open for a Do of another stream or for a JPEG decoder, and
-// returns the C handle. When the Do or the decoder ends, it calls the method `unuse`. `use` does
-// not wait for a Do of this stream.
+// InDo reports whether the calling goroutine runs a Do of the stream.
+func (s *Stream) InDo() bool {
+	w := currentWorker()
+	return w != nil && w.stream == s
+}
+
+// The method `use` keeps the stream open for a Do of another stream, and returns the C handle. When
+// that Do ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -293,10 +314,10 @@ func (s *Stream) TryRecord() (*Event, error) {
 	if s == nil {
 		return nil, noStream("Stream.TryRecord")
 	}
-	if w := currentWorker(); (w != nil && w.stream == s) || !s.mu.TryLock() {
+	if s.InDo() || !s.turn.tryTake() {
 		return nil, nil
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	h, err := s.handle("Stream.TryRecord")
 	if err != nil {
 		return nil, err
@@ -309,7 +330,7 @@ func (s *Stream) record(op string, timing int32) (*Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	return recordEvent(op, h, timing)
 }
 
@@ -320,7 +341,7 @@ func (s *Stream) Wait(e *Event) error {
 	if err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	return e.awaitedBy("Stream.Wait", h, nil) //edge:stream-wait TestCheckStreams_FindsMistakes checked
 }
 
@@ -331,7 +352,7 @@ func (s *Stream) Query() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	var done int32
 	err = check("Stream.Query", ct.StreamQuery(h, &done))
 	return done != 0, err
@@ -343,7 +364,7 @@ func (s *Stream) Synchronize() error {
 	if err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.turn.give()
 	waits("Stream.Synchronize")
 	return check("Stream.Synchronize", ct.StreamSynchronize(h))
 }
@@ -352,21 +373,22 @@ func (s *Stream) Synchronize() error {
 // already enqueued still runs. A default stream can be used again after Close. A second Close
 // does nothing.
 //
-// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On], and
-// while a JPEG decoder of package images uses it.
+// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On].
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
 	}
-	if w := currentWorker(); w != nil && w.stream == s {
+	if s.InDo() {
 		return refuse("Stream.Close", ErrMisuse, "called inside a Do of this stream")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.turn.take("Stream.Close", s); err != nil {
+		return err
+	}
+	defer s.turn.give()
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one, or a JPEG decoder: close it afterwards")
+		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one: close it afterwards")
 	}
 	if s.worker != nil {
 		s.worker.stop()

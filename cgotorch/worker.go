@@ -22,6 +22,8 @@ type task struct {
 	h   *ct.Stream
 	fn  func(x *Exec) error
 	out chan outcome
+
+	calledAt site // see care
 }
 
 type outcome struct {
@@ -73,6 +75,7 @@ func (w *worker) run() {
 	runtime.LockOSThread()
 	thread := ct.ThreadID()
 	workers.Store(thread, w)
+	w.stream.runner.Store(goroutineID())
 	defer close(w.ended)
 	defer workers.Delete(thread)
 	for t := range w.tasks {
@@ -87,15 +90,15 @@ func (w *worker) stop() {
 	<-w.ended //edge:close-ends-worker TestStream_Close_ItsWorkerHasEnded
 }
 
-func (w *worker) do(h *ct.Stream, fn func(x *Exec) error) outcome {
-	t := &task{h: h, fn: fn, out: make(chan outcome, 1)}
+func (w *worker) do(h *ct.Stream, fn func(x *Exec) error, calledAt site) outcome {
+	t := &task{h: h, fn: fn, out: make(chan outcome, 1), calledAt: calledAt}
 	w.tasks <- t
 	return <-t.out
 }
 
 // The method `run` executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
-	s := &scope{stream: w.stream, thread: thread}
+	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt}}
 	w.scope = s
 	var out outcome
 	defer func() { t.out <- out }()

@@ -1,6 +1,9 @@
 package imageloader
 
-import "sync/atomic"
+import (
+	"runtime"
+	"sync/atomic"
+)
 
 // HostBatch is a batch of images in the loader's memory. The consumer owns the batch until
 // Release. It may use the batch on any goroutine.
@@ -46,6 +49,7 @@ type HostBatch struct {
 	buffer   *buffer
 	skipped  []*Error // images that were skipped after the previous batch
 	released atomic.Bool
+	lost     runtime.Cleanup // tells the ring of a batch that is dropped without Release
 }
 
 // Release gives the memory back to the loader, which fills it again. No reader may use the memory
@@ -58,6 +62,7 @@ func (b *HostBatch) Release() {
 	}
 	b.Images, b.Labels, b.Flip = nil, nil, nil
 	if b.ring != nil {
+		b.lost.Stop()
 		b.ring.give(b.buffer) //edge:release-gives TestLoader_Close_UnreleasedBatches
 	}
 	if b.OnRelease != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"time"
 
@@ -58,6 +59,10 @@ type epoch struct {
 	// `early` is true while the reader waits for the memory of the pending items. These items are
 	// then decoded although they are too few for a part.
 	early bool
+	// patience is how long the assembler waits for a buffer before it looks for dropped batches. `told`
+	// is true after the log has a line on held batches.
+	patience time.Duration
+	told     bool
 }
 
 // start starts the pipeline at a state. The pipeline runs until the function `stop` is called.
@@ -66,6 +71,7 @@ func (l *Loader) start(from State) *epoch {
 	e := &epoch{
 		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
 		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}), missing: make(chan int),
+		patience: shortestPatience,
 	}
 	l.running[e] = true //edge:close-waits-epochs TestLoader_Close_WhileLeaving
 	e.unusable = from.Skipped
@@ -222,8 +228,10 @@ func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) erro
 func (e *epoch) newBatch(b *buffer) *HostBatch {
 	l := e.loader
 	height, width, channels := l.pool.Size()
-	return &HostBatch{
+	batch := &HostBatch{
 		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch), Keys: make([]uint64, 0, l.ring.layout.batch),
 		Epoch: e.place.Epoch, Index: e.place.Batch, ring: l.ring, buffer: b,
 	}
+	batch.lost = runtime.AddCleanup(batch, (*ring).lose, l.ring)
+	return batch
 }

@@ -433,3 +433,46 @@ func TestStats(t *testing.T) {
 		}
 	}
 }
+
+// A loop that drops its batches without Release ends with an error. A loop whose batches another
+// goroutine releases late does not.
+func TestHostBatch_Dropped(t *testing.T) {
+	o := options()
+	o.Buffers = 2
+	l := open(t, sources(t, numbered(400))[2].path, o)
+	var last error
+	batches := 0
+	for batch, err := range l.Epoch(context.Background()) {
+		if last = err; err == nil {
+			batches += min(batch.N, 1)
+		}
+	}
+	if batches != 2 || last == nil || !strings.Contains(last.Error(), "all 2 buffers belong to batches that were dropped without Release") {
+		t.Errorf("%d batches, and %v", batches, last)
+	}
+
+	l.ring.mu.Lock()
+	l.ring.taken = 0 // nobody reads the dropped batches, so Close may free their memory
+	l.ring.mu.Unlock()
+
+	l = open(t, sources(t, numbered(12))[2].path, o)
+	held := make(chan *HostBatch, 2)
+	go func() {
+		for batch := range held {
+			time.Sleep(3 * shortestPatience)
+			batch.Release()
+		}
+	}()
+	batches = 0
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		held <- batch
+		batches++
+	}
+	close(held)
+	if batches == 0 {
+		t.Error("no batches")
+	}
+}

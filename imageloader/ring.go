@@ -27,6 +27,7 @@ type ring struct {
 
 	mu     sync.Mutex
 	taken  int
+	lost   int // buffers of batches that nobody can release any more
 	closed bool
 }
 
@@ -159,6 +160,21 @@ func (r *ring) taking(b *buffer) {
 	if r.pages.pinner != nil {
 		r.pages.pinner.HostWrites(b.memory) //edge:fill-is-told TestRing_Take_TellsThePinner
 	}
+}
+
+// lose counts the buffer of a batch that the garbage collector has freed before its Release. The
+// program may still read the slices of that batch, so the buffer is not filled again.
+func (r *ring) lose() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost++
+}
+
+// allLost reports whether no buffer can become free again.
+func (r *ring) allLost() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost == cap(r.free)
 }
 
 // give makes a taken buffer free again. If the ring is closed and no other buffer is taken, give

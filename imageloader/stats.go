@@ -37,7 +37,7 @@ type Stats struct {
 	// Elapsed is the time in the loops of Epoch. Read, Inflate and Decode are the working times of
 	// stages. The stages work at the same time and on several cores, and their times are added up.
 	// Read is the time of reading files, and Inflate of inflating. Decode is the time of decoding and
-	// resizing on Workers threads.
+	// resizing on Workers threads. Threads that serve a JPEGDevice do not count.
 	Elapsed               time.Duration
 	Read, Inflate, Decode time.Duration
 	Workers               int

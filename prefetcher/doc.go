@@ -16,6 +16,9 @@
 //		})
 //	}
 //
+// The Do belongs inside the loop, one Do for each batch. A batch's memory comes back when its Do
+// ends, so a loop inside a Do ends with an error after Depth+1 batches.
+//
 // # Augmentations
 //
 // The loader crops each image and chooses the images to flip. This package flips them. It also

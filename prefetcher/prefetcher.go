@@ -111,6 +111,10 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 // break, Epoch waits for the copies that still run. It stops its goroutines and gives every host
 // buffer back.
 //
+// The loop must not run inside a Do that uses the batches. A batch's memory comes back when the Do
+// that used the batch ends. So Epoch fails with [cgotorch.ErrMisuse] when one Do around the loop
+// holds Depth+1 batches: run one Do for each batch, inside the body.
+//
 // The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It
 // is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close. It is
 // [ErrBusy] while an earlier epoch of this Prefetcher runs.
@@ -132,7 +136,7 @@ func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 		defer run.stop(cancel)
 		for first := true; ; first = false {
 			began := time.Now()
-			item, ok := <-run.full
+			item, ok := run.next()
 			waited := time.Since(began)
 			p.count(func(s *Stats) { s.HostWait += waited })
 			if first {
@@ -187,6 +191,18 @@ func (p *Prefetcher) takeBack(s *slot) {
 		//edge:last-use-frees TestSlot_DoOutlivesBody
 		go p.free() // on a goroutine of its own, because takeBack may run at the end of a Do
 	}
+}
+
+// heldHere returns the stream whose Do runs on the calling goroutine, if that Do holds all slots.
+// Otherwise it returns nil.
+func (p *Prefetcher) heldHere() *cgotorch.Stream {
+	var held *cgotorch.Stream
+	for _, s := range p.slots {
+		if held = s.heldHere(); held == nil {
+			return nil
+		}
+	}
+	return held
 }
 
 func (p *Prefetcher) count(add func(*Stats)) {

@@ -17,7 +17,10 @@ type run struct {
 	p      *Prefetcher
 	full   chan item
 	copied chan transfer
-	done   sync.WaitGroup
+	// The copying goroutine sends to `lacking` while it waits for a free slot. The consumer receives
+	// once in each wait for a batch.
+	lacking chan struct{}
+	done    sync.WaitGroup
 }
 
 type item struct {
@@ -45,6 +48,8 @@ func startRun(ctx context.Context, p *Prefetcher) *run {
 		p:      p,
 		full:   make(chan item, len(p.slots)+1), // room for every batch and one error
 		copied: make(chan transfer, len(p.slots)),
+
+		lacking: make(chan struct{}),
 	}
 	r.done.Add(2)
 	go r.copyAll(ctx)
@@ -100,10 +105,8 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		}
 		recipe.draw(drawn, host)
 	}
-	var s *slot
-	select {
-	case s = <-r.p.freeSlots:
-	case <-ctx.Done():
+	s := r.freeSlot(ctx)
+	if s == nil {
 		host.Release()         //edge:cancelled-goes-back TestEpoch_CancelledWithoutASlot
 		recipe.takeBack(drawn) //edge:cancelled-drawn-goes-back TestAugmentations_MemoryComesBack
 		return context.Cause(ctx)
@@ -131,6 +134,39 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	r.copied <- c
 	r.full <- item{batch: b}
 	return nil
+}
+
+// freeSlot waits for a free slot. It returns nil if ctx ends first.
+func (r *run) freeSlot(ctx context.Context) *slot {
+	select {
+	case s := <-r.p.freeSlots:
+		return s
+	default:
+	}
+	for {
+		select {
+		case s := <-r.p.freeSlots:
+			return s
+		case r.lacking <- struct{}{}: // the consumer decides
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// The method `next` waits for the next batch. It returns false at the end of the epoch. It fails if
+// the batch would never come, because the loop runs inside the Do that holds all slots.
+func (r *run) next() (item, bool) {
+	select {
+	case item, ok := <-r.full:
+		return item, ok
+	case <-r.lacking:
+		if held := r.p.heldHere(); held != nil {
+			return item{err: fmt.Errorf("prefetcher: the next batch would never come: this loop runs inside a Do of %v, which holds the last %d batches until it ends; put the Do into the body of the loop, one Do for each batch: %w", held, len(r.p.slots), cgotorch.ErrMisuse)}, true
+		}
+	}
+	next, ok := <-r.full
+	return next, ok
 }
 
 func (p *Prefetcher) fits(host *imageloader.HostBatch) error {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
@@ -100,5 +102,83 @@ func TestEpoch_CancelledWithoutASlot(t *testing.T) {
 		if made, released := source.made.Load(), source.released.Load(); made != released {
 			t.Errorf("%d batches of %d came back", released, made)
 		}
+	})
+}
+
+// A loop inside one Do holds every slot until the Do ends. The batch after that would never come,
+// so the loop ends with an error. An epoch of at most Depth+1 batches ends well.
+func TestEpoch_InsideADo(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		for _, n := range []int{2, 3, 100} {
+			p := start(t, newCounted(t, n, nil), d, Options{Depth: 2})
+			stream := torchtest.NewStream(t, d)
+			batches := 0
+			var last error
+			began := time.Now()
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				for batch, err := range p.Epoch(context.Background()) {
+					if last = err; err == nil {
+						images, _ := batch.Use(x)
+						x.Sum(images)
+						batches++
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if n <= 3 {
+				if last != nil || batches != n {
+					t.Errorf("an epoch of %d batches gives %d and %v", n, batches, last)
+				}
+				continue
+			}
+			if batches != 3 || !errors.Is(last, cgotorch.ErrMisuse) || time.Since(began) > 10*time.Second {
+				t.Errorf("an epoch inside a Do gives %d batches and %v after %v", batches, last, time.Since(began))
+			}
+		}
+	})
+}
+
+// A Do on another goroutine that holds all slots ends some time. The loop waits for it.
+func TestEpoch_InsideADo_OtherGoroutines(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		p := start(t, newCounted(t, 7, nil), d, Options{Depth: 1})
+		stream := torchtest.NewStream(t, d)
+		var group sync.WaitGroup
+		batches := 0
+		if err := stream.Do(func(x *cgotorch.Exec) error { // the loop is inside a Do that uses no batch
+			for batch, err := range p.Epoch(context.Background()) {
+				if err != nil {
+					return err
+				}
+				other := torchtest.NewStream(t, d)
+				used := make(chan error)
+				group.Add(1)
+				go func() {
+					defer group.Done()
+
+					err := other.Do(func(x *cgotorch.Exec) error {
+						images, _ := batch.Use(x)
+						used <- nil
+						time.Sleep(30 * time.Millisecond)
+						x.Sum(images)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}()
+				if err := <-used; err != nil {
+					return err
+				}
+				batches++
+			}
+			return nil
+		}); err != nil || batches != 7 {
+			t.Errorf("%d batches, and %v", batches, err)
+		}
+		group.Wait()
 	})
 }

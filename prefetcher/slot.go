@@ -137,6 +137,22 @@ func (s *slot) useOver() {
 	}
 }
 
+// heldHere returns the stream whose Do runs on the calling goroutine, if that Do has used the
+// slot's batch, whose body is over. Otherwise it returns nil.
+func (s *slot) heldHere() *cgotorch.Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lentTo != nil || s.uses == 0 {
+		return nil
+	}
+	for stream := range s.streams {
+		if stream.InDo() {
+			return stream
+		}
+	}
+	return nil
+}
+
 // endBody records again on every stream that used the batch. A later Do of the body may have
 // enqueued work that reads the batch without a Use. An example is the backward of a loss that an
 // earlier Do kept. endBody leaves out a stream that runs a Do now. If that Do has used the batch,

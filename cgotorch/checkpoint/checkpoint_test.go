@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -385,6 +387,44 @@ func TestLoadModel_PythonFile(t *testing.T) {
 	})
 }
 
+// LoadModel reads what torch.save wrote. A checkpoint of several parts needs Rename.
+func TestLoadModel_TorchSave(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		last := nn.NewLinear(x, 2, 2, nn.LinearOptions{NoBias: true})
+		m := nn.NewSequential(nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), &nn.ReLU{}, last)
+		defer nn.Close(m)
+		rename := func(name string) string { // what is not of the model becomes ""
+			rest, ok := strings.CutPrefix(name, "model.")
+			if !ok {
+				return ""
+			}
+			return rest
+		}
+		var first []float32
+		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Rename: rename}} {
+			nn.Constant(x, last.Weight, 0)
+			if err := LoadModel(x, "../pth/testdata/"+file, m, o); err != nil {
+				t.Errorf("%s: %v", file, err)
+				continue
+			}
+			got := cgotorch.ToSlice[float32](x, x.Detach(last.Weight))
+			if first == nil {
+				first = got
+			}
+			if got[0] == 0 || !slices.Equal(got, first) {
+				t.Errorf("%s: the weights are %v, and %v from another file", file, got, first)
+			}
+		}
+		var mismatch *nn.LoadError
+		if err := LoadModel(x, "../pth/testdata/checkpoint.pth", m, nn.LoadOptions{}); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), `"model."`) {
+			t.Errorf("a checkpoint without Rename: %v", err)
+		}
+		if err := LoadModel(x, "../pth/testdata/script.pt", m, nn.LoadOptions{}); !errors.Is(err, pth.ErrProgram) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "state_dict()") {
+			t.Errorf("a TorchScript archive: %v", err)
+		}
+	})
+}
+
 func TestLoadModel_OfCheckpoint(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -659,6 +699,18 @@ func TestLoad_Damaged(t *testing.T) {
 		}
 		if err := LoadModel(x, path, r.model, nn.LoadOptions{}); !errors.Is(err, ErrDamaged) {
 			t.Errorf("LoadModel: %v", err)
+		}
+		at := bytes.Index(whole, []byte(`\"epoch\":`))
+		if at < 0 {
+			t.Fatal("the metadata has no epoch")
+		}
+		damaged = slices.Clone(whole)
+		damaged[at+len(`\"epoch\":`)] ^= 1 // another epoch, in valid JSON
+		if err := os.WriteFile(path, damaged, 0o666); err != nil {
+			return err
+		}
+		if info, err := Inspect(path); !errors.Is(err, ErrDamaged) {
+			t.Errorf("Inspect of a changed epoch: %v, %v", info.Epoch, err)
 		}
 		if err := os.WriteFile(path, whole[:200], 0o666); err != nil {
 			return err

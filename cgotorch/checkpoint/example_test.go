@@ -50,11 +50,11 @@ func Example() {
 		defer nn.Close(model)
 		var none *optim.Optimizer
 		info, err = checkpoint.Load(x, path, model, none)
-		fmt.Println("epoch", info.Epoch, model.Weight)
+		fmt.Println("epoch", info.Epoch, model.Weight.Shape())
 		return err
 	})
 	fmt.Println(err)
 	// Output:
-	// epoch 4 float32[2 3]
+	// epoch 4 [2 3]
 	// <nil>
 }

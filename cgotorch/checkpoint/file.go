@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -47,20 +48,34 @@ type OptimizerInfo struct {
 	Steps  []int64  `json:"steps"`
 }
 
-// Inspect reads all fields of a checkpoint except its tensors, for instance to make the model.
-// For a file that this package has not saved it returns the zero Info.
+// Inspect reads all fields of a checkpoint except its tensors, for instance to make the model. For
+// a file that this package has not saved it returns the zero Info. It fails with [ErrDamaged] if
+// these fields have changed since the file was saved. It does not look at the tensors.
 func Inspect(path string) (Info, error) {
 	f, err := open(path)
 	if err != nil {
 		return Info{}, err
 	}
 	defer f.Close()
+	if _, err := f.checksums(); err != nil {
+		return Info{}, err
+	}
 	return f.info, nil
 }
 
 type file struct {
-	*safetensors.File
+	weights
 	info Info
+}
+
+// weights is an open file of tensors: a *safetensors.File or a *pth.File.
+type weights interface {
+	Name() string
+	Tensors() []safetensors.Info
+	Lookup(name string) (safetensors.Info, bool)
+	Read(name string) ([]byte, error)
+	Metadata() map[string]string
+	Close() error
 }
 
 // The method `fail` returns an error that names the file. format and args give its text.
@@ -68,14 +83,22 @@ func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
 
-func open(path string) (*file, error) {
+func openWeights(path string) (weights, error) {
 	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrFormat) && !errors.Is(err, safetensors.ErrTorchSave) {
+	if errors.Is(err, safetensors.ErrTorchSave) {
+		return pth.Open(path)
+	}
+	return f, err
+}
+
+func open(path string) (*file, error) {
+	f, err := openWeights(path)
+	if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, pth.ErrFormat) {
 		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	c := &file{File: f}
+	c := &file{weights: f}
 	if text, ok := f.Metadata()[metadataKey]; ok {
 		if err := json.Unmarshal([]byte(text), &c.info); err != nil {
 			f.Close()
@@ -131,23 +154,33 @@ func openWhole(path string) (*file, error) {
 	return f, nil
 }
 
-func (f *file) verify() error {
+// The method `checksums` reads the checksums of the tensors, and compares the metadata with theirs.
+// It returns nil for a file without checksums that is not a checkpoint.
+func (f *file) checksums() (checksums, error) {
 	if _, ok := f.Lookup(checksumName); !ok {
 		if f.info.Version != 0 {
-			return f.fail("the tensor %s is missing: %w", checksumName, ErrDamaged)
+			return nil, f.fail("the tensor %s is missing: %w", checksumName, ErrDamaged)
 		}
-		return nil
+		return nil, nil
 	}
 	text, err := f.Read(checksumName)
 	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
+		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	var want checksums
 	if err := json.Unmarshal(text, &want); err != nil {
-		return f.fail("tensor %s: %w: %w", checksumName, err, ErrDamaged)
+		return nil, f.fail("tensor %s: %w: %w", checksumName, err, ErrDamaged)
 	}
 	if got := checksum([]byte(f.Metadata()[metadataKey])); got != want[metadataKey] {
-		return f.fail("metadata %s has the CRC-32C %s, and %q when it was saved: %w", metadataKey, got, want[metadataKey], ErrDamaged)
+		return nil, f.fail("metadata %s has the CRC-32C %s, and %q when it was saved: %w", metadataKey, got, want[metadataKey], ErrDamaged)
+	}
+	return want, nil
+}
+
+func (f *file) verify() error {
+	want, err := f.checksums()
+	if want == nil || err != nil {
+		return err
 	}
 	for _, t := range f.Tensors() {
 		if t.Name == checksumName {

@@ -88,10 +88,11 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 	return nil
 }
 
-// LoadModel copies a model's tensors from a checkpoint, or from another safetensors file such as
-// a torchvision state dict. Dtypes are converted. If the model's number of classes differs from
-// that in the file, skip the last layer with [nn.LoadOptions].Skip. LoadModel waits for the
-// device.
+// LoadModel copies a model's tensors from a checkpoint, from another safetensors file such as a
+// torchvision state dict, or from a file of PyTorch's torch.save. Dtypes are converted. If the
+// model's number of classes differs from that in the file, skip the last layer with
+// [nn.LoadOptions].Skip. Names with a prefix, such as "module.", are changed by
+// [nn.LoadOptions].Rename. LoadModel waits for the device.
 //
 // LoadModel fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if names
 // or shapes differ, unless o allows the difference. In these cases nothing has changed.
@@ -110,7 +111,7 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 
 // The method `match` returns the model's tensors that the file has. It reads only the file's
 // header.
-func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
+func (f *file) match(model any, o nn.LoadOptions) ([]nn.Matched, error) {
 	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
 	}
@@ -127,7 +128,7 @@ func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
 		return nil, f.fail("%w", err)
 	}
 	for _, n := range matched {
-		t, _ := f.Lookup(n.Name)
+		t, _ := f.Lookup(n.Stored)
 		if _, ok := DType(t.DType); !ok {
 			return nil, f.unsupported(t)
 		}
@@ -139,9 +140,9 @@ func (f *file) unsupported(t safetensors.Info) error {
 	return f.fail("tensor %s: LibTorch has no %s for a model: convert it first, in Python with .float()", t.Name, t.DType)
 }
 
-func (f *file) copyTo(x *cgotorch.Exec, state []nn.Named) error {
-	for _, n := range state {
-		t, err := f.tensor(x, n.Name)
+func (f *file) copyTo(x *cgotorch.Exec, matched []nn.Matched) error {
+	for _, n := range matched {
+		t, err := f.tensor(x, n.Stored)
 		if err != nil {
 			return err
 		}

@@ -156,7 +156,7 @@ func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor
 	for i, p := range params {
 		name, ok := names[p]
 		if !ok {
-			return nil, fmt.Errorf("parameter %d of %s (%v) is not in the model: give the model that it was made for", i, of, p)
+			return nil, fmt.Errorf("parameter %d of %s (%s) is not in the model: give the model that it was made for", i, of, p)
 		}
 		list[i] = name
 	}

@@ -16,58 +16,41 @@ import (
 //
 // The colours, the crop and the resize are kernels. They take less than one per cent of an H200
 // from a training step beside them. A JPEGDecoder may be used from any goroutine, and by several
-// pools.
+// pools. It has streams of its own, and memory for 64 files of each lane: page-locked for the
+// files' bytes, and on the device for their planes.
 type JPEGDecoder struct {
 	mu      sync.Mutex
-	use     jpegUse
+	h       *ct.JPEGDecoder // nil after Close
 	cleanup runtime.Cleanup
 }
 
-// jpegUse is the use of a decoder in C and of its streams. It is empty after Close.
-type jpegUse struct {
-	h       *ct.JPEGDecoder
-	streams []func() // each lets a stream be closed
+// JPEGDecoderOptions are the options of [NewJPEGDecoder].
+type JPEGDecoderOptions struct {
+	// Lanes is the number of calls of pools that the decoder works on at a time. While one call waits
+	// for the engines, another one prepares its files. 0 means 4, which keeps the engines of an H200
+	// busy.
+	Lanes int
 }
 
-func (u jpegUse) end() {
-	ct.JPEGDecoderFree(u.h)
-	for _, unuse := range u.streams {
-		unuse()
-	}
-}
-
-// NewJPEGDecoder returns a decoder that enqueues its work on the given streams. All streams must
-// belong to one CUDA device. The decoder works on as many calls of a pool at a time as it has
-// streams. Three or four keep the engines of an H200 busy. Nothing else should run on the streams.
-//
-// NewJPEGDecoder may wait for the device. The caller must close the decoder. The streams cannot
-// be closed before it.
+// NewJPEGDecoder returns a decoder with streams of its own, one for each lane. It may wait for the
+// device. The caller must close the decoder.
 //
 // NewJPEGDecoder fails with [cgotorch.ErrUnsupported] for a device without such engines. It fails
-// with the same error if the library nvJPEG is absent, and then says how to install it. It fails
-// with [cgotorch.ErrInvalidArgument] without streams, and for streams of several devices.
-func NewJPEGDecoder(streams ...*cgotorch.Stream) (*JPEGDecoder, error) {
+// with the same error if the library nvJPEG is absent, and then says how to install it.
+func NewJPEGDecoder(device cgotorch.Device, o JPEGDecoderOptions) (*JPEGDecoder, error) {
 	const op = "images.NewJPEGDecoder"
 	if err := seam.Ready(); err != nil {
 		return nil, err
 	}
 	seam.Waits(op)
-	var use jpegUse
-	var handles []*ct.Stream
-	for _, s := range streams {
-		h, unuse, err := seam.UseStream(op, s)
-		if err != nil {
-			use.end()
-			return nil, err
-		}
-		handles, use.streams = append(handles, h), append(use.streams, unuse)
+	if o.Lanes == 0 {
+		o.Lanes = 4
 	}
-	if err := seam.Check(op, ct.JPEGDecoderNew(unsafe.SliceData(handles), int32(len(handles)), &use.h)); err != nil {
-		use.end()
+	d := &JPEGDecoder{}
+	if err := seam.Check(op, ct.JPEGDecoderNew(seam.Device(device), int32(o.Lanes), &d.h)); err != nil {
 		return nil, err
 	}
-	d := &JPEGDecoder{use: use}
-	d.cleanup = runtime.AddCleanup(d, jpegUse.end, use)
+	d.cleanup = runtime.AddCleanup(d, ct.JPEGDecoderFree, d.h)
 	return d, nil
 }
 
@@ -79,16 +62,19 @@ func (d *JPEGDecoder) JPEGDevice() unsafe.Pointer {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.use.h == nil {
+	if d.h == nil {
 		return nil
 	}
-	return ct.JPEGDecoderDevice(d.use.h)
+	return ct.JPEGDecoderDevice(d.h)
 }
 
 // JPEGStats counts the files that pools have given to a decoder.
 type JPEGStats struct {
 	Decoded int64
 	Failed  int64 // files that the engines refused, and files of calls that failed; a pool's threads decode them
+	// GaveUp is true after eight failed calls without a good one between them. The decoder then takes
+	// no more files, and the threads of the pools decode all files.
+	GaveUp bool
 }
 
 // Stats returns the counts so far. After Close they are 0.
@@ -96,25 +82,24 @@ func (d *JPEGDecoder) Stats() JPEGStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var counts ct.JPEGCounts
-	if d.use.h != nil {
-		ct.JPEGDecoderCount(d.use.h, &counts)
+	if d.h != nil {
+		ct.JPEGDecoderCount(d.h, &counts)
 	}
-	return JPEGStats{counts.Decoded, counts.Failed}
+	return JPEGStats{counts.Decoded, counts.Failed, counts.GaveUp != 0}
 }
 
 // Close gives up the caller's use of the decoder. Pools that use the decoder go on with it, and
-// the last of them frees it. Until then no other work should run on the streams. A second Close
-// does nothing.
+// the last of them frees it. A second Close does nothing.
 func (d *JPEGDecoder) Close() error {
 	if d == nil {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.use.h != nil {
+	if d.h != nil {
 		d.cleanup.Stop()
-		d.use.end()
-		d.use = jpegUse{}
+		ct.JPEGDecoderFree(d.h)
+		d.h = nil
 	}
 	return nil
 }

@@ -10,28 +10,19 @@ import (
 
 func TestNewJPEGDecoder_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	cpu, closed := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
-	closed.Close()
 	for _, c := range []struct {
-		name    string
-		streams []*cgotorch.Stream
-		kind    error
-		text    string
+		lanes int
+		kind  error
+		text  string
 	}{
-		{"no stream", nil, cgotorch.ErrInvalidArgument, "no stream"},
-		{"CPU", []*cgotorch.Stream{cpu}, cgotorch.ErrUnsupported, "the CPU has no engines"},
-		{"closed", []*cgotorch.Stream{cpu, closed}, cgotorch.ErrClosed, "the stream is closed"},
+		{-1, cgotorch.ErrInvalidArgument, "-1 lanes: want at least one"},
+		{0, cgotorch.ErrUnsupported, "the CPU has no engines"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			d, err := images.NewJPEGDecoder(c.streams...)
-			torchtest.WantError(t, err, c.kind, "images.NewJPEGDecoder", c.text)
-			if d != nil {
-				t.Error("a decoder besides the error")
-			}
-		})
-	}
-	if err := cpu.Close(); err != nil {
-		t.Error("the stream of a decoder that was refused:", err)
+		d, err := images.NewJPEGDecoder(cgotorch.CPU, images.JPEGDecoderOptions{Lanes: c.lanes})
+		torchtest.WantError(t, err, c.kind, "images.NewJPEGDecoder", c.text)
+		if d != nil {
+			t.Errorf("%d lanes: a decoder besides the error", c.lanes)
+		}
 	}
 	var none *images.JPEGDecoder
 	if none.JPEGDevice() != nil || none.Close() != nil {
@@ -41,8 +32,7 @@ func TestNewJPEGDecoder_Refused(t *testing.T) {
 
 func TestJPEGDecoder_Close(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	s := torchtest.NewStream(t, torchtest.CUDA(t))
-	d, err := images.NewJPEGDecoder(s)
+	d, err := images.NewJPEGDecoder(torchtest.CUDA(t), images.JPEGDecoderOptions{})
 	if err != nil {
 		torchtest.WantError(t, err, cgotorch.ErrUnsupported)
 		t.Skip(err)
@@ -50,7 +40,6 @@ func TestJPEGDecoder_Close(t *testing.T) {
 	if d.JPEGDevice() == nil {
 		t.Error("no device")
 	}
-	torchtest.WantError(t, s.Close(), cgotorch.ErrMisuse, "JPEG decoder")
 	for range 2 {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -58,8 +47,5 @@ func TestJPEGDecoder_Close(t *testing.T) {
 	}
 	if d.JPEGDevice() != nil || d.Stats() != (images.JPEGStats{}) {
 		t.Error("a device or counts after Close")
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
 	}
 }

@@ -38,7 +38,7 @@ func hits(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, k int) *cgotorch.Te
 func check(x *cgotorch.Exec, where string, logits, labels *cgotorch.Tensor, k int) *cgotorch.Exec {
 	if logits.Dim() != 2 || labels.Dim() != 1 || labels.Shape()[0] != logits.Shape()[0] || labels.DType() != cgotorch.Int64 ||
 		k < 1 || int64(k) > logits.Shape()[1] {
-		refuse(x, where, "the logits are %v, the labels %v and k is %d; want [N, C], int64 [N] and a k from 1 to C", logits, labels, k)
+		refuse(x, where, "the logits are %s, the labels %s and k is %d; want [N, C], int64 [N] and a k from 1 to C", logits, labels, k)
 	}
 	return x.NoGrad().NoAutocast()
 }

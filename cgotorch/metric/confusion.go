@@ -14,7 +14,7 @@ func Confusion(x *cgotorch.Exec, predictions, labels *cgotorch.Tensor, classes i
 	const where = "metric.Confusion"
 	if predictions.Dim() != 1 || labels.Dim() != 1 || predictions.Shape()[0] != labels.Shape()[0] || predictions.DType() != cgotorch.Int64 ||
 		labels.DType() != cgotorch.Int64 || classes < 1 {
-		refuse(x, where, "the predictions are %v, the labels %v, and there are %d classes; want int64 [N] of both", predictions, labels, classes)
+		refuse(x, where, "the predictions are %s, the labels %s, and there are %d classes; want int64 [N] of both", predictions, labels, classes)
 	}
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {

@@ -12,14 +12,14 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 func AUC(x *cgotorch.Exec, scores, labels *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "metric.AUC"
 	if scores.Dim() != 1 || labels.Dim() != 1 || scores.Shape()[0] != labels.Shape()[0] || !scores.DType().IsFloat() {
-		refuse(x, where, "the scores are %v and the labels %v, want [N] of both, and scores of a floating dtype", scores, labels)
+		refuse(x, where, "the scores are %s and the labels %s, want [N] of both, and scores of a floating dtype", scores, labels)
 	}
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {
 		exact := x.To(scores, cgotorch.Float64)
 		sorted, _ := x.Sort(exact, 0, cgotorch.SortOptions{})
-		below := x.Call("aten::searchsorted.Tensor", sorted, exact, false, false)[0].(*cgotorch.Tensor)
-		notAbove := x.Call("aten::searchsorted.Tensor", sorted, exact, false, true)[0].(*cgotorch.Tensor)
+		below := x.Call1("aten::searchsorted.Tensor", sorted, exact, false, false)
+		notAbove := x.Call1("aten::searchsorted.Tensor", sorted, exact, false, true)
 		// The mean rank of a score, from 1, is that of the first and the last equal score.
 		ranks := x.MulScalar(x.To(x.AddScalar(x.Add(below, notAbove), 1), cgotorch.Float64), 0.5)
 		positive := x.To(x.NeScalar(labels, 0), cgotorch.Float64)

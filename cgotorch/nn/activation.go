@@ -110,7 +110,7 @@ type Mish struct{}
 
 // Forward returns a tensor of the shape of `in`.
 func (*Mish) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::mish", in)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::mish", in)
 }
 
 // ELU keeps values above 0 and maps the other values to Alpha*(exp(in)-1).
@@ -130,7 +130,7 @@ type CELU struct {
 
 // Forward returns a tensor of the shape of `in`.
 func (m *CELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::celu", in, m.Alpha.Or(1))[0].(*cgotorch.Tensor)
+	return x.Call1("aten::celu", in, m.Alpha.Or(1))
 }
 
 // SELU is 1.0507 times an [ELU] with an Alpha of 1.6733. A deep net of SELUs keeps mean and
@@ -139,7 +139,7 @@ type SELU struct{}
 
 // Forward returns a tensor of the shape of `in`.
 func (*SELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::selu", in)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::selu", in)
 }
 
 // Softplus computes log(1+exp(Beta*in))/Beta. Where Beta*in is above Threshold, the result is the
@@ -177,7 +177,7 @@ type HardShrink struct {
 
 // Forward returns a tensor of the shape of `in`.
 func (m *HardShrink) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::hardshrink", in, m.Lambda.Or(0.5))[0].(*cgotorch.Tensor)
+	return x.Call1("aten::hardshrink", in, m.Lambda.Or(0.5))
 }
 
 // SoftShrink moves values towards 0 by Lambda. Values in [-Lambda, Lambda] become 0.
@@ -187,7 +187,7 @@ type SoftShrink struct {
 
 // Forward returns a tensor of the shape of `in`.
 func (m *SoftShrink) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::softshrink", in, m.Lambda.Or(0.5))[0].(*cgotorch.Tensor)
+	return x.Call1("aten::softshrink", in, m.Lambda.Or(0.5))
 }
 
 // Threshold keeps values above Threshold and replaces the other values by Value.
@@ -197,7 +197,7 @@ type Threshold struct {
 
 // Forward returns a tensor of the shape of `in`.
 func (m *Threshold) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::threshold", in, m.Threshold, m.Value)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::threshold", in, m.Threshold, m.Value)
 }
 
 // RReLU keeps values above 0. In training it multiplies each other value by a random number
@@ -212,5 +212,5 @@ type RReLU struct {
 // LibTorch's generator.
 func (m *RReLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	dependsOnMode(x, "nn.RReLU", &m.Eval)
-	return x.Call("aten::rrelu", in, m.Lower.Or(1.0/8), m.Upper.Or(1.0/3), !m.Eval)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::rrelu", in, m.Lower.Or(1.0/8), m.Upper.Or(1.0/3), !m.Eval)
 }

@@ -9,6 +9,11 @@ import (
 // The function `refuse` makes the Do fail with ErrInvalidArgument. The arguments `format` and
 // `args` give the text of the error.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
+	for i, arg := range args {
+		if t, ok := arg.(*cgotorch.Tensor); ok {
+			args[i] = t.String() // not its values
+		}
+	}
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 

@@ -146,7 +146,7 @@ func (m *MultiheadAttention) check(x *cgotorch.Exec, query, key, value *cgotorch
 	}
 	for i, in := range []*cgotorch.Tensor{query, key, value} {
 		if width := weights[i].Shape()[1]; in.Dim() != 3 || in.Shape()[2] != width {
-			refuse(x, where, "the input is %v, want [N, L, %d]", in, width)
+			refuse(x, where, "the input is %s, want [N, L, %d]", in, width)
 		}
 	}
 	dependsOnMode(x, where, &m.Eval)
@@ -157,7 +157,7 @@ func (m *MultiheadAttention) check(x *cgotorch.Exec, query, key, value *cgotorch
 func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotorch.Tensor) (q, k, v *cgotorch.Tensor) {
 	weight, bias := castOf(x, m.InProjWeight), castOf(x, m.InProjBias)
 	if query == key && key == value && weight != nil {
-		parts := x.Call("streamtorch::linear_heads", query, weight, bias, m.Heads, !m.Unfused)
+		parts := x.Call("streamtorch::linear_heads", query, weight, bias, m.Heads, isFused(x, "nn.MultiheadAttention", &m.Unfused))
 		return parts[0].(*cgotorch.Tensor), parts[1].(*cgotorch.Tensor), parts[2].(*cgotorch.Tensor)
 	}
 	width := int(m.OutProj.Weight.Shape()[1])

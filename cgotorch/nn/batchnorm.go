@@ -124,9 +124,9 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 // begin checks `in` and counts the batch, as [BatchNorm.begin] does.
 func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	if in.Dim() != 4 {
-		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
+		refuse(x, "nn.BatchNorm2d", "the input is %s, want [N, %d, H, W]", in, m.Channels)
 	}
-	dependsOn(x, &m.Unfused, "SetFused has changed nn.BatchNorm2d")
+	isFused(x, "nn.BatchNorm2d", &m.Unfused)
 	return m.BatchNorm.begin(x, "nn.BatchNorm2d", in)
 }
 
@@ -135,7 +135,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
-		refuse(x, where, "%v has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
+		refuse(x, where, "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, where, &m.Eval)
 	mean, variance = m.RunningMean, m.RunningVar

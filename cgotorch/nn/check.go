@@ -17,7 +17,7 @@ import (
 // State misses maps, unexported fields, and embedded fields that are not structs. A field with
 // the tag `state:"-"` is hidden on purpose, so Check skips it. Each error names the field and
 // says what to change. Check looks at the present values, so call it when the module is complete.
-// It cannot look into closures.
+// It cannot look into closures. Two fields of a struct with one tag are an error too.
 //
 // [Load], [To], [Close] and package checkpoint call Check themselves.
 func Check(m any) error {
@@ -95,9 +95,17 @@ func (c *checker) check(name string, v reflect.Value, within string) {
 }
 
 func (c *checker) fields(name string, v reflect.Value, within string) {
+	tagged := map[string]int{}
 	for i := range v.NumField() {
 		f, value := v.Type().Field(i), v.Field(i)
 		tag := stateTag(f)
+		if k, twice := tagged[tag]; twice && f.IsExported() && !sameTarget(v.Field(k), value) {
+			c.lost = append(c.lost, fmt.Errorf("nn: %T: %s has the tag %q, which %s has too: their tensors would get the same names: change one of the tags: %w",
+				c.module, join(name, f.Name), tag, join(name, v.Type().Field(k).Name), cgotorch.ErrInvalidArgument))
+		}
+		if tag != "" && tag != "-" && f.IsExported() {
+			tagged[tag] = i
+		}
 		embedded := f.Anonymous && tag == ""
 		inside, isStruct := structUnder(value)
 		switch {
@@ -113,6 +121,19 @@ func (c *checker) fields(name string, v reflect.Value, within string) {
 			c.lose(join(name, f.Name), value, "an unexported field", `export it, or give it the tag state:"-" if it is not the module's`)
 		}
 	}
+}
+
+// sameTarget reports whether a or b is nil, or both lead to one module or tensor.
+func sameTarget(a, b reflect.Value) bool {
+	for _, v := range []*reflect.Value{&a, &b} {
+		for v.Kind() == reflect.Interface {
+			*v = v.Elem()
+		}
+		if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+			return true
+		}
+	}
+	return a.Kind() == reflect.Pointer && b.Kind() == reflect.Pointer && a.UnsafePointer() == b.UnsafePointer()
 }
 
 // The method `follow` follows pointers and interfaces from v to a value that can hold tensors. It

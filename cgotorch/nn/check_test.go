@@ -177,3 +177,21 @@ func TestCheck_ByWhatReturnsErrors(t *testing.T) {
 		}
 	})
 }
+
+// Two fields with one tag give two tensors one name, so that a file cannot hold both.
+func TestCheck_SameNames(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		type twice struct {
+			First  *nn.Linear `state:"fc"`
+			Second *nn.Linear `state:"fc"`
+		}
+		a, b := nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+		defer nn.Close(a)
+		defer nn.Close(b)
+		err := nn.Check(&twice{a, b})
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "Second has the tag \"fc\"", "First has too")
+		if err := nn.Check(&twice{a, a}); err != nil { // one layer in two places
+			t.Error(err)
+		}
+	})
+}

@@ -46,12 +46,8 @@ func (o Conv2dOptions) window() window {
 // pixel that is infinite or NaN may then reach results whose window ends beside it.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
-	fits := m.fitsImages(padding)
-	if fits {
-		dependsOn(x, &m.Unfused, "SetFused has changed nn.Conv2d")
-	}
-	if fits && !m.Unfused {
-		out := x.Call("streamtorch::image_convolution", padded, castOf(x, m.Weight), padding[0])[0].(*cgotorch.Tensor)
+	if m.fitsImages(padding) && isFused(x, "nn.Conv2d", &m.Unfused) {
+		out := x.Call1("streamtorch::image_convolution", padded, castOf(x, m.Weight), padding[0])
 		closeUnless(in, padded)
 		return out
 	}

@@ -22,5 +22,5 @@ func CTC(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, inputLengt
 	if len(inputLengths) != len(labelLengths) {
 		refuse(x, where, "there are lengths of %d inputs and of %d labels", len(inputLengths), len(labelLengths))
 	}
-	return x.Call("aten::ctc_loss.IntList", logProbabilities, labels, inputLengths, labelLengths, o.Blank, o.Reduction, o.ZeroInfinity)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::ctc_loss.IntList", logProbabilities, labels, inputLengths, labelLengths, o.Blank, o.Reduction, o.ZeroInfinity)
 }

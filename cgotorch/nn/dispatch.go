@@ -20,7 +20,7 @@ func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgo
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()
 	if len(shape) != 2 || shape[0] != int64(len(ids)) || len(ids) == 0 {
-		refuse(x, where, "the tokens are %v, and there are %d ids: want [tokens, d_model] with one for each, and at least one", tokens, len(ids))
+		refuse(x, where, "the tokens are %s, and there are %d ids: want [tokens, d_model] with one for each, and at least one", tokens, len(ids))
 	}
 	sortedIDs := slices.Sorted(slices.Values(ids))
 	if sortedIDs[0] == sortedIDs[len(ids)-1] {
@@ -58,11 +58,11 @@ func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 // unsortRows puts rows back into the order that they had before they were sorted. Row i of
 // `sorted` becomes row order[i] of the result.
 func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)
 }
 
 func sameShape(x *cgotorch.Exec, where string, expert int64, out *cgotorch.Tensor, want []int64) {
 	if out == nil || !slices.Equal(out.Shape(), want) {
-		refuse(x, where, "expert %d made %v of rows %v, which want the same shape", expert, out, want)
+		refuse(x, where, "expert %d made %s of rows %s, which want the same shape", expert, out, want)
 	}
 }

@@ -11,7 +11,7 @@ type CosineSimilarityOptions struct {
 // CosineSimilarity returns the cosines of the angles between the vectors of a and b, along one
 // dimension. The result lacks this dimension. It does not wait.
 func CosineSimilarity(x *cgotorch.Exec, a, b *cgotorch.Tensor, o CosineSimilarityOptions) *cgotorch.Tensor {
-	return x.Call("aten::cosine_similarity", a, b, o.Dim.Or(1), o.Eps.Or(1e-8))[0].(*cgotorch.Tensor)
+	return x.Call1("aten::cosine_similarity", a, b, o.Dim.Or(1), o.Eps.Or(1e-8))
 }
 
 // PairwiseDistanceOptions are the options of [PairwiseDistance].
@@ -24,5 +24,5 @@ type PairwiseDistanceOptions struct {
 // PairwiseDistance returns the norms of the differences of a and b along the last dimension. It
 // does not wait.
 func PairwiseDistance(x *cgotorch.Exec, a, b *cgotorch.Tensor, o PairwiseDistanceOptions) *cgotorch.Tensor {
-	return x.Call("aten::pairwise_distance", a, b, o.P.Or(2), o.Eps.Or(1e-6), o.KeepDim)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::pairwise_distance", a, b, o.P.Or(2), o.Eps.Or(1e-6), o.KeepDim)
 }

@@ -81,5 +81,5 @@ func (m *FeatureAlphaDropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cg
 // `in`.
 func drop(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, p float64, eval *bool) *cgotorch.Tensor {
 	dependsOnMode(x, where, eval)
-	return x.Call(op, in, p, !*eval)[0].(*cgotorch.Tensor)
+	return x.Call1(op, in, p, !*eval)
 }

@@ -39,7 +39,7 @@ func Example() {
 		labels := cgotorch.FromSlice(x, []int64{0, 9, 3, 3})
 		loss := nn.CrossEntropy(x, net.Forward(x, images), labels, nn.CrossEntropyOptions{LabelSmoothing: 0.1})
 		x.Backward(loss)
-		fmt.Println("loss", loss.Shape(), "gradient", net.FC.Weight.Grad())
+		fmt.Println("loss", loss.Shape(), "gradient", net.FC.Weight.Grad().Shape())
 		return nil
 	})
 	if err != nil {
@@ -54,7 +54,7 @@ func Example() {
 	// bn1.num_batches_tracked []
 	// fc.weight [10 8]
 	// fc.bias [10]
-	// loss [] gradient float32[10 8]
+	// loss [] gradient [10 8]
 }
 
 // First the host reads which experts the tokens need, for instance to fetch their weights. Then

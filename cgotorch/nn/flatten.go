@@ -30,5 +30,5 @@ type Unflatten struct {
 // Forward maps [N, C*H*W] to [N, C, H, W], with a Dim of 1 and the Sizes C, H and W. It returns a
 // view.
 func (m *Unflatten) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::unflatten.int", in, m.Dim, m.Sizes)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::unflatten.int", in, m.Dim, m.Sizes)
 }

@@ -95,12 +95,12 @@ func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch
 	}
 	stride, dilation := m.Stride.or(Size{1, 1}).ints(), m.Dilation.or(Size{1, 1}).ints()
 	if z == nil {
-		return x.Call("aten::cudnn_convolution_relu", padded, m.Weight, m.Bias, stride, zeros.ints(), dilation, 1)[0].(*cgotorch.Tensor)
+		return x.Call1("aten::cudnn_convolution_relu", padded, m.Weight, m.Bias, stride, zeros.ints(), dilation, 1)
 	}
 	if z.DType() != dtype || !slices.Equal(z.Shape(), shape) {
 		return nil
 	}
-	return x.Call("aten::cudnn_convolution_add_relu", padded, m.Weight, z, 1, m.Bias, stride, zeros.ints(), dilation, 1)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::cudnn_convolution_add_relu", padded, m.Weight, z, 1, m.Bias, stride, zeros.ints(), dilation, 1)
 }
 
 // resultShape returns the shape of the result. The input has the shape `in`, without the border

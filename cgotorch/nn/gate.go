@@ -9,7 +9,7 @@ type GLU struct {
 
 // Forward returns a tensor of the shape of `in`, with half of the size in dimension Dim.
 func (m *GLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::glu", in, m.Dim.Or(-1))[0].(*cgotorch.Tensor)
+	return x.Call1("aten::glu", in, m.Dim.Or(-1))
 }
 
 // PReLUOptions are the options of [NewPReLU].
@@ -34,5 +34,5 @@ func NewPReLU(x *cgotorch.Exec, o PReLUOptions) *PReLU {
 
 // Forward maps [N, channels, ...] to a tensor of the same shape. It does not wait.
 func (m *PReLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::prelu", in, m.Weight)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::prelu", in, m.Weight)
 }

@@ -30,7 +30,7 @@ func KaimingNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o KaimingOptions) 
 func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
 	shape := weight.Shape()
 	if len(shape) < 2 {
-		refuse(x, where, "the weight is %v, want at least two dimensions", weight)
+		refuse(x, where, "the weight is %s, want at least two dimensions", weight)
 	}
 	fan := shape[1] * kernelSize(shape)
 	if o.FanOut {
@@ -76,7 +76,7 @@ func XavierNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o XavierOptions) {
 func (o XavierOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
 	shape := weight.Shape()
 	if len(shape) < 2 {
-		refuse(x, where, "the weight is %v, want at least 2 dimensions", weight)
+		refuse(x, where, "the weight is %s, want at least 2 dimensions", weight)
 	}
 	if o.Gain == 0 {
 		o.Gain = 1
@@ -91,7 +91,7 @@ func (o XavierOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorc
 func Orthogonal(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
 	shape := weight.Shape()
 	if len(shape) < 2 {
-		refuse(x, "nn.Orthogonal", "the weight is %v, want at least 2 dimensions", weight)
+		refuse(x, "nn.Orthogonal", "the weight is %s, want at least 2 dimensions", weight)
 	}
 	x = x.NoGrad()
 	x.Tidy(func() *cgotorch.Tensor {
@@ -153,7 +153,7 @@ func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from
 	// normally distributed numbers.
 	probability := func(v float64) float64 { return 2*((1+math.Erf((v-mean)/deviation/math.Sqrt2))/2) - 1 }
 	Uniform(x, t, probability(from), probability(to))
-	x.Call("aten::erfinv_", t)[0].(*cgotorch.Tensor).Close()
+	x.Call1("aten::erfinv_", t).Close()
 	x.MulScalarInPlace(t, deviation*math.Sqrt2).Close()
 	x.AddScalarInPlace(t, mean).Close()
 	x.ClampInPlace(t, from, to).Close()

@@ -73,7 +73,7 @@ func AddLayerNorm(x *cgotorch.Exec, norm *LayerNorm, in, addend *cgotorch.Tensor
 		dtype = autocast
 	}
 	if len(norm.Shape) == 1 && in.Dim() > 0 && in.Shape()[in.Dim()-1] == norm.Shape[0] {
-		results := x.Call("streamtorch::add_layer_norm", in, addend, norm.Weight, norm.Bias, norm.Eps.Or(1e-5), dtype, !norm.Unfused)
+		results := x.Call("streamtorch::add_layer_norm", in, addend, norm.Weight, norm.Bias, norm.Eps.Or(1e-5), dtype, isFused(x, "nn.LayerNorm", &norm.Unfused))
 		return results[0].(*cgotorch.Tensor), results[1].(*cgotorch.Tensor)
 	}
 	if addend != nil {

@@ -33,10 +33,10 @@ func NewLinear(x *cgotorch.Exec, in, out int, o LinearOptions) *Linear {
 // Forward maps [..., in] to [..., out]. On CUDA, kernels of this library compute the gradient of
 // Bias, unless Unfused is set.
 func (m *Linear) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	if m.Bias == nil || m.Unfused || !in.Device().IsCUDA() {
+	if fused := isFused(x, "nn.Linear", &m.Unfused); m.Bias == nil || !fused || !in.Device().IsCUDA() {
 		return x.Linear(in, castOf(x, m.Weight), castOf(x, m.Bias))
 	}
-	return x.Call("streamtorch::linear", in, castOf(x, m.Weight), castOf(x, m.Bias))[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::linear", in, castOf(x, m.Weight), castOf(x, m.Bias))
 }
 
 // activated returns gelu(m(in)). One kernel of backward computes the gradients of m's result and
@@ -46,5 +46,5 @@ func (m *Linear) activated(x *cgotorch.Exec, in *cgotorch.Tensor, gelu *GELU) *c
 	if gelu.Tanh {
 		approximate = "tanh"
 	}
-	return x.Call("streamtorch::linear_gelu", in, castOf(x, m.Weight), castOf(x, m.Bias), approximate, !m.Unfused)[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::linear_gelu", in, castOf(x, m.Weight), castOf(x, m.Bias), approximate, isFused(x, "nn.Linear", &m.Unfused))
 }

@@ -15,9 +15,9 @@ func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 	x.NoGrad().CopyInPlace(destination, source).Close()
 }
 
-// LoadOptions choose the names that [Load] may leave out. With the zero value, Load needs exactly
-// the model's names. If the model and the file differ in their number of classes, leave the last
-// layer of the model unchanged:
+// LoadOptions choose the names that [Load] may leave out or change. With the zero value, Load needs
+// exactly the model's names. If the model and the file differ in their number of classes, leave the
+// last layer of the model unchanged:
 //
 //	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
 type LoadOptions struct {
@@ -27,6 +27,20 @@ type LoadOptions struct {
 	// Skip chooses names that Load ignores, in the model and among the tensors. The model keeps its
 	// values under these names. Shapes of skipped tensors need not fit. nil skips no name.
 	Skip func(name string) bool
+
+	// Rename returns the name in the model for the name of a stored tensor. "" ignores the tensor. Skip
+	// sees the new names. nil keeps all names. A file that PyTorch's DataParallel has written needs
+	//
+	//	func(name string) string { return strings.TrimPrefix(name, "module.") }
+	Rename func(name string) string
+}
+
+// The method `rename` returns the stored name in the model, or "".
+func (o LoadOptions) rename(name string) string {
+	if o.Rename == nil {
+		return name
+	}
+	return o.Rename(name)
 }
 
 // LoadError lists the reasons why tensors do not fit a model. Missing and Misshapen have the
@@ -37,17 +51,42 @@ type LoadError struct {
 	Misshapen  []string // names of tensors whose shape differs from the model's; each name with both shapes
 }
 
+// Error gives the number of names in each list, and the first three of them.
 func (e *LoadError) Error() string {
+	const shown = 3
 	var parts []string
 	for _, p := range []struct {
 		what  string
 		names []string
 	}{{"missing", e.Missing}, {"unexpected", e.Unexpected}, {"of another shape", e.Misshapen}} {
-		if len(p.names) > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s: %s", len(p.names), p.what, strings.Join(p.names, ", ")))
+		if len(p.names) == 0 {
+			continue
+		}
+		part := fmt.Sprintf("%d %s: %s", len(p.names), p.what, strings.Join(p.names[:min(shown, len(p.names))], ", "))
+		if len(p.names) > shown {
+			part += ", …"
+		}
+		parts = append(parts, part)
+	}
+	text := "nn: Load: the tensors do not fit the model: " + strings.Join(parts, "; ")
+	if prefix := e.prefix(); prefix != "" {
+		text += fmt.Sprintf("; the names differ by %q in front: see LoadOptions.Rename", prefix)
+	}
+	return text
+}
+
+// The method `prefix` returns the text that stands before the first missing name in an unexpected
+// name, such as "module.". It returns "" if there is none.
+func (e *LoadError) prefix() string {
+	if len(e.Missing) == 0 {
+		return ""
+	}
+	for _, name := range e.Unexpected {
+		if prefix, ok := strings.CutSuffix(name, e.Missing[0]); ok {
+			return prefix
 		}
 	}
-	return "nn: Load: the tensors do not fit the model: " + strings.Join(parts, "; ")
+	return ""
 }
 
 // Load copies tensors into m's parameters and buffers, and converts them to the dtypes of m. The
@@ -69,7 +108,7 @@ func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOp
 		return err
 	}
 	for _, n := range matched {
-		Copy(x, n.Tensor, tensors[n.Name])
+		Copy(x, n.Tensor, tensors[n.Stored])
 	}
 	return nil
 }
@@ -82,19 +121,30 @@ type Entry struct {
 	Closed bool   // the tensor cannot be read, because it is closed
 }
 
+// Matched is a tensor of a model with the name under which its values are stored.
+type Matched struct {
+	Named
+	Stored string // differs from Name if LoadOptions.Rename is set
+}
+
 // Match checks names and shapes as [Load] does, but before the tensors are read, for instance
 // from a file. It returns the tensors of m whose names are in `entries`, except skipped tensors.
 // It changes nothing and fails as Load does. The names in `entries` must differ.
-func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
+func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 	if err := Check(m); err != nil {
 		return nil, err
 	}
 	skip := func(name string) bool { return o.Skip != nil && o.Skip(name) }
-	stored := map[string]Entry{}
+	stored := map[string]Entry{} // by their names in the model
 	for _, e := range entries {
-		stored[e.Name] = e
+		name := o.rename(e.Name)
+		if other, twice := stored[name]; twice && name != "" {
+			return nil, fmt.Errorf("nn: Load: LoadOptions.Rename gives %s to both %s and %s", name, other.Name, e.Name)
+		}
+		stored[name] = e
 	}
-	var matched []Named
+	delete(stored, "")
+	var matched []Matched
 	failure := &LoadError{}
 	known := map[string]bool{}
 	for _, n := range State(m) {
@@ -109,14 +159,14 @@ func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
 				failure.Missing = append(failure.Missing, n.Name)
 			}
 		case e.Closed || !slices.Equal(e.Shape, n.Tensor.Shape()):
-			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %v)", n.Name, e.Text, n.Tensor))
+			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %s)", n.Name, e.Text, n.Tensor))
 		default:
-			matched = append(matched, n)
+			matched = append(matched, Matched{Named: n, Stored: e.Name})
 		}
 	}
-	for _, e := range entries {
-		if !o.AllowUnexpected && !known[e.Name] && !skip(e.Name) {
-			failure.Unexpected = append(failure.Unexpected, e.Name)
+	for name := range stored {
+		if !o.AllowUnexpected && !known[name] && !skip(name) {
+			failure.Unexpected = append(failure.Unexpected, name)
 		}
 	}
 	slices.Sort(failure.Unexpected)

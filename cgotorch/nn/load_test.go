@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -143,6 +144,54 @@ func TestLoad_Skip(t *testing.T) {
 		}
 		if err := nn.Load(x, m, stateFor(x), nn.LoadOptions{}); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "0.weight") {
 			t.Errorf("a tensor is closed: got error %v, want ErrClosed of 0.weight", err)
+		}
+	})
+}
+
+// The text of an error stays short, and names a prefix that all names have.
+func TestLoadError_Short(t *testing.T) {
+	e := &nn.LoadError{}
+	for i := range 200 {
+		name := fmt.Sprintf("layer%d.conv.weight", i)
+		e.Missing, e.Unexpected = append(e.Missing, name), append(e.Unexpected, "module."+name)
+	}
+	text := e.Error()
+	for _, part := range []string{"200 missing: layer0.conv.weight, layer1", "200 unexpected: module.layer0", `"module."`, "Rename"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q does not have %q", text, part)
+		}
+	}
+	if len(text) > 400 {
+		t.Errorf("the text has %d characters: %q", len(text), text)
+	}
+}
+
+func TestLoad_Rename(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := twoLayers(x)
+		defer nn.Close(m)
+		state := map[string]*cgotorch.Tensor{"epoch": x.Ones(cgotorch.Int64)}
+		for name, v := range stateFor(x) {
+			state["module."+name] = v
+		}
+		rename := func(name string) string {
+			rest, ok := strings.CutPrefix(name, "module.")
+			if !ok {
+				return ""
+			}
+			return rest
+		}
+		if err := nn.Load(x, m, state, nn.LoadOptions{Rename: rename}); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nn.State(m) {
+			if v := values(x, x.To(x.Detach(n.Tensor), cgotorch.Float32)); v[0] != 5 {
+				t.Errorf("%s is %v, want 5", n.Name, v)
+			}
+		}
+		same := func(string) string { return "0.bias" }
+		if err := nn.Load(x, m, state, nn.LoadOptions{Rename: same}); err == nil || !strings.Contains(err.Error(), "Rename gives 0.bias to both") {
+			t.Errorf("two tensors of one name give %v", err)
 		}
 	})
 }

@@ -37,14 +37,14 @@ func NLL(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, o NLLOptio
 
 func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
 	if labels.DType() != cgotorch.Int64 {
-		refuse(x, where, "labels are %v, want int64 class numbers", labels)
+		refuse(x, where, "labels are %s, want int64 class numbers", labels)
 	}
 }
 
 // checkOpen makes the Do fail if a or b is nil or closed.
 func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB string, b *cgotorch.Tensor) {
 	if a == nil || b == nil || a.Closed() || b.Closed() {
-		refuse(x, where, "%s: %v, %s: %v; want two open tensors", nameA, a, nameB, b)
+		refuse(x, where, "%s: %s, %s: %s; want two open tensors", nameA, a, nameB, b)
 	}
 }
 
@@ -52,7 +52,7 @@ func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB 
 // and broadcasting is a mistake in a loss.
 func checkShapes(x *cgotorch.Exec, where string, a, b *cgotorch.Tensor) {
 	if !slices.Equal(a.Shape(), b.Shape()) {
-		refuse(x, where, "%v and %v are of different shapes", a, b)
+		refuse(x, where, "%s and %s are of different shapes", a, b)
 	}
 }
 
@@ -82,5 +82,5 @@ type BCEProbabilitiesOptions struct {
 func BCE(x *cgotorch.Exec, probabilities, targets *cgotorch.Tensor, o BCEProbabilitiesOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.BCE", "probabilities", probabilities, "targets", targets)
 	checkShapes(x, "nn.BCE", probabilities, targets)
-	return x.Call("aten::binary_cross_entropy", probabilities, targets, o.Weight, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::binary_cross_entropy", probabilities, targets, o.Weight, o.Reduction)
 }

@@ -14,7 +14,7 @@ func MarginRanking(x *cgotorch.Exec, first, second, targets *cgotorch.Tensor, o 
 	checkThree(x, "nn.MarginRanking", "first", first, "second", second, "targets", targets)
 	checkShapes(x, "nn.MarginRanking", first, second)
 	checkShapes(x, "nn.MarginRanking", first, targets)
-	return x.Call("aten::margin_ranking_loss", first, second, targets, o.Margin, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::margin_ranking_loss", first, second, targets, o.Margin, o.Reduction)
 }
 
 // CosineEmbedding is 1 - cosine(first, second) for a target of 1. For a target of -1 it is max(0,
@@ -22,7 +22,7 @@ func MarginRanking(x *cgotorch.Exec, first, second, targets *cgotorch.Tensor, o 
 func CosineEmbedding(x *cgotorch.Exec, first, second, targets *cgotorch.Tensor, o MarginOptions) *cgotorch.Tensor {
 	checkThree(x, "nn.CosineEmbedding", "first", first, "second", second, "targets", targets)
 	checkShapes(x, "nn.CosineEmbedding", first, second)
-	return x.Call("aten::cosine_embedding_loss", first, second, targets, o.Margin, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::cosine_embedding_loss", first, second, targets, o.Margin, o.Reduction)
 }
 
 // HingeEmbeddingOptions are the options of [HingeEmbedding].
@@ -36,7 +36,7 @@ type HingeEmbeddingOptions struct {
 func HingeEmbedding(x *cgotorch.Exec, distances, targets *cgotorch.Tensor, o HingeEmbeddingOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.HingeEmbedding", "distances", distances, "targets", targets)
 	checkShapes(x, "nn.HingeEmbedding", distances, targets)
-	return x.Call("aten::hinge_embedding_loss", distances, targets, o.Margin.Or(1), o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::hinge_embedding_loss", distances, targets, o.Margin.Or(1), o.Reduction)
 }
 
 // SoftMargin is log(1 + exp(-target*prediction)), for targets of 1 and -1. Both arguments have
@@ -44,7 +44,7 @@ func HingeEmbedding(x *cgotorch.Exec, distances, targets *cgotorch.Tensor, o Hin
 func SoftMargin(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o cgotorch.LossOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.SoftMargin", "predictions", predictions, "targets", targets)
 	checkShapes(x, "nn.SoftMargin", predictions, targets)
-	return x.Call("aten::soft_margin_loss", predictions, targets, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::soft_margin_loss", predictions, targets, o.Reduction)
 }
 
 // MultiLabelMargin wants the predictions of a sample's classes 1 above those of all other classes.
@@ -53,7 +53,7 @@ func MultiLabelMargin(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o
 	checkOpen(x, "nn.MultiLabelMargin", "predictions", predictions, "targets", targets)
 	checkShapes(x, "nn.MultiLabelMargin", predictions, targets)
 	checkLabels(x, "nn.MultiLabelMargin", targets)
-	return x.Call("aten::multilabel_margin_loss", predictions, targets, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::multilabel_margin_loss", predictions, targets, o.Reduction)
 }
 
 // MultiLabelSoftMarginOptions are the options of [MultiLabelSoftMargin].
@@ -94,7 +94,7 @@ type MultiMarginOptions struct {
 func MultiMargin(x *cgotorch.Exec, predictions, labels *cgotorch.Tensor, o MultiMarginOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.MultiMargin", "predictions", predictions, "labels", labels)
 	checkLabels(x, "nn.MultiMargin", labels)
-	return x.Call("aten::multi_margin_loss", predictions, labels, max(o.P, 1), o.Margin.Or(1), o.Weight, o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::multi_margin_loss", predictions, labels, max(o.P, 1), o.Margin.Or(1), o.Weight, o.Reduction)
 }
 
 // TripletMarginOptions are the options of [TripletMargin].
@@ -122,7 +122,7 @@ func TripletMargin(x *cgotorch.Exec, anchor, positive, negative *cgotorch.Tensor
 		}
 	}
 	if o.Distance == nil {
-		return x.Call("aten::triplet_margin_loss", anchor, positive, negative, o.Margin, o.P, o.Eps, o.Swap, o.Reduction)[0].(*cgotorch.Tensor)
+		return x.Call1("aten::triplet_margin_loss", anchor, positive, negative, o.Margin, o.P, o.Eps, o.Swap, o.Reduction)
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		near, far := o.Distance(x, anchor, positive), o.Distance(x, anchor, negative)

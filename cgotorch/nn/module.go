@@ -33,6 +33,12 @@ func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
 	dependsOn(x, eval, what+" has changed between training and evaluation")
 }
 
+// isFused reports whether a layer may use kernels of this library. `unfused` is the layer's field.
+func isFused(x *cgotorch.Exec, what string, unfused *bool) bool {
+	dependsOn(x, unfused, "SetFused has changed "+what)
+	return !*unfused
+}
+
 // dependsOn makes a captured graph out of date if the flag changes after the capture. The argument
 // `changed` is the reason.
 func dependsOn(x *cgotorch.Exec, flag *bool, changed string) {

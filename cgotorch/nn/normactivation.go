@@ -35,8 +35,8 @@ func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, a
 	if r := reportOf(x); r != nil {
 		r.add(m, r.way(x, m, in, addend, o.Training, m.kernels()))
 	}
-	return x.Call("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels())[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels())
 }
 
 // The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
@@ -64,14 +64,14 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 		r.add(m, first)
 		r.add(norm2, second)
 	}
-	return x.Call("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)
 }
 
 // SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
 // library: those of [NormReLU] and [AddLayerNorm], the first layer's of [Conv2d], and those of
 // [Linear] and [MultiheadAttention]. New layers may. Without these kernels the numbers are those
-// of LibTorch's operators, and second derivatives work.
+// of LibTorch's operators, and second derivatives work. A captured graph of m is then out of date.
 func SetFused(m any, fused bool) {
 	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Unfused", !fused) })
 }
@@ -116,6 +116,6 @@ func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *
 		}
 		r.add(norm, r.way(x, norm, in, nil, o.Training, kernels))
 	}
-	return x.Call("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), norm.kernels())[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), norm.kernels())
 }

@@ -10,7 +10,7 @@ type PixelShuffle struct {
 
 // Forward maps [N, C*Factor*Factor, H, W] to [N, C, H*Factor, W*Factor].
 func (m *PixelShuffle) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::pixel_shuffle", in, m.Factor)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::pixel_shuffle", in, m.Factor)
 }
 
 // PixelUnshuffle undoes [PixelShuffle].
@@ -20,7 +20,7 @@ type PixelUnshuffle struct {
 
 // Forward maps [N, C, H*Factor, W*Factor] to [N, C*Factor*Factor, H, W].
 func (m *PixelUnshuffle) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::pixel_unshuffle", in, m.Factor)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::pixel_unshuffle", in, m.Factor)
 }
 
 // ChannelShuffle mixes the channels of Groups groups: the first channels of all groups come first.
@@ -30,5 +30,5 @@ type ChannelShuffle struct {
 
 // Forward maps [N, C, ...] to a tensor of the same shape.
 func (m *ChannelShuffle) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::channel_shuffle", in, m.Groups)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::channel_shuffle", in, m.Groups)
 }

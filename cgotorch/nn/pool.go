@@ -24,8 +24,8 @@ type MaxPool2d struct {
 // Forward maps [N, C, H, W] to [N, C, H', W'].
 func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	atLeast(x, "nn.MaxPool2d", 1, argument{"Kernel", m.Kernel.least()})
-	return x.Call("streamtorch::max_pool2d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(),
-		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::max_pool2d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(),
+		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)
 }
 
 // AvgPool2d takes the mean of each window. The comment of [MaxPool2d] says when a kernel of this
@@ -46,8 +46,8 @@ func (m *AvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 	if m.Divisor != 0 {
 		divisor = m.Divisor
 	}
-	return x.Call("streamtorch::avg_pool2d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(), m.CeilMode,
-		!m.ExcludePadding, divisor)[0].(*cgotorch.Tensor)
+	return x.Call1("streamtorch::avg_pool2d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(), m.CeilMode,
+		!m.ExcludePadding, divisor)
 }
 
 // AdaptiveAvgPool2d takes means of windows. The windows are chosen so that the result has the
@@ -60,7 +60,7 @@ type AdaptiveAvgPool2d struct {
 func (m *AdaptiveAvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	output := m.Output.or(Size{1, 1})
 	if output == (Size{1, 1}) {
-		return x.Call("streamtorch::global_avg_pool2d", in)[0].(*cgotorch.Tensor)
+		return x.Call1("streamtorch::global_avg_pool2d", in)
 	}
 	return x.AdaptiveAvgPool2d(in, output.ints())
 }
@@ -101,7 +101,7 @@ type AdaptiveAvgPool1d struct {
 
 // Forward maps [N, C, L] to [N, C, Output...].
 func (m *AdaptiveAvgPool1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::adaptive_avg_pool1d", in, length(m.Output, 1))[0].(*cgotorch.Tensor)
+	return x.Call1("aten::adaptive_avg_pool1d", in, length(m.Output, 1))
 }
 
 // MaxPool3d takes the largest value of each window of volumes. LibTorch's kernel does the work.
@@ -140,7 +140,7 @@ type AdaptiveAvgPool3d struct {
 
 // Forward maps [N, C, D, H, W] to [N, C, Output...].
 func (m *AdaptiveAvgPool3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call("aten::adaptive_avg_pool3d", in, m.Output.or(Cube(1)).ints())[0].(*cgotorch.Tensor)
+	return x.Call1("aten::adaptive_avg_pool3d", in, m.Output.or(Cube(1)).ints())
 }
 
 // AdaptiveMaxPool1d is [AdaptiveAvgPool1d] with the largest value of each window.
@@ -243,7 +243,7 @@ func (m *FractionalMaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cg
 // The function `pool` calls one of LibTorch's poolings with a checked kernel.
 func pool(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel []int64, more ...any) *cgotorch.Tensor {
 	atLeast(x, where, 1, argument{"Kernel", int(slices.Min(kernel))})
-	return x.Call(op, append([]any{in, kernel}, more...)...)[0].(*cgotorch.Tensor)
+	return x.Call1(op, append([]any{in, kernel}, more...)...)
 }
 
 // The function `largest` calls one of LibTorch's poolings that return values and indices. It

@@ -40,7 +40,7 @@ func Huber(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o HuberOptio
 	if o.Delta == 0 {
 		o.Delta = 1
 	}
-	return x.Call("aten::huber_loss", predictions, targets, o.Reduction, o.Delta)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::huber_loss", predictions, targets, o.Reduction, o.Delta)
 }
 
 // PoissonNLLOptions are the options of [PoissonNLL].
@@ -56,7 +56,7 @@ type PoissonNLLOptions struct {
 func PoissonNLL(x *cgotorch.Exec, inputs, targets *cgotorch.Tensor, o PoissonNLLOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.PoissonNLL", "inputs", inputs, "targets", targets)
 	checkShapes(x, "nn.PoissonNLL", inputs, targets)
-	return x.Call("aten::poisson_nll_loss", inputs, targets, !o.NoLog, o.Full, o.Eps.Or(1e-8), o.Reduction)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::poisson_nll_loss", inputs, targets, !o.NoLog, o.Full, o.Eps.Or(1e-8), o.Reduction)
 }
 
 // GaussianNLLOptions are the options of [GaussianNLL].

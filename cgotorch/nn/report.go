@@ -11,7 +11,7 @@ import (
 
 // KernelReport returns a text with a line for each norm that m.Forward runs for `in`. The line
 // has the name of the [BatchNorm2d] and the kernels that do its work, or why LibTorch's operators
-// do it:
+// do it. Other layers have no lines:
 //
 //	layer1.0.bn1: one kernel
 //	layer1.0.bn2: LibTorch, because the images are not channels last

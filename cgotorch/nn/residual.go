@@ -68,7 +68,7 @@ func (m *Residual) forwardFused(x *cgotorch.Exec, in *cgotorch.Tensor, front []M
 			norm2, isNorm := modules[1].(*BatchNorm2d)
 			if isConv && isNorm {
 				// The gradients of both readers of `in` reach the norm before it separately.
-				second := x.Call("streamtorch::branch", in)[0].(*cgotorch.Tensor)
+				second := x.Call1("streamtorch::branch", in)
 				shortcut = conv.Forward(x, second)
 				second.Close()
 				defer shortcut.Close()

@@ -39,5 +39,5 @@ func (m *RMSNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tenso
 	if e, ok := m.Eps.Get(); ok {
 		eps = e
 	}
-	return x.Call("aten::rms_norm", in, m.Shape, m.Weight, eps)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::rms_norm", in, m.Shape, m.Weight, eps)
 }

@@ -81,7 +81,7 @@ func (m *RecurrentCell) step(x *cgotorch.Exec, where, op string, in, state *cgot
 		state = m.zeros(x, where, in)
 		defer state.Close()
 	}
-	return x.Call(op, in, state, m.WeightIH, m.WeightHH, m.BiasIH, m.BiasHH)[0].(*cgotorch.Tensor)
+	return x.Call1(op, in, state, m.WeightIH, m.WeightHH, m.BiasIH, m.BiasHH)
 }
 
 // Step maps an input [N, in] and a state [N, hidden] to the next state. A nil state is zeros.

@@ -19,7 +19,7 @@ type StochasticDepth struct {
 // it draws one random number for each sample from LibTorch's generator.
 func (m *StochasticDepth) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if !(m.P >= 0 && m.P <= 1) || in.Dim() == 0 {
-		refuse(x, "nn.StochasticDepth", "P is %v, want from 0 to 1; the input is %v, want a batch", m.P, in)
+		refuse(x, "nn.StochasticDepth", "P is %v, want from 0 to 1; the input is %s, want a batch", m.P, in)
 	}
 	dependsOnMode(x, "nn.StochasticDepth", &m.Eval)
 	if m.Eval || m.P == 0 {

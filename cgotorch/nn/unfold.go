@@ -13,7 +13,7 @@ type Unfold struct {
 // Forward maps [N, C, H, W] to [N, C*height*width, windows].
 func (m *Unfold) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	atLeast(x, "nn.Unfold", 1, argument{"Kernel", m.Kernel.least()})
-	return x.Call("aten::im2col", in, m.Kernel.ints(), m.Dilation.or(Square(1)).ints(), m.Padding.ints(), m.Stride.or(Square(1)).ints())[0].(*cgotorch.Tensor)
+	return x.Call1("aten::im2col", in, m.Kernel.ints(), m.Dilation.or(Square(1)).ints(), m.Padding.ints(), m.Stride.or(Square(1)).ints())
 }
 
 // Fold makes images of columns, the reverse of [Unfold]. Where windows overlap, it adds.
@@ -28,5 +28,5 @@ type Fold struct {
 // Forward maps [N, C*height*width, windows] to [N, C, Output...].
 func (m *Fold) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	atLeast(x, "nn.Fold", 1, argument{"Kernel", m.Kernel.least()}, argument{"Output", m.Output.least()})
-	return x.Call("aten::col2im", in, m.Output.ints(), m.Kernel.ints(), m.Dilation.or(Square(1)).ints(), m.Padding.ints(), m.Stride.or(Square(1)).ints())[0].(*cgotorch.Tensor)
+	return x.Call1("aten::col2im", in, m.Output.ints(), m.Kernel.ints(), m.Dilation.or(Square(1)).ints(), m.Padding.ints(), m.Stride.or(Square(1)).ints())
 }

@@ -50,7 +50,7 @@ func (m *Upsample) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 		scale = factors
 	}
 	if nearest {
-		return x.Call("aten::"+op+".vec", in, size, scale)[0].(*cgotorch.Tensor)
+		return x.Call1("aten::"+op+".vec", in, size, scale)
 	}
-	return x.Call("aten::"+op+".vec", in, size, m.AlignCorners, scale)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::"+op+".vec", in, size, m.AlignCorners, scale)
 }

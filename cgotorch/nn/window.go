@@ -114,5 +114,5 @@ func (w window) transpose(x *cgotorch.Exec, in, weight, bias *cgotorch.Tensor) *
 	case 3:
 		op = "aten::conv_transpose3d.input"
 	}
-	return x.Call(op, in, castOf(x, weight), castOf(x, bias), w.stride, w.padding, w.outputPadding, max(w.groups, 1), w.dilation)[0].(*cgotorch.Tensor)
+	return x.Call1(op, in, castOf(x, weight), castOf(x, bias), w.stride, w.padding, w.outputPadding, max(w.groups, 1), w.dilation)
 }

@@ -52,7 +52,7 @@ func NewEMA(x *cgotorch.Exec, params []*cgotorch.Tensor, decay float64) (*EMA, e
 	}
 	for i, p := range params {
 		if p == nil || p.Closed() || !p.DType().IsFloat() {
-			return fail("parameter %d is %v: only open tensors of floating dtypes can be averaged", i, p)
+			return fail("parameter %d is %s: only open tensors of floating dtypes can be averaged", i, p)
 		}
 	}
 	x = x.NoGrad().NoAutocast()
@@ -178,7 +178,7 @@ func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 	}
 	for i, t := range averages {
 		if t == nil || t.Closed() || !slices.Equal(t.Shape(), e.averages[i].Shape()) {
-			return fmt.Errorf("optim: ema: average %d is %v, the parameter is %v: %w", i, t, e.params[i], cgotorch.ErrInvalidArgument)
+			return fmt.Errorf("optim: ema: average %d is %s, the parameter is %s: %w", i, t, e.params[i], cgotorch.ErrInvalidArgument)
 		}
 	}
 	x = x.NoGrad().NoAutocast()

@@ -259,7 +259,7 @@ func (o *LBFGS) Restore(x *cgotorch.Exec, s LBFGSState) error {
 	}
 	for _, t := range all {
 		if t == nil || t.Closed() || t.Dim() != 1 || t.Numel() != elements {
-			return fmt.Errorf("optim: lbfgs: the state has %v, want an open vector of %d numbers: %w", t, elements, cgotorch.ErrInvalidArgument)
+			return fmt.Errorf("optim: lbfgs: the state has %s, want an open vector of %d numbers: %w", t, elements, cgotorch.ErrInvalidArgument)
 		}
 	}
 	if len(s.Y) != len(s.S) || len(s.Y) != len(s.Ro) || len(s.Y) > o.o.History || s.Iterations < 0 {

@@ -52,7 +52,7 @@ func NewMuon(o MuonOptions, groups ...Group) (*Optimizer, error) {
 	}
 	for i, p := range opt.parameters {
 		if len(p.shape) != 2 {
-			return nil, fmt.Errorf("optim: muon: parameter %d is %v, want a matrix: %w", i, p.tensor, cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("optim: muon: parameter %d is %s, want a matrix: %w", i, p.tensor, cgotorch.ErrInvalidArgument)
 		}
 	}
 	return opt, nil

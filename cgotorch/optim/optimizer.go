@@ -143,14 +143,14 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 		}
 		for k, p := range in.Params {
 			if p == nil || p.Closed() {
-				return fail("group %d: parameter %d is %v", i, k, p)
+				return fail("group %d: parameter %d is %s", i, k, p)
 			}
 			if first, twice := seen[p]; twice {
-				return fail("group %d: parameter %d (%v) is in group %d already", i, k, p, first)
+				return fail("group %d: parameter %d (%s) is in group %d already", i, k, p, first)
 			}
 			seen[p] = i
 			if !p.DType().IsFloat() {
-				return fail("group %d: parameter %d is %v: only floating dtypes can be optimized", i, k, p)
+				return fail("group %d: parameter %d is %s: only floating dtypes can be optimized", i, k, p)
 			}
 			s := &parameter{
 				index: len(o.parameters), tensor: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,

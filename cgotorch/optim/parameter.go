@@ -36,7 +36,7 @@ func (p *parameter) empty(x *cgotorch.Exec) *cgotorch.Tensor {
 }
 
 func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
-	return x.Call("aten::empty_like", t, dtype)[0].(*cgotorch.Tensor)
+	return x.Call1("aten::empty_like", t, dtype)
 }
 
 // The method `allocate` makes those tensors of p that do not exist yet.

@@ -163,14 +163,14 @@ func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 		case found[t.Param][k] != nil:
 			return nil, fmt.Errorf("%s of parameter %d is there twice", t.Name, t.Param)
 		case !slices.Equal(t.Tensor.Shape(), want.Shape()):
-			return nil, fmt.Errorf("%s of parameter %d is %v, the parameter is %v", t.Name, t.Param, t.Tensor, want)
+			return nil, fmt.Errorf("%s of parameter %d is %s, the parameter is %s", t.Name, t.Param, t.Tensor, want)
 		}
 		found[t.Param][k] = t.Tensor
 	}
 	for i := range found {
 		for k, name := range names {
 			if t := found[i][k]; (t != nil) != (s.Steps[i] > 0) {
-				return nil, fmt.Errorf("parameter %d has done %d steps, and its %s is %v: give the options it was saved with", i, s.Steps[i], name, t)
+				return nil, fmt.Errorf("parameter %d has done %d steps, and its %s is %s: give the options it was saved with", i, s.Steps[i], name, t)
 			}
 		}
 		if found[i][len(names)] != nil && s.Steps[i] == 0 {

@@ -14,10 +14,9 @@ import (
 // consequences:
 //
 //   - The learning rate is a tensor. A function writes this tensor before a launch if the
-//     learning rate has changed (writeRate). A fused kernel reads the tensor as float32 and
-//     calculates in float64. Eager steps on CUDA therefore round their learning rate to float32
-//     too, except for parameters of float64. With this rounding, eager and captured steps give
-//     the same bits.
+//     learning rate has changed (writeRate). The kernels read the tensor as float32. Eager steps
+//     on CUDA therefore round their learning rate to float32 too, except for parameters of
+//     float64. With this rounding, eager and captured steps give the same bits.
 //   - The host counts a step at each launch. If the kernel needs a count, the captured work
 //     increases a second count on the device.
 //   - Before the first launch each parameter needs its state: momentum or moments that are zero,

@@ -72,7 +72,7 @@ func (o *Optimizer) StepParams(x *cgotorch.Exec, params []int, lent func(of Reme
 func (o *Optimizer) lentTo(x *cgotorch.Exec, lent func(of RememberedTensor) *cgotorch.Tensor, of RememberedTensor) *cgotorch.Tensor {
 	t, s := lent(of), o.parameters[of.Param]
 	if t == nil || t.DType() != of.DType || t.Device() != s.tensor.Device() || !slices.Equal(t.Shape(), s.shape) || !s.laidOutLike(t.Strides()) {
-		o.fail(x, "%s of parameter %d: %v is lent, want %v like the parameter, %v: %w", of.Name, of.Param, t, of.DType, s.tensor, cgotorch.ErrInvalidArgument)
+		o.fail(x, "%s of parameter %d: %s is lent, want %v like the parameter, %s: %w", of.Name, of.Param, t, of.DType, s.tensor, cgotorch.ErrInvalidArgument)
 	}
 	return t
 }

@@ -15,7 +15,7 @@ var ErrFormat = errors.New("not a whole safetensors file")
 
 // ErrTorchSave is wrapped by the error for a file that PyTorch's torch.save wrote. That error
 // wraps [ErrFormat] too.
-var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: convert it in Python, with safetensors.torch.save_file(torch.load(…), …)", ErrFormat)
+var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: checkpoint.LoadModel and package pth read such files", ErrFormat)
 
 // File is an open file whose header has been checked. It may be read by several goroutines at once.
 type File struct {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -145,4 +146,39 @@ func TestWriteFile_FileTooLarge(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	onlyFile(t, path, old)
+}
+
+// A killed process leaves its new file. The next WriteFile to the same path removes it, but not the
+// new file of a process that still writes, and no file of another name.
+func TestWriteFile_RemovesAbandoned(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "run.safetensors")
+	for _, name := range []string{"run.safetensors.new-3w5e11264sgsf", "run.safetensors.new-notes.txt", "other.safetensors.new-3w5e11264sgsf", "run.safetensors.new-zz"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("part"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writing, err := os.Open(filepath.Join(folder, "run.safetensors.new-zz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writing.Close()
+	if err := syscall.Flock(int(writing.Fd()), syscall.LOCK_EX); err != nil {
+		t.Skip("no locks here: ", err)
+	}
+	inner := func() ([]byte, error) { // another save of the same path runs while this one writes
+		return []byte{1}, WriteFile(path, tensorOf(1), nil)
+	}
+	if err := WriteFile(path, []Tensor{{Name: "x", DType: "U8", Shape: []int64{1}, Read: inner}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{"other.safetensors.new-3w5e11264sgsf", "run.safetensors", "run.safetensors.new-notes.txt", "run.safetensors.new-zz"}
+	if !slices.Equal(left, want) {
+		t.Errorf("the folder has %q, want %q", left, want)
+	}
 }

@@ -285,6 +285,8 @@ def describe(t):
     d = {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)}
     if t.stride() != torch.empty(t.shape).stride():
         d["strides"] = list(t.stride())
+    if t.is_complex():  # real and imaginary parts take turns
+        t = torch.view_as_real(t.resolve_conj())
     return d | {"data": [number(v) for v in t.flatten().tolist()]}
 
 
@@ -302,4 +304,5 @@ def main():
     pathlib.Path(__file__).with_name("operators.json").write_text("\n".join(lines))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -69,12 +69,12 @@ func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (key
 func wantEncoded(x *cgotorch.Exec, where string, encoded, mask *cgotorch.Tensor, batch int64) {
 	shape := encoded.Shape()
 	if len(shape) != 3 || shape[0] != batch {
-		refuse(x, where, "the encoder's result is %v, want [%d, source, d_model]", encoded, batch)
+		refuse(x, where, "the encoder's result is %s, want [%d, source, d_model]", encoded, batch)
 	}
 	if mask == nil {
 		return
 	}
 	if m := mask.Shape(); len(m) != 2 || m[0] != batch || m[1] != shape[1] {
-		refuse(x, where, "the mask is %v for the encoder's result %v, want [%d, %d]", mask, encoded, batch, shape[1])
+		refuse(x, where, "the mask is %s for the encoder's result %s, want [%d, %d]", mask, encoded, batch, shape[1])
 	}
 }

@@ -74,12 +74,12 @@ func (m *Encoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tenso
 func wantIDs(x *cgotorch.Exec, where string, ids, mask *cgotorch.Tensor) {
 	shape := ids.Shape()
 	if len(shape) != 2 || ids.Numel() == 0 || ids.DType() != cgotorch.Int64 {
-		refuse(x, where, "the ids are %v, want int64 [batch, tokens], at least one", ids)
+		refuse(x, where, "the ids are %s, want int64 [batch, tokens], at least one", ids)
 	}
 	if mask == nil {
 		return
 	}
 	if m := mask.Shape(); len(m) != 2 || m[0] != shape[0] || m[1] != shape[1] {
-		refuse(x, where, "the mask is %v for ids %v, want the same shape", mask, ids)
+		refuse(x, where, "the mask is %s for ids %s, want the same shape", mask, ids)
 	}
 }

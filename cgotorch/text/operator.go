@@ -16,7 +16,7 @@ func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
 func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
-	return x.Call(op, args...)[0].(*cgotorch.Tensor)
+	return x.Call1(op, args...)
 }
 
 // stackedView returns `count` tensors of one shape as one tensor [count, …], without a copy.

@@ -193,7 +193,7 @@ type inceptionV3Aux struct {
 // Forward maps [N, 768, H, W] to logits [N, Classes]. It fails unless H and W are at least 17.
 func (m *inceptionV3Aux) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if shape := in.Shape(); len(shape) != 4 || min(shape[2], shape[3]) < 17 {
-		x.Fail("vision.InceptionV3", fmt.Errorf("the auxiliary head gets %v, want [N, 768, 17, 17] or larger, as of images of 299x299: use those, or Forward, or NoAux: %w", in, cgotorch.ErrInvalidArgument))
+		x.Fail("vision.InceptionV3", fmt.Errorf("the auxiliary head gets %s, want [N, 768, 17, 17] or larger, as of images of 299x299: use those, or Forward, or NoAux: %w", in, cgotorch.ErrInvalidArgument))
 	}
 	pool := &nn.AvgPool2d{Kernel: nn.Square(5), Stride: nn.Square(3)}
 	return then(x, pool.Forward(x, in), m.Conv0, m.Conv1, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.FC)

@@ -73,7 +73,7 @@ func (b *builder) layerNorm(width int) *nn.LayerNorm {
 // Forward maps [N, Channels, H, W] to logits [N, Classes]. H and W are those of ImageSize.
 func (m *ViT) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
 	if images.Dim() != 4 || images.Shape()[2] != int64(m.size[0]) || images.Shape()[3] != int64(m.size[1]) {
-		x.Fail("vision.ViT", fmt.Errorf("the images are %v, want [N, C, %d, %d]: %w", images, m.size[0], m.size[1], cgotorch.ErrInvalidArgument))
+		x.Fail("vision.ViT", fmt.Errorf("the images are %s, want [N, C, %d, %d]: %w", images, m.size[0], m.size[1], cgotorch.ErrInvalidArgument))
 	}
 	x, release := nn.CastWeights(x, m)
 	defer release()

@@ -34,6 +34,7 @@ void Checker::forget() {
   blocks_.clear();
   for (auto& [data, slab] : slabs_) slab.accesses.clear();
   found_.clear();
+  pending_.clear();
   reported_.clear();
   if (streams_.empty()) {
     streams_.emplace_back();
@@ -376,11 +377,12 @@ void Checker::report(const Block& block, const Access& earlier, const Access& la
   race.slab = block.slab;
   race.made_at = block.maker.site;
   copy_text(race.made_by, sizeof(race.made_by), block.maker.op);
-  // A race between the same two lines of the program is reported once.
+  // Races between the same two lines of the program wait to be taken as one.
   const auto text = [](const ct_access& a) { return std::string(a.op) + a.what + std::to_string(a.site) + "/" + std::to_string(a.forward) + "/"; };
   const std::string key = text(race.earlier) + text(race.later) + std::to_string(kind);
-  if (found_.size() >= kMaxPending || !reported_.insert(key).second) return;
-  found_.push_back(race);
+  if (found_.size() >= kMaxPending || !pending_.insert(key).second) return;
+  race.again = !reported_.insert(key).second;
+  found_.emplace_back(key, race);
 }
 
 void Checker::report_anew() {
@@ -391,7 +393,8 @@ void Checker::report_anew() {
 bool Checker::take(ct_race* out) {
   const std::lock_guard lock(mutex_);
   if (found_.empty()) return false;
-  *out = found_.front();
+  *out = found_.front().second;
+  pending_.erase(found_.front().first);
   found_.pop_front();
   return true;
 }

@@ -157,8 +157,9 @@ class Checker {
   std::unordered_map<const void*, Block> blocks_;
   size_t sweep_at_ = 4096;
   std::map<const void*, Block> slabs_;
-  std::deque<ct_race> found_;
-  std::set<std::string> reported_;
+  std::deque<std::pair<std::string, ct_race>> found_;  // by operators and sites
+  std::set<std::string> pending_;                      // the keys of found_
+  std::set<std::string> reported_;                     // the keys of all races since the checker was turned on
 };
 
 }  // namespace ct

@@ -47,18 +47,19 @@ c10::Stream take_stream(const ct_stream_kind& kind) {
 
 c10::Stream cpu_stream() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::kCPU)); }
 
-ct_stream* new_stream(c10::Device device, const ct_stream_kind& kind) {
-  if (!device.is_cuda()) return new ct_stream(device, cpu_stream(), cpu_streams++, true, kind);
+}  // namespace
+
+std::unique_ptr<ct_stream> ct::new_stream(c10::Device device, int32_t priority) {
+  const ct_stream_kind kind{device.index(), priority};
+  if (!device.is_cuda()) return std::make_unique<ct_stream>(device, cpu_stream(), cpu_streams++, true, kind);
   const c10::Stream stream = take_stream(kind);
   try {
-    return new ct_stream(device, stream, ct::cuda_stream_id(stream), true, kind);
+    return std::make_unique<ct_stream>(device, stream, ct::cuda_stream_id(stream), true, kind);
   } catch (...) {
     free_streams().give(kind, stream);
     throw;
   }
 }
-
-}  // namespace
 
 uint64_t ct::cuda_stream_id(c10::Stream stream) {
   return kCudaBit | (uint64_t(uint8_t(stream.device_index())) << 56) | (uint64_t(stream.id()) & ((uint64_t{1} << 56) - 1));
@@ -94,7 +95,7 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) noexcept {
 }
 
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) noexcept {
-  return ct::on_device(device, [&](c10::Device where) { *out = new_stream(where, {where.index(), priority}); });
+  return ct::on_device(device, [&](c10::Device where) { *out = ct::new_stream(where, priority).release(); });
 }
 
 ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) noexcept {

@@ -44,6 +44,9 @@ struct ct_stream {
 
 namespace ct {
 
+// Makes a stream that nobody else uses, as ct_stream_new does.
+std::unique_ptr<ct_stream> new_stream(c10::Device device, int32_t priority);
+
 // Returns the ct_stream_id of a CUDA stream.
 uint64_t cuda_stream_id(c10::Stream stream);
 

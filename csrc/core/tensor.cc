@@ -335,6 +335,9 @@ void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) noexcept {
   }
   out->stream = tensor->stream;
   out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
+  out->is_strided = t.layout() == at::kStrided && !t.is_quantized();
+  out->is_conj = t.is_conj();
+  out->is_neg = t.is_neg();
 }
 
 void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* strides) noexcept {

@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 7
+#define CT_ABI_VERSION 8
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -272,6 +272,9 @@ typedef struct ct_tensor_info {
   uint64_t address; /* the address of the first element, 0 for a tensor without memory */
   uint64_t stream;  /* ct_stream_id of the stream on which the memory was allocated, or CT_STREAM_UNKNOWN */
   uint32_t version; /* the number of writes in place, 0 for inference tensors */
+  int32_t is_strided; /* 1: element i0, i1, ... lies at address + element size * (i0 * stride0 + ...) */
+  int32_t is_conj;    /* 1: the elements in memory are the conjugates of the values */
+  int32_t is_neg;     /* 1: the elements in memory are the values with the other sign */
 } ct_tensor_info;
 
 void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) CT_NOEXCEPT;
@@ -511,10 +514,11 @@ typedef struct ct_race {
   int32_t slab;      /* 1: the memory is a ct_slab's */
   char made_by[64];  /* the operator that allocated the memory, or "" */
   uint64_t made_at;  /* the site of that operator, or 0 */
+  int32_t again;     /* 1: a race of these operators and sites was taken since ct_check_streams(1) */
 } ct_race;
 
-/* Writes a race that was found and not yet taken, and returns 1. Returns 0 if there is none.
- * After each ct_check_streams(1), each pair of operators and sites is reported once. */
+/* Writes a race that was found and not yet taken, and returns 1. Returns 0 if there is none. Of
+ * races with equal operators and sites, one waits to be taken. */
 int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does
@@ -622,13 +626,13 @@ ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor
 /* ---- Decoding JPEG --------------------------------------------------------------------------- */
 
 /* Makes a decoder of JPEG files on NVIDIA's NVJPG engines. It serves the pools of cgotorch_decode.h
- * as their ctd_device, with one lane for each stream. All streams are of one CUDA device. Calls of
+ * as their ctd_device, with `lanes` lanes, at least one. Each lane has a stream of its own. Calls of
  * the ctd_device come from threads of the pools, have no ct_exec, and enqueue their work on the
  * stream of their lane. They do not take part in captures, and do not disturb them.
  *
  * Fails with CT_UNSUPPORTED for the CPU, for a device without such engines, and where the library
  * nvJPEG is absent. The call may wait for the device. */
-ct_status* ct_jpeg_decoder_new(const ct_stream* const* streams, int32_t lanes, ct_jpeg_decoder** out) CT_NOEXCEPT;
+ct_status* ct_jpeg_decoder_new(ct_device device, int32_t lanes, ct_jpeg_decoder** out /* new */) CT_NOEXCEPT;
 /* Frees the handle. The decoder itself is freed when no pool uses it any more. */
 void ct_jpeg_decoder_free(ct_jpeg_decoder* decoder /* consumed */) CT_NOEXCEPT;
 /* Returns the decoder's ctd_device, which is valid until the decoder itself is freed. */
@@ -637,6 +641,7 @@ const void* ct_jpeg_decoder_device(const ct_jpeg_decoder* decoder) CT_NOEXCEPT;
 typedef struct ct_jpeg_counts {
   int64_t decoded; /* frames that were decoded */
   int64_t failed;  /* frames that were given back */
+  int32_t gave_up; /* 1: too many calls failed one after another, so the decoder fails all files */
 } ct_jpeg_counts;
 
 void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) CT_NOEXCEPT;

@@ -217,10 +217,11 @@ int64_t ctd_pool_max_memory(const ctd_pool* pool) CTD_NOEXCEPT;
 int32_t ctd_pool_workers(const ctd_pool* pool) CTD_NOEXCEPT;
 int32_t ctd_pool_at_a_time(const ctd_pool* pool) CTD_NOEXCEPT;
 
-/* ctd_pool_busy returns the nanoseconds that all threads together have spent on images since
- * the pool was made. An image counts when it is done, including its wait for memory. The time
- * in which a thread waits for work does not count. Divided by the elapsed time and by the number
- * of threads, the result is the fraction of time in which the threads were busy. */
+/* ctd_pool_busy returns the nanoseconds that the threads of `workers` have spent on images since
+ * the pool was made. Threads with a lane of a device do not count. An image counts when it is done,
+ * including its wait for memory. The time in which a thread waits for work does not count. Divided
+ * by the elapsed time and by the number of threads, the result is the fraction of time in which the
+ * threads were busy. */
 int64_t ctd_pool_busy(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_free joins the threads and frees the pool. No decode may be running. */

@@ -89,7 +89,7 @@ class Memory {
 
 class Lane {
  public:
-  explicit Lane(c10::Stream stream) : stream_(stream) {
+  explicit Lane(c10::Device device) : handle_(new_stream(device, 0)), stream_(handle_->stream) {
     on_stream([&] { jpeg_ = cuda().new_jpeg(stream_); });
   }
   ~Lane() {
@@ -194,6 +194,8 @@ class Lane {
     table.resize(left);
   }
 
+  // A call waits for its own work. So the stream is idle when it goes to its next owner.
+  const std::unique_ptr<ct_stream> handle_;
   const c10::Stream stream_;
   std::mutex mutex_;
   std::unique_ptr<CudaJpeg> jpeg_;
@@ -204,15 +206,9 @@ class Lane {
 }  // namespace ct
 
 struct ct_jpeg_decoder {
-  ct_jpeg_decoder(const ct_stream* const* streams, int32_t lanes) : where(ct::deref(streams[0], "stream").device) {
-    for (int32_t i = 0; i < lanes; ++i) {
-      const ct_stream& stream = ct::deref(streams[i], "stream");
-      if (!stream.device.is_cuda()) throw ct::Failure(CT_UNSUPPORTED, "the CPU has no engines that decode JPEG: give a CUDA stream");
-      if (stream.device != where) throw ct::Failure(CT_INVALID_ARGUMENT, "streams of two devices, " + where.str() + " and " + stream.device.str());
-      ct::require(where);
-      at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
-      this->lanes.push_back(std::make_unique<ct::Lane>(stream.stream));
-    }
+  ct_jpeg_decoder(c10::Device where, int32_t lanes) : where(where) {
+    at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
+    for (int32_t i = 0; i < lanes; ++i) this->lanes.push_back(std::make_unique<ct::Lane>(where));
     device.self = this;
     device.lanes = lanes;
     device.most_frames = ct::kMostFrames;
@@ -263,10 +259,11 @@ struct ct_jpeg_decoder {
 
 extern "C" {
 
-ct_status* ct_jpeg_decoder_new(const ct_stream* const* streams, int32_t lanes, ct_jpeg_decoder** out) noexcept {
-  return ct::guarded([&] {
-    if (lanes < 1) throw ct::Failure(CT_INVALID_ARGUMENT, "no stream: a decoder needs one for each lane");
-    *out = new ct_jpeg_decoder(streams, lanes);
+ct_status* ct_jpeg_decoder_new(ct_device device, int32_t lanes, ct_jpeg_decoder** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (lanes < 1) throw ct::Failure(CT_INVALID_ARGUMENT, std::to_string(lanes) + " lanes: want at least one");
+    if (!where.is_cuda()) throw ct::Failure(CT_UNSUPPORTED, "the CPU has no engines that decode JPEG: give a CUDA device");
+    *out = new ct_jpeg_decoder(where, lanes);
   });
 }
 
@@ -277,7 +274,7 @@ void ct_jpeg_decoder_free(ct_jpeg_decoder* decoder) noexcept {
 const void* ct_jpeg_decoder_device(const ct_jpeg_decoder* decoder) noexcept { return &decoder->device; }
 
 void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) noexcept {
-  *out = ct_jpeg_counts{decoder->decoded, decoder->failed};
+  *out = ct_jpeg_counts{decoder->decoded, decoder->failed, decoder->failures == ct::kMostFailures};
 }
 
 }  // extern "C"

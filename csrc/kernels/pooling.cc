@@ -43,11 +43,6 @@ struct Pooling {
 )  // CT_ON_BOTH_DEVICES
 
 constexpr CudaProgram kProgram{"pool", kText, R"cuda(
-template <typename Raw, int kSize>
-struct alignas(sizeof(Raw) * kSize) Vector {
-  Raw at[kSize];
-};
-
 // Takes one more value of the window, in the order of rows.
 template <typename N, bool kMax>
 __device__ void take(typename N::Wide& sum, typename N::Wide v) {
@@ -62,7 +57,7 @@ __device__ void take(typename N::Wide& sum, typename N::Wide v) {
 // are under way before the first is used.
 template <typename N, bool kMax, int kVector, int kKernel>
 __device__ void pool(const typename N::Raw* in, typename N::Raw* out, const Pooling& p) {
-  using Values = Vector<typename N::Raw, kVector>;
+  using Values = Vector<N, kVector>;
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
   if (thread >= p.threads) return;
   const unsigned vectors = p.channels / kVector;

@@ -40,7 +40,7 @@ Trial Choice::begin(const ct_stream& stream, const std::string& key, bool graph,
   const std::lock_guard lock(mutex_);
   const Key of{graph, key};
   Entry& entry = entries_[of];
-  if (!entry.decided && !capturing) decide(of, entry, /*wait=*/false);
+  if (!entry.decided && !capturing) decide(of, entry);
   trial.second = entry.second;
   trial.open = !entry.decided;
   if (entry.decided || capturing || entry.begun == trials_) return trial;
@@ -65,19 +65,26 @@ Trial Choice::begin(const ct_stream& stream, const std::string& key, bool graph,
 bool Choice::end(Trial& trial, const ct_stream& stream) {
   const double host = microseconds(Clock::now() - trial.host_begin);
   auto end = std::make_shared<const Recording>(stream, /*timing=*/true);
+  std::vector<std::shared_ptr<const Recording>> last;  // after the last trial of a graph, the host waits for all trials
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[trial.key];
+    entry.pending.push_back({trial.second, std::move(trial.begin), std::move(end), host, trial.slept});
+    if (trial.key.first && !entry.decided && entry.begun == trials_) {
+      for (const Sample& sample : entry.pending) last.push_back(sample.end);
+    }
+  }
+  for (const auto& recording : last) cuda().synchronize_event(recording->native);  // without the lock, which other goroutines need
   const std::lock_guard lock(mutex_);
   Entry& entry = entries_[trial.key];
-  entry.pending.push_back({trial.second, std::move(trial.begin), std::move(end), host, trial.slept});
-  decide(trial.key, entry, /*wait=*/trial.key.first);
+  decide(trial.key, entry);
   return !entry.decided;
 }
 
-void Choice::decide(const Key& key, Entry& entry, bool wait) {
+void Choice::decide(const Key& key, Entry& entry) {
   if (entry.decided) return;  // another goroutine has decided
-  wait = wait && entry.begun == trials_;
   auto sample = entry.pending.begin();
   for (; sample != entry.pending.end(); ++sample) {
-    if (wait) cuda().synchronize_event(sample->end->native);
     if (!sample->end->done()) break;
     entry.device[sample->second].push_back(1e3 * cuda().elapsed(sample->begin->native, sample->end->native));
     entry.host[sample->second].push_back(sample->host);

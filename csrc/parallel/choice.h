@@ -88,7 +88,7 @@ class Choice {
     double gain = 0;
   };
   using Key = std::pair<bool, std::string>;
-  void decide(const Key& key, Entry& entry, bool wait);
+  void decide(const Key& key, Entry& entry);
   void settle(const Key& key, Entry& entry, double first, double second, double host, double gain);
 
   const size_t trials_;

@@ -26,6 +26,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -63,15 +64,20 @@ func main() {
 	if err != nil {
 		fatal(err)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	go func() { // a second Ctrl-C ends the program at once
-		<-ctx.Done()
-		stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var status atomic.Int32 // of a program that a signal ends, as shells count: 130 or 143
+	go func() {
+		received := (<-signals).(syscall.Signal)
+		status.Store(128 + int32(received))
+		signal.Stop(signals) // a second Ctrl-C ends the program at once
+		cancel()
 	}()
 	err = run(ctx, c)
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		os.Exit(130)
+		os.Exit(int(status.Load()))
 	}
 	if err != nil {
 		fatal(err)

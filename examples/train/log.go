@@ -46,8 +46,8 @@ func (l *log) begin(t *trainer) error {
 	if err := l.keep(t); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "%s on %s, %s: %d images of %d classes from %s, %d epochs of %d steps; loading takes at most %d MB\n",
-		t.Model, t.device, t.DType, t.train.loader.Len(), l.classes, t.Data, t.Epochs, t.stepsPerEpoch(), t.train.loader.Memory().Total()/1e6)
+	fmt.Fprintf(os.Stderr, "%s on %s, %s: %d images of %d classes from %s, %d epochs of %d steps\n",
+		t.Model, t.device, t.DType, t.train.loader.Len(), l.classes, t.Data, t.Epochs, t.stepsPerEpoch())
 	return l.line(struct {
 		Config  Config   `json:"config"`
 		Classes []string `json:"classes"`

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
@@ -101,7 +102,7 @@ func main() {
 	flag.BoolVar(&c.Contiguous, "contiguous", false, "NCHW memory order instead of channels last")
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
-	flag.StringVar(&c.Weights, "weights", "", "a .safetensors file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
+	flag.StringVar(&c.Weights, "weights", "", "a .safetensors or .pth file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
 	flag.BoolVar(&c.Graph, "graph", true, "on a GPU, capture each step as a CUDA graph and launch that; what is captured, and what cannot be, goes to standard error")
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
 	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
@@ -110,24 +111,34 @@ func main() {
 		fatal(fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0)))
 	}
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	go func() { // a second Ctrl-C ends the program at once
-		<-ctx.Done()
-		stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var status atomic.Int32 // of a program that a signal ends, as shells count: 130 or 143
+	go func() {
+		received := (<-signals).(syscall.Signal)
+		status.Store(128 + int32(received))
+		signal.Stop(signals) // a second Ctrl-C ends the program at once
+		cancel()
 	}()
 	err := run(ctx, c)
 	if errors.Is(err, errInterrupted) {
 		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
-		os.Exit(130)
+		os.Exit(int(status.Load()))
 	}
 	if err != nil {
 		fatal(err)
 	}
 }
 
+// The errors of package imageloader name its options. flagNames has the flags of this program that
+// set them.
+var flagNames = strings.NewReplacer("Options.MaxSkipRate", "-skip-rate", "Options.AllowTruncated", "-allow-truncated",
+	"Options.BatchSize", "-batch", "Options.Workers", "-workers", "Options.Split", "-train-part or -test-part")
+
 func fatal(err error) {
-	fmt.Fprintln(os.Stderr, "train:", err)
+	fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))
 	os.Exit(1)
 }
 

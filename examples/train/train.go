@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
@@ -24,7 +25,7 @@ type trainer struct {
 	Config
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
-	jpeg     *jpegDecoder // nil if the CPU decodes all images
+	jpeg     *kernels.JPEGDecoder // nil if the CPU decodes all images
 	train    *images
 	test     *images // nil if there is no test
 	model    nn.Module
@@ -410,7 +411,7 @@ func (t *trainer) close() {
 	if t.test != nil {
 		t.test.close()
 	}
-	t.jpeg.close()
+	t.jpeg.Close()
 	t.step.Close()
 	t.forward.Close()
 	if t.scaler != nil {

@@ -33,8 +33,11 @@
 //     after its last pixel.
 //   - A GIF frame may have a palette of its own. A transparent pixel of this frame is black.
 //     Pillow shows the palette's colour.
-//   - Only the first frame of a GIF animation is decoded. WebP animations, BMP with run-length
-//     coding and TIFF with JPEG data or CMYK are [ErrUnsupported].
+//   - Only the first frame of a GIF animation is decoded. WebP animations and BMP with run-length
+//     coding are [ErrUnsupported].
+//   - These kinds of TIFF are ErrUnsupported too: BigTIFF, JPEG data, Zstandard, fax codes without
+//     ends of lines (compression 2), CMYK, YCbCr, grey with alpha, and integers of 32 bits or
+//     floats.
 //
 // Resized pixels equal those of Pillow 13 exactly, except for images that are shrunk while they
 // are decoded. Older versions of Pillow always begin with the horizontal pass. Where Pillow 13

@@ -160,6 +160,9 @@ func openForeign(data []byte, format Format, maxPixels int) (config image.Config
 	case BMP:
 		config, err = bmp.DecodeConfig(in)
 	case TIFF:
+		if len(data) > 3 && (data[2] == '+' || data[3] == '+') {
+			return image.Config{}, refuse(ErrUnsupported, "BigTIFF is unsupported: save it as TIFF")
+		}
 		config, err = tiff.DecodeConfig(in)
 	case WebP:
 		config, err = configOfWebP(data, in)
@@ -212,7 +215,13 @@ func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err 
 	if format == GIF {
 		return onScreen(img.(*image.Paletted), config), nil
 	}
-	return flatten(img), nil
+	out = flatten(img)
+	if format == TIFF && faxInverted(data) {
+		for i, v := range out.pix {
+			out.pix[i] = 255 - v
+		}
+	}
+	return out, nil
 }
 
 // catch turns a decoder's panic into an error. The decoders are not a part of this project, and

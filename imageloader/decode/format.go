@@ -46,7 +46,7 @@ func Sniff(data []byte) Format {
 		return PNG
 	case begins("GIF87a"), begins("GIF89a"):
 		return GIF
-	case begins("II*\x00"), begins("MM\x00*"):
+	case begins("II*\x00"), begins("MM\x00*"), begins("II+\x00"), begins("MM\x00+"):
 		return TIFF
 	case begins("RIFF") && len(data) >= 12 && bytes.Equal(data[8:12], []byte("WEBP")):
 		return WebP

@@ -161,6 +161,11 @@ func TestPool_Decode_BadImages(t *testing.T) {
 		"no-width.tif":            {ErrCorrupt, "corrupt TIFF: 0x18 pixels"},
 		"rle.bmp":                 {ErrUnsupported, "BMP of an unsupported kind"},
 		"jpeg.tif":                {ErrUnsupported, "TIFF with unsupported "},
+		"big.tif":                 {ErrUnsupported, "BigTIFF"},
+		"zstd.tif":                {ErrUnsupported, "TIFF with unsupported "},
+		"grey-alpha.tif":          {ErrUnsupported, "TIFF with unsupported "},
+		"ycbcr.tif":               {ErrUnsupported, "TIFF with unsupported "},
+		"float.tif":               {ErrUnsupported, "TIFF with unsupported "},
 		"animated.webp":           {ErrUnsupported, "animated WebP"},
 		"frame-above-canvas.webp": {ErrCorrupt, "corrupt WebP: a frame of 16383x16383 in a canvas of 33x27"},
 	}

@@ -109,7 +109,7 @@ func NewPool(options Options) (*Pool, error) {
 	if options.JPEGDevice != nil {
 		device := options.JPEGDevice.JPEGDevice()
 		if device == nil {
-			return nil, fmt.Errorf("decode: Options.JPEGDevice is closed: %w", ErrInvalidArgument)
+			return nil, fmt.Errorf("decode: Options.JPEGDevice is closed, or holds a nil pointer: %w", ErrInvalidArgument)
 		}
 		in.device = (*C.ctd_device)(device)
 		defer runtime.KeepAlive(options.JPEGDevice)
@@ -163,10 +163,10 @@ func (p *Pool) AtATime() int { return p.atATime }
 // include Go's heap for GIF, BMP, TIFF and WebP. See the Memory section of the package.
 func (p *Pool) MaxMemory() int { return p.maxMemory }
 
-// Busy returns the time that all threads together have spent on images since NewPool. It returns
-// 0 after Close. The time of an image is added when the image is done, and includes the wait for
-// memory. Images that Go decodes do not count. To get the used share of the pool, divide Busy by
-// the time since NewPool and by Workers.
+// Busy returns the time that the Workers threads together have spent on images since NewPool.
+// Threads that serve a JPEGDevice do not count. It returns 0 after Close. The time of an image is
+// added when the image is done, and includes the wait for memory. Images that Go decodes do not
+// count. To get the used share of the pool, divide Busy by the time since NewPool and by Workers.
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

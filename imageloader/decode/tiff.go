@@ -6,6 +6,34 @@ import (
 	"slices"
 )
 
+// faxInverted reports whether Go's decoder returns black for white. It reads the bits of fax codes
+// by the photometric tag, as if black runs were zeros where zero is black. They are ones in every
+// file, and the tag says only how ones look.
+func faxInverted(data []byte) bool {
+	const compression, photometric = 259, 262
+	const group3, group4, blackIsZero = 3, 4, 1
+	order := orderOf(data)
+	directory := int(order.Uint32(data[4:]))
+	coding, interpretation := 0, 0
+	for i := range int(order.Uint16(data[directory:])) {
+		at := directory + 2 + 12*i
+		switch order.Uint16(data[at:]) {
+		case compression:
+			coding = sumOf(data, at, order)
+		case photometric:
+			interpretation = sumOf(data, at, order)
+		}
+	}
+	return (coding == group3 || coding == group4) && interpretation == blackIsZero
+}
+
+func orderOf(data []byte) binary.ByteOrder {
+	if data[0] == 'M' {
+		return binary.BigEndian
+	}
+	return binary.LittleEndian
+}
+
 // boundBlocks returns the file with strips no higher than the image. Without this limit, Go's
 // decoder lets a compressed block inflate to the size in the file's tags, even above the image's
 // size. boundBlocks refuses a file with tiles larger than maxPixels. It also refuses a file whose
@@ -18,10 +46,7 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 
 		spare = 4 // limit: all blocks have at most `spare` times the file's bytes, all tiles `spare` times maxPixels
 	)
-	var order binary.ByteOrder = binary.LittleEndian
-	if data[0] == 'M' {
-		order = binary.BigEndian
-	}
+	order := orderOf(data)
 	directory := int(order.Uint32(data[4:]))
 	tile := map[uint16]uint32{tileWidth: 1, tileHeight: 1}
 	out := data

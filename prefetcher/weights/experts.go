@@ -148,7 +148,7 @@ func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
 	if layer < 0 || layer >= len(e.names) || ids.Dim() != 1 || ids.Numel() == 0 {
 		x.Fail(op, &cgotorch.Error{Op: op, Kind: cgotorch.ErrInvalidArgument,
-			Message: fmt.Sprintf("layer %d of %d, ids %v: want one id for each token of a layer that is there", layer, len(e.names), ids)})
+			Message: fmt.Sprintf("layer %d of %d, ids %s: want one id for each token of a layer that is there", layer, len(e.names), ids)})
 	}
 }
 

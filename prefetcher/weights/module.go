@@ -39,7 +39,7 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 	for i, t := range k.tensors {
 		index[t.Name] = i
 		bytes := x.Narrow(memory, 0, int(k.begin[i]), int(k.size[i]))
-		typed := x.Call("aten::view.dtype", bytes, t.DType)[0].(*cgotorch.Tensor)
+		typed := x.Call1("aten::view.dtype", bytes, t.DType)
 		m.state = append(m.state, x.Keep(x.View(typed, t.Shape...)))
 		taken[m.state[i]] = true
 	}

@@ -142,7 +142,7 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 			rows := map[optim.RememberedTensor]*cgotorch.Tensor{}
 			for _, s := range unit.specs {
 				p := params[s.Param]
-				rows[s] = x.Call("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)[0].(*cgotorch.Tensor)
+				rows[s] = x.Call1("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)
 				row++
 			}
 			f.opt.StepParams(x, unit.params, func(of optim.RememberedTensor) *cgotorch.Tensor { return rows[of] })

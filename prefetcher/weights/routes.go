@@ -157,7 +157,7 @@ func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside b
 		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
 	}
 	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 || !contiguous(ids) {
-		x.Fail(op, &cgotorch.Error{Op: op, Kind: cgotorch.ErrInvalidArgument, Message: fmt.Sprintf("the ids are %v with strides %v, want Int64, one for each token, without gaps: make them contiguous", ids, ids.Strides())})
+		x.Fail(op, &cgotorch.Error{Op: op, Kind: cgotorch.ErrInvalidArgument, Message: fmt.Sprintf("the ids are %s with strides %v, want Int64, one for each token, without gaps: make them contiguous", ids, ids.Strides())})
 	}
 	n := int(ids.Numel())
 	q.mu.Lock()

@@ -294,8 +294,9 @@ func interrupt(t *testing.T, cmd *exec.Cmd, signals ...os.Signal) {
 		_ = cmd.Process.Signal(s)
 	}
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 {
-		t.Fatalf("an interrupted run ended with status %d, want 130", code)
+	want := 128 + int(signals[0].(syscall.Signal)) // as shells count
+	if code := cmd.ProcessState.ExitCode(); code != want {
+		t.Fatalf("an interrupted run ended with status %d, want %d", code, want)
 	}
 }
 
@@ -343,7 +344,7 @@ func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	if status != 1 || !strings.Contains(stderr, "another run is writing") {
 		t.Errorf("a second run in one folder: status %d, %s", status, stderr)
 	}
-	interrupt(t, cmd, os.Interrupt, syscall.SIGCONT)
+	interrupt(t, cmd, syscall.SIGTERM, syscall.SIGCONT)
 	t.Logf("interrupted after %d steps", len(losses(t, early)))
 	mustRun(t, "train", "-out", early, "-resume", "-log-steps")
 	sameLosses(t, early, losses(t, whole))

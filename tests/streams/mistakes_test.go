@@ -342,7 +342,7 @@ var mistakes = []struct {
 	{"pinned buffer read before its copy", [2]string{"CopyTo", "the host"}, false, func(s *scene) {
 		t, slab := s.shared(8), s.slab(32)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			cgotorch.CopyTo(x, x.View(x.Call("aten::view.dtype", t, cgotorch.Uint8)[0].(*cgotorch.Tensor), 32), slab.Bytes())
+			cgotorch.CopyTo(x, x.View(x.Call1("aten::view.dtype", t, cgotorch.Uint8), 32), slab.Bytes())
 		})
 		s.hostWaits(s.a)
 		slab.HostReads()
@@ -435,7 +435,7 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, slot) })
 		s.order(s.b, s.a)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			cgotorch.CopyFrom(x, x.Call("aten::view.dtype", slot, cgotorch.Uint8)[0].(*cgotorch.Tensor), slab.Bytes())
+			cgotorch.CopyFrom(x, x.Call1("aten::view.dtype", slot, cgotorch.Uint8), slab.Bytes())
 		})
 	}},
 	{"lent memory freed under use", [2]string{"aten::sum", ""}, false, func(s *scene) {

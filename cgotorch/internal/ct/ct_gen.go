@@ -292,6 +292,9 @@ type TensorInfo struct {
 	Address      uint64
 	Stream       uint64
 	Version      uint32
+	IsStrided    int32
+	IsConj       int32
+	IsNeg        int32
 }
 
 // The memory is C's.
@@ -308,6 +311,9 @@ var (
 	_ [unsafe.Offsetof(TensorInfo{}.Address)]byte      = [unsafe.Offsetof(C.ct_tensor_info{}.address)]byte{}
 	_ [unsafe.Offsetof(TensorInfo{}.Stream)]byte       = [unsafe.Offsetof(C.ct_tensor_info{}.stream)]byte{}
 	_ [unsafe.Offsetof(TensorInfo{}.Version)]byte      = [unsafe.Offsetof(C.ct_tensor_info{}.version)]byte{}
+	_ [unsafe.Offsetof(TensorInfo{}.IsStrided)]byte    = [unsafe.Offsetof(C.ct_tensor_info{}.is_strided)]byte{}
+	_ [unsafe.Offsetof(TensorInfo{}.IsConj)]byte       = [unsafe.Offsetof(C.ct_tensor_info{}.is_conj)]byte{}
+	_ [unsafe.Offsetof(TensorInfo{}.IsNeg)]byte        = [unsafe.Offsetof(C.ct_tensor_info{}.is_neg)]byte{}
 )
 
 func TensorDescribe(tensor *Tensor, out *TensorInfo) {
@@ -585,6 +591,7 @@ type Race struct {
 	Slab    int32
 	MadeBy  [64]byte
 	MadeAt  uint64
+	Again   int32
 }
 
 // The memory is C's.
@@ -598,6 +605,7 @@ var (
 	_ [unsafe.Offsetof(Race{}.Slab)]byte    = [unsafe.Offsetof(C.ct_race{}.slab)]byte{}
 	_ [unsafe.Offsetof(Race{}.MadeBy)]byte  = [unsafe.Offsetof(C.ct_race{}.made_by)]byte{}
 	_ [unsafe.Offsetof(Race{}.MadeAt)]byte  = [unsafe.Offsetof(C.ct_race{}.made_at)]byte{}
+	_ [unsafe.Offsetof(Race{}.Again)]byte   = [unsafe.Offsetof(C.ct_race{}.again)]byte{}
 )
 
 func RaceTake(out *Race) int32 {
@@ -747,9 +755,9 @@ func BackwardOverlapping(x Exec, roots **Tensor, grads **Tensor, count int32, re
 
 // Decoding JPEG
 
-func JPEGDecoderNew(streams **Stream, lanes int32, out **JPEGDecoder) *Status {
+func JPEGDecoderNew(device Device, lanes int32, out **JPEGDecoder) *Status {
 	hout := *out
-	status := C.ct_jpeg_decoder_new(streams, C.int32_t(lanes), &hout)
+	status := C.ct_jpeg_decoder_new(*(*C.ct_device)(unsafe.Pointer(&device)), C.int32_t(lanes), &hout)
 	*out = hout
 	return status
 }
@@ -765,6 +773,7 @@ func JPEGDecoderDevice(decoder *JPEGDecoder) unsafe.Pointer {
 type JPEGCounts struct {
 	Decoded int64
 	Failed  int64
+	GaveUp  int32
 }
 
 // The memory is C's.
@@ -772,6 +781,7 @@ var (
 	_ [unsafe.Sizeof(JPEGCounts{})]byte           = [unsafe.Sizeof(C.ct_jpeg_counts{})]byte{}
 	_ [unsafe.Offsetof(JPEGCounts{}.Decoded)]byte = [unsafe.Offsetof(C.ct_jpeg_counts{}.decoded)]byte{}
 	_ [unsafe.Offsetof(JPEGCounts{}.Failed)]byte  = [unsafe.Offsetof(C.ct_jpeg_counts{}.failed)]byte{}
+	_ [unsafe.Offsetof(JPEGCounts{}.GaveUp)]byte  = [unsafe.Offsetof(C.ct_jpeg_counts{}.gave_up)]byte{}
 )
 
 func JPEGDecoderCount(decoder *JPEGDecoder, out *JPEGCounts) {

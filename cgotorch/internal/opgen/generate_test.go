@@ -28,24 +28,35 @@ func TestGenerate_Golden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *golden {
-		if err := os.WriteFile("testdata/operators.golden", got, 0o666); err != nil {
-			t.Fatal(err)
-		}
+	if len(got) != 2 {
+		t.Errorf("got %d packages, want cgotorch and fft", len(got))
 	}
-	if want := read(t, "testdata/operators.golden"); string(got) != want {
-		t.Errorf("the output differs from testdata/operators.golden; if that is right, run go test -golden. got\n%s", got)
+	for pkg, path := range map[string]string{"": "testdata/operators.golden", "fft": "testdata/fft.golden"} {
+		if *golden {
+			if err := os.WriteFile(path, got[pkg], 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := read(t, path); string(got[pkg]) != want {
+			t.Errorf("the output differs from %s; if that is right, run go test -golden. got\n%s", path, got[pkg])
+		}
 	}
 }
 
-// The committed file operators_gen.go is the file that "make generate" writes.
+// The committed files are the files that "make generate" writes.
 func TestGenerate_UpToDate(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "operators_gen.go")
-	if err := run("../../operators.txt", "schemas.txt", out, ""); err != nil {
+	l, err := parseList("operators.txt", read(t, "../../operators.txt"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if read(t, out) != read(t, "../../operators_gen.go") {
-		t.Error("operators_gen.go is not what operators.txt and schemas.txt give: run make generate")
+	sources, err := generate(l, "schemas.txt", read(t, "schemas.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg, source := range sources {
+		if path := filepath.Join("../..", pkg, "operators_gen.go"); string(source) != read(t, path) {
+			t.Errorf("%s is not what operators.txt and schemas.txt give: run make generate", path)
+		}
 	}
 }
 
@@ -56,7 +67,7 @@ t::add.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)
 t::equal(Tensor self) -> bool
 t::zeros(SymInt[] size, *, Device? device=None) -> Tensor
 t::odd(Tensor self, Generator? g=None, complex c=1j, Tensor[]? l=None) -> Tensor
-t::many(Tensor self) -> (Tensor, Tensor, Tensor, Tensor)
+t::many(Tensor self) -> (Tensor, Tensor, Tensor, Tensor, Tensor)
 t::mix(Tensor self) -> (Tensor, int)
 t::mode(Tensor self, int dim, bool on=True, bool off=False, int n=2, int zero=0, Tensor[] list=[]) -> Tensor
 t::none(Tensor self, int[]? dim) -> Tensor
@@ -73,6 +84,7 @@ t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 		{"Add(self, other) t::add # adds", "must end in a full stop"},
 		{"Add(self, other) t::add", "must end in a full stop"},
 		{"Add(self, other) t::add # adds.\nAdd(self, other) t::add # adds.", "l.txt:2: Add: defined at line 1 already"},
+		{"## package a: A.\nAdd(self, other) t::add # adds.\nAdd(self, other) t::add # adds.", "l.txt:3: Add: defined at line 2 already"},
 		{"Add(self) t::add_ # adds.", "its name must end in InPlace"},
 		{"AddInPlace(self, out) t::add.out # adds.", "its name must end in Out"},
 		{"AddInPlace(self, other) t::add # adds.", "its name cannot end in InPlace"},
@@ -84,7 +96,7 @@ t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 		{"Odd(self, g) t::odd # odd.", "g has the type Generator?, which is not supported"},
 		{"Odd(self, c) t::odd # odd.", "c has the type complex, which is not supported"},
 		{"Odd(self, l) t::odd # odd.", "l has the type Tensor[]?, which is not supported"},
-		{"Many(self) t::many # many.", "t::many returns (Tensor, Tensor, Tensor, Tensor), which is not supported"},
+		{"Many(self) t::many # many.", "t::many returns (Tensor, Tensor, Tensor, Tensor, Tensor), which is not supported"},
 		{"Mix(self) t::mix # mixes.", "t::mix returns (Tensor, int), which is not supported"},
 		{"Mode(self; dim) t::mode # m.", "option dim of t::mode has no default"},
 		{"Mode(self, dim; !n=NoN) t::mode # m.", "!n: only a bool that defaults to true"},
@@ -98,6 +110,8 @@ t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 		{"Mode(self, dim;; n:1.5) t::mode # m.", "n has the type int and cannot be 1.5"},
 		{"Mode(self, dim;; on:True) t::mode # m.", "on has the type bool and cannot be True"},
 		{"Mode(self, dim;; list:[]) t::mode # m.", "list has the type Tensor[] and cannot be []"},
+		{"Mode(self, *dim) t::mode # m.", "*dim: only a list of dimensions behind a tensor can stand for all"},
+		{"Zeros(*size) t::zeros # m.", "*size: only a list of dimensions behind a tensor can stand for all"},
 		{"Mode(self, dim...) t::mode # m.", "dim has the type int and cannot be variadic"},
 		{"None(self, dim...) t::none # n.", "dim has the type int[]? and cannot be variadic"},
 		{"Given(; weight) t::given # g.", "option weight has the default [], which is not supported"},

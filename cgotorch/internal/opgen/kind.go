@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -15,21 +16,21 @@ type goKind struct {
 // goKinds holds the kinds of arguments that can be passed. The key is the kind in the schema,
 // without a question mark at its end.
 var goKinds = map[string]goKind{
-	"Tensor":       {"*Tensor", "c.tensor(%s)"},
-	"Tensor[]":     {"[]*Tensor", "c.tensors(%s)"},
-	"Tensor?[]":    {"[]*Tensor", "c.optTensors(%s)"},
-	"int":          {"int", "c.int(int64(%s))"},
-	"SymInt":       {"int", "c.int(int64(%s))"},
-	"float":        {"float64", "c.float(%s)"},
-	"bool":         {"bool", "c.bool(%s)"},
-	"str":          {"string", "c.str(%s)"},
-	"Scalar":       {"Scalar", "c.scalar(%s)"},
-	"Scalar[]":     {"[]Scalar", "c.scalars(%s)"},
-	"int[]":        {"[]int64", "c.ints(%s)"},
-	"SymInt[]":     {"[]int64", "c.ints(%s)"},
-	"float[]":      {"[]float64", "c.floats(%s)"},
-	"ScalarType":   {"DType", "c.dtype(%s)"},
-	"MemoryFormat": {"MemoryFormat", "c.memoryFormat(%s)"},
+	"Tensor":       {"*Tensor", "c.Tensor(%s)"},
+	"Tensor[]":     {"[]*Tensor", "c.TensorList(%s)"},
+	"Tensor?[]":    {"[]*Tensor", "c.OptTensorList(%s)"},
+	"int":          {"int", "c.Int(int64(%s))"},
+	"SymInt":       {"int", "c.Int(int64(%s))"},
+	"float":        {"float64", "c.Float(%s)"},
+	"bool":         {"bool", "c.Bool(%s)"},
+	"str":          {"string", "c.Text(%s)"},
+	"Scalar":       {"Scalar", "c.Scalar(%s)"},
+	"Scalar[]":     {"[]Scalar", "c.ScalarList(%s)"},
+	"int[]":        {"[]int64", "c.IntList(%s)"},
+	"SymInt[]":     {"[]int64", "c.IntList(%s)"},
+	"float[]":      {"[]float64", "c.FloatList(%s)"},
+	"ScalarType":   {"DType", "c.DType(%s)"},
+	"MemoryFormat": {"MemoryFormat", "c.MemoryFormat(%s)"},
 }
 
 // dtypes maps the number that a schema has for a dtype to the name of the dtype in cgotorch.
@@ -44,9 +45,9 @@ func kindOf(a argument) (goKind, error) {
 	case base == "Device":
 		return goKind{}, fmt.Errorf("%s is filled from the Exec", a.name)
 	case a.kind == "Tensor?":
-		return goKind{"*Tensor", "c.optTensor(%s)"}, nil
+		return goKind{"*Tensor", "c.OptTensor(%s)"}, nil
 	case a.kind == "int" && a.name == "reduction":
-		return goKind{"Reduction", "c.reduction(%s)"}, nil
+		return goKind{"Reduction", "c.Reduction(%s)"}, nil
 	case strings.HasSuffix(a.kind, "[]?") && strings.Contains(base, "Tensor"):
 		return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.name, a.kind)
 	default:
@@ -68,10 +69,10 @@ func constant(a argument, literal string) (string, error) {
 	}
 	valid := false
 	switch strings.TrimSuffix(a.kind, "?") {
-	case "int", "SymInt":
+	case "int", "SymInt", "int[]", "SymInt[]": // one number stands for a list of equal numbers
 		_, err := strconv.ParseInt(literal, 10, 64)
 		valid = err == nil
-		kind.push = "c.int(%s)"
+		kind.push = "c.Int(%s)"
 	case "float":
 		_, err := strconv.ParseFloat(literal, 64)
 		valid = err == nil
@@ -86,6 +87,16 @@ func constant(a argument, literal string) (string, error) {
 	}
 	return kind.pushed(literal), nil
 }
+
+// inPackage returns a Go type of package cgotorch as the given package writes it.
+func inPackage(pkg, goType string) string {
+	if pkg == "" {
+		return goType
+	}
+	return exportedName.ReplaceAllString(goType, "cgotorch.$0")
+}
+
+var exportedName = regexp.MustCompile(`\b[A-Z]\w*`)
 
 // isZero reports whether the default `fallback` is the zero value of its Go type.
 func isZero(fallback string) bool {

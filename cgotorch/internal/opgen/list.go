@@ -15,9 +15,10 @@ type list struct {
 	fields  map[string]*fieldDoc // the key is "Field" or "FooOptions.Field"
 }
 
-// An entry of operators.txt asks for one method of Exec.
+// An entry of operators.txt asks for one method of Exec, or for one function of a package.
 type entry struct {
 	line       int
+	pkg        string // the package of the function; "" for a method of Exec
 	section    string // the title above the entry
 	goName     string
 	operator   string // such as aten::add.Tensor
@@ -35,6 +36,7 @@ type item struct {
 	inverted bool   // !name: a bool that defaults to true; in Go it has the opposite meaning
 	zero     bool   // ~name: 0 is no legal value, so in Go it means the default
 	variadic bool   // name...: a variadic parameter
+	all      bool   // *name: a list of dimensions; in Go an empty list means all of them
 	fallback string // :literal, a default; it replaces the schema's default, if there is one
 }
 
@@ -49,7 +51,7 @@ type fieldDoc struct {
 func parseList(path, text string) (*list, error) {
 	l := &list{path: path, fields: make(map[string]*fieldDoc)}
 	var errs []error
-	var section string
+	var pkg, section string
 	var last *string // the text that an indented comment continues
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {
@@ -60,7 +62,10 @@ func parseList(path, text string) (*list, error) {
 		case trimmed == "":
 			last = nil
 		case strings.HasPrefix(line, "## "):
-			section, last = strings.TrimSpace(line[3:]), nil
+			pkg, section, last = "", strings.TrimSpace(line[3:]), nil
+			if name, title, ok := strings.Cut(section, ": "); ok && strings.HasPrefix(name, "package ") {
+				pkg, section = strings.TrimPrefix(name, "package "), title
+			}
 		case strings.HasPrefix(line, "#"):
 			last = nil
 		case strings.HasPrefix(trimmed, "#"):
@@ -91,7 +96,7 @@ func parseList(path, text string) (*list, error) {
 				fail(err)
 				continue
 			}
-			e.line, e.section = number, section
+			e.line, e.pkg, e.section = number, pkg, section
 			l.entries = append(l.entries, e)
 			last = &e.doc
 		}
@@ -157,12 +162,15 @@ func (e *entry) check() error {
 		if it.variadic {
 			return fmt.Errorf("%s: %s...: an option cannot be variadic", e.goName, it.argument)
 		}
+		if it.all {
+			return fmt.Errorf("%s: *%s: an option cannot stand for all dimensions", e.goName, it.argument)
+		}
 		if it.inverted && it.goName == "" {
 			return fmt.Errorf("%s: !%s needs a name for the opposite: !%s=NoX", e.goName, it.argument, it.argument)
 		}
 	}
 	for _, it := range e.fixed {
-		if it.fallback == "" || it.inverted || it.zero || it.variadic || it.goName != "" {
+		if it.fallback == "" || it.inverted || it.zero || it.variadic || it.all || it.goName != "" {
 			return fmt.Errorf("%s: a fixed argument is written name:value", e.goName)
 		}
 	}
@@ -172,7 +180,7 @@ func (e *entry) check() error {
 	return nil
 }
 
-// parseItems reads "name, !name=Opposite, ~name, name..., name=Name:literal".
+// parseItems reads "name, !name=Opposite, ~name, *name, name..., name=Name:literal".
 func parseItems(text string) ([]item, error) {
 	var items []item
 	if strings.TrimSpace(text) == "" {
@@ -188,6 +196,7 @@ func parseItems(text string) ([]item, error) {
 		name, it.goName, _ = strings.Cut(name, "=")
 		name, it.inverted = strings.CutPrefix(name, "!")
 		name, it.zero = strings.CutPrefix(name, "~")
+		name, it.all = strings.CutPrefix(name, "*")
 		name, it.variadic = strings.CutSuffix(name, "...")
 		if it.argument = name; name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isWord(r) }) {
 			return nil, fmt.Errorf("%q is not an argument", part)

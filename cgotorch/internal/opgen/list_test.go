@@ -70,6 +70,8 @@ func TestParseList_Errors(t *testing.T) {
 		{"Add(a..., b) a::b # c.", "only the last parameter can be variadic"},
 		{"Add(a...; b) a::b # c.", "only the last parameter can be variadic"},
 		{"Add(; a...) a::b # c.", "an option cannot be variadic"},
+		{"Add(; *a) a::b # c.", "an option cannot stand for all dimensions"},
+		{"Add(;; *a:1) a::b # c.", "a fixed argument is written name:value"},
 		{"Add(; !a) a::b # c.", "!a needs a name for the opposite"},
 		{"Add(;; a) a::b # c.", "a fixed argument is written name:value"},
 		{"Add(;; a=B:1) a::b # c.", "a fixed argument is written name:value"},

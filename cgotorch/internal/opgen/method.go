@@ -8,7 +8,8 @@ import (
 	"unicode"
 )
 
-// A method is an entry of the list together with its schema, ready to be printed.
+// A method is an entry of the list together with its schema, ready to be printed. It is a method
+// of Exec, or a function of a package.
 type method struct {
 	entry   *entry
 	schema  *schema
@@ -68,7 +69,7 @@ func join(e *entry, s *schema) (*method, error) {
 			}
 			statements[a.name] = statement
 		case a.kind == "Device" || a.kind == "Device?":
-			statements[a.name] = "c.device()"
+			statements[a.name] = "c.Device()"
 		case a.fallback == "":
 			return nil, fmt.Errorf("argument %s of %s has no default: it must be named", a.name, s.name)
 		default:
@@ -76,12 +77,12 @@ func join(e *entry, s *schema) (*method, error) {
 			continue
 		}
 		for ; defaults > 0; defaults-- {
-			m.body = append(m.body, "c.def()")
+			m.body = append(m.body, "c.Default()")
 		}
 		m.body = append(m.body, statements[a.name])
 	}
 	if defaults > 0 {
-		m.body = append(m.body, "c.restDefault()")
+		m.body = append(m.body, "c.RestDefault()")
 	}
 	if err := m.order(); err != nil {
 		return nil, err
@@ -155,18 +156,23 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 		}
 		goType = "..." + element
 	}
-	m.params = append(m.params, variable{name: name, goType: goType})
+	if it.all && (goType != "[]int64" || it.variadic || len(m.params) == 0 || !strings.HasSuffix(m.params[0].goType, "Tensor")) {
+		return "", fmt.Errorf("*%s: only a list of dimensions behind a tensor can stand for all", a.name)
+	}
+	m.params = append(m.params, variable{name: name, goType: inPackage(m.entry.pkg, goType)})
 	absent := ""
 	if a.fallback != "" {
-		absent = "c.def()"
+		absent = "c.Default()"
 	} else if a.optional() {
-		absent = "c.none()"
+		absent = "c.None()"
 	}
 	switch {
+	case it.all:
+		return choose("len("+name+") > 0", kind.pushed(name), "c.AllDims("+m.params[0].name+")"), nil
 	case absent == "" || goType == "*Tensor":
 	case goType == "string":
 		return choose(name+` != ""`, kind.pushed(name), absent), nil
-	case goType == "Scalar", strings.HasPrefix(goType, "[]") && a.optional():
+	case goType == "Scalar", strings.HasPrefix(goType, "[]") && (a.optional() || strings.HasPrefix(a.fallback, "[") && a.fallback != "[]"):
 		return choose(name+" != nil", kind.pushed(name), absent), nil
 	}
 	return kind.pushed(name), nil
@@ -179,7 +185,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	absent, fallback := "c.def()", a.fallback
+	absent, fallback := "c.Default()", a.fallback
 	if it.fallback != "" {
 		fallback = it.fallback
 		if absent, err = constant(a, fallback); err != nil {
@@ -232,6 +238,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 		statement = choose("v, ok := "+value+".Get(); ok", kind.pushed("v"), absent)
 		say("unset")
 	}
+	field.goType = inPackage(m.entry.pkg, field.goType)
 	m.options = append(m.options, field)
 	return statement, nil
 }
@@ -253,26 +260,31 @@ func (m *method) results() error {
 	value := false // the result is a Go value, so the call waits for the device
 	switch {
 	case len(results) == 0:
-		m.run = "c.run0()"
+		m.run = "c.Run0()"
 	case tensors == len(results) && tensors == 1:
-		m.result, m.run = " *Tensor", "return c.run1()"
-	case tensors == len(results) && tensors <= 3:
+		m.result, m.run = " *Tensor", "return c.Run1()"
+	case tensors == len(results) && tensors <= 4:
 		list := strings.TrimSuffix(strings.Repeat("*Tensor, ", tensors), ", ")
 		if distinct(names, m.params) {
 			list = strings.Join(names, ", ") + " *Tensor"
 		}
-		m.result, m.run = " ("+list+")", fmt.Sprintf("return c.run%d()", tensors)
+		m.result, m.run = " ("+list+")", fmt.Sprintf("return c.Run%d()", tensors)
+	case len(results) == 2 && kinds[0] == "Tensor" && kinds[1] == "Tensor[]" && distinct(names, m.params):
+		m.result, m.run = fmt.Sprintf(" (%s *Tensor, %s []*Tensor)", names[0], names[1]), "return c.Run1List()"
+	case len(results) == 1 && kinds[0] == "ScalarType":
+		m.result, m.run, value = " DType", "return c.RunDType()", true
 	case len(results) == 1 && kinds[0] == "Tensor[]":
-		m.result, m.run = " []*Tensor", "return c.runList()"
+		m.result, m.run = " []*Tensor", "return c.RunList()"
 	case len(results) == 1 && kinds[0] == "bool":
-		m.result, m.run, value = " bool", "return c.runBool()", true
+		m.result, m.run, value = " bool", "return c.RunBool()", true
 	case len(results) == 1 && (kinds[0] == "int" || kinds[0] == "SymInt"):
-		m.result, m.run, value = " int", "return int(c.runInt())", true
+		m.result, m.run, value = " int", "return int(c.RunInt())", true
 	case len(results) == 1 && kinds[0] == "float":
-		m.result, m.run, value = " float64", "return c.runFloat()", true
+		m.result, m.run, value = " float64", "return c.RunFloat()", true
 	default:
 		return fmt.Errorf("%s returns (%s), which is not supported", m.schema.name, strings.Join(kinds, ", "))
 	}
+	m.result = inPackage(m.entry.pkg, m.result)
 	if value && !strings.Contains(m.entry.doc, "waits for the device") {
 		return fmt.Errorf(`%s returns a Go value, so its doc must say "waits for the device"`, m.schema.name)
 	}
@@ -309,7 +321,10 @@ func paramName(it item) string {
 	case it.argument == "keepdim":
 		return "keepDim"
 	}
-	words := strings.Split(strings.TrimLeft(it.argument, "_"), "_")
+	words := strings.Split(strings.Trim(it.argument, "_"), "_")
+	if it.argument != "" && unicode.IsUpper(rune(it.argument[0])) {
+		words[0] = strings.ToLower(words[0]) // LU and Vh
+	}
 	for i := range words {
 		if i > 0 {
 			words[i] = title(words[i])

@@ -18,9 +18,14 @@ var (
 	// Waits must be called before op waits for the device on purpose. It fails the Do of the calling
 	// goroutine if this Do uses NoWaits.
 	Waits func(op string)
-	// UseStream returns the C handle of a *cgotorch.Stream. The stream cannot be closed until unuse
-	// is called.
-	UseStream func(op string, stream any) (h *ct.Stream, unuse func(), err error)
+	// Device returns a cgotorch.Device as the core knows it.
+	Device func(device any) ct.Device
+	// Operator returns an operator of LibTorch for Call, such as that with the name "aten::fft_fft".
+	// LibTorch is asked for the operator at the first call.
+	Operator func(name string) any
+	// Call begins a call of an operator with the Exec x, a *cgotorch.Exec. The result is an
+	// opcall.Call.
+	Call func(x, op any) any
 	// Casts returns the value that WithCasts has given to x, a *cgotorch.Exec, or nil.
 	Casts func(x any) any
 	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.

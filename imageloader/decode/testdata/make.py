@@ -268,6 +268,9 @@ good("grey16.tif", saved(Image.fromarray(deep_grey[..., 0].astype(np.uint16)), "
 good("alpha.tif", saved(Image.fromarray(np.concatenate([rgb, alpha], -1).astype(np.uint8)), "TIFF"))
 good("palette.tif", saved(P, "TIFF"))
 good("exif6.tif", saved(RGB, "TIFF", tiffinfo={274: 6}))
+for compression in ("group3", "group4"):
+    for zero, photometric in (("white", 0), ("black", 1)):
+        good(f"{compression}-zero-is-{zero}.tif", saved(GREY.convert("1"), "TIFF", compression=compression, tiffinfo={262: photometric}))
 big = Image.fromarray(scene(33, 27))
 good("lossy.webp", saved(big, "WEBP", quality=90))
 good("lossless.webp", saved(RGB, "WEBP", lossless=True))
@@ -295,6 +298,11 @@ bad("no-width.tif", tagged(tif, 256, 0))
 good("all-rows-strip.tif", tagged(tif, 278, 0xFFFFFFFF))
 bad("rle.bmp", patched(saved(RGB.quantize(256), "BMP"), 30, struct.pack("<I", 1)))
 bad("jpeg.tif", saved(RGB, "TIFF", compression="jpeg"))
+bad("big.tif", saved(RGB, "TIFF", big_tiff=True))
+bad("zstd.tif", saved(RGB, "TIFF", compression="zstd"))
+bad("grey-alpha.tif", saved(Image.merge("LA", (GREY, GREY)), "TIFF"))
+bad("ycbcr.tif", saved(RGB.convert("YCbCr"), "TIFF"))
+bad("float.tif", saved(GREY.convert("F"), "TIFF"))
 bad("animated.webp", saved(P.convert("RGB"), "WEBP", save_all=True, append_images=[RGB.rotate(180)]))
 at = lossy.index(b"VP8 ") + 14
 bad("frame-above-canvas.webp", lossy[:12] + b"VP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + struct.pack("<I", 32)[:3] + struct.pack("<I", 26)[:3] + patched(lossy, at, struct.pack("<HH", 16383, 16383))[12:])

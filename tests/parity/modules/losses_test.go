@@ -91,7 +91,7 @@ var losses = map[string]func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	"triplet_margin":      triplet(nn.TripletMarginOptions{}),
 	"triplet_margin_swap": triplet(nn.TripletMarginOptions{Margin: 0.5, P: 1, Swap: true, Reduction: sum}),
 	"triplet_margin_distance": triplet(nn.TripletMarginOptions{Swap: true, Distance: func(x *cgotorch.Exec, a, b *cgotorch.Tensor) *cgotorch.Tensor {
-		return x.ScalarSub(x.Call("aten::cosine_similarity", a, b)[0].(*cgotorch.Tensor), 1)
+		return x.ScalarSub(x.Call1("aten::cosine_similarity", a, b), 1)
 	}}),
 	"ctc": func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 		return nn.CTC(x, x.LogSoftmax(in, 2), cgotorch.FromSlice(x, []int64{1, 2, 2, 3, 1, 0}, 2, 3), []int64{7, 6}, []int64{3, 2}, nn.CTCOptions{})

@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"archive/tar"
@@ -62,6 +62,7 @@ func TestInspect(t *testing.T) {
 			"images   1 usable in 1 classes, ", "3 of 4 images cannot be used\n", "  member 2 (cat/2.png): truncated PNG",
 			`  member 3 ("cat/\x1b[2J.png"): zero bytes`, `  member 4 (../3.png): unsafe name: it contains ".."`,
 		}, ""},
+		{"no usable image", pack(t, "cat/1.png", small[:20], "dog/2.png", ""), 2, []string{"images   0 usable", "2 of 2 images cannot be used\n"}, ""},
 		{"cut short", good[:len(good)-12], 2, []string{"This is what was found before"}, "cut short: its gzip data end early"},
 		{"no archive", []byte("hello"), 2, nil, "neither gzip nor tar"},
 		{"no images", pack(t, "a.txt", "x"), 2, []string{"archive  "}, "no images in it"},
@@ -72,7 +73,7 @@ func TestInspect(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stdout, stderr strings.Builder
-			if code := run(context.Background(), []string{path}, &stdout, &stderr); code != test.code {
+			if code := Run(context.Background(), []string{path}, &stdout, &stderr); code != test.code {
 				t.Errorf("got exit code %d, want %d\n%s%s", code, test.code, &stdout, &stderr)
 			}
 			for _, want := range test.stdout {
@@ -88,7 +89,7 @@ func TestInspect(t *testing.T) {
 			}
 
 			stdout.Reset()
-			if code := run(context.Background(), []string{"-json", path}, &stdout, &stderr); code != test.code {
+			if code := Run(context.Background(), []string{"-json", path}, &stdout, &stderr); code != test.code {
 				t.Errorf("-json: got exit code %d, want %d", code, test.code)
 			}
 			var report imageloader.Report
@@ -112,7 +113,7 @@ func TestInspect_CommandLine(t *testing.T) {
 		{[]string{"/no/such/archive.tgz"}, 2, "imageloader: /no/such/archive.tgz: no such file or directory"},
 	} {
 		var stdout, stderr strings.Builder
-		if code := run(context.Background(), test.args, &stdout, &stderr); code != test.code || !strings.Contains(stderr.String(), test.want) {
+		if code := Run(context.Background(), test.args, &stdout, &stderr); code != test.code || !strings.Contains(stderr.String(), test.want) {
 			t.Errorf("%q: got exit code %d and errors %q; want %d and %q", test.args, code, &stderr, test.code, test.want)
 		}
 		if stdout.Len() > 0 {

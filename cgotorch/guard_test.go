@@ -1,0 +1,87 @@
+package cgotorch_test
+
+import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"math"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// Arguments with which LibTorch would end the process are refused, in a typed call and in a call by
+// name. A guard that is taken away ends this test with a signal.
+func TestGuards(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	attention := func(x *Exec, query, key []int64, options ScaledDotProductAttentionOptions) {
+		k := x.Zeros(Float32, key...)
+		x.ScaledDotProductAttention(x.Zeros(Float32, query...), k, k, options)
+	}
+	bag := func(x *Exec, indices, offsets []int64, mode int) {
+		x.EmbeddingBag(x.Ones(Float32, 3, 2), x.Zeros(Int64, indices...), x.Zeros(Int64, offsets...), mode, EmbeddingBagOptions{})
+	}
+	for name, test := range map[string]struct {
+		want string // "" for a call that is not refused
+		run  func(x *Exec)
+	}{
+		"step below 1":         {"the step 0.5 is 0 as an int64", func(x *Exec) { x.Arange(Int64, 0, 5, 0.5) }},
+		"step above -1":        {"the step -0.25 is 0 as an int64", func(x *Exec) { x.Arange(Int64, 5, 0, -0.25) }},
+		"step by name":         {"the step 0.5 is 0 as an int64", func(x *Exec) { x.Call("aten::arange.start_step", 0, 5, 0.5, Int64) }},
+		"step into out":        {"the step 0.5 is 0 as an int64", func(x *Exec) { x.Call("aten::arange.start_out", 0, 5, 0.5, x.Empty(Int64, 0)) }},
+		"step of range":        {"the step 0.5 is 0 as an int64", func(x *Exec) { x.Call("aten::range.step", 0, 5, 0.5, Int64) }},
+		"step 0":               {"step must be nonzero", func(x *Exec) { x.Arange(Int64, 0, 5, 0) }},
+		"step NaN":             {"step must be nonzero", func(x *Exec) { x.Arange(Float32, 0, 5, math.NaN()) }},
+		"step +Inf":            {"the step +Inf is no int64", func(x *Exec) { x.Arange(Int64, 0, 5, math.Inf(1)) }},
+		"step NaN of an int64": {"the step NaN is no int64", func(x *Exec) { x.Arange(Int64, 0, 5, math.NaN()) }},
+		"end 1e300":            {"the end 1e+300 is no int64", func(x *Exec) { x.Arange(Int64, 0, 1e300, nil) }},
+		"step +Inf of a float": {"", func(x *Exec) { x.Arange(Float32, 0, 5, math.Inf(1)) }},
+		"step of a float":      {"", func(x *Exec) { x.Arange(Float32, 0, 5, 0.5) }},
+		"step of an int32":     {"", func(x *Exec) { x.Arange(Int32, 0, 5, 0.5) }},
+		"step above 1":         {"", func(x *Exec) { x.Arange(Int64, 0, 5, 1.5) }},
+		"step without a dtype": {"", func(x *Exec) { x.Call("aten::arange.start_step", 0, 5, 0.5) }},
+		"no heads": {"key has no heads", func(x *Exec) {
+			attention(x, []int64{2, 0, 3, 4}, []int64{2, 0, 3, 4}, ScaledDotProductAttentionOptions{})
+		}},
+		"no heads of keys": {"key has no heads", func(x *Exec) {
+			attention(x, []int64{2, 4, 3, 4}, []int64{2, 0, 3, 4}, ScaledDotProductAttentionOptions{GroupedQuery: true})
+		}},
+		"no heads, grouped": {"key has no heads", func(x *Exec) {
+			attention(x, []int64{2, 0, 0, 4}, []int64{2, 0, 3, 4}, ScaledDotProductAttentionOptions{GroupedQuery: true})
+		}},
+		"no heads and no queries": {"", func(x *Exec) {
+			attention(x, []int64{2, 0, 0, 4}, []int64{2, 0, 3, 4}, ScaledDotProductAttentionOptions{})
+		}},
+		"no samples": {"", func(x *Exec) {
+			attention(x, []int64{0, 1, 3, 4}, []int64{0, 1, 3, 4}, ScaledDotProductAttentionOptions{})
+		}},
+		"no keys": {"", func(x *Exec) {
+			attention(x, []int64{2, 1, 3, 4}, []int64{2, 1, 0, 4}, ScaledDotProductAttentionOptions{})
+		}},
+		"no size": {"", func(x *Exec) {
+			attention(x, []int64{2, 1, 3, 0}, []int64{2, 1, 3, 0}, ScaledDotProductAttentionOptions{})
+		}},
+		"no pivots":                {"the pivots have the shape [0], and those of these matrices have [3]", func(x *Exec) { x.LUUnpack(x.Ones(Float32, 3, 3), x.Ones(Int32, 0)) }},
+		"pivots of no batch":       {"the pivots have the shape [3], and those of these matrices have [2 3]", func(x *Exec) { x.LUUnpack(x.Ones(Float32, 2, 3, 4), x.Ones(Int32, 3)) }},
+		"pivots":                   {"", func(x *Exec) { x.LUUnpack(x.Ones(Float32, 2, 3, 4), x.Ones(Int32, 2, 3)) }},
+		"pivots that are not read": {"", func(x *Exec) { x.Call("aten::lu_unpack", x.Ones(Float32, 3, 3), x.Ones(Int32, 0), true, false) }},
+		"no bag":                   {"there is no offset", func(x *Exec) { bag(x, []int64{4}, []int64{0}, 0) }},
+		"bags of two dimensions":   {"indices and offsets must be vectors", func(x *Exec) { bag(x, []int64{1, 3}, []int64{2, 0}, 0) }},
+		"mode 3":                   {"there is no mode 3", func(x *Exec) { bag(x, []int64{4}, []int64{1}, 3) }},
+		"mode -1":                  {"there is no mode -1", func(x *Exec) { bag(x, []int64{4}, []int64{1}, -1) }},
+		"no indices and no bag":    {"", func(x *Exec) { bag(x, []int64{0}, []int64{0}, 1) }},
+		"chunks":                   {"greater than 0", func(x *Exec) { x.Chunk(x.Ones(Float32, 4), 0, 0) }},
+		"split":                    {"split_size can only be 0 if", func(x *Exec) { x.Split(x.Ones(Float32, 4), 0, 0) }},
+		"stride of a window": {"stride should not be zero", func(x *Exec) {
+			x.MaxPool2d(x.Ones(Float32, 1, 1, 4, 4), []int64{2, 2}, MaxPool2dOptions{Stride: []int64{0, 0}})
+		}},
+		"step of a window": {"step is 0 but must be > 0", func(x *Exec) { x.UnfoldDim(x.Ones(Float32, 4), 0, 2, 0) }},
+		"groups":           {"num groups to be greater than 0", func(x *Exec) { x.GroupNorm(x.Ones(Float32, 1, 4, 4), 0, nil, nil, GroupNormOptions{}) }},
+		"factor":           {"upscale_factor", func(x *Exec) { x.PixelShuffle(x.Ones(Float32, 1, 4, 4, 4), 0) }},
+	} {
+		err := torchtest.TryDo(t, CPU, test.run)
+		if test.want == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if test.want != "" {
+			wantError(t, err, ErrInvalidArgument, test.want, "guard_test.go")
+		}
+	}
+}

@@ -1,0 +1,45 @@
+// Package opcall lets the generated packages linalg, fft and special call operators in the same way
+// as the generated methods of Exec. The calls do not box their arguments.
+package opcall
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
+
+// A Call takes the arguments of one operator in the order of its schema. Then one of the methods
+// Run runs the operator and returns its results. The Call is not used after that.
+type Call interface {
+	Tensor(t *cgotorch.Tensor)
+	OptTensor(t *cgotorch.Tensor) // nil means None
+	TensorList(ts []*cgotorch.Tensor)
+	OptTensorList(ts []*cgotorch.Tensor)
+	Int(v int64)
+	Float(v float64)
+	Bool(v bool)
+	Text(v string)
+	Scalar(v cgotorch.Scalar)
+	ScalarList(vs []cgotorch.Scalar)
+	IntList(vs []int64)
+	AllDims(t *cgotorch.Tensor) // a list of all dimensions of t
+	FloatList(vs []float64)
+	DType(v cgotorch.DType)
+	Device() // the device of the Exec
+	None()
+	Default()     // the argument's default
+	RestDefault() // the defaults of all arguments from here on
+
+	Run1() *cgotorch.Tensor
+	Run2() (*cgotorch.Tensor, *cgotorch.Tensor)
+	Run3() (*cgotorch.Tensor, *cgotorch.Tensor, *cgotorch.Tensor)
+	Run4() (*cgotorch.Tensor, *cgotorch.Tensor, *cgotorch.Tensor, *cgotorch.Tensor)
+}
+
+// Operator is an operator of LibTorch, found at its first call.
+type Operator struct{ found any }
+
+// New returns the operator of a name such as "aten::linalg_svd".
+func New(name string) Operator { return Operator{seam.Operator(name)} }
+
+// Begin begins a call of the operator with the Exec x.
+func Begin(x *cgotorch.Exec, op Operator) Call { return seam.Call(x, op.found).(Call) }

@@ -1,0 +1,424 @@
+package pth
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// ErrFormat is wrapped by the errors for a file that is damaged, cut short, or not a file of
+// torch.save.
+var ErrFormat = errors.New("not a whole file of torch.save")
+
+// ErrProgram is wrapped by the errors for a TorchScript archive and for an exported program. They
+// hold programs, which this package does not read.
+var ErrProgram = errors.New("a program, and no state dict")
+
+// Limits of a file: the bytes of its pickle, and the tensors and other values in it.
+const (
+	mostPickle = 256 << 20
+	mostValues = 1 << 22
+	mostDepth  = 200
+)
+
+// File is an open file. Several goroutines may read it at once.
+type File struct {
+	name    string
+	source  io.ReaderAt
+	close   func() error
+	entries map[string]*zip.File // the storages of a zip file, by their keys
+	tensors []safetensors.Info
+	views   map[string]*tensor
+	values  map[string]any
+}
+
+// Open opens a file and reads everything but the elements of its tensors. The caller must Close the
+// File. The error for a bad file wraps [ErrFormat]. For a TorchScript archive or an exported
+// program the error wraps [ErrProgram], and says how to save the weights.
+func Open(path string) (*File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("pth: %w", err)
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file", path)
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("pth: %w", err)
+	}
+	f, err := NewFile(file, info.Size(), path)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	f.close = file.Close
+	return f, nil
+}
+
+// NewFile makes a File of the first `size` bytes of source. Errors show `name` as the name of the
+// file.
+func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
+	f := &File{name: name, source: source, views: map[string]*tensor{}, values: map[string]any{}}
+	head := make([]byte, 4)
+	if _, err := source.ReadAt(head, 0); err != nil {
+		return nil, f.bad("it has %d bytes", size)
+	}
+	var root any
+	var err error
+	if string(head) == "PK\x03\x04" {
+		root, err = f.openZip(size)
+	} else {
+		root, err = f.openOld(size)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := walker{file: f, path: map[any]bool{}}
+	if err := w.walk("", root, 0); err != nil {
+		return nil, f.bad("%w", err)
+	}
+	return f, nil
+}
+
+func (f *File) bad(format string, args ...any) error {
+	return fmt.Errorf("pth: %s: %w: %w", f.name, ErrFormat, fmt.Errorf(format, args...))
+}
+
+func (f *File) program(of, state string) error {
+	return fmt.Errorf("pth: %s: %w, by %s: save its weights in Python, with torch.save(%s, new)", f.name, ErrProgram, of, state)
+}
+
+// openZip reads the pickle of a zip file and returns its object.
+func (f *File) openZip(size int64) (any, error) {
+	archive, err := zip.NewReader(f.source, size)
+	if err != nil {
+		return nil, f.bad("%w", err)
+	}
+	byName := map[string]*zip.File{}
+	folder := ""
+	for _, entry := range archive.File {
+		byName[entry.Name] = entry
+		if prefix, ok := strings.CutSuffix(entry.Name, "data.pkl"); ok && strings.Count(entry.Name, "/") == 1 && folder == "" {
+			folder = prefix
+		}
+	}
+	for name := range byName {
+		_, rest, _ := strings.Cut(name, "/")
+		switch {
+		case strings.HasPrefix(rest, "code/"):
+			return nil, f.program("TorchScript", "torch.jit.load(path).state_dict()")
+		case rest == "archive_format" || strings.HasSuffix(rest, "serialized_exported_program.json"), strings.HasPrefix(rest, "models/"):
+			return nil, f.program("torch.export", "torch.export.load(path).state_dict")
+		}
+	}
+	if folder == "" {
+		return nil, f.bad("the zip file has no data.pkl: torch.save did not write it")
+	}
+	if order := byName[folder+"byteorder"]; order != nil {
+		if text, err := readEntry(order, 16); err != nil || string(text) != "little" {
+			return nil, f.bad("its byte order is %q", text)
+		}
+	}
+	pickle, err := readEntry(byName[folder+"data.pkl"], mostPickle)
+	if err != nil {
+		return nil, f.bad("data.pkl: %w", err)
+	}
+	f.entries = map[string]*zip.File{}
+	root, _, err := unpickle(pickle, func(id []any) (any, error) {
+		s, err := storageOf(id)
+		if err != nil {
+			return nil, err
+		}
+		entry := byName[folder+"data/"+s.key]
+		if entry == nil {
+			return nil, fmt.Errorf("the storage %s is not in the file", s.key)
+		}
+		// Deflate makes at most 1,032 bytes of one.
+		if entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/1032 > entry.CompressedSize64 {
+			return nil, fmt.Errorf("the storage %s cannot have %d bytes", s.key, entry.UncompressedSize64)
+		}
+		bytes := max(sizes[s.dtype], 1)
+		if s.elements > math.MaxInt64/bytes || int64(entry.UncompressedSize64) < s.elements*bytes {
+			return nil, fmt.Errorf("the storage %s has %d bytes, and needs %d of %d", s.key, entry.UncompressedSize64, s.elements, bytes)
+		}
+		f.entries[s.key] = entry
+		return s, nil
+	})
+	if err != nil {
+		return nil, f.bad("%w", err)
+	}
+	return root, nil
+}
+
+func readEntry(entry *zip.File, most int64) ([]byte, error) {
+	if int64(entry.UncompressedSize64) > most || entry.UncompressedSize64 > math.MaxInt64 {
+		return nil, fmt.Errorf("it has %d bytes, more than %d", entry.UncompressedSize64, most)
+	}
+	r, err := entry.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// oldMagic is the first object of a file of PyTorch before 1.6, as an integer of ten bytes.
+var oldMagic = []byte{0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19}
+
+// openOld reads a file of PyTorch before 1.6. Such a file has five pickles: a magic number, a
+// version, the machine, the object, and the keys of the storages. Then come the storages.
+func (f *File) openOld(size int64) (any, error) {
+	whole, err := io.ReadAll(io.NewSectionReader(f.source, 0, min(size, mostPickle)))
+	if err != nil {
+		return nil, fmt.Errorf("pth: %s: %w", f.name, err)
+	}
+	if !bytes.Contains(whole[:min(len(whole), 16)], oldMagic) {
+		return nil, f.bad("it begins with %q", whole[:min(len(whole), 8)])
+	}
+	storages := map[string]*storage{}
+	at := 0
+	var objects [5]any
+	for i := range objects {
+		var n int
+		objects[i], n, err = unpickle(whole[at:], func(id []any) (any, error) {
+			s, err := storageOf(id)
+			if err != nil {
+				return nil, err
+			}
+			if known := storages[s.key]; known != nil {
+				return known, nil
+			}
+			if len(id) > 5 && id[5] != nil {
+				return nil, fmt.Errorf("the storage %s is a view of another one, as PyTorch wrote it before 0.4: save it again with a newer PyTorch", s.key)
+			}
+			storages[s.key] = s
+			return s, nil
+		})
+		if err != nil {
+			return nil, f.bad("%w", err)
+		}
+		at += n
+	}
+	keys, ok := objects[4].(*list)
+	if !ok {
+		return nil, f.bad("it has no list of storages")
+	}
+	position := int64(at)
+	for _, key := range keys.items {
+		name, _ := key.(string)
+		s := storages[name]
+		if s == nil {
+			return nil, f.bad("the storage %v belongs to no tensor", key)
+		}
+		head := make([]byte, 8)
+		if _, err := f.source.ReadAt(head, position); err != nil {
+			return nil, f.bad("it ends before the storage %s", name)
+		}
+		elements := int64(binary.LittleEndian.Uint64(head))
+		s.at = position + 8
+		if bytes := max(sizes[s.dtype], 1); elements != s.elements || elements > (size-s.at)/bytes {
+			return nil, f.bad("the storage %s has %d elements, want %d, with %d bytes left", name, elements, s.elements, size-s.at)
+		} else {
+			position = s.at + elements*bytes
+		}
+	}
+	for _, s := range storages {
+		if s.at == 0 {
+			return nil, f.bad("the storage %s is not in the file", s.key)
+		}
+	}
+	return objects[3], nil
+}
+
+// A walker gives names to the tensors and values of an object.
+type walker struct {
+	file *File
+	path map[any]bool // the objects around the present one
+	seen int
+}
+
+func (w *walker) walk(name string, v any, depth int) error {
+	if w.seen++; w.seen > mostValues {
+		return fmt.Errorf("it has more than %d values", mostValues)
+	}
+	switch v.(type) {
+	case *dict, *list, *Object:
+		if depth > mostDepth || w.path[v] {
+			return fmt.Errorf("%s: an object that holds itself, or more than %d objects inside each other", name, mostDepth)
+		}
+		w.path[v] = true
+		defer delete(w.path, v)
+	}
+	switch v := v.(type) {
+	case *tensor:
+		if _, twice := w.file.views[name]; twice {
+			return fmt.Errorf("two tensors have the name %s", name)
+		}
+		w.file.views[name] = v
+		w.file.tensors = append(w.file.tensors, safetensors.Info{Name: name, DType: v.dtype, Shape: v.shape, Bytes: v.count() * sizes[v.dtype]})
+	case *dict:
+		for i, key := range v.keys {
+			if err := w.walk(join(name, text(key)), v.values[i], depth+1); err != nil {
+				return err
+			}
+		}
+	case *list:
+		for i, item := range v.items {
+			if err := w.walk(join(name, strconv.Itoa(i)), item, depth+1); err != nil {
+				return err
+			}
+		}
+	case *Object:
+		if state, ok := v.state.(*dict); ok {
+			if _, ok := state.get("_parameters").(*dict); ok {
+				return w.module(name, state, depth)
+			}
+		}
+		w.file.values[name] = *v
+	case string, int64, float64, bool, nil:
+		w.file.values[name] = v
+	case global:
+		w.file.values[name] = Object{Class: string(v)}
+	case *storage:
+		w.file.values[name] = Object{Class: "storage"}
+	}
+	return nil
+}
+
+// The method `module` gives the tensors of a whole module the names of its state dict.
+func (w *walker) module(name string, state *dict, depth int) error {
+	var hidden []any
+	if l, ok := state.get("_non_persistent_buffers_set").(*list); ok {
+		hidden = l.items
+	}
+	for _, part := range []string{"_parameters", "_buffers", "_modules"} {
+		d, ok := state.get(part).(*dict)
+		if !ok {
+			continue
+		}
+		for i, key := range d.keys {
+			if d.values[i] == nil || part == "_buffers" && slices.ContainsFunc(hidden, func(h any) bool { return text(h) == text(key) }) {
+				continue
+			}
+			if err := w.walk(join(name, text(key)), d.values[i], depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func join(name, part string) string {
+	if name == "" {
+		return part
+	}
+	return name + "." + part
+}
+
+func text(key any) string {
+	if s, ok := key.(string); ok {
+		return s
+	}
+	return fmt.Sprint(key)
+}
+
+// Name returns the path given to Open, or the name given to NewFile.
+func (f *File) Name() string { return f.name }
+
+// Tensors lists the tensors in the order of the file's object. Do not change the list.
+func (f *File) Tensors() []safetensors.Info { return f.tensors }
+
+// Lookup returns the tensor of this name. It returns false if the file has no such tensor.
+func (f *File) Lookup(name string) (safetensors.Info, bool) {
+	i := slices.IndexFunc(f.tensors, func(t safetensors.Info) bool { return t.Name == name })
+	if i < 0 {
+		return safetensors.Info{}, false
+	}
+	return f.tensors[i], true
+}
+
+// Values returns what is in the file beside tensors, by the same kind of names: int64, float64,
+// bool, string, nil or [Object]. An example is the epoch of a checkpoint. Do not change the map.
+func (f *File) Values() map[string]any { return f.values }
+
+// Metadata returns nil: such a file has no map of strings.
+func (f *File) Metadata() map[string]string { return nil }
+
+// Read returns the elements of a tensor. They are row-major, each with its low byte first.
+func (f *File) Read(name string) ([]byte, error) {
+	t := f.views[name]
+	if t == nil {
+		return nil, fmt.Errorf("pth: %s: there is no tensor %s", f.name, name)
+	}
+	size := sizes[t.dtype]
+	from, length := t.offset*size, t.span()*size
+	data := make([]byte, length)
+	var err error
+	if f.entries == nil {
+		_, err = f.source.ReadAt(data, t.storage.at+from)
+	} else {
+		err = readPart(f.entries[t.storage.key], from, data)
+	}
+	if err != nil {
+		return nil, f.bad("tensor %s: %w", name, err)
+	}
+	return t.gather(data), nil
+}
+
+// readPart reads a part of a zip file's entry. PyTorch does not compress entries, so a part is read
+// directly. A whole entry is compared with its checksum.
+func readPart(entry *zip.File, from int64, data []byte) error {
+	if entry.Method == zip.Store && int64(len(data)) < int64(entry.UncompressedSize64) {
+		raw, err := entry.OpenRaw()
+		if err != nil {
+			return err
+		}
+		if seeker, ok := raw.(io.Seeker); ok {
+			if _, err := seeker.Seek(from, io.SeekStart); err != nil {
+				return err
+			}
+			_, err = io.ReadFull(raw, data)
+			return err
+		}
+	}
+	r, err := entry.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if _, err := io.CopyN(io.Discard, r, from); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(r, data); err != nil {
+		return err
+	}
+	if from+int64(len(data)) < int64(entry.UncompressedSize64) {
+		return nil
+	}
+	if _, err := r.Read(make([]byte, 1)); err != io.EOF { // zip compares the checksum at the end
+		return err
+	}
+	return nil
+}
+
+// Close closes the file. A second Close does nothing.
+func (f *File) Close() error {
+	if f == nil || f.close == nil {
+		return nil
+	}
+	close := f.close
+	f.close = nil
+	return close()
+}

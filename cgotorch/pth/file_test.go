@@ -1,0 +1,208 @@
+package pth
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// The tensors of files that PyTorch wrote have PyTorch's names, dtypes, shapes and elements.
+func TestFile_PyTorch(t *testing.T) {
+	text, err := os.ReadFile("testdata/wants.json") // made by make.py beside it
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wants map[string][]struct {
+		Name, DType, Data string
+		Shape             []int64
+	}
+	if err := json.Unmarshal(text, &wants); err != nil {
+		t.Fatal(err)
+	}
+	for file, tensors := range wants {
+		f, err := Open(filepath.Join("testdata", file))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got := len(f.Tensors()); got != len(tensors) {
+			t.Errorf("%s: %d tensors, want %d", file, got, len(tensors))
+		}
+		for _, want := range tensors {
+			info, ok := f.Lookup(want.Name)
+			data, err := f.Read(want.Name)
+			elements, _ := base64.StdEncoding.DecodeString(want.Data)
+			if !ok || err != nil || info.DType != want.DType || !slices.Equal(info.Shape, want.Shape) || !bytes.Equal(data, elements) || info.Bytes != int64(len(data)) {
+				t.Errorf("%s: %s is %v %v with %v, want %s%v with %v (%v)", file, want.Name, info.DType, info.Shape, data, want.DType, want.Shape, elements, err)
+			}
+		}
+		if err := errors.Join(f.Close(), f.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What is beside the tensors of a checkpoint is there too.
+func TestFile_Values(t *testing.T) {
+	f, err := Open("testdata/checkpoint.pth")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	v := f.Values()
+	if v["epoch"] != int64(7) || v["lr"] != 0.25 || v["name"] != "r\u00e9seau" || v["done"] != true || v["none"] != nil || v["shape.1"] != int64(2) {
+		t.Errorf("the values are %v", v)
+	}
+	if o, ok := v["dtype"].(Object); !ok || o.Class != "torch.float32" {
+		t.Errorf("the dtype is %v", v["dtype"])
+	}
+}
+
+// A file of another kind gives an error that says what to do.
+func TestOpen_OtherKinds(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for path, want := range map[string]string{
+		"testdata/script.pt":                   "by TorchScript: save its weights in Python",
+		"testdata/program.pt2":                 "by torch.export: save its weights in Python",
+		write("text.pth", "hello world"):       `it begins with "hello wo"`,
+		write("empty.pth", ""):                 "it has 0 bytes",
+		write("zip.pth", "PK\x03\x04 no zip "): "zip:",
+		folder:                                 "is no file",
+	} {
+		if _, err := Open(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	if _, err := Open(filepath.Join(folder, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// A pickle that runs code, or is damaged, gives objects or an error. Nothing runs, nothing panics.
+func TestUnpickle_Hostile(t *testing.T) {
+	none := func([]any) (any, error) { return nil, errors.New("no storage") }
+	for pickle, want := range map[string]string{
+		"cos\nsystem\n(S'touch /tmp/x'\ntR.":       "",
+		"\x80\x02}q\x00(X\x01\x00\x00\x00ah\x00u.": "",
+		"":                                       "ends early",
+		"\x80\x09.":                              "protocol 9",
+		"(.":                                     "mark in place",
+		".":                                      "stack is empty",
+		"h\x05.":                                 "has not stored",
+		"X\xff\xff\xff\xff.":                     "ends early",
+		"\x8d\xff\xff\xff\xff\xff\xff\xff\xff.":  "a length of",
+		"K\x01K\x02a.":                           "adds to a int64",
+		"K\x01K\x02K\x03s.":                      "sets a value of a int64",
+		"K\x01)R.":                               "calls a int64",
+		"\xf0.":                                  "unknown instruction",
+		")Q.":                                    "no storage",
+		"ctorch._utils\n_rebuild_tensor_v2\n)R.": "a tensor of 0 arguments",
+	} {
+		_, _, err := unpickle([]byte(pickle), none)
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", pickle, err, want)
+		}
+	}
+}
+
+// Damage anywhere in a file gives an error or other values, and never a panic.
+func TestFile_Damaged(t *testing.T) {
+	for _, name := range []string{"checkpoint.pth", "old.pth", "module.pth", "views.pth", "protocol4.pth"} {
+		whole, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 2000 {
+			data := slices.Clone(whole)
+			switch r.IntN(3) {
+			case 0:
+				data = data[:r.IntN(len(data))]
+			default:
+				for range 1 + r.IntN(4) {
+					data[r.IntN(len(data))] = byte(r.IntN(256))
+				}
+			}
+			readAll(t, data)
+		}
+	}
+}
+
+func readAll(t *testing.T, data []byte) {
+	f, err := NewFile(bytes.NewReader(data), int64(len(data)), "damaged")
+	if err != nil {
+		return
+	}
+	for _, info := range f.Tensors() {
+		if got, err := f.Read(info.Name); err == nil && int64(len(got)) != info.Bytes {
+			t.Errorf("tensor %s has %d bytes, want %d", info.Name, len(got), info.Bytes)
+		}
+	}
+}
+
+func FuzzNewFile(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.p*")
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) { readAll(t, data) })
+}
+
+// What Write writes, this package reads.
+func TestWrite(t *testing.T) {
+	tensors := []safetensors.Tensor{
+		{Name: "layer.weight", DType: "F32", Shape: []int64{2, 3}, Data: bytes.Repeat([]byte{1, 2, 3, 4}, 6)},
+		{Name: "steps", DType: "I64", Shape: nil, Data: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
+		{Name: "empty", DType: "F16", Shape: []int64{0, 3}},
+		{Name: "late", DType: "U8", Shape: []int64{2}, Read: func() ([]byte, error) { return []byte{5, 6}, nil }},
+	}
+	var file bytes.Buffer
+	if err := Write(&file, tensors); err != nil {
+		t.Fatal(err)
+	}
+	f, err := NewFile(bytes.NewReader(file.Bytes()), int64(file.Len()), "written")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range tensors {
+		got, err := f.Read(want.Name)
+		if want.Read != nil {
+			want.Data, _ = want.Read()
+		}
+		if err != nil || !bytes.Equal(got, want.Data) || f.Tensors()[i].Name != want.Name || f.Tensors()[i].DType != want.DType || len(f.Tensors()[i].Shape) != len(want.Shape) {
+			t.Errorf("%v with %v, want %v (%v)", f.Tensors()[i], got, want, err)
+		}
+	}
+	if at := bytes.Index(file.Bytes(), tensors[0].Data); at%64 != 0 {
+		t.Errorf("the first tensor lies at %d, want a multiple of 64", at)
+	}
+	for want, bad := range map[string][]safetensors.Tensor{
+		"is there twice":          {tensors[1], tensors[1]},
+		"has 24 bytes, and 1 are": {{Name: "x", DType: "F32", Shape: []int64{2, 3}, Data: []byte{1}}},
+		"no storage of F8_E4M3":   {{Name: "x", DType: "F8_E4M3", Shape: []int64{1}, Data: []byte{1}}},
+	} {
+		if err := Write(&bytes.Buffer{}, bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

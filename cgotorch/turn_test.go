@@ -1,0 +1,194 @@
+package cgotorch_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// The function `impatient` lets calls look for deadlocks soon, until the test ends.
+func impatient(t *testing.T) {
+	t.Helper()
+	before := SetDeadlockTimeout(100 * time.Millisecond)
+	t.Cleanup(func() { SetDeadlockTimeout(before) })
+}
+
+// wantDeadlock fails the test if err is not the error of a call that would wait for ever. The error
+// has to name both places in this file.
+func wantDeadlock(t *testing.T, err error) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, ErrMisuse) {
+		t.Fatalf("the call gives %v, want ErrMisuse", err)
+	}
+	if !strings.Contains(e.Caller, "turn_test.go:") || !strings.Contains(e.Message, "turn_test.go:") {
+		t.Errorf("the error does not name both places: %v", err)
+	}
+	if n := len(err.Error()); n > 600 {
+		t.Errorf("the error has %d characters: %v", n, err)
+	}
+}
+
+// A Do waits for a goroutine that it has started, and that goroutine waits for the Do's stream.
+func TestStream_Do_WaitsForItsOwnGoroutine(t *testing.T) {
+	impatient(t)
+	for name, waits := range map[string]func(call func() error) error{
+		"channel": func(call func() error) error {
+			done := make(chan error)
+			go func() { done <- call() }()
+			return <-done
+		},
+		"WaitGroup": func(call func() error) (err error) {
+			var group sync.WaitGroup
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				err = call()
+			}()
+			group.Wait()
+			return err
+		},
+		"select": func(call func() error) error {
+			done := make(chan error, 1)
+			go func() { done <- call() }()
+			select {
+			case err := <-done:
+				return err
+			case <-time.After(time.Minute):
+				return errors.New("waited for a minute")
+			}
+		},
+		"grandchild": func(call func() error) error {
+			done := make(chan error)
+			go func() {
+				inner := make(chan error)
+				go func() { inner <- call() }()
+				done <- <-inner
+			}()
+			return <-done
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			torchtest.CheckLeaks(t)
+			s := torchtest.NewStream(t, CPU)
+			for op, call := range map[string]func() error{
+				"Do":     func() error { return s.Do(func(x *Exec) error { return nil }) },
+				"Record": func() error { _, err := s.Record(); return err },
+			} {
+				var inner error
+				if err := s.Do(func(x *Exec) error { inner = waits(call); return nil }); err != nil {
+					t.Errorf("%s: the outer Do gives %v", op, err)
+				}
+				wantDeadlock(t, inner)
+			}
+		})
+	}
+}
+
+// Two Dos wait for each other across two streams. One of the two calls has to fail.
+func TestStream_Do_CircleOfTwo(t *testing.T) {
+	impatient(t)
+	torchtest.CheckLeaks(t)
+	a, b := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
+	var both sync.WaitGroup
+	both.Add(2)
+	across := func(own, other *Stream) (inner error) {
+		err := own.Do(func(x *Exec) error {
+			both.Done()
+			both.Wait()
+			done := make(chan error)
+			go func() { done <- other.Do(func(x *Exec) error { return nil }) }()
+			inner = <-done
+			return nil
+		})
+		return errors.Join(err, inner)
+	}
+	second := make(chan error)
+	go func() { second <- across(b, a) }()
+	first := across(a, b)
+	if err := <-second; (err == nil) == (first == nil) && err == nil {
+		t.Error("both calls across succeeded")
+	} else if err != nil {
+		wantDeadlock(t, err)
+	}
+	if first != nil {
+		wantDeadlock(t, first)
+	}
+}
+
+// A Do that is slow never makes a call fail, whatever it waits for: time, other goroutines that
+// work, or a channel that somebody else serves.
+func TestStream_Do_SlowIsNoDeadlock(t *testing.T) {
+	impatient(t)
+	torchtest.CheckLeaks(t)
+	const slow = 700 * time.Millisecond
+	for name, wait := range map[string]func(){
+		"sleep": func() { time.Sleep(slow) },
+		"timer": func() { <-time.After(slow) },
+		"works": func() {
+			for end := time.Now().Add(slow); time.Now().Before(end); {
+			}
+		},
+		"workers": func() {
+			var group sync.WaitGroup
+			for range 3 {
+				group.Add(1)
+				go func() {
+					defer group.Done()
+					time.Sleep(slow)
+				}()
+			}
+			group.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := torchtest.NewStream(t, CPU)
+			began, ended := make(chan bool), make(chan error, 3)
+			go func() {
+				ended <- s.Do(func(x *Exec) error { close(began); wait(); return nil })
+			}()
+			<-began
+			for range 2 {
+				go func() { ended <- s.Do(func(x *Exec) error { return nil }) }()
+			}
+			for range 3 {
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// Waiting calls get a stream in their order.
+func TestStream_Do_InOrder(t *testing.T) {
+	s := torchtest.NewStream(t, CPU)
+	var order []int
+	var group sync.WaitGroup
+	if err := s.Do(func(x *Exec) error {
+		for i := range 8 {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+
+				if err := s.Do(func(x *Exec) error { order = append(order, i); return nil }); err != nil {
+					t.Error(err)
+				}
+			}()
+			time.Sleep(5 * time.Millisecond)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	group.Wait()
+	if got := fmt.Sprint(order); got != "[0 1 2 3 4 5 6 7]" {
+		t.Error("the Dos ran in the order ", got)
+	}
+}

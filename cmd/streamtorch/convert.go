@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// runConvert copies the tensors of a file of weights to a file of another format.
+func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("convert", flag.ContinueOnError)
+	strip := flags.String("strip", "", "only the tensors whose names begin with this text, such as model., and without it")
+	if code, ok := parse(flags, "[-strip TEXT] IN OUT, each .safetensors, .pth or .pt", args, stderr, 2, 2); !ok {
+		return code
+	}
+	n, err := convert(flags.Arg(0), flags.Arg(1), *strip)
+	if err != nil {
+		return fail(stderr, "convert", err)
+	}
+	fmt.Fprintf(stdout, "%d tensors\n", n)
+	return done
+}
+
+func convert(in, out, strip string) (int, error) {
+	from, err := openWeights(in)
+	if err != nil {
+		return 0, err
+	}
+	defer from.Close()
+	var tensors []safetensors.Tensor
+	for _, t := range from.Tensors() {
+		name, ok := strings.CutPrefix(t.Name, strip)
+		if !ok || strings.Contains(name, "/") { // a checkpoint's state beside the model
+			continue
+		}
+		tensors = append(tensors, safetensors.Tensor{Name: name, DType: t.DType, Shape: t.Shape, Read: func() ([]byte, error) { return from.Read(t.Name) }})
+	}
+	if len(tensors) == 0 {
+		return 0, fmt.Errorf("%s: no tensor has a name that begins with %q", in, strip)
+	}
+	switch filepath.Ext(out) {
+	case ".safetensors":
+		return len(tensors), safetensors.WriteFile(out, tensors, map[string]string{"format": "pt"})
+	case ".pth", ".pt":
+		return len(tensors), writePickle(out, tensors)
+	}
+	return 0, fmt.Errorf("%s: the name must end with .safetensors, .pth or .pt", out)
+}
+
+type weights interface {
+	Tensors() []safetensors.Info
+	Read(name string) ([]byte, error)
+	Close() error
+}
+
+func openWeights(path string) (weights, error) {
+	f, err := safetensors.Open(path)
+	if errors.Is(err, safetensors.ErrTorchSave) {
+		return pth.Open(path)
+	}
+	return f, err
+}
+
+// writePickle writes a file beside `out`, and renames it when it is whole.
+func writePickle(out string, tensors []safetensors.Tensor) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+			os.Remove(file.Name())
+		}
+	}()
+	buffered := bufio.NewWriterSize(file, 1<<20)
+	if err := errors.Join(pth.Write(buffered, tensors), buffered.Flush(), file.Chmod(0o644), file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), out)
+}

@@ -1,0 +1,5 @@
+//go:build loader
+
+package main
+
+var withLibTorch []command

@@ -1,0 +1,149 @@
+package rules
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// cudaPrograms are the CUDA programs of csrc/kernels: their texts behind floats.h, and the macros
+// of one of their variants. "name:kText" is only the text kText of the file `name`.
+var cudaPrograms = map[string][]string{
+	"add_layer_norm":    {"INPUT Float", "ADDEND BFloat16", "SUM Float", "NORMED BFloat16", "ADDED 1", "CHANNELS 768", "ROW_THREADS 32", "THREADS 128", "BLOCKS 4", "SUMS 1", "add_layer_norm_cuda.h"},
+	"augment":           {"augment_pixels.h:kPixelsText", "augment.cc"},
+	"foreach":           {"LISTS 3", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "FROM Float", "TO BFloat16", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kSgdText"},
+	"foreach Adam":      {"LISTS 4", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kAdamText"},
+	"foreach cast":      {"LISTS 2", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "FROM Float", "TO BFloat16", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kCastText"},
+	"global_avg_pool":   {"global_avg_pool.cc"},
+	"image_convolution": {"image_convolution_cells.h:kCellsText", "DTYPE Float", "CELL BFloat16", "CHANNELS 3", "image_convolution_cuda.h"},
+	"jpeg":              {"resample.h:kText", "jpeg_pixels.h:kText", "jpeg.cc"},
+	"linear":            {"linear.cc:kText", "DTYPE BFloat16", "BIAS Float", "TANH 0", "linear_cuda.h"},
+	"mix":               {"images.h:kText", "mix.cc"},
+	"norm":              {"norm.cc:kText", "DTYPE BFloat16", "LANES 8", "ACTIVATION kRelu", "ADDEND 1", "KERNELS 0", "norm_cuda.h"},
+	"normalize":         {"images.h:kText", "normalize.cc"},
+	"pooling":           {"pooling.cc:kText", "pooling.cc"},
+	"sleep":             {"sleep.cc"},
+}
+
+// cudaStub declares for a C++ compiler what the programs use of CUDA.
+const cudaStub = `
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#define __device__
+#define __global__
+#define __shared__
+#define __align__(...)
+#define __constant__ static
+#define __grid_constant__
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+#define CT_FUNCTION inline
+#define asm(...)
+#define volatile
+using std::max; using std::min;
+struct Dim { unsigned x, y, z; };
+static Dim threadIdx, blockIdx, blockDim, gridDim;
+struct uint2 { unsigned x, y; }; struct uint4 { unsigned x, y, z, w; }; struct int2 { int x, y; }; struct int4 { int x, y, z, w; };
+struct float2 { float x, y; }; struct float4 { float x, y, z, w; };
+inline uint2 make_uint2(unsigned, unsigned) { return {}; } inline uint4 make_uint4(unsigned, unsigned, unsigned, unsigned) { return {}; }
+inline float2 make_float2(float, float) { return {}; } inline float4 make_float4(float, float, float, float) { return {}; }
+inline float __uint_as_float(unsigned) { return 0; } inline float __int_as_float(int) { return 0; }
+inline unsigned __float_as_uint(float) { return 0; } inline int __float_as_int(float) { return 0; }
+inline void __syncthreads() {} inline void __syncwarp(unsigned = 0) {} inline void __threadfence() {} inline void __nanosleep(unsigned) {}
+inline int __syncthreads_or(int) { return 0; } inline int __syncthreads_and(int) { return 0; }
+template <typename T> T __shfl_xor_sync(unsigned, T v, int, int = 32) { return v; }
+template <typename T> T __shfl_sync(unsigned, T v, int, int = 32) { return v; }
+template <typename T> T __shfl_down_sync(unsigned, T v, unsigned, int = 32) { return v; }
+template <typename T> T __ldcg(const T* p) { return *p; } template <typename T> T __ldcs(const T* p) { return *p; } template <typename T> T __ldg(const T* p) { return *p; }
+template <typename T> void __stcg(T*, T) {} template <typename T> void __stcs(T*, T) {}
+template <typename T> T atomicAdd(T* p, T) { return *p; } inline unsigned atomicInc(unsigned*, unsigned) { return 0; }
+template <typename T> T atomicMin(T* p, T) { return *p; } template <typename T> T atomicMax(T* p, T) { return *p; } template <typename T> T atomicExch(T* p, T) { return *p; }
+inline float __expf(float v) { return v; } inline float rsqrtf(float v) { return v; } inline float __fdividef(float a, float b) { return a / b; } inline float __frcp_rn(float v) { return v; }
+inline float __fmul_rn(float a, float b) { return a * b; } inline float __fadd_rn(float a, float b) { return a + b; } inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; } inline float __fsqrt_rn(float a) { return a; } inline float __fmaf_rn(float a, float b, float c) { return a * b + c; }
+inline double __dmul_rn(double a, double b) { return a * b; } inline double __dadd_rn(double a, double b) { return a + b; }
+inline int __float2int_rn(float v) { return int(v); } inline int __float2int_rd(float v) { return int(v); } inline int __popc(unsigned) { return 0; } inline long long clock64() { return 0; }
+inline int __mulhi(int a, int b) { return a * b; } inline unsigned __umulhi(unsigned a, unsigned b) { return a * b; } inline unsigned __byte_perm(unsigned a, unsigned, unsigned) { return a; }
+`
+
+// The texts of each CUDA program fit together: no name has two meanings, and each name is known. A
+// machine without CUDA's compiler checks them as C++ here. So a change of a text that many programs
+// share does not wait for a GPU to show its faults.
+func TestCUDATexts_FitTogether(t *testing.T) {
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip(err)
+	}
+	const folder = "../../csrc/kernels"
+	listed := map[string]bool{}
+	for name, parts := range cudaPrograms {
+		source := cudaStub + cudaText(t, filepath.Join(folder, "floats.h"))
+		for _, part := range parts {
+			file, both, _ := strings.Cut(part, ":")
+			switch {
+			case strings.Contains(part, " "):
+				source += "\n#define " + part + "\n"
+			case both != "":
+				listed[file] = true
+				source += namedText(t, filepath.Join(folder, file), both)
+			default:
+				listed[file] = true
+				source += cudaText(t, filepath.Join(folder, file))
+			}
+		}
+		compiler := exec.Command("g++", "-std=c++20", "-fsyntax-only", "-w", "-fpermissive", "-x", "c++", "-")
+		compiler.Stdin = strings.NewReader(source)
+		if out, err := compiler.CombinedOutput(); err != nil {
+			t.Errorf("the CUDA program %s: %v\n%.3000s", name, err, out)
+		}
+	}
+	files, _ := filepath.Glob(folder + "/*")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := filepath.Base(file); name != "floats.h" && strings.Contains(string(text), `R"cuda(`) && !listed[name] {
+			t.Errorf("%s has a CUDA text that is in no program of cudaPrograms", name)
+		}
+	}
+}
+
+// cudaText returns the CUDA texts of a file, one behind the other.
+func cudaText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all string
+	for _, m := range regexp.MustCompile(`(?s)R"cuda\((.*?)\)cuda"`).FindAllStringSubmatch(string(text), -1) {
+		all += m[1]
+	}
+	if all == "" {
+		t.Fatalf("%s has no CUDA text", path)
+	}
+	return all
+}
+
+// namedText returns the text of the constant or of the CT_ON_BOTH_DEVICES with this name.
+func namedText(t *testing.T, path, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{`(?s)CT_ON_BOTH_DEVICES\(%s,(.*?)\n\)  // CT_ON_BOTH`, `(?s) %s\[\] = R"cuda\((.*?)\)cuda"`} {
+		if m := regexp.MustCompile(fmt.Sprintf(form, name)).FindStringSubmatch(string(text)); m != nil {
+			return m[1]
+		}
+	}
+	t.Fatalf("%s has no text %s", path, name)
+	return ""
+}
