@@ -93,7 +93,7 @@ func NewBatchNorm3d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNo
 // [BatchNorm2d.Forward] does. It always uses LibTorch's operators.
 func (m *BatchNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 2 && in.Dim() != 3 {
-		refuse(x, "nn.BatchNorm1d", "the input is %v, want [N, %d] or [N, %d, L]", in, m.Channels, m.Channels)
+		refuse(x, "nn.BatchNorm1d", "the input is %s, want [N, %d] or [N, %d, L]", in, m.Channels, m.Channels)
 	}
 	return m.forward(x, "nn.BatchNorm1d", in)
 }
@@ -102,7 +102,7 @@ func (m *BatchNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 // does. It always uses LibTorch's operators.
 func (m *BatchNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 5 {
-		refuse(x, "nn.BatchNorm3d", "the input is %v, want [N, %d, D, H, W]", in, m.Channels)
+		refuse(x, "nn.BatchNorm3d", "the input is %s, want [N, %d, D, H, W]", in, m.Channels)
 	}
 	return m.forward(x, "nn.BatchNorm3d", in)
 }

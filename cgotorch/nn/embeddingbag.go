@@ -34,7 +34,7 @@ var bagModes = map[string]int{"sum": 0, "": 1, "mean": 1, "max": 2}
 // Forward maps int64 or int32 indices [N, L], N bags of L indices each, to [N, width].
 func (m *EmbeddingBag) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgotorch.Tensor {
 	if indices.Dim() != 2 {
-		refuse(x, "nn.EmbeddingBag", "the indices are %v, want [N, L]; for bags of different sizes call ForwardBags", indices)
+		refuse(x, "nn.EmbeddingBag", "the indices are %s, want [N, L]; for bags of different sizes call ForwardBags", indices)
 	}
 	shape := indices.Shape()
 	return x.Tidy(func() *cgotorch.Tensor {

@@ -63,7 +63,7 @@ func (m *InstanceNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorc
 
 func (m *InstanceNorm) forward(x *cgotorch.Exec, where string, dims int, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != dims {
-		refuse(x, where, "the input is %v, want %d dimensions: [N, %d, ...]", in, dims, m.Channels)
+		refuse(x, where, "the input is %s, want %d dimensions: [N, %d, ...]", in, dims, m.Channels)
 	}
 	dependsOnMode(x, where, &m.Eval)
 	mean, variance := m.RunningMean, m.RunningVar

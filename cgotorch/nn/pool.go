@@ -227,7 +227,7 @@ func (m *FractionalMaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cg
 	const where = "nn.FractionalMaxPool2d"
 	atLeast(x, where, 1, argument{"Kernel", m.Kernel.least()})
 	if in.Dim() != 4 {
-		refuse(x, where, "the input is %v, want [N, C, H, W]", in)
+		refuse(x, where, "the input is %s, want [N, C, H, W]", in)
 	}
 	shape, output := in.Shape(), m.Output.ints()
 	if m.Output == (Size{}) {

@@ -75,7 +75,7 @@ func GaussianNLL(x *cgotorch.Exec, means, targets, variances *cgotorch.Tensor, o
 	checkOpen(x, where, "means", means, "variances", variances)
 	checkShapes(x, where, means, targets)
 	if have, want := variances.Shape(), means.Shape(); len(have) != len(want) {
-		refuse(x, where, "the variances are %v, the means %v", variances, means)
+		refuse(x, where, "the variances are %s, the means %s", variances, means)
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		variance := x.Clone(variances)
@@ -109,7 +109,7 @@ func KLDiv(x *cgotorch.Exec, logProbabilities, targets *cgotorch.Tensor, o KLDiv
 		return x.KLDiv(logProbabilities, targets, how)
 	}
 	if o.Reduction != cgotorch.ReductionMean || logProbabilities.Dim() == 0 {
-		refuse(x, where, "BatchMean of %v with a Reduction of %v, want a batch without Reduction", logProbabilities, o.Reduction)
+		refuse(x, where, "BatchMean of %s with a Reduction of %v, want a batch without Reduction", logProbabilities, o.Reduction)
 	}
 	how.Reduction = cgotorch.ReductionSum
 	return x.Tidy(func() *cgotorch.Tensor {

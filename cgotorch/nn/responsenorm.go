@@ -16,7 +16,7 @@ func (m *LocalResponseNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgot
 	const where = "nn.LocalResponseNorm"
 	atLeast(x, where, 1, argument{"Neighbours", m.Neighbours})
 	if in.Dim() < 3 {
-		refuse(x, where, "the input is %v, want [N, C, ...] of at least 3 dimensions", in)
+		refuse(x, where, "the input is %s, want [N, C, ...] of at least 3 dimensions", in)
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		shape, n := in.Shape(), int64(m.Neighbours)

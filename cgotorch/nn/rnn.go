@@ -141,7 +141,7 @@ func (m *Recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
 		if m.BatchFirst {
 			shape = "N, L"
 		}
-		refuse(x, where, "the input is %v, want [%s, %d]", in, shape, width)
+		refuse(x, where, "the input is %s, want [%s, %d]", in, shape, width)
 	}
 	dependsOnMode(x, where, &m.Eval)
 }

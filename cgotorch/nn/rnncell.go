@@ -70,7 +70,7 @@ func newCell(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNCellOpt
 // The method `zeros` returns a state of zeros for the input `in`.
 func (m *RecurrentCell) zeros(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 2 {
-		refuse(x, where, "the input is %v, want [N, %d]", in, m.WeightIH.Shape()[1])
+		refuse(x, where, "the input is %s, want [N, %d]", in, m.WeightIH.Shape()[1])
 	}
 	return x.Zeros(in.DType(), in.Shape()[0], m.WeightHH.Shape()[1])
 }

@@ -37,7 +37,7 @@ func MaxUnpool(x *cgotorch.Exec, in, indices *cgotorch.Tensor, output ...int64) 
 	const where = "nn.MaxUnpool"
 	dims := len(output)
 	if dims < 1 || dims > 3 || in.Dim() != 2+dims || !slices.Equal(in.Shape(), indices.Shape()) {
-		refuse(x, where, "the input is %v, the indices are %v and the sizes %v; want [N, C, ...] of both, and 1 to 3 sizes", in, indices, output)
+		refuse(x, where, "the input is %s, the indices are %s and the sizes %v; want [N, C, ...] of both, and 1 to 3 sizes", in, indices, output)
 	}
 	shape := in.Shape()
 	points := int64(1)

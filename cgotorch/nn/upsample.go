@@ -33,7 +33,7 @@ func (m *Upsample) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	nearest := mode == "nearest" || mode == "nearest-exact"
 	switch {
 	case op == "":
-		refuse(x, "nn.Upsample", "Mode is %q, which has no form for the input %v", m.Mode, in)
+		refuse(x, "nn.Upsample", "Mode is %q, which has no form for the input %s", m.Mode, in)
 	case (m.Size == nil) == (m.Scale == nil):
 		refuse(x, "nn.Upsample", "Size is %v and Scale is %v, want one of the two", m.Size, m.Scale)
 	case m.AlignCorners && nearest:

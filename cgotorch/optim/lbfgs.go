@@ -66,7 +66,7 @@ func NewLBFGS(o LBFGSOptions, params []*cgotorch.Tensor) (*LBFGS, error) {
 	}
 	for i, p := range params {
 		if p == nil || p.Closed() || !p.DType().IsFloat() || p.DType() != params[0].DType() || p.Device() != params[0].Device() {
-			return nil, fmt.Errorf("optim: lbfgs: parameter %d is %v, want open tensors of one floating dtype on one device: %w", i, p, cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("optim: lbfgs: parameter %d is %s, want open tensors of one floating dtype on one device: %w", i, p, cgotorch.ErrInvalidArgument)
 		}
 	}
 	return &LBFGS{o: o, params: slices.Clone(params)}, nil
