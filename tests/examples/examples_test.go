@@ -134,6 +134,22 @@ func TestQuickstart(t *testing.T) {
 	}
 }
 
+func TestDCGAN(t *testing.T) {
+	out := t.TempDir()
+	text := mustRun(t, "dcgan", "-epochs", "1", "-out", out, part(t, 150, 0, nil))
+	if !strings.Contains(text, "epoch 0, batch 0: discriminator 1.") {
+		t.Errorf("dcgan printed %q", text)
+	}
+	file, err := os.Open(filepath.Join(out, "epoch0.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if c, err := png.DecodeConfig(file); err != nil || c.Width != 8*34+2 || c.Height != c.Width {
+		t.Errorf("the picture has %dx%d pixels, %v", c.Width, c.Height, err)
+	}
+}
+
 // trainArgs returns the flags of a short run.
 func trainArgs(data, out string, more ...string) []string {
 	return append([]string{"-data", data, "-out", out, "-model", "mlp", "-batch", "32", "-epochs", "3", "-lr", "0.02", "-device", "cpu", "-log-steps"}, more...)

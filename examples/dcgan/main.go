@@ -1,0 +1,197 @@
+// DCGAN trains two models against each other: a generator makes images of noise, and a discriminator
+// tells them from photographs. After each epoch it writes a picture of 64 samples.
+//
+//	go run ./examples/dcgan [-epochs N] [-out FOLDER] [ARCHIVE]
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"image/png"
+	"log"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+const (
+	side  = 32 // pixels of an image
+	noise = 64 // numbers that the generator makes an image of
+	width = 64 // channels of the last layers
+	batch = 128
+)
+
+func main() {
+	epochs := flag.Int("epochs", 5, "passes over the images")
+	out := flag.String("out", filepath.Join("runs", "dcgan"), "folder for the pictures")
+	flag.Parse()
+	archive := flag.Arg(0)
+	if archive == "" {
+		_, source, _, _ := runtime.Caller(0)
+		archive = filepath.Join(filepath.Dir(source), "..", "train", "data", "cifar10-10k.tgz")
+	}
+	if err := run(context.Background(), archive, *out, *epochs); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The type `pair` has the two models, their optimizers and their steps.
+type pair struct {
+	generator, discriminator *nn.Sequential
+	ofG, ofD                 *optim.Optimizer
+	stepD, stepG             *cgotorch.Captured
+	fixed                    *cgotorch.Tensor // the noise of the pictures
+}
+
+func newPair(x *cgotorch.Exec) (*pair, error) {
+	up := func(in, out, stride, padding int) nn.Module {
+		return nn.NewConvTranspose2d(x, in, out, nn.Square(4), nn.ConvTranspose2dOptions{Stride: nn.Square(stride), Padding: nn.Square(padding), NoBias: true})
+	}
+	down := func(in, out, stride, padding int) nn.Module {
+		return nn.NewConv2d(x, in, out, nn.Square(4), nn.Conv2dOptions{Stride: nn.Square(stride), Padding: nn.Square(padding), NoBias: true})
+	}
+	norm := func(channels int) nn.Module { return nn.NewBatchNorm2d(x, channels, nn.BatchNorm2dOptions{}) }
+	leaky := &nn.LeakyReLU{NegativeSlope: 0.2}
+	p := &pair{
+		generator: nn.NewSequential(
+			up(noise, 4*width, 1, 0), norm(4*width), &nn.ReLU{}, // 4x4
+			up(4*width, 2*width, 2, 1), norm(2*width), &nn.ReLU{}, // 8x8
+			up(2*width, width, 2, 1), norm(width), &nn.ReLU{}, // 16x16
+			up(width, 3, 2, 1), &nn.Tanh{}), // 32x32, from -1 to 1
+		discriminator: nn.NewSequential(
+			down(3, width, 2, 1), leaky,
+			down(width, 2*width, 2, 1), norm(2*width), leaky,
+			down(2*width, 4*width, 2, 1), norm(4*width), leaky,
+			down(4*width, 1, 1, 0), &nn.Flatten{}),
+	}
+	for _, m := range []*nn.Sequential{p.generator, p.discriminator} {
+		nn.Apply(m, func(m any) { // the paper's first weights
+			switch m := m.(type) {
+			case *nn.Conv2d:
+				nn.Normal(x, m.Weight, 0, 0.02)
+			case *nn.ConvTranspose2d:
+				nn.Normal(x, m.Weight, 0, 0.02)
+			}
+		})
+	}
+	o := optim.AdamOptions{LR: 2e-4, Betas: cgotorch.Set([2]float64{0.5, 0.999})}
+	var err error
+	if p.ofG, err = optim.NewAdam(o, optim.Group{Params: nn.Parameters(p.generator)}); err != nil {
+		return nil, err
+	}
+	if p.ofD, err = optim.NewAdam(o, optim.Group{Params: nn.Parameters(p.discriminator)}); err != nil {
+		return nil, err
+	}
+	p.stepD, p.stepG = cgotorch.NewCaptured(p.trainDiscriminator, cgotorch.CapturedOptions{}), cgotorch.NewCaptured(p.trainGenerator, cgotorch.CapturedOptions{})
+	p.fixed = x.Keep(x.Randn(cgotorch.Float32, 64, noise, 1, 1))
+	return p, nil
+}
+
+// trainDiscriminator shows photographs and made images, and returns the loss.
+func (p *pair) trainDiscriminator(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	photographs := in[0]
+	p.ofD.ZeroGrad()
+	made := p.generator.Forward(x.NoGrad(), x.Randn(cgotorch.Float32, photographs.Shape()[0], noise, 1, 1))
+	ofPhotographs, ofMade := p.discriminator.Forward(x, photographs), p.discriminator.Forward(x, made)
+	loss := x.Add(nn.BCEWithLogits(x, ofPhotographs, x.OnesLike(ofPhotographs), nn.BCEOptions{}), nn.BCEWithLogits(x, ofMade, x.ZerosLike(ofMade), nn.BCEOptions{}))
+	x.Backward(loss)
+	p.ofD.Step(x)
+	return []*cgotorch.Tensor{loss}
+}
+
+// trainGenerator makes images that the discriminator is to take for photographs, and returns the
+// loss.
+func (p *pair) trainGenerator(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	p.ofG.ZeroGrad()
+	p.ofD.ZeroGrad() // this backward goes through the discriminator too
+	made := p.generator.Forward(x, x.Randn(cgotorch.Float32, in[0].Shape()[0], noise, 1, 1))
+	seen := p.discriminator.Forward(x, made)
+	loss := nn.BCEWithLogits(x, seen, x.OnesLike(seen), nn.BCEOptions{})
+	x.Backward(loss)
+	p.ofG.Step(x)
+	return []*cgotorch.Tensor{loss}
+}
+
+// The method `picture` writes the generator's images of the fixed noise.
+func (p *pair) picture(x *cgotorch.Exec, path string) error {
+	made := p.generator.Forward(x.NoGrad(), p.fixed)
+	img := images.ToImage(x, images.Grid(x, x.AddScalar(x.MulScalar(made, 0.5), 0.5), images.GridOptions{}))
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return png.Encode(file, img)
+}
+
+func (p *pair) close() {
+	p.stepD.Close()
+	p.stepG.Close()
+	p.ofD.Close()
+	p.ofG.Close()
+	nn.Close(p.generator)
+	nn.Close(p.discriminator)
+	p.fixed.Close()
+}
+
+func run(ctx context.Context, archive, out string, epochs int) error {
+	device, err := cgotorch.ParseDevice("auto")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	loader, err := imageloader.Open(archive, imageloader.Options{
+		Train: true, Split: "train", DropLast: true, BatchSize: batch, Transform: decode.Resize{Height: side, Width: side},
+	})
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	half := []float64{0.5, 0.5, 0.5} // from -1 to 1, as the generator's images
+	ahead, err := prefetcher.New(loader, device, prefetcher.Options{Mean: half, Std: half})
+	if err != nil {
+		return err
+	}
+	defer ahead.Close()
+
+	stream := cgotorch.DefaultStream(device)
+	var p *pair
+	if err := stream.Do(func(x *cgotorch.Exec) error { p, err = newPair(x); return err }); err != nil {
+		return err
+	}
+	defer p.close()
+	for epoch := range epochs {
+		for batch, err := range ahead.Epoch(ctx) {
+			if err != nil {
+				return err
+			}
+			if err := stream.Do(func(x *cgotorch.Exec) error {
+				photographs, _ := batch.Use(x)
+				ofD, ofG := p.stepD.Run(x, photographs)[0], p.stepG.Run(x, photographs)[0]
+				if batch.Index%20 == 0 {
+					fmt.Printf("epoch %d, batch %d: discriminator %.3f, generator %.3f\n", epoch, batch.Index, x.Item(ofD), x.Item(ofG))
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		path := filepath.Join(out, fmt.Sprintf("epoch%d.png", epoch))
+		if err := stream.Do(func(x *cgotorch.Exec) error { return p.picture(x, path) }); err != nil {
+			return err
+		}
+		fmt.Println("wrote", path)
+	}
+	return nil
+}
