@@ -1,5 +1,5 @@
-// DCGAN trains two models against each other: a generator makes images of noise, and a discriminator
-// tells them from photographs. After each epoch it writes a picture of 64 samples.
+// DCGAN trains two models against each other: a generator makes images of noise, and a
+// discriminator tells them from photographs. After each epoch it writes a picture of 64 samples.
 //
 //	go run ./examples/dcgan [-epochs N] [-out FOLDER] [ARCHIVE]
 package main
