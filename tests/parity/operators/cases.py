@@ -26,8 +26,8 @@ import calls  # noqa: E402
 warnings.filterwarnings("ignore")
 DTYPES = ["float32"] * 6 + ["float64", "float64", "float16", "bfloat16", "int64", "int64", "uint8", "bool", "complex64"]
 SHAPES = [(), (1,), (3,), (0,), (2, 3), (3, 2), (3, 3), (1, 3), (0, 3), (2, 0), (2, 3, 4), (2, 1, 4), (1, 2, 5), (2, 0, 4), (1, 2, 4, 4), (2, 4, 3, 5), (1, 2, 3, 4, 4)]
-# Bits of these results, or their order, follow from no rule.
-LEFT_OUT = {"GEQRF", "RandPerm"}
+# Fused steps die of gradients of other shapes than their parameters: see cgotorch/guard.go.
+LEFT_OUT = re.compile("Fused")
 HOSTILE = "hostile" in sys.argv  # many zeros as sizes, steps and counts
 LARGE = 12  # no size or count is above it, except where a test is for large ones
 
@@ -475,7 +475,7 @@ def main():
         templates.setdefault(name, []).append((args, {}))
     totals = {}
     for op in typed:
-        if op["go"] in LEFT_OUT or only and not re.search(only, op["go"]):
+        if LEFT_OUT.match(op["go"]) or only and not re.search(only, op["go"]):
             continue
         for case in cases_of(op, templates.get(op["go"]), seed, count):
             totals[case["outcome"]] = totals.get(case["outcome"], 0) + 1
