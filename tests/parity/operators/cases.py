@@ -392,6 +392,9 @@ def unsound(op, args, options):
     if op["go"] == "LUUnpack":
         lu, pivots = args[0].t, args[1].t
         return lu.dim() > 1 and pivots.shape != lu.shape[:-2] + (min(lu.shape[-2:]),)
+    if op["go"] == "EmbeddingBag":
+        indices, offsets = args[1].t, args[2].t
+        return indices.dim() != 1 or offsets.dim() != 1 or not offsets.numel() and indices.numel() > 0 or not 0 <= args[3] <= 2
     return op["go"] == "GridSample" and not all(0 <= options.get(name, 0) <= 2 for name in ("Interpolation", "Outside"))
 
 
@@ -414,7 +417,9 @@ def work(op, templates, seed, numbers, out):
                 case["outcome"] = "unsound"
             elif sum(len(r.get("data", [])) for r in results) < 4000:
                 case |= {"outcome": "returns", "results": results}
-                if not all(map(alike, results, poisoned)):
+                # LibTorch's medians of expanded integers vary from run to run, and are wrong.
+                median = "Median" in op["go"] and 0 in args[0].t.stride()
+                if median or not all(map(alike, results, poisoned)):
                     case["undefined"] = True
             else:
                 case["outcome"] = "large"
