@@ -13,8 +13,9 @@ import (
 // Note [Arguments that end the process]
 //
 // LibTorch 2.11 does not check some arguments before it divides by them or reads memory with them.
-// The process then ends with SIGFPE or SIGSEGV, which no Do can turn into an error. The table below
-// names these operators. A call with such arguments is refused before LibTorch sees it.
+// The process then ends with SIGFPE or SIGSEGV, which no Do can turn into an error. For others the
+// results are memory that nobody has written. The table below names these operators. A call with
+// such arguments is refused before LibTorch sees it.
 //
 // tests/parity/operators finds such arguments: it runs random calls in child processes. Two cases
 // that it found stay: arguments in them are right by shape and wrong by value, or are lists of many
@@ -31,6 +32,9 @@ var guards = map[string]guard{
 	"aten::embedding_bag":                               guardEmbeddingBag,
 	"aten::_embedding_bag":                              guardEmbeddingBag,
 	"aten::_embedding_bag_forward_only":                 guardEmbeddingBag,
+	"aten::grid_sampler":                                guardGridSample,
+	"aten::grid_sampler_2d":                             guardGridSample,
+	"aten::grid_sampler_3d":                             guardGridSample,
 	"aten::lu_unpack":                                   guardLUUnpack,
 	"aten::scaled_dot_product_attention":                guardAttention,
 	"aten::_scaled_dot_product_flash_attention_for_cpu": guardAttention,
@@ -124,6 +128,17 @@ func guardEmbeddingBag(c *call) string {
 		return "there is no offset, so the indices are in no bag"
 	case len(arguments) > 4 && arguments[4].kind == ct.ArgInt && arguments[4].word > 2:
 		return fmt.Sprintf("there is no mode %d: 0 is the sum, 1 the mean and 2 the maximum", int64(arguments[4].word))
+	}
+	return ""
+}
+
+// guardGridSample refuses modes that are none. LibTorch then leaves the result as it is.
+func guardGridSample(c *call) string {
+	arguments := c.arguments()
+	for i, name := range []string{"interpolation", "padding"} {
+		if len(arguments) > 2+i && arguments[2+i].kind == ct.ArgInt && arguments[2+i].word > 2 {
+			return fmt.Sprintf("there is no %s mode %d: the modes are 0, 1 and 2", name, int64(arguments[2+i].word))
+		}
 	}
 	return ""
 }

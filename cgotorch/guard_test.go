@@ -68,8 +68,17 @@ func TestGuards(t *testing.T) {
 		"mode 3":                   {"there is no mode 3", func(x *Exec) { bag(x, []int64{4}, []int64{1}, 3) }},
 		"mode -1":                  {"there is no mode -1", func(x *Exec) { bag(x, []int64{4}, []int64{1}, -1) }},
 		"no indices and no bag":    {"", func(x *Exec) { bag(x, []int64{0}, []int64{0}, 1) }},
-		"chunks":                   {"greater than 0", func(x *Exec) { x.Chunk(x.Ones(Float32, 4), 0, 0) }},
-		"split":                    {"split_size can only be 0 if", func(x *Exec) { x.Split(x.Ones(Float32, 4), 0, 0) }},
+		"interpolation mode": {"there is no interpolation mode 3", func(x *Exec) {
+			x.GridSample(x.Ones(Float32, 1, 1, 2, 2), x.Ones(Float32, 1, 1, 1, 2), GridSampleOptions{Interpolation: 3})
+		}},
+		"padding mode": {"there is no padding mode -1", func(x *Exec) {
+			x.GridSample(x.Ones(Float32, 1, 1, 2, 2), x.Ones(Float32, 1, 1, 1, 2), GridSampleOptions{Outside: -1})
+		}},
+		"last modes": {"", func(x *Exec) {
+			x.GridSample(x.Ones(Float32, 1, 1, 2, 2), x.Ones(Float32, 1, 1, 1, 2), GridSampleOptions{Interpolation: 2, Outside: 2})
+		}},
+		"chunks": {"greater than 0", func(x *Exec) { x.Chunk(x.Ones(Float32, 4), 0, 0) }},
+		"split":  {"split_size can only be 0 if", func(x *Exec) { x.Split(x.Ones(Float32, 4), 0, 0) }},
 		"stride of a window": {"stride should not be zero", func(x *Exec) {
 			x.MaxPool2d(x.Ones(Float32, 1, 1, 4, 4), []int64{2, 2}, MaxPool2dOptions{Stride: []int64{0, 0}})
 		}},

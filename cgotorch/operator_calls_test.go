@@ -209,6 +209,11 @@ func decode(text json.RawMessage, v reflect.Value, in inputs) error {
 		var number json.Number
 		if string(text) == "true" || string(text) == "false" {
 			*to = string(text) == "true"
+		} else if text[0] == '"' { // "nan", "inf" or "-inf"
+			var v float64
+			err := decode(text, reflect.ValueOf(&v).Elem(), in)
+			*to = v
+			return err
 		} else if err := decoded(&number); err != nil {
 			return err
 		} else if n, err := number.Int64(); err == nil {
