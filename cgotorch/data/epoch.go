@@ -193,7 +193,7 @@ func (e *epoch) send(j *job, place *State) (err error) {
 	return nil
 }
 
-const shortestPatience, longestPatience = time.Second / 2, 16 * time.Second
+const shortestPatience, longestPatience = time.Second / 2, 4 * time.Second
 
 // takeBuffer waits for a free buffer. It fails if the consumer has dropped all batches without a
 // Release, because no buffer then comes back.
@@ -217,8 +217,8 @@ func (e *epoch) takeBuffer() (*buffer, error) {
 			return nil, context.Cause(e.ctx)
 		case <-timer.C:
 		}
-		if patience == 0 {
-			continue
+		if patience == 0 || len(e.ordered) > 0 {
+			continue // the consumer has batches to take
 		}
 		runtime.GC() // finds batches that are dropped
 		if ring.allLost() {
