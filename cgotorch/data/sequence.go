@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"strings"
 )
 
 // Sequence is a [Stream] of samples that a program makes.
@@ -50,7 +51,7 @@ func (s *Sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error]
 			}
 			if err := rows.AppendSample(sample); err != nil {
 				if rows.n == 0 || yield(rows, nil) {
-					yield(nil, &Error{Source: s.name, Row: row, Reason: err.Error(), Kind: ErrBadRow, Cause: err})
+					yield(nil, &Error{Source: s.name, Row: row, Reason: strings.TrimPrefix(err.Error(), "data: "), Kind: ErrBadRow, Cause: err})
 				}
 				return
 			}
