@@ -35,30 +35,37 @@ type Batch struct {
 // [cgotorch.ErrNotCapturable] inside a capture: call Use before the capture and give the tensors
 // to Captured.Run.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	whose := b.String()
-	if x.Capturing() {
-		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s is used inside a capture, and its copy is no part of the graph: use it in the Do, and give its tensors to Captured.Run: %w", whose, cgotorch.ErrNotCapturable))
+	whose, m := b.String(), b.slot.memory.(*imageMemory)
+	b.ahead.use(x, b.slot, b)
+	whole := m.labels
+	if m.soft != nil {
+		whole = m.soft
 	}
-	if x.Device() != b.ahead.device {
-		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
-	}
-	// atEnd is called before slot.use. At the end of the Do, the event of atEnd is therefore recorded
-	// before the slot can become free. If x cannot be used, atEnd panics before slot.use counts a
-	// use.
-	b.ahead.stall.atEnd(x)
-	if err := b.slot.use(x, b); err != nil {
-		x.Fail("Batch.Use", err)
-	}
-	b.ahead.stall.used(b, x)
-	whole := b.slot.labels
-	if b.slot.soft != nil {
-		whole = b.slot.soft
-	}
-	images, labels = x.Lend(b.slot.images, whose), x.Lend(whole, whose)
+	images, labels = x.Lend(m.images, whose), x.Lend(whole, whose)
 	if b.N < b.ahead.shape.batch {
 		images, labels = x.Narrow(images, 0, 0, b.N), x.Narrow(labels, 0, 0, b.N)
 	}
 	return images, labels
 }
 
+// use makes x's stream wait for the copy of the batch b, which lies in the slot s. It fails x's Do
+// if x cannot use the batch.
+func (p *copier) use(x *cgotorch.Exec, s *slot, b fmt.Stringer) {
+	if x.Capturing() {
+		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s is used inside a capture, and its copy is no part of the graph: use it in the Do, and give its tensors to Captured.Run: %w", b, cgotorch.ErrNotCapturable))
+	}
+	if x.Device() != p.device {
+		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", b, p.device, x.Device(), cgotorch.ErrInvalidArgument))
+	}
+	// atEnd is called before slot.use. At the end of the Do, the event of atEnd is therefore recorded
+	// before the slot can become free. If x cannot be used, atEnd panics before slot.use counts a
+	// use.
+	p.stall.atEnd(x)
+	if err := s.use(x, b); err != nil {
+		x.Fail("Batch.Use", err)
+	}
+	p.stall.used(b, x)
+}
+
+// String returns the number of the batch, as messages give it.
 func (b *Batch) String() string { return fmt.Sprintf("batch %d of epoch %d", b.Index, b.Epoch) }

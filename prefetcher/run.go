@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/prefetcher/internal/timing"
 )
 
@@ -14,7 +13,7 @@ import (
 // host buffers back. The copying goroutine sends to two channels: `full` leads to the consumer,
 // and `copied` leads to the second goroutine.
 type run struct {
-	p      *Prefetcher
+	p      *copier
 	full   chan item
 	copied chan transfer
 	// The copying goroutine sends to `lacking` while it waits for a free slot. The consumer receives
@@ -23,18 +22,17 @@ type run struct {
 	done    sync.WaitGroup
 }
 
+// item is a batch in its slot, or an error.
 type item struct {
-	batch *Batch
+	batch any // a *Batch or a *TensorBatch
+	slot  *slot
 	err   error
 }
 
-// transfer is a host batch on its way to the device, with its parameters: the random choices for
-// the batch. When the event `copied` is done, the host batch and the parameters may be given
-// back.
+// transfer is a copy to the device. When the event `copied` is done, the host memory of the load
+// may be given back.
 type transfer struct {
-	host          *imageloader.HostBatch
-	from          origin
-	drawn         *parameters // nil if nothing is drawn
+	load          load
 	began, copied *cgotorch.Event
 }
 
@@ -43,7 +41,7 @@ func (c transfer) close() {
 	c.copied.Close() //edge:copied-event-freed TestEpoch_HasNoRace
 }
 
-func startRun(ctx context.Context, p *Prefetcher) *run {
+func startRun(ctx context.Context, p *copier) *run {
 	r := &run{
 		p:      p,
 		full:   make(chan item, len(p.slots)+1), // room for every batch and one error
@@ -62,8 +60,8 @@ func (r *run) stop(cancel context.CancelCauseFunc) {
 	cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
 	r.done.Wait()            //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
 	for item := range r.full {
-		if item.batch != nil {
-			r.p.takeBack(item.batch.slot) //edge:unseen-batch-frees-slot TestEpoch_ReleasesEachBatch
+		if item.slot != nil {
+			r.p.takeBack(item.slot) //edge:unseen-batch-frees-slot TestEpoch_ReleasesEachBatch
 		}
 	}
 }
@@ -72,9 +70,9 @@ func (r *run) copyAll(ctx context.Context) {
 	defer r.done.Done()
 	defer close(r.full)
 	defer close(r.copied)
-	for host, err := range r.p.source.Epoch(ctx) {
+	for load, err := range r.p.loads(ctx) {
 		if err == nil {
-			err = r.copy(ctx, host)
+			err = r.copy(ctx, load)
 		}
 		if err != nil {
 			r.full <- item{err: err}
@@ -86,36 +84,27 @@ func (r *run) copyAll(ctx context.Context) {
 	}
 }
 
-// The method `copy` takes a free slot and enqueues the copy of the batch `host` into it. It sends
-// the Batch to the consumer. It sends the transfer to the goroutine that runs the method
-// `release`.
-func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
-	if err := r.p.fits(host); err != nil {
-		host.Release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
+// The method `copy` takes a free slot and enqueues the copy of the load l into it. It sends the
+// batch to the consumer. It sends the transfer to the goroutine that runs the method `release`.
+func (r *run) copy(ctx context.Context, l load) error {
+	if err := l.check(); err != nil {
+		l.release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
 		return err
 	}
-	recipe := &r.p.recipe
-	var drawn *parameters
-	if recipe.o.draws() {
-		select {
-		case drawn = <-recipe.free:
-		case <-ctx.Done():
-			host.Release()
-			return context.Cause(ctx)
-		}
-		recipe.draw(drawn, host)
+	if err := l.draw(ctx); err != nil {
+		l.release()
+		return err
 	}
 	s := r.freeSlot(ctx)
 	if s == nil {
-		host.Release()         //edge:cancelled-goes-back TestEpoch_CancelledWithoutASlot
-		recipe.takeBack(drawn) //edge:cancelled-drawn-goes-back TestAugmentations_MemoryComesBack
+		l.release() //edge:cancelled-goes-back TestEpoch_CancelledWithoutASlot
 		return context.Cause(ctx)
 	}
-	c := transfer{host: host, drawn: drawn}
-	var err error
-	if c.from, err = s.staging.stage(host, r.p.pinner, s.ready); err == nil {
+	c := transfer{load: l}
+	err := l.stage(s)
+	if err == nil {
 		err = r.p.copies.Do(func(x *cgotorch.Exec) error {
-			s.fill(x, &c, recipe)
+			s.fill(x, &c)
 			return nil
 		})
 	}
@@ -123,16 +112,19 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		// Work enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize() //edge:failed-copy-is-over TestEpoch_ReleasesEachBatch checked
 		c.close()
-		host.Release()         //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch
-		recipe.takeBack(drawn) //edge:failed-drawn-goes-back TestAugmentations_MemoryComesBack
-		r.p.takeBack(s)        //edge:failed-copy-frees-slot TestEpoch_ReleasesEachBatch
-		return fmt.Errorf("prefetcher: copying batch %d of epoch %d: %w", host.Index, host.Epoch, err)
+		l.release()     //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch
+		r.p.takeBack(s) //edge:failed-copy-frees-slot TestEpoch_ReleasesEachBatch
+		return fmt.Errorf("prefetcher: copying %s: %w", l, err)
 	}
-	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
-	bytes := int64(len(host.Images)+8*len(host.Labels)+len(host.Flip)) + recipe.bytes(host.N)
-	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes; st.Staged += c.from.staged })
+	b, added := l.lend(s)
+	r.p.count(func(st *Stats) {
+		st.Batches++
+		st.Samples += added.Samples
+		st.Bytes += added.Bytes
+		st.Staged += added.Staged
+	})
 	r.copied <- c
-	r.full <- item{batch: b}
+	r.full <- item{batch: b, slot: s}
 	return nil
 }
 
@@ -169,39 +161,23 @@ func (r *run) next() (item, bool) {
 	return next, ok
 }
 
-func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
-	s := p.shape
-	if host.N < 1 || host.N > s.batch || host.Height != s.height || host.Width != s.width || host.Channels != s.channels {
-		return fmt.Errorf("prefetcher: batch %d of epoch %d has shape [%d %d %d %d]; the source said at most [%d %d %d %d]",
-			host.Index, host.Epoch, host.N, host.Height, host.Width, host.Channels, s.batch, s.height, s.width, s.channels)
-	}
-	return p.recipe.fits(host)
-}
-
 // The method `release` waits for each copy, in the order of the copies. It then gives the host
-// buffer back to the loader, and the parameters back to the recipe.
+// memory back.
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
-		// Await fails only on a lost device, where no copy runs any more.
-		_ = c.from.slab.Await(c.copied) //edge:buffer-behind-copy TestEpoch_HasNoRace checked
-		if c.drawn != nil {
-			if c.drawn.slab != nil {
-				_ = c.drawn.slab.Await(c.copied) //edge:drawn-behind-copy TestAugmentations_HaveNoRace checked
-			}
-			r.p.recipe.takeBack(c.drawn) //edge:drawn-goes-back TestAugmentations_MemoryComesBack
-		}
+		c.load.await(c.copied)
 		if took, done := timing.Between(c.began, c.copied); done {
 			r.p.count(func(s *Stats) { s.Copy += took })
 		}
 		c.close()
-		c.host.Release() //edge:buffer-goes-back TestEpoch_ReleasesEachBatch
+		c.load.release()
 	}
 }
 
-// The function `lend` runs the consumer's loop body for b.
-func lend(b *Batch, yield func(*Batch, error) bool) bool {
-	b.slot.lend(b)
-	defer b.slot.endBody()
-	return yield(b, nil)
+// The function `lend` runs the consumer's loop body for a batch.
+func lend[B any](i item, yield func(*B, error) bool) bool {
+	i.slot.lend(i.batch.(fmt.Stringer))
+	defer i.slot.endBody()
+	return yield(i.batch.(*B), nil)
 }

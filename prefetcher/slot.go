@@ -5,24 +5,18 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // slot is device memory for one batch; see Note [Life of a slot].
 type slot struct {
-	pixels *cgotorch.Tensor // uint8 [N, H, W, C]
-	flips  *cgotorch.Tensor // bool [N]
-	images *cgotorch.Tensor // DType [N, C, H, W]
-	labels *cgotorch.Tensor // int64 [N]
-	soft   *cgotorch.Tensor // float32 [N, Classes], or nil if labels are not mixed
-
+	memory  memory
 	staging staging
 
 	ready *cgotorch.Event // recorded after the last work that writes the slot; nil before the first copy
 	free  func(*slot)     // takes the slot back when the body and every Do that used the batch have ended
 
 	mu       sync.Mutex
-	lentTo   *Batch                        // the batch whose loop body runs, or nil
+	lentTo   fmt.Stringer                  // the batch whose loop body runs, or nil
 	uses     int                           // number of Dos that have used the batch and have not ended
 	streams  map[*cgotorch.Stream]struct{} // the streams of the Dos and of the Execs that used the batch
 	released []*cgotorch.Event             // the events recorded after the uses
@@ -32,51 +26,15 @@ func newSlot(free func(*slot)) *slot {
 	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
 
-// The method `allocate` gives the slot its memory. If `allocate` fails, the method `close` frees
-// what it has allocated.
-func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
-	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
-	s.staging.device = x.Device()
-	s.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
-	s.flips = x.Keep(x.Empty(cgotorch.Bool, n))
-	s.labels = x.Keep(x.Empty(cgotorch.Int64, n))
-	if o.mixes() {
-		s.soft = x.Keep(x.Empty(cgotorch.Float32, n, int64(o.Classes)))
-	}
-	if o.Contiguous {
-		s.images = x.Keep(x.Empty(o.DType, n, c, h, w))
-	} else {
-		s.images = x.Keep(x.Permute(x.Empty(o.DType, n, h, w, c), 0, 3, 1, 2))
-	}
-}
+// memory is the device memory of a slot: a [*imageMemory] or a [tensorMemory].
+type memory interface{ close() }
 
-// The method `fill` enqueues, on x, the work that makes the slot's batch from the host batch and
-// its parameters. x is an Exec of the copy stream. `fill` records c.began before the first read
-// of the host memory, and c.copied after the last read.
-func (s *slot) fill(x *cgotorch.Exec, c *transfer, r *recipe) {
+// The method `fill` enqueues, on x, the work that makes the slot's batch of the host batch. x is
+// an Exec of the copy stream. `fill` records c.began before the first read of the host memory.
+func (s *slot) fill(x *cgotorch.Exec, c *transfer) {
 	s.awaitUses(x)
 	c.began = x.RecordTiming()
-	drawn, n := c.drawn, c.host.N
-	pixels, labels := first(x, s.pixels, n), first(x, s.labels, n)
-	cgotorch.CopyFrom(x, pixels, c.from.images)
-	cgotorch.CopyFrom(x, labels, c.from.labels)
-	var flips *cgotorch.Tensor
-	if c.from.flips != nil {
-		flips = first(x, s.flips, n)
-		cgotorch.CopyFrom(x, flips, c.from.flips)
-	}
-	if drawn != nil { //edge:copied-behind-drawn TestAugmentations_HaveNoRace checked
-		r.send(x, drawn, n)
-	}
-	//edge:copied-behind-copies TestEpoch_HasNoRace checked
-	//edge:copied-behind-drawn also
-	c.copied = x.RecordTiming()
-	//edge:ready-behind-normalise TestEpoch_HasNoRace checked
-	r.images(x, pixels, flips, first(x, s.images, n), drawn, n)
-	if s.soft != nil {
-		images.MixLabels(x, labels, first(x, s.soft, n), drawn.mix.share)
-	}
-	s.ready = x.Record()
+	c.load.fill(x, s, c)
 }
 
 // awaitUses makes the copy stream wait, on the device, for every use of the slot's last batch.
@@ -93,7 +51,7 @@ func (s *slot) awaitUses(x *cgotorch.Exec) {
 }
 
 // The method `lend` notes that the loop body of b begins.
-func (s *slot) lend(b *Batch) {
+func (s *slot) lend(b fmt.Stringer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lentTo, s.uses = b, 0
@@ -102,7 +60,7 @@ func (s *slot) lend(b *Batch) {
 
 // The method `use` makes x's stream wait for the copy, and records the end of the use when x's Do
 // ends. x must be usable, because a panic of AtEnd would leave the slot in use for ever.
-func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
+func (s *slot) use(x *cgotorch.Exec, b fmt.Stringer) error {
 	s.mu.Lock()
 	if s.lentTo != b {
 		s.mu.Unlock()
@@ -173,8 +131,8 @@ func (s *slot) endBody() {
 }
 
 func (s *slot) close() {
-	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.images, s.labels, s.soft} {
-		t.Close() //edge:slot-memory-freed TestEpoch_HasNoRace
+	if s.memory != nil {
+		s.memory.close() //edge:slot-memory-freed TestEpoch_HasNoRace
 	}
 	for _, e := range s.released { //edge:slot-uses-freed TestEpoch_HasNoRace
 		e.Close()

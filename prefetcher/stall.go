@@ -1,6 +1,7 @@
 package prefetcher
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 type stall struct {
 	mu      sync.Mutex
 	last    *cgotorch.Event // recorded after the last use so far; nil at the start of an epoch
-	seen    *Batch          // the batch whose first use has been measured
+	seen    fmt.Stringer    // the batch whose first use has been measured
 	pending []gap
 	total   time.Duration
 }
@@ -24,7 +25,7 @@ type gap struct{ from, to *cgotorch.Event }
 
 // The method `used` is called after x's stream was made to wait for b. The first use of b ends
 // the gap before b. A gap is a time without work between two batches.
-func (s *stall) used(b *Batch, x *cgotorch.Exec) {
+func (s *stall) used(b fmt.Stringer, x *cgotorch.Exec) {
 	now := x.RecordTiming()
 	s.mu.Lock()
 	if s.seen != b {

@@ -1,0 +1,60 @@
+package data
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+)
+
+// Batch is some samples in the loader's memory, as one array for each field. The consumer owns it
+// until Release, and may use it on any goroutine.
+//
+// A program may make batches itself, as a source of package prefetcher. It then fills in the
+// exported fields.
+type Batch struct {
+	N int // number of samples; the last batch of an epoch may have fewer
+
+	// Columns are the fields in their order, each [N, Shape...]. After a padded field comes its
+	// column of lengths. The memory is valid until Release. Then Columns is nil.
+	Columns []Column
+
+	Epoch, Index int // number of the epoch, and of the batch in its epoch, both from 0
+
+	// State is the position right after this batch. A loader that is restored to State continues with
+	// the next batch. The State of an epoch's last batch is the end of that epoch. A loader that is
+	// restored there first has an epoch without batches. [State.NextEpoch] skips this empty epoch.
+	State State
+
+	// OnRelease, if not nil, is called once, by the first Release. It must not wait. The maker of the
+	// batch sets it before another goroutine has the batch.
+	OnRelease func()
+
+	ring     *ring
+	buffer   *buffer
+	released atomic.Bool
+	lost     runtime.Cleanup // tells the ring of a batch that is dropped without Release
+}
+
+// Column returns the column of that name. If there is none, it returns the zero Column, which has
+// no samples.
+func (b *Batch) Column(name string) Column { return columnOf(b.Columns, name) }
+
+// Release gives the memory back to the loader, which fills it again. No reader may use the memory
+// afterwards. A device copy is a reader too. Release never waits. It may be called twice, and
+// after the loader's Close.
+func (b *Batch) Release() {
+	if b.released.Swap(true) {
+		return
+	}
+	b.Columns = nil
+	if b.ring != nil {
+		b.lost.Stop()
+		b.ring.give(b.buffer)
+	}
+	if b.OnRelease != nil {
+		b.OnRelease()
+	}
+}
+
+// String returns the number of the batch, as messages give it.
+func (b *Batch) String() string { return fmt.Sprintf("batch %d of epoch %d", b.Index, b.Epoch) }

@@ -1,0 +1,136 @@
+package data
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Column is the samples of one field, one after another in memory.
+type Column struct {
+	Field
+	N int // number of samples
+
+	// Data is the elements in row-major order, in the machine's byte order. For samples of one shape
+	// it is [N, Shape...].
+	Data []byte
+
+	ends []int // if the samples differ in length: the end of each sample in Data
+}
+
+// Of returns a column of numbers. The shape is that of one sample, and none is a scalar. The
+// column uses the memory of `values`: do not change them. [NewTable] fails if `values` is not a
+// whole number of samples.
+func Of[T cgotorch.Element](name string, values []T, shape ...int64) Column {
+	c := Column{Field: Field{Name: name, DType: cgotorch.DTypeOf[T](), Shape: shape}, Data: bytesOf(values)}
+	if unit := c.unit(); unit > 0 {
+		c.N = len(c.Data) / unit
+	}
+	return c
+}
+
+// OfRows returns a column whose samples differ in length. It copies the rows.
+func OfRows[T cgotorch.Element](name string, rows [][]T) Column {
+	c := Column{Field: Field{Name: name, DType: cgotorch.DTypeOf[T](), Shape: []int64{Variable}}, N: len(rows)}
+	for _, row := range rows {
+		c.Data = append(c.Data, bytesOf(row)...)
+		c.ends = append(c.ends, len(c.Data))
+	}
+	return c
+}
+
+// OfTexts returns a column of texts. It copies them.
+func OfTexts(name string, texts []string) Column {
+	c := Column{Field: Field{Name: name, Text: true}, N: len(texts)}
+	for _, text := range texts {
+		c.Data = append(c.Data, text...)
+		c.ends = append(c.ends, len(c.Data))
+	}
+	return c
+}
+
+// OfTensor returns a column with a copy of t. The first dimension of t counts the samples. t has
+// any dtype and lies on x's device. OfTensor waits for x's stream. It fails x's Do with
+// [cgotorch.ErrInvalidArgument] for a scalar.
+func OfTensor(x *cgotorch.Exec, name string, t *cgotorch.Tensor) Column {
+	shape := t.Shape()
+	if len(shape) == 0 {
+		x.Fail("data.OfTensor", fmt.Errorf("data: column %q: the tensor is %s, want a first dimension that counts the samples: %w", name, t, cgotorch.ErrInvalidArgument))
+	}
+	return Column{Field: Field{Name: name, DType: t.DType(), Shape: shape[1:]}, N: int(shape[0]), Data: cgotorch.ToBytes(x, t)}
+}
+
+// Values returns the elements of a column in row-major order. They share the column's memory. A
+// column of texts, or of another dtype than T's, is a mistake of the program: Values panics.
+func Values[T cgotorch.Element](c Column) []T {
+	if want := cgotorch.DTypeOf[T](); c.Text || c.DType != want {
+		panic(fmt.Sprintf("data: Values: the column is %s, asked for as %v", c.Field, want))
+	}
+	return view[T](c.Data)
+}
+
+// Texts returns the texts of a column, or nil if it holds numbers. It copies the texts.
+func (c Column) Texts() []string {
+	if !c.Text {
+		return nil
+	}
+	texts := make([]string, c.N)
+	for i := range texts {
+		texts[i] = string(c.sample(i))
+	}
+	return texts
+}
+
+// Tensor returns a tensor [N, Shape...] with a copy of the column, on x's device. Like
+// [cgotorch.FromBytes] it waits until a CUDA device has read the column. The Do owns the tensor.
+// It fails with [cgotorch.ErrInvalidArgument] for texts and for samples that differ in length.
+func (c Column) Tensor(x *cgotorch.Exec) *cgotorch.Tensor {
+	if c.variable() {
+		x.Fail("Column.Tensor", fmt.Errorf("data: column %s is no tensor: %w", c.Field, cgotorch.ErrInvalidArgument))
+	}
+	return cgotorch.FromBytes(x, c.Data, c.DType, append([]int64{int64(c.N)}, c.Shape...))
+}
+
+// The method `sample` returns the memory of sample i.
+func (c *Column) sample(i int) []byte {
+	if c.ends == nil {
+		unit := c.unit()
+		return c.Data[i*unit : (i+1)*unit]
+	}
+	from := 0
+	if i > 0 {
+		from = c.ends[i-1]
+	}
+	return c.Data[from:c.ends[i]]
+}
+
+func (c *Column) check() error {
+	if err := c.Field.check(); err != nil {
+		return err
+	}
+	if c.variable() {
+		if len(c.ends) != c.N || c.N > 0 && c.ends[c.N-1] != len(c.Data) {
+			return fmt.Errorf("data: column %s: make columns of variable length with OfRows or OfTexts: %w", c.Field, ErrInvalidOptions)
+		}
+	} else if len(c.Data) != c.N*c.unit() {
+		return fmt.Errorf("data: column %s has %d bytes, and a sample has %d: %w", c.Field, len(c.Data), c.unit(), ErrInvalidOptions)
+	}
+	return nil
+}
+
+// bytesOf returns `values` as bytes.
+func bytesOf[T cgotorch.Element](values []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
+}
+
+// view returns `memory` as elements. The memory must be aligned for T.
+func view[T cgotorch.Element](memory []byte) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(memory))), len(memory)/int(unsafe.Sizeof(*new(T))))
+}
+
+// aligned returns a piece of memory of length 0, aligned for every element.
+func aligned(capacity int) []byte {
+	words := make([]complex128, (capacity+15)/16)
+	return bytesOf(words)[:0]
+}

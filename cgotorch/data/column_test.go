@@ -1,0 +1,81 @@
+package data
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestColumn_Tensors(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			half := x.To(cgotorch.FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), cgotorch.BFloat16)
+			c := OfTensor(x, "h", half)
+			if c.N != 3 || c.DType != cgotorch.BFloat16 || !slices.Equal(c.Shape, []int64{2}) {
+				t.Errorf("the column is %s of %d", c.Field, c.N)
+			}
+			torchtest.Equal(t, x, x.To(c.Tensor(x), cgotorch.Float32), []float32{1, 2, 3, 4, 5, 6}, 3, 2)
+		})
+	})
+}
+
+// A sample of every type goes into rows and comes back.
+func TestRows_Samples(t *testing.T) {
+	sample := Sample{
+		"f32": float32(1.5), "f64": []float64{1, 2}, "i8": int8(-3), "u16": []uint16{4, 5}, "u64": uint64(1 << 63), "b": true, "c": complex64(1i),
+		"h": cgotorch.ToFloat16(2), "bf": []cgotorch.BFloat16Bits{cgotorch.ToBFloat16(3)}, "s": "text", "i32": int32(7), "i16": int16(8),
+		"u8": []uint8{1, 2, 3}, "u32": uint32(9), "i64": int64(-10), "z": complex(1, 2),
+	}
+	f := func(name string, d cgotorch.DType, shape ...int64) Field {
+		return Field{Name: name, DType: d, Shape: shape}
+	}
+	rows := NewRows([]Field{
+		f("f32", cgotorch.Float32), f("f64", cgotorch.Float64, 2), f("i8", cgotorch.Int8), f("u16", cgotorch.Uint16, Variable), f("u64", cgotorch.Uint64),
+		f("b", cgotorch.Bool), f("c", cgotorch.Complex64), f("h", cgotorch.Float16), f("bf", cgotorch.BFloat16, Variable), {Name: "s", Text: true},
+		f("i32", cgotorch.Int32), f("i16", cgotorch.Int16), f("u8", cgotorch.Uint8, 3), f("u32", cgotorch.Uint32), f("i64", cgotorch.Int64), f("z", cgotorch.Complex128),
+	}, 0)
+	for range 3 {
+		if err := rows.AppendSample(sample); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		if got, want := fmt.Sprint(rows.Sample(i)), fmt.Sprint(sample); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	for name, v := range map[string]any{"f32": int64(1), "f64": []float64{1}, "i8": 300, "s": 1, "b": nil, "u8": []uint8{1}, "u16": "x"} {
+		bad := Sample{}
+		for k, v := range sample {
+			bad[k] = v
+		}
+		bad[name] = v
+		torchtest.WantError(t, rows.AppendSample(bad), ErrBadRow, name)
+		if rows.Len() != 3 || fmt.Sprint(rows.Sample(2)) != fmt.Sprint(sample) || len(rows.columns[0].Data) != 12 {
+			t.Errorf("a bad %s has changed the rows", name)
+		}
+	}
+	if err := rows.AppendSample(sample); err != nil || fmt.Sprint(rows.Sample(3)) != fmt.Sprint(sample) {
+		t.Errorf("after bad samples: %v, %v", err, rows.Sample(3))
+	}
+}
+
+func TestNewTable_Refused(t *testing.T) {
+	for want, columns := range map[string][]Column{
+		"no fields":             nil,
+		"has 3 samples":         {Of("a", []int64{1, 2}), Of("b", []int64{1, 2, 3})},
+		"two fields":            {Of("a", []int64{1}), Of("a", []int64{1})},
+		"has 12 bytes":          {Of("a", []float32{1, 2, 3}, 2)},
+		"OfRows or OfTexts":     {Of("a", []float32{1, 2, 3}, Variable)},
+		"a field needs a name":  {Of("", []float32{1})},
+		"[0] is out of range":   {Of("a", []float32{}, 0)},
+		"[-5 2] is out of":      {Of("a", []float32{}, -5, 2)},
+		"is out of range; a sa": {Of("a", []float32{}, 1<<20, 1<<20)},
+	} {
+		_, err := NewTable(columns...)
+		torchtest.WantError(t, err, ErrInvalidOptions, want)
+	}
+}

@@ -1,0 +1,32 @@
+// Package data reads data that are not archives of images, and makes batches of them.
+//
+// A data set is a [Dataset] or a [Stream]. A Dataset gives any sample at any time: a [Table] of
+// columns in memory, or the [Files] of a folder. A Stream is read from its beginning, and may be
+// larger than memory: [CSV], [JSONLines], a [Sequence] of samples, or the Parquet files of package
+// parquet. A [Loader] makes batches from either. Its batches are in host memory. Package
+// prefetcher copies them to a device.
+//
+//	table, err := data.NewTable(data.Of("x", pixels, 28, 28), data.Of("y", labels))
+//	loader, err := data.NewLoader(table, data.Options{BatchSize: 64, Shuffle: true})
+//	defer loader.Close()
+//	for batch, err := range loader.Epoch(ctx) {
+//		if err != nil { return err }
+//		x := data.Values[float32](batch.Column("x")) // 64 x 28 x 28 elements
+//		…
+//		batch.Release()
+//	}
+//
+// A file cannot make the readers of this package take unbounded memory, or panic. Rows and fields
+// have limits in bytes. Errors name the file, the row and the column.
+//
+// # Order
+//
+// The order of an epoch depends only on the seed, the epoch, the options and the data. It does not
+// depend on the number of workers. A Dataset is permuted as a whole. A Stream is cut into windows
+// of Options.ShuffleBuffer samples, and each window is permuted. So a stream whose file is sorted
+// by label needs a large window, or a file in another order.
+//
+// With Options.Ranks, rank r takes the samples r, r+Ranks, r+2*Ranks and so on of that order. All
+// ranks get the same number of batches. If the samples do not divide evenly, some samples of the
+// last round are given to two ranks. With DropRest the last round is left out instead.
+package data

@@ -1,0 +1,248 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Note [Making batches]
+//
+//	reader     cuts the data into windows, see Note [Order of samples]
+//	   | windows
+//	planner    takes a free buffer for each batch, and names the samples of the batch
+//	   | jobs
+//	workers    read, map, pad and copy the samples of one batch each
+//	   | job.done
+//	consumer   takes the jobs in the planner's order. Release frees the buffer again
+//
+// A stage waits on its channel and on the context only. So the end of the context ends all stages.
+
+// epoch makes the batches of one epoch.
+type epoch struct {
+	loader *Loader
+	from   State
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	windows chan *window
+	jobs    chan *job // has room for every buffer
+	ordered chan *job // has room for every buffer
+	readErr error     // read it only after `windows` is closed
+	err     error     // why `ordered` was closed early. Read it only after `ordered` is closed
+	running sync.WaitGroup
+}
+
+// job is a batch in the making.
+type job struct {
+	parts  []part
+	n      int
+	index  int
+	state  State
+	buffer *buffer
+	done   chan struct{} // closed when batch and err are set
+	batch  *Batch
+	err    error
+}
+
+// part is the samples `from` to `to` of this rank's share of a window.
+type part struct {
+	window   *window
+	from, to int
+}
+
+// start starts the goroutines of an epoch. They run until the method `end`.
+func (l *Loader) start(ctx context.Context, from State) *epoch {
+	e := &epoch{
+		loader: l, from: from, windows: make(chan *window, 1),
+		jobs: make(chan *job, l.options.Buffers), ordered: make(chan *job, l.options.Buffers),
+	}
+	e.ctx, e.cancel = context.WithCancelCause(ctx)
+	workers := min(l.options.Workers, l.options.Buffers)
+	e.running.Add(2 + workers)
+	go func() {
+		defer e.running.Done()
+		defer close(e.windows)
+		e.readErr = e.read()
+	}()
+	go func() {
+		defer e.running.Done()
+		defer close(e.ordered)
+		defer close(e.jobs)
+		e.err = e.plan()
+	}()
+	for range workers {
+		go e.work()
+	}
+	return e
+}
+
+// end stops the goroutines, and gives back what the consumer did not take.
+func (e *epoch) end() {
+	e.cancel(context.Canceled)
+	e.running.Wait()
+	for j := range e.ordered {
+		if j.batch != nil {
+			j.batch.Release()
+		}
+	}
+	l := e.loader
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = nil
+	if l.closed {
+		_ = l.ring.close()
+	}
+}
+
+// next waits for the next batch. It returns nil after the last batch.
+func (e *epoch) next() (*Batch, error) {
+	if e.ctx.Err() != nil {
+		return nil, context.Cause(e.ctx)
+	}
+	select {
+	case j, ok := <-e.ordered:
+		if !ok {
+			return nil, e.err
+		}
+		<-j.done // the worker ends soon, also when the context ends
+		return j.batch, j.err
+	case <-e.ctx.Done():
+		return nil, context.Cause(e.ctx)
+	}
+}
+
+// read sends the windows of the epoch to the planner.
+func (e *epoch) read() error {
+	send := func(w *window) error {
+		select {
+		case e.windows <- w:
+			return nil
+		case <-e.ctx.Done():
+			return context.Cause(e.ctx)
+		}
+	}
+	l := e.loader
+	if l.stream != nil {
+		return e.readWindows(l.stream, send)
+	}
+	w := &window{set: l.set, n: l.set.Len()}
+	if table, ok := l.set.(*Table); ok {
+		w.set, w.rows = nil, &table.rows
+	}
+	if l.options.Shuffle {
+		w.order = permutation(w.n, e.from.Seed, e.from.Epoch, 0)
+	}
+	return send(w)
+}
+
+// plan cuts this rank's share of the windows into batches.
+func (e *epoch) plan() error {
+	o := &e.loader.options
+	place := e.from
+	skip := int(place.Position - place.Row/int64(o.Ranks)) // samples of the first window that are over
+	var j *job
+	for w := range e.windows {
+		share := w.share(*o)
+		if skip > share {
+			return fmt.Errorf("data: the state's position is %d, and its window of samples ends before: %w", e.from.Position, ErrInvalidState)
+		}
+		place.Row = w.row
+		for k := skip; k < share; {
+			if j == nil {
+				j = &job{done: make(chan struct{})}
+			}
+			to := min(share, k+o.BatchSize-j.n)
+			j.parts = append(j.parts, part{w, k, to})
+			j.n += to - k
+			place.Position += int64(to - k)
+			k = to
+			if j.n == o.BatchSize {
+				if err := e.send(j, &place); err != nil {
+					return err
+				}
+				j = nil
+			}
+		}
+		skip = 0
+	}
+	switch {
+	case e.readErr != nil:
+		return e.readErr
+	case skip > 0:
+		return fmt.Errorf("data: the state's position is %d, and the data end before: %w", e.from.Position, ErrInvalidState)
+	case j != nil && !o.DropLast:
+		return e.send(j, &place)
+	}
+	return nil
+}
+
+// send gives a job a buffer, and gives the job to the workers.
+func (e *epoch) send(j *job, place *State) (err error) {
+	if j.buffer, err = e.takeBuffer(); err != nil {
+		return err
+	}
+	j.index = place.Batch
+	place.Batch++
+	j.state = *place
+	e.ordered <- j // does not wait
+	e.jobs <- j    // does not wait
+	return nil
+}
+
+const shortestPatience, longestPatience = time.Second / 2, 4 * time.Second
+
+// takeBuffer waits for a free buffer. It fails if the consumer has dropped all batches without a
+// Release, because no buffer then comes back.
+func (e *epoch) takeBuffer() (*buffer, error) {
+	ring := e.loader.ring
+	for patience := time.Duration(0); ; patience = min(max(2*patience, shortestPatience), longestPatience) {
+		select {
+		case b := <-ring.free:
+			ring.taking(b)
+			return b, nil
+		default:
+		}
+		timer := time.NewTimer(patience)
+		select {
+		case b := <-ring.free:
+			timer.Stop()
+			ring.taking(b)
+			return b, nil
+		case <-e.ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(e.ctx)
+		case <-timer.C:
+		}
+		if patience == 0 || len(e.ordered) > 0 {
+			continue // the consumer has batches to take
+		}
+		runtime.GC() // finds batches that are dropped
+		if ring.allLost() {
+			return nil, fmt.Errorf("data: all %d batches were dropped without Release, so there is no memory for the next; call Batch.Release", e.loader.options.Buffers)
+		}
+	}
+}
+
+// work makes batches until there are no more jobs.
+func (e *epoch) work() {
+	defer e.running.Done()
+	c := newCollator(e.loader)
+	for j := range e.jobs {
+		if e.ctx.Err() != nil {
+			j.err = context.Cause(e.ctx)
+		} else {
+			j.batch, j.err = c.batch(j, e)
+		}
+		if j.err != nil {
+			e.loader.ring.give(j.buffer)
+			if !errors.Is(j.err, context.Canceled) {
+				j.err = fmt.Errorf("%w (batch %d of epoch %d)", j.err, j.index, e.from.Epoch)
+			}
+		}
+		close(j.done)
+	}
+}

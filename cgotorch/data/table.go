@@ -1,0 +1,64 @@
+package data
+
+import (
+	"fmt"
+	"math"
+)
+
+// Dataset is a data set that gives any sample at any time. [Table] and [Files] are Datasets. A
+// program may write its own.
+type Dataset interface {
+	// Fields returns the fields of a sample. They never change.
+	Fields() []Field
+	// Len returns the number of samples. It never changes.
+	Len() int
+	// Sample returns sample i, 0 to Len()-1. Several goroutines call it at a time.
+	Sample(i int) (Sample, error)
+}
+
+// Table is a [Dataset] in memory: columns of equal length. It never changes, so any number of
+// goroutines and loaders may use it.
+type Table struct{ rows Rows }
+
+// NewTable returns a table of columns. It uses their memory. It fails with [ErrInvalidOptions] if
+// the columns differ in length, or if two have one name.
+func NewTable(columns ...Column) (*Table, error) {
+	if err := checkFields(fieldsOf(columns)); err != nil {
+		return nil, err
+	}
+	t := &Table{Rows{n: columns[0].N, columns: columns}}
+	for i := range columns {
+		c := &columns[i]
+		if err := c.check(); err != nil {
+			return nil, err
+		}
+		if c.N != t.rows.n {
+			return nil, fmt.Errorf("data: column %s has %d samples, and %s has %d: %w", c.Field, c.N, columns[0].Field, t.rows.n, ErrInvalidOptions)
+		}
+	}
+	if t.rows.n > math.MaxInt32 {
+		return nil, fmt.Errorf("data: a table of %d samples is too long: %w", t.rows.n, ErrInvalidOptions)
+	}
+	return t, nil
+}
+
+// Fields returns the fields of a sample.
+func (t *Table) Fields() []Field { return fieldsOf(t.rows.columns) }
+
+// Len returns the number of samples.
+func (t *Table) Len() int { return t.rows.n }
+
+// Sample returns sample i. It copies the values.
+func (t *Table) Sample(i int) (Sample, error) { return t.rows.Sample(i), nil }
+
+// Column returns the column of that name. The zero Column has no samples.
+func (t *Table) Column(name string) Column { return columnOf(t.rows.columns, name) }
+
+func columnOf(columns []Column, name string) Column {
+	for _, c := range columns {
+		if c.Name == name {
+			return c
+		}
+	}
+	return Column{}
+}

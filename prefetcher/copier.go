@@ -1,0 +1,228 @@
+package prefetcher
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// copier copies batches of any kind to a device before their use. It is what a [Prefetcher] and
+// [Tensors] have in common: the slots, the copy stream, the goroutines and the counts.
+type copier struct {
+	device cgotorch.Device
+	pinner *pinner
+	copies *cgotorch.Stream
+	slots  []*slot
+	stall  stall
+	// The function `loads` yields the source's batches of one epoch.
+	loads func(ctx context.Context) iter.Seq2[load, error]
+	// The function `others` frees what the kind has besides slots, or is nil.
+	others func()
+
+	freeSlots chan *slot // has room for every slot
+
+	mu      sync.Mutex
+	stats   Stats
+	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
+	closed  bool
+}
+
+// load is a host batch on its way to the device, with what belongs to it. Images and other
+// tensors are the two kinds.
+type load interface {
+	fmt.Stringer
+	// check fails if the batch does not fit the slots.
+	check() error
+	// draw waits for memory that the copy needs besides a slot, and fills it.
+	draw(ctx context.Context) error
+	// stage copies the parts that are not page-locked into the slot's staging.
+	stage(s *slot) error
+	// fill enqueues the copies and the work after them. It records c.copied after the last read of
+	// host memory, and s.ready at the end.
+	fill(x *cgotorch.Exec, s *slot, c *transfer)
+	// lend returns the batch for the consumer, and what it adds to the counts.
+	lend(s *slot) (batch any, added Stats)
+	// await waits until `copied` is done.
+	await(copied *cgotorch.Event)
+	// release gives the host memory back.
+	release()
+}
+
+// open makes the copy stream, pins the source's memory, and makes `slots` slots. `allocate` makes
+// the kind's memory, and `memory` that of each slot. If open fails, it frees what it has made.
+func (p *copier) open(slots int, pin func() error, allocate func(x *cgotorch.Exec) error, memory func(x *cgotorch.Exec, s *slot)) (err error) {
+	if p.copies, err = cgotorch.NewStream(p.device, cgotorch.StreamOptions{Name: "prefetcher copies"}); err != nil {
+		return fmt.Errorf("prefetcher: %w", err)
+	}
+	if err = pin(); err == nil {
+		err = p.copies.Do(func(x *cgotorch.Exec) error {
+			if err := allocate(x); err != nil {
+				return err
+			}
+			for range slots {
+				s := newSlot(p.takeBack)
+				s.staging.device = x.Device()
+				p.slots = append(p.slots, s)
+				memory(x, s)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		p.free() //edge:failed-new-frees TestNew_NoMemory
+		return fmt.Errorf("prefetcher: %w", err)
+	}
+	p.freeSlots = make(chan *slot, len(p.slots))
+	for _, s := range p.slots {
+		p.freeSlots <- s
+	}
+	return nil
+}
+
+// epochOf yields the batches of the source's next epoch, which have the type *B. See
+// [Prefetcher.Epoch].
+func epochOf[B any](ctx context.Context, p *copier) iter.Seq2[*B, error] {
+	var used atomic.Bool
+	return func(yield func(*B, error) bool) {
+		if used.Swap(true) {
+			yield(nil, fmt.Errorf("prefetcher: %w: a sequence of batches is for one loop; call Epoch again", ErrBusy))
+			return
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		if err := p.begin(cancel); err != nil {
+			yield(nil, err)
+			return
+		}
+		defer p.end()
+		run := startRun(ctx, p)
+		defer run.stop(cancel)
+		for first := true; ; first = false {
+			began := time.Now()
+			item, ok := run.next()
+			waited := time.Since(began)
+			p.count(func(s *Stats) { s.HostWait += waited })
+			if first {
+				p.stall.startEpoch(waited)
+			}
+			if !ok {
+				return
+			}
+			if item.err != nil {
+				yield(nil, item.err)
+				return
+			}
+			if !lend(item, yield) {
+				return
+			}
+		}
+	}
+}
+
+func (p *copier) begin(cancel context.CancelCauseFunc) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return fmt.Errorf("prefetcher: Epoch: %w", ErrClosed)
+	case p.running != nil:
+		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
+	}
+	p.running = cancel
+	return nil
+}
+
+func (p *copier) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = nil
+	if len(p.freeSlots) < len(p.slots) { //edge:loop-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked
+		return // a Do still uses a slot: after Close, the takeBack of the last slot frees everything
+	}
+	if p.closed {
+		p.free() //edge:loop-frees TestClose_InLoop
+	}
+}
+
+// takeBack makes a slot free. A Do in another goroutine may still use a slot after the loop and
+// after Close. The takeBack of the last slot then frees the Prefetcher.
+func (p *copier) takeBack(s *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.freeSlots <- s //edge:slot-goes-back TestSlot_EndOfBodyIsRecorded
+	if p.closed && p.running == nil && len(p.freeSlots) == len(p.slots) {
+		//edge:last-use-frees TestSlot_DoOutlivesBody
+		go p.free() // on a goroutine of its own, because takeBack may run at the end of a Do
+	}
+}
+
+// heldHere returns the stream whose Do runs on the calling goroutine, if that Do holds all slots.
+// Otherwise it returns nil.
+func (p *copier) heldHere() *cgotorch.Stream {
+	var held *cgotorch.Stream
+	for _, s := range p.slots {
+		if held = s.heldHere(); held == nil {
+			return nil
+		}
+	}
+	return held
+}
+
+func (p *copier) count(add func(*Stats)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add(&p.stats)
+}
+
+// statistics returns the counts so far.
+func (p *copier) statistics() Stats {
+	p.stall.harvest()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	p.stall.mu.Lock()
+	defer p.stall.mu.Unlock()
+	s.Stall = p.stall.total
+	return s
+}
+
+// close is [Prefetcher.Close].
+func (p *copier) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	if p.running != nil {
+		p.running(fmt.Errorf("prefetcher: %w", ErrClosed))
+		return nil //edge:close-leaves-slots-to-loop TestClose_BeforeTheFirstBatch
+	}
+	if len(p.freeSlots) < len(p.slots) { //edge:close-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked
+		return nil // takeBack frees everything later
+	}
+	return p.free()
+}
+
+// The method `free` makes the copy stream wait for the end of every use of the slots. It then
+// frees their memory, which goes back to the pool of that stream.
+func (p *copier) free() error {
+	for _, s := range p.slots {
+		for _, e := range s.released {
+			//edge:free-behind-uses TestEpoch_HasNoRace checked
+			_ = p.copies.Wait(e) // Wait fails only on a lost device, whose memory is gone already
+		}
+		s.close() //edge:slots-freed TestEpoch_HasNoRace
+	}
+	if p.others != nil {
+		p.others() //edge:recipe-freed TestEpoch_HasNoRace
+	}
+	p.slots = nil
+	p.stall.close()
+	return p.copies.Close() //edge:copy-stream-closed TestEpoch_HasNoRace
+}
