@@ -6485,7 +6485,8 @@ type GroupedMMOptions struct {
 var opGroupedMM = operator{name: "aten::_grouped_mm"}
 
 // GroupedMM returns the matrix products of groups: rows offsets[i-1] up to offsets[i], Int32, of
-// input [N, K] with mat2[i], of mat2 [G, K, M]. Both are BFloat16.
+// input [N, K] with mat2[i], of mat2 [G, K, M]. Both are BFloat16. Rows behind the last offset are
+// undefined.
 //
 // Source: aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor
 func (x *Exec) GroupedMM(input, mat2, offsets *Tensor, options GroupedMMOptions) *Tensor {

@@ -13,7 +13,7 @@ trap 'rm -rf "$folder"' EXIT
   { tail -20 "$folder/log"; exit 1; }
 tail -1 "$folder/log"
 cd cgotorch
-CGOTORCH_OPERATOR_CASES="$folder/cases.jsonl" go test . -count=1 -timeout 30m -run '^TestOperators_Random$' || {
+CGOTORCH_OPERATOR_CASES="$folder/cases.jsonl" go test . -v -count=1 -timeout 30m -run '^TestOperators_Random$' || {
   status=$?
   number=$(tr -d ' \0' <"$folder/cases.jsonl.now")
   echo "the last case that ran, number $number:"
