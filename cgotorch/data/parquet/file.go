@@ -90,7 +90,10 @@ func (f *File) with(use func(*format.File) error) (err error) {
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	opened, err := format.OpenFile(file, info.Size(), format.SkipPageIndex(true), format.SkipBloomFilters(true))
+	var opened *format.File
+	if err = checkFooter(file, info.Size()); err == nil {
+		opened, err = format.OpenFile(file, info.Size(), format.SkipPageIndex(true), format.SkipBloomFilters(true))
+	}
 	if err != nil {
 		return &data.Error{Source: f.path, Reason: err.Error(), Kind: data.ErrBadRow, Cause: err}
 	}
