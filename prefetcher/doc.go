@@ -16,6 +16,9 @@
 //		})
 //	}
 //
+// [New] is for images. [NewTensors] copies batches of any other tensors in the same way, without
+// augmentations. Its batches come from package data.
+//
 // The Do belongs inside the loop, one Do for each batch. A batch's memory comes back when its Do
 // ends, so a loop inside a Do ends with an error after Depth+1 batches.
 //
@@ -33,8 +36,8 @@
 //
 // Note [Life of a slot]
 //
-// A slot of a [Prefetcher] is device memory for one batch. A slot is allocated once and never
-// moves. It goes through these states, again and again:
+// A slot of a [Prefetcher] or of [Tensors] is device memory for one batch. A slot is allocated once
+// and never moves. It goes through these states, again and again:
 //
 //	free -> copying -> lent -> draining -> free
 //

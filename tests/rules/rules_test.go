@@ -251,14 +251,26 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 }
 
 // A program that imports the library gets only these modules. It does not get modules that only
-// examples and benchmarks need.
+// examples and benchmarks need. Only programs that read Parquet get the modules for it.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
+	const parquet = "cgotorch/data/parquet"
+	packages := map[string][]string{parquet: {"./" + parquet}}
+	for _, path := range goList(t, "./cgotorch/...", "./imageloader/...", "./prefetcher/...") {
+		room, _, _ := strings.Cut(strings.TrimPrefix(path, module+"/"), "/")
+		if path != module+"/"+parquet {
+			packages[room] = append(packages[room], path)
+		}
+	}
 	for room, want := range map[string][]string{
-		"cgotorch":    {"github.com/rivo/uniseg"},
+		"cgotorch": {"github.com/rivo/uniseg"},
+		parquet: {
+			"github.com/andybalholm/brotli", "github.com/google/uuid", "github.com/klauspost/compress", "github.com/parquet-go/parquet-go",
+			"github.com/pierrec/lz4/v4", "golang.org/x/sys",
+		},
 		"imageloader": {"github.com/klauspost/compress", "golang.org/x/image"},
 		"prefetcher":  {"github.com/klauspost/compress", "golang.org/x/image"},
 	} {
-		modules := goList(t, "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./"+room+"/...")
+		modules := goList(t, append([]string{"-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages[room]...)...)
 		modules = slices.DeleteFunc(modules, func(m string) bool { return m == module })
 		if !slices.Equal(modules, want) {
 			t.Errorf("%s needs the modules %v, want %v", room, modules, want)
