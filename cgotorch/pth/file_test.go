@@ -1,6 +1,7 @@
 package pth
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
@@ -77,9 +78,17 @@ func TestOpen_OtherKinds(t *testing.T) {
 		}
 		return path
 	}
+	var program bytes.Buffer
+	z := zip.NewWriter(&program)
+	for _, name := range []string{"archive_format", "models/model.json", "data/weights/weight_0"} { // as torch.export.save names them
+		if _, err := z.Create("archive/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	z.Close()
 	for path, want := range map[string]string{
 		"testdata/script.pt":                   "by TorchScript: save its weights in Python",
-		"testdata/program.pt2":                 "by torch.export: save its weights in Python",
+		write("program.pt2", program.String()): "by torch.export: save its weights in Python",
 		write("text.pth", "hello world"):       `it begins with "hello wo"`,
 		write("empty.pth", ""):                 "it has 0 bytes",
 		write("zip.pth", "PK\x03\x04 no zip "): "zip:",

@@ -1,8 +1,10 @@
 """Makes the files beside this file, and wants.json with what is in them. Needs torch; run it in this folder."""
 
 import base64
+import io
 import json
 import pathlib
+import zipfile
 from collections import OrderedDict
 
 import torch
@@ -57,7 +59,11 @@ optimizer = torch.optim.Adam(model.parameters())
 checkpoint = {"model": model.state_dict(), "epoch": 7, "lr": 0.25, "name": "r\u00e9seau", "done": True, "none": None, "shape": torch.Size([1, 2]),
               "parameter": torch.nn.Parameter(torch.ones(2)), "dtype": torch.float32, 3: torch.ones(1)}
 save("checkpoint.pth", checkpoint, [("model." + n, t) for n, t in state] + [("parameter", torch.ones(2)), ("3", torch.ones(1))])
-torch.jit.script(model).save(here / "script.pt")
-torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), here / "program.pt2")
+script = io.BytesIO()
+torch.jit.save(torch.jit.script(model), script)
+with zipfile.ZipFile(here / "script.pt", "w") as to, zipfile.ZipFile(script) as of:
+    for name in of.namelist():
+        if not name.endswith(".debug_pkl"):  # those have paths of the machine
+            to.writestr(name, of.read(name))
 (here / "wants.json").write_text(json.dumps(wants, separators=(",", ":")))
 print(sum(f.stat().st_size for f in here.iterdir()), "bytes")
