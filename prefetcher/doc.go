@@ -36,8 +36,8 @@
 //
 // Note [Life of a slot]
 //
-// A slot of a [Prefetcher] or of [Tensors] is device memory for one batch. A slot is allocated once
-// and never moves. It goes through these states, again and again:
+// A slot of a [Prefetcher] or of [Tensors] is device memory for one batch. A slot is allocated
+// once and never moves. It goes through these states, again and again:
 //
 //	free -> copying -> lent -> draining -> free
 //

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"iter"
 	"testing"
 
@@ -68,12 +69,14 @@ func open(t testing.TB, set any, o Options) *Loader {
 	return l
 }
 
-// line is a batch as text, with everything that it holds.
+// line is a batch as text, with everything that it holds, or with a checksum of it.
 func line(b *Batch) string {
 	text := fmt.Sprintf("%d/%d n%d", b.Epoch, b.Index, b.N)
 	for _, c := range b.Columns {
 		text += fmt.Sprintf(" %s%v", c.Name, c.Shape)
-		if c.Text {
+		if len(c.Data) > 1<<12 {
+			text += fmt.Sprint(crc32.ChecksumIEEE(c.Data))
+		} else if c.Text {
 			text += fmt.Sprint(c.Texts())
 		} else {
 			text += fmt.Sprint(c.Data)
