@@ -9,7 +9,7 @@ PREFIX  ?= /usr/local
 VERSION := 0.1.0
 ARGS    ?=
 FUZZTIME ?= 10m
-RACETIME ?= 8m
+RACETIME ?= 12m
 
 # A file that includes the dispatcher takes 2 GB to compile: no more at a time than there are cores and memory for.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
@@ -72,7 +72,7 @@ test-loader: moved ## all tests of the half that needs no LibTorch, where there 
 	@go test -count=1 -tags loader ./cmd/streamtorch
 
 # The corpora are hostile files, not concurrency: under the race detector they take minutes.
-test-race: libraries ## go test -short with the race detector over the library, RACETIME=8m at most
+test-race: libraries ## go test -short with the race detector over the library, RACETIME=12m at most
 	@timeout $(RACETIME) go test -race -short -count=1 -skip '^TestCorpus_' -p $(JOBS) ./cgotorch/... ./imageloader/... ./prefetcher/... || { \
 		[ $$? != 124 ] || echo "the race detector did not end within $(RACETIME)"; exit 1; }
 

@@ -188,8 +188,13 @@ func (e *epoch) send(j *job, place *State) (err error) {
 	j.index = place.Batch
 	place.Batch++
 	j.state = *place
-	e.ordered <- j // does not wait
-	e.jobs <- j    // does not wait
+	select {
+	case e.ordered <- j: // waits only after the end of the context, when workers give buffers back that nobody took
+	case <-e.ctx.Done():
+		e.loader.ring.give(j.buffer)
+		return context.Cause(e.ctx)
+	}
+	e.jobs <- j // the workers take it, also after the end of the context
 	return nil
 }
 
