@@ -25,12 +25,13 @@ var named sync.Map // string -> *operator
 // The arguments are in the order of the operator's schema. [Schemas] returns the schemas. An
 // argument has one of these types:
 //
-//	*Tensor, int, int64, float64, float32, bool, string,
+//	*Tensor, int, int64, float64, float32, complex128, complex64, bool, string,
 //	[]*Tensor, []int64, []int, []float64, []bool, []Scalar,
 //	DType, MemoryFormat, Reduction, Device (only the device of x),
 //	nil for None, and Default
 //
-// Arguments that are left out at the end take their defaults. An operator that makes a new
+// A number where the schema wants a tensor becomes a tensor without dimensions, which takes part in
+// type promotion as a number does. Arguments that are left out at the end take their defaults. An operator that makes a new
 // tensor, such as aten::zeros, makes it on x's device.
 //
 // Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
@@ -88,7 +89,7 @@ func (x *Exec) callNamed(op string, args []any) *call {
 	}
 	c := x.call(o.(*operator))
 	for _, arg := range args {
-		c.any(arg)
+		c.Any(arg)
 	}
 	c.RestDefault()
 	c.run()
@@ -188,11 +189,20 @@ func (c *call) Scalar(v Scalar) {
 		c.Float(float64(v))
 	case bool:
 		c.Bool(v)
+	case complex128:
+		c.Complex(v)
+	case complex64:
+		c.Complex(complex128(v))
 	case nil:
 		c.None()
 	default:
-		c.refuse(v, "a number: use int, int64, float64, float32 or bool")
+		c.refuse(v, "a number: use int, int64, float64, float32, complex128, complex64 or bool")
 	}
+}
+
+// The method `Complex` adds an argument that is a complex number.
+func (c *call) Complex(v complex128) {
+	c.Words = append(c.Words, ct.ArgComplex, math.Float64bits(real(v)), math.Float64bits(imag(v)))
 }
 
 func (c *call) ScalarList(vs []Scalar) {
@@ -329,6 +339,14 @@ func (c *call) done() {
 	calls.Put(c)
 }
 
+// RunAll runs the operator and returns its results as [Exec.Call] does.
+func (c *call) RunAll() []any {
+	c.run()
+	values := c.values()
+	c.done()
+	return values
+}
+
 func (c *call) Run0() {
 	c.run()
 	for i := range int(c.Results.Tensors) {
@@ -415,7 +433,8 @@ func (c *call) RunFloat() float64 {
 	return float64(int64(v))
 }
 
-func (c *call) any(arg any) {
+// The method `Any` adds an argument of one of the types that [Exec.Call] takes.
+func (c *call) Any(arg any) {
 	switch v := arg.(type) {
 	case nil:
 		c.None()

@@ -51,6 +51,7 @@ type Error struct {
 	Shapes string
 	Caller string // file:line of the call in the program, outside this library; "" where unknown
 	Err    error  // the cause, in addition to the kind; or nil
+	place  string // the node of a pt2.Program that made the call, or ""
 }
 
 func (e *Error) Error() string {
@@ -62,6 +63,9 @@ func (e *Error) Error() string {
 	}
 	if e.Caller != "" {
 		fmt.Fprintf(&b, " at %s", e.Caller)
+	}
+	if e.place != "" {
+		fmt.Fprintf(&b, ", %s", e.place)
 	}
 	if e.Message != "" {
 		b.WriteString(": ")

@@ -190,6 +190,8 @@ func (c *call) arguments() []passed {
 			size, count = 2, int(p.word)
 		case ct.ArgInt, ct.ArgFloat, ct.ArgBool:
 			size = 2
+		case ct.ArgComplex:
+			size = 3
 		case ct.ArgInts, ct.ArgFloats, ct.ArgBools:
 			size = 2 + p.word
 		case ct.ArgScalars:

@@ -9,8 +9,9 @@ import (
 
 //go:generate go run ./internal/opgen
 
-// Scalar is a number argument of an operator: an int, int64, float64, float32 or bool. An integer
-// tensor keeps its dtype with an integer Scalar, and does not keep it with a float Scalar.
+// Scalar is a number argument of an operator: an int, int64, float64, float32, complex128,
+// complex64 or bool. An integer tensor keeps its dtype with an integer Scalar, and does not keep it
+// with a float Scalar.
 type Scalar any
 
 // Opt is an optional field whose default is not Go's zero value. The zero Opt stands for the
@@ -82,4 +83,15 @@ func (o *operator) find() (*foundOperator, error) {
 	found := &foundOperator{h, guardOf(o.name)}
 	o.found.Store(found)
 	return found, nil
+}
+
+// The method `schema` returns the schema as LibTorch prints it.
+func (o *operator) schema() (string, error) {
+	found, err := o.find()
+	if err != nil {
+		return "", withOverloads(o.name, err)
+	}
+	var text string
+	err = check(o.name, ct.OpSchema(found.h, &text))
+	return text, err
 }

@@ -16,6 +16,13 @@ func init() {
 	}
 	seam.Device = func(device any) ct.Device { return device.(Device).c() }
 	seam.Operator = func(name string) any { return &operator{name: name} }
+	seam.Schema = func(op any) (string, error) { return op.(*operator).schema() }
+	seam.Explain = func(x any, place string) {
+		if e := x.(*Exec).s.err; e != nil && e.place == "" {
+			e.place = place
+		}
+	}
+	seam.Watched = func(x any) bool { return x.(*Exec).c.Watch != nil }
 	seam.Call = func(x, op any) any { return x.(*Exec).call(op.(*operator)) }
 	seam.Casts = func(x any) any { return x.(*Exec).casts }
 	seam.WithCasts = func(x, casts any) any {

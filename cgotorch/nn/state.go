@@ -17,6 +17,17 @@ type Named struct {
 	Host   bool // the tensor is a buffer that stays on the CPU when the module moves to a device
 }
 
+// The method `option` returns the option of a field's tag that stands for n.
+func (n Named) option() string {
+	switch {
+	case n.Host:
+		return "host"
+	case n.Buffer:
+		return "buffer"
+	}
+	return ""
+}
+
 // Child is a module with a name. The names of the module's tensors begin with this name.
 type Child struct {
 	// Name may be "". The module's tensors and children then have names as if they belonged to the
@@ -41,7 +52,8 @@ type Container interface {
 // makes a tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to the
 // module itself. The elements of a slice or array have numbers from 0 as their names. With the tag
 // `state:",suffixed"`, the tensors in a slice of structs belong to the module itself. The string
-// field Suffix of a struct then ends the names of its tensors.
+// field Suffix of a struct then ends the names of its tensors. With the tag `state:",named"`, a
+// slice of [Named] lists tensors of the module itself, with their names.
 //
 // State looks into tensors, structs, modules, and slices or arrays of these. It skips all other
 // fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither
@@ -220,6 +232,11 @@ func membersOf(v reflect.Value) []member {
 					members = append(members, m)
 				}
 			}
+		case f.IsExported() && stateOption(f) == "named":
+			for i, elements := 0, v.Field(i); i < elements.Len(); i++ {
+				n := elements.Index(i).Interface().(Named)
+				members = append(members, member{n.Name, elements.Index(i).FieldByName("Tensor"), n.option()})
+			}
 		case f.IsExported():
 			if tag == "" {
 				tag = stateName(f.Name)
@@ -240,8 +257,8 @@ func stateTag(f reflect.StructField) string {
 	return name
 }
 
-// stateOption returns the option in a field's tag: "buffer", "host", "suffixed", or "" for no
-// option.
+// stateOption returns the option in a field's tag: "buffer", "host", "suffixed", "named", or
+// "" for no option.
 func stateOption(f reflect.StructField) string {
 	_, option, _ := strings.Cut(f.Tag.Get("state"), ",")
 	return option

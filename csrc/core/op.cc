@@ -1,5 +1,6 @@
 #include "core/op.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -185,6 +186,8 @@ class Reader {
       case CT_ARG_DEVICE:
         if (argument().kind != Kind::device) mismatch("a device");
         return x_.stream->device;
+      case CT_ARG_COMPLEX:
+        return complex();
       default:
         throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is of an unknown kind");
     }
@@ -222,8 +225,17 @@ class Reader {
     return list;
   }
 
+  // A number for a tensor, as PyTorch's Python functions make it.
+  static at::Tensor wrapped(const at::Scalar& v) {
+    at::Tensor t = c10::scalar_to_tensor(v);
+    t.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return t;
+  }
+
   c10::IValue integer(int64_t v) {
     switch (argument().kind) {
+      case Kind::tensor:
+        return wrapped(v);
       case Kind::integer:
         if (argument().numbered > 0 && (v < 0 || v >= argument().numbered)) {
           throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is " + std::to_string(v) + "; there is none of that number");
@@ -247,12 +259,22 @@ class Reader {
 
   c10::IValue floating(double v) {
     if (argument().kind == Kind::floating || argument().kind == Kind::number) return v;
+    if (argument().kind == Kind::tensor) return wrapped(v);
     mismatch("a float");
   }
 
   c10::IValue boolean(bool v) {
     if (argument().kind == Kind::boolean || argument().kind == Kind::number) return v;
+    if (argument().kind == Kind::tensor) return wrapped(v);
     mismatch("a bool");
+  }
+
+  c10::IValue complex() {
+    const double real = next_float(), imaginary = next_float();
+    const c10::complex<double> v(real, imaginary);
+    if (argument().kind == Kind::number) return v;
+    if (argument().kind == Kind::tensor) return wrapped(v);
+    mismatch("a complex number");
   }
 
   c10::IValue integers() {
@@ -493,6 +515,10 @@ ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out)
     }
     *out = op.get();
   });
+}
+
+ct_status* ct_op_schema(const ct_op* op, char** out) noexcept {
+  return ct::guarded([&] { *out = ct::new_text(ct::text_of(ct::deref(op, "op").handle.schema())); });
 }
 
 ct_status* ct_op_schemas(char** out) noexcept {

@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 8
+#define CT_ABI_VERSION 9
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -288,6 +288,8 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
  * "Tensor". An overload without a name has the name "". The handle lives as long as the
  * process. */
 ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out /* borrowed */) CT_NOEXCEPT;
+/* Writes the schema of an operator, as LibTorch prints it. */
+ct_status* ct_op_schema(const ct_op* op, char** out /* new */) CT_NOEXCEPT;
 /* Writes all schemas of namespace aten as one text. Each line is one schema as LibTorch prints
  * it. The lines are sorted. */
 ct_status* ct_op_schemas(char** out /* new */) CT_NOEXCEPT;
@@ -295,7 +297,8 @@ ct_status* ct_op_schemas(char** out /* new */) CT_NOEXCEPT;
 /* Arguments and results are passed in two arrays: an array of words and an array of tensors. In
  * the array of words, each argument is one of the kinds below, followed by the words of its
  * value. The tensors of the arguments follow one another in the array of tensors. Numbers are
- * converted to the type in the schema. */
+ * converted to the type in the schema. A number for a tensor becomes a tensor without dimensions
+ * on the CPU, which takes part in type promotion as a number does. */
 enum {
   CT_ARG_NONE = 0,
   CT_ARG_DEFAULT = 1,      /* this argument's default in the schema */
@@ -310,7 +313,8 @@ enum {
   CT_ARG_BOOLS = 10,       /* the number of values, then the values */
   CT_ARG_SCALARS = 11,     /* the number of values, then the kind (INT, FLOAT or BOOL) and the value of each */
   CT_ARG_STRING = 12,      /* the number of bytes, then the bytes packed into words, the lowest byte first */
-  CT_ARG_DEVICE = 13       /* the exec's device */
+  CT_ARG_DEVICE = 13,      /* the exec's device */
+  CT_ARG_COMPLEX = 14      /* the bits of two doubles: the real and the imaginary part */
 };
 
 typedef struct ct_results {

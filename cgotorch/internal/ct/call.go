@@ -69,6 +69,17 @@ func StreamExternal(device Device, stream uintptr, out **Stream) *Status {
 	return status
 }
 
+// OpSchema is ct_op_schema.
+func OpSchema(op *Op, out *string) *Status {
+	var text *C.char
+	if status := C.ct_op_schema(op, &text); status != nil {
+		return status
+	}
+	defer C.ct_text_free(text)
+	*out = C.GoString(text)
+	return nil
+}
+
 // OpSchemas is ct_op_schemas.
 func OpSchemas(out *string) *Status {
 	var text *C.char

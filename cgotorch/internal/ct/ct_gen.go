@@ -349,6 +349,7 @@ const (
 	ArgScalars     = C.CT_ARG_SCALARS
 	ArgString      = C.CT_ARG_STRING
 	ArgDevice      = C.CT_ARG_DEVICE
+	ArgComplex     = C.CT_ARG_COMPLEX
 )
 
 type Results struct {

@@ -20,7 +20,7 @@ import (
 var byHand = map[string]bool{
 	"ct_call": true, "ct_overflow_take": true, "ct_function": true, "ct_recompute": true,
 	"ct_tensor_from_host": true, "ct_tensor_to_host": true, "ct_tensor_copy_from": true, "ct_tensor_copy_to": true, "ct_copies_from": true,
-	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true,
+	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schema": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true,
 }
 
 // fillsArray names the functions that write an array of handles.

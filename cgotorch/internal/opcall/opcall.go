@@ -1,5 +1,5 @@
-// Package opcall lets the generated packages linalg, fft and special call operators in the same way
-// as the generated methods of Exec. The calls do not box their arguments.
+// Package opcall lets packages linalg, fft, special and pt2 call operators in the same way as the
+// generated methods of Exec. The calls do not look up names, and need not box their arguments.
 package opcall
 
 import (
@@ -28,11 +28,13 @@ type Call interface {
 	None()
 	Default()     // the argument's default
 	RestDefault() // the defaults of all arguments from here on
+	Any(v any)    // an argument of a type that Exec.Call takes
 
 	Run1() *cgotorch.Tensor
 	Run2() (*cgotorch.Tensor, *cgotorch.Tensor)
 	Run3() (*cgotorch.Tensor, *cgotorch.Tensor, *cgotorch.Tensor)
 	Run4() (*cgotorch.Tensor, *cgotorch.Tensor, *cgotorch.Tensor, *cgotorch.Tensor)
+	RunAll() []any // the results as Exec.Call returns them
 }
 
 // Operator is an operator of LibTorch, found at its first call.
@@ -40,6 +42,10 @@ type Operator struct{ found any }
 
 // New returns the operator of a name such as "aten::linalg_svd".
 func New(name string) Operator { return Operator{seam.Operator(name)} }
+
+// Schema returns the operator's schema. It fails with [cgotorch.ErrNotFound] if LibTorch has no
+// such operator.
+func (o Operator) Schema() (string, error) { return seam.Schema(o.found) }
 
 // Begin begins a call of the operator with the Exec x.
 func Begin(x *cgotorch.Exec, op Operator) Call { return seam.Call(x, op.found).(Call) }

@@ -23,6 +23,13 @@ var (
 	// Operator returns an operator of LibTorch for Call, such as that with the name "aten::fft_fft".
 	// LibTorch is asked for the operator at the first call.
 	Operator func(name string) any
+	// Schema returns the schema of an operator that Operator has returned.
+	Schema func(op any) (string, error)
+	// Explain adds a text to the error of x's Do, if an operator has failed. x is a *cgotorch.Exec. A
+	// second text is not added.
+	Explain func(x any, place string)
+	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
+	Watched func(x any) bool
 	// Call begins a call of an operator with the Exec x, a *cgotorch.Exec. The result is an
 	// opcall.Call.
 	Call func(x, op any) any

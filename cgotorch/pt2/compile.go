@@ -1,0 +1,552 @@
+package pt2
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
+)
+
+// Note [How a graph runs]
+//
+// The values of a graph have names, and each value is made once. compile gives each name a slot of
+// a frame, and turns each node into a step with the slots of its arguments. Operators are found and
+// their schemas are read once, so that a run neither looks up names nor reorders arguments. A step
+// also knows which slots nobody reads after it. Their tensors are closed, so that the peak of memory
+// is that of PyTorch. A frame belongs to one run, so runs do not meet.
+
+// A graph is a list of steps. A sub-graph, such as a branch of a condition, is a graph too.
+type graph struct {
+	name    string
+	slots   int
+	inputs  []int // the slots of the inputs
+	outputs []operand
+	aliased []bool // output i is also an input, so its handle must be made anew
+	steps   []step
+}
+
+// A step is one node.
+type step struct {
+	node  *Node
+	act   action
+	frees []int // the slots that no later step reads
+}
+
+// An action runs a node: it reads the slots of its arguments and fills the slots of its results.
+type action interface {
+	run(x *cgotorch.Exec, f *frame)
+}
+
+// A Node is one line of a program.
+type Node struct {
+	Name     string // the name of its result, or that of the first one
+	Operator string // as in "aten.conv2d.default"
+	Text     string // the whole line: results, operator and arguments
+	Module   string // the name of the Python module that made it, such as "layer1.0.conv1"; "" if it is not known
+	Where    string // the line of Python that made it, as in "model.py:42: y = self.fc(x)"; "" if it is not known
+	Waits    bool   // it waits for the device, because a size or a branch depends on its values
+}
+
+// An operand is an argument: a slot, a list with slots in it, or a constant.
+type operand struct {
+	slot     int // -1 for a list or a constant
+	constant any
+	list     []operand
+	of       listKind
+}
+
+type listKind int
+
+const (
+	noList listKind = iota
+	tensorList
+	intList
+	boolList
+	floatList
+	anyList
+)
+
+// onDevice is the constant that stands for the device of the Exec.
+type onDevice struct{}
+
+func constantOf(v any) operand { return operand{slot: -1, constant: v} }
+
+// A compiler makes the graphs of one program.
+type compiler struct {
+	file  *archive
+	float cgotorch.DType // stands for float32 in arguments; 0 means float32 itself
+	nodes []*Node
+	depth int
+	// `missing` has the operators that LibTorch lacks, each with the first node that needs it.
+	missing map[string]string
+}
+
+const mostGraphDepth = 50
+
+// A builder makes one graph.
+type builder struct {
+	*compiler
+	text    *graphText
+	slots   map[string]int
+	lastUse []int // by slot; the number of a step, or -1
+	owned   []bool
+	graph   *graph
+}
+
+func (c *compiler) build(name string, text *graphText) (*graph, error) {
+	if c.depth++; c.depth > mostGraphDepth {
+		return nil, c.file.bad("the graph %.100s: more than %d graphs inside each other", name, mostGraphDepth)
+	}
+	defer func() { c.depth-- }()
+	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{name: name}}
+	for i := range text.Inputs {
+		slot, err := b.define(&text.Inputs[i], false)
+		if err != nil {
+			return nil, b.bad("input %d of the graph %.100s: %w", i, name, err)
+		}
+		b.graph.inputs = append(b.graph.inputs, slot)
+	}
+	for i := range text.Nodes {
+		if err := b.node(&text.Nodes[i]); err != nil {
+			return nil, err
+		}
+	}
+	for i := range text.Outputs {
+		o, err := b.operand(&text.Outputs[i])
+		if err != nil {
+			return nil, b.bad("output %d of the graph %.100s: %w", i, name, err)
+		}
+		b.graph.outputs = append(b.graph.outputs, o)
+		b.graph.aliased = append(b.graph.aliased, o.slot >= 0 && !b.owned[o.slot])
+	}
+	b.free()
+	b.graph.slots = len(b.lastUse)
+	return b.graph, nil
+}
+
+func (b *builder) bad(format string, args ...any) error { return b.file.bad(format, args...) }
+
+// The method `define` gives a slot to the value that an input or a result names.
+func (b *builder) define(a *argument, owned bool) (int, error) {
+	name := ""
+	switch {
+	case a.Tensor != nil:
+		name = a.Tensor.Name
+	case a.SymInt != nil && a.SymInt.Name != nil:
+		name = *a.SymInt.Name
+	case a.SymBool != nil && a.SymBool.Name != nil:
+		name = *a.SymBool.Name
+	case a.SymFloat != nil && a.SymFloat.Name != nil:
+		name = *a.SymFloat.Name
+	case a.unknown != "":
+		return 0, fmt.Errorf("its kind is %.50q, which this package does not know", a.unknown)
+	}
+	return b.defineName(name, owned)
+}
+
+func (b *builder) defineName(name string, owned bool) (int, error) {
+	slot := len(b.lastUse)
+	if name != "" {
+		if _, twice := b.slots[name]; twice {
+			return 0, fmt.Errorf("two values have the name %.100q", name)
+		}
+		b.slots[name] = slot
+	}
+	b.lastUse = append(b.lastUse, len(b.graph.steps)) // a value that nobody reads is freed at once
+	b.owned = append(b.owned, owned)
+	return slot, nil
+}
+
+func (b *builder) use(name string) (operand, error) {
+	slot, ok := b.slots[name]
+	if !ok {
+		return operand{}, fmt.Errorf("there is no value %.100q before it", name)
+	}
+	b.lastUse[slot] = len(b.graph.steps)
+	return operand{slot: slot}, nil
+}
+
+// The method `free` gives each step the slots that nobody reads after it. What the graph returns
+// is read by the caller.
+func (b *builder) free() {
+	for slot, last := range b.lastUse {
+		if b.owned[slot] && last < len(b.graph.steps) {
+			s := &b.graph.steps[last]
+			s.frees = append(s.frees, slot)
+		}
+	}
+}
+
+// The method `node` adds a step for a node.
+func (b *builder) node(text *nodeText) error {
+	n := newNode(text)
+	b.nodes = append(b.nodes, n)
+	act, err := b.action(n, text)
+	if err != nil {
+		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrFormat) {
+			return err
+		}
+		return b.bad("node %.100s (%.100s): %w", n.Name, n.Operator, err)
+	}
+	if act != nil {
+		b.graph.steps = append(b.graph.steps, step{node: n, act: act})
+	}
+	return nil
+}
+
+func (b *builder) unsupported(n *Node, format string, args ...any) error {
+	return b.file.unsupported("node %.100s (%.100s): %w", n.Name, n.Operator, fmt.Errorf(format, args...))
+}
+
+// dropped are operators that only tell the compiler of PyTorch something.
+var dropped = map[string]bool{
+	"aten._assert_tensor_metadata.default": true, "aten.sym_constrain_range.default": true,
+	"aten.sym_constrain_range_for_size.default": true,
+}
+
+// waiting are operators whose results have sizes that depend on values, so that the host waits.
+var waiting = map[string]bool{
+	"aten.item.default": true, "aten._local_scalar_dense.default": true, "aten.nonzero.default": true,
+	"aten.nonzero_numpy.default": true, "aten.where.default": true, "aten.masked_select.default": true, "aten._unique2.default": true,
+	"aten.unique_dim.default": true, "aten.unique_consecutive.default": true, "aten._unique.default": true,
+	"aten.repeat_interleave.Tensor": true, "aten.repeat_interleave.self_Tensor": true, "aten.bincount.default": true,
+	"aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
+}
+
+func (b *builder) action(n *Node, text *nodeText) (action, error) {
+	n.Waits = waiting[n.Operator] || b.indexesByMask(n, text)
+	switch name := n.Operator; {
+	case dropped[name]:
+		return nil, nil
+	case strings.HasPrefix(name, "higher_order."):
+		return b.higherOrder(n, text)
+	case sizeOf[name] != nil:
+		return b.size(n, text)
+	case name == "aten._assert_scalar.default":
+		args, err := b.operands(text.Inputs)
+		if err == nil && len(args) < 1 {
+			err = errors.New("it has no arguments")
+		}
+		return &assertion{args: args}, err
+	case pythonFunctions[text.Target] != nil:
+		args, err := b.operands(text.Inputs)
+		if err != nil {
+			return nil, err
+		}
+		outs, err := b.results(text.Outputs)
+		if err == nil && len(outs) != 1 {
+			err = fmt.Errorf("%d results, want one", len(outs))
+		}
+		return &function{node: n, of: pythonFunctions[text.Target], args: args, outs: outs}, err
+	case strings.HasPrefix(text.Target, "torch.ops."):
+		return b.operator(n, text)
+	}
+	return nil, b.unsupported(n, "a Python function that has no counterpart")
+}
+
+// The method `indexesByMask` reports whether a node is an index by truth values.
+func (b *builder) indexesByMask(n *Node, text *nodeText) bool {
+	if n.Operator != "aten.index.Tensor" {
+		return false
+	}
+	for _, in := range text.Inputs {
+		if in.Arg.OptionalTensors == nil && in.Arg.Tensors == nil {
+			continue
+		}
+		for _, name := range tensorNames(&in.Arg) {
+			if d := dtypes[b.text.Tensors[name].DType]; name != "" && b.text.Tensors[name].DType != 0 && (d == cgotorch.Bool || d == cgotorch.Uint8) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func tensorNames(a *argument) (names []string) {
+	if a.Tensors != nil {
+		for _, t := range *a.Tensors {
+			names = append(names, t.Name)
+		}
+	}
+	if a.OptionalTensors != nil {
+		for _, t := range *a.OptionalTensors {
+			if t.Tensor != nil {
+				names = append(names, t.Tensor.Name)
+			}
+		}
+	}
+	return names
+}
+
+// The method `operator` makes the action of an operator of LibTorch.
+func (b *builder) operator(n *Node, text *nodeText) (action, error) {
+	dot := strings.LastIndexByte(n.Operator, '.')
+	namespace, name, ok := strings.Cut(n.Operator[:max(dot, 0)], ".")
+	if !ok {
+		return nil, fmt.Errorf("%.100q names no operator", text.Target)
+	}
+	name = namespace + "::" + name
+	if overload := n.Operator[dot+1:]; overload != "default" {
+		name += "." + overload
+	}
+	op := opcall.New(name)
+	schema, err := op.Schema()
+	if errors.Is(err, cgotorch.ErrNotFound) {
+		if _, known := b.missing[name]; !known {
+			b.missing[name] = n.Name
+		}
+		schema, err = "", nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	args, err := b.inSchemaOrder(schema, text.Inputs)
+	if err != nil {
+		return nil, err
+	}
+	outs, err := b.results(text.Outputs)
+	if err != nil {
+		return nil, err
+	}
+	single := len(outs) == 1 && text.Outputs[0].Tensor != nil && strings.HasSuffix(schema, "-> Tensor") || returnsOneTensor(schema)
+	return &operatorCall{op: op, args: args, outs: outs, single: single && len(outs) == 1}, nil
+}
+
+// returnsOneTensor reports whether a schema ends with a single result such as Tensor(a!).
+func returnsOneTensor(schema string) bool {
+	_, result, _ := strings.Cut(schema, ") -> ")
+	for strings.Contains(result, ") -> ") {
+		_, result, _ = strings.Cut(result, ") -> ")
+	}
+	return strings.HasPrefix(result, "Tensor(") && !strings.HasSuffix(result, "[]") || result == "Tensor"
+}
+
+// The method `inSchemaOrder` returns the arguments in the order of the schema.
+func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operand, error) {
+	parameters := parametersOf(schema)
+	var args []operand
+	for i := range inputs {
+		in := &inputs[i]
+		place := i
+		if in.Kind == 2 && schema != "" {
+			if place = slices.IndexFunc(parameters, func(p parameter) bool { return p.name == in.Name }); place < 0 {
+				return nil, fmt.Errorf("the operator has no argument %.100q: its schema is %.200s", in.Name, schema)
+			}
+		}
+		if schema != "" && place >= len(parameters) {
+			return nil, fmt.Errorf("it has more arguments than its schema %.200s", schema)
+		}
+		for len(args) <= place {
+			args = append(args, constantOf(cgotorch.Default))
+		}
+		o, err := b.operand(&in.Arg)
+		if err != nil {
+			return nil, fmt.Errorf("argument %.100q: %w", in.Name, err)
+		}
+		// PyTorch writes an empty list of any kind as a list of tensors.
+		if o.of == tensorList && len(o.list) == 0 && schema != "" && !strings.HasPrefix(parameters[place].of, "Tensor") {
+			o = constantOf([]int64{})
+		}
+		args[place] = o
+	}
+	return args, nil
+}
+
+// A parameter is one argument of a schema.
+type parameter struct{ of, name string }
+
+// parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar alpha=1)
+// -> Tensor".
+func parametersOf(schema string) (parameters []parameter) {
+	_, list, _ := strings.Cut(schema, "(")
+	depth, from := 0, 0
+	for i := 0; i < len(list); i++ {
+		switch list[i] {
+		case '(', '[':
+			depth++
+			continue
+		case ']':
+			depth--
+			continue
+		case ')':
+			if depth--; depth >= 0 {
+				continue
+			}
+		case ',':
+			if depth > 0 {
+				continue
+			}
+		default:
+			continue
+		}
+		one, _, _ := strings.Cut(strings.TrimSpace(list[from:i]), "=")
+		if words := strings.Fields(one); len(words) > 1 {
+			parameters = append(parameters, parameter{words[0], words[len(words)-1]})
+		}
+		if from = i + 1; depth < 0 {
+			break
+		}
+	}
+	return parameters
+}
+
+// The method `results` gives slots to the results of a node. A list of tensors has a slot for each
+// of them. A result without a name has a slot too.
+func (b *builder) results(outputs []argument) (slots []int, err error) {
+	for i := range outputs {
+		if list := outputs[i].Tensors; list != nil {
+			for _, t := range *list {
+				slot, err := b.defineName(t.Name, true)
+				if err != nil {
+					return nil, err
+				}
+				slots = append(slots, slot)
+			}
+			continue
+		}
+		slot, err := b.define(&outputs[i], true)
+		if err != nil {
+			return nil, err
+		}
+		slots = append(slots, slot)
+	}
+	return slots, nil
+}
+
+func (b *builder) operands(inputs []namedArgument) ([]operand, error) {
+	args := make([]operand, len(inputs))
+	for i := range inputs {
+		var err error
+		if args[i], err = b.operand(&inputs[i].Arg); err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+	}
+	return args, nil
+}
+
+// The method `operand` returns the argument of a step.
+func (b *builder) operand(a *argument) (operand, error) {
+	switch {
+	case a.Tensor != nil:
+		return b.use(a.Tensor.Name)
+	case a.OptionalTensor != nil:
+		return b.optional(*a.OptionalTensor)
+	case a.SymInt != nil:
+		return b.symbol(*a.SymInt)
+	case a.SymBool != nil:
+		return b.symbol(*a.SymBool)
+	case a.SymFloat != nil:
+		return b.symbol(*a.SymFloat)
+	case a.Tensors != nil:
+		return listOf(tensorList, *a.Tensors, func(t named) (operand, error) { return b.use(t.Name) })
+	case a.OptionalTensors != nil:
+		return listOf(tensorList, *a.OptionalTensors, b.optional)
+	case a.SymInts != nil:
+		return listOf(intList, *a.SymInts, b.symbol)
+	case a.SymBools != nil:
+		return listOf(boolList, *a.SymBools, b.symbol)
+	case a.SymFloats != nil:
+		return listOf(floatList, *a.SymFloats, b.symbol)
+	}
+	v, err := b.constant(a)
+	return constantOf(v), err
+}
+
+func (b *builder) optional(t optionalTensor) (operand, error) {
+	if t.Tensor == nil {
+		return constantOf((*cgotorch.Tensor)(nil)), nil
+	}
+	return b.use(t.Tensor.Name)
+}
+
+func (b *builder) symbol(s symbol) (operand, error) {
+	switch {
+	case s.Name != nil:
+		return b.use(*s.Name)
+	case s.Int != nil:
+		return constantOf(*s.Int), nil
+	case s.Bool != nil:
+		return constantOf(*s.Bool), nil
+	case s.Float != nil:
+		return constantOf(float64(*s.Float)), nil
+	}
+	return operand{}, errors.New("a symbol without a name or a value")
+}
+
+// listOf returns the operand of a list. A list of numbers without slots is a constant.
+func listOf[T any](of listKind, items []T, one func(T) (operand, error)) (operand, error) {
+	list := operand{slot: -1, of: of, list: make([]operand, len(items))}
+	fixed := of != tensorList
+	for i, item := range items {
+		var err error
+		if list.list[i], err = one(item); err != nil {
+			return operand{}, err
+		}
+		fixed = fixed && list.list[i].slot < 0
+	}
+	if fixed {
+		v, err := list.gather(nil)
+		return constantOf(v), err
+	}
+	return list, nil
+}
+
+// The method `constant` returns the value of an argument that names no value of the graph.
+func (b *builder) constant(a *argument) (any, error) {
+	switch {
+	case a.None != nil:
+		return nil, nil
+	case a.Int != nil:
+		return *a.Int, nil
+	case a.Ints != nil:
+		return *a.Ints, nil
+	case a.Float != nil:
+		return float64(*a.Float), nil
+	case a.Floats != nil:
+		list := make([]float64, len(*a.Floats))
+		for i, f := range *a.Floats {
+			list[i] = float64(f)
+		}
+		return list, nil
+	case a.Text != nil:
+		return *a.Text, nil
+	case a.Bool != nil:
+		return *a.Bool, nil
+	case a.Bools != nil:
+		return *a.Bools, nil
+	case a.Complex != nil:
+		return complex(float64(a.Complex.Real), float64(a.Complex.Imaginary)), nil
+	case a.ScalarType != nil:
+		return b.dtype(*a.ScalarType)
+	case a.Device != nil:
+		return onDevice{}, nil
+	case a.Layout != nil:
+		if *a.Layout != strided {
+			return nil, fmt.Errorf("the layout number %d: only strided tensors are supported", *a.Layout)
+		}
+		return int64(0), nil
+	case a.MemoryFormat != nil:
+		if f, ok := memoryFormats[*a.MemoryFormat]; ok {
+			return f, nil
+		}
+		return nil, fmt.Errorf("there is no memory format number %d", *a.MemoryFormat)
+	case a.Graph != nil:
+		return nil, errors.New("a graph where a value is expected")
+	}
+	return nil, fmt.Errorf("its kind is %.50q, which this package does not know", cmp.Or(a.unknown, "of another node"))
+}
+
+func (c *compiler) dtype(number int) (cgotorch.DType, error) {
+	d, ok := dtypes[number]
+	if !ok {
+		return 0, fmt.Errorf("there is no dtype number %d", number)
+	}
+	if d == cgotorch.Float32 && c.float != 0 {
+		d = c.float
+	}
+	return d, nil
+}

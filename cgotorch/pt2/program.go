@@ -1,0 +1,856 @@
+package pt2
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Options choose what [Load] loads. The zero value loads the only program of a file as it is.
+type Options struct {
+	Model string // the name of the program, if the file holds several; "" means the only one
+
+	// DType is the floating-point dtype that takes the place of float32: in weights, in the program's
+	// own casts, and in inputs, which are converted. 0 means float32. Use [cgotorch.BFloat16] or
+	// [cgotorch.Float16], or leave the program as it is and use [cgotorch.Exec.Autocast].
+	DType cgotorch.DType
+}
+
+// A Program is a model that PyTorch has exported. It is an [nn.Module] with the names of the Python
+// model's state dict, so optimizers, checkpoints and [nn.Load] take it. It runs on the device that
+// it was loaded on.
+//
+// In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. A
+// program that was exported in training mode changes its buffers, and its parameters may be trained:
+// then one call runs at a time.
+type Program struct {
+	// Weights are the parameters and the persistent buffers, under the names that Python gave them.
+	// Do not change the names.
+	Weights []nn.Named `state:",named"`
+
+	file      string
+	device    cgotorch.Device
+	float     cgotorch.DType
+	graph     *graph
+	nodes     []*Node
+	in, out   *tree
+	paths     []string // the names of the leaves of `in`
+	positions []string // the names of the positional arguments
+	inputs    []programInput
+	values    []Value            // the inputs that a caller gives
+	constants []*cgotorch.Tensor // tensors that are in no state dict
+	outputs   []programOutput
+	waits     *Node // the first node that waits for the device, or nil
+
+	mutex  sync.RWMutex // Close waits for the calls that run
+	closed bool
+	frames sync.Pool
+}
+
+// A programInput is an input of the graph: a weight, a constant tensor, or a value of the caller.
+type programInput struct {
+	weight, constant, user int // an index, or -1
+}
+
+// A programOutput is an output of the graph: a result, or the new value of a tensor.
+type programOutput struct {
+	weight, constant, user int // the tensor that the output is written to; -1 each for a result
+}
+
+// A Value describes an input of a program.
+type Value struct {
+	Name  string // of the Python argument, as in `image` or `boxes["left"][0]`
+	DType cgotorch.DType
+	Shape []Size
+	// Fixed is the only value that the program accepts, for an input that is not a tensor. It is an
+	// int64, a float64, a bool, a string or nil. It is also nil for a tensor, and for an integer that
+	// may change.
+	Fixed  any
+	Tensor bool // the input is a tensor
+
+	size *Size // of an integer that may change
+}
+
+// A Size is the size of one dimension.
+type Size struct {
+	Text     string // "3", a symbol such as "s0", or a formula such as "4*s0"
+	Min, Max int64  // the sizes that are accepted; equal for a fixed size
+
+	expr *expr // nil for a fixed size
+}
+
+// Load reads a program and its weights from a file to x's device. It waits for the device. The
+// program belongs to the caller, who must Close it.
+//
+// Load reads files of torch.export.save from PyTorch 2.9 and newer. It fails with an error that
+// wraps [ErrFormat] for a damaged file, and [ErrUnsupported] for a program that it cannot run, such
+// as one with an operator that LibTorch does not have. The error names the entry or the node. Load
+// never runs code of the file.
+func Load(x *cgotorch.Exec, path string, o Options) (*Program, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("pt2: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("pt2: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("pt2: %s is not a regular file", path)
+	}
+	return LoadFrom(x, f, info.Size(), path, o)
+}
+
+// LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].
+// Errors show `name` as the name of the file.
+func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o Options) (*Program, error) {
+	a, err := openArchive(source, size, name)
+	if err != nil {
+		return nil, err
+	}
+	model, err := a.model(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	if o.DType != 0 && !o.DType.IsFloat() {
+		return nil, fmt.Errorf("pt2: Options.DType is %v: use bfloat16 or float16", o.DType)
+	}
+	if o.DType == cgotorch.Float32 {
+		o.DType = 0
+	}
+	var text exported
+	if err := a.json("models/"+model+".json", &text); err != nil {
+		return nil, err
+	}
+	if v := text.SchemaVersion; v.Major != schemaMajor {
+		return nil, a.unsupported("its schema has version %d.%d (PyTorch %.40s), and this package reads %d.x: export it with PyTorch 2.9 to 2.11",
+			v.Major, v.Minor, text.TorchVersion, schemaMajor)
+	}
+	p := &Program{file: name, device: x.Device(), float: o.DType}
+	c := &compiler{file: a, float: o.DType, missing: map[string]string{}}
+	if p.graph, err = c.build("", &text.GraphModule.Graph); err != nil {
+		return nil, err
+	}
+	if len(c.missing) > 0 {
+		return nil, a.unsupported("LibTorch lacks %d of its operators: %s", len(c.missing), c.lacks())
+	}
+	p.nodes = c.nodes
+	for _, n := range p.nodes {
+		if n.Waits && p.waits == nil {
+			p.waits = n
+		}
+	}
+	if err := p.shapes(a, &text); err != nil {
+		return nil, err
+	}
+	if err := p.bind(x.NoGrad().NoAutocast(), a, model, &text); err != nil {
+		return nil, err
+	}
+	slots := p.graph.slots
+	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
+	return p, nil
+}
+
+// schemaMajor is the version of torch.export's schema that this package reads.
+const schemaMajor = 8
+
+// The method `lacks` names the first operators that LibTorch lacks.
+func (c *compiler) lacks() string {
+	const shown = 5
+	var parts []string
+	for i, name := range slices.Sorted(maps.Keys(c.missing)) {
+		if i == shown {
+			parts = append(parts, "…")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%.80s (node %.60s)", name, c.missing[name]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// The method `shapes` reads the trees of arguments and results.
+func (p *Program) shapes(a *archive, text *exported) error {
+	m := &text.GraphModule
+	if len(m.ModuleCalls) == 0 || m.ModuleCalls[0].Signature == nil {
+		return a.bad("it has no signature")
+	}
+	s := m.ModuleCalls[0].Signature
+	var err error
+	if p.in, err = parseTree(s.In, m.NamedTuples); err != nil {
+		return a.bad("the arguments: %w", err)
+	}
+	if p.out, err = parseTree(s.Out, m.NamedTuples); err != nil {
+		return a.bad("the results: %w", err)
+	}
+	if len(p.in.children) != 2 || p.in.children[0].leaf() || p.in.children[1].leaf() || !p.in.children[1].named {
+		return a.bad("the arguments are no tuple and no dict")
+	}
+	arguments, keywords := p.in.children[0], p.in.children[1]
+	for i, c := range arguments.children {
+		name := fmt.Sprintf("argument %d", i)
+		if len(s.Names) == len(arguments.children)+len(keywords.children) {
+			name = s.Names[i]
+			p.positions = append(p.positions, name)
+		}
+		p.paths = c.paths(name, p.paths)
+	}
+	for i, c := range keywords.children {
+		p.paths = c.paths(keywords.keys[i], p.paths)
+	}
+	return nil
+}
+
+// The method `bind` reads the weights, and finds for each input and output of the graph what it
+// stands for.
+func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exported) error {
+	weights, err := a.stored("data/weights", model)
+	if err != nil {
+		return err
+	}
+	constants, err := a.stored("data/constants", model)
+	if err != nil {
+		return err
+	}
+	b := &binder{program: p, file: a, text: text, weightAt: map[string]int{}, constantAt: map[string]int{}, userAt: map[string]int{}, weights: weights, constants: constants}
+	signature := &text.GraphModule.Signature
+	if len(signature.Inputs) != len(p.graph.inputs) || len(signature.Outputs) != len(p.graph.outputs) {
+		return a.bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
+			len(signature.Inputs), len(signature.Outputs), len(p.graph.inputs), len(p.graph.outputs))
+	}
+	for i := range signature.Inputs {
+		if err := b.input(&signature.Inputs[i]); err != nil {
+			return err
+		}
+	}
+	if len(p.values) != len(p.paths) {
+		return a.bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
+	}
+	for i := range p.values {
+		p.values[i].Name = p.paths[i]
+	}
+	results := 0
+	for i := range signature.Outputs {
+		o, err := b.output(&signature.Outputs[i])
+		if err != nil {
+			return err
+		}
+		if o == (programOutput{-1, -1, -1}) {
+			results++
+		}
+		p.outputs = append(p.outputs, o)
+	}
+	if want := p.out.leaves(); results != want {
+		return a.bad("the results have %d values, and the signature has %d", want, results)
+	}
+	for _, name := range slices.Sorted(maps.Keys(weights)) { // those that no node reads, such as a second name of a weight
+		if _, ok := b.weightAt[name]; !ok {
+			b.weight(name, false)
+		}
+	}
+	reader := &weightReader{file: a, float: p.float}
+	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
+		return err
+	}
+	return b.keep(x)
+}
+
+// A binder binds the inputs and outputs of one program.
+type binder struct {
+	program                      *Program
+	file                         *archive
+	text                         *exported
+	weights, constants           map[string]*storedTensor
+	weightList, constantList     []*storedTensor
+	weightAt, constantAt, userAt map[string]int // by name; users by the name of the graph's value
+}
+
+func (b *binder) weight(name string, parameter bool) (int, bool) {
+	if i, ok := b.weightAt[name]; ok {
+		return i, true
+	}
+	t := b.weights[name]
+	if t == nil {
+		return 0, false
+	}
+	t.parameter = parameter || t.parameter
+	b.weightAt[name] = len(b.weightList)
+	b.weightList = append(b.weightList, t)
+	return b.weightAt[name], true
+}
+
+func (b *binder) constant(name string) (int, bool) {
+	if i, ok := b.constantAt[name]; ok {
+		return i, true
+	}
+	t := b.constants[name]
+	if t == nil {
+		return 0, false
+	}
+	b.constantAt[name] = len(b.constantList)
+	b.constantList = append(b.constantList, t)
+	return b.constantAt[name], true
+}
+
+func (b *binder) input(s *inputSpec) error {
+	p := b.program
+	in := programInput{-1, -1, -1}
+	ok := true
+	name := ""
+	switch {
+	case s.Parameter != nil:
+		name = s.Parameter.Name
+		in.weight, ok = b.weight(name, true)
+	case s.Buffer != nil && s.Buffer.Persistent:
+		name = s.Buffer.Name
+		in.weight, ok = b.weight(name, false)
+	case s.Buffer != nil:
+		name = s.Buffer.Name
+		in.constant, ok = b.constant(name)
+	case s.TensorConstant != nil:
+		name = s.TensorConstant.Name
+		in.constant, ok = b.constant(name)
+	case s.User != nil:
+		v, err := b.value(&s.User.Arg)
+		if err != nil {
+			return err
+		}
+		if t := s.User.Arg.Tensor; t != nil {
+			b.userAt[t.Name] = len(p.values)
+		}
+		in.user = len(p.values)
+		p.values = append(p.values, v)
+	case s.Constant != nil:
+		v, err := b.value(&s.Constant.Value)
+		if err != nil {
+			return err
+		}
+		in.user = len(p.values)
+		p.values = append(p.values, v)
+	case s.CustomObject != nil:
+		return b.file.unsupported("the input %.100q is a custom object", s.CustomObject.Name)
+	case s.Token != nil:
+		return b.file.unsupported("it orders side effects by tokens")
+	default:
+		return b.file.unsupported("an input of a kind that this package does not know")
+	}
+	if !ok {
+		return b.file.bad("the tensor %.100q is in no table of the archive", name)
+	}
+	p.inputs = append(p.inputs, in)
+	return nil
+}
+
+// The method `value` describes an input that a caller gives.
+func (b *binder) value(a *argument) (Value, error) {
+	if a.Tensor != nil {
+		m, ok := b.text.GraphModule.Graph.Tensors[a.Tensor.Name]
+		if !ok {
+			return Value{}, b.file.bad("the input %.100q has no shape", a.Tensor.Name)
+		}
+		v := Value{Tensor: true, DType: dtypes[m.DType]}
+		if v.DType == cgotorch.Float32 && b.program.float != 0 {
+			v.DType = b.program.float
+		}
+		for _, s := range m.Sizes {
+			size, err := b.size(s)
+			if err != nil {
+				return Value{}, b.file.bad("the input %.100q: %w", a.Tensor.Name, err)
+			}
+			v.Shape = append(v.Shape, size)
+		}
+		return v, nil
+	}
+	if a.SymInt != nil && a.SymInt.Name != nil {
+		return Value{size: &Size{Text: *a.SymInt.Name, Max: maxSize}}, nil
+	}
+	if a.SymInt != nil && a.SymInt.Int != nil {
+		return Value{Fixed: *a.SymInt.Int}, nil
+	}
+	fixed, err := (&builder{compiler: &compiler{file: b.file}}).constant(a)
+	if err != nil {
+		return Value{}, b.file.bad("an input: %w", err)
+	}
+	return Value{Fixed: fixed}, nil
+}
+
+const maxSize = 1<<63 - 1
+
+func (b *binder) size(s size) (Size, error) {
+	if s.Int != nil {
+		return Size{Text: fmt.Sprint(*s.Int), Min: *s.Int, Max: *s.Int}, nil
+	}
+	if s.Expr == nil {
+		return Size{}, errors.New("a size without a value")
+	}
+	e, err := parseExpr(s.Expr.Text)
+	if err != nil {
+		return Size{}, err
+	}
+	size := Size{Text: e.String(), Max: maxSize, expr: e}
+	if e.of == "Symbol" {
+		c := b.text.RangeConstraints[e.symbol]
+		// PyTorch says 2 where it has not looked at 0 and 1, and accepts them.
+		if c.Min != nil && *c.Min > 2 && *c.Min < maxSize {
+			size.Min = int64(*c.Min)
+		}
+		if c.Max != nil && *c.Max >= 0 && *c.Max < maxSize {
+			size.Max = int64(*c.Max)
+		}
+	}
+	return size, nil
+}
+
+func (b *binder) output(s *outputSpec) (programOutput, error) {
+	o, ok, name := programOutput{-1, -1, -1}, true, ""
+	switch {
+	case s.User != nil, s.Loss != nil:
+	case s.Buffer != nil:
+		name = s.Buffer.Name
+		if o.weight, ok = b.weight(name, false); !ok {
+			o.weight = -1
+			o.constant, ok = b.constant(name)
+		}
+	case s.Parameter != nil:
+		name = s.Parameter.Name
+		o.weight, ok = b.weight(name, true)
+	case s.Input != nil:
+		name = s.Input.Name
+		o.user, ok = b.userAt[name]
+	case s.Gradient != nil, s.InputGradient != nil:
+		return o, b.file.unsupported("it computes its own gradients: export the model for training without them, and use Exec.Backward")
+	default:
+		return o, b.file.unsupported("an output of a kind that this package does not know")
+	}
+	if !ok {
+		return o, b.file.bad("an output is written to %.100q, which the program does not have", name)
+	}
+	return o, nil
+}
+
+// The method `keep` makes the tensors the program's own.
+func (b *binder) keep(x *cgotorch.Exec) error {
+	kept := map[*cgotorch.Tensor]bool{}
+	own := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+		if kept[t] {
+			return t
+		}
+		kept[t] = true
+		return x.Keep(t)
+	}
+	for _, t := range b.constantList {
+		b.program.constants = append(b.program.constants, own(t.tensor))
+	}
+	for _, t := range b.weightList {
+		named := nn.Named{Name: t.name, Tensor: own(t.tensor), Buffer: !t.parameter}
+		b.program.Weights = append(b.program.Weights, named)
+		if t.parameter && t.requiresGrad && !named.Tensor.RequiresGrad() {
+			if err := named.Tensor.SetRequiresGrad(true); err != nil {
+				return b.file.bad("the parameter %.100q: %w", t.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// newNode describes a node.
+func newNode(text *nodeText) *Node {
+	n := &Node{Name: text.Name, Operator: strings.TrimPrefix(text.Target, "torch.ops."), Where: pythonLine(text.Metadata.Stack)}
+	if modules := strings.Split(text.Metadata.Modules, ";"); len(modules) > 0 {
+		if parts := strings.Split(modules[len(modules)-1], ","); len(parts) >= 3 {
+			n.Module = parts[1]
+		}
+	}
+	var results, args []string
+	for i := range text.Outputs {
+		results = append(results, text.Outputs[i].text())
+	}
+	for i := range text.Inputs {
+		arg := text.Inputs[i].Arg.text()
+		if text.Inputs[i].Kind == 2 {
+			arg = text.Inputs[i].Name + "=" + arg
+		}
+		args = append(args, arg)
+	}
+	n.Text = fmt.Sprintf("%s = %s(%s)", strings.Join(results, ", "), n.Operator, strings.Join(args, ", "))
+	return n
+}
+
+// pythonLine returns the innermost line of a stack trace that is not PyTorch's own.
+func pythonLine(stack string) string {
+	best := ""
+	lines := strings.Split(stack, "\n")
+	for i, line := range lines {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), `File "`)
+		if !ok {
+			continue
+		}
+		file, rest, ok := strings.Cut(rest, `", line `)
+		if !ok || best != "" && strings.Contains(file, "site-packages/torch/") {
+			continue
+		}
+		number, _, _ := strings.Cut(rest, ",")
+		best = file[strings.LastIndexAny(file, `/\`)+1:] + ":" + number
+		if i+1 < len(lines) {
+			best += ": " + strings.TrimSpace(lines[i+1])
+		}
+	}
+	return best
+}
+
+// The method `place` describes a node in an error.
+func (n *Node) place() string {
+	text := fmt.Sprintf("in node %.80s", n.Name)
+	if n.Where != "" {
+		text += fmt.Sprintf(" from %.120s", n.Where)
+	}
+	return text
+}
+
+// The method `text` writes an argument as a program would.
+func (a *argument) text() string {
+	switch {
+	case a.Tensor != nil:
+		return a.Tensor.Name
+	case a.Tensors != nil:
+		return "[" + strings.Join(tensorNames(a), ", ") + "]"
+	case a.SymInt != nil:
+		return a.SymInt.text()
+	case a.SymBool != nil:
+		return a.SymBool.text()
+	case a.SymFloat != nil:
+		return a.SymFloat.text()
+	case a.SymInts != nil:
+		var parts []string
+		for _, s := range *a.SymInts {
+			parts = append(parts, s.text())
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case a.Graph != nil:
+		return a.Graph.Name
+	case a.OptionalTensors != nil:
+		var parts []string
+		for _, t := range *a.OptionalTensors {
+			part := "None"
+			if t.Tensor != nil {
+				part = t.Tensor.Name
+			}
+			parts = append(parts, part)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case a.None != nil:
+		return "None"
+	case a.Text != nil:
+		return fmt.Sprintf("%q", *a.Text)
+	}
+	v, err := (&builder{compiler: &compiler{}}).constant(a)
+	if _, isDevice := v.(onDevice); isDevice {
+		return "device"
+	}
+	if err != nil {
+		return "?"
+	}
+	return fmt.Sprint(v)
+}
+
+func (s symbol) text() string {
+	switch {
+	case s.Name != nil:
+		return *s.Name
+	case s.Int != nil:
+		return fmt.Sprint(*s.Int)
+	case s.Bool != nil:
+		return fmt.Sprint(*s.Bool)
+	case s.Float != nil:
+		return fmt.Sprint(float64(*s.Float))
+	}
+	return "?"
+}
+
+// Nodes returns the nodes in the order in which they run. The nodes of a sub-graph come before the
+// node that runs it. Do not change them.
+func (p *Program) Nodes() []*Node { return p.nodes }
+
+// Inputs describes the inputs of [Program.Call]. Nested arguments are listed one by one. Do not
+// change them.
+func (p *Program) Inputs() []Value { return p.values }
+
+// Close frees the weights and constants. It waits for calls that run on other goroutines. It does
+// not wait for the device. Later calls fail with [cgotorch.ErrClosed].
+func (p *Program) Close() error {
+	if p == nil {
+		return nil
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.closed = true
+	errs := []error{nn.Close(p)}
+	for _, t := range p.constants {
+		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Forward runs the program on one tensor. The result is the program's only result, or its first
+// one if it is a tuple, a list or a dataclass of Python. The Do owns the result. Forward waits for
+// the device only if [Node.Waits] is set for a node.
+//
+// Forward fails with [cgotorch.ErrInvalidArgument] if the program has more than one input, if `in`
+// has another dtype or shape than [Program.Inputs] says, or if the Exec has another device than the
+// program. An operator that fails names its node and the line of Python.
+func (p *Program) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	const op = "pt2.Program.Forward"
+	leaves := []any{in}
+	if len(p.values) != 1 {
+		leaves = make([]any, len(p.values))
+		given := false
+		for i, v := range p.values {
+			leaves[i] = v.Fixed
+			if v.Tensor || v.size != nil {
+				if given {
+					p.fail(x, op, "%s has the inputs %s: use Call", p.file, p.inputNames())
+				}
+				leaves[i], given = in, true
+			}
+		}
+	}
+	results := p.run(x, op, leaves)
+	for _, r := range results {
+		if t, ok := r.(*cgotorch.Tensor); ok && t != nil {
+			for _, other := range results {
+				if o, ok := other.(*cgotorch.Tensor); ok && o != nil && o != t {
+					o.Close()
+				}
+			}
+			return t
+		}
+	}
+	p.fail(x, op, "%s returns no tensor: use Call", p.file)
+	return nil
+}
+
+func (p *Program) inputNames() string {
+	var names []string
+	for _, v := range p.values {
+		names = append(names, v.Name)
+	}
+	return fmt.Sprintf("%.200s", strings.Join(names, ", "))
+}
+
+// Keywords are the keyword arguments of a call, or positional arguments by their names.
+type Keywords map[string]any
+
+// Call runs the program with the arguments of the Python function, and returns its result. The
+// last argument may be [Keywords]. A tensor is a *cgotorch.Tensor; an int of Python is an int or an
+// int64; a list or a tuple is a slice; a dict, a named tuple or a dataclass is a map from strings. In
+// results these are []any and map[string]any, and an int is an int64. The Do owns the tensors of the
+// result. Call waits for the device only if [Node.Waits] is set for a node.
+//
+// Call fails with [cgotorch.ErrInvalidArgument] if the arguments do not fit, and names the argument.
+func (p *Program) Call(x *cgotorch.Exec, args ...any) any {
+	const op = "pt2.Program.Call"
+	leaves, err := p.flatten(args)
+	if err != nil {
+		x.Fail(op, fmt.Errorf("%s: %w: %w", p.file, err, cgotorch.ErrInvalidArgument))
+	}
+	v, _ := p.out.unflatten(p.run(x, op, leaves))
+	return v
+}
+
+// The method `flatten` returns the leaves of arguments, in the order of the program's inputs.
+func (p *Program) flatten(args []any) (leaves []any, err error) {
+	arguments, keywords := p.in.children[0], p.in.children[1]
+	named := Keywords{}
+	if n := len(args); n > 0 {
+		if k, ok := args[n-1].(Keywords); ok {
+			named, args = k, args[:n-1]
+		}
+	}
+	if len(args) > len(arguments.children) {
+		return nil, fmt.Errorf("%d arguments, want %d and %d keywords", len(args), len(arguments.children), len(keywords.children))
+	}
+	used := 0
+	for i, c := range arguments.children {
+		name := fmt.Sprintf("argument %d", i)
+		if i < len(p.positions) {
+			name = p.positions[i]
+		}
+		var v any
+		if i < len(args) {
+			v = args[i]
+		} else if byName, ok := named[name]; ok {
+			v, used = byName, used+1
+		} else {
+			return nil, fmt.Errorf("%s is missing", name)
+		}
+		if leaves, err = c.flatten(name, v, leaves); err != nil {
+			return nil, err
+		}
+	}
+	for i, c := range keywords.children {
+		name := keywords.keys[i]
+		v, ok := named[name]
+		if !ok {
+			return nil, fmt.Errorf("the keyword %s is missing", name)
+		}
+		used++
+		if leaves, err = c.flatten(name, v, leaves); err != nil {
+			return nil, err
+		}
+	}
+	if used < len(named) {
+		return nil, fmt.Errorf("there are %d keywords too many among %.100q; the program has %.200s", len(named)-used, slices.Sorted(maps.Keys(named)), p.inputNames())
+	}
+	return leaves, nil
+}
+
+func (p *Program) fail(x *cgotorch.Exec, op, format string, args ...any) {
+	x.Fail(op, fmt.Errorf("%w: %w", fmt.Errorf(format, args...), cgotorch.ErrInvalidArgument))
+}
+
+// The method `run` runs the graph on the leaves of the arguments, and returns those of the results.
+func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
+	p.mutex.RLock()
+	defer p.mutex.RUnlock()
+	if p.closed {
+		x.Fail(op, fmt.Errorf("%s: %w", p.file, cgotorch.ErrClosed))
+	}
+	if x.Device() != p.device {
+		p.fail(x, op, "%s was loaded on %v, and the Exec is on %v: load it on that device", p.file, p.device, x.Device())
+	}
+	if p.waits != nil && (x.Capturing() || seam.Watched(x)) {
+		kind := cgotorch.ErrWaited
+		if x.Capturing() {
+			kind = cgotorch.ErrNotCapturable
+		}
+		x.Fail(op, fmt.Errorf("%s: node %.80s (%s) waits for the device, because a size or a branch depends on values: %w", p.file, p.waits.Name, p.waits.Operator, kind))
+	}
+	leaves = p.check(x, op, leaves)
+	f := p.frames.Get().(*frame)
+	defer func() {
+		clear(f.values)
+		p.frames.Put(f)
+	}()
+	for i, slot := range p.graph.inputs {
+		switch in := p.inputs[i]; {
+		case in.weight >= 0:
+			f.values[slot] = p.Weights[in.weight].Tensor
+		case in.constant >= 0:
+			f.values[slot] = p.constants[in.constant]
+		default:
+			f.values[slot] = leaves[in.user]
+		}
+	}
+	outputs := p.graph.run(x, f)
+	results := outputs[:0:0]
+	for i, o := range p.outputs {
+		var to *cgotorch.Tensor
+		switch {
+		case o.weight >= 0:
+			to = p.Weights[o.weight].Tensor
+		case o.constant >= 0:
+			to = p.constants[o.constant]
+		case o.user >= 0:
+			to, _ = leaves[o.user].(*cgotorch.Tensor)
+		default:
+			results = append(results, outputs[i])
+			continue
+		}
+		from, ok := outputs[i].(*cgotorch.Tensor)
+		if !ok || from == nil || to == nil {
+			p.fail(x, op, "%s: output %d is %v, want a tensor to write", p.file, i, outputs[i])
+		}
+		nn.Copy(x, to, from)
+	}
+	return results
+}
+
+// The method `check` compares the leaves with the program's inputs, and converts what has to be.
+func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
+	symbols := map[string]int64{}
+	checked := make([]any, len(leaves))
+	for i, leaf := range leaves {
+		v := &p.values[i]
+		switch given := leaf.(type) {
+		case int:
+			leaf = int64(given)
+		case float32:
+			leaf = float64(given)
+		}
+		checked[i] = leaf
+		if !v.Tensor {
+			n, isInt := leaf.(int64)
+			if v.size == nil && leaf != v.Fixed || v.size != nil && !isInt {
+				p.fail(x, op, "%s: the input %s is %v, and the program was exported for %v", p.file, v.Name, leaf, v.Fixed)
+			}
+			_ = n
+			continue
+		}
+		t, ok := leaf.(*cgotorch.Tensor)
+		if !ok || t == nil {
+			p.fail(x, op, "%s: the input %s is %v (a %T), want a tensor", p.file, v.Name, leaf, leaf)
+		}
+		if t.Closed() {
+			x.Fail(op, fmt.Errorf("%s: the input %s: %w", p.file, v.Name, cgotorch.ErrClosed))
+		}
+		if p.float != 0 && v.DType == p.float && t.DType() == cgotorch.Float32 {
+			t = x.To(t, p.float)
+			checked[i] = t
+		}
+		shape := t.Shape()
+		if t.DType() != v.DType || len(shape) != len(v.Shape) {
+			p.fail(x, op, "%s: the input %s is %v, want %s", p.file, v.Name, t, v)
+		}
+		for d, n := range shape {
+			s := &v.Shape[d]
+			if n < s.Min || n > s.Max {
+				p.fail(x, op, "%s: the input %s is %v, want %s with %s from %d to %d", p.file, v.Name, t, v, s.Text, s.Min, s.Max)
+			}
+			if s.expr == nil || s.expr.of != "Symbol" {
+				continue
+			}
+			if before, ok := symbols[s.expr.symbol]; ok && before != n {
+				p.fail(x, op, "%s: the input %s is %v, want %s with %s = %d as before", p.file, v.Name, t, v, s.Text, before)
+			}
+			symbols[s.expr.symbol] = n
+		}
+	}
+	for i := range p.values { // formulas come last, because their symbols may stand in later inputs
+		v := &p.values[i]
+		for d := range v.Shape {
+			s := &v.Shape[d]
+			if s.expr == nil || s.expr.of == "Symbol" {
+				continue
+			}
+			t := checked[i].(*cgotorch.Tensor)
+			if want, err := s.expr.eval(symbols); err == nil && want != t.Shape()[d] {
+				p.fail(x, op, "%s: the input %s is %v, want %s with %s = %d", p.file, v.Name, t, v, s.Text, want)
+			}
+		}
+	}
+	return checked
+}
+
+// String returns a text such as "float32[s0 3 224 224]".
+func (v Value) String() string {
+	switch {
+	case v.size != nil:
+		return "an int"
+	case !v.Tensor:
+		return fmt.Sprint(v.Fixed)
+	}
+	sizes := make([]string, len(v.Shape))
+	for i, s := range v.Shape {
+		sizes[i] = s.Text
+	}
+	return fmt.Sprintf("%v[%s]", v.DType, strings.Join(sizes, " "))
+}

@@ -1,0 +1,259 @@
+package pt2
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
+
+// A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64, a
+// float64, a bool, a string, or nil.
+type frame struct {
+	values []any
+}
+
+func (o *operand) value(f *frame) any {
+	switch {
+	case o.slot >= 0:
+		return f.values[o.slot]
+	case o.of != noList:
+		v, err := o.gather(f)
+		if err != nil {
+			panic(err) // compile has checked the kinds; a slot has another type than the file says
+		}
+		return v
+	}
+	return o.constant
+}
+
+func (o *operand) tensor(f *frame) *cgotorch.Tensor {
+	t, _ := o.value(f).(*cgotorch.Tensor)
+	return t
+}
+
+// The method `gather` makes the value of a list.
+func (o *operand) gather(f *frame) (any, error) {
+	switch o.of {
+	case tensorList:
+		list := make([]*cgotorch.Tensor, len(o.list))
+		for i := range o.list {
+			list[i] = o.list[i].tensor(f)
+		}
+		return list, nil
+	case intList:
+		list := make([]int64, len(o.list))
+		for i := range o.list {
+			n, ok := integer(o.list[i].value(f))
+			if !ok {
+				return nil, fmt.Errorf("item %d of a list of integers is %v", i, o.list[i].value(f))
+			}
+			list[i] = n
+		}
+		return list, nil
+	case boolList:
+		list := make([]bool, len(o.list))
+		for i := range o.list {
+			list[i], _ = o.list[i].value(f).(bool)
+		}
+		return list, nil
+	case floatList:
+		list := make([]float64, len(o.list))
+		for i := range o.list {
+			n, err := toFloat(o.list[i].value(f))
+			if err != nil {
+				return nil, err
+			}
+			list[i] = n
+		}
+		return list, nil
+	}
+	list := make([]any, len(o.list))
+	for i := range o.list {
+		list[i] = o.list[i].value(f)
+	}
+	return list, nil
+}
+
+// The method `run` runs the steps. The frame holds the inputs. Results that are inputs too get
+// handles of their own.
+func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
+	at := 0
+	defer func() {
+		if at < len(g.steps) { // an operator has failed and unwinds
+			seam.Explain(x, g.steps[at].node.place())
+		}
+	}()
+	for ; at < len(g.steps); at++ {
+		s := &g.steps[at]
+		s.act.run(x, f)
+		for _, slot := range s.frees {
+			if t, ok := f.values[slot].(*cgotorch.Tensor); ok && t != nil {
+				t.Close()
+			}
+			f.values[slot] = nil
+		}
+	}
+	results := make([]any, len(g.outputs))
+	for i := range g.outputs {
+		results[i] = g.outputs[i].value(f)
+		if t, ok := results[i].(*cgotorch.Tensor); ok && g.aliased[i] && t != nil {
+			results[i] = x.Alias(t)
+		}
+	}
+	return results
+}
+
+// The method `call` runs a sub-graph with the given inputs.
+func (g *graph) call(x *cgotorch.Exec, inputs []any) []any {
+	if len(inputs) != len(g.inputs) {
+		x.Fail("pt2.Program", fmt.Errorf("the graph %s got %d inputs, want %d: %w", g.name, len(inputs), len(g.inputs), cgotorch.ErrInvalidArgument))
+	}
+	f := &frame{values: make([]any, g.slots)}
+	for i, slot := range g.inputs {
+		f.values[slot] = inputs[i]
+	}
+	return g.run(x, f)
+}
+
+// operatorCall calls an operator of LibTorch.
+type operatorCall struct {
+	op     opcall.Operator
+	args   []operand // in the order of the schema
+	outs   []int
+	single bool // the operator has one result, a tensor
+}
+
+func (o *operatorCall) run(x *cgotorch.Exec, f *frame) {
+	c := opcall.Begin(x, o.op)
+	for i := range o.args {
+		switch v := o.args[i].value(f).(type) {
+		case *cgotorch.Tensor:
+			c.Tensor(v)
+		case onDevice:
+			c.Device()
+		default:
+			c.Any(v)
+		}
+	}
+	c.RestDefault()
+	if o.single {
+		f.values[o.outs[0]] = c.Run1()
+		return
+	}
+	store(x, f, o.outs, c.RunAll())
+}
+
+// The function `store` puts results into slots. A list of tensors has a slot for each tensor.
+// Results without a slot are closed.
+func store(x *cgotorch.Exec, f *frame, slots []int, results []any) {
+	at := 0
+	put := func(v any) {
+		if at < len(slots) {
+			f.values[slots[at]] = v
+		} else if t, ok := v.(*cgotorch.Tensor); ok && t != nil {
+			t.Close()
+		}
+		at++
+	}
+	for _, v := range results {
+		if list, ok := v.([]*cgotorch.Tensor); ok {
+			for _, t := range list {
+				put(t)
+			}
+			continue
+		}
+		put(v)
+	}
+	if at < len(slots) {
+		x.Fail("pt2.Program", fmt.Errorf("a node has %d results, want %d: %w", at, len(slots), cgotorch.ErrInvalidArgument))
+	}
+}
+
+// function is a function on numbers.
+type function struct {
+	node *Node
+	of   func(args []any) (any, error)
+	args []operand
+	outs []int
+}
+
+func (c *function) run(x *cgotorch.Exec, f *frame) {
+	args := make([]any, len(c.args))
+	for i := range c.args {
+		args[i] = c.args[i].value(f)
+	}
+	v, err := c.of(args)
+	if err != nil {
+		x.Fail(c.node.Operator, fmt.Errorf("%w: %w", err, cgotorch.ErrInvalidArgument))
+	}
+	f.values[c.outs[0]] = v
+}
+
+// sizeOf are the operators that read a number of a tensor's geometry. The argument i is a dimension.
+var sizeOf = map[string]func(t *cgotorch.Tensor, i int) int64{
+	"aten.sym_size.int":      func(t *cgotorch.Tensor, i int) int64 { return t.Shape()[i] },
+	"aten.sym_stride.int":    func(t *cgotorch.Tensor, i int) int64 { return t.Strides()[i] },
+	"aten.sym_numel.default": func(t *cgotorch.Tensor, _ int) int64 { return t.Numel() },
+}
+
+// sizeRead reads a number of a tensor's geometry.
+type sizeRead struct {
+	node   *Node
+	of     func(t *cgotorch.Tensor, i int) int64
+	tensor operand
+	dim    int64
+	hasDim bool
+	out    int
+}
+
+func (b *builder) size(n *Node, text *nodeText) (action, error) {
+	args, err := b.operands(text.Inputs)
+	if err != nil {
+		return nil, err
+	}
+	outs, err := b.results(text.Outputs)
+	if err != nil {
+		return nil, err
+	}
+	if len(args) == 0 || len(outs) != 1 {
+		return nil, fmt.Errorf("%d arguments and %d results", len(args), len(outs))
+	}
+	s := &sizeRead{node: n, of: sizeOf[n.Operator], tensor: args[0], out: outs[0]}
+	if len(args) > 1 {
+		s.dim, s.hasDim = args[1].constant.(int64)
+	}
+	return s, nil
+}
+
+func (s *sizeRead) run(x *cgotorch.Exec, f *frame) {
+	t, dim := s.tensor.tensor(f), s.dim
+	dims := 0
+	if t != nil {
+		dims = t.Dim()
+	}
+	if dim < 0 {
+		dim += int64(dims)
+	}
+	if t == nil || s.hasDim && (dim < 0 || dim >= int64(dims)) {
+		x.Fail(s.node.Operator, fmt.Errorf("%v has no dimension %d: %w", t, s.dim, cgotorch.ErrInvalidArgument))
+	}
+	f.values[s.out] = s.of(t, int(dim))
+}
+
+// assertion fails if a condition of the model does not hold.
+type assertion struct{ args []operand } // the condition, and a text
+
+func (a *assertion) run(x *cgotorch.Exec, f *frame) {
+	if holds, ok := integer(a.args[0].value(f)); ok && holds != 0 {
+		return
+	}
+	why := "a condition of the model does not hold"
+	if len(a.args) > 1 {
+		if text, ok := a.args[1].value(f).(string); ok {
+			why = text
+		}
+	}
+	x.Fail("pt2.Program", fmt.Errorf("%.300s: %w", why, cgotorch.ErrInvalidArgument))
+}

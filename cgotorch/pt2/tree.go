@@ -1,0 +1,203 @@
+package pt2
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// A tree is the shape of nested Python values: of the arguments or of the results of a program.
+type tree struct {
+	kind     string // the Python type, such as "builtins.dict"; "" is a leaf
+	keys     []string
+	named    bool // the children have the names `keys`
+	children []*tree
+}
+
+const mostTreeDepth = 100
+
+// The JSON text of a tree.
+type treeText struct {
+	Type     *string     `json:"type"`
+	Context  *string     `json:"context"`
+	Children []*treeText `json:"children_spec"`
+}
+
+// parseTree reads the text [1, {...}].
+func parseTree(text string, tuples map[string]namedTuple) (*tree, error) {
+	var parts []json.RawMessage
+	if err := json.Unmarshal([]byte(text), &parts); err != nil {
+		return nil, err
+	}
+	if len(parts) != 2 || string(parts[0]) != "1" {
+		return nil, fmt.Errorf("a tree of another version than 1: %.60s", text)
+	}
+	var root treeText
+	if err := json.Unmarshal(parts[1], &root); err != nil {
+		return nil, err
+	}
+	return root.tree(tuples, 0)
+}
+
+func (t *treeText) tree(tuples map[string]namedTuple, depth int) (*tree, error) {
+	if depth > mostTreeDepth {
+		return nil, fmt.Errorf("more than %d values inside each other", mostTreeDepth)
+	}
+	if t == nil || t.Type == nil {
+		return &tree{}, nil
+	}
+	result := &tree{kind: *t.Type}
+	for _, child := range t.Children {
+		c, err := child.tree(tuples, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		result.children = append(result.children, c)
+	}
+	return result, result.name(t.Context, tuples)
+}
+
+// The method `name` finds the names of the children of a dict, a named tuple or a dataclass.
+func (t *tree) name(context *string, tuples map[string]namedTuple) error {
+	switch t.kind {
+	case "builtins.tuple", "builtins.list", "collections.deque":
+		return nil
+	case "collections.namedtuple":
+		if context != nil {
+			t.keys = tuples[*context].Fields
+		}
+	default:
+		if context == nil {
+			break
+		}
+		var keys []any
+		if json.Unmarshal([]byte(*context), &keys) != nil {
+			break
+		}
+		// A dataclass has two lists: the names of its fields, and the names of those that are None.
+		if len(keys) == 2 {
+			if fields, ok := keys[0].([]any); ok {
+				keys = fields
+			}
+		}
+		// A defaultdict has its default first, and then its keys.
+		if t.kind == "collections.defaultdict" && len(keys) == 2 {
+			keys, _ = keys[1].([]any)
+		}
+		for _, key := range keys {
+			t.keys = append(t.keys, fmt.Sprint(key))
+		}
+	}
+	t.named = len(t.keys) == len(t.children)
+	if !t.named && strings.HasSuffix(t.kind, "ict") {
+		return fmt.Errorf("a %s of %d values has %d keys", t.kind, len(t.children), len(t.keys))
+	}
+	return nil
+}
+
+func (t *tree) leaf() bool { return t.kind == "" }
+
+func (t *tree) leaves() int {
+	if t.leaf() {
+		return 1
+	}
+	n := 0
+	for _, c := range t.children {
+		n += c.leaves()
+	}
+	return n
+}
+
+// The method `child` returns the name of child i in a path, such as ["mask"] or [2].
+func (t *tree) child(i int) string {
+	if t.named {
+		return fmt.Sprintf("[%q]", t.keys[i])
+	}
+	return fmt.Sprintf("[%d]", i)
+}
+
+// The method `paths` returns the names of the leaves, such as image or boxes["left"][0].
+func (t *tree) paths(at string, paths []string) []string {
+	if t.leaf() {
+		return append(paths, at)
+	}
+	for i, c := range t.children {
+		paths = c.paths(at+t.child(i), paths)
+	}
+	return paths
+}
+
+// The method `flatten` appends the leaves of a Go value. A tuple or a list is a slice. A dict, a
+// named tuple or a dataclass is a map from strings.
+func (t *tree) flatten(at string, v any, leaves []any) ([]any, error) {
+	if t.leaf() {
+		return append(leaves, v), nil
+	}
+	value := reflect.ValueOf(v)
+	_, isTensor := v.(*cgotorch.Tensor)
+	switch {
+	case isTensor || !value.IsValid():
+		return nil, fmt.Errorf("%s is %T, want %s", at, v, t)
+	case t.named && value.Kind() == reflect.Map && value.Type().Key().Kind() == reflect.String:
+		if value.Len() != len(t.keys) {
+			return nil, fmt.Errorf("%s has %d values, want %s", at, value.Len(), t)
+		}
+		for i, key := range t.keys {
+			item := value.MapIndex(reflect.ValueOf(key).Convert(value.Type().Key()))
+			if !item.IsValid() {
+				return nil, fmt.Errorf("%s has no %q, want %s", at, key, t)
+			}
+			var err error
+			if leaves, err = t.children[i].flatten(at+t.child(i), item.Interface(), leaves); err != nil {
+				return nil, err
+			}
+		}
+		return leaves, nil
+	case t.kind != "builtins.dict" && (value.Kind() == reflect.Slice || value.Kind() == reflect.Array):
+		if value.Len() != len(t.children) {
+			return nil, fmt.Errorf("%s has %d values, want %s", at, value.Len(), t)
+		}
+		for i, c := range t.children {
+			var err error
+			if leaves, err = c.flatten(at+t.child(i), value.Index(i).Interface(), leaves); err != nil {
+				return nil, err
+			}
+		}
+		return leaves, nil
+	}
+	return nil, fmt.Errorf("%s is %T, want %s", at, v, t)
+}
+
+// The method `unflatten` makes a Go value of leaves, and returns the leaves that are left.
+func (t *tree) unflatten(leaves []any) (any, []any) {
+	if t.leaf() {
+		return leaves[0], leaves[1:]
+	}
+	values := make([]any, len(t.children))
+	for i, c := range t.children {
+		values[i], leaves = c.unflatten(leaves)
+	}
+	if !t.named {
+		return values, leaves
+	}
+	byName := make(map[string]any, len(values))
+	for i, v := range values {
+		byName[t.keys[i]] = v
+	}
+	return byName, leaves
+}
+
+// String describes the Go value for a tree.
+func (t *tree) String() string {
+	switch {
+	case t.leaf():
+		return "a value"
+	case t.named:
+		return fmt.Sprintf("a map with the keys %.150q", t.keys)
+	default:
+		return fmt.Sprintf("a slice of %d values", len(t.children))
+	}
+}

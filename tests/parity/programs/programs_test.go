@@ -1,0 +1,263 @@
+// Package programs compares exported programs with PyTorch. make.py exports the models and writes
+// the arguments and results. The tests need CGOTORCH_PEER, the path of a Python with torch 2.11 and
+// torchvision, or CGOTORCH_PROGRAMS, a folder that make.py has filled.
+package programs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
+// folder returns a folder with programs. It makes the folder with the peer's Python if none is
+// given.
+func folder(t *testing.T, names ...string) string {
+	if made := os.Getenv("CGOTORCH_PROGRAMS"); made != "" {
+		return made
+	}
+	python := os.Getenv("CGOTORCH_PEER")
+	if python == "" {
+		t.Skip("CGOTORCH_PEER is not set: it is the path of a Python with torch 2.11 and torchvision")
+	}
+	made := t.TempDir()
+	command := exec.Command(python, append([]string{"make.py", made}, names...)...)
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("make.py: %v\n%s", err, out)
+	}
+	return made
+}
+
+type call struct {
+	Args   []json.RawMessage          `json:"args"`
+	Kwargs map[string]json.RawMessage `json:"kwargs"`
+	Result json.RawMessage            `json:"result"`
+	After  []json.RawMessage          `json:"after"`
+}
+
+type record struct {
+	Calls []call            `json:"calls"`
+	State map[string]string `json:"state"`
+}
+
+// values turns the JSON of make.py into Go values.
+type values struct {
+	x    *cgotorch.Exec
+	file *safetensors.File
+}
+
+func (v values) tensor(t testing.TB, key string) *cgotorch.Tensor {
+	info, ok := v.file.Lookup(key)
+	if !ok {
+		t.Fatalf("no tensor %s", key)
+	}
+	data, err := v.file.Read(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dtype, ok := checkpoint.DType(info.DType)
+	if !ok {
+		t.Fatalf("tensor %s is %s", key, info.DType)
+	}
+	return cgotorch.FromBytes(v.x, data, dtype, info.Shape)
+}
+
+func (v values) of(t testing.TB, text json.RawMessage) any {
+	var union struct {
+		Tensor *string                     `json:"tensor"`
+		List   *[]json.RawMessage          `json:"list"`
+		Dict   *map[string]json.RawMessage `json:"dict"`
+		Int    *string                     `json:"int"`
+		Value  any                         `json:"value"`
+	}
+	if err := json.Unmarshal(text, &union); err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case union.Tensor != nil:
+		return v.tensor(t, *union.Tensor)
+	case union.List != nil:
+		list := []any{}
+		for _, item := range *union.List {
+			list = append(list, v.of(t, item))
+		}
+		return list
+	case union.Dict != nil:
+		dict := map[string]any{}
+		for k, item := range *union.Dict {
+			dict[k] = v.of(t, item)
+		}
+		return dict
+	case union.Int != nil:
+		n, err := strconv.ParseInt(*union.Int, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return union.Value
+}
+
+// difference returns "" if two values are equal to the bit, and else the largest relative
+// difference or another reason.
+func difference(x *cgotorch.Exec, at string, got, want any) string {
+	switch w := want.(type) {
+	case *cgotorch.Tensor:
+		g, ok := got.(*cgotorch.Tensor)
+		if !ok || g == nil || fmt.Sprint(g.Shape(), g.DType()) != fmt.Sprint(w.Shape(), w.DType()) {
+			return fmt.Sprintf("%s is %v, want %v", at, got, w)
+		}
+		g = x.Contiguous(g, cgotorch.Contiguous)
+		if bytes.Equal(cgotorch.ToBytes(x, g), cgotorch.ToBytes(x, w)) {
+			return ""
+		}
+		if !w.DType().IsFloat() {
+			return at + " differs"
+		}
+		a, b := cgotorch.ToSlice[float64](x, x.To(g, cgotorch.Float64)), cgotorch.ToSlice[float64](x, x.To(w, cgotorch.Float64))
+		worst, scale := 0.0, 0.0
+		for i := range a {
+			if a[i] != b[i] && !(math.IsNaN(a[i]) && math.IsNaN(b[i])) {
+				worst = math.Max(worst, math.Abs(a[i]-b[i]))
+				if math.IsNaN(a[i]) != math.IsNaN(b[i]) {
+					worst = math.Inf(1)
+				}
+			}
+			scale = math.Max(scale, math.Abs(b[i]))
+		}
+		if worst == 0 {
+			return "" // NaNs with other bits, or zeros of other signs
+		}
+		return fmt.Sprintf("%s differs by %.3g of %.3g", at, worst, scale)
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) != len(w) {
+			return fmt.Sprintf("%s is %T, want %d values", at, got, len(w))
+		}
+		for i := range w {
+			if d := difference(x, fmt.Sprintf("%s[%d]", at, i), g[i], w[i]); d != "" {
+				return d
+			}
+		}
+		return ""
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		if !ok || len(g) != len(w) {
+			return fmt.Sprintf("%s is %T, want a map of %d values", at, got, len(w))
+		}
+		for k := range w {
+			if d := difference(x, at+"."+k, g[k], w[k]); d != "" {
+				return d
+			}
+		}
+		return ""
+	}
+	if got != want && !(want == "NaN" && fmt.Sprint(got) == "NaN") {
+		return fmt.Sprintf("%s is %v (a %T), want %v (a %T)", at, got, got, want, want)
+	}
+	return ""
+}
+
+// compare runs the calls of a program, and returns how the results differ.
+func compare(t testing.TB, folder, name string) (differs string, err error) {
+	text, err := os.ReadFile(filepath.Join(folder, name+".json"))
+	if err != nil {
+		return "", err
+	}
+	var r record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return "", err
+	}
+	file, err := safetensors.Open(filepath.Join(folder, name+".safetensors"))
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	var p *pt2.Program
+	if err := stream.Do(func(x *cgotorch.Exec) (err error) {
+		p, err = pt2.Load(x, filepath.Join(folder, name+".pt2"), pt2.Options{})
+		return err
+	}); err != nil {
+		return "", err
+	}
+	defer p.Close()
+	for i, c := range r.Calls {
+		if err := stream.Do(func(x *cgotorch.Exec) error {
+			v := values{x, file}
+			var args []any
+			for _, a := range c.Args {
+				args = append(args, v.of(t, a))
+			}
+			keywords := pt2.Keywords{}
+			for k, a := range c.Kwargs {
+				keywords[k] = v.of(t, a)
+			}
+			if err := cgotorch.Seed(5); err != nil {
+				return err
+			}
+			y := x
+			if len(r.State) == 0 {
+				y = x.NoGrad()
+			}
+			got := p.Call(y, append(append([]any{}, args...), keywords)...)
+			differs = difference(x, fmt.Sprintf("call %d: the result", i), got, v.of(t, c.Result))
+			for k := range c.After {
+				if differs == "" {
+					differs = difference(x, fmt.Sprintf("call %d: argument %d afterwards", i, k), args[k], v.of(t, c.After[k]))
+				}
+			}
+			return nil
+		}); err != nil || differs != "" {
+			return differs, err
+		}
+	}
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		for _, w := range p.Weights {
+			if key, ok := r.State[w.Name]; ok && differs == "" {
+				differs = difference(x, w.Name+" afterwards", w.Tensor, values{x, file}.tensor(t, key))
+			}
+		}
+		return nil
+	})
+	return differs, err
+}
+
+// TestPrograms_EqualPyTorch runs all programs that there are.
+func TestPrograms_EqualPyTorch(t *testing.T) {
+	made := folder(t)
+	cgotorch.SetThreads(2)
+	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s holds no programs: %v", made, err)
+	}
+	equal := 0
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".pt2")
+		t.Run(name, func(t *testing.T) {
+			differs, err := compare(t, made, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if differs != "" {
+				t.Fatal(differs)
+			}
+			equal++
+		})
+	}
+	t.Logf("%d of %d programs are equal to the bit", equal, len(paths))
+}
