@@ -136,6 +136,33 @@ func TestCall_ManyResults(t *testing.T) {
 	})
 }
 
+// The dtypes of the results are PyTorch's: a number for a tensor does not decide them.
+func TestCall_NumberForATensor(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.Do(t, d, func(x *Exec) {
+			halves, floats, integers := x.Full(Float16, 2, 3), x.Full(Float32, 2, 3), x.Full(Int32, 2, 3)
+			for _, c := range []struct {
+				a, b  any
+				dtype DType
+				want  complex128 // each element
+			}{
+				{halves, 1.5, Float16, 3}, {halves, 2, Float16, 4}, {1.5, halves, Float16, 3}, {floats, 2.5, Float32, 5},
+				{integers, 3, Int32, 6}, {integers, true, Int32, 2}, {integers, 1.5, Float32, 3}, {floats, 2i, Complex64, 4i},
+				{floats, complex64(1 + 2i), Complex64, 2 + 4i},
+			} {
+				got := x.Call1("aten::mul.Tensor", c.a, c.b)
+				if got.DType() != c.dtype || !slices.Equal(got.Shape(), []int64{3}) {
+					t.Errorf("%v * %v is %v, want %v[3]", c.a, c.b, got, c.dtype)
+				}
+				if value := ToSlice[complex128](x, x.To(got, Complex128)); value[2] != c.want {
+					t.Errorf("%v * %v holds %v, want %v", c.a, c.b, value, c.want)
+				}
+			}
+		})
+	})
+}
+
 func TestCall_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -149,7 +176,7 @@ func TestCall_Refused(t *testing.T) {
 			{ErrNotFound, "aten::add.Nothing", "LibTorch has no operator aten::add.Nothing", func(x *Exec, a *Tensor) []any { return nil }},
 			{ErrNotFound, "", "LibTorch has no operator", func(x *Exec, a *Tensor) []any { return nil }},
 			{ErrInvalidArgument, "aten::add.Tensor", "argument 2 (Tensor other) is missing", func(x *Exec, a *Tensor) []any { return []any{a} }},
-			{ErrInvalidArgument, "aten::add.Tensor", "argument 2 (Tensor other) cannot be a float", func(x *Exec, a *Tensor) []any { return []any{a, 1.5} }},
+			{ErrInvalidArgument, "aten::transpose.int", "argument 2 (int dim0) cannot be a complex number", func(x *Exec, a *Tensor) []any { return []any{a, 1i, 0} }},
 			{ErrInvalidArgument, "aten::add.Tensor", "argument 2 (Tensor other) cannot be None", func(x *Exec, a *Tensor) []any { return []any{a, nil} }},
 			{ErrInvalidArgument, "aten::add.Tensor", "argument 3 (Scalar alpha) cannot be a tensor", func(x *Exec, a *Tensor) []any { return []any{a, a, a} }},
 			{ErrInvalidArgument, "aten::add.Tensor", "got more arguments than the 3 of the schema", func(x *Exec, a *Tensor) []any { return []any{a, a, 1, 1} }},
