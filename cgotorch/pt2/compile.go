@@ -41,16 +41,6 @@ type action interface {
 	run(x *cgotorch.Exec, f *frame)
 }
 
-// A Node is one line of a program.
-type Node struct {
-	Name     string // the name of its result, or that of the first one
-	Operator string // as in "aten.conv2d.default"
-	Text     string // the whole line: results, operator and arguments
-	Module   string // the name of the Python module that made it, such as "layer1.0.conv1"; "" if it is not known
-	Where    string // the line of Python that made it, as in "model.py:42: y = self.fc(x)"; "" if it is not known
-	Waits    bool   // it waits for the device, because a size or a branch depends on its values
-}
-
 // An operand is an argument: a slot, a list with slots in it, or a constant.
 type operand struct {
 	slot     int // -1 for a list or a constant

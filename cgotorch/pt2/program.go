@@ -47,7 +47,7 @@ type Program struct {
 	positions []string // the names of the positional arguments
 	inputs    []programInput
 	values    []Value            // the inputs that a caller gives
-	constants []*cgotorch.Tensor // tensors that are in no state dict
+	constants []*cgotorch.Tensor `state:"-"` // tensors that are in no state dict
 	outputs   []programOutput
 	waits     *Node // the first node that waits for the device, or nil
 
@@ -64,28 +64,6 @@ type programInput struct {
 // A programOutput is an output of the graph: a result, or the new value of a tensor.
 type programOutput struct {
 	weight, constant, user int // the tensor that the output is written to; -1 each for a result
-}
-
-// A Value describes an input of a program.
-type Value struct {
-	Name  string // of the Python argument, as in `image` or `boxes["left"][0]`
-	DType cgotorch.DType
-	Shape []Size
-	// Fixed is the only value that the program accepts, for an input that is not a tensor. It is an
-	// int64, a float64, a bool, a string or nil. It is also nil for a tensor, and for an integer that
-	// may change.
-	Fixed  any
-	Tensor bool // the input is a tensor
-
-	size *Size // of an integer that may change
-}
-
-// A Size is the size of one dimension.
-type Size struct {
-	Text     string // "3", a symbol such as "s0", or a formula such as "4*s0"
-	Min, Max int64  // the sizes that are accepted; equal for a fixed size
-
-	expr *expr // nil for a fixed size
 }
 
 // Load reads a program and its weights from a file to x's device. It waits for the device. The
@@ -176,404 +154,6 @@ func (c *compiler) lacks() string {
 		parts = append(parts, fmt.Sprintf("%.80s (node %.60s)", name, c.missing[name]))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// The method `shapes` reads the trees of arguments and results.
-func (p *Program) shapes(a *archive, text *exported) error {
-	m := &text.GraphModule
-	if len(m.ModuleCalls) == 0 || m.ModuleCalls[0].Signature == nil {
-		return a.bad("it has no signature")
-	}
-	s := m.ModuleCalls[0].Signature
-	var err error
-	if p.in, err = parseTree(s.In, m.NamedTuples); err != nil {
-		return a.bad("the arguments: %w", err)
-	}
-	if p.out, err = parseTree(s.Out, m.NamedTuples); err != nil {
-		return a.bad("the results: %w", err)
-	}
-	if len(p.in.children) != 2 || p.in.children[0].leaf() || p.in.children[1].leaf() || !p.in.children[1].named {
-		return a.bad("the arguments are no tuple and no dict")
-	}
-	arguments, keywords := p.in.children[0], p.in.children[1]
-	for i, c := range arguments.children {
-		name := fmt.Sprintf("argument %d", i)
-		if len(s.Names) == len(arguments.children)+len(keywords.children) {
-			name = s.Names[i]
-			p.positions = append(p.positions, name)
-		}
-		p.paths = c.paths(name, p.paths)
-	}
-	for i, c := range keywords.children {
-		p.paths = c.paths(keywords.keys[i], p.paths)
-	}
-	return nil
-}
-
-// The method `bind` reads the weights, and finds for each input and output of the graph what it
-// stands for.
-func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exported) error {
-	weights, err := a.stored("data/weights", model)
-	if err != nil {
-		return err
-	}
-	constants, err := a.stored("data/constants", model)
-	if err != nil {
-		return err
-	}
-	b := &binder{program: p, file: a, text: text, weightAt: map[string]int{}, constantAt: map[string]int{}, userAt: map[string]int{}, weights: weights, constants: constants}
-	signature := &text.GraphModule.Signature
-	if len(signature.Inputs) != len(p.graph.inputs) || len(signature.Outputs) != len(p.graph.outputs) {
-		return a.bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
-			len(signature.Inputs), len(signature.Outputs), len(p.graph.inputs), len(p.graph.outputs))
-	}
-	for i := range signature.Inputs {
-		if err := b.input(&signature.Inputs[i]); err != nil {
-			return err
-		}
-	}
-	if len(p.values) != len(p.paths) {
-		return a.bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
-	}
-	for i := range p.values {
-		p.values[i].Name = p.paths[i]
-	}
-	results := 0
-	for i := range signature.Outputs {
-		o, err := b.output(&signature.Outputs[i])
-		if err != nil {
-			return err
-		}
-		if o == (programOutput{-1, -1, -1}) {
-			results++
-		}
-		p.outputs = append(p.outputs, o)
-	}
-	if want := p.out.leaves(); results != want {
-		return a.bad("the results have %d values, and the signature has %d", want, results)
-	}
-	for _, name := range slices.Sorted(maps.Keys(weights)) { // those that no node reads, such as a second name of a weight
-		if _, ok := b.weightAt[name]; !ok {
-			b.weight(name, false)
-		}
-	}
-	reader := &weightReader{file: a, float: p.float}
-	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
-		return err
-	}
-	return b.keep(x)
-}
-
-// A binder binds the inputs and outputs of one program.
-type binder struct {
-	program                      *Program
-	file                         *archive
-	text                         *exported
-	weights, constants           map[string]*storedTensor
-	weightList, constantList     []*storedTensor
-	weightAt, constantAt, userAt map[string]int // by name; users by the name of the graph's value
-}
-
-func (b *binder) weight(name string, parameter bool) (int, bool) {
-	if i, ok := b.weightAt[name]; ok {
-		return i, true
-	}
-	t := b.weights[name]
-	if t == nil {
-		return 0, false
-	}
-	t.parameter = parameter || t.parameter
-	b.weightAt[name] = len(b.weightList)
-	b.weightList = append(b.weightList, t)
-	return b.weightAt[name], true
-}
-
-func (b *binder) constant(name string) (int, bool) {
-	if i, ok := b.constantAt[name]; ok {
-		return i, true
-	}
-	t := b.constants[name]
-	if t == nil {
-		return 0, false
-	}
-	b.constantAt[name] = len(b.constantList)
-	b.constantList = append(b.constantList, t)
-	return b.constantAt[name], true
-}
-
-func (b *binder) input(s *inputSpec) error {
-	p := b.program
-	in := programInput{-1, -1, -1}
-	ok := true
-	name := ""
-	switch {
-	case s.Parameter != nil:
-		name = s.Parameter.Name
-		in.weight, ok = b.weight(name, true)
-	case s.Buffer != nil && s.Buffer.Persistent:
-		name = s.Buffer.Name
-		in.weight, ok = b.weight(name, false)
-	case s.Buffer != nil:
-		name = s.Buffer.Name
-		in.constant, ok = b.constant(name)
-	case s.TensorConstant != nil:
-		name = s.TensorConstant.Name
-		in.constant, ok = b.constant(name)
-	case s.User != nil:
-		v, err := b.value(&s.User.Arg)
-		if err != nil {
-			return err
-		}
-		if t := s.User.Arg.Tensor; t != nil {
-			b.userAt[t.Name] = len(p.values)
-		}
-		in.user = len(p.values)
-		p.values = append(p.values, v)
-	case s.Constant != nil:
-		v, err := b.value(&s.Constant.Value)
-		if err != nil {
-			return err
-		}
-		in.user = len(p.values)
-		p.values = append(p.values, v)
-	case s.CustomObject != nil:
-		return b.file.unsupported("the input %.100q is a custom object", s.CustomObject.Name)
-	case s.Token != nil:
-		return b.file.unsupported("it orders side effects by tokens")
-	default:
-		return b.file.unsupported("an input of a kind that this package does not know")
-	}
-	if !ok {
-		return b.file.bad("the tensor %.100q is in no table of the archive", name)
-	}
-	p.inputs = append(p.inputs, in)
-	return nil
-}
-
-// The method `value` describes an input that a caller gives.
-func (b *binder) value(a *argument) (Value, error) {
-	if a.Tensor != nil {
-		m, ok := b.text.GraphModule.Graph.Tensors[a.Tensor.Name]
-		if !ok {
-			return Value{}, b.file.bad("the input %.100q has no shape", a.Tensor.Name)
-		}
-		v := Value{Tensor: true, DType: dtypes[m.DType]}
-		if v.DType == cgotorch.Float32 && b.program.float != 0 {
-			v.DType = b.program.float
-		}
-		for _, s := range m.Sizes {
-			size, err := b.size(s)
-			if err != nil {
-				return Value{}, b.file.bad("the input %.100q: %w", a.Tensor.Name, err)
-			}
-			v.Shape = append(v.Shape, size)
-		}
-		return v, nil
-	}
-	if a.SymInt != nil && a.SymInt.Name != nil {
-		return Value{size: &Size{Text: *a.SymInt.Name, Max: maxSize}}, nil
-	}
-	if a.SymInt != nil && a.SymInt.Int != nil {
-		return Value{Fixed: *a.SymInt.Int}, nil
-	}
-	fixed, err := (&builder{compiler: &compiler{file: b.file}}).constant(a)
-	if err != nil {
-		return Value{}, b.file.bad("an input: %w", err)
-	}
-	return Value{Fixed: fixed}, nil
-}
-
-const maxSize = 1<<63 - 1
-
-func (b *binder) size(s size) (Size, error) {
-	if s.Int != nil {
-		return Size{Text: fmt.Sprint(*s.Int), Min: *s.Int, Max: *s.Int}, nil
-	}
-	if s.Expr == nil {
-		return Size{}, errors.New("a size without a value")
-	}
-	e, err := parseExpr(s.Expr.Text)
-	if err != nil {
-		return Size{}, err
-	}
-	size := Size{Text: e.String(), Max: maxSize, expr: e}
-	if e.of == "Symbol" {
-		c := b.text.RangeConstraints[e.symbol]
-		// PyTorch says 2 where it has not looked at 0 and 1, and accepts them.
-		if c.Min != nil && *c.Min > 2 && *c.Min < maxSize {
-			size.Min = int64(*c.Min)
-		}
-		if c.Max != nil && *c.Max >= 0 && *c.Max < maxSize {
-			size.Max = int64(*c.Max)
-		}
-	}
-	return size, nil
-}
-
-func (b *binder) output(s *outputSpec) (programOutput, error) {
-	o, ok, name := programOutput{-1, -1, -1}, true, ""
-	switch {
-	case s.User != nil, s.Loss != nil:
-	case s.Buffer != nil:
-		name = s.Buffer.Name
-		if o.weight, ok = b.weight(name, false); !ok {
-			o.weight = -1
-			o.constant, ok = b.constant(name)
-		}
-	case s.Parameter != nil:
-		name = s.Parameter.Name
-		o.weight, ok = b.weight(name, true)
-	case s.Input != nil:
-		name = s.Input.Name
-		o.user, ok = b.userAt[name]
-	case s.Gradient != nil, s.InputGradient != nil:
-		return o, b.file.unsupported("it computes its own gradients: export the model for training without them, and use Exec.Backward")
-	default:
-		return o, b.file.unsupported("an output of a kind that this package does not know")
-	}
-	if !ok {
-		return o, b.file.bad("an output is written to %.100q, which the program does not have", name)
-	}
-	return o, nil
-}
-
-// The method `keep` makes the tensors the program's own.
-func (b *binder) keep(x *cgotorch.Exec) error {
-	kept := map[*cgotorch.Tensor]bool{}
-	own := func(t *cgotorch.Tensor) *cgotorch.Tensor {
-		if kept[t] {
-			return t
-		}
-		kept[t] = true
-		return x.Keep(t)
-	}
-	for _, t := range b.constantList {
-		b.program.constants = append(b.program.constants, own(t.tensor))
-	}
-	for _, t := range b.weightList {
-		named := nn.Named{Name: t.name, Tensor: own(t.tensor), Buffer: !t.parameter}
-		b.program.Weights = append(b.program.Weights, named)
-		if t.parameter && t.requiresGrad && !named.Tensor.RequiresGrad() {
-			if err := named.Tensor.SetRequiresGrad(true); err != nil {
-				return b.file.bad("the parameter %.100q: %w", t.name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// newNode describes a node.
-func newNode(text *nodeText) *Node {
-	n := &Node{Name: text.Name, Operator: strings.TrimPrefix(text.Target, "torch.ops."), Where: pythonLine(text.Metadata.Stack)}
-	if modules := strings.Split(text.Metadata.Modules, ";"); len(modules) > 0 {
-		if parts := strings.Split(modules[len(modules)-1], ","); len(parts) >= 3 {
-			n.Module = parts[1]
-		}
-	}
-	var results, args []string
-	for i := range text.Outputs {
-		results = append(results, text.Outputs[i].text())
-	}
-	for i := range text.Inputs {
-		arg := text.Inputs[i].Arg.text()
-		if text.Inputs[i].Kind == 2 {
-			arg = text.Inputs[i].Name + "=" + arg
-		}
-		args = append(args, arg)
-	}
-	n.Text = fmt.Sprintf("%s = %s(%s)", strings.Join(results, ", "), n.Operator, strings.Join(args, ", "))
-	return n
-}
-
-// pythonLine returns the innermost line of a stack trace that is not PyTorch's own.
-func pythonLine(stack string) string {
-	best := ""
-	lines := strings.Split(stack, "\n")
-	for i, line := range lines {
-		rest, ok := strings.CutPrefix(strings.TrimSpace(line), `File "`)
-		if !ok {
-			continue
-		}
-		file, rest, ok := strings.Cut(rest, `", line `)
-		if !ok || best != "" && strings.Contains(file, "site-packages/torch/") {
-			continue
-		}
-		number, _, _ := strings.Cut(rest, ",")
-		best = file[strings.LastIndexAny(file, `/\`)+1:] + ":" + number
-		if i+1 < len(lines) {
-			best += ": " + strings.TrimSpace(lines[i+1])
-		}
-	}
-	return best
-}
-
-// The method `place` describes a node in an error.
-func (n *Node) place() string {
-	text := fmt.Sprintf("in node %.80s", n.Name)
-	if n.Where != "" {
-		text += fmt.Sprintf(" from %.120s", n.Where)
-	}
-	return text
-}
-
-// The method `text` writes an argument as a program would.
-func (a *argument) text() string {
-	switch {
-	case a.Tensor != nil:
-		return a.Tensor.Name
-	case a.Tensors != nil:
-		return "[" + strings.Join(tensorNames(a), ", ") + "]"
-	case a.SymInt != nil:
-		return a.SymInt.text()
-	case a.SymBool != nil:
-		return a.SymBool.text()
-	case a.SymFloat != nil:
-		return a.SymFloat.text()
-	case a.SymInts != nil:
-		var parts []string
-		for _, s := range *a.SymInts {
-			parts = append(parts, s.text())
-		}
-		return "[" + strings.Join(parts, ", ") + "]"
-	case a.Graph != nil:
-		return a.Graph.Name
-	case a.OptionalTensors != nil:
-		var parts []string
-		for _, t := range *a.OptionalTensors {
-			part := "None"
-			if t.Tensor != nil {
-				part = t.Tensor.Name
-			}
-			parts = append(parts, part)
-		}
-		return "[" + strings.Join(parts, ", ") + "]"
-	case a.None != nil:
-		return "None"
-	case a.Text != nil:
-		return fmt.Sprintf("%q", *a.Text)
-	}
-	v, err := (&builder{compiler: &compiler{}}).constant(a)
-	if _, isDevice := v.(onDevice); isDevice {
-		return "device"
-	}
-	if err != nil {
-		return "?"
-	}
-	return fmt.Sprint(v)
-}
-
-func (s symbol) text() string {
-	switch {
-	case s.Name != nil:
-		return *s.Name
-	case s.Int != nil:
-		return fmt.Sprint(*s.Int)
-	case s.Bool != nil:
-		return fmt.Sprint(*s.Bool)
-	case s.Float != nil:
-		return fmt.Sprint(float64(*s.Float))
-	}
-	return "?"
 }
 
 // Nodes returns the nodes in the order in which they run. The nodes of a sub-graph come before the
@@ -788,11 +368,10 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 		checked[i] = leaf
 		if !v.Tensor {
-			n, isInt := leaf.(int64)
+			_, isInt := leaf.(int64)
 			if v.size == nil && leaf != v.Fixed || v.size != nil && !isInt {
 				p.fail(x, op, "%s: the input %s is %v, and the program was exported for %v", p.file, v.Name, leaf, v.Fixed)
 			}
-			_ = n
 			continue
 		}
 		t, ok := leaf.(*cgotorch.Tensor)
@@ -808,18 +387,18 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 		shape := t.Shape()
 		if t.DType() != v.DType || len(shape) != len(v.Shape) {
-			p.fail(x, op, "%s: the input %s is %v, want %s", p.file, v.Name, t, v)
+			p.fail(x, op, "%s: the input %s is %s, want %s", p.file, v.Name, describe(t), v)
 		}
 		for d, n := range shape {
 			s := &v.Shape[d]
 			if n < s.Min || n > s.Max {
-				p.fail(x, op, "%s: the input %s is %v, want %s with %s from %d to %d", p.file, v.Name, t, v, s.Text, s.Min, s.Max)
+				p.fail(x, op, "%s: the input %s is %s, want %s with %s from %d to %d", p.file, v.Name, describe(t), v, s.Text, s.Min, s.Max)
 			}
 			if s.expr == nil || s.expr.of != "Symbol" {
 				continue
 			}
 			if before, ok := symbols[s.expr.symbol]; ok && before != n {
-				p.fail(x, op, "%s: the input %s is %v, want %s with %s = %d as before", p.file, v.Name, t, v, s.Text, before)
+				p.fail(x, op, "%s: the input %s is %s, want %s with %s = %d as before", p.file, v.Name, describe(t), v, s.Text, before)
 			}
 			symbols[s.expr.symbol] = n
 		}
@@ -833,24 +412,9 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 			}
 			t := checked[i].(*cgotorch.Tensor)
 			if want, err := s.expr.eval(symbols); err == nil && want != t.Shape()[d] {
-				p.fail(x, op, "%s: the input %s is %v, want %s with %s = %d", p.file, v.Name, t, v, s.Text, want)
+				p.fail(x, op, "%s: the input %s is %s, want %s with %s = %d", p.file, v.Name, describe(t), v, s.Text, want)
 			}
 		}
 	}
 	return checked
-}
-
-// String returns a text such as "float32[s0 3 224 224]".
-func (v Value) String() string {
-	switch {
-	case v.size != nil:
-		return "an int"
-	case !v.Tensor:
-		return fmt.Sprint(v.Fixed)
-	}
-	sizes := make([]string, len(v.Shape))
-	for i, s := range v.Shape {
-		sizes[i] = s.Text
-	}
-	return fmt.Sprintf("%v[%s]", v.DType, strings.Join(sizes, " "))
 }

@@ -3,7 +3,8 @@
     make.py FOLDER [NAME ...]
 
 For each NAME the folder gets NAME.pt2, the arguments and results of two calls in NAME.json, and
-their tensors in NAME.safetensors. Without a NAME all programs are made. Models have random weights.
+their tensors in NAME.safetensors. For a NAME that begins with train_ it is the losses of a training.
+Without a NAME all programs are made. Models have random weights.
 """
 
 import json
@@ -18,6 +19,7 @@ from torch.export import Dim
 
 import stress
 
+STEPS = 20  # of training
 warnings.filterwarnings("ignore")
 
 
@@ -101,6 +103,38 @@ def write(folder, name, model, calls, dynamic, strict=False, decompose=False, tr
     (folder / f"{name}.json").write_text(json.dumps({"calls": rows, "state": state}))
 
 
+def trained():
+    """Models for training, with their input and the number of classes."""
+    vision = torchvision.models
+    image = lambda side: lambda: torch.randn(4, 3, side, side)
+    for name, side in [("resnet18", 32), ("mobilenet_v3_small", 64), ("efficientnet_b0", 64), ("convnext_tiny", 64), ("swin_t", 64),
+                       ("shufflenet_v2_x0_5", 64), ("mnasnet0_5", 64), ("densenet121", 32)]:
+        yield "train_" + name, lambda name=name: vision.get_model(name, num_classes=10), image(side), 0.01
+    small = lambda: vision.VisionTransformer(32, 8, 2, 2, 32, 64, dropout=0.1, num_classes=10)
+    yield "train_vit", small, image(32), 0.05
+    yield "train_text", stress.TextClassifier, lambda: torch.randint(0, 50, (4, 12)), 0.1
+
+
+def write_training(folder, name, model, x, rate, steps):
+    """Trains the exported program, and writes the losses."""
+    model.train()
+    exported = torch.export.export(model, (x,), strict=False)
+    torch.export.save(exported, folder / f"{name}.pt2")
+    program = torch.export.load(folder / f"{name}.pt2").module()
+    labels = torch.randint(0, 10, (len(x),))
+    optimizer = torch.optim.SGD(program.parameters(), lr=rate, momentum=0.9)
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(program(x), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    save_file({"x": x, "labels": labels}, folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(json.dumps({"losses": losses, "rate": rate}))
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     wanted = sys.argv[2:]
@@ -129,6 +163,8 @@ def main():
         attempt(name, one)
     for name, program in stress.programs().items():
         attempt(name, lambda program=program, name=name: write(folder, name, *program[:3], **program[3]))
+    for name, make, x, rate in trained():
+        attempt(name, lambda: write_training(folder, name, make(), x(), rate, STEPS))
     (folder / "failures.json").write_text(json.dumps(failures, indent=1))
     print(json.dumps(failures, indent=1))
 

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -248,6 +251,9 @@ func TestPrograms_EqualPyTorch(t *testing.T) {
 	equal := 0
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".pt2")
+		if strings.HasPrefix(name, "train_") {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			differs, err := compare(t, made, name)
 			if err != nil {
@@ -260,4 +266,75 @@ func TestPrograms_EqualPyTorch(t *testing.T) {
 		})
 	}
 	t.Logf("%d of %d programs are equal to the bit", equal, len(paths))
+}
+
+// TestPrograms_TrainAsPyTorch trains programs that were exported in training mode.
+func TestPrograms_TrainAsPyTorch(t *testing.T) {
+	made := folder(t)
+	cgotorch.SetThreads(2)
+	paths, err := filepath.Glob(filepath.Join(made, "train_*.pt2"))
+	if err != nil || len(paths) == 0 {
+		t.Skipf("%s holds no trainings", made)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".pt2"), func(t *testing.T) { train(t, path) })
+	}
+}
+
+func train(t *testing.T, path string) {
+	name := strings.TrimSuffix(path, ".pt2")
+	text, err := os.ReadFile(name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want struct {
+		Losses []float64 `json:"losses"`
+		Rate   float64   `json:"rate"`
+	}
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	file, err := safetensors.Open(name + ".safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var p *pt2.Program
+	var opt *optim.Optimizer
+	var images, labels *cgotorch.Tensor
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		v := values{x, file}
+		images, labels = x.Keep(v.tensor(t, "x")), x.Keep(v.tensor(t, "labels"))
+		p, err = pt2.Load(x, path, pt2.Options{})
+		if err == nil {
+			opt, err = optim.NewSGD(optim.SGDOptions{LR: want.Rate, Momentum: 0.9}, optim.Group{Params: nn.Parameters(p)})
+		}
+		return err
+	})
+	defer func() {
+		for _, c := range []io.Closer{opt, p, images, labels} {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	if err := cgotorch.Seed(5); err != nil {
+		t.Fatal(err)
+	}
+	worst := 0.0
+	for i, wanted := range want.Losses {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			opt.ZeroGrad()
+			loss := nn.CrossEntropy(x, p.Forward(x, images), labels, nn.CrossEntropyOptions{})
+			x.Backward(loss)
+			opt.Step(x)
+			got := x.Item(loss)
+			worst = max(worst, math.Abs(got-wanted))
+			if math.Abs(got-wanted) > 1e-4 || math.IsNaN(got) {
+				t.Errorf("loss %d is %v, want %v", i, got, wanted)
+			}
+			return nil
+		})
+	}
+	t.Logf("%d losses from %.4f to %.4f, the largest difference %.2g", len(want.Losses), want.Losses[0], want.Losses[len(want.Losses)-1], worst)
 }

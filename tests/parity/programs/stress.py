@@ -38,6 +38,17 @@ def module(of, **parts):
     return Module().eval()
 
 
+class TextClassifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.recurrent = nn.LSTM(16, 24, batch_first=True)
+        self.head = nn.Linear(24, 10)
+
+    def forward(self, words):
+        return self.head(self.recurrent(self.embedding(words))[0][:, -1])
+
+
 def programs():
     torch.manual_seed(1)
     r = torch.randn

@@ -1,0 +1,295 @@
+package pt2
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// The method `shapes` reads the trees of arguments and results.
+func (p *Program) shapes(a *archive, text *exported) error {
+	m := &text.GraphModule
+	if len(m.ModuleCalls) == 0 || m.ModuleCalls[0].Signature == nil {
+		return a.bad("it has no signature")
+	}
+	s := m.ModuleCalls[0].Signature
+	var err error
+	if p.in, err = parseTree(s.In, m.NamedTuples); err != nil {
+		return a.bad("the arguments: %w", err)
+	}
+	if p.out, err = parseTree(s.Out, m.NamedTuples); err != nil {
+		return a.bad("the results: %w", err)
+	}
+	if len(p.in.children) != 2 || p.in.children[0].leaf() || p.in.children[1].leaf() || !p.in.children[1].named {
+		return a.bad("the arguments are no tuple and no dict")
+	}
+	arguments, keywords := p.in.children[0], p.in.children[1]
+	for i, c := range arguments.children {
+		name := fmt.Sprintf("argument %d", i)
+		if len(s.Names) == len(arguments.children)+len(keywords.children) {
+			name = s.Names[i]
+			p.positions = append(p.positions, name)
+		}
+		p.paths = c.paths(name, p.paths)
+	}
+	for i, c := range keywords.children {
+		p.paths = c.paths(keywords.keys[i], p.paths)
+	}
+	return nil
+}
+
+// The method `bind` reads the weights, and finds for each input and output of the graph what it
+// stands for.
+func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exported) error {
+	weights, err := a.stored("data/weights", model)
+	if err != nil {
+		return err
+	}
+	constants, err := a.stored("data/constants", model)
+	if err != nil {
+		return err
+	}
+	b := &binder{program: p, file: a, text: text, weightAt: map[string]int{}, constantAt: map[string]int{}, userAt: map[string]int{}, weights: weights, constants: constants}
+	signature := &text.GraphModule.Signature
+	if len(signature.Inputs) != len(p.graph.inputs) || len(signature.Outputs) != len(p.graph.outputs) {
+		return a.bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
+			len(signature.Inputs), len(signature.Outputs), len(p.graph.inputs), len(p.graph.outputs))
+	}
+	for i := range signature.Inputs {
+		if err := b.input(&signature.Inputs[i]); err != nil {
+			return err
+		}
+	}
+	if len(p.values) != len(p.paths) {
+		return a.bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
+	}
+	for i := range p.values {
+		p.values[i].Name = p.paths[i]
+	}
+	results := 0
+	for i := range signature.Outputs {
+		o, err := b.output(&signature.Outputs[i])
+		if err != nil {
+			return err
+		}
+		if o == (programOutput{-1, -1, -1}) {
+			results++
+		}
+		p.outputs = append(p.outputs, o)
+	}
+	if want := p.out.leaves(); results != want {
+		return a.bad("the results have %d values, and the signature has %d", want, results)
+	}
+	for _, name := range slices.Sorted(maps.Keys(weights)) { // those that no node reads, such as a second name of a weight
+		if _, ok := b.weightAt[name]; !ok {
+			b.weight(name, false)
+		}
+	}
+	reader := &weightReader{file: a, float: p.float}
+	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
+		return err
+	}
+	return b.keep(x)
+}
+
+// A binder binds the inputs and outputs of one program.
+type binder struct {
+	program                      *Program
+	file                         *archive
+	text                         *exported
+	weights, constants           map[string]*storedTensor
+	weightList, constantList     []*storedTensor
+	weightAt, constantAt, userAt map[string]int // by name; users by the name of the graph's value
+}
+
+func (b *binder) weight(name string, parameter bool) (int, bool) {
+	if i, ok := b.weightAt[name]; ok {
+		return i, true
+	}
+	t := b.weights[name]
+	if t == nil {
+		return 0, false
+	}
+	t.parameter = parameter || t.parameter
+	b.weightAt[name] = len(b.weightList)
+	b.weightList = append(b.weightList, t)
+	return b.weightAt[name], true
+}
+
+func (b *binder) constant(name string) (int, bool) {
+	if i, ok := b.constantAt[name]; ok {
+		return i, true
+	}
+	t := b.constants[name]
+	if t == nil {
+		return 0, false
+	}
+	b.constantAt[name] = len(b.constantList)
+	b.constantList = append(b.constantList, t)
+	return b.constantAt[name], true
+}
+
+func (b *binder) input(s *inputSpec) error {
+	p := b.program
+	in := programInput{-1, -1, -1}
+	ok := true
+	name := ""
+	switch {
+	case s.Parameter != nil:
+		name = s.Parameter.Name
+		in.weight, ok = b.weight(name, true)
+	case s.Buffer != nil && s.Buffer.Persistent:
+		name = s.Buffer.Name
+		in.weight, ok = b.weight(name, false)
+	case s.Buffer != nil:
+		name = s.Buffer.Name
+		in.constant, ok = b.constant(name)
+	case s.TensorConstant != nil:
+		name = s.TensorConstant.Name
+		in.constant, ok = b.constant(name)
+	case s.User != nil:
+		v, err := b.value(&s.User.Arg)
+		if err != nil {
+			return err
+		}
+		if t := s.User.Arg.Tensor; t != nil {
+			b.userAt[t.Name] = len(p.values)
+		}
+		in.user = len(p.values)
+		p.values = append(p.values, v)
+	case s.Constant != nil:
+		v, err := b.value(&s.Constant.Value)
+		if err != nil {
+			return err
+		}
+		in.user = len(p.values)
+		p.values = append(p.values, v)
+	case s.CustomObject != nil:
+		return b.file.unsupported("the input %.100q is a custom object", s.CustomObject.Name)
+	case s.Token != nil:
+		return b.file.unsupported("it orders side effects by tokens")
+	default:
+		return b.file.unsupported("an input of a kind that this package does not know")
+	}
+	if !ok {
+		return b.file.bad("the tensor %.100q is in no table of the archive", name)
+	}
+	p.inputs = append(p.inputs, in)
+	return nil
+}
+
+// The method `value` describes an input that a caller gives.
+func (b *binder) value(a *argument) (Value, error) {
+	if a.Tensor != nil {
+		m, ok := b.text.GraphModule.Graph.Tensors[a.Tensor.Name]
+		if !ok {
+			return Value{}, b.file.bad("the input %.100q has no shape", a.Tensor.Name)
+		}
+		v := Value{Tensor: true, DType: dtypes[m.DType]}
+		if v.DType == cgotorch.Float32 && b.program.float != 0 {
+			v.DType = b.program.float
+		}
+		for _, s := range m.Sizes {
+			size, err := b.size(s)
+			if err != nil {
+				return Value{}, b.file.bad("the input %.100q: %w", a.Tensor.Name, err)
+			}
+			v.Shape = append(v.Shape, size)
+		}
+		return v, nil
+	}
+	if a.SymInt != nil && a.SymInt.Name != nil {
+		return Value{size: &Size{Text: *a.SymInt.Name, Max: maxSize}}, nil
+	}
+	if a.SymInt != nil && a.SymInt.Int != nil {
+		return Value{Fixed: *a.SymInt.Int}, nil
+	}
+	fixed, err := (&builder{compiler: &compiler{file: b.file}}).constant(a)
+	if err != nil {
+		return Value{}, b.file.bad("an input: %w", err)
+	}
+	return Value{Fixed: fixed}, nil
+}
+
+const maxSize = 1<<63 - 1
+
+func (b *binder) size(s size) (Size, error) {
+	if s.Int != nil {
+		return Size{Text: fmt.Sprint(*s.Int), Min: *s.Int, Max: *s.Int}, nil
+	}
+	if s.Expr == nil {
+		return Size{}, errors.New("a size without a value")
+	}
+	e, err := parseExpr(s.Expr.Text)
+	if err != nil {
+		return Size{}, err
+	}
+	size := Size{Text: e.String(), Max: maxSize, expr: e}
+	if e.of == "Symbol" {
+		c := b.text.RangeConstraints[e.symbol]
+		// PyTorch says 2 where it has not looked at 0 and 1, and accepts them.
+		if c.Min != nil && *c.Min > 2 && *c.Min < maxSize {
+			size.Min = int64(*c.Min)
+		}
+		if c.Max != nil && *c.Max >= 0 && *c.Max < maxSize {
+			size.Max = int64(*c.Max)
+		}
+	}
+	return size, nil
+}
+
+func (b *binder) output(s *outputSpec) (programOutput, error) {
+	o, ok, name := programOutput{-1, -1, -1}, true, ""
+	switch {
+	case s.User != nil, s.Loss != nil:
+	case s.Buffer != nil:
+		name = s.Buffer.Name
+		if o.weight, ok = b.weight(name, false); !ok {
+			o.weight = -1
+			o.constant, ok = b.constant(name)
+		}
+	case s.Parameter != nil:
+		name = s.Parameter.Name
+		o.weight, ok = b.weight(name, true)
+	case s.Input != nil:
+		name = s.Input.Name
+		o.user, ok = b.userAt[name]
+	case s.Gradient != nil, s.InputGradient != nil:
+		return o, b.file.unsupported("it computes its own gradients: export the model for training without them, and use Exec.Backward")
+	default:
+		return o, b.file.unsupported("an output of a kind that this package does not know")
+	}
+	if !ok {
+		return o, b.file.bad("an output is written to %.100q, which the program does not have", name)
+	}
+	return o, nil
+}
+
+// The method `keep` makes the tensors the program's own.
+func (b *binder) keep(x *cgotorch.Exec) error {
+	kept := map[*cgotorch.Tensor]bool{}
+	own := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+		if kept[t] {
+			return t
+		}
+		kept[t] = true
+		return x.Keep(t)
+	}
+	for _, t := range b.constantList {
+		b.program.constants = append(b.program.constants, own(t.tensor))
+	}
+	for _, t := range b.weightList {
+		named := nn.Named{Name: t.name, Tensor: own(t.tensor), Buffer: !t.parameter}
+		b.program.Weights = append(b.program.Weights, named)
+		if t.parameter && t.requiresGrad && !named.Tensor.RequiresGrad() {
+			if err := named.Tensor.SetRequiresGrad(true); err != nil {
+				return b.file.bad("the parameter %.100q: %w", t.name, err)
+			}
+		}
+	}
+	return nil
+}

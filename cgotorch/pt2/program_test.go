@@ -1,0 +1,405 @@
+package pt2_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
+// The entries of a program that computes relu(x @ w.T + b) + c, where c is a constant in no state
+// dict. They are what torch.export.save writes, without what nobody reads.
+const model = `{
+ "graph_module": {
+  "graph": {
+   "inputs": [{"as_tensor": {"name": "p_w"}}, {"as_tensor": {"name": "p_b"}}, {"as_tensor": {"name": "c_c"}}, {"as_tensor": {"name": "x"}}],
+   "outputs": [{"as_tensor": {"name": "add"}}],
+   "nodes": [
+    {"target": "torch.ops.aten.linear.default", "name": "linear",
+     "inputs": [{"name": "input", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}, {"name": "weight", "arg": {"as_tensor": {"name": "p_w"}}, "kind": 1},
+                {"name": "bias", "arg": {"as_tensor": {"name": "p_b"}}, "kind": 1}],
+     "outputs": [{"as_tensor": {"name": "linear"}}],
+     "metadata": {"stack_trace": "File \"/home/user/model.py\", line 42, in forward\n    y = self.fc(x)\n  File \"/lib/site-packages/torch/nn/modules/linear.py\", line 134, in forward\n    return F.linear(input, self.weight, self.bias)",
+                  "nn_module_stack": "L__self__,,Net;L__self__fc,fc,torch.nn.modules.linear.Linear"}},
+    {"target": "torch.ops.aten.relu.default", "name": "relu", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}],
+     "outputs": [{"as_tensor": {"name": "relu"}}], "metadata": {}},
+    {"target": "torch.ops.aten.add.Tensor", "name": "add",
+     "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "relu"}}, "kind": 1}, {"name": "other", "arg": {"as_tensor": {"name": "c_c"}}, "kind": 1},
+                {"name": "alpha", "arg": {"as_int": 2}, "kind": 2}],
+     "outputs": [{"as_tensor": {"name": "add"}}], "metadata": {}}
+   ],
+   "tensor_values": {
+    "x": {"dtype": 7, "sizes": [{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_int": 2}], "requires_grad": false,
+          "device": {"type": "cpu"}, "strides": [{"as_int": 2}, {"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}
+   }
+  },
+  "signature": {
+   "input_specs": [{"parameter": {"arg": {"name": "p_w"}, "parameter_name": "fc.weight"}}, {"parameter": {"arg": {"name": "p_b"}, "parameter_name": "fc.bias"}},
+                   {"tensor_constant": {"arg": {"name": "c_c"}, "tensor_constant_name": "c"}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}],
+   "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "add"}}}}]
+  },
+  "module_call_graph": [{"fqn": "", "signature": {"inputs": [], "outputs": [], "forward_arg_names": ["x"],
+   "in_spec": "[1, {\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [{\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [{\"type\": null, \"context\": null, \"children_spec\": []}]}, {\"type\": \"builtins.dict\", \"context\": \"[]\", \"children_spec\": []}]}]",
+   "out_spec": "[1, {\"type\": null, \"context\": null, \"children_spec\": []}]"}}]
+ },
+ "range_constraints": {"s0": {"min_val": 2, "max_val": 8}},
+ "schema_version": {"major": 8, "minor": 17}, "torch_version": "2.11.0"
+}`
+
+const weightTable = `{"config": {
+ "fc.weight": {"path_name": "weight_0", "is_param": true, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 2}, {"as_int": 2}],
+  "requires_grad": true, "strides": [{"as_int": 2}, {"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}},
+ "fc.bias": {"path_name": "weight_1", "is_param": true, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 2}],
+  "requires_grad": true, "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}}}}`
+
+const constantTable = `{"config": {"c": {"path_name": "tensor_0", "is_param": false, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 2}],
+ "requires_grad": false, "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}}}}`
+
+// entries returns the entries of the program.
+func entries() map[string]string {
+	return map[string]string{
+		"models/model.json": model, "data/weights/model_weights_config.json": weightTable, "data/constants/model_constants_config.json": constantTable,
+		"data/weights/weight_0":   "\x00\x00\x80\x3f\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80\x3f", // 1 0 0 1
+		"data/weights/weight_1":   "\x00\x00\x80\x3f\x00\x00\x00\xc0",                                 // 1 -2
+		"data/constants/tensor_0": "\x00\x00\x00\x3f\x00\x00\x80\x3f",                                 // 0.5 1
+		"archive_format":          "pt2", "archive_version": "0", "byteorder": "little",
+	}
+}
+
+func archive(t testing.TB, entries map[string]string) []byte {
+	var file bytes.Buffer
+	w := zip.NewWriter(&file)
+	for name, text := range entries {
+		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store})
+		if err == nil {
+			_, err = e.Write([]byte(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+func load(x *cgotorch.Exec, data []byte, o pt2.Options) (*pt2.Program, error) {
+	return pt2.LoadFrom(x, bytes.NewReader(data), int64(len(data)), "net.pt2", o)
+}
+
+// open loads the program on a device, and closes it at the end of the test.
+func open(t *testing.T, d cgotorch.Device, o pt2.Options) *pt2.Program {
+	var p *pt2.Program
+	torchtest.Do(t, d, func(x *cgotorch.Exec) (err error) {
+		p, err = load(x, archive(t, entries()), o)
+		return err
+	})
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func TestProgram_Forward(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		p := open(t, d, pt2.Options{})
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			in := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
+			torchtest.Equal(t, x, p.Forward(x, in), []float32{3, 2, 5, 4}, 2, 2)
+			torchtest.Equal(t, x, p.Call(x, in).(*cgotorch.Tensor), []float32{3, 2, 5, 4}, 2, 2)
+			torchtest.Equal(t, x, p.Call(x, pt2.Keywords{"x": in}).(*cgotorch.Tensor), []float32{3, 2, 5, 4}, 2, 2)
+			torchtest.Equal(t, x, p.Forward(x, x.Narrow(in, 0, 0, 1)), []float32{3, 2}, 1, 2) // PyTorch accepts 1 where it says 2
+		})
+		if got := nn.State(p); len(got) != 2 || got[0].Name != "fc.weight" || got[1].Name != "fc.bias" {
+			t.Errorf("the state dict is %v", got)
+		}
+		if got := fmt.Sprint(p.Inputs()); got != "[float32[s0 2]]" || p.Inputs()[0].Name != "x" || p.Inputs()[0].Shape[0].Max != 8 {
+			t.Errorf("the inputs are %v", got)
+		}
+		nodes := p.Nodes()
+		if len(nodes) != 3 || nodes[0].Text != "linear = aten.linear.default(x, p_w, p_b)" || nodes[0].Module != "fc" || nodes[0].Where != "model.py:42: y = self.fc(x)" ||
+			nodes[2].Text != "add = aten.add.Tensor(relu, c_c, alpha=2)" {
+			t.Errorf("the nodes are %+v", nodes[0])
+		}
+	})
+}
+
+func TestProgram_Forward_BFloat16(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		p := open(t, d, pt2.Options{DType: cgotorch.BFloat16})
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			got := p.Forward(x, cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2))
+			if got.DType() != cgotorch.BFloat16 || p.Weights[0].Tensor.DType() != cgotorch.BFloat16 {
+				t.Errorf("the result is %v, the weight %v", got, p.Weights[0].Tensor)
+			}
+			torchtest.Equal(t, x, x.To(got, cgotorch.Float32), []float32{3, 2, 5, 4}, 2, 2)
+		})
+	})
+}
+
+func TestProgram_Forward_Gradients(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		p := open(t, d, pt2.Options{})
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			x.Backward(x.Sum(p.Forward(x, cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2))))
+			grad := p.Weights[1].Tensor.Grad()
+			defer grad.Close()
+			torchtest.Equal(t, x, grad, []float32{2, 1}, 2) // one of the values is 0, where relu has no gradient
+			if err := nn.ZeroGrad(p); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// Many goroutines use one set of weights, and Close waits for them.
+func TestProgram_Forward_FromGoroutines(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	p := open(t, cgotorch.CPU, pt2.Options{})
+	var wait sync.WaitGroup
+	for range 4 {
+		stream := torchtest.NewStream(t, cgotorch.CPU)
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for range 50 {
+				err := stream.Do(func(x *cgotorch.Exec) error {
+					got := p.Forward(x.NoGrad(), cgotorch.FromSlice(x, []float32{1, 2}, 1, 2))
+					if v := cgotorch.ToSlice[float32](x, got); v[0] != 3 || v[1] != 2 {
+						return fmt.Errorf("the result is %v", v)
+					}
+					return nil
+				})
+				if err != nil && !errors.Is(err, cgotorch.ErrClosed) {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	wait.Wait()
+}
+
+func TestProgram_Forward_Refused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	p := open(t, cgotorch.CPU, pt2.Options{})
+	for _, c := range []struct {
+		name string
+		args func(x *cgotorch.Exec) []any
+		want string
+	}{
+		{"no argument", func(x *cgotorch.Exec) []any { return nil }, "x is missing"},
+		{"too many", func(x *cgotorch.Exec) []any { return []any{1, 2} }, "2 arguments, want 1"},
+		{"keyword", func(x *cgotorch.Exec) []any { return []any{1, pt2.Keywords{"mask": 1}} }, "1 keywords too many"},
+		{"no tensor", func(x *cgotorch.Exec) []any { return []any{1} }, "the input x is 1 (a int64), want a tensor"},
+		{"nil", func(x *cgotorch.Exec) []any { return []any{(*cgotorch.Tensor)(nil)} }, "want a tensor"},
+		{"dtype", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Int64, 2, 2)} }, "int64[2 2], want float32[s0 2]"},
+		{"dimensions", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 2)} }, "want float32[s0 2]"},
+		{"fixed size", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 2, 3)} }, "with 2 from 2 to 2"},
+		{"range", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 9, 2)} }, "with s0 from 0 to 8"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) { p.Call(x, c.args(x)...) })
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "net.pt2", c.want, "program_test.go")
+			if len(err.Error()) > 400 {
+				t.Errorf("the error has %d characters: %v", len(err.Error()), err)
+			}
+		})
+	}
+}
+
+// An operator that fails names its node and the line of Python.
+func TestProgram_Forward_FailedOperator(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = strings.Replace(model, `{"as_int": 2}], "requires_grad": false`, `{"as_int": 3}], "requires_grad": false`, 1)
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := load(x, archive(t, changed), pt2.Options{})
+		if err != nil {
+			return err
+		}
+		x.AtEnd(func() { p.Close() })
+		p.Forward(x, x.Zeros(cgotorch.Float32, 1, 3))
+		return nil
+	})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "aten::linear", "in node linear from model.py:42: y = self.fc(x)", "program_test.go")
+}
+
+func TestLoad_Refused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	replace := func(entry, old, new string) func(e map[string]string) {
+		return func(e map[string]string) {
+			if !strings.Contains(e[entry], old) {
+				t.Errorf("%s has no %q", entry, old)
+			}
+			e[entry] = strings.Replace(e[entry], old, new, 1)
+		}
+	}
+	const m, weights = "models/model.json", "data/weights/model_weights_config.json"
+	remove := func(entry string) func(e map[string]string) { return func(e map[string]string) { delete(e, entry) } }
+	for name, c := range map[string]struct {
+		change func(e map[string]string)
+		is     error
+		want   string
+	}{
+		"no model":             {remove(m), pt2.ErrFormat, "no entry models/NAME.json"},
+		"two models":           {func(e map[string]string) { e["models/other.json"] = model }, nil, `["model" "other"]`},
+		"no weights":           {remove("data/weights/weight_0"), pt2.ErrFormat, "data/weights/weight_0 is missing"},
+		"no table":             {remove(weights), pt2.ErrFormat, "the entry data/weights/model_weights_config.json is missing"},
+		"no version":           {remove("archive_version"), pt2.ErrFormat, "archive_version is missing"},
+		"version":              {replace("archive_version", "0", "7"), pt2.ErrUnsupported, `archive_version is "7"`},
+		"schema":               {replace(m, `"major": 8`, `"major": 9`), pt2.ErrUnsupported, "its schema has version 9.17 (PyTorch 2.11.0), and this package reads 8.x"},
+		"byte order":           {replace("byteorder", "little", "big"), pt2.ErrUnsupported, `byteorder is "big"`},
+		"compiled":             {func(e map[string]string) { e["data/aotinductor/model/a.so"] = "" }, pt2.ErrUnsupported, "AOTInductor"},
+		"TorchScript":          {func(e map[string]string) { e["code/a.py"] = "" }, pt2.ErrUnsupported, "torch.export.export"},
+		"state dict":           {func(e map[string]string) { e["data.pkl"] = "" }, pt2.ErrUnsupported, "checkpoint.LoadModel"},
+		"old":                  {func(e map[string]string) { e["serialized_exported_program.json"] = "" }, pt2.ErrUnsupported, "PyTorch 2.8 or older"},
+		"JSON":                 {replace(m, `"graph":`, `"graph"`), pt2.ErrFormat, "models/model.json"},
+		"deep JSON":            {func(e map[string]string) { e[m] = strings.Repeat("[", 100000) }, pt2.ErrFormat, "models/model.json"},
+		"deep arguments":       {replace(m, `\"children_spec\": []}]}, {\"type\": \"builtins.dict\"`, `\"children_spec\": []}]`+strings.Repeat(`,{\"type\": \"builtins.list\", \"context\": \"null\", \"children_spec\": [`, 200)+strings.Repeat("]}", 200)+`}, {\"type\": \"builtins.dict\"`), pt2.ErrFormat, "the arguments"},
+		"unknown operator":     {replace(m, "aten.relu.default", "aten.relo.default"), pt2.ErrUnsupported, "LibTorch lacks 1 of its operators: aten::relo (node relu)"},
+		"unknown namespace":    {replace(m, "aten.relu.default", "mine.relu.default"), pt2.ErrUnsupported, "mine::relu (node relu)"},
+		"unknown function":     {replace(m, "torch.ops.aten.relu.default", "os.system"), pt2.ErrUnsupported, "node relu (os.system)"},
+		"unknown graph":        {replace(m, "torch.ops.aten.relu.default", "torch.ops.higher_order.flex_attention"), pt2.ErrUnsupported, "higher_order.flex_attention"},
+		"dangling value":       {replace(m, `"arg": {"as_tensor": {"name": "linear"}}`, `"arg": {"as_tensor": {"name": "later"}}`), pt2.ErrFormat, `node relu (aten.relu.default): argument "self": there is no value "later" before it`},
+		"cyclic value":         {replace(m, `"arg": {"as_tensor": {"name": "linear"}}`, `"arg": {"as_tensor": {"name": "add"}}`), pt2.ErrFormat, `no value "add" before it`},
+		"value made twice":     {replace(m, `"outputs": [{"as_tensor": {"name": "relu"}}]`, `"outputs": [{"as_tensor": {"name": "linear"}}]`), pt2.ErrFormat, `two values have the name "linear"`},
+		"dangling output":      {replace(m, `"outputs": [{"as_tensor": {"name": "add"}}]`, `"outputs": [{"as_tensor": {"name": "nothing"}}]`), pt2.ErrFormat, "output 0"},
+		"unknown kind":         {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_quaternion": 2}, "kind": 2`), pt2.ErrFormat, `"as_quaternion"`},
+		"unknown keyword":      {replace(m, `"name": "alpha"`, `"name": "beta"`), pt2.ErrFormat, `no argument "beta"`},
+		"unknown dtype":        {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_scalar_type": 99}, "kind": 2`), pt2.ErrFormat, "no dtype number 99"},
+		"sparse":               {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_layout": 1}, "kind": 2`), pt2.ErrFormat, "strided"},
+		"weight without entry": {replace(m, `"parameter_name": "fc.bias"`, `"parameter_name": "fc.other"`), pt2.ErrFormat, `"fc.other"`},
+		"absurd size":          {replace(weights, `"sizes": [{"as_int": 2}, {"as_int": 2}]`, `"sizes": [{"as_int": 4611686018427387904}, {"as_int": 4}]`), pt2.ErrFormat, "fc.weight"},
+		"size beyond entry":    {replace(weights, `"sizes": [{"as_int": 2}, {"as_int": 2}]`, `"sizes": [{"as_int": 2000}, {"as_int": 2}]`), pt2.ErrFormat, "has 16 bytes"},
+		"negative size":        {replace(weights, `"sizes": [{"as_int": 2}, {"as_int": 2}]`, `"sizes": [{"as_int": -2}, {"as_int": 2}]`), pt2.ErrFormat, "fc.weight"},
+		"negative offset":      {replace(weights, `"storage_offset": {"as_int": 0}`, `"storage_offset": {"as_int": -1}`), pt2.ErrFormat, "fc.weight"},
+		"pickled":              {replace(weights, `"use_pickle": false`, `"use_pickle": true`), pt2.ErrUnsupported, `"fc.weight" is pickled`},
+		"entry outside":        {replace(weights, `"path_name": "weight_0"`, `"path_name": "../../../etc/passwd"`), pt2.ErrFormat, "is missing"},
+		"tokens":               {replace(m, `{"tensor_constant": {"arg": {"name": "c_c"}, "tensor_constant_name": "c"}}`, `{"token": {"arg": {"name": "c_c"}}}`), pt2.ErrUnsupported, "tokens"},
+		"gradients":            {replace(m, `{"user_output": {"arg": {"as_tensor": {"name": "add"}}}}`, `{"gradient_to_parameter": {"arg": {"name": "add"}, "parameter_name": "fc.bias"}}`), pt2.ErrUnsupported, "Exec.Backward"},
+		"results":              {replace(m, `"out_spec": "[1, {\"type\": null, \"context\": null, \"children_spec\": []}]"`, `"out_spec": "[1, {\"type\": \"builtins.tuple\", \"context\": null, \"children_spec\": []}]"`), pt2.ErrFormat, "the results have 0 values"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := entries()
+			c.change(changed)
+			data := archive(t, changed)
+			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				p, err := load(x, data, pt2.Options{})
+				p.Close()
+				return err
+			})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "net.pt2") || c.is != nil && !errors.Is(err, c.is) {
+				t.Fatalf("the error is %v, want %q", err, c.want)
+			}
+			if len(err.Error()) > 400 {
+				t.Errorf("the error has %d characters: %v", len(err.Error()), err)
+			}
+		})
+	}
+}
+
+// A file that is cut anywhere is refused.
+func TestLoad_CutShort(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	data := archive(t, entries())
+	for n := 0; n < len(data); n += 97 {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			_, err := load(x, data[:n], pt2.Options{})
+			return err
+		})
+		if !errors.Is(err, pt2.ErrFormat) {
+			t.Fatalf("cut at %d: %v", n, err)
+		}
+	}
+}
+
+func TestLoad_Path(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "net.pt2")
+	if err := os.WriteFile(path, archive(t, entries()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := pt2.Load(x, path, pt2.Options{Model: "model"})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		_, err = pt2.Load(x, path, pt2.Options{Model: "other"})
+		wantText(t, err, `no program "other"`)
+		_, err = pt2.Load(x, filepath.Dir(path), pt2.Options{})
+		wantText(t, err, "is not a regular file")
+		_, err = pt2.Load(x, path+"x", pt2.Options{})
+		torchtest.WantError(t, err, os.ErrNotExist)
+		_, err = pt2.Load(x, path, pt2.Options{DType: cgotorch.Int64})
+		wantText(t, err, "Options.DType is int64")
+		return nil
+	})
+}
+
+func wantText(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the error is %v, want %q", err, want)
+	}
+}
+
+// Empty entries cost little.
+func TestLoad_ManyEntries(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	many := entries()
+	for i := range 20_000 {
+		many[fmt.Sprintf("extra/%d", i)] = ""
+	}
+	data := archive(t, many)
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := load(x, data, pt2.Options{})
+		p.Close()
+		return err
+	})
+}
+
+// FuzzLoad changes bytes of an archive, and JSON texts inside it.
+func FuzzLoad(f *testing.F) {
+	f.Add(archive(f, entries()), []byte(model), []byte(weightTable))
+	f.Fuzz(func(t *testing.T, data, model, weights []byte) {
+		changed := entries()
+		changed["models/model.json"], changed["data/weights/model_weights_config.json"] = string(model), string(weights)
+		for _, data := range [][]byte{data, archive(t, changed)} {
+			_ = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+				p, err := load(x, data, pt2.Options{})
+				if err != nil {
+					return err
+				}
+				defer p.Close()
+				for _, n := range p.Nodes() {
+					_, err = json.Marshal(n)
+				}
+				return err
+			})
+		}
+	})
+}
