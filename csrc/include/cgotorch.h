@@ -713,7 +713,8 @@ ct_status* ct_generator_set_state(ct_device device, const void* data, int64_t si
 enum {
   CT_SWITCH_CUDNN_BENCHMARK = 0,
   CT_SWITCH_TF32 = 1, /* for both cuBLAS and cuDNN */
-  CT_SWITCH_DETERMINISTIC = 2
+  CT_SWITCH_DETERMINISTIC = 2,
+  CT_SWITCH_CUDNN_BENCHMARK_LIMIT = 3 /* a number of algorithms, 0 for all */
 };
 ct_status* ct_switch_set(int32_t which, int32_t on) CT_NOEXCEPT;
 ct_status* ct_switch_get(int32_t which, int32_t* on) CT_NOEXCEPT;

@@ -915,9 +915,10 @@ func GeneratorSetState(device Device, data unsafe.Pointer, size int64) *Status {
 }
 
 const (
-	SwitchCuDNNBenchmark = C.CT_SWITCH_CUDNN_BENCHMARK
-	SwitchTF32           = C.CT_SWITCH_TF32
-	SwitchDeterministic  = C.CT_SWITCH_DETERMINISTIC
+	SwitchCuDNNBenchmark      = C.CT_SWITCH_CUDNN_BENCHMARK
+	SwitchTF32                = C.CT_SWITCH_TF32
+	SwitchDeterministic       = C.CT_SWITCH_DETERMINISTIC
+	SwitchCuDNNBenchmarkLimit = C.CT_SWITCH_CUDNN_BENCHMARK_LIMIT
 )
 
 func SwitchSet(which int32, on int32) *Status {
