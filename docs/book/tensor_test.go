@@ -52,10 +52,7 @@ func Example_keep() {
 	}))
 	defer total.Close()
 	for step := range 3 { // one Do is one step
-		must(stream.Do(func(x *cgotorch.Exec) error {
-			x.AddScalarInPlace(total, step)
-			return nil
-		}))
+		must(stream.Do(func(x *cgotorch.Exec) error { x.AddScalarInPlace(total, step); return nil }))
 	}
 	must(stream.Do(func(x *cgotorch.Exec) error {
 		fmt.Println("total", x.Item(total), "lost is closed:", lost.Closed())

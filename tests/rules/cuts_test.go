@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"go/doc"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,26 @@ func TestCuts_AllCodeOfTheBook(t *testing.T) {
 	}
 	if blocks == 0 {
 		t.Error("the book has no Go code")
+	}
+}
+
+// Each Example of the book has an output. Otherwise go test would not run it. A comment right above
+// "// Output:" is enough to hide the output.
+func TestCuts_ExamplesRun(t *testing.T) {
+	examples := 0
+	for _, s := range sources(t) {
+		if filepath.ToSlash(filepath.Dir(s.path)) != "docs/book" {
+			continue
+		}
+		for _, example := range doc.Examples(s.file) {
+			examples++
+			if example.Output == "" {
+				t.Errorf("%s: Example%s has no output, so nothing runs it", s.path, example.Name)
+			}
+		}
+	}
+	if examples == 0 {
+		t.Error("docs/book has no Example")
 	}
 }
 

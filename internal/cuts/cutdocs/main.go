@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -16,12 +17,14 @@ func main() {
 	}
 }
 
-// The function `update` writes the documents that have changed, and prints their paths.
+// The function `update` writes the documents that have changed, and prints their paths. It
+// goes on after a document with a cut that does not exist.
 func update(root string) error {
 	paths, err := cuts.Documents(root)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, path := range paths {
 		old, err := os.ReadFile(path)
 		if err != nil {
@@ -29,7 +32,8 @@ func update(root string) error {
 		}
 		text, err := cuts.Rewrite(root, string(old))
 		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+			continue
 		}
 		if text == string(old) {
 			continue
@@ -39,5 +43,5 @@ func update(root string) error {
 		}
 		fmt.Println("wrote", path)
 	}
-	return nil
+	return errors.Join(errs...)
 }
