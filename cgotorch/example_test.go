@@ -29,14 +29,13 @@ func ExampleExec_Call() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()
 	err := stream.Do(func(x *cgotorch.Exec) error {
-		a := cgotorch.FromSlice(x, []int64{12, 18, 7})
-		b := cgotorch.FromSlice(x, []int64{8, 27, 21})
-		fmt.Println(cgotorch.ToSlice[int64](x, x.Call1("aten::gcd", a, b)))
-		x.Call1("aten::gcb", a, b)
+		channels := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 1, 4, 1, 1)
+		fmt.Println(cgotorch.ToSlice[float32](x, x.Call1("aten::channel_shuffle", channels, 2)))
+		x.Call1("aten::channel_shuffel", channels, 2)
 		return nil
 	})
 	fmt.Println(errors.Is(err, cgotorch.ErrNotFound))
 	// Output:
-	// [4 9 7]
+	// [1 3 2 4]
 	// true
 }
