@@ -30,7 +30,7 @@ func NewGated(x *cgotorch.Exec, in, out int) *Gated {
 }
 
 func (m *Gated) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Tidy(func() *cgotorch.Tensor { // frees all but the result, as soon as backward allows
+	return x.Tidy(func() *cgotorch.Tensor { // closes all handles but that of the result
 		gate := x.Sigmoid(m.Gate.Forward(x, in))
 		return x.Mul(x.Mul(m.Value.Forward(x, in), gate), m.Scale)
 	})

@@ -9,8 +9,8 @@ import (
 func Example_race() {
 	// cut: race
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) {
-		fmt.Println(r.Earlier.Op, "then", r.Later.Op, "without an order")
-		fmt.Println(r.Advice)
+		fmt.Println(r.Earlier.Kind, "by", r.Earlier.Op, "on", r.Earlier.Stream)
+		fmt.Println(r.Later.Kind, "by", r.Later.Op, "on", r.Later.Stream) // and r.Advice, the cure
 	})
 	must(err)
 	defer stop()
@@ -28,8 +28,8 @@ func Example_race() {
 
 	// Output:
 	// sum 8
-	// aten::matmul then aten::sum without an order
-	// record an event on default stream of cpu behind the first (x.Record) and make side of cpu wait for it (Wait) before the second
+	// allocated by aten::matmul on default stream of cpu
+	// read by aten::sum on side of cpu
 }
 
 func Example_ordered() {

@@ -45,7 +45,7 @@ func Example_weights() {
 		for _, o := range []nn.LoadOptions{{}, {Rename: rename}, {Rename: rename, Skip: skip}} {
 			var misfit *nn.LoadError
 			if err := checkpoint.LoadModel(x, path, m, o); errors.As(err, &misfit) {
-				fmt.Println("missing", len(misfit.Missing), "of another shape", misfit.Misshapen)
+				fmt.Println(len(misfit.Missing), "missing,", len(misfit.Misshapen), "of another shape") // err names them
 			} else {
 				fmt.Println("loaded", err)
 			}
@@ -55,8 +55,8 @@ func Example_weights() {
 	// end: load
 
 	// Output:
-	// missing 4 of another shape []
-	// missing 0 of another shape [fc.weight (F32[3 2], the model has float32[10 2]) fc.bias (F32[3], the model has float32[10])]
+	// 4 missing, 0 of another shape
+	// 0 missing, 2 of another shape
 	// loaded <nil>
 }
 

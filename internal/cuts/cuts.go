@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -67,10 +68,11 @@ func Rewrite(root, document string) (string, error) {
 }
 
 // Cut returns the piece of a Go file that has the name. The piece is the lines between the comment
-// "// cut: NAME" and the comment "// end: NAME". If there are several such pairs, a line "// …" is
-// between their lines. If there is none, the piece is the declaration of the function, the method
-// (as TYPE.METHOD) or the type of this name. Of an Example the piece is the body alone. Cut removes
-// the indentation that all lines share, and the comments that mark pieces.
+// "// cut: NAME" and the comment "// end: NAME". An "// Output:" that follows belongs to the piece.
+// If there are several such pairs, a line "// …" is between their lines. If there is none, the piece
+// is the declaration of the function, the method (as TYPE.METHOD) or the type of this name. Of an
+// Example the piece is the body alone. Cut removes the indentation that all lines share, and the
+// comments that mark pieces.
 func Cut(path, name string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -101,7 +103,7 @@ func marked(lines []string, name string) ([]string, error) {
 			if first < 0 {
 				return nil, fmt.Errorf("line %d: cut %s ends before it begins", i+1, name)
 			}
-			parts = append(parts, dedent(lines[first:i]))
+			parts = append(parts, dedent(slices.Concat(lines[first:i], output(lines[i+1:]))))
 			first = -1
 		}
 	}
@@ -109,6 +111,19 @@ func marked(lines []string, name string) ([]string, error) {
 		return nil, fmt.Errorf("cut %s has no line \"// end: %s\"", name, name)
 	}
 	return parts, nil
+}
+
+// The function `output` returns the comment "// Output:" if it is the next thing in the lines.
+func output(lines []string) []string {
+	from := slices.IndexFunc(lines, func(line string) bool { return strings.TrimSpace(line) != "" })
+	if from < 0 || !strings.HasPrefix(strings.TrimSpace(lines[from]), "// Output:") {
+		return nil
+	}
+	to := from
+	for to < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[to]), "//") {
+		to++
+	}
+	return lines[from:to]
 }
 
 // The function `declared` returns the declaration of the name, as the only part.
@@ -162,7 +177,7 @@ func nameOf(d *ast.FuncDecl) string {
 }
 
 // The function `dedent` joins lines without the tabs that all of them begin with, and without
-// comments that mark pieces.
+// comments that mark pieces. It leaves out blank lines at both ends.
 func dedent(lines []string) string {
 	tabs := -1
 	for _, line := range lines {
@@ -176,5 +191,5 @@ func dedent(lines []string) string {
 			out.WriteString(strings.TrimRight(line[min(max(tabs, 0), len(line)):], "\t ") + "\n")
 		}
 	}
-	return out.String()
+	return strings.Trim(out.String(), "\n") + "\n"
 }

@@ -32,6 +32,15 @@ func ExampleT() {
 	a = 2
 	// Output: 2
 }
+func ExampleT_second() {
+	// cut: printed
+	a = 2
+	// end: printed
+
+	// Output:
+	// 2
+}
+
 // cut: open
 // end: shut
 `
@@ -48,9 +57,10 @@ func write(t *testing.T, text string) (root string) {
 func TestCut(t *testing.T) {
 	path := filepath.Join(write(t, source), "p.go")
 	for name, want := range map[string]string{
-		"twice":    "var a = 1 // cut: no mark\n\n\n// …\n\nif true {\n\ta++\n}\n",
+		"twice":    "var a = 1 // cut: no mark\n\n// …\n\nif true {\n\ta++\n}\n",
 		"inner":    "a++\n",
 		"T":        "// T is a type.\ntype T struct{ a int }\n",
+		"printed":  "a = 2\n// Output:\n// 2\n",
 		"ExampleT": "a = 2\n// Output: 2\n",
 		"T.M":      "// M is a method.\nfunc (t *T) M() {\n\tif true {\n\t\ta++\n\t}\n}\n",
 	} {
@@ -60,7 +70,7 @@ func TestCut(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"open": `no line "// end: open"`,
-		"shut": "line 27: cut shut ends before it begins",
+		"shut": "line 36: cut shut ends before it begins",
 		"M":    "no declaration has this name",
 	} {
 		if got, err := Cut(path, name); err == nil || !strings.Contains(err.Error(), want) {

@@ -258,7 +258,7 @@ func checkFlags(t *testing.T, at, folder, args string) {
 		text += string(code)
 	}
 	for _, name := range programFlag.FindAllStringSubmatch(args, -1) {
-		if !strings.Contains(text, `"`+name[1]+`"`) {
+		if !regexp.MustCompile(`\.\w+\((&[\w.]+, )?"` + name[1] + `", `).MatchString(text) { // as in flag.Int("epochs", …)
 			t.Errorf("%s: %s has no flag -%s", at, folder, name[1])
 		}
 	}
