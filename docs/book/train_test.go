@@ -32,7 +32,7 @@ func Example_lent() {
 			x.Keep(images) // an error: the memory is refilled
 			return nil
 		})
-		fmt.Println("kept:", errors.Is(err, cgotorch.ErrInvalidArgument))
+		fmt.Println("refused:", errors.Is(err, cgotorch.ErrInvalidArgument))
 		must(stream.Do(func(x *cgotorch.Exec) error {
 			images, _ := batch.Use(x)
 			sample = x.Keep(x.Clone(images)) // right: a copy of your own
@@ -45,7 +45,7 @@ func Example_lent() {
 	// end: lent
 
 	// Output:
-	// kept: true
+	// refused: true
 	// [4 3 32 32]
 }
 

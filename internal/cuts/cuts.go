@@ -69,10 +69,10 @@ func Rewrite(root, document string) (string, error) {
 
 // Cut returns the piece of a Go file that has the name. The piece is the lines between the comment
 // "// cut: NAME" and the comment "// end: NAME". An "// Output:" that follows belongs to the piece.
-// If there are several such pairs, a line "// …" is between their lines. If there is none, the piece
-// is the declaration of the function, the method (as TYPE.METHOD) or the type of this name. Of an
-// Example the piece is the body alone. Cut removes the indentation that all lines share, and the
-// comments that mark pieces.
+// If there are several such pairs, a line "// …" is between their lines. If there is none, the
+// piece is the declaration of the function, the method (as TYPE.METHOD) or the type of this name.
+// Of an Example the piece is the body alone. Cut removes the indentation that all lines share, and
+// the comments that mark pieces.
 func Cut(path, name string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
