@@ -77,3 +77,19 @@ func Example_call() {
 	}))
 	// Output: [1 3 2 4]
 }
+
+func Example_straightThrough() {
+	must(stream.Do(func(x *cgotorch.Exec) error {
+		in := cgotorch.FromSlice(x, []float32{0.2, 0.9})
+		if err := in.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		// cut: through
+		rounded := x.Add(in, x.Detach(x.Sub(x.Round(in), in))) // the value of Round, the gradient of in
+		// end: through
+		x.Backward(x.Sum(x.MulScalar(rounded, 3)))
+		fmt.Println(cgotorch.ToSlice[float32](x, rounded), cgotorch.ToSlice[float32](x, in.Grad()))
+		return nil
+	}))
+	// Output: [0 1] [3 3]
+}

@@ -4,6 +4,7 @@ import (
 	"go/doc"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ func TestCuts_ExamplesRun(t *testing.T) {
 	}
 }
 
-// chapters returns the paths of the book's documents.
+// chapters returns the paths of the book's documents, without those that are still to come.
 func chapters(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "docs/book/*.md"))
@@ -87,5 +88,5 @@ func chapters(t *testing.T) []string {
 			t.Fatal(err)
 		}
 	}
-	return paths
+	return slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(toCome, filepath.ToSlash(path)) })
 }
