@@ -121,3 +121,28 @@ func Example_sequence() {
 	// [0 1 1 1] [0 1]
 	// [2 1] [2]
 }
+
+func Example_csv() {
+	folder, err := os.MkdirTemp("", "book")
+	must(err)
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "houses.csv")
+	must(os.WriteFile(path, []byte("height,width,street,price\n1,2,Elm,3.5\n4,5,Oak,6.5\n"), 0o600))
+
+	// cut: csv
+	rows, err := data.OpenCSV(path, data.CSVOptions{Fields: []data.Field{
+		{Name: "size", DType: cgotorch.Float32, Shape: []int64{2}, From: []string{"height", "width"}}, // two columns
+		{Name: "price", DType: cgotorch.Float32},                                                      // one
+	}})
+	must(err)
+	loader, err := data.NewStreamLoader(rows, data.Options{BatchSize: 256, Shuffle: true})
+	must(err)
+	// end: csv
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background()) {
+		must(err)
+		fmt.Println(batch.N, data.Values[float32](batch.Column("size"))[1] == data.Values[float32](batch.Column("size"))[0]+1)
+		batch.Release()
+	}
+	// Output: 2 true
+}

@@ -177,10 +177,8 @@ func run(ctx context.Context, archive, out string, epochs int) error {
 				return err
 			}
 			if err := stream.Do(func(x *cgotorch.Exec) error {
-				// cut: steps
 				photographs, _ := batch.Use(x)
 				ofD, ofG := p.stepD.Run(x, photographs)[0], p.stepG.Run(x, photographs)[0]
-				// end: steps
 				if batch.Index%20 == 0 {
 					fmt.Printf("epoch %d, batch %d: discriminator %.3f, generator %.3f\n", epoch, batch.Index, x.Item(ofD), x.Item(ofG))
 				}

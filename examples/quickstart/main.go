@@ -36,7 +36,6 @@ func train(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	// cut: open
 	loader, err := imageloader.Open(archive, imageloader.Options{
 		Train: true, Split: "train", BatchSize: 128, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4},
 	})
@@ -49,7 +48,6 @@ func train(ctx context.Context, archive string) error {
 		return err
 	}
 	defer ahead.Close()
-	// end: open
 
 	stream := cgotorch.DefaultStream(device)
 	var model nn.Module
@@ -65,7 +63,6 @@ func train(ctx context.Context, archive string) error {
 	defer nn.Close(model)
 	defer opt.Close()
 
-	// cut: loop
 	for batch, err := range ahead.Epoch(ctx) {
 		if err != nil {
 			return err
@@ -85,7 +82,6 @@ func train(ctx context.Context, archive string) error {
 			return err
 		}
 	} // the end of the loop body gives the batch's memory back, once the step has run on the device
-	// end: loop
 	return nil
 }
 

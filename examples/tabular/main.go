@@ -43,7 +43,6 @@ func train(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	// cut: csv
 	rows, err := data.OpenCSV(path, data.CSVOptions{Fields: []data.Field{
 		{Name: "features", DType: cgotorch.Float32, Shape: []int64{int64(len(columns))}, From: columns}, // eight columns, one tensor
 		{Name: "price", DType: cgotorch.Float32},
@@ -52,7 +51,6 @@ func train(ctx context.Context, path string) error {
 		return err
 	}
 	loader, err := data.NewStreamLoader(rows, data.Options{BatchSize: 256, Shuffle: true}) // the file may be larger than memory
-	// end: csv
 	if err != nil {
 		return err
 	}
