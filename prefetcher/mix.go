@@ -51,9 +51,9 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 }
 
 // The function `beta` returns a random number of the distribution Beta(alpha, alpha), for any
-// alpha above 0. It takes the two random numbers of k for the counter `number`. The formula is Devroye's for
-// the symmetric distribution ("Random variate generation in one line of code", 1996). U and V are
-// uniform. S is a random sign, here the sign of the cosine:
+// alpha above 0. It takes the two random numbers of k for the counter `number`. The formula is
+// Devroye's for the symmetric distribution ("Random variate generation in one line of code",
+// 1996). U and V are uniform. S is a random sign, here the sign of the cosine:
 //
 //	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
 func beta(k key, number uint32, alpha float64) float64 {

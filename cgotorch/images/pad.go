@@ -31,9 +31,9 @@ func (o PadOptions) Size(height, width int) (int, int) {
 	return o.Top + height + o.Bottom, o.Left + width + o.Right
 }
 
-// Pad enqueues the images of `pixels`, with pixels added around each, into out. If flips[n] is true,
-// image n is first mirrored left to right. pixels is contiguous uint8 [N, H, W, C] with C from 1 to
-// 4. flips is bool [N], or nil for no flips. out is contiguous uint8 [N, Top+H+Bottom,
+// Pad enqueues the images of `pixels`, with pixels added around each, into out. If flips[n] is
+// true, image n is first mirrored left to right. pixels is contiguous uint8 [N, H, W, C] with C
+// from 1 to 4. flips is bool [N], or nil for no flips. out is contiguous uint8 [N, Top+H+Bottom,
 // Left+W+Right, C] and shares no memory with pixels.
 //
 // Pad fails with [cgotorch.ErrInvalidArgument] for a number of pixels outside its range, and for

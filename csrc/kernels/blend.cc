@@ -1,6 +1,7 @@
 // streamtorch::blend_images blends each image of a batch with changed copies of it.
 //
-//  out[n] = weights[n, 0] * pixels[n] + weights[n, 1] * copies[n] + weights[n, 2] * copies[N + n] + …
+//  out[n] = weights[n, 0] * pixels[n] + weights[n, 1] * copies[n]
+//         + weights[n, 2] * copies[N + n] + …
 //
 // `pixels` and `out` are contiguous uint8 [N, H, W, C], with C from 1 to 4, and share no memory. If
 // flips[n] is set, image n of `pixels` is flipped left to right, and the copies are not. `flips` is

@@ -69,7 +69,8 @@ extern "C" __global__ void pad(const unsigned char* pixels, const unsigned char*
     const int channel = place % p.channels;
     const int row = source_of(line % p.out_height - p.top, p.height, p.mode);
     const int column = source_of(place / p.channels - p.left, p.width, p.mode);
-    unsigned char value = p.fill[channel];
+    // Not p.fill[channel]: the levels would go to local memory.
+    unsigned char value = channel == 0 ? p.fill[0] : channel == 1 ? p.fill[1] : channel == 2 ? p.fill[2] : p.fill[3];
     if (row >= 0 && column >= 0) {
       const int from = flips != nullptr && flips[n] != 0 ? p.width - 1 - column : column;
       value = pixels[((static_cast<long long>(n) * p.height + row) * p.width + from) * p.channels + channel];
