@@ -32,10 +32,10 @@
 // [Random choices] describes them.
 //
 // Pad, GaussianBlur, ColorJitter and the policies read each pixel one or more times. A policy is
-// TrivialAugmentWide, AutoAugment, RandAugment or AugMix. These augmentations need device memory for
-// one more batch of uint8 pixels, Pad for one more again, and AugMix for 2*Width more. RandomErasing,
-// MixUp and CutMix are part of the pass that normalises. RandomErasing cannot fill its box with
-// noise.
+// TrivialAugmentWide, AutoAugment, RandAugment or AugMix. These augmentations need device memory
+// for one more batch of uint8 pixels. Pad needs one more again, and AugMix 2*Width more.
+// RandomErasing, MixUp and CutMix are part of the pass that normalises. RandomErasing cannot fill
+// its box with noise.
 //
 // Note [Life of a slot]
 //
