@@ -139,29 +139,25 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 }
 
 // Passes give the same images as the steps of each image one after another, each in a call of its
-// own.
+// own. AugMix blends the copies, and GaussianBlur comes last.
 func TestAugmentations_PassesEqualSteps(t *testing.T) {
 	keys := someKeys(12)
 	for _, o := range []Options{
 		{VerticalFlip: 0.5, TrivialAugmentWide: true, Grayscale: 0.5},
 		{VerticalFlip: 0.5, AutoAugment: AutoAugmentSVHN, ColorJitter: everything.ColorJitter},
 		{VerticalFlip: 0.5, RandAugment: RandAugment{Operations: 16, Magnitude: 12}, ColorJitter: everything.ColorJitter, Grayscale: 0.5},
+		{VerticalFlip: 0.5, AugMix: AugMix{Severity: 10}, ColorJitter: everything.ColorJitter, GaussianBlur: GaussianBlur{Kernel: 5}},
+		{AugMix: AugMix{Severity: 7, Width: 8, Depth: 8}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 3, Probability: 0.5}},
 	} {
 		o.Mean, o.Std = []float64{0}, []float64{1.0 / 255} // an image keeps its levels
 		got, _ := batches(t, pictures{sizes: []int{12}, keys: keys, flips: true}, cgotorch.CPU, o)
-		o.RandAugment.Bins = 31
+		o, err := o.complete(shape{12, picturesHeight, picturesWidth, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
 		for i, k := range keys {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				img := cgotorch.FromSlice(x, picture(k), 1, picturesHeight, picturesWidth, 3)
-				if k%2 == 1 {
-					img = x.Flip(img, 2)
-				}
-				for _, s := range o.after(key(k), o.before(key(k), nil, picturesHeight, picturesWidth)) {
-					after := x.EmptyLike(img)
-					images.Augment(x, img, nil, images.Steps(x, []images.Step{s}), after)
-					img = after
-				}
-				want := cgotorch.ToSlice[float32](x, x.To(x.Permute(img, 0, 3, 1, 2), cgotorch.Float32))
+				want := cgotorch.ToSlice[float32](x, x.To(x.Permute(alone(x, o, key(k)), 0, 3, 1, 2), cgotorch.Float32))
 				for j, v := range want {
 					if math.Abs(float64(got[i][j]-v)) > 0.01 {
 						t.Fatalf("%+v: image %d, element %d: got %v, want %v", o, i, j, got[i][j], v)
@@ -170,6 +166,41 @@ func TestAugmentations_PassesEqualSteps(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The function `alone` returns the picture with key k after the augmentations of o, uint8 [1, H, W,
+// C]. Pictures with odd keys are flipped.
+func alone(x *cgotorch.Exec, o Options, k key) *cgotorch.Tensor {
+	each := func(img *cgotorch.Tensor, steps []images.Step) *cgotorch.Tensor {
+		for _, s := range steps {
+			after := x.EmptyLike(img)
+			images.Augment(x, img, nil, images.Steps(x, []images.Step{s}), after)
+			img = after
+		}
+		return img
+	}
+	img := cgotorch.FromSlice(x, picture(uint64(k)), 1, picturesHeight, picturesWidth, 3)
+	if k%2 == 1 {
+		img = x.Flip(img, 2)
+	}
+	img = each(img, o.before(k, nil, picturesHeight, picturesWidth))
+	if o.AugMix.on() {
+		var copies []*cgotorch.Tensor
+		for i := range o.AugMix.Width {
+			copies = append(copies, each(img, o.chain(k, i, nil, picturesHeight, picturesWidth)))
+		}
+		weights, blended := make([]float32, 1+o.AugMix.Width), x.EmptyLike(img)
+		o.AugMix.weights(k, weights)
+		images.Blend(x, img, nil, x.Cat(copies, 0), cgotorch.FromSlice(x, weights, 1, int64(len(weights))), blended)
+		img = blended
+	}
+	img = each(img, o.after(k, nil))
+	if o.GaussianBlur.on() {
+		sigma, blurred := o.GaussianBlur.sigma(k), x.EmptyLike(img)
+		images.GaussianBlur(x, img, cgotorch.FromSlice(x, []float32{sigma, sigma}, 1, 2), blurred, o.GaussianBlur.Kernel, o.GaussianBlur.Kernel)
+		img = blurred
+	}
+	return img
 }
 
 // Pad makes batches larger, and comes after the loader's flips and before the other augmentations.
@@ -451,6 +482,9 @@ func TestOptions_InvalidAugmentations(t *testing.T) {
 		if _, err := New(source, cgotorch.CPU, o); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)
 		}
+	}
+	if _, err := (Options{Pad: images.PadOptions{Left: 9, Top: 9}, GaussianBlur: GaussianBlur{Kernel: 33}}).complete(shape{1, 9, 9, 3}); err != nil {
+		t.Errorf("a blur of padded images: %v", err)
 	}
 	if _, err := (Options{TrivialAugmentWide: true}).complete(shape{channels: 4}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "1 or 3 channels") {
 		t.Errorf("images of 4 channels: %v", err)
