@@ -60,13 +60,13 @@ type Stats struct {
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
 	p := &Prefetcher{source: source, copier: copier{device: device, pinner: &pinner{device: device}}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
-	o, err := o.complete(p.shape.channels)
+	o, err := o.complete(p.shape)
 	if err != nil {
 		return nil, err
 	}
 	p.loads, p.others = p.imageLoads, p.recipe.close
 	err = p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(x *cgotorch.Exec) error {
-		p.recipe = recipe{o: o, shape: p.shape}
+		p.recipe = recipe{o: o, shape: o.padded(p.shape)}
 		return p.recipe.allocate(x, o.Depth+1)
 	}, func(x *cgotorch.Exec, s *slot) {
 		m := &imageMemory{}
