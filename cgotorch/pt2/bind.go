@@ -44,7 +44,7 @@ func (p *Program) shapes(a *archive, text *exported) error {
 
 // The method `bind` reads the weights, and finds for each input and output of the graph what it
 // stands for.
-func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exported) error {
+func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exported, fuse bool) error {
 	weights, err := a.stored("data/weights", model)
 	if err != nil {
 		return err
@@ -92,6 +92,9 @@ func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exporte
 	reader := &weightReader{file: a, float: p.float}
 	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
 		return err
+	}
+	if fuse {
+		b.fuse(x)
 	}
 	return b.keep(x)
 }

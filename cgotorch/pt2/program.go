@@ -23,6 +23,12 @@ type Options struct {
 	// own casts, and in inputs, which are converted. 0 means float32. Use [cgotorch.BFloat16] or
 	// [cgotorch.Float16], or leave the program as it is and use [cgotorch.Exec.Autocast].
 	DType cgotorch.DType
+
+	// Fuse makes a program for inference with fewer operators, as [nn.Fuse] does for models. Batch
+	// norms go into the convolutions before them; sums and ReLUs become part of a convolution where
+	// cuDNN has one operator for them; dropouts are left out. Results change by rounding. The weights
+	// have other names then, and must not be trained. [Program.Report] tells what was done.
+	Fuse bool
 }
 
 // A Program is a model that PyTorch has exported. It is an [nn.Module] with the names of the Python
@@ -50,6 +56,7 @@ type Program struct {
 	constants []*cgotorch.Tensor `state:"-"` // tensors that are in no state dict
 	outputs   []programOutput
 	waits     *Node // the first node that waits for the device, or nil
+	report    report
 
 	mutex  sync.RWMutex // Close waits for the calls that run
 	closed bool
@@ -131,7 +138,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	if err := p.shapes(a, &text); err != nil {
 		return nil, err
 	}
-	if err := p.bind(x.NoGrad().NoAutocast(), a, model, &text); err != nil {
+	if err := p.bind(x.NoGrad().NoAutocast(), a, model, &text, o.Fuse); err != nil {
 		return nil, err
 	}
 	slots := p.graph.slots
@@ -159,6 +166,15 @@ func (c *compiler) lacks() string {
 // Nodes returns the nodes in the order in which they run. The nodes of a sub-graph come before the
 // node that runs it. Do not change them.
 func (p *Program) Nodes() []*Node { return p.nodes }
+
+// Report tells what [Options].Fuse has done, as in "53 of 53 convolutions took a batch norm in, 49 a
+// ReLU, 16 a sum; 0 dropouts left out". It returns "" for a program that is not fused.
+func (p *Program) Report() string {
+	if p.report == (report{}) {
+		return ""
+	}
+	return p.report.String()
+}
 
 // Inputs describes the inputs of [Program.Call]. Nested arguments are listed one by one. Do not
 // change them.
@@ -326,7 +342,7 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 			f.values[slot] = p.Weights[in.weight].Tensor
 		case in.constant >= 0:
 			f.values[slot] = p.constants[in.constant]
-		default:
+		case in.user >= 0:
 			f.values[slot] = leaves[in.user]
 		}
 	}

@@ -311,13 +311,13 @@ func train(t *testing.T, path string) {
 		}
 		return err
 	})
-	defer func() {
+	t.Cleanup(func() {
 		for _, c := range []io.Closer{opt, p, images, labels} {
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
 		}
-	}()
+	})
 	if err := cgotorch.Seed(5); err != nil {
 		t.Fatal(err)
 	}
@@ -337,4 +337,52 @@ func train(t *testing.T, path string) {
 		})
 	}
 	t.Logf("%d losses from %.4f to %.4f, the largest difference %.2g", len(want.Losses), want.Losses[0], want.Losses[len(want.Losses)-1], worst)
+}
+
+// TestPrograms_Fused compares fused programs with the programs as they are.
+func TestPrograms_Fused(t *testing.T) {
+	made := folder(t)
+	cgotorch.SetThreads(2)
+	ran := 0
+	for _, name := range []string{"resnet18", "resnet50", "mobilenet_v3_small", "densenet121", "swin_t", "googlenet"} {
+		path := filepath.Join(made, name+".pt2")
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		ran++
+		t.Run(name, func(t *testing.T) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				x = x.NoGrad()
+				plain, err := pt2.Load(x, path, pt2.Options{})
+				if err != nil {
+					return err
+				}
+				defer plain.Close()
+				fused, err := pt2.Load(x, path, pt2.Options{Fuse: true})
+				if err != nil {
+					return err
+				}
+				defer fused.Close()
+				var shape []int64
+				for _, s := range plain.Inputs()[0].Shape {
+					shape = append(shape, min(s.Max, 2))
+					if s.Min == s.Max {
+						shape[len(shape)-1] = s.Max
+					}
+				}
+				in := x.Randn(cgotorch.Float32, shape...)
+				want, got := plain.Forward(x, in), fused.Forward(x, in)
+				scale := x.Item(x.Max(x.Abs(want)))
+				worst := x.Item(x.Max(x.Abs(x.Sub(got, want))))
+				if plain.Report() != "" || fused.Report() == "" || worst > 1e-5*scale+1e-6 {
+					t.Errorf("the largest difference is %g of %g", worst, scale)
+				}
+				t.Logf("%s; %d of %d weights; the largest difference is %.2g of %.2g", fused.Report(), len(fused.Weights), len(plain.Weights), worst, scale)
+				return nil
+			})
+		})
+	}
+	if ran == 0 {
+		t.Skipf("%s holds none of the programs", made)
+	}
 }
