@@ -20,7 +20,7 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// Must and Check end the program with the error, as in any short program. A server tests the errors.
+// Must ends the program with the error, as in any short program. A server tests the errors.
 func main() {
 	archive := defaultArchive()
 	if len(os.Args) > 1 {
@@ -51,7 +51,7 @@ func main() {
 		}
 		return nil
 	}
-	// One Do for each batch. Its end gives the batch's memory back, once the step has run on the device.
+	// One Do for each batch. The batch's memory comes back once the step has run on the device.
 	cgotorch.Must(cgotorch.DoEach(stream, ahead.Epoch(context.Background()), step))
 }
 
