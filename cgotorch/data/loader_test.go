@@ -44,7 +44,7 @@ func TestLoader_Batches_EqualsEpoch(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, o := range []Options{
 		{BatchSize: 5}, {BatchSize: 5, DropLast: true}, {BatchSize: 4, Ranks: 3}, {BatchSize: 4, Ranks: 3, Rank: 2, DropRest: true, DropLast: true},
-		{BatchSize: 23}, {BatchSize: 24}, {BatchSize: 24, DropLast: true},
+		{BatchSize: 23}, {BatchSize: 23, DropLast: true}, {BatchSize: 24},
 	} {
 		l := open(t, numbered(t, 23), o)
 		if lines, _, _ := readEpoch(t, l); l.Batches() != len(lines) {
