@@ -107,6 +107,9 @@ schemas: libraries ## the same, after operators have come to or gone from cgotor
 	@go run ./cgotorch/internal/schemas >build/schemas.txt
 	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
+docs: ## copy the Go code of the book anew from the tested files that it is cut from
+	@go run ./internal/cuts/cutdocs
+
 check-generate: generate ## fail if a generated file is not what its generator writes
 	@git diff --exit-code -- $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
 
@@ -141,5 +144,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
+.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record clean

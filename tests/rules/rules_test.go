@@ -4,6 +4,7 @@ package rules
 import (
 	"bytes"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -384,5 +385,26 @@ func TestCore_StaysSmall(t *testing.T) {
 	slices.Sort(found)
 	if !slices.Equal(found, processWide) {
 		t.Errorf("process-wide variables of cgotorch: %v, want %v", found, processWide)
+	}
+}
+
+// Each public package has an Example with an output, which go doc shows and go test runs.
+func TestPackages_HaveExample(t *testing.T) {
+	has := map[string]bool{}
+	for _, s := range sources(t) {
+		dir := filepath.ToSlash(filepath.Dir(s.path))
+		room, _, _ := strings.Cut(dir, "/")
+		if !slices.Contains([]string{"cgotorch", "imageloader", "prefetcher"}, room) || slices.Contains(strings.Split(dir, "/"), "internal") {
+			continue
+		}
+		has[dir] = has[dir]
+		for _, example := range doc.Examples(s.file) {
+			has[dir] = has[dir] || strings.HasSuffix(s.path, "_test.go") && example.Output != ""
+		}
+	}
+	for dir, example := range has {
+		if !example {
+			t.Errorf("%s has no Example with an output: add a short one in example_test.go", dir)
+		}
 	}
 }
