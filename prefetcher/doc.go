@@ -8,19 +8,18 @@
 //
 //	ahead, err := prefetcher.New(loader, device, prefetcher.Options{})
 //	defer ahead.Close()
-//	for batch, err := range ahead.Epoch(ctx) {
-//		if err != nil { return err }
-//		err = train.Do(func(x *cgotorch.Exec) error {
-//			images, labels := batch.Use(x)
-//			…
-//		})
+//	step := func(x *cgotorch.Exec, batch *prefetcher.Batch) error {
+//		images, labels := batch.Use(x)
+//		…
 //	}
+//	n, err := cgotorch.DoEach(train, ahead.Epoch(ctx), step) // one Do for each batch
 //
 // [New] is for images. [NewTensors] copies batches of any other tensors in the same way, without
 // augmentations. Its batches come from package data.
 //
-// The Do belongs inside the loop, one Do for each batch. A batch's memory comes back when its Do
-// ends, so a loop inside a Do ends with an error after Depth+1 batches.
+// A program that loops over an Epoch itself puts the Do inside the loop, one Do for each batch. A
+// batch's memory comes back when its Do ends, so a loop inside a Do ends with an error after
+// Depth+1 batches.
 //
 // # Augmentations
 //

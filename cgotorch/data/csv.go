@@ -45,11 +45,12 @@ type CSV struct {
 
 // cell says where the cells of one column of the file go.
 type cell struct {
-	field  int // -1: nowhere
-	offset int // in the field's sample, in bytes
-	size   int // bytes of a sample of the field
-	text   bool
-	dtype  cgotorch.DType
+	field   int // -1: nowhere
+	offset  int // in the field's sample, in bytes
+	size    int // bytes of a sample of the field
+	text    bool
+	dtype   cgotorch.DType
+	classes classes // nil for a field without Classes
 }
 
 // OpenCSV returns the rows of a file. It reads the header and, without Fields, the first rows. The
@@ -229,7 +230,7 @@ func (c *CSV) place() error {
 			if c.cells[at].field >= 0 {
 				return fmt.Errorf("data: %s: the column %q is in two fields, %q and %q: %w", c.name, name, c.fields[c.cells[at].field].Name, f.Name, ErrInvalidOptions)
 			}
-			c.cells[at] = cell{field: i, offset: k * f.DType.Size(), size: c.sizes[i], text: f.Text, dtype: f.DType}
+			c.cells[at] = cell{field: i, offset: k * f.DType.Size(), size: c.sizes[i], text: f.Text, dtype: f.DType, classes: classesOf(f.Classes)}
 		}
 	}
 	return nil
@@ -391,7 +392,7 @@ func (c *CSV) parsePlain(rows *Rows, b []byte, skip int64) *Error {
 // place after the cell. It returns -1 for all other cells.
 func (c *CSV) number(rows *Rows, j int, b []byte, i int) int {
 	cell := &c.cells[j]
-	if cell.field < 0 || cell.text {
+	if cell.field < 0 || cell.text || cell.classes != nil {
 		return -1
 	}
 	d, end, ok := scanDecimal(b, i)
@@ -439,6 +440,12 @@ func (c *CSV) store(rows *Rows, j int, text []byte) *Error {
 		return nil
 	}
 	memory := col.Data[len(col.Data)-cell.size+cell.offset:]
+	if cell.classes != nil {
+		if fault := cell.classes.put(cell.dtype, memory, text); fault != "" {
+			return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: fault}
+		}
+		return nil
+	}
 	trimmed := bytes.TrimSpace(text)
 	if len(trimmed) == 0 && c.o.EmptyNaN && cell.dtype.IsFloat() {
 		trimmed = []byte("NaN")

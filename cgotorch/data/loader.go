@@ -87,6 +87,20 @@ func (l *Loader) Fields() []Field {
 // BatchSize returns the number of samples of the largest batch.
 func (l *Loader) BatchSize() int { return l.options.BatchSize }
 
+// Batches returns the number of batches of a whole epoch. For a Stream it returns -1, because
+// nobody knows how many samples a Stream has before its end.
+func (l *Loader) Batches() int {
+	if l.set == nil {
+		return -1
+	}
+	o := &l.options
+	samples := (&window{n: l.set.Len()}).share(*o)
+	if o.DropLast {
+		return samples / o.BatchSize
+	}
+	return (samples + o.BatchSize - 1) / o.BatchSize
+}
+
 // Pin gives the memory of the batches to p. It is called before the first Epoch. If it fails, the
 // memory is not pinned. Close takes the memory from p.
 func (l *Loader) Pin(p Pinner) error { return l.ring.pin(p) }

@@ -430,3 +430,30 @@ func TestStep_Memory(t *testing.T) {
 		}
 	}
 }
+
+func TestOptimizer_Minimize_EqualsThreeCalls(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, q := param(x, 1, 2), param(x, 1, 2) // with gradients, which the first call removes
+		for _, t := range []*cgotorch.Tensor{p, q} {
+			if err := t.SetRequiresGrad(true); err != nil {
+				return err
+			}
+		}
+		of := func(p *cgotorch.Tensor) *Optimizer {
+			return cgotorch.Must(NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{p}}))
+		}
+		a, b := of(p), of(q)
+		defer a.Close()
+		defer b.Close()
+		for range 3 {
+			a.Minimize(x, x.Sum(x.Mul(p, p)))
+			b.ZeroGrad()
+			x.Backward(x.Sum(x.Mul(q, q)))
+			b.Step(x)
+		}
+		if got, want := values(x, p), values(x, q); !slices.Equal(got, want) || got[0] == 1 {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	})
+}

@@ -47,6 +47,15 @@ type scalerInput struct {
 // than SGD, Adam and AdamW.
 func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
+// Minimize is a step that makes the loss smaller: [Optimizer.ZeroGrad], Backward of the loss, and
+// [Optimizer.Step], in this order. It can be captured where Step can. A program that clips, scales
+// or sums gradients calls the three itself.
+func (o *Optimizer) Minimize(x *cgotorch.Exec, loss *cgotorch.Tensor) {
+	o.ZeroGrad()
+	x.Backward(loss)
+	o.Step(x)
+}
+
 func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	if o.closed {
 		o.fail(x, "the optimizer: %w", cgotorch.ErrClosed)

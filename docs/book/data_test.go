@@ -13,7 +13,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/metric"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 func Example_slices() {
@@ -25,37 +24,23 @@ func Example_slices() {
 	points, labels := twoClouds()
 
 	// cut: slices
-	table, err := data.NewTable(data.Of("point", points, 2), data.Of("label", labels)) // []float32, []int64
-	must(err)
-	loader, err := data.NewLoader(table, data.Options{BatchSize: 50, Shuffle: true})
-	must(err)
+	table := cgotorch.Must(data.NewTable(data.Of("point", points, 2), data.Of("label", labels))) // []float32, []int64
+	loader := cgotorch.Must(data.NewLoader(table, data.Options{BatchSize: 50, Shuffle: true}))
 	defer loader.Close()
-	ahead, err := prefetcher.NewTensors(loader, cgotorch.CPU, prefetcher.TensorOptions{})
-	must(err)
-	defer ahead.Close()
 
-	var model *nn.Linear
-	var opt *optim.Optimizer
-	must(stream.Do(func(x *cgotorch.Exec) error {
-		model = nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-		opt, err = optim.NewAdam(optim.AdamOptions{LR: 0.1}, optim.Group{Params: nn.Parameters(model)})
-		return err
+	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Linear, error) {
+		return nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nil
 	}))
 	defer nn.Close(model)
+	opt := cgotorch.Must(optim.NewAdam(optim.AdamOptions{LR: 0.1}, optim.Group{Params: nn.Parameters(model)}))
 	defer opt.Close()
 
 	for range 5 {
-		for batch, err := range ahead.Epoch(ctx) {
-			must(err)
-			must(stream.Do(func(x *cgotorch.Exec) error {
-				in := batch.Use(x)
-				opt.ZeroGrad()
-				loss := nn.CrossEntropy(x, model.Forward(x, in["point"]), in["label"], nn.CrossEntropyOptions{})
-				x.Backward(loss)
-				opt.Step(x)
-				return nil
-			}))
-		}
+		cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) error {
+			in := batch.Use(x) // to hide the copy to a GPU, put prefetcher.NewTensors around the loader
+			opt.Minimize(x, nn.CrossEntropy(x, model.Forward(x, in["point"]), in["label"], nn.CrossEntropyOptions{}))
+			return nil
+		}))
 	}
 	// end: slices
 	must(stream.Do(func(x *cgotorch.Exec) error {
@@ -70,17 +55,17 @@ func Example_slices() {
 	// cut: save
 	path := filepath.Join(folder, "clouds.safetensors")
 	run := checkpoint.Checkpoint{Model: model, Optimizer: opt, Epoch: 5}
-	must(stream.Do(func(x *cgotorch.Exec) error { return checkpoint.Save(x, path, run) }))
-	must(stream.Do(func(x *cgotorch.Exec) error { // in another program
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { return checkpoint.Save(x, path, run) }))
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { // in another program
 		again := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
 		defer nn.Close(again)
-		err := checkpoint.LoadModel(x, path, again, nn.LoadOptions{})
-		fmt.Println("the same weights:", x.Equal(again.Weight, model.Weight), err)
-		return err
+		cgotorch.Check(checkpoint.LoadModel(x, path, again, nn.LoadOptions{}))
+		fmt.Println("the same weights:", x.Equal(again.Weight, model.Weight))
+		return nil
 	}))
 	// end: save
 
-	// Output: the same weights: true <nil>
+	// Output: the same weights: true
 }
 
 // twoClouds returns points around (1, 1) with label 1 and points around (-1, -1) with label 0.
@@ -129,20 +114,23 @@ func Example_csv() {
 	path := filepath.Join(folder, "houses.csv")
 	must(os.WriteFile(path, []byte("height,width,street,price\n1,2,Elm,3.5\n4,5,Oak,6.5\n"), 0o600))
 
+	ctx := context.Background()
+
 	// cut: csv
-	rows, err := data.OpenCSV(path, data.CSVOptions{Fields: []data.Field{
+	whole := cgotorch.Must(data.OpenCSV(path, data.CSVOptions{}))    // each column is a field
+	streets := cgotorch.Must(data.ReadClasses(ctx, whole, "street")) // its texts, sorted
+	rows := cgotorch.Must(data.OpenCSV(path, data.CSVOptions{Fields: []data.Field{
 		{Name: "size", DType: cgotorch.Float32, Shape: []int64{2}, From: []string{"height", "width"}}, // two columns
-		{Name: "price", DType: cgotorch.Float32},                                                      // one
-	}})
-	must(err)
-	loader, err := data.NewStreamLoader(rows, data.Options{BatchSize: 256, Shuffle: true})
-	must(err)
+		{Name: "street", DType: cgotorch.Int64, Classes: streets},                                     // the number of a text
+		{Name: "price", DType: cgotorch.Float32},
+	}}))
+	loader := cgotorch.Must(data.NewStreamLoader(rows, data.Options{BatchSize: 256, Shuffle: true}))
 	// end: csv
 	defer loader.Close()
-	for batch, err := range loader.Epoch(context.Background()) {
+	for batch, err := range loader.Epoch(ctx) {
 		must(err)
-		fmt.Println(batch.N, data.Values[float32](batch.Column("size"))[1] == data.Values[float32](batch.Column("size"))[0]+1)
+		fmt.Println(batch.N, streets, data.Values[int64](batch.Column("street"))[0] == int64(data.Values[float32](batch.Column("size"))[0])/4)
 		batch.Release()
 	}
-	// Output: 2 true
+	// Output: 2 [Elm Oak] true
 }

@@ -71,43 +71,33 @@ func Example_training() {
 	must(cgotorch.Seed(1))
 
 	// cut: open
-	device, err := cgotorch.ParseDevice("cpu") // "auto": a GPU if there is one
-	must(err)
-	loader, err := imageloader.Open(photos, imageloader.Options{ // the .tgz, or a folder of the same form
+	device := cgotorch.Must(cgotorch.ParseDevice("cpu"))                  // "auto": a GPU if there is one
+	loader := cgotorch.Must(imageloader.Open(photos, imageloader.Options{ // the .tgz, or a folder of the same form
 		Train: true, Split: "train", BatchSize: 16, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4},
-	})
-	must(err)
+	}))
 	defer loader.Close()
-	ahead, err := prefetcher.New(loader, device, prefetcher.Options{}) // its own copy stream, its own memory
-	must(err)
+	ahead := cgotorch.Must(prefetcher.New(loader, device, prefetcher.Options{})) // its own copy stream, its own memory
 	defer ahead.Close()
 	// end: open
 
 	// cut: loop
-	var model nn.Module
-	var opt *optim.Optimizer
-	must(stream.Do(func(x *cgotorch.Exec) error {
-		model = vision.NewMLP(x, vision.Options{Classes: len(loader.Classes()), Hidden: []int{8}})
-		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01}, optim.Group{Params: nn.Parameters(model)})
-		return err
+	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (nn.Module, error) {
+		return vision.NewMLP(x, vision.Options{Classes: len(loader.Classes()), Hidden: []int{8}}), nil
 	}))
 	defer nn.Close(model)
+	opt := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 0.01}, optim.Group{Params: nn.Parameters(model)}))
 	defer opt.Close()
 
 	var losses [4]float64
 	for epoch := range losses {
-		for batch, err := range ahead.Epoch(ctx) {
-			must(err)
-			must(stream.Do(func(x *cgotorch.Exec) error { // one Do for each batch
-				images, labels := batch.Use(x) // the stream waits for the copy, but the host does not wait
-				opt.ZeroGrad()
-				loss := nn.CrossEntropy(x, model.Forward(x, images), labels, nn.CrossEntropyOptions{})
-				x.Backward(loss)
-				opt.Step(x)
-				losses[epoch] += x.Item(loss) // waits for the device: see below
-				return nil
-			}))
+		step := func(x *cgotorch.Exec, batch *prefetcher.Batch) error {
+			images, labels := batch.Use(x) // the stream waits for the copy, but the host does not wait
+			loss := nn.CrossEntropy(x, model.Forward(x, images), labels, nn.CrossEntropyOptions{})
+			opt.Minimize(x, loss)         // ZeroGrad, x.Backward(loss), Step
+			losses[epoch] += x.Item(loss) // waits for the device: see below
+			return nil
 		}
+		cgotorch.Must(cgotorch.DoEach(stream, ahead.Epoch(ctx), step)) // one Do for each batch
 	}
 	fmt.Println("the loss falls:", losses[3] < losses[0]/2)
 	// end: loop

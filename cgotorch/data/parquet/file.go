@@ -148,6 +148,9 @@ func (f *File) place(columns map[string]*format.Column) error {
 		return refuse("there are no fields")
 	}
 	for i, field := range f.fields {
+		if field.Classes != nil {
+			return refuse("the field %s has Classes, which only CSV and JSONLines use: read a Text, and make it a number with data.Options.Map", field)
+		}
 		from := field.From
 		if from == nil {
 			from = []string{field.Name}

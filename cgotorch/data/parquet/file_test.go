@@ -111,6 +111,7 @@ func TestFile_Errors(t *testing.T) {
 		`no column "list"`:           {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
 		`the column "a" has`:         {Fields: []data.Field{{Name: "a", DType: cgotorch.Int64}}},
 		`the column "name" has`:      {Fields: []data.Field{{Name: "name", DType: cgotorch.Int64}}},
+		"which only CSV and JSONL":   {Fields: []data.Field{{Name: "name", DType: cgotorch.Int64, Classes: []string{"x"}}}},
 		"made of 1 columns":          {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{3}}}},
 		`is made of 1 columns of on`: {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{data.Variable}}}},
 	} {
