@@ -47,9 +47,9 @@ func SetCuDNNBenchmark(on bool) error {
 // The number is 10 at first.
 func CuDNNBenchmarkLimit() int { return int(getNumber(ct.SwitchCuDNNBenchmarkLimit)) }
 
-// SetCuDNNBenchmarkLimit is process-wide: with [SetCuDNNBenchmark], cuDNN tries at most n algorithms
-// for each new shape, in its own order. 0 means all of them, which can find a faster one and takes
-// longer. It fails with [ErrInvalidArgument] for a negative number.
+// SetCuDNNBenchmarkLimit is process-wide: with [SetCuDNNBenchmark], cuDNN tries at most n
+// algorithms for each new shape, in its own order. 0 means all of them, which can find a faster one
+// and takes longer. It fails with [ErrInvalidArgument] for a negative number.
 //
 // Source: torch.backends.cudnn.benchmark_limit
 func SetCuDNNBenchmarkLimit(n int) error {

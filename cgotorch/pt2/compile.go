@@ -16,8 +16,8 @@ import (
 // The values of a graph have names, and each value is made once. compile gives each name a slot of
 // a frame, and turns each node into a step with the slots of its arguments. Operators are found and
 // their schemas are read once, so that a run neither looks up names nor reorders arguments. A step
-// also knows which slots nobody reads after it. Their tensors are closed, so that the peak of memory
-// is that of PyTorch. A frame belongs to one run, so runs do not meet.
+// also knows which slots nobody reads after it. Their tensors are closed, so that the peak of
+// memory is that of PyTorch. A frame belongs to one run, so runs do not meet.
 
 // A graph is a list of steps. A sub-graph, such as a branch of a condition, is a graph too.
 type graph struct {
@@ -383,7 +383,8 @@ func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operan
 // A parameter is one argument of a schema.
 type parameter struct{ of, name string }
 
-// parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar alpha=1)
+// parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar
+// alpha=1)
 // -> Tensor".
 func parametersOf(schema string) (parameters []parameter) {
 	_, list, _ := strings.Cut(schema, "(")

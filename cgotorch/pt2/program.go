@@ -19,15 +19,16 @@ import (
 type Options struct {
 	Model string // the name of the program, if the file holds several; "" means the only one
 
-	// DType is the floating-point dtype that takes the place of float32: in weights, in the program's
-	// own casts, and in inputs, which are converted. 0 means float32. Use [cgotorch.BFloat16] or
-	// [cgotorch.Float16], or leave the program as it is and use [cgotorch.Exec.Autocast].
+	// DType is the floating-point dtype that takes the place of float32: in weights, in the
+	// program's own casts, and in inputs, which are converted. 0 means float32. Use
+	// [cgotorch.BFloat16] or [cgotorch.Float16], or leave the program as it is and use
+	// [cgotorch.Exec.Autocast].
 	DType cgotorch.DType
 
 	// Fuse makes a program for inference with fewer operators, as [nn.Fuse] does for models. Batch
 	// norms go into the convolutions before them; sums and ReLUs become part of a convolution where
-	// cuDNN has one operator for them; dropouts are left out. Results change by rounding. The weights
-	// have other names then, and must not be trained. [Program.Report] tells what was done.
+	// cuDNN has one operator for them; dropouts are left out. Results change by rounding. The
+	// weights have other names then, and must not be trained. [Program.Report] tells what was done.
 	Fuse bool
 }
 
@@ -36,8 +37,8 @@ type Options struct {
 // it was loaded on.
 //
 // In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. A
-// program that was exported in training mode changes its buffers, and its parameters may be trained:
-// then one call runs at a time.
+// program that was exported in training mode changes its buffers, and its parameters may be
+// trained: then one call runs at a time.
 type Program struct {
 	// Weights are the parameters and the persistent buffers, under the names that Python gave them.
 	// Do not change the names.
@@ -167,8 +168,8 @@ func (c *compiler) lacks() string {
 // node that runs it. Do not change them.
 func (p *Program) Nodes() []*Node { return p.nodes }
 
-// Report tells what [Options].Fuse has done, as in "53 of 53 convolutions took a batch norm in, 49 a
-// ReLU, 16 a sum; 0 dropouts left out". It returns "" for a program that is not fused.
+// Report tells what [Options].Fuse has done, as in "53 of 53 convolutions took a batch norm in, 49
+// a ReLU, 16 a sum; 0 dropouts left out". It returns "" for a program that is not fused.
 func (p *Program) Report() string {
 	if p.report == (report{}) {
 		return ""
@@ -245,13 +246,14 @@ func (p *Program) inputNames() string {
 // Keywords are the keyword arguments of a call, or positional arguments by their names.
 type Keywords map[string]any
 
-// Call runs the program with the arguments of the Python function, and returns its result. The
-// last argument may be [Keywords]. A tensor is a *cgotorch.Tensor; an int of Python is an int or an
-// int64; a list or a tuple is a slice; a dict, a named tuple or a dataclass is a map from strings. In
-// results these are []any and map[string]any, and an int is an int64. The Do owns the tensors of the
-// result. Call waits for the device only if [Node.Waits] is set for a node.
+// Call runs the program with the arguments of the Python function, and returns its result. The last
+// argument may be [Keywords]. A tensor is a *cgotorch.Tensor; an int of Python is an int or an
+// int64; a list or a tuple is a slice; a dict, a named tuple or a dataclass is a map from strings.
+// In results these are []any and map[string]any, and an int is an int64. The Do owns the tensors of
+// the result. Call waits for the device only if [Node.Waits] is set for a node.
 //
-// Call fails with [cgotorch.ErrInvalidArgument] if the arguments do not fit, and names the argument.
+// Call fails with [cgotorch.ErrInvalidArgument] if the arguments do not fit, and names the
+// argument.
 func (p *Program) Call(x *cgotorch.Exec, args ...any) any {
 	const op = "pt2.Program.Call"
 	leaves, err := p.flatten(args)

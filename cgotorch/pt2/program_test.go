@@ -80,21 +80,36 @@ func entries() map[string]string {
 }
 
 func archive(t testing.TB, entries map[string]string) []byte {
+	data, err := zipped(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func zipped(entries map[string]string) ([]byte, error) {
 	var file bytes.Buffer
 	w := zip.NewWriter(&file)
 	for name, text := range entries {
 		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store})
-		if err == nil {
-			_, err = e.Write([]byte(text))
-		}
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
+		}
+		if _, err := e.Write([]byte(text)); err != nil {
+			return nil, err
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
+	err := w.Close()
+	return file.Bytes(), err
+}
+
+// smallProgram returns the file of the program.
+func smallProgram() []byte {
+	data, err := zipped(entries())
+	if err != nil {
+		panic(err)
 	}
-	return file.Bytes()
+	return data
 }
 
 func load(x *cgotorch.Exec, data []byte, o pt2.Options) (*pt2.Program, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
-// A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64, a
-// float64, a bool, a string, or nil.
+// A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64,
+// a float64, a bool, a string, or nil.
 type frame struct {
 	values []any
 }
@@ -202,7 +202,8 @@ func (c *function) run(x *cgotorch.Exec, f *frame) {
 	f.values[c.outs[0]] = v
 }
 
-// sizeOf are the operators that read a number of a tensor's geometry. The argument i is a dimension.
+// sizeOf are the operators that read a number of a tensor's geometry. The argument i is a
+// dimension.
 var sizeOf = map[string]func(t *cgotorch.Tensor, i int) int64{
 	"aten.sym_size.int":      func(t *cgotorch.Tensor, i int) int64 { return t.Shape()[i] },
 	"aten.sym_stride.int":    func(t *cgotorch.Tensor, i int) int64 { return t.Strides()[i] },
