@@ -393,15 +393,8 @@ func TestLoadModel_TorchSave(t *testing.T) {
 		last := nn.NewLinear(x, 2, 2, nn.LinearOptions{NoBias: true})
 		m := nn.NewSequential(nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), &nn.ReLU{}, last)
 		defer nn.Close(m)
-		rename := func(name string) string { // what is not of the model becomes ""
-			rest, ok := strings.CutPrefix(name, "model.")
-			if !ok {
-				return ""
-			}
-			return rest
-		}
 		var first []float32
-		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Rename: rename}} {
+		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Prefix: "model."}, "script.pt": {}} {
 			nn.Constant(x, last.Weight, 0)
 			if err := LoadModel(x, "../pth/testdata/"+file, m, o); err != nil {
 				t.Errorf("%s: %v", file, err)
@@ -417,10 +410,16 @@ func TestLoadModel_TorchSave(t *testing.T) {
 		}
 		var mismatch *nn.LoadError
 		if err := LoadModel(x, "../pth/testdata/checkpoint.pth", m, nn.LoadOptions{}); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), `"model."`) {
-			t.Errorf("a checkpoint without Rename: %v", err)
+			t.Errorf("a checkpoint without Prefix: %v", err)
 		}
-		if err := LoadModel(x, "../pth/testdata/script.pt", m, nn.LoadOptions{}); !errors.Is(err, pth.ErrProgram) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "state_dict()") {
-			t.Errorf("a TorchScript archive: %v", err)
+		weights, err := pth.OpenWeightsFS(os.DirFS("../pth/testdata"), "state.pth")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer weights.Close()
+		nn.Constant(x, last.Weight, 0)
+		if err := LoadWeights(x, weights, m, nn.LoadOptions{}); err != nil || !slices.Equal(cgotorch.ToSlice[float32](x, x.Detach(last.Weight)), first) {
+			t.Errorf("from an fs.FS: %v, or other weights than %v", err, first)
 		}
 	})
 }

@@ -64,18 +64,8 @@ func Inspect(path string) (Info, error) {
 }
 
 type file struct {
-	weights
+	pth.Weights
 	info Info
-}
-
-// weights is an open file of tensors: a *safetensors.File or a *pth.File.
-type weights interface {
-	Name() string
-	Tensors() []safetensors.Info
-	Lookup(name string) (safetensors.Info, bool)
-	Read(name string) ([]byte, error)
-	Metadata() map[string]string
-	Close() error
 }
 
 // The method `fail` returns an error that names the file. format and args give its text.
@@ -83,29 +73,28 @@ func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
 
-func openWeights(path string) (weights, error) {
-	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrTorchSave) {
-		return pth.Open(path)
-	}
-	return f, err
-}
-
 func open(path string) (*file, error) {
-	f, err := openWeights(path)
+	f, err := pth.OpenWeights(path)
 	if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, pth.ErrFormat) {
 		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	c := &file{weights: f}
+	c, err := newFile(f)
+	if err != nil {
+		f.Close()
+	}
+	return c, err
+}
+
+// newFile reads the fields of a checkpoint.
+func newFile(f pth.Weights) (*file, error) {
+	c := &file{Weights: f}
 	if text, ok := f.Metadata()[metadataKey]; ok {
 		if err := json.Unmarshal([]byte(text), &c.info); err != nil {
-			f.Close()
 			return nil, c.fail("metadata %s: %w: %w", metadataKey, err, ErrDamaged)
 		}
 		if c.info.Version != version {
-			f.Close()
 			return nil, c.fail("it is of version %d, and this program reads version %d: load it with the program that saved it", c.info.Version, version)
 		}
 	}

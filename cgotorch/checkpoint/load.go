@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -89,7 +90,8 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 }
 
 // LoadModel copies a model's tensors from a checkpoint, from another safetensors file such as a
-// torchvision state dict, or from a file of PyTorch's torch.save. Dtypes are converted. If the
+// torchvision state dict, or from a file of PyTorch's torch.save. The path may also be that of a
+// folder or an index of several files, as [pth.OpenWeights] opens it. Dtypes are converted. If the
 // model's number of classes differs from that in the file, skip the last layer with
 // [nn.LoadOptions].Skip. Names with a prefix, such as "module.", are changed by
 // [nn.LoadOptions].Rename. LoadModel waits for the device.
@@ -102,6 +104,23 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 		return err
 	}
 	defer f.Close()
+	return f.loadModel(x, model, o)
+}
+
+// LoadWeights is [LoadModel] for weights that are open. Those of an embed.FS come from
+// [pth.OpenWeightsFS]. The weights stay the caller's.
+func LoadWeights(x *cgotorch.Exec, weights pth.Weights, model any, o nn.LoadOptions) error {
+	f, err := newFile(weights)
+	if err != nil {
+		return err
+	}
+	if err := f.verify(); err != nil {
+		return err
+	}
+	return f.loadModel(x, model, o)
+}
+
+func (f *file) loadModel(x *cgotorch.Exec, model any, o nn.LoadOptions) error {
 	matched, err := f.match(model, o)
 	if err != nil {
 		return err

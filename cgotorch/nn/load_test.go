@@ -156,7 +156,7 @@ func TestLoadError_Short(t *testing.T) {
 		e.Missing, e.Unexpected = append(e.Missing, name), append(e.Unexpected, "module."+name)
 	}
 	text := e.Error()
-	for _, part := range []string{"200 missing: layer0.conv.weight, layer1", "200 unexpected: module.layer0", `"module."`, "Rename"} {
+	for _, part := range []string{"200 missing: layer0.conv.weight, layer1", "200 unexpected: module.layer0", `"module." in front: set LoadOptions.Prefix`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q does not have %q", text, part)
 		}

@@ -19,7 +19,7 @@ import (
 func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("convert", flag.ContinueOnError)
 	strip := flags.String("strip", "", "only the tensors whose names begin with this text, such as model., and without it")
-	if code, ok := parse(flags, "[-strip TEXT] IN OUT, each .safetensors, .pth or .pt", args, stderr, 2, 2); !ok {
+	if code, ok := parse(flags, "[-strip TEXT] IN OUT, each .safetensors, .pth or .pt; IN may be a folder or an index of shards", args, stderr, 2, 2); !ok {
 		return code
 	}
 	n, err := convert(flags.Arg(0), flags.Arg(1), *strip)
@@ -31,7 +31,7 @@ func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) int 
 }
 
 func convert(in, out, strip string) (int, error) {
-	from, err := openWeights(in)
+	from, err := pth.OpenWeights(in)
 	if err != nil {
 		return 0, err
 	}
@@ -54,20 +54,6 @@ func convert(in, out, strip string) (int, error) {
 		return len(tensors), writePickle(out, tensors)
 	}
 	return 0, fmt.Errorf("%s: the name must end with .safetensors, .pth or .pt", out)
-}
-
-type weights interface {
-	Tensors() []safetensors.Info
-	Read(name string) ([]byte, error)
-	Close() error
-}
-
-func openWeights(path string) (weights, error) {
-	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrTorchSave) {
-		return pth.Open(path)
-	}
-	return f, err
 }
 
 // writePickle writes a file beside `out`, and renames it when it is whole.
