@@ -31,6 +31,7 @@ type Optimizer struct {
 	closed     bool
 
 	only     map[*parameter]bool // the parameters that a StepParams changes; nil means all
+	onDevice bool                // a Scaler has done steps of a rule on lists, so the host does not know their counts
 	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
 }

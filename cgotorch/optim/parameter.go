@@ -15,6 +15,7 @@ type parameter struct {
 	shape, strides []int64 // shape and strides of tensor
 	step           int64   // number of steps done; can be too high, see Optimizer.skipped
 	state          []*cgotorch.Tensor
+	initial        float64 // the value of state before the first step
 
 	// count is the number of steps, a float32 tensor of shape []. It is nil if the rule needs no
 	// count. It does not include steps that the device skipped.
@@ -84,6 +85,9 @@ func prepare(x *cgotorch.Exec, parameters []*parameter) {
 		if len(zeros) > 0 {
 			x.ForeachZeroInPlace(zeros)
 		}
+	}
+	if v := parameters[0].initial; v != 0 && len(fresh) > 0 {
+		x.ForeachAddScalarInPlace(fresh, v)
 	}
 	if len(masters) > 0 {
 		x.ForeachCopyInPlace(masters, params)

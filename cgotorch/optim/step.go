@@ -43,8 +43,8 @@ type scalerInput struct {
 //
 // Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
 // least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
-// Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of an optimizer other
-// than SGD, Adam and AdamW.
+// Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of parameters of 16
+// bits without MasterWeights, except by SGD, Adam and AdamW.
 func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
 func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
@@ -53,12 +53,13 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	}
 	x = x.NoGrad().NoAutocast()
 	if x.Capturing() {
-		if why := o.fromHost(); why != "" {
+		if why := o.uncapturable(); why != "" {
 			o.fail(x, why+": %w", cgotorch.ErrNotCapturable)
 		}
 		x.DependsOn(o.watch())
 	}
 	if by.foundInf != nil {
+		o.onDevice = true
 		x.EachLaunch(func(*cgotorch.Exec) { o.skipped = true })
 	}
 	for i := range o.groups {
@@ -69,7 +70,7 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 			from := &g.buckets[k]
 			b := &from.now
 			b.lr, b.rate, b.weightDecay, b.scalerInput = lr, rate, g.weightDecay, by
-			if o.fuses(from) && from.device.IsCUDA() && from.dtype != cgotorch.Float64 {
+			if o.fuses(x, from) && from.device.IsCUDA() && from.dtype != cgotorch.Float64 {
 				b.lr = float64(float32(lr)) // see Note [Captured steps]
 			}
 			o.stepBucket(x, from)
@@ -146,7 +147,11 @@ func (o *Optimizer) watch() func() string {
 
 // The method `fuses` reports whether rule.fused does the steps of the bucket. Otherwise
 // rule.foreach does them.
-func (o *Optimizer) fuses(b *bucket) bool {
+func (o *Optimizer) fuses(x *cgotorch.Exec, b *bucket) bool {
+	return o.canFuse(b) && (o.onLists() == nil || o.onDevice || x.Capturing())
+}
+
+func (o *Optimizer) canFuse(b *bucket) bool {
 	dtype := b.dtype
 	if b.wide {
 		dtype = cgotorch.Float32
@@ -155,7 +160,7 @@ func (o *Optimizer) fuses(b *bucket) bool {
 }
 
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
-	b, fused := &from.now, o.fuses(from)
+	b, fused := &from.now, o.fuses(x, from)
 	defer b.reset()
 	// `later` holds the parameters that cannot be changed together with those of b. It stays empty if
 	// every earlier step changed all parameters.
@@ -218,6 +223,7 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	x.EachLaunch(func(*cgotorch.Exec) {
 		for _, s := range parameters {
 			s.step++
+			s.counted = s.counted && fused
 		}
 	})
 }
