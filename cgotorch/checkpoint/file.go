@@ -21,6 +21,7 @@ const (
 	gpuGenerator = "generator/cuda"
 	ofOptimizer  = "optimizer/"
 	ofEMA        = "ema/"
+	ofLBFGS      = "lbfgs/"
 )
 
 // ErrDamaged is wrapped by the error for a file that is not a complete safetensors file, or that
@@ -36,6 +37,7 @@ type Info struct {
 	Config    json.RawMessage `json:"config,omitempty"`    // from [Checkpoint]: the settings of the run, or nil
 	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if the run was saved without an optimizer
 
+	LBFGS  *LBFGSInfo         `json:"lbfgs,omitempty"`  // nil if the run was saved without an LBFGS
 	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if the run was saved without a scaler
 }
 

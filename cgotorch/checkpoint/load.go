@@ -211,11 +211,6 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 	if len(steps) > 0 {
 		return f.fail("its optimizer had parameters that this one has not: %s", strings.Join(slices.Sorted(maps.Keys(steps)), ", "))
 	}
-	defer func() {
-		for _, r := range state.Tensors {
-			r.Tensor.Close()
-		}
-	}()
 	for _, t := range f.Tensors() {
 		rest, ok := strings.CutPrefix(t.Name, ofOptimizer)
 		if !ok {
@@ -226,11 +221,15 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 		if !ok {
 			return f.fail("tensor %s is of no parameter: %w", t.Name, ErrDamaged)
 		}
-		tensor, err := f.tensor(x, t.Name)
-		if err != nil {
-			return err
+		dtype, ok := DType(t.DType)
+		if !ok {
+			return f.unsupported(t)
 		}
-		state.Tensors = append(state.Tensors, optim.RememberedTensor{Param: i, Name: kind, Tensor: tensor})
+		if want := opt.Params()[i]; !slices.Equal(t.Shape, want.Shape()) {
+			return f.fail("tensor %s has the shape %v, the parameter is %s: %w", t.Name, t.Shape, want, cgotorch.ErrInvalidArgument)
+		}
+		load := func(x *cgotorch.Exec) (*cgotorch.Tensor, error) { return f.tensor(x, t.Name) } // one at a time: an Offload's state is larger than the device
+		state.Tensors = append(state.Tensors, optim.RememberedTensor{Param: i, Name: kind, DType: dtype, Load: load})
 	}
 	if err := opt.Restore(x, state); err != nil {
 		return f.fail("%w", err)

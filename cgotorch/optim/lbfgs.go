@@ -72,6 +72,9 @@ func NewLBFGS(o LBFGSOptions, params []*cgotorch.Tensor) (*LBFGS, error) {
 	return &LBFGS{o: o, params: slices.Clone(params)}, nil
 }
 
+// Params returns the parameters, in the order of the state's vectors. They stay the caller's.
+func (o *LBFGS) Params() []*cgotorch.Tensor { return slices.Clone(o.params) }
+
 // SetLR sets the factor of each change from the next Step on. Multiply it by a [Schedule]'s result.
 func (o *LBFGS) SetLR(lr float64) { o.o.LR = lr }
 

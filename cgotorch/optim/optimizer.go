@@ -30,6 +30,7 @@ type Optimizer struct {
 	parameters []*parameter // of all groups, in the order of the groups
 	closed     bool
 
+	lender   Lender              // keeps the tensors of StepParams; may be nil
 	only     map[*parameter]bool // the parameters that a StepParams changes; nil means all
 	onDevice bool                // a Scaler has done steps of a rule on lists, so the host does not know their counts
 	skipped  bool                // the host may have counted steps that the device skipped

@@ -94,6 +94,11 @@ func prepare(x *cgotorch.Exec, parameters []*parameter) {
 	}
 }
 
+// The method `owns` reports whether the optimizer has made the tensors of p.
+func (p *parameter) owns() bool {
+	return p.master != nil || len(p.state) > 0 && p.state[0] != nil
+}
+
 func (p *parameter) laidOutLike(strides []int64) bool {
 	for i, n := range strides {
 		if n != p.strides[i] && p.shape[i] != 1 {
