@@ -43,11 +43,12 @@ type Info struct {
 
 // OptimizerInfo holds all fields of an optimizer's state except its tensors. See [optim.State].
 type OptimizerInfo struct {
-	Rule   string   `json:"rule"`
-	LR     float64  `json:"lr"`
-	Scale  float64  `json:"scale"`
-	Params []string `json:"params"` // names of the parameters in the model, in the optimizer's order
-	Steps  []int64  `json:"steps"`
+	Rule     string          `json:"rule"`
+	LR       float64         `json:"lr"`
+	Scale    float64         `json:"scale"`
+	GroupLRs map[int]float64 `json:"group_lrs,omitempty"`
+	Params   []string        `json:"params"` // names of the parameters in the model, in the optimizer's order
+	Steps    []int64         `json:"steps"`
 }
 
 // Inspect reads all fields of a checkpoint except its tensors, for instance to make the model. For

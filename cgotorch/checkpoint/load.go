@@ -197,7 +197,7 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 	if err != nil {
 		return f.fail("%w", err)
 	}
-	state := optim.State{Rule: saved.Rule, LR: saved.LR, Scale: saved.Scale}
+	state := optim.State{Rule: saved.Rule, LR: saved.LR, Scale: saved.Scale, GroupLRs: saved.GroupLRs}
 	index := map[string]int{}
 	for i, name := range params {
 		n, ok := steps[name]

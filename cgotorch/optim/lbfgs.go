@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // LBFGSOptions are the settings of [NewLBFGS]. The zero value is PyTorch's default.
@@ -68,6 +69,9 @@ func NewLBFGS(o LBFGSOptions, params []*cgotorch.Tensor) (*LBFGS, error) {
 		if p == nil || p.Closed() || !p.DType().IsFloat() || p.DType() != params[0].DType() || p.Device() != params[0].Device() {
 			return nil, fmt.Errorf("optim: lbfgs: parameter %d is %s, want open tensors of one floating dtype on one device: %w", i, p, cgotorch.ErrInvalidArgument)
 		}
+	}
+	for _, p := range params {
+		seam.Optimized(p)
 	}
 	return &LBFGS{o: o, params: slices.Clone(params)}, nil
 }

@@ -13,6 +13,8 @@ type State struct {
 	Rule  string  `json:"rule"`  // the lower-case name of the rule, such as "sgd" or "adamw"
 	LR    float64 `json:"lr"`    // see [Optimizer.SetLR]
 	Scale float64 `json:"scale"` // see [Optimizer.SetScale]
+	// GroupLRs has the learning rates of [Optimizer.SetGroupLR], by the numbers of their groups.
+	GroupLRs map[int]float64 `json:"group_lrs,omitempty"`
 	// Steps has the number of steps done with each parameter, in the order of Params. The numbers of
 	// SGD include steps that a Scaler skipped.
 	Steps   []int64            `json:"steps"`
@@ -40,6 +42,14 @@ const masterName = "master"
 func (o *Optimizer) State(x *cgotorch.Exec) State {
 	o.readCounts(x)
 	s := State{Rule: o.rule.name(), LR: o.lr, Scale: o.scale, Steps: make([]int64, len(o.parameters))}
+	for i := range o.groups {
+		if lr, ok := o.groups[i].set.Get(); ok {
+			if s.GroupLRs == nil {
+				s.GroupLRs = map[int]float64{}
+			}
+			s.GroupLRs[i] = lr
+		}
+	}
 	for i, p := range o.parameters {
 		s.Steps[i] = p.step
 		if p.step == 0 {
@@ -110,6 +120,12 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	x = x.NoGrad().NoAutocast()
 	o.lr, o.scale, o.skipped = s.LR, s.Scale, false
 	o.restored++
+	for i := range o.groups {
+		o.groups[i].set = cgotorch.Opt[float64]{}
+		if lr, ok := s.GroupLRs[i]; ok {
+			o.groups[i].set = cgotorch.Set(lr)
+		}
+	}
 	for i, p := range o.parameters {
 		master := found[i][len(p.state)]
 		lent := o.lender != nil && !p.owns()
@@ -193,6 +209,11 @@ func (o *Optimizer) match(s State) ([][]*RememberedTensor, error) {
 		return nil, fmt.Errorf("the state has a learning rate of %v, scaled by %v", s.LR, s.Scale)
 	case len(s.Steps) != len(o.parameters):
 		return nil, fmt.Errorf("the state is of %d parameters, the optimizer has %d", len(s.Steps), len(o.parameters))
+	}
+	for i, lr := range s.GroupLRs {
+		if i < 0 || i >= len(o.groups) || !legal(lr) {
+			return nil, fmt.Errorf("the state has a learning rate of %v for group %d, and there are %d groups", lr, i, len(o.groups))
+		}
 	}
 	found := make([][]*RememberedTensor, len(o.parameters))
 	for i, p := range o.parameters {

@@ -2,10 +2,12 @@ package optim
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Note [Captured steps]
@@ -58,6 +60,7 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 		}
 		x.DependsOn(o.watch())
 	}
+	o.lookForStrays(x)
 	if by.foundInf != nil {
 		o.onDevice = true
 		x.EachLaunch(func(*cgotorch.Exec) { o.skipped = true })
@@ -75,6 +78,20 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 			}
 			o.stepBucket(x, from)
 		}
+	}
+}
+
+// lookForStrays tells, at the second Step, of leaves that have a gradient and belong to no
+// optimizer. A Step that is captured, or that has lent tensors, does not look.
+func (o *Optimizer) lookForStrays(x *cgotorch.Exec) {
+	if o.looks >= 2 || x.Capturing() || o.only != nil {
+		return
+	}
+	if o.looks++; o.looks == 1 {
+		seam.WatchLeaves(x)
+	} else if strays := seam.StrayLeaves(x); strays != "" {
+		slog.Warn("optim: " + o.rule.name() + ": a gradient is computed for " + strays +
+			", and no optimizer has this tensor: make its layer a field of the model, not a variable of a closure; if it is frozen on purpose, call SetRequiresGrad(false)")
 	}
 }
 
