@@ -7,12 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // runConvert copies the tensors of a file of weights to a file of another format.
@@ -58,19 +58,14 @@ func convert(in, out, strip string) (int, error) {
 
 // writePickle writes a file beside `out`, and renames it when it is whole.
 func writePickle(out string, tensors []safetensors.Tensor) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+".new-*")
+	file, err := replace.Create(out)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			file.Close()
-			os.Remove(file.Name())
-		}
-	}()
+	defer file.Discard()
 	buffered := bufio.NewWriterSize(file, 1<<20)
-	if err := errors.Join(pth.Write(buffered, tensors), buffered.Flush(), file.Chmod(0o644), file.Sync(), file.Close()); err != nil {
+	if err := errors.Join(pth.Write(buffered, tensors), buffered.Flush()); err != nil {
 		return err
 	}
-	return os.Rename(file.Name(), out)
+	return file.Commit()
 }
