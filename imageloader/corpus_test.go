@@ -303,7 +303,9 @@ func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{
 		{name: "a pipe in an image's place", after: func(t *testing.T, root string) { substitute(t, root, mkfifo) }, skips: 1, images: 8, says: "no longer a file"},
-		{name: "a directory in an image's place", after: func(t *testing.T, root string) { substitute(t, root, func(p string) error { return os.Mkdir(p, 0o755) }) }, skips: 1, images: 8, says: "no longer a file"},
+		{name: "a directory in an image's place", after: func(t *testing.T, root string) {
+			substitute(t, root, func(p string) error { return os.Mkdir(p, 0o755) })
+		}, skips: 1, images: 8, says: "no longer a file"},
 		{name: "a link in an image's place", after: func(t *testing.T, root string) {
 			substitute(t, root, func(p string) error { return os.Symlink("/etc/passwd", p) })
 		}, skips: 1, images: 8, says: "escapes"},
