@@ -9,8 +9,8 @@ import (
 )
 
 // AdaptiveLogSoftmaxWithLoss is a softmax for many classes, of which few are frequent. The classes
-// are sorted by frequency and cut into clusters. Head decides among the classes of the first cluster
-// and the other clusters. Each other cluster has a smaller pair of layers in Tail.
+// are sorted by frequency and cut into clusters. Head decides among the classes of the first
+// cluster and the other clusters. Each other cluster has a smaller pair of layers in Tail.
 type AdaptiveLogSoftmaxWithLoss struct {
 	Head *Linear
 	Tail []*Sequential // two layers for each cluster but the first

@@ -248,8 +248,8 @@ func (m *FractionalMaxPool3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cg
 	return fractional(x, "nn.FractionalMaxPool3d", "aten::fractional_max_pool3d", in, m.Kernel.ints(), output, m.Ratio[:])
 }
 
-// The function `fractional` does the work of FractionalMaxPool2d and FractionalMaxPool3d. Without an
-// output, `ratios` give it.
+// The function `fractional` does the work of FractionalMaxPool2d and FractionalMaxPool3d. Without
+// an output, `ratios` give it.
 func fractional(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel, output []int64, ratios []float64) *cgotorch.Tensor {
 	atLeast(x, where, 1, argument{"Kernel", int(slices.Min(kernel))})
 	if in.Dim() != len(kernel)+2 {
