@@ -107,6 +107,5 @@ func (t *tracer) close() {
 	if t.trace != nil {
 		_, _ = t.trace.Stop()
 	}
-	t.file.Close()
-	os.Remove(t.file.Name())
+	t.file.Discard()
 }
