@@ -148,7 +148,10 @@ func (f *File) openZip(size int64) (any, error) {
 			return nil, f.bad("its byte order is %q", text)
 		}
 	}
-	pickle, err := readEntry(byName[folder+"data.pkl"], mostPickle)
+	entry := byName[folder+"data.pkl"]
+	// torch.save does not compress the pickle, and a pickle of names compresses to a twentieth.
+	most := min(mostPickle, 1<<16+40*int64(min(entry.CompressedSize64, mostPickle)))
+	pickle, err := readEntry(entry, most)
 	if err != nil {
 		return nil, f.bad("data.pkl: %w", err)
 	}

@@ -192,7 +192,7 @@ func TestNewFile_Bombs(t *testing.T) {
 				e.Write(make([]byte, 1<<20))
 			}
 			return err
-		}, "more than 67108864"},
+		}, "has 68157440 bytes, more than"},
 		"a storage that is not there": {func(z *zip.Writer) error {
 			_, err := z.CreateRaw(&zip.FileHeader{Name: "a/data/0", UncompressedSize64: 1 << 40, CompressedSize64: 1 << 40})
 			e, err2 := z.Create("a/data.pkl")
