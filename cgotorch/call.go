@@ -306,6 +306,9 @@ func (c *call) run() {
 	if x.c.Watch != nil {
 		x.look(c.op.name)
 	}
+	if watch := x.s.care.leaves; watch != nil {
+		watch.see(c)
+	}
 	if c.Overflow != nil {
 		c.ResultWords = slices.Grow(c.ResultWords[:0], int(c.Results.Words))
 		c.ResultTensors = slices.Grow(c.ResultTensors[:0], int(c.Results.Tensors))

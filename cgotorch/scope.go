@@ -32,6 +32,7 @@ type care struct {
 	watches  []*ct.Watch // watches that NoWaits has begun
 	calledAt site        // where the program called Do, while the stream checker is on; otherwise 0
 	growth   *growth     // nil while the scope has few tensors
+	leaves   *leafWatch  // nil outside of a watch
 }
 
 // A loan is the scope's record of lent memory.

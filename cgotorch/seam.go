@@ -30,6 +30,9 @@ func init() {
 		y.casts = casts
 		return &y
 	}
+	seam.Optimized = func(t any) { t.(*Tensor).optimized = true }
+	seam.WatchLeaves = func(x any) { watchLeaves(x.(*Exec)) }
+	seam.StrayLeaves = func(x any) string { return strayLeaves(x.(*Exec)) }
 	seam.Report = func(x any) any { return x.(*Exec).layerReport }
 	seam.WithReport = func(x, report any) any {
 		y := *x.(*Exec)

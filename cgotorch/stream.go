@@ -22,6 +22,7 @@ type Stream struct {
 	turn   turn
 	worker *worker       // guarded by the turn
 	runner atomic.Uint64 // the number of the worker's goroutine
+	leaves *leafWatch    // guarded by the turn; nil outside of a watch
 
 	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream

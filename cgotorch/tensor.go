@@ -16,6 +16,8 @@ type Tensor struct {
 	owner   *scope // the scope of the tensor's Do; nil for a kept tensor
 	cleanup runtime.Cleanup
 	grad    *Tensor // handle of the gradient, closed with this handle
+
+	optimized bool // an optimizer has it: see Note [Leaves of no optimizer]
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }

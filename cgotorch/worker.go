@@ -98,7 +98,7 @@ func (w *worker) do(h *ct.Stream, fn func(x *Exec) error, calledAt site) outcome
 
 // The method `run` executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
-	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt}}
+	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt, leaves: w.stream.leaves}}
 	w.scope = s
 	var out outcome
 	defer func() { t.out <- out }()

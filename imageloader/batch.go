@@ -45,7 +45,7 @@ type HostBatch struct {
 	// loader's batch may have an OnRelease too, and the loader still gets its memory back.
 	OnRelease func()
 
-	ring     *ring
+	ring     *buffers
 	buffer   *buffer
 	skipped  []*Error // images that were skipped after the previous batch
 	released atomic.Bool
@@ -63,7 +63,7 @@ func (b *HostBatch) Release() {
 	b.Images, b.Labels, b.Flip = nil, nil, nil
 	if b.ring != nil {
 		b.lost.Stop()
-		b.ring.give(b.buffer) //edge:release-gives TestLoader_Close_UnreleasedBatches
+		b.ring.Give(b.buffer) //edge:release-gives TestLoader_Close_UnreleasedBatches
 	}
 	if b.OnRelease != nil {
 		b.OnRelease()

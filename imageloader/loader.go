@@ -70,7 +70,7 @@ type Loader struct {
 	archive *archive
 	index   atomic.Pointer[index]
 	pool    *decode.Pool
-	ring    *ring
+	ring    *buffers
 	memory  *arena.Arena // for compressed images, and for inflating
 	stats   statistics
 	sound   numbers      // decode.Result.Sound, by sample
@@ -167,7 +167,7 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		batch = min(batch, l.Len())
 	}
 	height, width, channels := l.pool.Size()
-	l.ring, err = newRing(o.Buffers, batch, height*width*channels)
+	l.ring, err = newBuffers(o.Buffers, batch, height*width*channels)
 	return err
 }
 
@@ -384,7 +384,7 @@ func (l *Loader) Pin(p Pinner) error {
 	if l.current != nil {
 		return l.fail("an epoch is being read; call Pin before Epoch", ErrBusy)
 	}
-	if err := l.ring.pin(p); err != nil {
+	if err := l.ring.Pin(p); err != nil {
 		return fmt.Errorf("imageloader: %w", err)
 	}
 	return nil
@@ -430,7 +430,7 @@ func (l *Loader) close() error {
 		errs = append(errs, l.archive.Close())
 	}
 	if l.ring != nil {
-		errs = append(errs, l.ring.close())
+		errs = append(errs, l.ring.Close())
 	}
 	l.memory.Close()
 	for _, err := range errs {

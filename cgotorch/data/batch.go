@@ -31,7 +31,7 @@ type Batch struct {
 	// batch sets it before another goroutine has the batch.
 	OnRelease func()
 
-	ring     *ring
+	ring     *buffers
 	buffer   *buffer
 	released atomic.Bool
 	lost     runtime.Cleanup // tells the ring of a batch that is dropped without Release
@@ -68,7 +68,7 @@ func (b *Batch) Release() {
 	b.Columns = nil
 	if b.ring != nil {
 		b.lost.Stop()
-		b.ring.give(b.buffer)
+		b.ring.Give(b.buffer)
 	}
 	if b.OnRelease != nil {
 		b.OnRelease()

@@ -94,7 +94,7 @@ func (e *epoch) end() {
 	defer l.mu.Unlock()
 	l.running = nil
 	if l.closed {
-		_ = l.ring.close()
+		_ = l.ring.Close()
 	}
 }
 
@@ -191,7 +191,7 @@ func (e *epoch) send(j *job, place *State) (err error) {
 	select {
 	case e.ordered <- j: // waits only after the end of the context, when workers give buffers back that nobody took
 	case <-e.ctx.Done():
-		e.loader.ring.give(j.buffer)
+		e.loader.ring.Give(j.buffer)
 		return context.Cause(e.ctx)
 	}
 	e.jobs <- j // the workers take it, also after the end of the context
@@ -206,16 +206,16 @@ func (e *epoch) takeBuffer() (*buffer, error) {
 	ring := e.loader.ring
 	for patience := time.Duration(0); ; patience = min(max(2*patience, shortestPatience), longestPatience) {
 		select {
-		case b := <-ring.free:
-			ring.taking(b)
+		case b := <-ring.Free:
+			ring.Taking(b)
 			return b, nil
 		default:
 		}
 		timer := time.NewTimer(patience)
 		select {
-		case b := <-ring.free:
+		case b := <-ring.Free:
 			timer.Stop()
-			ring.taking(b)
+			ring.Taking(b)
 			return b, nil
 		case <-e.ctx.Done():
 			timer.Stop()
@@ -226,7 +226,7 @@ func (e *epoch) takeBuffer() (*buffer, error) {
 			continue // the consumer has batches to take
 		}
 		runtime.GC() // finds batches that are dropped
-		if ring.allLost() {
+		if ring.AllLost() {
 			return nil, fmt.Errorf("data: all %d batches were dropped without Release, so there is no memory for the next; call Batch.Release", e.loader.options.Buffers)
 		}
 	}
@@ -243,7 +243,7 @@ func (e *epoch) work() {
 			j.batch, j.err = c.batch(j, e)
 		}
 		if j.err != nil {
-			e.loader.ring.give(j.buffer)
+			e.loader.ring.Give(j.buffer)
 			if !errors.Is(j.err, context.Canceled) {
 				j.err = fmt.Errorf("%w (batch %d of epoch %d)", j.err, j.index, e.from.Epoch)
 			}

@@ -2,11 +2,14 @@ package data
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
 // Loader makes batches of a data set. One goroutine at a time may loop over it. Pin, Restore and
@@ -15,7 +18,7 @@ type Loader struct {
 	options Options
 	set     Dataset // nil for a Stream
 	stream  Stream  // nil for a Dataset
-	ring    *ring
+	ring    *buffers
 	outputs []output
 	direct  []int // without Map: for each field of the batches, its place in the data's fields
 
@@ -58,7 +61,7 @@ func (l *Loader) open(fields []Field) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.ring, err = newRing(l.options.Buffers, bytes); err != nil {
+	if l.ring, err = newBuffers(l.options.Buffers, bytes); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -103,7 +106,13 @@ func (l *Loader) Batches() int {
 
 // Pin gives the memory of the batches to p. It is called before the first Epoch. If it fails, the
 // memory is not pinned. Close takes the memory from p.
-func (l *Loader) Pin(p Pinner) error { return l.ring.pin(p) }
+func (l *Loader) Pin(p Pinner) error {
+	err := l.ring.Pin(p)
+	if errors.Is(err, ring.ErrClosed) {
+		return fmt.Errorf("data: Pin: %w", ErrClosed)
+	}
+	return err
+}
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
 // epoch that is being read. It fails with [ErrInvalidState] if s is from other data.
@@ -190,5 +199,5 @@ func (l *Loader) Close() error {
 		l.running(fmt.Errorf("data: %w", ErrClosed))
 		return nil // the end of the loop frees the memory
 	}
-	return l.ring.close()
+	return l.ring.Close()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -28,15 +29,21 @@ type LoadOptions struct {
 	// values under these names. Shapes of skipped tensors need not fit. nil skips no name.
 	Skip func(name string) bool
 
-	// Rename returns the name in the model for the name of a stored tensor. "" ignores the tensor. Skip
-	// sees the new names. nil keeps all names. A file that PyTorch's DataParallel has written needs
-	//
-	//	func(name string) string { return strings.TrimPrefix(name, "module.") }
+	// With Prefix, Load takes only the tensors whose stored names begin with Prefix, and removes it.
+	// DataParallel's files need "module.". A checkpoint {"model": …, "epoch": …} needs "model.".
+	Prefix string
+
+	// Rename returns the name in the model for the name of a stored tensor, without Prefix. "" ignores
+	// the tensor. Skip sees the new names. nil keeps all names.
 	Rename func(name string) string
 }
 
 // The method `rename` returns the stored name in the model, or "".
 func (o LoadOptions) rename(name string) string {
+	name, ok := strings.CutPrefix(name, o.Prefix)
+	if !ok {
+		return ""
+	}
 	if o.Rename == nil {
 		return name
 	}
@@ -69,24 +76,30 @@ func (e *LoadError) Error() string {
 		parts = append(parts, part)
 	}
 	text := "nn: Load: the tensors do not fit the model: " + strings.Join(parts, "; ")
-	if prefix := e.prefix(); prefix != "" {
-		text += fmt.Sprintf("; the names differ by %q in front: see LoadOptions.Rename", prefix)
+	if prefixes := e.prefixes(); len(prefixes) > 0 {
+		text += "; the missing names are there with " + strings.Join(prefixes[:min(shown, len(prefixes))], " or ") + " in front: set LoadOptions.Prefix to it"
 	}
 	return text
 }
 
-// The method `prefix` returns the text that stands before the first missing name in an unexpected
-// name, such as "module.". It returns "" if there is none.
-func (e *LoadError) prefix() string {
+// The method `prefixes` returns the texts, such as "module.", with which all missing names are
+// among the unexpected names. Each text is quoted.
+func (e *LoadError) prefixes() []string {
 	if len(e.Missing) == 0 {
-		return ""
+		return nil
 	}
+	there := map[string]bool{}
 	for _, name := range e.Unexpected {
-		if prefix, ok := strings.CutSuffix(name, e.Missing[0]); ok {
-			return prefix
+		there[name] = true
+	}
+	var prefixes []string
+	for _, name := range e.Unexpected {
+		prefix, ok := strings.CutSuffix(name, e.Missing[0])
+		if ok && strings.HasSuffix(prefix, ".") && !slices.ContainsFunc(e.Missing, func(m string) bool { return !there[prefix+m] }) {
+			prefixes = append(prefixes, strconv.Quote(prefix))
 		}
 	}
-	return ""
+	return prefixes
 }
 
 // Load copies tensors into m's parameters and buffers, and converts them to the dtypes of m. The

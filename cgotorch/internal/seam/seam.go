@@ -37,6 +37,13 @@ var (
 	Casts func(x any) any
 	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
 	WithCasts func(x, casts any) any
+	// Optimized notes that an optimizer has t, a *cgotorch.Tensor.
+	Optimized func(t any)
+	// WatchLeaves begins to note the leaves that operators of x's stream use. x is a *cgotorch.Exec.
+	// StrayLeaves ends this. It describes the leaves that have a gradient and are in no optimizer. It
+	// returns "" if there are none.
+	WatchLeaves func(x any)
+	StrayLeaves func(x any) string
 	// Report and WithReport are the same for a report of nn. Every Exec that is derived from x has
 	// the report of x.
 	Report     func(x any) any
