@@ -48,6 +48,9 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 			return nil, fmt.Errorf("data: the field %s has From; JSON lines have arrays for fields of several numbers: %w", f, ErrInvalidOptions)
 		}
 	}
+	if open == nil {
+		return nil, fmt.Errorf("data: %s: the function `open` is nil: %w", name, ErrInvalidOptions)
+	}
 	if o.MaxRow == 0 {
 		o.MaxRow = defaultMaxRow
 	}
