@@ -14,8 +14,8 @@ import (
 //
 // LibTorch 2.11 does not check some arguments before it divides by them or reads memory with them.
 // The process then ends with SIGFPE or SIGSEGV, which no Do can turn into an error. For others the
-// results are memory that nobody has written. The function guardOf names these operators. A call with
-// such arguments is refused before LibTorch sees it.
+// results are memory that nobody has written. The function guardOf names these operators. A call
+// with such arguments is refused before LibTorch sees it.
 //
 // tests/parity/operators finds such arguments: it runs random calls in child processes. Two cases
 // that it found stay: arguments in them are right by shape and wrong by value, or are lists of many

@@ -106,8 +106,8 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 // `forward`.
 //
 // Do fails like [Stream.Do]. A Do inside any Do fails with [ErrMisuse]. So does a Do for which all
-// streams' Dos wait, after the time of [SetDeadlockTimeout]. It fails with the cause of ctx's end if ctx ends before a stream is
-// free, and with [ErrClosed] after Close.
+// streams' Dos wait, after the time of [SetDeadlockTimeout]. It fails with the cause of ctx's end
+// if ctx ends before a stream is free, and with [ErrClosed] after Close.
 func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Tensor) *Tensor) error) error {
 	l, err := f.take(ctx, "Inference.Do")
 	if err != nil {

@@ -47,9 +47,9 @@ const usualPatience = 10 * time.Second
 // A call fails with [ErrMisuse] if it waits for a Do that waits for the call's own goroutine, which
 // the Do has started. The error names both places. A Do that is only slow never makes a call fail.
 //
-// A Do may also wait for a [sync.Mutex] that the waiting goroutine holds. Go does not tell who holds
-// a lock, so such a call waits for ever. Both places are logged with [slog.Warn]. Hold no lock while
-// you call Do, if a Do takes that lock too.
+// A Do may also wait for a [sync.Mutex] that the waiting goroutine holds. Go does not tell who
+// holds a lock, so such a call waits for ever. Both places are logged with [slog.Warn]. Hold no
+// lock while you call Do, if a Do takes that lock too.
 func SetDeadlockTimeout(d time.Duration) (before time.Duration) {
 	if d == 0 {
 		d = -1 // 0 stands for usualPatience
@@ -192,8 +192,8 @@ type goroutine struct {
 	place   string // file:line of the innermost frame of the program
 }
 
-// The function `deadlock` returns the place where a Do is blocked, if that Do waits for the goroutine
-// `self`, which waits for any of the given streams. Otherwise it returns "".
+// The function `deadlock` returns the place where a Do is blocked, if that Do waits for the
+// goroutine `self`, which waits for any of the given streams. Otherwise it returns "".
 func deadlock(all map[uint64]goroutine, self uint64, any []*Stream) string {
 	waiting := map[uint64][]*Stream{}
 	streams.waiting.Range(func(id, targets interface{}) bool {

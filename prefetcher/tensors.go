@@ -58,9 +58,9 @@ type TensorBatch struct {
 // NewTensors allocates Depth+1 slots on the device, and calls source.Pin. The source stays the
 // caller's and must outlive the Tensors. The caller closes the Tensors.
 //
-// NewTensors fails with [ErrInvalidOptions] for a Depth out of range or fields that are not valid, and
-// with [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory] if
-// memory is short or cannot be page-locked. If the source's Pin fails, NewTensors returns its
+// NewTensors fails with [ErrInvalidOptions] for a Depth out of range or fields that are not valid,
+// and with [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory]
+// if memory is short or cannot be page-locked. If the source's Pin fails, NewTensors returns its
 // error.
 func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*Tensors, error) {
 	if isNil(source) {

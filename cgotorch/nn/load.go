@@ -93,9 +93,10 @@ func (e *LoadError) prefix() string {
 // tensors have the names that [State] gives. Load waits for the device if it copies between host
 // and device. The tensors stay the caller's.
 //
-// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not
-// fit. It fails with [cgotorch.ErrInvalidArgument] if all names may be missing and none is there. After a failure m is unchanged. A missing num_batches_tracked is no error, because files
-// from before PyTorch 0.4.1 lack it.
+// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not fit.
+// It fails with [cgotorch.ErrInvalidArgument] if all names may be missing and none is there. After
+// a failure m is unchanged. A missing num_batches_tracked is no error, because files from before
+// PyTorch 0.4.1 lack it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
 	var entries []Entry
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {

@@ -109,10 +109,10 @@ func walk(m any, visit func(v reflect.Value, own []heldTensor)) (cycle string) {
 type walker struct {
 	visit func(v reflect.Value, own []heldTensor)
 	leave func(v reflect.Value) // is called after the children; nil means no call
-	path  map[any]int           // the pointers and lists from the root to the current module, with their depths; a module that holds itself is walked once
+	path  map[any]int           // the depths of the pointers and lists around the current module
 	depth int                   // number of modules from the root to the current module
 	plain int                   // depth of the innermost struct around the current module that is no Container
-	cycle string                // the place of a Container or list that holds itself through others only, or ""
+	cycle string                // where a Container or list holds itself through others only, or ""
 }
 
 // mostDepth bounds the walk of a Container whose Children makes new children without end.
