@@ -32,16 +32,13 @@ func Check(m any) error {
 		}
 	})
 	if cycle != "" {
-		return fmt.Errorf(cycleText+": %w", m, cycle, cgotorch.ErrInvalidArgument)
+		return fmt.Errorf("nn: %T holds itself or has no end: %s: take it out of its children: %w", m, cycle, cgotorch.ErrInvalidArgument)
 	}
 	if v := reflect.ValueOf(m); v.IsValid() {
 		c.check("", v, packageOf(v.Type(), ""))
 	}
 	return errors.Join(c.lost...)
 }
-
-// cycleText is the message on a Container that holds itself.
-const cycleText = "nn: %T holds itself or has no end: %s: take it out of its children"
 
 // checker looks for tensors and modules that [State] misses. It walks the same values as State,
 // and looks into the fields that State skips.
