@@ -1,9 +1,6 @@
 package cgotorch
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "strings"
 
 const (
 	toOneDType = "give both one dtype with x.To; vision.Normalize makes images of bytes"
@@ -59,12 +56,12 @@ var cures = []struct{ part, cause, cure string }{
 	{"where the exec is on", "", "copy the tensor with cgotorch.FromDevice, or move the model with nn.To"},
 }
 
-// mostMessage is the number of bytes of a message of LibTorch with its cure, besides the three
-// bytes of the sign of omission.
+// mostMessage is the number of bytes of a message of LibTorch with its cure, besides the sign of
+// omission.
 const mostMessage = 390
 
-// The function `cured` returns a message of LibTorch with a cure, if there is one. It shortens a
-// long message.
+// The function `cured` returns a message of LibTorch with a cure, if there is one. It takes the
+// middle out of a long message.
 func cured(message string) string {
 	cure := ""
 	for _, c := range cures {
@@ -77,11 +74,8 @@ func cured(message string) string {
 		}
 	}
 	if most := mostMessage - len(cure); len(message) > most {
-		message = strings.TrimRight(message[:most], " ")
-		for !utf8.ValidString(message) {
-			message = message[:len(message)-1]
-		}
-		message += " …"
+		const end = 100 // bytes of the end that stay
+		message = strings.ToValidUTF8(message[:most-end], "") + " … " + strings.ToValidUTF8(message[len(message)-end:], "")
 	}
 	return message + cure
 }

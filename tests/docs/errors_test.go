@@ -27,12 +27,15 @@ const (
 
 // covered are the packages whose errors the page has, in its order. Packages without a program that
 // meets their errors, such as those below internal, are in neither list.
-var covered = []string{"cgotorch", "cgotorch/nn", "cgotorch/optim", "cgotorch/data", "cgotorch/images", "cgotorch/vision", "prefetcher"}
+var covered = []string{
+	"cgotorch", "cgotorch/nn", "cgotorch/optim", "cgotorch/data", "cgotorch/images", "cgotorch/vision", "cgotorch/checkpoint",
+	"prefetcher", "imageloader", "imageloader/decode",
+}
 
 // uncovered are the public packages whose errors the page does not have yet.
 var uncovered = []string{
-	"cgotorch/checkpoint", "cgotorch/data/parquet", "cgotorch/metric", "cgotorch/pth", "cgotorch/safetensors", "cgotorch/text",
-	"cgotorch/text/tokenizer", "cgotorch/trace", "imageloader", "imageloader/cifar", "imageloader/decode", "imageloader/idx", "prefetcher/weights",
+	"cgotorch/data/parquet", "cgotorch/metric", "cgotorch/pth", "cgotorch/safetensors", "cgotorch/text",
+	"cgotorch/text/tokenizer", "cgotorch/trace", "imageloader/cifar", "imageloader/idx", "prefetcher/weights",
 }
 
 // parts are texts that are only parts of others, or that no mistake of a program causes.
@@ -42,7 +45,21 @@ var parts = map[string]string{
 	`export it, or give it the tag state:"-" if it is not the module's`:     "part of the error of nn.Check",
 	`give the field a name, or the tag state:"-" if it is not the module's`: "part of the error of nn.Check",
 	"a map has no order, so use a slice, or a struct with a field for each": "part of the error of nn.Check",
-	"the Exec's device, …":                "part of the error of an argument",
+	"the Exec's device, …":           "part of the error of an argument",
+	"Config":                         "stands before another error",
+	"Loader":                         "stands before another error",
+	"checkpoint":                     "stands before another error",
+	"metadata …":                     "stands before another error",
+	"tensor …":                       "stands before another error",
+	"imageloader":                    "stands before another error",
+	"imageloader: Options":           "stands before another error",
+	"imageloader: Options.…":         "stands before another error",
+	"imageloader: Options.ClassFile": "stands before another error",
+	"imageloader: closing":           "stands before another error",
+	"after member … (…)":             "stands before another error",
+	"… (tried … times)":              "stands behind another error",
+	"; remove it, or let some be skipped with Options.MaxSkipRate": "stands behind another error",
+	"decode":                              "stands before another error",
 	"a map":                               "part of the error of nn.Check",
 	"optim":                               "stands before another error",
 	"data":                                "stands before another error",
