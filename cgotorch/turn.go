@@ -88,7 +88,7 @@ func (t *turn) take(op string, s *Stream) error {
 // The function `awaitTurn` waits until the channel `granted` has a value or `done` is closed. After
 // the time of SetDeadlockTimeout it looks for deadlocks of a call that waits for any of the given
 // streams. It then calls giveUp with the error, and returns if giveUp returns true.
-func awaitTurn[T any](op string, any []*Stream, granted <-chan T, done <-chan struct{}, giveUp func(*Error) bool) (got T, ok bool) {
+func awaitTurn[T any](op string, lanes []*Stream, granted <-chan T, done <-chan struct{}, giveUp func(*Error) bool) (got T, ok bool) {
 	patience := time.Duration(streams.patience.Load())
 	if patience == 0 {
 		patience = usualPatience
@@ -115,30 +115,30 @@ func awaitTurn[T any](op string, any []*Stream, granted <-chan T, done <-chan st
 		}
 		if self == 0 {
 			self = goroutineID()
-			streams.waiting.Store(self, any)
+			streams.waiting.Store(self, lanes)
 		}
 		all := goroutines()
-		if why := deadlock(all, self, any); why != "" {
-			e := refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine: the Do started it, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(any), why)
+		if why := deadlock(all, self, lanes); why != "" {
+			e := refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine: the Do started it, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(lanes), why)
 			if giveUp(e) {
 				return got, false
 			}
 		}
-		tellLock(op, all, any)
+		tellLock(op, all, lanes)
 	}
 }
 
 // namesOf names one stream, or the number of streams.
-func namesOf(any []*Stream) string {
-	if len(any) == 1 {
-		return any[0].String()
+func namesOf(lanes []*Stream) string {
+	if len(lanes) == 1 {
+		return lanes[0].String()
 	}
-	return fmt.Sprintf("one of %d streams of %v", len(any), any[0].device)
+	return fmt.Sprintf("one of %d streams of %v", len(lanes), lanes[0].device)
 }
 
 // tellLock logs a call that waits for a Do that waits for a lock, once for each pair of places.
-func tellLock(op string, all map[uint64]goroutine, any []*Stream) {
-	for _, s := range any {
+func tellLock(op string, all map[uint64]goroutine, lanes []*Stream) {
+	for _, s := range lanes {
 		g := all[s.runner.Load()]
 		if !g.locked() {
 			continue
@@ -194,9 +194,9 @@ type goroutine struct {
 
 // The function `deadlock` returns the place where a Do is blocked, if that Do waits for the
 // goroutine `self`, which waits for any of the given streams. Otherwise it returns "".
-func deadlock(all map[uint64]goroutine, self uint64, any []*Stream) string {
+func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
 	waiting := map[uint64][]*Stream{}
-	streams.waiting.Range(func(id, targets interface{}) bool {
+	streams.waiting.Range(func(id, targets any) bool {
 		waiting[id.(uint64)] = targets.([]*Stream)
 		return true
 	})
@@ -230,7 +230,7 @@ func deadlock(all map[uint64]goroutine, self uint64, any []*Stream) string {
 	if _, stuck := waiting[self]; !stuck {
 		return ""
 	}
-	s := leads(any)
+	s := leads(lanes)
 	if s == nil {
 		return ""
 	}
