@@ -59,36 +59,47 @@ var parts = map[string]string{
 	"after member … (…)":             "stands before another error",
 	"… (tried … times)":              "stands behind another error",
 	"; remove it, or let some be skipped with Options.MaxSkipRate": "stands behind another error",
-	"decode":                              "stands before another error",
-	"a map":                               "part of the error of nn.Check",
-	"optim":                               "stands before another error",
-	"data":                                "stands before another error",
-	"data: Pin":                           "stands before another error",
-	"data: …: row …":                      "stands before the error of a Sequence",
-	", or a quote is not closed":          "part of the error of a long row",
-	"data: Epoch":                         "stands before another error",
-	"data: field …":                       "stands before another error",
-	"data: sample …":                      "stands before another error",
-	"data: … rows":                        "stands before another error",
-	"… (batch … of epoch …)":              "stands behind another error",
-	"prefetcher":                          "stands before another error",
-	"prefetcher: Epoch":                   "stands before another error",
-	"prefetcher: Options.…":               "stands before another error",
-	"prefetcher: copying …":               "stands before another error",
-	"optim: ema":                          "stands before another error",
-	"optim: scaler":                       "stands before another error",
-	"optim: lbfgs: the optimizer":         "stands before ErrClosed",
-	"lbfgs: the optimizer or a parameter": "stands before ErrClosed",
-	"the averages":                        "stands before ErrClosed",
-	"the optimizer":                       "stands before ErrClosed",
-	"the scaler":                          "stands before ErrClosed",
-	"…: the optimizer":                    "stands before ErrClosed",
-	"parameter …":                         "stands before another error",
-	"… of parameter …":                    "stands before another error",
+	"decode":                            "stands before another error",
+	"CapturedOptions.Eager asks for it": "no error: why a function runs eagerly",
+	"the CPU has no graphs":             "no error: why a function runs eagerly",
+	"(passed over: …)":                  "stands behind another error",
+	", and Options.MaxSkipRate is …":    "stands behind another error",
+	`; Options.Split "" takes all`:      "stands behind another error",
+	"; there are images of no split, CLASS/FILE, in the directories …": "stands behind another error",
+	"; there are the splits …":                                         "stands behind another error",
+	"… …member … (…)":                                                  "stands behind another error",
+	"a map":                                                            "part of the error of nn.Check",
+	"optim":                                                            "stands before another error",
+	"data":                                                             "stands before another error",
+	"data: Pin":                                                        "stands before another error",
+	"data: …: row …":                                                   "stands before the error of a Sequence",
+	", or a quote is not closed":                                       "part of the error of a long row",
+	"data: Epoch":                                                      "stands before another error",
+	"data: field …":                                                    "stands before another error",
+	"data: sample …":                                                   "stands before another error",
+	"data: … rows":                                                     "stands before another error",
+	"… (batch … of epoch …)":                                           "stands behind another error",
+	"prefetcher":                                                       "stands before another error",
+	"prefetcher: Epoch":                                                "stands before another error",
+	"prefetcher: Options.…":                                            "stands before another error",
+	"prefetcher: copying …":                                            "stands before another error",
+	"optim: ema":                                                       "stands before another error",
+	"optim: scaler":                                                    "stands before another error",
+	"optim: lbfgs: the optimizer":                                      "stands before ErrClosed",
+	"lbfgs: the optimizer or a parameter":                              "stands before ErrClosed",
+	"the averages":                                                     "stands before ErrClosed",
+	"the optimizer":                                                    "stands before ErrClosed",
+	"the scaler":                                                       "stands before ErrClosed",
+	"…: the optimizer":                                                 "stands before ErrClosed",
+	"parameter …":                                                      "stands before another error",
+	"… of parameter …":                                                 "stands before another error",
 }
 
 // makers are the functions that make errors, or parts of them, of the texts in their arguments.
 var makers = regexp.MustCompile(`^(Errorf|lose|refuse.*|fail|bad|badMember|unreadable)$`)
+
+// reasons are the names of variables and fields that hold texts of errors.
+var reasons = regexp.MustCompile(`^(Message|Reason|reason|fault|why|bad)$`)
 
 // extracted returns the texts of the errors of one package. Of LibTorch's messages it has the cells
 // too, which are in the source.
@@ -136,7 +147,7 @@ func extracted(t *testing.T, dir string) map[string]row {
 				}
 			case *ast.AssignStmt:
 				for i, to := range n.Lhs {
-					if name, _ := nameOf(to); (name == "Message" || name == "Reason") && len(n.Rhs) == len(n.Lhs) {
+					if name, _ := nameOf(to); reasons.MatchString(name) && len(n.Rhs) == len(n.Lhs) {
 						if s, ok := literal(n.Rhs[i]); ok {
 							add(s, false)
 						}
