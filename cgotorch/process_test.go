@@ -117,7 +117,7 @@ func TestSetThreads(t *testing.T) {
 		}
 	}
 	for _, n := range []int{0, -1, 1 << 40} {
-		wantError(t, SetThreads(n), ErrInvalidArgument, "SetThreads", "a thread count of")
+		wantError(t, SetThreads(n), ErrInvalidArgument, "SetThreads", "an operator uses 1 to 1024 threads")
 	}
 }
 

@@ -18,7 +18,8 @@ type HostBatch struct {
 
 	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into
 	// Loader.Classes. Flip says which images the consumer should flip left to right. After
-	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil.
+	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil. A copy of one of
+	// these slices must not be read then: the next images lie there or, after Loader.Close, no memory.
 	Images []byte
 	Labels []int64
 	Flip   []bool

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
@@ -89,11 +90,13 @@ func (l *Loader) start(from State) *epoch {
 	go func() {
 		defer e.running.Done()
 		defer close(e.full)
-		if e.err = e.assemble(); e.err == io.EOF {
-			e.err = nil
-			l.readAhead(e)
-		}
-		e.abandon()
+		panics.Run("the Pinner of a loader", e.assemble, func(err error) {
+			if e.err = err; err == io.EOF {
+				e.err = nil
+				l.readAhead(e)
+			}
+			e.abandon()
+		})
 	}()
 	return e
 }

@@ -55,6 +55,9 @@ type imageLoad struct {
 func (p *Prefetcher) imageLoads(ctx context.Context) iter.Seq2[load, error] {
 	return func(yield func(load, error) bool) {
 		for host, err := range p.source.Epoch(ctx) {
+			if err == nil && host == nil {
+				err = errNilBatch(p.source)
+			}
 			if !yield(&imageLoad{p: p, host: host}, err) {
 				return
 			}

@@ -12,16 +12,17 @@ import (
 // Options are the options of [New]. The zero value gives float32 images, channels last,
 // normalised as torchvision's models expect them.
 type Options struct {
-	// Depth is the number of batches that are copied before their use, besides the batch in use. 0
-	// means 2. Each of these batches takes device memory for its pixels as uint8 and as DType.
+	// Depth is the number of batches that are copied before their use, besides the batch in use, up to
+	// 1024. 0 means 2. Each of these batches takes device memory for its pixels as uint8 and as DType.
 	Depth int
 
 	// DType is the dtype of the normalised images: Float32, BFloat16, Float16 or Float64. 0, which is
 	// also the value of Uint8, means Float32.
 	DType cgotorch.DType
 
-	// Mean and Std have one number, or one for each channel, in units of full intensity. A pixel p of
-	// 0 to 255 becomes (p/255 - Mean)/Std. For images of 3 channels, nil in both means the values of
+	// Mean and Std have one number, or one for each channel, in units of full intensity. So they are at
+	// most 1: divide numbers for pixels of 0 to 255 by 255. Std is above 0. A pixel p of 0 to 255
+	// becomes (p/255 - Mean)/Std. For images of 3 channels, nil in both means the values of
 	// ImageNet, which torchvision's models expect. Otherwise a nil Mean means 0, and a nil Std means
 	// 1.
 	Mean, Std []float64
@@ -75,11 +76,9 @@ func (o Options) complete(s shape) (Options, error) {
 	if channels < 1 || channels > 4 {
 		return o, fmt.Errorf("prefetcher: the source's images have %d channels; 1 to 4 can be normalised: %w", channels, ErrInvalidOptions)
 	}
-	if o.Depth < 0 {
-		return refuse("Depth is %d; it must not be negative", o.Depth)
-	}
-	if o.Depth == 0 {
-		o.Depth = 2
+	var err error
+	if o.Depth, err = checkDepth("Options.Depth", o.Depth); err != nil {
+		return o, err
 	}
 	if o.DType == 0 {
 		o.DType = cgotorch.Float32
@@ -90,16 +89,15 @@ func (o Options) complete(s shape) (Options, error) {
 	if o.Mean == nil && o.Std == nil && channels == 3 {
 		o.Mean, o.Std = images.ImageNetMean[:], images.ImageNetStd[:]
 	}
-	var err error
 	if o.Mean, err = perChannel("Mean", o.Mean, 0, channels); err != nil {
 		return o, err
 	}
 	if o.Std, err = perChannel("Std", o.Std, 1, channels); err != nil {
 		return o, err
 	}
-	for _, s := range o.Std {
-		if !(s > 0) {
-			return refuse("Std has %v; each must be above 0", s)
+	for i := range o.Mean {
+		if why := images.CheckNormalization(o.Mean[i], o.Std[i]); why != "" {
+			return refuse("Mean is %v and Std is %v: %s", o.Mean, o.Std, why)
 		}
 	}
 	return o.completeAugmentations(s, refuse)

@@ -525,7 +525,14 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 		// A model whose last layer differs from that in the file loads its other layers.
 		head := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 2, 2, nn.LinearOptions{}))
 		defer nn.Close(head.Modules[1].Module)
-		return LoadModel(x, path, &struct{ Body *nn.Sequential }{head}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true})
+		body := &struct{ Body *nn.Sequential }{head}
+		o := nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}
+		if err := LoadModel(x, path, body, o); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "nothing would be loaded") {
+			t.Errorf("a model of which the file has no name: %v", err)
+		}
+		o.Rename = func(name string) string { return "body." + name }
+		o.Skip = func(name string) bool { return strings.HasPrefix(name, "body.1.") }
+		return LoadModel(x, path, body, o)
 	})
 }
 

@@ -52,6 +52,9 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 			return nil, fmt.Errorf("data: the field %s has Classes and a Shape; JSON lines have one class in a field: %w", f, ErrInvalidOptions)
 		}
 	}
+	if open == nil {
+		return nil, fmt.Errorf("data: %s: the function `open` is nil: %w", name, ErrInvalidOptions)
+	}
 	if o.MaxRow == 0 {
 		o.MaxRow = defaultMaxRow
 	}

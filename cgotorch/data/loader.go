@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
@@ -26,11 +27,17 @@ type Loader struct {
 	next    State
 	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
+
+	toldHeld atomic.Bool // the log has told that the consumer holds all batches
 }
 
 // NewLoader returns a loader over a Dataset. The caller closes the loader. NewLoader fails with
-// [ErrInvalidOptions], or if there is no memory for the batches.
+// [ErrInvalidOptions], also if an epoch would have no batches. It fails if there is no memory for
+// the batches.
 func NewLoader(set Dataset, o Options) (*Loader, error) {
+	if set == nil {
+		return nil, fmt.Errorf("data: NewLoader: the data set is nil; give a Table, Files or a Dataset of your own: %w", ErrInvalidOptions)
+	}
 	if n := set.Len(); n < 0 || n > math.MaxInt32 {
 		return nil, fmt.Errorf("data: a data set of %d samples is out of range: %w", n, ErrInvalidOptions)
 	}
@@ -42,6 +49,9 @@ func NewLoader(set Dataset, o Options) (*Loader, error) {
 // NewStreamLoader returns a loader over a Stream. The caller closes the loader. NewStreamLoader
 // fails with [ErrInvalidOptions], or if there is no memory for the batches.
 func NewStreamLoader(stream Stream, o Options) (*Loader, error) {
+	if stream == nil {
+		return nil, fmt.Errorf("data: NewStreamLoader: the stream is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
+	}
 	l := &Loader{stream: stream, options: o}
 	l.next = State{Seed: o.Seed}
 	return l.open(stream.Fields())
@@ -51,6 +61,12 @@ func (l *Loader) open(fields []Field) (*Loader, error) {
 	var err error
 	if l.options, err = l.options.complete(fields); err != nil {
 		return nil, err
+	}
+	if l.set != nil {
+		share := l.options.share(l.set.Len())
+		if share == 0 || l.options.DropLast && share < l.options.BatchSize {
+			return nil, l.options.empty("the data set", int64(share))
+		}
 	}
 	if l.options.Map == nil {
 		for _, f := range l.options.Fields {
@@ -140,6 +156,10 @@ func (l *Loader) Restore(s State) error {
 //   - [ErrClosed] after Close
 //   - [ErrBusy] while another epoch is being read
 //   - an [*Error], or the error of the data set or of Options.Map
+//   - [ErrInvalidOptions] if the epoch of a Stream has no batches
+//
+// If a function of the program panics on a goroutine of the loader, the loop raises the panic
+// again. The text of the new panic has the stack of the first one.
 func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {
@@ -156,6 +176,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 		for {
 			batch, err := e.next()
 			if err != nil {
+				panics.Raise(err)
 				yield(nil, err)
 				return
 			}

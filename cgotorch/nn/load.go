@@ -106,9 +106,10 @@ func (e *LoadError) prefixes() []string {
 // tensors have the names that [State] gives. Load waits for the device if it copies between host
 // and device. The tensors stay the caller's.
 //
-// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not
-// fit. After a failure m is unchanged. A missing num_batches_tracked is no error, because files
-// from before PyTorch 0.4.1 lack it.
+// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not fit.
+// It fails with [cgotorch.ErrInvalidArgument] if all names may be missing and none is there. After
+// a failure m is unchanged. A missing num_batches_tracked is no error, because files from before
+// PyTorch 0.4.1 lack it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
 	var entries []Entry
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
@@ -124,6 +125,20 @@ func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOp
 		Copy(x, n.Tensor, tensors[n.Stored])
 	}
 	return nil
+}
+
+// The method `skipsAll` reports whether Skip chooses each name of m.
+func (o LoadOptions) skipsAll(m any) bool {
+	return o.Skip != nil && !slices.ContainsFunc(State(m), func(n Named) bool { return !o.Skip(n.Name) })
+}
+
+// nothingLoaded returns the error of tensors of which no name is the model's.
+func nothingLoaded(m any, entries []Entry, o LoadOptions) error {
+	stored := "there are no tensors"
+	if len(entries) > 0 {
+		stored = fmt.Sprintf("the tensors have names such as %.60s", o.rename(entries[0].Name))
+	}
+	return fmt.Errorf("nn: Load: nothing would be loaded: %s, and the model %.60s: set LoadOptions.Rename: %w", stored, State(m)[0].Name, cgotorch.ErrInvalidArgument)
 }
 
 // Entry describes a stored tensor that has not been read yet.
@@ -181,6 +196,9 @@ func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 		if !o.AllowUnexpected && !known[name] && !skip(name) {
 			failure.Unexpected = append(failure.Unexpected, name)
 		}
+	}
+	if len(matched) == 0 && len(known) > 0 && len(failure.Missing)+len(failure.Misshapen) == 0 && !o.skipsAll(m) {
+		return nil, nothingLoaded(m, entries, o)
 	}
 	slices.Sort(failure.Unexpected)
 	if len(failure.Missing)+len(failure.Unexpected)+len(failure.Misshapen) > 0 {

@@ -153,6 +153,10 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 			if first, twice := seen[p]; twice {
 				return fail("group %d: parameter %d (%s) is in group %d already", i, k, p, first)
 			}
+			// A leaf that requires a gradient may be told so again. The result of an operator may not.
+			if p.RequiresGrad() && p.SetRequiresGrad(true) != nil {
+				return fail("group %d: parameter %d (%s) is the result of an operator, whose gradient is not kept: give the module's own tensors, as nn.Parameters does", i, k, p)
+			}
 			seen[p] = i
 			if !p.DType().IsFloat() {
 				return fail("group %d: parameter %d is %s: only floating dtypes can be optimized", i, k, p)

@@ -30,6 +30,15 @@ func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
 	return cgotorch.ToSlice[float32](x, x.To(t, cgotorch.Float32))
 }
 
+// resultOfOperator returns a tensor that depends on a leaf, so that no gradient is kept for it.
+func resultOfOperator(t *testing.T, x *cgotorch.Exec) *cgotorch.Tensor {
+	leaf := x.Ones(cgotorch.Float32, 2)
+	if err := leaf.SetRequiresGrad(true); err != nil {
+		t.Fatal(err)
+	}
+	return x.Exp(leaf)
+}
+
 func TestNew_Refuses(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := param(x, 1)
@@ -61,6 +70,7 @@ func TestNew_Refuses(t *testing.T) {
 			{sgd(SGDOptions{}, some, Group{WeightDecay: -2}), "group 1: a weight decay of -2"},
 			{sgd(SGDOptions{}, some, Group{WeightDecay: 1, NoWeightDecay: true}), "group 1 has both"},
 			{sgd(SGDOptions{}, some, some), "group 1: parameter 0 (float32[1]) is in group 0 already"},
+			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{resultOfOperator(t, x)}}), "group 0: parameter 0 (float32[2]) is the result of an operator"},
 			{sgd(SGDOptions{}, some, Group{Params: []*cgotorch.Tensor{nil}}), "group 1: parameter 0 is nil"},
 			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{closed}}), "group 0: parameter 0 is closed"},
 			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{x.Zeros(cgotorch.Int64, 3)}}), "int64[3]: only floating dtypes"},
