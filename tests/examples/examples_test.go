@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
 	"image/png"
 	"io"
 	"math"
@@ -147,6 +148,63 @@ func TestDCGAN(t *testing.T) {
 	defer file.Close()
 	if c, err := png.DecodeConfig(file); err != nil || c.Width != 8*34+2 || c.Height != c.Width {
 		t.Errorf("the picture has %dx%d pixels, %v", c.Width, c.Height, err)
+	}
+}
+
+// mnist writes the files of MNIST with images whose bright rows tell the digit, and one image of
+// the digit 7 as a picture.
+func mnist(t *testing.T) (folder, picture string) {
+	t.Helper()
+	folder = t.TempDir()
+	const side, n = 28, 200
+	pixels, labels := make([]byte, n*side*side), make([]byte, n)
+	for i := range n {
+		labels[i] = byte(i % 10)
+		for p := range 3 * side {
+			pixels[i*side*side+2*(i%10)*side+p] = 255
+		}
+	}
+	for _, part := range []string{"train", "t10k"} {
+		images := append([]byte{0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, side, 0, 0, 0, side}, pixels...)
+		err := os.WriteFile(filepath.Join(folder, part+"-images-idx3-ubyte"), images, 0o644)
+		err = errors.Join(err, os.WriteFile(filepath.Join(folder, part+"-labels-idx1-ubyte"), append([]byte{0, 0, 8, 1, 0, 0, 0, n}, labels...), 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text bytes.Buffer
+	picture = filepath.Join(folder, "seven.png")
+	err := png.Encode(&text, &image.Gray{Pix: pixels[7*side*side:][:side*side], Stride: side, Rect: image.Rect(0, 0, side, side)})
+	if err := errors.Join(err, os.WriteFile(picture, text.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return folder, picture
+}
+
+func TestMNIST(t *testing.T) {
+	t.Setenv("OMP_NUM_THREADS", "1")
+	folder, picture := mnist(t)
+	model := filepath.Join(t.TempDir(), "model.safetensors")
+	if out := mustRun(t, "mnist", "train", "-data", folder, "-model", model, "-steps", "250"); !strings.Contains(out, "step 250: 100.00 % of 200 test images") {
+		t.Errorf("mnist train printed %q", out)
+	}
+	if out := mustRun(t, "mnist", "predict", "-model", model, picture); out != picture+": 7\n" {
+		t.Errorf("mnist predict printed %q", out)
+	}
+	drawn := mustRun(t, "mnist", "train", "-model", model, "-steps", "250")
+	var percent float64
+	if _, err := fmt.Sscanf(drawn, "step 250: %f %%", &percent); err != nil || percent < 90 {
+		t.Errorf("of drawn digits %v %% are right: %q, %v", percent, drawn, err)
+	}
+	for want, args := range map[string][]string{
+		"usage":             {},
+		"train-images-idx3": {"train", "-data", t.TempDir()},
+		"none.safetensors":  {"predict", "-model", "none.safetensors", picture},
+		"none.png":          {"predict", "-model", model, "none.png"},
+	} {
+		if _, stderr, status := run(t, "mnist", args...); status != 1 || !strings.Contains(stderr, want) || strings.Contains(stderr, "goroutine ") {
+			t.Errorf("mnist %v: status %d, want 1; standard error must name %q:\n%s", args, status, want, stderr)
+		}
 	}
 }
 

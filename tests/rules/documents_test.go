@@ -62,7 +62,8 @@ func TestDocuments_Links(t *testing.T) {
 		t.Skipf("not a git clone: %v", err)
 	}
 	files := strings.Fields(string(out))
-	for _, path := range []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"} {
+	for _, path := range []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "docs/from-pytorch.md", "docs/from-gotorch.md",
+		"CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"} {
 		text := document(t, path)
 		for _, match := range markdownLink.FindAllStringSubmatch(text, -1) {
 			target, section, _ := strings.Cut(match[1], "#")
