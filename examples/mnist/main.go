@@ -1,8 +1,7 @@
 // MNIST trains a multi-layer perceptron on images of digits, and reads digits with it.
 //
-//	go run ./examples/mnist train -data FOLDER  # the four files of MNIST, also with .gz
-//	go run ./examples/mnist train               # without MNIST: digits that the program draws
-//	go run ./examples/mnist predict a.png b.png # white digits on black, as MNIST's
+//	go run ./examples/mnist train -data FOLDER   # the files of MNIST; without -data, drawn digits
+//	go run ./examples/mnist predict a.png b.png  # white digits on black, as MNIST's
 package main
 
 import (
@@ -44,7 +43,9 @@ func main() {
 	}
 }
 
-func newModel(x *cgotorch.Exec) nn.Module { return vision.NewMLP(x, vision.Options{Channels: 1, ImageSize: nn.Square(side)}) }
+func newModel(x *cgotorch.Exec) nn.Module {
+	return vision.NewMLP(x, vision.Options{Channels: 1, ImageSize: nn.Square(side)})
+}
 
 // toDevice returns the images of a set, with MNIST's mean and deviation, and the labels.
 func toDevice(x *cgotorch.Exec, set idx.Set) (images, labels *cgotorch.Tensor) {
