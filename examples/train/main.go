@@ -3,7 +3,7 @@
 //	go run ./examples/train  # ResNet-20 on the CIFAR-10 images beside this file
 //	go run ./examples/train -data my.tgz -model resnet50  # yours: TRAIN/CLASS/FILE, TEST/CLASS/FILE
 //	go run ./examples/train -resume  # continue the last run
-//	go run ./examples/train -evaluate runs/train/checkpoint.safetensors  # train nothing; top-1 and top-5 on the test images
+//	go run ./examples/train -evaluate runs/train/checkpoint.safetensors  # test only
 //
 // You can copy this folder and change it. train.go has the training step.
 //
