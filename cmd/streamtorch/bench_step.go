@@ -136,16 +136,20 @@ func (b *benching) step(ctx context.Context, device cgotorch.Device, eager bool)
 		warmUp = 10
 	}
 	var last time.Duration
-	for i := 0; i < warmUp && (i == 0 || time.Since(began) < b.bound()); i++ {
+	undecided := func() bool { s := step.Stats(); return !eager && s.Launches == 0 && s.Why == "" }
+	for i := 0; i == 0 || time.Since(began) < b.bound() && (i < warmUp || undecided()); i++ {
 		if last, err = run(1); err != nil {
 			return err
 		}
 	}
 	kind := "eager"
-	if !eager {
-		if kind = "captured"; step.Stats().Launches == 0 {
-			kind = "not captured: " + step.Stats().Why
-		}
+	switch s := step.Stats(); {
+	case s.Launches > 0:
+		kind = "captured"
+	case !eager && s.Why != "":
+		kind = "not captured: " + s.Why
+	case !eager:
+		kind = "not captured within -seconds"
 	}
 	if err := device.ResetPeakMemory(); err != nil {
 		return err

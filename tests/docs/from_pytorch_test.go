@@ -38,8 +38,9 @@ const pytorchHead = `<!-- Written by go test ./tests/docs -update from tests/doc
 
 # From PyTorch
 
-Each row says the same in both languages. A test compiles and runs every Go cell, and compares its result. Where a Python
-with torch 2.11 is at hand, the test runs the Python cells too and compares both.
+Each row says the same in both languages. A test compiles and runs every Go cell, and most results are compared with fixed
+values. With ` + "`CGOTORCH_PEER`" + `, the path of a Python with torch 2.11, the test also runs the Python cells that need no GPU and no
+files. It then compares their values too.
 
 Three things differ everywhere:
 
