@@ -11,6 +11,7 @@ package docs
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -24,7 +25,10 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 var update = flag.Bool("update", false, "write the pages")
@@ -323,6 +327,44 @@ for step in json.load(sys.stdin):
 print("%d rows ran, %d were compared" % (ran, compared))
 sys.exit(failed > 0)
 `
+
+// reads reads a batch of the images of `folder` with some options, and returns height and channels.
+func (c *checks) reads(folder string, o imageloader.Options) (form [2]int) {
+	c.t.Helper()
+	o.BatchSize, o.Split = 2, "train"
+	loader, err := imageloader.Open(folder, o)
+	c.noError(err)
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background()) {
+		c.noError(err)
+		form = [2]int{batch.Height, batch.Channels}
+		batch.Release()
+	}
+	return form
+}
+
+// copies copies an epoch of `folder` with some options, and returns the dtype of the labels.
+func (c *checks) copies(folder string, o prefetcher.Options, channels int) (labels cgotorch.DType) {
+	c.t.Helper()
+	loader, err := imageloader.Open(folder, imageloader.Options{Split: "train", BatchSize: 2, Channels: channels, Transform: decode.Resize{Height: 32, Width: 32}})
+	c.noError(err)
+	defer loader.Close()
+	ahead, err := prefetcher.New(loader, cgotorch.CPU, o)
+	c.noError(err)
+	defer ahead.Close()
+	for batch, err := range ahead.Epoch(context.Background()) {
+		c.noError(err)
+		c.noError(cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			images, classes := batch.Use(x)
+			if finite := x.Item(x.All(x.IsFinite(images))); finite != 1 {
+				c.t.Errorf("the images are %v", x.Format(images))
+			}
+			labels = classes.DType()
+			return nil
+		}))
+	}
+	return labels
+}
 
 // caller returns the number of the line that called a check.
 func caller() int {
