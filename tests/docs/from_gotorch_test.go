@@ -37,7 +37,7 @@ What changes in every program:
 
 - **x.** Operators are methods of an Exec, ` + "`x`" + `, inside ` + "`stream.Do(func(x *cgotorch.Exec) error {...})`" + `. The Exec names the stream.
 - **Memory.** There is no ` + "`torch.GC`" + ` and no ` + "`torch.FinishGC`" + `. The Do frees its tensors. ` + "`x.Keep`" + ` and modules outlive it; close them.
-- **Errors.** Nothing panics where gotorch did. An operator that fails ends the Do, which returns the error.
+- **Errors.** gotorch panicked. Here an operator that fails ends the Do, and Do returns the error.
 - **dtypes** are arguments: ` + "`x.Ones(cgotorch.Float32, 2, 3)`" + `. A gradient is asked for with ` + "`t.SetRequiresGrad(true)`" + `.
 
 PyTorch's own names are in [From PyTorch](from-pytorch.md).
@@ -259,12 +259,12 @@ func TestFromGotorch_Process(t *testing.T) {
 	err = cgotorch.SetThreads(1)
 	c.noError(err)
 
-	// gotorch: cuda.NewCUDAStream(device)
+	// gotorch: torch.NewCUDAStream(device)
 	stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
 	c.noError(err)
 	defer stream.Close()
 
-	// gotorch: cuda.GetCurrentCUDAStream(device); cuda.SetCurrentCUDAStream(stream)
+	// gotorch: torch.GetCurrentCUDAStream(device); torch.SetCurrentCUDAStream(stream)
 	err = stream.Do(func(x *cgotorch.Exec) error {
 		x.Ones(cgotorch.Float32, 2)
 		return nil
@@ -378,8 +378,11 @@ func TestFromGotorch_Modules(t *testing.T) {
 
 		// gotorch: initializer.KaimingUniform(&w, math.Sqrt(5), "fan_in", "leaky_relu")
 		nn.KaimingUniform(x, net.FC.Weight, nn.KaimingOptions{Gain: nn.Gain("leaky_relu", 2.23607)})
-		// Remark: `XavierUniform`, `Orthogonal` and others besides; the fan function is inside
+		// Remark: `XavierUniform`, `Orthogonal` and others besides
 		c.is(net.FC.Weight.RequiresGrad())
+
+		// gotorch: initializer.CalculateFanInAndFanOut(w)
+		// Remark: no function; the initialisers count by themselves
 
 		// Group: Functionals and losses
 
@@ -449,15 +452,15 @@ func TestFromGotorch_Modules(t *testing.T) {
 		classifier := vision.NewMLP(x, vision.Options{Channels: 1, ImageSize: nn.Size{28, 28}, Hidden: []int{512, 512}})
 		defer nn.Close(classifier)
 
-		// gotorch: models.Resnet18(false, false); models.Resnet50(false, false)
+		// gotorch: models.Resnet18(); models.Resnet50()
 		resnet := vision.NewResNet18(x, vision.Options{})
 		// Remark: trained weights: `checkpoint.LoadModel` with torchvision's file
 		defer nn.Close(resnet)
 
-		// gotorch: models.Resnet(bottleneck, []int64{3, 4, 6, 3}, 1000, false, 32, 4)
-		names := vision.Names()
-		// Remark: `NewBottleneckResNet` takes groups and width; models by name with `vision.New`
-		c.is(len(names) > 10, names)
+		// gotorch: models.Resnet(bottleneck, []int64{1, 1, 1, 1}, 1000, false, 32, 4)
+		resnext := vision.NewBottleneckResNet(x, vision.BottleneckForm{Depths: [4]int{1, 1, 1, 1}, Groups: 32, WidthPerGroup: 4}, vision.Options{})
+		// Remark: `vision.Names()` lists models, and `vision.New` makes one by name
+		defer nn.Close(resnext)
 	})
 }
 
