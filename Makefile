@@ -107,8 +107,9 @@ schemas: libraries ## the same, after operators have come to or gone from cgotor
 	@go run ./cgotorch/internal/schemas >build/schemas.txt
 	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
-docs: ## copy the Go code of the book anew from the tested files that it is cut from
+docs: libraries ## write the book's code, its list of errors, and the pages from PyTorch and gotorch anew
 	@go run ./internal/cuts/cutdocs
+	@go test ./tests/docs -update
 
 check-generate: generate ## fail if a generated file is not what its generator writes
 	@git diff --exit-code -- $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }

@@ -2,7 +2,6 @@
 package docs
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -17,8 +16,6 @@ import (
 	"strings"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "write docs/book/errors.md anew, with the cells that it has")
 
 const (
 	root = "../.."
@@ -103,12 +100,12 @@ var reasons = regexp.MustCompile(`^(Message|Reason|reason|fault|why|bad)$`)
 
 // extracted returns the texts of the errors of one package. Of LibTorch's messages it has the cells
 // too, which are in the source.
-func extracted(t *testing.T, dir string) map[string]row {
+func extracted(t *testing.T, dir string) map[string]entry {
 	t.Helper()
-	texts := map[string]row{}
+	texts := map[string]entry{}
 	add := func(format string, sentinel bool) {
 		if text := shown(format); sentinel || words(text) >= 4 {
-			texts[text] = row{text: text}
+			texts[text] = entry{text: text}
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
@@ -167,7 +164,7 @@ func extracted(t *testing.T, dir string) map[string]row {
 						cure = constants(file)[name]
 					}
 					text := shown("…" + strings.ReplaceAll(part, "...", "…") + "…")
-					texts[text] = row{text, "LibTorch refuses the arguments", cure}
+					texts[text] = entry{text, "LibTorch refuses the arguments", cure}
 				}
 			}
 			return true
@@ -256,16 +253,16 @@ func words(text string) int {
 // says matches texts that say themselves what to do.
 var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|there are …)\b`)
 
-type row struct{ text, cause, cure string }
+type entry struct{ text, cause, cure string }
 
 // rowsOf reads the tables of the page, by package.
-func rowsOf(t *testing.T) map[string][]row {
+func rowsOf(t *testing.T) map[string][]entry {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, dir := map[string][]row{}, ""
+	rows, dir := map[string][]entry{}, ""
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, "## Package "); ok {
@@ -275,7 +272,7 @@ func rowsOf(t *testing.T) map[string][]row {
 			for i := range cells {
 				cells[i] = strings.ReplaceAll(strings.TrimSpace(cells[i]), "\x00", "|")
 			}
-			rows[dir] = append(rows[dir], row{strings.TrimSpace(strings.Trim(cells[1], "`")), cells[2], cells[3]})
+			rows[dir] = append(rows[dir], entry{strings.TrimSpace(strings.Trim(cells[1], "`")), cells[2], cells[3]})
 		}
 	}
 	return rows
@@ -300,7 +297,7 @@ After a change of a text, ` + "`go test ./tests/docs -run Errors -update`" + ` w
 `
 
 // written returns the page for the texts of the source, with the cells of the rows.
-func written(t *testing.T, rows map[string][]row) string {
+func written(t *testing.T, rows map[string][]entry) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, head, strings.Join(uncovered, ",\n"))
 	for _, dir := range covered {
@@ -311,7 +308,7 @@ func written(t *testing.T, rows map[string][]row) string {
 				continue
 			}
 			r := texts[text]
-			if i := slices.IndexFunc(rows[dir], func(r row) bool { return r.text == text }); i >= 0 && r.cure == "" {
+			if i := slices.IndexFunc(rows[dir], func(r entry) bool { return r.text == text }); i >= 0 && r.cure == "" {
 				r = rows[dir][i]
 			}
 			quote := "`"

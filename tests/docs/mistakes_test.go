@@ -22,8 +22,6 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-func TestMain(m *testing.M) { torchtest.Main(m) }
-
 type (
 	exec   = cgotorch.Exec
 	tensor = cgotorch.Tensor
@@ -257,8 +255,8 @@ var others = map[string]map[string]func() error{
 		"data: NewLoader: the":       func() error { return epoch(data.NewLoader(nil, data.Options{})) },
 		"data: NewStreamLoader: the": func() error { return epoch(data.NewStreamLoader(nil, data.Options{})) },
 		"data: … has no samples":     func() error { return epoch(csv("a\n", data.CSVOptions{}, data.Options{})) },
-		"data: … has … samples, few": func() error { return epoch(table(data.Options{BatchSize: 9, DropLast: true})) },
-		"data: … has fewer samples":  func() error { return epoch(table(data.Options{Ranks: 9, DropRest: true})) },
+		"data: … has … samples, few": func() error { return epoch(loaderOf(data.Options{BatchSize: 9, DropLast: true})) },
+		"data: … has fewer samples":  func() error { return epoch(loaderOf(data.Options{Ranks: 9, DropRest: true})) },
 		"data: …: the first row":     func() error { return epoch(csv("1\n2\n", data.CSVOptions{}, data.Options{})) },
 		"data: … has no column":      func() error { return epoch(csv("a\n2\n", data.CSVOptions{Fields: fields("x")}, data.Options{})) },
 		"data: … has … columns":      func() error { return epoch(csv("a\n2\n", data.CSVOptions{Names: []string{"a", "b"}}, data.Options{})) },
@@ -268,13 +266,13 @@ var others = map[string]map[string]func() error{
 		"… is no …": func() error {
 			return epoch(csv("x\nred\n", data.CSVOptions{Fields: fields("x")}, data.Options{}))
 		},
-		"data: Options.Workers":    func() error { return epoch(table(data.Options{Workers: 1025})) },
-		"data: Options.… is":       func() error { return epoch(table(data.Options{BatchSize: -1})) },
-		"data: Options.Rank is":    func() error { return epoch(table(data.Options{Rank: 3})) },
-		"data: Options.Fields has": func() error { return epoch(table(data.Options{Fields: fields("z")})) },
-		"data: Options.Pad names":  func() error { return epoch(table(data.Options{Pad: map[string]data.Pad{"x": {}}})) },
+		"data: Options.Workers":    func() error { return epoch(loaderOf(data.Options{Workers: 1025})) },
+		"data: Options.… is":       func() error { return epoch(loaderOf(data.Options{BatchSize: -1})) },
+		"data: Options.Rank is":    func() error { return epoch(loaderOf(data.Options{Rank: 3})) },
+		"data: Options.Fields has": func() error { return epoch(loaderOf(data.Options{Fields: fields("z")})) },
+		"data: Options.Pad names":  func() error { return epoch(loaderOf(data.Options{Pad: map[string]data.Pad{"x": {}}})) },
 		"data: the sample has no": func() error {
-			return epoch(table(data.Options{Map: func(data.Sample) (data.Sample, error) { return nil, nil }}))
+			return epoch(loaderOf(data.Options{Map: func(data.Sample) (data.Sample, error) { return nil, nil }}))
 		},
 		"data: there are no fields": func() error { _, err := data.NewTable(); return err },
 		"data: two fields have":     func() error { _, err := data.NewTable(data.Of("x", []int64{1}), data.Of("x", []int64{1})); return err },
@@ -311,7 +309,7 @@ func inference(o cgotorch.InferenceOptions) (*cgotorch.Inference, error) {
 
 func fields(name string) []data.Field { return []data.Field{{Name: name, DType: f32}} }
 
-func table(o data.Options) (*data.Loader, error) {
+func loaderOf(o data.Options) (*data.Loader, error) {
 	t, err := data.NewTable(data.Of("x", []int64{1, 2, 3}))
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"go/doc"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -76,7 +75,7 @@ func TestCuts_ExamplesRun(t *testing.T) {
 	}
 }
 
-// chapters returns the paths of the book's documents, without those that are still to come.
+// chapters returns the paths of the book's documents.
 func chapters(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "docs/book/*.md"))
@@ -88,5 +87,5 @@ func chapters(t *testing.T) []string {
 			t.Fatal(err)
 		}
 	}
-	return slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(toCome, filepath.ToSlash(path)) })
+	return paths
 }
