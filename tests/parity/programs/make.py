@@ -7,6 +7,7 @@ their tensors in NAME.safetensors. For a NAME that begins with train_ it is the 
 Without a NAME all programs are made. Models have random weights.
 """
 
+import collections
 import json
 import pathlib
 import sys
@@ -65,14 +66,14 @@ class Text:
             key = str(len(self.tensors))
             self.tensors[key] = v.detach().contiguous().clone()
             return {"tensor": key}
-        if isinstance(v, (list, tuple)) and not hasattr(v, "_fields"):
+        if isinstance(v, (list, tuple, collections.deque)) and not hasattr(v, "_fields"):
             return {"list": [self.of(i) for i in v]}
         if hasattr(v, "_asdict"):
             v = v._asdict()
         if hasattr(v, "__dataclass_fields__"):
             v = {k: getattr(v, k) for k in v.__dataclass_fields__ if getattr(v, k) is not None}
         if isinstance(v, dict):
-            return {"dict": {k: self.of(i) for k, i in v.items()}}
+            return {"dict": {str(k): self.of(i) for k, i in v.items()}}
         if type(v) in torch.utils._pytree.SUPPORTED_NODES:  # such as a cache of transformers
             children, names = torch.utils._pytree.SUPPORTED_NODES[type(v)].flatten_fn(v)
             return self.of(dict(zip(names[0], children)))
