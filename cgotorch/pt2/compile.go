@@ -239,6 +239,7 @@ var waiting = map[string]bool{
 	"aten.unique_dim.default": true, "aten.unique_consecutive.default": true, "aten._unique.default": true,
 	"aten.repeat_interleave.Tensor": true, "aten.repeat_interleave.self_Tensor": true, "aten.bincount.default": true,
 	"aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
+	"transformers.grouped_mm_fallback.default": true,
 }
 
 func (b *builder) action(n *Node, text *nodeText) (action, error) {
@@ -266,6 +267,8 @@ func (b *builder) action(n *Node, text *nodeText) (action, error) {
 			err = fmt.Errorf("%d results, want one", len(outs))
 		}
 		return &function{node: n, of: pythonFunctions[text.Target], args: args, outs: outs}, err
+	case packageOperators[name] != nil:
+		return b.packageOperator(n, text)
 	case strings.HasPrefix(text.Target, "torch.ops."):
 		return b.operator(n, text)
 	}
