@@ -156,6 +156,41 @@ func TestProgram_Forward(t *testing.T) {
 	})
 }
 
+// Arguments that accept one value may be left out.
+func TestProgram_Call_FixedArguments(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	const leaf = `{\"type\": null, \"context\": null, \"children_spec\": []}`
+	changed["models/model.json"] = strings.NewReplacer(
+		`{"as_tensor": {"name": "x"}}],
+   "outputs"`, `{"as_tensor": {"name": "x"}}, {"as_none": true}, {"as_bool": false}, {"as_int": 3}],
+   "outputs"`,
+		`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}`, `{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}, {"constant_input": {"name": "mask", "value": {"as_none": true}}},
+    {"constant_input": {"name": "cache", "value": {"as_bool": false}}}, {"constant_input": {"name": "k", "value": {"as_int": 3}}}`,
+		`["x"]`, `["x", "mask", "cache"]`,
+		`\"children_spec\": [`+leaf+`]}`, `\"children_spec\": [`+leaf+`, `+leaf+`]}`,
+		`\"context\": \"[]\", \"children_spec\": []}]`, `\"context\": \"[\\\"cache\\\"]\", \"children_spec\": [{\"type\": \"builtins.list\", \"context\": \"null\", \"children_spec\": [`+leaf+`, `+leaf+`]}]}]`,
+	).Replace(model)
+	call := func(x *cgotorch.Exec, args ...any) *cgotorch.Tensor {
+		p, err := load(x, archive(t, changed), pt2.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.AtEnd(func() { p.Close() })
+		return p.Call(x, args...).(*cgotorch.Tensor)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		in := cgotorch.FromSlice(x, []float32{1, 2}, 1, 2)
+		for _, args := range [][]any{{in}, {in, nil}, {in, pt2.Keywords{"cache": []any{false, 3}}}} {
+			torchtest.Equal(t, x, call(x, args...), []float32{3, 2}, 1, 2)
+		}
+	})
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		call(x, cgotorch.FromSlice(x, []float32{1, 2}, 1, 2), pt2.Keywords{"cache": []any{true, 3}})
+	})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `cache[0] is true, and the program was exported for false`)
+}
+
 func TestProgram_Forward_BFloat16(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
