@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -203,6 +204,26 @@ func TestProgram_Forward_BFloat16(t *testing.T) {
 			torchtest.Equal(t, x, x.To(got, cgotorch.Float32), []float32{3, 2, 5, 4}, 2, 2)
 		})
 	})
+}
+
+// The largest float32 in a program is the largest number of the chosen dtype.
+func TestProgram_Forward_LargestNumber(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = strings.NewReplacer("aten.relu.default", "aten.add.Scalar",
+		`"arg": {"as_tensor": {"name": "linear"}}, "kind": 1}`, `"arg": {"as_tensor": {"name": "linear"}}, "kind": 1},
+			{"name": "other", "arg": {"as_float": -3.4028234663852886e+38}, "kind": 1}`).Replace(model)
+	for dtype, want := range map[cgotorch.DType]float32{cgotorch.Float32: -math.MaxFloat32, cgotorch.BFloat16: -0x1.fep127, cgotorch.Float16: -65504} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, archive(t, changed), pt2.Options{DType: dtype})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			torchtest.Equal(t, x, x.To(p.Forward(x, cgotorch.FromSlice(x, []float32{1, 2}, 1, 2)), cgotorch.Float32), []float32{want, want}, 1, 2)
+			return nil
+		})
+	}
 }
 
 func TestProgram_Forward_Gradients(t *testing.T) {
