@@ -26,8 +26,8 @@ type treeText struct {
 	Children []*treeText `json:"children_spec"`
 }
 
-// contextText is what a tree says about a value beside its children: the JSON text of the keys of a
-// dict. For a defaultdict it is an object.
+// contextText is what a tree says about a value beside its children, such as the JSON text of the
+// keys of a dict. A defaultdict has an object with the keys. A class of a user may have any value.
 type contextText string
 
 func (c *contextText) UnmarshalJSON(text []byte) error {
@@ -37,10 +37,10 @@ func (c *contextText) UnmarshalJSON(text []byte) error {
 	var factory struct {
 		Keys json.RawMessage `json:"dict_context"`
 	}
-	if err := json.Unmarshal(text, &factory); err != nil {
-		return err
+	if json.Unmarshal(text, &factory) == nil && factory.Keys != nil {
+		text = factory.Keys
 	}
-	*c = contextText(factory.Keys)
+	*c = contextText(text)
 	return nil
 }
 

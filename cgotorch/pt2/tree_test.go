@@ -18,6 +18,9 @@ func TestParseTree(t *testing.T) {
 		"dataclass":   {`"Found", "context": "[[\"score\"], [\"boxes\"]]", "children_spec": [A]`, "map[score:0]"},
 		"cache":       {`"transformers.cache_utils.DynamicCache", "context": "[[\"key_cache\", \"value_cache\"], [null, null]]", "children_spec": [A, A]`, "map[key_cache:0 value_cache:1]"},
 		"output":      {`"transformers.modeling_outputs.BaseModelOutput", "context": "[\"last_hidden_state\"]", "children_spec": [A]`, "map[last_hidden_state:0]"},
+		"own list":    {`"Mine", "context": ["b", "a"], "children_spec": [A, A]`, "map[a:1 b:0]"},
+		"own number":  {`"Mine", "context": 7, "children_spec": [A]`, "[0]"},
+		"own object":  {`"Mine", "context": {"version": 1}, "children_spec": [A]`, "[0]"},
 		"own class":   {`"Mine", "context": "{\"version\": 1}", "children_spec": [A]`, "[0]"},
 	} {
 		t.Run(name, func(t *testing.T) {
