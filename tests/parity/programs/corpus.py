@@ -20,7 +20,7 @@ import make
 
 batch = Dim("batch")
 
-# Names with the sides of the pictures.
+# Names with the sides of the pictures; 0 means the model's own side.
 PICTURES = {
     64: """resnet18 resnet50d resnext26ts seresnet18 ecaresnet26t skresnet18 resnest14d res2net50d dla46_c dpn48b
         ese_vovnet19b_dw regnety_002 regnetx_002 regnetz_b16 densenet121 cspresnet50 cspdarknet53 darknet17 xception41
@@ -29,10 +29,10 @@ PICTURES = {
         nf_resnet26 eca_nfnet_l0 repvgg_a0 repvit_m0_9 mobileone_s0 repghostnet_050 hgnetv2_b0 selecsls42 tinynet_e
         convnext_atto convnextv2_atto inception_next_atto poolformer_s12 caformer_s18 convmixer_768_32
         edgenext_xx_small starnet_s050 hrnet_w18_small vgg11_bn""",
-    96: "inception_v4 xception41p pvt_v2_b0 fastvit_t8 efficientformerv2_s0 focalnet_tiny_srf lambda_resnet26t halonet26t",
+    96: "inception_v4 xception41p pvt_v2_b0 fastvit_t8 focalnet_tiny_srf lambda_resnet26t",
     128: "mobilevit_xxs mobilevitv2_050 efficientvit_b0 davit_tiny rdnet_tiny",
-    224: """vit_tiny_patch16_224 deit_tiny_patch16_224 deit_tiny_distilled_patch16_224 swin_tiny_patch4_window7_224
-        beit_base_patch16_224 xcit_nano_12_p16_224 levit_128s efficientformer_l1 coat_lite_tiny coatnet_pico_rw_224
+    0: """vit_tiny_patch16_224 deit_tiny_patch16_224 deit_tiny_distilled_patch16_224 swin_tiny_patch4_window7_224
+        beit_base_patch16_224 xcit_nano_12_p16_224 levit_128s efficientformer_l1 efficientformerv2_s0 halonet26t coat_lite_tiny coatnet_pico_rw_224
         twins_svt_small pit_ti_224 mvitv2_tiny mixer_s32_224 gmlp_ti16_224 resmlp_12_224 hiera_tiny_224 tiny_vit_5m_224
         crossvit_tiny_240 eva02_tiny_patch14_224 visformer_tiny vit_relpos_small_patch16_224 gcvit_xxtiny volo_d1_224
         cait_xxs24_224 sequencer2d_s nest_tiny tnt_s_patch16_224 maxvit_pico_rw_256 swinv2_cr_tiny_ns_224
@@ -49,15 +49,9 @@ def pictures():
 
     for side, names in PICTURES.items():
         for name in names.split():
-            own = int(name[-3:]) if name.endswith(("240", "256")) else 224 if name != "vit_small_patch14_dinov2" else 518
-            s = own if side == 224 else side
-
-            def create(name=name):
-                if name == "vit_small_patch14_dinov2":
-                    return timm.create_model(name, img_size=224)
-                return timm.create_model(name)
-            if name == "vit_small_patch14_dinov2":
-                s = 224
+            options = {"img_size": 224} if name == "vit_small_patch14_dinov2" else {}
+            s = side or options.get("img_size") or timm.get_pretrained_cfg(name).input_size[-1]
+            create = lambda name=name, options=options: timm.create_model(name, **options)
             calls = [((make.pictures(s, n),), {}) for n in (2, 3)]
             yield f"timm-{name}", create, calls, ({0: batch},), {}
             if name in DECOMPOSED:
