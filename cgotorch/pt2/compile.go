@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -239,6 +240,7 @@ var waiting = map[string]bool{
 	"aten.unique_dim.default": true, "aten.unique_consecutive.default": true, "aten._unique.default": true,
 	"aten.repeat_interleave.Tensor": true, "aten.repeat_interleave.self_Tensor": true, "aten.bincount.default": true,
 	"aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
+	"transformers.grouped_mm_fallback.default": true,
 }
 
 func (b *builder) action(n *Node, text *nodeText) (action, error) {
@@ -266,6 +268,8 @@ func (b *builder) action(n *Node, text *nodeText) (action, error) {
 			err = fmt.Errorf("%d results, want one", len(outs))
 		}
 		return &function{node: n, of: pythonFunctions[text.Target], args: args, outs: outs}, err
+	case packageOperators[name] != nil:
+		return b.packageOperator(n, text)
 	case strings.HasPrefix(text.Target, "torch.ops."):
 		return b.operator(n, text)
 	}
@@ -530,7 +534,7 @@ func (b *builder) constant(a *argument) (any, error) {
 	case a.Ints != nil:
 		return *a.Ints, nil
 	case a.Float != nil:
-		return float64(*a.Float), nil
+		return b.limit(float64(*a.Float)), nil
 	case a.Floats != nil:
 		list := make([]float64, len(*a.Floats))
 		for i, f := range *a.Floats {
@@ -563,6 +567,20 @@ func (b *builder) constant(a *argument) (any, error) {
 		return nil, errors.New("a graph where a value is expected")
 	}
 	return nil, fmt.Errorf("its kind is %.50q, which this package does not know", cmp.Or(a.unknown, "of another node"))
+}
+
+// The method `limit` returns a number of a program. The largest float32, which models write into
+// masks, becomes the largest number of the dtype that takes float32's place.
+func (c *compiler) limit(v float64) float64 {
+	if math.Abs(v) == math.MaxFloat32 {
+		switch c.float {
+		case cgotorch.BFloat16:
+			return math.Copysign(0x1.fep127, v)
+		case cgotorch.Float16:
+			return math.Copysign(65504, v)
+		}
+	}
+	return v
 }
 
 func (c *compiler) dtype(number int) (cgotorch.DType, error) {

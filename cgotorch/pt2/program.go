@@ -246,11 +246,12 @@ func (p *Program) inputNames() string {
 // Keywords are the keyword arguments of a call, or positional arguments by their names.
 type Keywords map[string]any
 
-// Call runs the program with the arguments of the Python function, and returns its result. The last
-// argument may be [Keywords]. A tensor is a *cgotorch.Tensor; an int of Python is an int or an
+// Call runs the program with the arguments of the Python function, and returns its result. The
+// last argument may be [Keywords]. A tensor is a *cgotorch.Tensor; an int of Python is an int or an
 // int64; a list or a tuple is a slice; a dict, a named tuple or a dataclass is a map from strings.
-// In results these are []any and map[string]any, and an int is an int64. The Do owns the tensors of
-// the result. Call waits for the device only if [Node.Waits] is set for a node.
+// An argument with one accepted value, such as use_cache=False, may be left out. In results these
+// are []any and map[string]any, and an int is an int64. The Do owns the tensors of the result. Call
+// waits for the device only if [Node.Waits] is set for a node.
 //
 // Call fails with [cgotorch.ErrInvalidArgument] if the arguments do not fit, and names the
 // argument.
@@ -287,6 +288,9 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 			v = args[i]
 		} else if byName, ok := named[name]; ok {
 			v, used = byName, used+1
+		} else if fixed, ok := p.fixed(c, len(leaves)); ok {
+			leaves = append(leaves, fixed...)
+			continue
 		} else {
 			return nil, fmt.Errorf("%s is missing", name)
 		}
@@ -298,7 +302,12 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 		name := keywords.keys[i]
 		v, ok := named[name]
 		if !ok {
-			return nil, fmt.Errorf("the keyword %s is missing", name)
+			fixed, ok := p.fixed(c, len(leaves))
+			if !ok {
+				return nil, fmt.Errorf("the keyword %s is missing", name)
+			}
+			leaves = append(leaves, fixed...)
+			continue
 		}
 		used++
 		if leaves, err = c.flatten(name, v, leaves); err != nil {
@@ -309,6 +318,18 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 		return nil, fmt.Errorf("there are %d keywords too many among %.100q; the program has %.200s", len(named)-used, slices.Sorted(maps.Keys(named)), p.inputNames())
 	}
 	return leaves, nil
+}
+
+// The method `fixed` returns the leaves of an argument, which begin at leaf `from`, if the program
+// accepts one value only for each.
+func (p *Program) fixed(c *tree, from int) (leaves []any, ok bool) {
+	for _, v := range p.values[from : from+c.leaves()] {
+		if v.Tensor || v.size != nil {
+			return nil, false
+		}
+		leaves = append(leaves, v.Fixed)
+	}
+	return leaves, true
 }
 
 func (p *Program) fail(x *cgotorch.Exec, op, format string, args ...any) {

@@ -7,6 +7,7 @@ their tensors in NAME.safetensors. For a NAME that begins with train_ it is the 
 Without a NAME all programs are made. Models have random weights.
 """
 
+import collections
 import json
 import pathlib
 import sys
@@ -65,14 +66,17 @@ class Text:
             key = str(len(self.tensors))
             self.tensors[key] = v.detach().contiguous().clone()
             return {"tensor": key}
-        if isinstance(v, (list, tuple)) and not hasattr(v, "_fields"):
+        if isinstance(v, (list, tuple, collections.deque)) and not hasattr(v, "_fields"):
             return {"list": [self.of(i) for i in v]}
         if hasattr(v, "_asdict"):
             v = v._asdict()
         if hasattr(v, "__dataclass_fields__"):
             v = {k: getattr(v, k) for k in v.__dataclass_fields__ if getattr(v, k) is not None}
         if isinstance(v, dict):
-            return {"dict": {k: self.of(i) for k, i in v.items()}}
+            return {"dict": {str(k): self.of(i) for k, i in v.items()}}
+        if type(v) in torch.utils._pytree.SUPPORTED_NODES:  # such as a cache of transformers
+            children, names = torch.utils._pytree.SUPPORTED_NODES[type(v)].flatten_fn(v)
+            return self.of(dict(zip(names[0], children)))
         if isinstance(v, int) and not isinstance(v, bool):
             return {"int": str(v)}
         return {"value": v if not isinstance(v, float) or v == v else "NaN"}
@@ -100,7 +104,7 @@ def write(folder, name, model, calls, dynamic, strict=False, decompose=False, tr
         rows.append(row)
     state = {k: text.of(v.detach())["tensor"] for k, v in loaded.state_dict().items()} if training else {}
     save_file(text.tensors, folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps({"calls": rows, "state": state}))
+    (folder / f"{name}.json").write_text(json.dumps({"threads": torch.get_num_threads(), "calls": rows, "state": state}))
 
 
 def trained():

@@ -5,6 +5,7 @@ package programs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,8 +54,9 @@ type call struct {
 }
 
 type record struct {
-	Calls []call            `json:"calls"`
-	State map[string]string `json:"state"`
+	Threads int               `json:"threads"` // of PyTorch; sums depend on it
+	Calls   []call            `json:"calls"`
+	State   map[string]string `json:"state"`
 }
 
 // values turns the JSON of make.py into Go values.
@@ -190,6 +192,7 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 		return "", err
 	}
 	defer file.Close()
+	cgotorch.SetThreads(cmp.Or(r.Threads, 2))
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	var p *pt2.Program
 	if err := stream.Do(func(x *cgotorch.Exec) (err error) {
@@ -243,7 +246,6 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 // TestPrograms_EqualPyTorch runs all programs that there are.
 func TestPrograms_EqualPyTorch(t *testing.T) {
 	made := folder(t)
-	cgotorch.SetThreads(2)
 	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s holds no programs: %v", made, err)
