@@ -284,6 +284,13 @@ func TestPrograms_TrainAsPyTorch(t *testing.T) {
 }
 
 func train(t *testing.T, path string) {
+	torchtest.CheckLeaks(t)
+	do := func(fn func(x *cgotorch.Exec) error) {
+		t.Helper()
+		if err := cgotorch.DefaultStream(cgotorch.CPU).Do(fn); err != nil {
+			t.Fatal(err)
+		}
+	}
 	name := strings.TrimSuffix(path, ".pt2")
 	text, err := os.ReadFile(name + ".json")
 	if err != nil {
@@ -304,7 +311,7 @@ func train(t *testing.T, path string) {
 	var p *pt2.Program
 	var opt *optim.Optimizer
 	var images, labels *cgotorch.Tensor
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	do(func(x *cgotorch.Exec) error {
 		v := values{x, file}
 		images, labels = x.Keep(v.tensor(t, "x")), x.Keep(v.tensor(t, "labels"))
 		p, err = pt2.Load(x, path, pt2.Options{})
@@ -325,7 +332,7 @@ func train(t *testing.T, path string) {
 	}
 	worst := 0.0
 	for i, wanted := range want.Losses {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		do(func(x *cgotorch.Exec) error {
 			opt.ZeroGrad()
 			loss := nn.CrossEntropy(x, p.Forward(x, images), labels, nn.CrossEntropyOptions{})
 			x.Backward(loss)
