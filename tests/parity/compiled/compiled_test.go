@@ -272,6 +272,36 @@ func TestForward_FromManyGoroutines(t *testing.T) {
 	})
 }
 
+// The stream checker finds a Forward that does not wait for the work that fills its input.
+func TestForward_WithoutAWait(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		f := open(t, "table", d)
+		p := f.load(t, d, aoti.Options{Lanes: 1})
+		var races atomic.Int64
+		stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races.Add(1) })
+		if err != nil {
+			t.Skip(err)
+		}
+		defer stop()
+		var in []*cgotorch.Tensor
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
+			for range 2 {
+				in = append(in, x.Keep(x.Zeros(cgotorch.Float32, 4, 6)))
+			}
+		})
+		err = torchtest.NewStream(t, d).Do(func(x *cgotorch.Exec) error {
+			p.Forward(x, in...)
+			return nil
+		})
+		if races.Load() == 0 && !errors.Is(err, cgotorch.ErrStreamRace) {
+			t.Errorf("no race was found: %v", err)
+		}
+		for _, i := range in {
+			i.Close()
+		}
+	})
+}
+
 func TestUpdate_UnderCalls(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "table", d)
