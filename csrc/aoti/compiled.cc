@@ -2,11 +2,12 @@
 #include <ATen/DynamicLibrary.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -42,6 +43,11 @@
 // The library carries weights, and has copied them to memory of its own. This memory is freed when
 // weights are given before the first call. After a call it cannot be freed, because the computed
 // constants would be freed too, and LibTorch would then read their addresses.
+//
+// For each weight that is given, the library makes an at::Tensor with new, and never deletes it
+// (MaybeOwningAtenTensorHandle in LibTorch's aoti_runtime/utils.h, 2.11). So the library gets
+// tensors that do not own the memory. When weights are replaced, and when the model ends, these
+// tensors are deleted here. Their reference counts tell whether the library has left them.
 
 namespace {
 
@@ -61,6 +67,13 @@ class Runner final : public torch::inductor::AOTIModelContainerRunner {
       bool from_others = false;
       if (computed(container_handle_, static_cast<size_t>(i), &from_others) == 0 && !from_others) ++weights;
     }
+  }
+
+  // The tensors of one of the library's two sets, by the names of the Python model.
+  std::unordered_map<std::string, AtenTensorHandle> handles(bool inactive) {
+    std::unordered_map<std::string, AtenTensorHandle> all;
+    extract_constants_map_func_(container_handle_, reinterpret_cast<AOTInductorConstantMapHandle>(&all), inactive);
+    return all;
   }
 
   int32_t inputs = 0, outputs = 0;
@@ -96,29 +109,77 @@ at::Tensor new_like(const at::Tensor& like) {
 
 }  // namespace
 
+namespace {
+
+// Weights that a library was given: tensors that do not own their memory. The destructor deletes
+// what the library has left of them. See Note [Weights of a compiled model].
+class Given {
+ public:
+  explicit Given(Tensors tensors) : tensors_(std::move(tensors)) {}
+  Given(const Given&) = delete;
+  Given& operator=(const Given&) = delete;
+  ~Given() {
+    for (const auto& [name, tensor] : tensors_) {
+      const auto [first, last] = left_.equal_range(name);
+      if (tensor.use_count() != 1 + static_cast<size_t>(std::distance(first, last))) continue;
+      for (auto it = first; it != last; ++it) aoti_torch_delete_tensor_object(it->second);
+    }
+  }
+
+  Tensors& tensors() { return tensors_; }
+
+  // Notes the handles of the library. To be called before the library forgets them.
+  void note(Runner& runner, const std::vector<Weight>& weights) {
+    for (const bool inactive : {false, true}) {
+      const auto handles = runner.handles(inactive);
+      for (const Weight& w : weights) {
+        const auto found = handles.find(w.name);
+        const auto mine = tensors_.find(w.constant);
+        if (found == handles.end() || mine == tensors_.end()) continue;
+        const auto* tensor = reinterpret_cast<const at::Tensor*>(found->second);
+        if (tensor->unsafeGetTensorImpl() == mine->second.unsafeGetTensorImpl()) left_.emplace(w.constant, found->second);
+      }
+    }
+  }
+
+ private:
+  Tensors tensors_;  // by the names of the library
+  std::unordered_multimap<std::string, AtenTensorHandle> left_;
+};
+
+}  // namespace
+
 struct ct_compiled {
   ct_compiled(const std::string& library, c10::Device device, const std::string& folder)
-      : runner(library, device.str(), folder), device(device) {
+      : runner(std::make_unique<Runner>(library, device.str(), folder)), device(device) {
     ++ct::live().compiled;
   }
-  ~ct_compiled() { --ct::live().compiled; }
+  ~ct_compiled() {
+    try {
+      if (given != nullptr) given->note(*runner, weights);
+    } catch (...) {  // no memory: a few bytes of each weight are left
+    }
+    runner.reset();
+    given.reset();
+    --ct::live().compiled;
+  }
 
-  Runner runner;
+  std::unique_ptr<Runner> runner;
   const c10::Device device;
-  std::vector<Weight> weights;  // sorted by name
-  bool shares = true;           // the weights can be copied and replaced
-  bool ran = false;             // a call was made, so constants may have been computed from the weights
-  bool captured = false;        // a graph holds a call
-  bool broken = false;          // a change of the weights has failed half-way
-  std::unique_ptr<Tensors> given;  // the weights of ct_compiled_set_weights; the library keeps their addresses
+  std::vector<Weight> weights;   // sorted by name
+  bool shares = true;            // the weights can be copied and replaced
+  bool ran = false;              // a call was made, so constants may have been computed from the weights
+  bool captured = false;         // a graph holds a call
+  bool broken = false;           // a change of the weights has failed half-way
+  std::unique_ptr<Given> given;  // the weights of ct_compiled_set_weights
 };
 
 namespace {
 
 void find_weights(ct_compiled& compiled) {
   std::unordered_map<std::string, std::string> constants;
-  for (const auto& [constant, name] : compiled.runner.getConstantNamesToOriginalFQNs()) constants[name] = constant;
-  for (auto& [name, tensor] : compiled.runner.extract_constants_map(/*use_inactive=*/false)) {
+  for (const auto& [constant, name] : compiled.runner->getConstantNamesToOriginalFQNs()) constants[name] = constant;
+  for (auto& [name, tensor] : compiled.runner->extract_constants_map(/*use_inactive=*/false)) {
     const auto constant = constants.find(name);
     if (constant == constants.end()) continue;
     // LibTorch replaces only weights of the model's own device.
@@ -126,22 +187,31 @@ void find_weights(ct_compiled& compiled) {
     compiled.weights.push_back({name, constant->second, tensor});
   }
   const auto found = static_cast<int32_t>(compiled.weights.size());
-  if (found == 0 && compiled.runner.weights > 0) {
-    throw ct::Failure(CT_UNSUPPORTED, "the library was compiled without its " + std::to_string(compiled.runner.weights) + " weights");
+  if (found == 0 && compiled.runner->weights > 0) {
+    throw ct::Failure(CT_UNSUPPORTED, "the library was compiled without its " + std::to_string(compiled.runner->weights) + " weights");
   }
-  if (found != compiled.runner.weights) compiled.shares = false;  // two weights have one name
+  if (found != compiled.runner->weights) compiled.shares = false;  // two weights have one name
   std::sort(compiled.weights.begin(), compiled.weights.end(), [](const Weight& a, const Weight& b) { return a.name < b.name; });
 }
 
 // See Note [Weights of a compiled model].
-void install(ct_compiled& compiled, std::unique_ptr<Tensors> next) {
-  compiled.runner.update_constant_buffer(*next, /*use_inactive=*/true, /*validate_full_updates=*/false, /*user_managed=*/true);
+void install(ct_compiled& compiled, const std::vector<at::Tensor>& weights) {
+  Tensors views;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const at::Tensor& t = weights[i];
+    views[compiled.weights[i].constant] = at::from_blob(t.data_ptr(), t.sizes(), t.strides(), t.options());
+  }
+  auto next = std::make_unique<Given>(std::move(views));
+  Runner& runner = *compiled.runner;
+  const bool first = compiled.given == nullptr;
+  if (!first) compiled.given->note(runner, compiled.weights);
   compiled.broken = true;
-  compiled.runner.swap_constant_buffer();
-  if (!compiled.ran && compiled.given == nullptr) compiled.runner.free_inactive_constant_buffer();
-  compiled.runner.update_constant_buffer(*next, /*use_inactive=*/true, /*validate_full_updates=*/false, /*user_managed=*/true);
-  compiled.runner.swap_constant_buffer();
-  for (Weight& w : compiled.weights) w.tensor = next->at(w.constant);
+  runner.update_constant_buffer(next->tensors(), /*use_inactive=*/true, /*validate_full_updates=*/false, /*user_managed=*/true);
+  runner.swap_constant_buffer();
+  if (first && !compiled.ran) runner.free_inactive_constant_buffer();
+  runner.update_constant_buffer(next->tensors(), /*use_inactive=*/true, /*validate_full_updates=*/false, /*user_managed=*/true);
+  runner.swap_constant_buffer();
+  for (size_t i = 0; i < weights.size(); ++i) compiled.weights[i].tensor = weights[i];
   compiled.given = std::move(next);
   compiled.broken = false;
 }
@@ -150,7 +220,7 @@ void install(ct_compiled& compiled, std::unique_ptr<Tensors> next) {
 // a runtime_error for the number.
 std::vector<at::Tensor> run(ct_compiled& compiled, const std::vector<at::Tensor>& inputs, void* stream) {
   try {
-    return compiled.runner.run(inputs, stream);
+    return compiled.runner->run(inputs, stream);
   } catch (const std::runtime_error&) {
     throw ct::Failure(CT_INTERNAL, "the compiled library failed, and wrote the reason to the standard error");
   }
@@ -184,7 +254,7 @@ ct_status* ct_compiled_new(ct_exec x, const char* library, const char* folder, c
 void ct_compiled_free(ct_compiled* compiled) noexcept { delete compiled; }
 
 void ct_compiled_describe(const ct_compiled* compiled, ct_compiled_info* out) noexcept {
-  *out = ct_compiled_info{compiled->runner.inputs, compiled->runner.outputs, static_cast<int32_t>(compiled->weights.size()),
+  *out = ct_compiled_info{compiled->runner->inputs, compiled->runner->outputs, static_cast<int32_t>(compiled->weights.size()),
                           compiled->shares, compiled->captured};
 }
 
@@ -224,16 +294,16 @@ ct_status* ct_compiled_set_weights(ct_exec x, ct_compiled* compiled, ct_tensor* 
     if (!model.shares) throw ct::Failure(CT_UNSUPPORTED, "the model has packed weights or weights on two devices, which cannot be replaced");
     if (static_cast<size_t>(count) != model.weights.size()) throw ct::Failure(CT_INVALID_ARGUMENT, "all weights must be given");
     if (count == 0) return;
-    auto next = std::make_unique<Tensors>();
+    std::vector<at::Tensor> next;
     for (int32_t i = 0; i < count; ++i) {
       const at::Tensor& t = ct::deref(weights[i], "weight").tensor;
       const at::Tensor& old = model.weights[i].tensor;
       if (t.sizes() != old.sizes() || t.strides() != old.strides() || t.dtype() != old.dtype() || t.device() != old.device()) {
         throw ct::Failure(CT_INVALID_ARGUMENT, "the weight " + model.weights[i].name + " has another shape, dtype or device");
       }
-      next->emplace(model.weights[i].constant, t);
+      next.push_back(t);
     }
-    install(model, std::move(next));
+    install(model, next);
   });
 }
 
@@ -243,8 +313,8 @@ ct_status* ct_compiled_run(ct_exec x, ct_compiled* compiled, ct_tensor* const* i
     ct_compiled& model = ct::deref(compiled, "compiled");
     if (model.broken) throw ct::Failure(CT_INTERNAL, "a change of the weights has failed, so the model cannot run any more");
     if (x.stream->device != model.device) throw ct::Failure(CT_INVALID_ARGUMENT, "the model is on " + model.device.str());
-    if (count != model.runner.inputs) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "got " + std::to_string(count) + " inputs, want " + std::to_string(model.runner.inputs));
+    if (count != model.runner->inputs) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "got " + std::to_string(count) + " inputs, want " + std::to_string(model.runner->inputs));
     }
     std::vector<at::Tensor> in;
     in.reserve(static_cast<size_t>(count));
@@ -269,7 +339,7 @@ ct_status* ct_compiled_run(ct_exec x, ct_compiled* compiled, ct_tensor* const* i
     model.ran = true;
     model.captured = model.captured || ct::in_capture(*x.stream);
     std::vector<at::Tensor> out = run(model, in, ct_stream_native(x.stream));
-    if (out.size() != static_cast<size_t>(model.runner.outputs)) throw ct::Failure(CT_INTERNAL, "the model returned another number of results");
+    if (out.size() != static_cast<size_t>(model.runner->outputs)) throw ct::Failure(CT_INTERNAL, "the model returned another number of results");
     std::vector<std::unique_ptr<ct_tensor>> made;
     for (at::Tensor& t : out) {
       if (t.defined() && is_plain(t)) ct::checker::writes("compiled model", t);

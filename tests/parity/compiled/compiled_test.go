@@ -366,6 +366,51 @@ func TestUpdate_UnderCalls(t *testing.T) {
 	})
 }
 
+// All lanes read one set of weights, Update frees the old set, and Close frees all.
+func TestUpdate_FreesTheOldWeights(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		f := open(t, "table", d)
+		allocated := func() int64 {
+			m, err := d.Memory()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Allocated
+		}
+		load := func(lanes int) (*aoti.Package, int64) {
+			before := allocated()
+			p := f.load(t, d, aoti.Options{Lanes: lanes})
+			return p, allocated() - before
+		}
+		before := allocated()
+		one, bytes := load(1)
+		five, most := load(5) // each lane has the constants that it computes, half of the bytes
+		if bytes <= 0 || most < bytes || most >= 4*bytes {
+			t.Errorf("1 and 5 lanes have %d and %d bytes", bytes, most)
+		}
+		loaded := allocated()
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) error {
+			for range 3 {
+				if err := five.Update(x, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if got := allocated(); got > loaded+bytes/4 {
+			t.Errorf("%d bytes after Update, want %d", got, loaded)
+		}
+		for _, p := range []*aoti.Package{one, five} {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := allocated(); got != before {
+			t.Errorf("%d bytes after Close, want %d", got, before)
+		}
+	})
+}
+
 func TestUpdate_Refused(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "table", d)
