@@ -26,6 +26,8 @@ type Options struct {
 // A Package is a compiled model on one device. Any number of goroutines may call Forward at once,
 // each in its own Do. The package has one copy of the weights.
 //
+// A package with packed weights, or with weights on two devices, has a copy for each lane.
+//
 // A Package has lanes. A lane is an instance of the compiled model, which one call at a time can
 // use. A call keeps its lane until its work is enqueued, and does not wait for other calls' work on
 // the device. If no lane is free, the call waits on the host for one.
@@ -197,8 +199,16 @@ func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 			p.names = append(p.names, ct.CompiledWeightName(l.model, i))
 		}
 		if p.shares {
-			var err error
-			if p.weights, err = p.copyWeights(x, op, l, nil); err != nil {
+			// The library has filled its weights with copies that may still run, and not on x's stream. Its
+			// memory is freed by setWeights, so the copies made here must have ended.
+			err := p.device.Synchronize()
+			if err == nil {
+				p.weights, err = p.copyWeights(x, op, l, nil)
+			}
+			if err == nil {
+				err = p.device.Synchronize()
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -253,7 +263,7 @@ func (p *Package) run(x *cgotorch.Exec, op string, l *lane, inputs []*cgotorch.T
 // captured, and then the graph reads the weights of that time.
 //
 // Forward fails with [cgotorch.ErrInvalidArgument] for inputs of another number, dtype, shape,
-// stride or device than [Package.Inputs] says.
+// stride or device than [Package.Inputs] says. AOTInductor itself does not check them.
 func (p *Package) Forward(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	const op = "aoti.Package.Forward"
 	seam.Core(x, op, []*cgotorch.Tensor{}) // fails in a Do that has ended
@@ -276,6 +286,8 @@ func (p *Package) Forward(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) []*cgoto
 }
 
 // Inputs describes the inputs of Forward, in the order in which Python flattens nested arguments.
+// The bounds of sizes can be narrower than those given to torch.export, because AOTInductor may
+// specialise a package for smaller sizes.
 func (p *Package) Inputs() []Input { return slices.Clone(p.inputs) }
 
 // Outputs returns the number of results of Forward.
