@@ -289,6 +289,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 		"witness":  {"core/", "check/checker.h"},
 		"graph":    {"core/", "check/checker.h", "cuda/backend.h"},
 		"kernels":  {"core/"},
+		"aoti":     {"core/", "graph/capture.h"},
 		"parallel": {"core/", "graph/", "kernels/cast.h", "kernels/sleep.h", "check/checker.h"},
 		"cuda":     {"core/", "kernels/floats.h", "witness/trace.h"},
 		"decode":   {"inflate/", "kernels/both_devices.h", "kernels/jpeg_pixels.h", "kernels/resample.h"},

@@ -30,6 +30,14 @@ var (
 	Explain func(x any, place string)
 	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
 	Watched func(x any) bool
+	// Core returns x, a *cgotorch.Exec, and `tensors`, a []*cgotorch.Tensor, for a call of the core. It
+	// fails x's Do if a tensor is closed.
+	Core func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor)
+	// Must ends the call. It fails x's Do if the status is an error, or if the call has waited under
+	// NoWaits. It frees the status.
+	Must func(x any, op string, status *ct.Status, tensors any)
+	// Own returns a new handle as a *cgotorch.Tensor that x's Do owns.
+	Own func(x any, h *ct.Tensor) any
 	// Call begins a call of an operator with the Exec x, a *cgotorch.Exec. The result is an
 	// opcall.Call.
 	Call func(x, op any) any
