@@ -18,21 +18,17 @@ func Example() {
 			return err
 		}
 		defer program.Close()
-		for _, in := range program.Inputs() {
-			fmt.Println(in.Name, in)
-		}
 		for _, n := range program.Nodes() {
 			fmt.Println(n.Text)
 		}
-		images := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
-		fmt.Println(program.Forward(x.NoGrad(), images))
+		in := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
+		fmt.Println(program.Forward(x.NoGrad(), in))
 		return nil
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 	// Output:
-	// x float32[s0 2]
 	// linear = aten.linear.default(x, p_w, p_b)
 	// relu = aten.relu.default(linear)
 	// add = aten.add.Tensor(relu, c_c, alpha=2)
