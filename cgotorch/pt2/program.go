@@ -92,6 +92,22 @@ func Load(x *cgotorch.Exec, path string, o Options) (*Program, error) {
 // LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].
 // Errors show `name` as the name of the file.
 func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o Options) (*Program, error) {
+	b, err := parse(source, size, name, o)
+	if err != nil {
+		return nil, err
+	}
+	p := b.program
+	p.device = x.Device()
+	if err := b.bind(x.NoGrad().NoAutocast()); err != nil {
+		return nil, err
+	}
+	slots := p.graph.slots
+	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
+	return p, nil
+}
+
+// The function `parse` reads a program without its tensors, and checks it.
+func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, error) {
 	a, err := openArchive(source, size, name)
 	if err != nil {
 		return nil, err
@@ -114,7 +130,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 		return nil, a.unsupported("its schema has version %d.%d (PyTorch %.40s), and this package reads %d.x: export it with PyTorch 2.9 to 2.11",
 			v.Major, v.Minor, text.TorchVersion, schemaMajor)
 	}
-	p := &Program{file: name, device: x.Device(), float: o.DType}
+	p := &Program{file: name, float: o.DType}
 	c := &compiler{file: a, float: o.DType, missing: map[string]string{}}
 	if p.graph, err = c.build("", &text.GraphModule.Graph); err != nil {
 		return nil, err
@@ -131,12 +147,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	if err := p.shapes(a, &text); err != nil {
 		return nil, err
 	}
-	if err := p.bind(x.NoGrad().NoAutocast(), a, model, &text); err != nil {
-		return nil, err
-	}
-	slots := p.graph.slots
-	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
-	return p, nil
+	return p.plan(a, model, &text)
 }
 
 // schemaMajor is the version of torch.export's schema that this package reads.
