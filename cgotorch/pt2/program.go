@@ -74,19 +74,29 @@ type programOutput struct {
 // as one with an operator that LibTorch does not have. The error names the entry or the node. Load
 // never runs code of the file.
 func Load(x *cgotorch.Exec, path string, o Options) (*Program, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("pt2: %w", err)
+		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	return LoadFrom(x, f, size, path, o)
+}
+
+// openFile opens a file, and returns its size.
+func openFile(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("pt2: %w", err)
+		return nil, 0, fmt.Errorf("pt2: %w", err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("pt2: %s is not a regular file", path)
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		return f, info.Size(), nil
 	}
-	return LoadFrom(x, f, info.Size(), path, o)
+	f.Close()
+	if err != nil {
+		return nil, 0, fmt.Errorf("pt2: %w", err)
+	}
+	return nil, 0, fmt.Errorf("pt2: %s is not a regular file", path)
 }
 
 // LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].

@@ -1,0 +1,155 @@
+package pt2
+
+import (
+	"bytes"
+	"fmt"
+	"go/token"
+
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// GoOptions choose what [GoSource] writes. The zero value writes package net.
+type GoOptions struct {
+	Package string // the name of the package; "" means net
+	Model   string // the name of the program, if the file holds several; "" means the only one
+}
+
+// GoSource returns the Go source of a module that computes what a program computes: the contents
+// of files, by their names. It reads no weights and needs no device.
+//
+// The module is a struct Net with the names of the Python model's state dict, so [nn.Load] and
+// package checkpoint fill it. Function New makes it on a device. Its method Forward maps a tensor
+// to a tensor. A program with other arguments or results has a method Call instead. Its arguments
+// are the leaves of Python's. Tensors that are in no state dict are in the file
+// constants.safetensors, which the source embeds.
+//
+// The source calls typed operators where they exist, and other operators by name. It does not check
+// shapes and dtypes of its inputs.
+//
+// GoSource fails as [Load] does. It fails with an error that wraps [ErrUnsupported] for a program
+// with conditions or loops on tensors, and for a weight whose name no field tag can hold.
+func GoSource(path string, o GoOptions) (map[string][]byte, error) {
+	if o.Package == "" {
+		o.Package = "net"
+	}
+	if !token.IsIdentifier(o.Package) || o.Package == "_" || reserved(o.Package) {
+		return nil, fmt.Errorf("pt2: GoOptions.Package is %.100q: use a name such as net", o.Package)
+	}
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := parse(f, size, path, Options{Model: o.Model})
+	if err != nil {
+		return nil, err
+	}
+	operators, err := typedOperators()
+	if err != nil {
+		return nil, err
+	}
+	s := &goSource{binder: b, pkg: o.Package, operators: operators, helpers: map[string]bool{}, methods: map[string]string{}, taken: map[string]bool{}}
+	if err := s.modules(); err != nil {
+		return nil, err
+	}
+	if err := s.list(); err != nil {
+		return nil, err
+	}
+	files, err := s.files()
+	if err != nil {
+		return nil, fmt.Errorf("pt2: %s: %w", path, err)
+	}
+	if len(s.constantList) > 0 {
+		if files[constantsFile], err = s.constants(); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+const constantsFile = "constants.safetensors"
+
+// A goSource writes one program.
+type goSource struct {
+	*binder
+	pkg       string
+	operators map[string][]goOperator
+	root      *goModule
+	types     []string // the declarations of the structs
+	functions []string // the declarations of functions
+	helpers   map[string]bool
+	methods   map[string]string // a method's receiver type and text without its name, to its name
+	taken     map[string]bool   // names of methods, with their receiver types
+
+	nodes          []*goNode
+	users          []*goValue // the inputs that a caller gives; nil for a fixed one
+	outputs        []goArg
+	constantValues []*goValue
+	weightValues   []*goValue
+}
+
+// The method `refuse` fails for a node that has no counterpart in Go.
+func (s *goSource) refuse(n *Node, why string) error {
+	return s.file.unsupported("node %.100s (%.100s): %s, so there is no Go source for it: use pt2.Load", n.Name, n.Operator, why)
+}
+
+// The method `constants` returns the file of the tensors that are in no state dict.
+func (s *goSource) constants() ([]byte, error) {
+	var list []safetensors.Tensor
+	for i, t := range s.constantList {
+		data, err := s.values(t)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, safetensors.Tensor{Name: s.constantValues[i].fields[1], DType: "U8", Shape: []int64{int64(len(data))}, Data: data})
+	}
+	var out bytes.Buffer
+	if err := safetensors.Write(&out, list, nil); err != nil {
+		return nil, fmt.Errorf("pt2: %s: %w", s.file.name, err)
+	}
+	return out.Bytes(), nil
+}
+
+// The method `values` returns the elements of a tensor, row-major.
+func (s *goSource) values(t *storedTensor) ([]byte, error) {
+	if t.entry == "" {
+		return nil, s.file.unsupported("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
+	}
+	size := elementSize(t.dtype)
+	section, err := s.file.open(t.entry)
+	if err != nil {
+		return nil, err
+	}
+	if section.Size() < t.span*size {
+		return nil, s.file.bad("the entry %.200s has %d bytes, and the tensor %.100q needs %d", t.entry, section.Size(), t.name, t.span*size)
+	}
+	storage := make([]byte, t.span*size)
+	if _, err := section.ReadAt(storage, 0); err != nil && len(storage) > 0 {
+		return nil, s.file.bad("the entry %.200s: %w", t.entry, err)
+	}
+	count := int64(1)
+	for _, n := range t.shape {
+		count *= n
+	}
+	if count > mostConstant {
+		return nil, s.file.unsupported("the constant %.100q has %d elements, more than %d", t.name, count, int64(mostConstant))
+	}
+	data := make([]byte, 0, count*size)
+	at := make([]int64, len(t.shape))
+	for range count {
+		place := t.offset
+		for d, i := range at {
+			place += i * t.strides[d]
+		}
+		data = append(data, storage[place*size:(place+1)*size]...)
+		for d := len(at) - 1; d >= 0; d-- {
+			if at[d]++; at[d] < t.shape[d] {
+				break
+			}
+			at[d] = 0
+		}
+	}
+	return data, nil
+}
+
+const mostConstant = 1 << 28
