@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"go/token"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
@@ -48,7 +49,7 @@ func GoSource(path string, o GoOptions) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &goSource{binder: b, pkg: o.Package, operators: operators, helpers: map[string]bool{}, methods: map[string]string{}, taken: map[string]bool{}}
+	s := &goSource{binder: b, pkg: o.Package, operators: operators, helpers: map[string]bool{}, methods: map[string]*goMethod{}, taken: map[string]bool{}}
 	if err := s.modules(); err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func GoSource(path string, o GoOptions) (map[string][]byte, error) {
 	}
 	files, err := s.files()
 	if err != nil {
-		return nil, fmt.Errorf("pt2: %s: %w", path, err)
+		return nil, err
 	}
 	if len(s.constantList) > 0 {
 		if files[constantsFile], err = s.constants(); err != nil {
@@ -76,10 +77,10 @@ type goSource struct {
 	operators map[string][]goOperator
 	root      *goModule
 	types     []string // the declarations of the structs
-	functions []string // the declarations of functions
+	functions []*goMethod
 	helpers   map[string]bool
-	methods   map[string]string // a method's receiver type and text without its name, to its name
-	taken     map[string]bool   // names of methods, with their receiver types
+	methods   map[string]*goMethod // by their receivers and texts
+	taken     map[string]bool      // names of methods, with their receiver types
 
 	nodes          []*goNode
 	users          []*goValue // the inputs that a caller gives; nil for a fixed one
@@ -101,7 +102,7 @@ func (s *goSource) constants() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, safetensors.Tensor{Name: s.constantValues[i].fields[1], DType: "U8", Shape: []int64{int64(len(data))}, Data: data})
+		list = append(list, safetensors.Tensor{Name: s.constantName(i), DType: "U8", Shape: []int64{int64(len(data))}, Data: data})
 	}
 	var out bytes.Buffer
 	if err := safetensors.Write(&out, list, nil); err != nil {
@@ -109,6 +110,10 @@ func (s *goSource) constants() ([]byte, error) {
 	}
 	return out.Bytes(), nil
 }
+
+// The method `constantName` returns the name of a constant in the file, such as
+// Features.M1.positions.
+func (s *goSource) constantName(i int) string { return strings.Join(s.constantValues[i].fields, ".") }
 
 // The method `values` returns the elements of a tensor, row-major.
 func (s *goSource) values(t *storedTensor) ([]byte, error) {

@@ -4,7 +4,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +63,10 @@ func (f *goFunction) operator(n *goNode) error {
 		return err
 	}
 	parameters := parametersOf(schema)
+	for i := range parameters {
+		parameters[i].of = plainKind(parameters[i].of)
+	}
+	n.args = plainArgs(n.op, n.args)
 	names := []string{n.op}
 	if strings.Contains(withNumber, " "+n.op+" ") && len(n.args) > 1 {
 		if _, isNumber := n.args[1].number(); isNumber {
@@ -75,7 +81,30 @@ func (f *goFunction) operator(n *goNode) error {
 			}
 		}
 	}
-	return f.results(n, f.byName(n), false)
+	return f.results(n, f.byName(n, parameters), false)
+}
+
+// plainArgs returns arguments with the same meaning, as the typed operators have them.
+func plainArgs(op string, args []goArg) []goArg {
+	args = slices.Clone(args)
+	is := func(i int, v any) bool { return i < len(args) && equalsConstant("int", args[i], v) }
+	switch op {
+	case "aten::slice.Tensor": // from the first place, to the last one
+		if is(2, nil) || is(2, cgotorch.Default) {
+			args[2] = goArg{constant: int64(0)}
+		}
+		if is(3, int64(math.MaxInt64)) {
+			args[3] = goArg{}
+		}
+	case "aten::pad":
+		for len(args) < 4 {
+			args = append(args, goArg{constant: cgotorch.Default})
+		}
+		if is(3, nil) || is(3, cgotorch.Default) {
+			args[3] = goArg{constant: 0.0}
+		}
+	}
+	return args
 }
 
 // The method `typed` returns the call of a typed operator. It returns false if the operator cannot
@@ -84,7 +113,6 @@ func (f *goFunction) typed(n *goNode, o *goOperator, parameters []parameter, num
 	given := map[string]goArg{}
 	kinds := map[string]parameter{}
 	for i, p := range parameters {
-		p.of = plainKind(p.of)
 		if number && p.name == "other" {
 			p.of = "Scalar"
 		}
@@ -136,7 +164,7 @@ func (f *goFunction) typed(n *goNode, o *goOperator, parameters []parameter, num
 		}
 		switch {
 		case strings.TrimSuffix(p.of, "?") == "Device": // the only device is that of the Exec
-		case name == "cudnn_enabled": // on the CPU it has no meaning, and on CUDA cuDNN is always there
+		case name == "cudnn_enabled" || name == "cudnn_enable": // on the CPU it has no meaning, and on CUDA cuDNN is always there
 		case name == "pin_memory" && (arg.constant == nil || arg.constant == false) && arg.value == nil:
 		case strings.TrimSuffix(p.of, "?") == "Layout" && (arg.constant == nil || arg.constant == int64(0)):
 		default:
@@ -293,8 +321,21 @@ func (f *goFunction) field(g goParameter, p parameter, arg goArg) (string, bool)
 }
 
 // The method `byName` returns the call of an operator by its name, without the method's name.
-func (f *goFunction) byName(n *goNode) string {
-	args := n.args
+// Arguments that are the defaults of the schema are left out.
+func (f *goFunction) byName(n *goNode, parameters []parameter) string {
+	args := slices.Clone(n.args)
+	for i := range args {
+		if i >= len(parameters) || parameters[i].fallback == "" {
+			continue
+		}
+		p := parameters[i]
+		v, ok := schemaValue(p.of, p.fallback)
+		_, isDevice := args[i].constant.(onDevice)
+		if ok && equalsConstant(p.of, args[i], v) || isDevice || p.name == "pin_memory" && equalsConstant(p.of, args[i], false) ||
+			p.of == "Layout?" && equalsConstant(p.of, args[i], int64(0)) {
+			args[i] = goArg{constant: cgotorch.Default}
+		}
+	}
 	for len(args) > 0 && args[len(args)-1].isDefault() {
 		args = args[:len(args)-1]
 	}

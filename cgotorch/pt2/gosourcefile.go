@@ -35,7 +35,9 @@ func (s *goSource) files() (map[string][]byte, error) {
 		return nil, err
 	}
 	declarations := append(slices.Clone(s.types[:1]), s.constructor(makes)...)
-	declarations = append(declarations, s.functions...)
+	for _, m := range s.functions {
+		declarations = append(declarations, m.source())
+	}
 	declarations = append(declarations, s.types[1:]...)
 	for _, name := range slices.Sorted(maps.Keys(s.helpers)) {
 		declarations = append(declarations, goHelpers[name])
@@ -52,7 +54,7 @@ func (s *goSource) files() (map[string][]byte, error) {
 		}
 		text, err := s.goFile(len(files) == 0, declarations[:n])
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("pt2: %s: %w", s.binder.file.name, err)
 		}
 		files[name] = text
 		declarations = declarations[n:]
@@ -132,9 +134,9 @@ func (s *goSource) constructor(makes []string) []string {
 	c.WriteString("if err != nil {\nx.Fail(\"New\", err)\n}\nreturn x.Keep(cgotorch.FromBytes(x, data, dtype, shape))\n}\n")
 	var closes strings.Builder
 	for i, t := range s.constantList {
-		name := s.constantValues[i].fields[1]
-		fmt.Fprintf(&c, "m.constants.%s = read(%q, %s%s)\n", name, name, goDType(t.dtype), commaInts(t.shape))
-		fmt.Fprintf(&closes, "m.constants.%s,\n", name)
+		name := s.constantName(i)
+		fmt.Fprintf(&c, "m.%s = read(%q, %s%s)\n", name, name, goDType(t.dtype), commaInts(t.shape))
+		fmt.Fprintf(&closes, "m.%s,\n", name)
 	}
 	c.WriteString("}\n\n// Close frees the parameters, buffers and constants.\nfunc (m *Net) Close() error {\nerrs := []error{nn.Close(m)}\n")
 	fmt.Fprintf(&c, "for _, t := range []*cgotorch.Tensor{\n%s} {\nerrs = append(errs, t.Close())\n}\nreturn errors.Join(errs...)\n}\n", closes.String())

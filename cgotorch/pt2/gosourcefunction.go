@@ -33,6 +33,29 @@ type goFunction struct {
 	comment  string // the last comment
 }
 
+// A goMethod is a function that is written.
+type goMethod struct {
+	name, receiver string
+	text           string // without the name and the receiver
+	runs           []string
+	doc            string // "" means that it tells the modules
+}
+
+// The method `source` returns the declaration.
+func (m *goMethod) source() string {
+	doc := m.doc
+	if doc == "" {
+		const shown = 8
+		runs := slices.Compact(m.runs)
+		doc = m.name + " runs " + strings.Join(runs[:min(shown, len(runs))], ", ")
+		if len(runs) > shown {
+			doc += ", …"
+		}
+		doc += "."
+	}
+	return fmt.Sprintf("%sfunc (m *%s) %s%s", comment(doc), m.receiver, m.name, m.text)
+}
+
 // A goItem is a node, or nodes of one module that become a function.
 type goItem struct {
 	from, to int
@@ -124,7 +147,9 @@ func (f *goFunction) body(items []goItem) error {
 
 // The method `node` writes a node.
 func (f *goFunction) node(n *goNode) error {
-	if comment := f.place(n); comment != "" && comment != f.comment {
+	if _, isCall := n.act.(*operatorCall); !isCall {
+		// a number says nothing about its place
+	} else if comment := f.place(n); comment != "" && comment != f.comment {
 		f.line("// %s", comment)
 		f.comment = comment
 	}
@@ -184,7 +209,7 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 		case v.kind == goBool:
 			base = "ok"
 		}
-		signature = append(signature, g.define(v, base)+" "+v.kind.source())
+		signature = append(signature, variable(g.define(v, base), v.kind))
 		given = append(given, f.name(v))
 	}
 	if name == "part" {
@@ -204,25 +229,22 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 	}
 	text := g.text(signature, types, returned, tensors == len(results) && tensors <= 1)
 	key := module.typeName + text
-	method, known := f.s.methods[key]
-	if !known {
+	method := f.s.methods[key]
+	if method == nil {
 		scoped := module.typeName + "." + name
-		method = strings.TrimPrefix(unique(scoped, f.s.taken), module.typeName+".")
-		for reserved(method) {
-			method = strings.TrimPrefix(unique(scoped, f.s.taken), module.typeName+".")
+		method = &goMethod{receiver: module.typeName, text: text}
+		for method.name == "" || reserved(method.name) {
+			method.name = strings.TrimPrefix(unique(scoped, f.s.taken), module.typeName+".")
 		}
 		f.s.methods[key] = method
-		what := "a part of the nodes"
-		if name != "part" {
-			what = commentText(strings.Join(path, "."), 60)
-		}
-		f.s.functions = append(f.s.functions, fmt.Sprintf("// %s runs %s.\nfunc (m *%s) %s%s", method, what, module.typeName, method, text))
+		f.s.functions = append(f.s.functions, method)
 	}
+	method.runs = append(method.runs, cmp.Or(strings.Join(path, "."), "a part of the model"))
 	target := "m"
 	if at := f.s.root.fields(receiver)[len(f.receiver):]; len(at) > 0 {
 		target += "." + strings.Join(at, ".")
 	}
-	statement := fmt.Sprintf("%s.%s(%s)", target, method, strings.Join(append([]string{"x"}, given...), ", "))
+	statement := fmt.Sprintf("%s.%s(%s)", target, method.name, strings.Join(append([]string{"x"}, given...), ", "))
 	var names []string
 	for _, v := range results {
 		names = append(names, f.define(v, v.base))
@@ -237,12 +259,18 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 // The method `text` returns the parameters, the results and the body of a function. A function with
 // at most one result, a tensor, frees all its other tensors.
 func (f *goFunction) text(params, types, returned []string, tidy bool) string {
-	result := strings.Join(types, ", ")
+	result := joinVariables(types)
 	if len(types) > 1 {
 		result = "(" + result + ")"
 	}
-	body := strings.Join(f.lines, "\n")
 	values := strings.Join(returned, ", ")
+	lines := f.lines
+	if n := len(lines) - 1; n >= 0 && len(types) == 1 {
+		if call, ok := strings.CutPrefix(lines[n], values+" := "); ok { // the last statement makes the result
+			lines, values = lines[:n], call
+		}
+	}
+	body := strings.Join(lines, "\n")
 	switch {
 	case tidy && len(types) == 1:
 		body = fmt.Sprintf("return x.Tidy(func() *cgotorch.Tensor {\n%s\nreturn %s\n})", body, values)
@@ -251,7 +279,25 @@ func (f *goFunction) text(params, types, returned []string, tidy bool) string {
 	default:
 		body += "\nreturn " + values
 	}
-	return fmt.Sprintf("(%s) %s {\n%s\n}\n", strings.Join(append([]string{"x *cgotorch.Exec"}, params...), ", "), result, body)
+	return fmt.Sprintf("(%s) %s {\n%s\n}\n", joinVariables(append([]string{"x *cgotorch.Exec"}, params...)), result, body)
+}
+
+func variable(name string, kind goKind) string { return name + " " + kind.source() }
+
+// joinVariables joins variables. Neighbours of one type share the type, as in "a, b int64".
+func joinVariables(list []string) string {
+	var b strings.Builder
+	for i, v := range list {
+		name, of, named := strings.Cut(v, " ")
+		b.WriteString(name)
+		if last := i == len(list)-1; named && (last || !strings.HasSuffix(list[i+1], " "+of)) {
+			b.WriteString(" " + of)
+		}
+		if i < len(list)-1 {
+			b.WriteString(", ")
+		}
+	}
+	return b.String()
 }
 
 // The method `structOf` returns the deepest module of a path that has a struct.
@@ -321,9 +367,13 @@ func (s *goSource) entry() error {
 			notes = append(notes, fmt.Sprintf("The program is fixed for %s = %s.", p.values[i].Name, p.values[i]))
 			continue
 		}
-		name := f.define(v, v.base)
+		base := v.base
+		if v.kind == goTensor && reserved(base) { // the Exec is x already
+			base = "in"
+		}
+		name := f.define(v, base)
 		forward = forward && v.kind == goTensor
-		signature = append(signature, name+" "+v.kind.source())
+		signature = append(signature, variable(name, v.kind))
 		given = append(given, fmt.Sprintf("%s is %s", name, p.values[i]))
 	}
 	var types, names, returned []string
@@ -406,8 +456,7 @@ func (s *goSource) entry() error {
 	for _, note := range notes {
 		doc += " " + note
 	}
-	text := f.text(signature, types, returned, tidy)
-	s.functions = append([]string{comment(doc) + fmt.Sprintf("func (m *Net) %s%s", method, text)}, s.functions...)
+	s.functions = slices.Insert(s.functions, 0, &goMethod{name: method, receiver: "Net", text: f.text(signature, types, returned, tidy), doc: doc})
 	return nil
 }
 

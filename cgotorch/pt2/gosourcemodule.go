@@ -11,13 +11,14 @@ import (
 
 // A goModule is a module of the Python model: a struct in Go.
 type goModule struct {
-	name     string // the last part of its path
-	field    string // in the struct of its parent
-	class    string // of Python, or a name made of the path
-	typeName string
-	weights  []*goWeight
-	children []*goModule
-	taken    map[string]bool // the fields
+	name      string // the last part of its path
+	field     string // in the struct of its parent
+	class     string // of Python, or a name made of the path
+	typeName  string
+	weights   []*goWeight
+	constants []*goWeight // tensors that are in no state dict
+	children  []*goModule
+	taken     map[string]bool // the fields
 }
 
 // A goWeight is a field that holds a tensor.
@@ -74,13 +75,19 @@ func (s *goSource) modules() error {
 		}
 		s.weightValues = append(s.weightValues, v)
 	}
-	taken := map[string]bool{}
 	for _, t := range s.constantList {
-		field := unique(identifier(t.name, false), taken)
-		s.constantValues = append(s.constantValues, &goValue{kind: goTensor, global: true, base: "constant", fields: []string{"constants", field}})
-	}
-	if len(s.constantList) > 0 {
-		s.root.taken["constants"] = true
+		v := &goValue{kind: goTensor, global: true, base: "constant"}
+		m, parts := s.root, strings.Split(t.name, ".")
+		for len(parts) > 1 && m.child(parts[0]) != nil {
+			m = m.child(parts[0])
+			v.fields, v.modules = append(v.fields, m.field), append(v.modules, parts[0])
+			parts = parts[1:]
+		}
+		w := &goWeight{name: strings.Join(parts, "."), tensor: t}
+		w.field = unique(identifier(w.name, false), m.taken)
+		m.constants = append(m.constants, w)
+		v.fields = append(v.fields, w.field)
+		s.constantValues = append(s.constantValues, v)
 	}
 	names := map[string]bool{"Net": true, "New": true}
 	s.declare(s.root, map[string]string{}, names)
@@ -141,15 +148,11 @@ func (s *goSource) declare(m *goModule, known map[string]string, names map[strin
 		s.declare(c, known, names)
 		line(c.field, c.typeName, c.name)
 	}
+	for _, w := range m.constants {
+		fmt.Fprintf(&fields, "%s *cgotorch.Tensor `state:\"-\"` // %s, in no state dict\n", w.field, describeLayout(w.tensor))
+	}
 	if m == s.root {
 		m.typeName = "Net"
-		if len(s.constantList) > 0 {
-			fields.WriteString("\nconstants struct { // tensors that are in no state dict\n")
-			for i, v := range s.constantValues {
-				fmt.Fprintf(&fields, "%s *cgotorch.Tensor // %s\n", v.fields[1], describeLayout(s.constantList[i]))
-			}
-			fields.WriteString("} `state:\"-\"`\n")
-		}
 		s.types[place] = fmt.Sprintf("%s\ntype Net struct {\n%s}\n", s.netComment(), fields.String())
 		return
 	}

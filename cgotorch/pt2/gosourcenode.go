@@ -2,6 +2,7 @@ package pt2
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -30,7 +31,7 @@ type goValue struct {
 	modules []string // of a weight, the names of the modules that its fields before the last one stand for
 	made    int      // the place of the node that makes it; -1 for an input
 	last    int      // the place of the last node that uses it; len(nodes) for a result
-	used    bool
+	used    bool     // a node that is kept, or the caller, reads it
 }
 
 // A goArg is an argument: a value, a list with values, or a constant.
@@ -43,14 +44,15 @@ type goArg struct {
 
 // A goNode is a node of the program. The nodes of regions stand among the others.
 type goNode struct {
-	node *Node
-	path []string // the parts of the path of its module
-	op   string   // the operator, as in aten::add.Tensor; the name of a function on numbers
-	act  action
-	args []goArg
-	outs []*goValue // nil where nobody names the result
-	kind []parameter
-	exec string // the mode, behind the Exec, such as .NoGrad()
+	node   *Node
+	path   []string // the parts of the path of its module
+	op     string   // the operator, as in aten::add.Tensor; the name of a function on numbers
+	act    action
+	args   []goArg
+	outs   []*goValue // nil where nobody names the result
+	kind   []parameter
+	effect bool   // the node runs though nobody reads its results
+	exec   string // the mode, behind the Exec, such as .NoGrad()
 }
 
 // The method `list` turns the graph into a list of nodes, without those that nobody needs.
@@ -142,6 +144,7 @@ func (s *goSource) step(st *step, slots []goArg, exec string) error {
 			return err
 		}
 		n.kind = resultsOf(schema)
+		n.effect = strings.Contains(schema, "!") || !strings.Contains(schema, "-> Tensor(") // a view alone has no effect
 		if kinds, err = s.resultKinds(n, len(outs)); err != nil {
 			return err
 		}
@@ -301,38 +304,52 @@ func (s *goSource) live() {
 	kept := make([]bool, len(s.nodes))
 	for i := len(s.nodes) - 1; i >= 0; i-- {
 		n := s.nodes[i]
-		_, isCall := n.act.(*operatorCall)
 		for _, v := range n.outs {
 			kept[i] = kept[i] || v.used
 		}
-		if kept[i] = kept[i] || isCall; kept[i] {
+		if kept[i] = kept[i] || n.effect; kept[i] {
 			mark(n.args, i)
 		}
 	}
-	var nodes []*goNode
-	place := make([]int, len(s.nodes)+1)
+	s.order(kept)
+	for _, v := range s.users {
+		if v != nil {
+			v.last = 0
+		}
+	}
 	for i, n := range s.nodes {
-		if place[i] = len(nodes); kept[i] {
-			nodes = append(nodes, n)
-		}
-	}
-	place[len(s.nodes)] = len(nodes)
-	seen := map[*goValue]bool{}
-	move := func(v *goValue) {
-		if !seen[v] {
-			seen[v] = true
-			v.last = place[v.last]
-		}
-	}
-	eachValue(s.outputs, move)
-	for i, n := range nodes {
-		eachValue(n.args, move)
 		for _, v := range n.outs {
-			v.made = i
-			move(v)
+			v.made, v.last = i, i
+		}
+		eachValue(n.args, func(v *goValue) { v.last = i })
+	}
+	eachValue(s.outputs, func(v *goValue) { v.last = len(s.nodes) })
+}
+
+// The method `order` keeps some nodes. It moves those on numbers up to the nodes that make their
+// arguments, so that functions pass few numbers to each other.
+func (s *goSource) order(kept []bool) {
+	early := make([][]*goNode, len(s.nodes)+1) // the nodes behind node i-1
+	place := map[*goValue]int{}
+	for i, n := range s.nodes {
+		if !kept[i] {
+			continue
+		}
+		at := i + 1
+		if _, isCall := n.act.(*operatorCall); !isCall {
+			at = 0
+			eachValue(n.args, func(v *goValue) { at = max(at, place[v]) })
+			n.path = nil
+			if at > 0 {
+				n.path = s.nodes[at-1].path
+			}
+		}
+		early[at] = append(early[at], n)
+		for _, v := range n.outs {
+			place[v] = at
 		}
 	}
-	s.nodes = nodes
+	s.nodes = slices.Concat(early...)
 }
 
 func eachValue(args []goArg, visit func(v *goValue)) {
