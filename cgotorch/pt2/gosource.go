@@ -2,12 +2,17 @@ package pt2
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"go/token"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
+
+// ErrNoGoSource is wrapped by the errors of [GoSource] for a program that [Load] may run, but that
+// GoSource cannot write.
+var ErrNoGoSource = errors.New("there is no Go source for it, so use pt2.Load")
 
 // GoOptions choose what [GoSource] writes. The zero value writes package net.
 type GoOptions struct {
@@ -27,8 +32,9 @@ type GoOptions struct {
 // The source calls typed operators where they exist, and other operators by name. It does not check
 // shapes and dtypes of its inputs.
 //
-// GoSource fails as [Load] does. It fails with an error that wraps [ErrUnsupported] for a program
-// with conditions or loops on tensors, and for a weight whose name no field tag can hold.
+// GoSource fails as [Load] does. It fails with an error that wraps [ErrNoGoSource] for a program with
+// conditions or loops on tensors, for weights that overlap in memory, and for a weight whose name no
+// field tag can hold. The error names the node or the weight.
 func GoSource(path string, o GoOptions) (map[string][]byte, error) {
 	if o.Package == "" {
 		o.Package = "net"
@@ -89,9 +95,13 @@ type goSource struct {
 	weightValues   []*goValue
 }
 
-// The method `refuse` fails for a node that has no counterpart in Go.
+// The method `refuse` returns the error for a node that has no counterpart in Go.
 func (s *goSource) refuse(n *Node, why string) error {
-	return s.file.unsupported("node %.100s (%.100s): %s, so there is no Go source for it: use pt2.Load", n.Name, n.Operator, why)
+	return s.cannot("node %.100s (%.100s): %s", n.Name, n.Operator, why)
+}
+
+func (s *goSource) cannot(format string, args ...any) error {
+	return fmt.Errorf("pt2: %s: %w: %s", s.binder.file.name, ErrNoGoSource, fmt.Sprintf(format, args...))
 }
 
 // The method `constants` returns the file of the tensors that are in no state dict.
@@ -137,7 +147,7 @@ func (s *goSource) values(t *storedTensor) ([]byte, error) {
 		count *= n
 	}
 	if count > mostConstant {
-		return nil, s.file.unsupported("the constant %.100q has %d elements, more than %d", t.name, count, int64(mostConstant))
+		return nil, s.cannot("the constant %.100q has %d elements, more than %d", t.name, count, int64(mostConstant))
 	}
 	data := make([]byte, 0, count*size)
 	at := make([]int64, len(t.shape))

@@ -393,7 +393,7 @@ func (s *goSource) entry() error {
 			notes = append(notes, fmt.Sprintf("The result %s of Python is None, and left out.", paths[i]))
 			continue
 		default:
-			return s.file.unsupported("its result %.60s is %.60v, so there is no Go source for it: use pt2.Load", paths[i], o.constant)
+			return s.cannot("its result %.60s is %.60v", paths[i], o.constant)
 		}
 		if !isNumber {
 			tensors++

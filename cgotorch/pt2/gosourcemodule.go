@@ -45,7 +45,7 @@ func (s *goSource) modules() error {
 		m, parts := s.root, strings.Split(t.name, ".")
 		for i, part := range parts {
 			if part == "" || part == "-" || strings.ContainsAny(part, ",") {
-				return s.file.unsupported("the name of the weight %.100q cannot be the tag of a Go field, so there is no Go source for it: use pt2.Load", t.name)
+				return s.cannot("the name of the weight %.100q cannot be the tag of a Go field", t.name)
 			}
 			if i == len(parts)-1 {
 				w := &goWeight{name: part, field: unique(identifier(part, true), m.taken), tensor: t}
@@ -201,7 +201,7 @@ func (s *goSource) makes() (lines []string, err error) {
 				break
 			}
 			if t.offset < other.span && other.offset < t.span {
-				return nil, s.file.unsupported("the tensors %.100q and %.100q are different parts of one memory, so there is no Go source for them: use pt2.Load", other.name, t.name)
+				return nil, s.cannot("the tensors %.100q and %.100q are different parts of one memory", other.name, t.name)
 			}
 		}
 		if shared {
@@ -212,7 +212,7 @@ func (s *goSource) makes() (lines []string, err error) {
 		if !rowMajor(t.shape, t.strides) {
 			for d, n := range t.shape {
 				if n > 1 && t.strides[d] == 0 {
-					return nil, s.file.unsupported("the tensor %.100q has the shape %v and the strides %v, so there is no Go source for it: use pt2.Load", t.name, t.shape, t.strides)
+					return nil, s.cannot("the tensor %.100q has the shape %v and the strides %v", t.name, t.shape, t.strides)
 				}
 			}
 			made = fmt.Sprintf("x.ZeroInPlace(x.EmptyStrided(%s, %s, %s))", goDType(t.dtype), intsSource(t.shape), intsSource(t.strides))

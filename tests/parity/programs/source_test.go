@@ -260,7 +260,7 @@ func TestGoSource_EqualProgram(t *testing.T) {
 			continue
 		}
 		files, err := pt2.GoSource(path, pt2.GoOptions{Package: "p_" + name})
-		if errors.Is(err, pt2.ErrUnsupported) {
+		if errors.Is(err, pt2.ErrNoGoSource) {
 			t.Log(err)
 			continue
 		}
