@@ -347,7 +347,10 @@ func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operan
 }
 
 // A parameter is one argument of a schema.
-type parameter struct{ of, name, fallback string } // fallback is the text of the default, or ""
+type parameter struct {
+	of, name string
+	fallback string // the text of the default, or ""
+}
 
 // parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar alpha=1)
 // -> Tensor".

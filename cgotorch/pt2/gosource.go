@@ -26,15 +26,15 @@ type GoOptions struct {
 // The module is a struct Net with the names of the Python model's state dict, so [nn.Load] and
 // package checkpoint fill it. Function New makes it on a device. Its method Forward maps a tensor
 // to a tensor. A program with other arguments or results has a method Call instead. Its arguments
-// are the leaves of Python's. Tensors that are in no state dict are in the file
+// and results are the leaves of Python's. Tensors that are in no state dict are in the file
 // constants.safetensors, which the source embeds.
 //
-// The source calls typed operators where they exist, and other operators by name. It does not check
-// shapes and dtypes of its inputs.
+// The source calls typed operators where they exist, and other operators by name. It does not
+// check shapes and dtypes of its inputs, and leaves out the assertions of the Python program.
 //
-// GoSource fails as [Load] does. It fails with an error that wraps [ErrNoGoSource] for a program with
-// conditions or loops on tensors, for weights that overlap in memory, and for a weight whose name no
-// field tag can hold. The error names the node or the weight.
+// GoSource fails as [Load] does. It fails with an error that wraps [ErrNoGoSource] for a program
+// with conditions or loops on tensors, for weights that overlap in memory, and for a weight whose
+// name no field tag can hold. The error names the node or the weight.
 func GoSource(path string, o GoOptions) (map[string][]byte, error) {
 	if o.Package == "" {
 		o.Package = "net"

@@ -99,6 +99,7 @@ func TestGoSource_HostileNames(t *testing.T) {
 		"node text":      renamed(`"relu"`, `"); panic(1); //"`),
 		"argument":       renamed(`"forward_arg_names": ["x"]`, `"forward_arg_names": ["nil, x int) {"]`),
 		"comment":        renamed("y = self.fc(x)", `*/ } \r //go:embed /etc/passwd \u2028 y`),
+		"module":         renamed("L__self__fc,fc,", `L__self__fc,fc\n} func evil() {,`),
 		"class":          renamed("torch.nn.modules.linear.Linear", "a.b{}; func"),
 		"constant":       renamed(`"tensor_constant_name": "c"`, `"tensor_constant_name": "../../c\"`+"`"+`"`),
 	} {
@@ -149,7 +150,7 @@ func checkGo(t *testing.T, data []byte) {
 	}}
 	_, _ = config.Check("net", set, []*ast.File{file}, nil)
 	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|forward|makeConstants|parameter)$`).MatchString(f.Name.Name) {
+		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|Call|forward|makeConstants|parameter)$`).MatchString(f.Name.Name) {
 			t.Errorf("there is a function %s", f.Name.Name)
 		}
 	}
@@ -210,4 +211,22 @@ func TestGoSource_Refused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzGoSource changes the JSON texts of an archive. The source is Go, or there is an error.
+func FuzzGoSource(f *testing.F) {
+	f.Add([]byte(model), []byte(weightTable), []byte(constantTable))
+	f.Fuzz(func(t *testing.T, model, weights, constants []byte) {
+		e := entries()
+		e["models/model.json"], e["data/weights/model_weights_config.json"], e["data/constants/model_constants_config.json"] = string(model), string(weights), string(constants)
+		files, err := goSource(t, e, pt2.GoOptions{})
+		if err != nil && strings.Contains(err.Error(), "is not Go") {
+			t.Error(err)
+		}
+		for name, data := range files {
+			if strings.HasSuffix(name, ".go") {
+				checkGo(t, data)
+			}
+		}
+	})
 }
