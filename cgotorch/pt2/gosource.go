@@ -146,8 +146,8 @@ func (s *goSource) values(t *storedTensor) ([]byte, error) {
 	for _, n := range t.shape {
 		count *= n
 	}
-	if count > mostConstant {
-		return nil, s.cannot("the constant %.100q has %d elements, more than %d", t.name, count, int64(mostConstant))
+	if count > max(t.span, mostExpanded) {
+		return nil, s.cannot("the constant %.100q has %d elements, of which %d are in the file", t.name, count, t.span)
 	}
 	data := make([]byte, 0, count*size)
 	at := make([]int64, len(t.shape))
@@ -167,4 +167,5 @@ func (s *goSource) values(t *storedTensor) ([]byte, error) {
 	return data, nil
 }
 
-const mostConstant = 1 << 28
+// mostExpanded is the most elements of a constant that repeats its elements.
+const mostExpanded = 1 << 20

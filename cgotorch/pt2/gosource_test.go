@@ -192,6 +192,7 @@ func TestGoSource_Refused(t *testing.T) {
 		"comma":          {everywhere("fc.weight", "fc.a,b"), pt2.GoOptions{}, pt2.ErrNoGoSource, `the weight "fc.a,b"`},
 		"no name":        {everywhere("fc.weight", "fc."), pt2.GoOptions{}, pt2.ErrNoGoSource, `the weight "fc."`},
 		"hidden":         {everywhere("fc.weight", "-.a"), pt2.GoOptions{}, pt2.ErrNoGoSource, `the weight "-.a"`},
+		"deep":           {everywhere("fc.weight", strings.Repeat("a.", 500)+"w"), pt2.GoOptions{}, pt2.ErrNoGoSource, "more than 100 modules"},
 		"inside weight":  {everywhere("fc.bias", "fc.weight.a"), pt2.GoOptions{}, pt2.ErrFormat, `"fc.weight.a"`},
 		"pickled":        {replace(weights, `"use_pickle": false`, `"use_pickle": true`), pt2.GoOptions{}, pt2.ErrUnsupported, `"fc.weight" is pickled`},
 		"overlap":        {replace(weights, `"path_name": "weight_1"`, `"path_name": "weight_0"`), pt2.GoOptions{}, pt2.ErrNoGoSource, "parts of one memory"},

@@ -124,7 +124,7 @@ func (n *goNode) part(depth int) string {
 // The method `body` writes items. Too many items are cut into parts.
 func (f *goFunction) body(items []goItem) error {
 	if len(items) > mostItems {
-		for part := range slices.Chunk(items, partItems) {
+		for part := range slices.Chunk(items, max(partItems, (len(items)+partItems-1)/partItems)) {
 			if err := f.call(part, f.path, "part"); err != nil {
 				return err
 			}

@@ -161,8 +161,6 @@ func (f *goFunction) any(arg goArg) string {
 	switch v := arg.constant.(type) {
 	case nil:
 		return "nil"
-	case *cgotorch.Tensor: // an optional tensor that is not there
-		return "nil"
 	case int64:
 		return strconv.FormatInt(v, 10)
 	case float64:

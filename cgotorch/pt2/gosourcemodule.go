@@ -21,6 +21,8 @@ type goModule struct {
 	taken     map[string]bool // the fields
 }
 
+const mostModuleDepth = 100
+
 // A goWeight is a field that holds a tensor.
 type goWeight struct {
 	name, field string
@@ -43,6 +45,9 @@ func (s *goSource) modules() error {
 	for _, t := range s.weightList {
 		v := &goValue{kind: goTensor, global: true, base: "weight"}
 		m, parts := s.root, strings.Split(t.name, ".")
+		if len(parts) > mostModuleDepth {
+			return s.cannot("the weight %.100q lies in more than %d modules", t.name, mostModuleDepth)
+		}
 		for i, part := range parts {
 			if part == "" || part == "-" || strings.ContainsAny(part, ",") {
 				return s.cannot("the name of the weight %.100q cannot be the tag of a Go field", t.name)

@@ -116,6 +116,7 @@ func bindArgs(operands []operand, slots []goArg) []goArg {
 			args[i] = slots[o.slot]
 		case o.of != noList:
 			args[i] = goArg{list: bindArgs(o.list, slots), of: o.of}
+		case o.constant == any((*cgotorch.Tensor)(nil)): // None
 		default:
 			args[i] = goArg{constant: o.constant}
 		}
