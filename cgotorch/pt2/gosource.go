@@ -18,6 +18,10 @@ var ErrNoGoSource = errors.New("there is no Go source for it, so use pt2.Load")
 type GoOptions struct {
 	Package string // the name of the package; "" means net
 	Model   string // the name of the program, if the file holds several; "" means the only one
+
+	// FreeEarly closes each tensor behind its last use, as [Program] does. Without it, tensors live to
+	// the end of the method of their module, so the source is shorter and needs more memory.
+	FreeEarly bool
 }
 
 // GoSource returns the Go source of a module that computes what a program computes: the contents
@@ -55,7 +59,7 @@ func GoSource(path string, o GoOptions) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &goSource{binder: b, pkg: o.Package, operators: operators, helpers: map[string]bool{}, methods: map[string]*goMethod{}, taken: map[string]bool{}}
+	s := &goSource{binder: b, pkg: o.Package, freeEarly: o.FreeEarly, operators: operators, helpers: map[string]bool{}, methods: map[string]*goMethod{}, taken: map[string]bool{}}
 	if err := s.modules(); err != nil {
 		return nil, err
 	}
@@ -80,6 +84,7 @@ const constantsFile = "constants.safetensors"
 type goSource struct {
 	*binder
 	pkg       string
+	freeEarly bool
 	operators map[string][]goOperator
 	root      *goModule
 	types     []string // the declarations of the structs
@@ -89,7 +94,8 @@ type goSource struct {
 	taken     map[string]bool      // names of methods, with their receiver types
 
 	nodes          []*goNode
-	users          []*goValue // the inputs that a caller gives; nil for a fixed one
+	ends           [][]*goValue // the tensors that nobody reads behind node i, for FreeEarly
+	users          []*goValue   // the inputs that a caller gives; nil for a fixed one
 	outputs        []goArg
 	constantValues []*goValue
 	weightValues   []*goValue

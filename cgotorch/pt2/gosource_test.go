@@ -56,6 +56,20 @@ func TestGoSource_Golden(t *testing.T) {
 	}
 }
 
+func TestGoSource_FreeEarly(t *testing.T) {
+	files, err := goSource(t, entries(), pt2.GoOptions{FreeEarly: true, Package: "early"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(files["early.go"])
+	checkGo(t, files["early.go"])
+	for _, want := range []string{"package early\n", "relu := x.ReLU(linear)\n\t\tfree(linear)\n", "free(relu)\n\t\treturn add"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+}
+
 func TestGoSource_EqualProgram(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
@@ -150,7 +164,7 @@ func checkGo(t *testing.T, data []byte) {
 	}}
 	_, _ = config.Check("net", set, []*ast.File{file}, nil)
 	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|Call|forward|makeConstants|parameter)$`).MatchString(f.Name.Name) {
+		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|Call|forward|makeConstants|parameter|free)$`).MatchString(f.Name.Name) {
 			t.Errorf("there is a function %s", f.Name.Name)
 		}
 	}

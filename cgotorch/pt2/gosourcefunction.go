@@ -28,6 +28,7 @@ type goFunction struct {
 	receiver []string // the names of the modules from Net to that of the receiver
 	path     []string // the module whose nodes the function runs; comments are relative to it
 	names    map[*goValue]string
+	given    map[*goValue]bool // the parameters
 	taken    map[string]bool
 	lines    []string
 	comment  string // the last comment
@@ -63,7 +64,7 @@ type goItem struct {
 }
 
 func (s *goSource) newFunction(receiver, path []string) *goFunction {
-	return &goFunction{s: s, receiver: receiver, path: path, names: map[*goValue]string{}, taken: map[string]bool{}}
+	return &goFunction{s: s, receiver: receiver, path: path, names: map[*goValue]string{}, given: map[*goValue]bool{}, taken: map[string]bool{}}
 }
 
 func (f *goFunction) line(format string, args ...any) {
@@ -132,17 +133,36 @@ func (f *goFunction) body(items []goItem) error {
 		return nil
 	}
 	for _, item := range items {
+		var err error
 		if item.path == nil {
-			if err := f.node(f.s.nodes[item.from]); err != nil {
-				return err
-			}
-			continue
+			err = f.node(f.s.nodes[item.from])
+		} else {
+			err = f.call([]goItem{item}, item.path, "")
 		}
-		if err := f.call([]goItem{item}, item.path, ""); err != nil {
+		if err != nil {
 			return err
+		}
+		if f.s.freeEarly {
+			f.free(item)
 		}
 	}
 	return nil
+}
+
+// The method `free` closes the function's own tensors that nobody reads behind an item.
+func (f *goFunction) free(item goItem) {
+	var names []string
+	for _, ended := range f.s.ends[item.from:item.to] {
+		for _, v := range ended {
+			if name, ok := f.names[v]; ok && !f.given[v] {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) > 0 {
+		f.s.helpers["free"] = true
+		f.line("free(%s)", strings.Join(names, ", "))
+	}
 }
 
 // The method `node` writes a node.
@@ -210,6 +230,7 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 			base = "ok"
 		}
 		signature = append(signature, variable(g.define(v, base), v.kind))
+		g.given[v] = true
 		given = append(given, f.name(v))
 	}
 	if name == "part" {
@@ -448,9 +469,11 @@ func (s *goSource) entry() error {
 	if len(given) > 0 {
 		doc += " " + strings.Join(given, ", ") + "."
 	}
-	if tidy {
+	switch {
+	case s.freeEarly:
+	case tidy:
 		doc += " Tensors between are freed at the end of each module."
-	} else {
+	default:
 		doc += " The tensors of the outermost module live until the end of the Do."
 	}
 	for _, note := range notes {

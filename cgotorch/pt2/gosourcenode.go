@@ -325,6 +325,14 @@ func (s *goSource) live() {
 		eachValue(n.args, func(v *goValue) { v.last = i })
 	}
 	eachValue(s.outputs, func(v *goValue) { v.last = len(s.nodes) })
+	s.ends = make([][]*goValue, len(s.nodes)+1)
+	for _, n := range s.nodes {
+		for _, v := range n.outs {
+			if v.used && v.kind == goTensor {
+				s.ends[v.last] = append(s.ends[v.last], v)
+			}
+		}
+	}
 }
 
 // The method `order` keeps some nodes. It moves those on numbers up to the nodes that make their

@@ -188,6 +188,13 @@ func power(base, exponent int64) int64 {
 	return v
 }
 `,
+	"free": `// free closes tensors that nobody reads any more.
+func free(tensors ...*cgotorch.Tensor) {
+	for _, t := range tensors {
+		t.Close()
+	}
+}
+`,
 	"parameter": `// parameter keeps a tensor that an optimizer trains.
 func parameter(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	if err := t.SetRequiresGrad(true); err != nil {

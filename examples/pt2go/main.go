@@ -23,10 +23,11 @@ func main() {
 	var o pt2.GoOptions
 	flag.StringVar(&o.Package, "package", "net", "the name of the package")
 	flag.StringVar(&o.Model, "model", "", "the name of the program, if the file holds several")
+	flag.BoolVar(&o.FreeEarly, "free", false, "close each tensor behind its last use: less memory, more lines")
 	folder := flag.String("o", "", "the folder to write to; without it the source is printed")
 	flag.Parse()
 	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: pt2go [-package NAME] [-o FOLDER] FILE.pt2")
+		fmt.Fprintln(os.Stderr, "usage: pt2go [-package NAME] [-model NAME] [-free] [-o FOLDER] FILE.pt2")
 		os.Exit(2)
 	}
 	if err := run(flag.Arg(0), *folder, o); err != nil {

@@ -259,7 +259,7 @@ func TestGoSource_EqualProgram(t *testing.T) {
 		if !token.IsIdentifier(name) || !training && keys == nil || training && trainings > 0 {
 			continue
 		}
-		files, err := pt2.GoSource(path, pt2.GoOptions{Package: "p_" + name})
+		files, err := pt2.GoSource(path, pt2.GoOptions{Package: "p_" + name, FreeEarly: wanted%2 == 1})
 		if errors.Is(err, pt2.ErrNoGoSource) {
 			t.Log(err)
 			continue
