@@ -15,7 +15,7 @@ RACETIME ?= 12m
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
 CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
 COMPILE   := flock build/compile.lock cmake --build
-LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./examples/inspect
+LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./internal/panics ./examples/inspect
 QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 
 help: ## list the targets
@@ -107,6 +107,10 @@ schemas: libraries ## the same, after operators have come to or gone from cgotor
 	@go run ./cgotorch/internal/schemas >build/schemas.txt
 	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
+docs: libraries ## write the book's code, its list of errors, and the pages from PyTorch and gotorch anew
+	@go run ./internal/cuts/cutdocs
+	@go test ./tests/docs -update
+
 check-generate: generate ## fail if a generated file is not what its generator writes
 	@git diff --exit-code -- cgotorch/pt2/operators.json $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
 
@@ -141,5 +145,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
+.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record clean

@@ -17,6 +17,7 @@ import (
 // answers the same requests as loader.py.
 type server struct {
 	loader *imageloader.Loader
+	data   dataServer
 }
 
 // request holds the arguments of every kind of request.
@@ -26,6 +27,9 @@ type request struct {
 
 	Archive, Recipe string
 	Batch           int
+
+	Path        string
+	Rows, Width int
 
 	Count int
 }
@@ -61,6 +65,12 @@ func (s *server) answer(r request) (map[string]any, error) {
 	case "epochs":
 		rate, err := s.epochs(r.Count)
 		return map[string]any{"images_per_second": rate}, err
+	case "table":
+		return map[string]any{}, s.data.table(r)
+	case "file":
+		return map[string]any{}, s.data.file(r)
+	case "samples":
+		return s.data.samples(r)
 	}
 	return nil, fmt.Errorf("%q is no request", r.Do)
 }
@@ -120,6 +130,7 @@ func (s *server) close() {
 	if s.loader != nil {
 		s.loader.Close()
 	}
+	s.data.close()
 }
 
 // The function `quiet` waits until this process is idle. Otherwise its reading ahead would slow

@@ -55,6 +55,22 @@ func TestServe(t *testing.T) {
 	}
 }
 
+func TestServe_Data(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.csv")
+	if err := writeCSV(path, 30); err != nil {
+		t.Fatal(err)
+	}
+	for _, open := range []string{`{"do": "table", "rows": 30, "width": 4, "batch": 8}`, fmt.Sprintf(`{"do": "file", "path": %q, "batch": 8}`, path)} {
+		reply := ask(t, open, `{"do": "samples", "count": 2, "rows": 30}`)[1]
+		if rate, ok := reply["samples_per_second"].(float64); !ok || rate <= 0 {
+			t.Errorf("%s: %v", open, reply)
+		}
+		if text := fmt.Sprint(ask(t, open, `{"do": "samples", "count": 2, "rows": 31}`)[1]["error"]); !strings.Contains(text, "60 samples, want 62") {
+			t.Errorf("%s: error %q", open, text)
+		}
+	}
+}
+
 func TestServe_SaysWhatFails(t *testing.T) {
 	path := fewImages(t, 20)
 	if err := os.Truncate(path, 5_000); err != nil {

@@ -31,8 +31,8 @@ var named sync.Map // string -> *operator
 //	nil for None, and Default
 //
 // A number where the schema wants a tensor becomes a tensor without dimensions, which takes part in
-// type promotion as a number does. Arguments that are left out at the end take their defaults. An operator that makes a new
-// tensor, such as aten::zeros, makes it on x's device.
+// type promotion as a number does. Arguments that are left out at the end take their defaults. An
+// operator that makes a new tensor, such as aten::zeros, makes it on x's device.
 //
 // Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
 // nil where LibTorch leaves a result undefined.
@@ -305,6 +305,9 @@ func (c *call) run() {
 	}
 	if x.c.Watch != nil {
 		x.look(c.op.name)
+	}
+	if watch := x.s.care.leaves; watch != nil {
+		watch.see(c)
 	}
 	if c.Overflow != nil {
 		c.ResultWords = slices.Grow(c.ResultWords[:0], int(c.Results.Words))

@@ -2,31 +2,80 @@ package cgotorch
 
 import "strings"
 
+const (
+	toOneDType = "give both one dtype with x.To; vision.Normalize makes images of bytes"
+	toInt64    = "labels and indices are integers: convert them with x.To(t, cgotorch.Int64)"
+)
+
 // cures are messages of LibTorch that name no cure, or a cure in Python's words. `part` is a part
-// of the message. `cause` stands for the message where it is long. `cure` says what to do.
+// of the message; three dots in it stand for any text. `cause` stands for the message where it is
+// long. `cure` says what to do. The first that fits counts.
 var cures = []struct{ part, cause, cure string }{
-	{"expected scalar type", "", "give both one dtype with x.To; vision.Normalize makes images of bytes"},
-	{"to have the same dtype", "", "give both one dtype with x.To; vision.Normalize makes images of bytes"},
+	{"expected scalar type Long", "", toInt64},
+	{"scalar types: Long, Int;", "", toInt64},
+	{"Expected dtype int32 or int64 for index", "", toInt64},
+	{"expected scalar type", "", toOneDType},
+	{"to have the same dtype", "", toOneDType},
+	{"must have the same dtype", "", toOneDType},
 	{"Trying to backward through the graph a second time", "a backward through the same graph a second time, which the first backward has freed", "set BackwardOptions.RetainGraph in the first, or run the forward again"},
 	{"does not require grad and does not have a grad_fn", "", "call SetRequiresGrad before the forward, and run the forward without NoGrad"},
 	{"grad can be implicitly created only for scalar outputs", "", "reduce it with x.Mean or x.Sum, or set BackwardOptions.Grads"},
 	{"a leaf Variable that requires grad is being used in an in-place operation", "", "change a parameter with an Exec of x.NoGrad"},
 	{"has been modified by an inplace operation", "a tensor that the backward needs has been modified by an inplace operation since the forward", "use the operator without InPlace, or Clone the tensor before"},
+	{"Only Tensors of floating point and complex dtype can require gradients", "", "convert the tensor with x.To(t, cgotorch.Float32)"},
 	{"view size is not compatible with input tensor's size and stride", "view size is not compatible with the tensor's size and stride", "use x.Reshape, which copies where it must"},
 	{"could not infer output dtype", "", "convert the tensor with x.To"},
-	{"is out of bounds", "", "class numbers are from 0 to the number of classes - 1"},
+	{"can't be cast to the desired output type", "", "use the operator without InPlace, or convert with x.To"},
+	{"\" not implemented for '", "", "the operator has no kernel for this dtype: convert the tensor with x.To"},
+	{"Target ... is out of bounds", "", "class numbers are from 0 to the number of classes - 1"},
+	{"Class values must be smaller than num_classes", "", "class numbers are from 0 to the number of classes - 1"},
+	{"index out of range in self", "", "indices are from 0 to the size of the dimension - 1"},
+	{"The size of tensor a (", "", "the shapes are compared from the right, and two sizes must be equal or one of them 1: use x.Reshape or x.Unsqueeze"},
+	{"mat1 and mat2 shapes cannot be multiplied", "", "the last size of the first must be the first size of the second (of a layer: its inputs): use x.Transpose or x.Reshape"},
+	{"expected input[... channels, but got", "", "images are [N, C, H, W]; x.Permute(images, 0, 3, 1, 2) makes them of [N, H, W, C]"},
+	{"Kernel size can't be greater than actual input size", "", "give larger images, or a larger padding"},
+	{"Output size is too small", "", "give larger images, a smaller window, or a larger padding"},
+	{"Expected 3D (unbatched) or 4D (batched) input", "", "images are [N, C, H, W]: add a dimension with x.Unsqueeze"},
+	{"running_mean should contain", "", "make the layer for the number of channels of its input"},
+	{"Given normalized_shape=", "", "make the layer for the last sizes of its input"},
+	{"Dimension out of range", "", "dimensions count from 0, or from the end with -1"},
+	{"Sizes of tensors must match except in dimension", "", "cut them with x.Narrow or fill them with x.Pad"},
+	{"expected a non-empty list of Tensors", "the list of tensors is empty", "give at least one tensor"},
+	{"stack expects each tensor to be equal size", "", "cut them with x.Narrow or fill them with x.Pad"},
+	{"' is invalid for input of size", "", "the sizes of the new shape multiply to the number of elements; one of them may be -1"},
+	{"Trying to create tensor with negative dimension", "", "sizes are from 0 up"},
+	{"elements cannot be converted to Scalar", "", "reduce it with x.Mean or x.Sum, or read all with ToSlice"},
+	{"The expanded size of the tensor", "", "only a dimension of size 1 expands: use x.Unsqueeze or x.Repeat"},
+	{"number of dimensions in the tensor input does not match the length of the desired ordering", "the dimensions do not name each of the tensor's once", "name each dimension, as in x.Permute(t, 0, 2, 3, 1)"},
+	{"exceeds dimension size", "", "start + length is at most the size of the dimension"},
+	{"selected index k out of range", "", "k is from 0 to the size of the dimension"},
+	{"all elements of input should be between 0 and 1", "", "use x.Sigmoid before, or the loss with logits"},
+	{"Subtraction, the `-` operator, with two bool tensors", "two bool tensors cannot be subtracted", "use x.LogicalXor, or convert them with x.To"},
+	{"you tried to allocate", "", "take smaller batches, or free tensors with x.Tidy"},
+	{"CUDA out of memory", "", "take smaller batches, or free tensors with x.Tidy; see Device.Memory"},
+	{"where the exec is on", "", "copy the tensor with cgotorch.FromDevice, or move the model with nn.To"},
 }
 
-// The function `cured` returns a message of LibTorch with a cure, if there is one.
+// mostMessage is the number of bytes of a message of LibTorch with its cure, besides the sign of
+// omission.
+const mostMessage = 390
+
+// The function `cured` returns a message of LibTorch with a cure, if there is one. It takes the
+// middle out of a long message.
 func cured(message string) string {
+	cure := ""
 	for _, c := range cures {
-		if !strings.Contains(message, c.part) || c.part == "is out of bounds" && !strings.HasPrefix(message, "Target ") {
-			continue
+		if before, after, _ := strings.Cut(c.part, "..."); strings.Contains(message, before) && strings.Contains(message, after) {
+			if c.cause != "" {
+				message = c.cause
+			}
+			message, cure = strings.TrimRight(message, ". "), "; "+c.cure
+			break
 		}
-		if c.cause != "" {
-			message = c.cause
-		}
-		return strings.TrimRight(message, ". ") + "; " + c.cure
 	}
-	return message
+	if most := mostMessage - len(cure); len(message) > most {
+		const end = 100 // bytes of the end that stay
+		message = strings.ToValidUTF8(message[:most-end], "") + " … " + strings.ToValidUTF8(message[len(message)-end:], "")
+	}
+	return message + cure
 }

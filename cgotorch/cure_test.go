@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,15 +23,59 @@ func TestError_Cures(t *testing.T) {
 		"vision.Normalize": func(x *Exec) {
 			x.Conv2d(x.Zeros(Uint8, 1, 3, 8, 8), x.Ones(Float32, 4, 3, 3, 3), nil, Conv2dOptions{})
 		},
-		"one dtype with x.To":       func(x *Exec) { x.Linear(x.Zeros(Float64, 1, 3), x.Ones(Float32, 4, 3), nil) },
-		"BackwardOptions.Retain":    func(x *Exec) { l := x.Sum(x.Exp(leaf(x))); x.Backward(l); x.Backward(l) },
-		"call SetRequiresGrad":      func(x *Exec) { x.Backward(x.Sum(x.Ones(Float32, 2))) },
-		"reduce it with x.Mean":     func(x *Exec) { x.Backward(x.Exp(leaf(x))) },
-		"an Exec of x.NoGrad":       func(x *Exec) { x.AddScalarInPlace(leaf(x), 1) },
-		"has 4 elements; the slice": func(x *Exec) { FromSlice(x, []float32{1, 2, 3}, 2, 2) },
-		"convert the tensor":        func(x *Exec) { x.Mean(x.Ones(Int64, 2)) },
-		"class numbers are from 0":  func(x *Exec) { x.CrossEntropy(x.Ones(Float32, 2, 3), FromSlice(x, []int64{0, 5})) },
-		"use x.Reshape": func(x *Exec) {
+		"one dtype with x.To":                    func(x *Exec) { x.Linear(x.Zeros(Float64, 1, 3), x.Ones(Float32, 4, 3), nil) },
+		"BackwardOptions.Retain":                 func(x *Exec) { l := x.Sum(x.Exp(leaf(x))); x.Backward(l); x.Backward(l) },
+		"call SetRequiresGrad":                   func(x *Exec) { x.Backward(x.Sum(x.Ones(Float32, 2))) },
+		"reduce it with x.Mean":                  func(x *Exec) { x.Backward(x.Exp(leaf(x))) },
+		"an Exec of x.NoGrad":                    func(x *Exec) { x.AddScalarInPlace(leaf(x), 1) },
+		"has 4 elements; the slice":              func(x *Exec) { FromSlice(x, []float32{1, 2, 3}, 2, 2) },
+		"convert the tensor":                     func(x *Exec) { x.Mean(x.Ones(Int64, 2)) },
+		"class numbers are from 0":               func(x *Exec) { x.CrossEntropy(x.Ones(Float32, 2, 3), FromSlice(x, []int64{0, 5})) },
+		"dtype with x.To; vision":                func(x *Exec) { x.Linear(x.Zeros(Uint8, 1, 3), x.Ones(Float32, 4, 3), nil) },
+		"x.To(t, cgotorch.Int64)":                func(x *Exec) { x.CrossEntropy(x.Ones(Float32, 2, 3), FromSlice(x, []int32{0, 1})) },
+		"Long, Int; but got":                     func(x *Exec) { x.Call("aten::embedding", x.Ones(Float32, 4, 3), x.Ones(Float32, 2)) },
+		"index; labels and indices are integers": func(x *Exec) { x.IndexSelect(x.Ones(Float32, 2), 0, x.Ones(Float32, 2)) },
+		"x.To(t, cgotorch.Float32)": func(x *Exec) {
+			if err := x.Ones(Int64, 2).SetRequiresGrad(true); err != nil {
+				x.Fail("SetRequiresGrad", err)
+			}
+		},
+		"type Long; use the operator without": func(x *Exec) { x.AddInPlace(x.Ones(Int64, 2), x.Ones(Float32, 2)) },
+		"has no kernel for this dtype":        func(x *Exec) { x.UniformInPlace(x.Ones(Int64, 2), 0, 1) },
+		"num_classes; class numbers are":      func(x *Exec) { x.OneHot(FromSlice(x, []int64{1, 9}), 3) },
+		"self; indices are from 0":            func(x *Exec) { x.Call("aten::embedding", x.Ones(Float32, 4, 3), FromSlice(x, []int64{1, 9})) },
+		"compared from the right":             func(x *Exec) { x.Add(x.Ones(Float32, 2, 3), x.Ones(Float32, 2, 4)) },
+		"the last size of the first must be":  func(x *Exec) { x.MatMul(x.Ones(Float32, 2, 3), x.Ones(Float32, 2, 3)) },
+		"x.Permute(images, 0, 3, 1, 2)": func(x *Exec) {
+			x.Conv2d(x.Ones(Float32, 1, 8, 8, 3), x.Ones(Float32, 4, 3, 3, 3), nil, Conv2dOptions{})
+		},
+		"or a larger padding": func(x *Exec) {
+			x.Conv2d(x.Ones(Float32, 1, 3, 2, 2), x.Ones(Float32, 4, 3, 3, 3), nil, Conv2dOptions{})
+		},
+		"a smaller window": func(x *Exec) { x.MaxPool2d(x.Ones(Float32, 1, 1, 2, 2), []int64{5, 5}, MaxPool2dOptions{}) },
+		"add a dimension with x.Unsqueeze": func(x *Exec) {
+			x.Conv2d(x.Ones(Float32, 8, 8), x.Ones(Float32, 4, 3, 3, 3), nil, Conv2dOptions{})
+		},
+		"the layer for the number of channels": func(x *Exec) {
+			x.BatchNorm(x.Ones(Float32, 2, 5, 3, 3), nil, nil, x.Zeros(Float32, 4), x.Ones(Float32, 4), BatchNormOptions{})
+		},
+		"the layer for the last sizes":          func(x *Exec) { x.LayerNorm(x.Ones(Float32, 2, 5), []int64{4}, nil, nil, LayerNormOptions{}) },
+		"dimensions count from 0":               func(x *Exec) { x.Softmax(x.Ones(Float32, 2, 3), 5) },
+		"in the list; cut them with x.Narrow":   func(x *Exec) { x.Cat([]*Tensor{x.Ones(Float32, 2, 3), x.Ones(Float32, 3, 4)}, 0) },
+		"give at least one tensor":              func(x *Exec) { x.Cat(nil, 0) },
+		"at entry 1; cut them":                  func(x *Exec) { x.Stack([]*Tensor{x.Ones(Float32, 2, 3), x.Ones(Float32, 3, 4)}, 0) },
+		"one of them may be -1":                 func(x *Exec) { x.Reshape(x.Ones(Float32, 2, 3), 4, 2) },
+		"sizes are from 0 up":                   func(x *Exec) { x.Ones(Float32, -2) },
+		"or read all with ToSlice":              func(x *Exec) { x.Item(x.Ones(Float32, 2)) },
+		"only a dimension of size 1 expands":    func(x *Exec) { x.Expand(x.Ones(Float32, 2), 3) },
+		"do not name each of the tensor's once": func(x *Exec) { x.Permute(x.Ones(Float32, 2, 3), 0) },
+		"start + length is at most":             func(x *Exec) { x.Narrow(x.Ones(Float32, 2, 3), 0, 1, 5) },
+		"k is from 0 to the size":               func(x *Exec) { x.TopK(x.Ones(Float32, 2), 5, 0, TopKOptions{}) },
+		"use x.Sigmoid before":                  func(x *Exec) { x.Call("aten::binary_cross_entropy", x.Full(Float32, 3, 2), x.Ones(Float32, 2)) },
+		"use x.LogicalXor":                      func(x *Exec) { x.Sub(x.Ones(Bool, 2), x.Ones(Bool, 2)) },
+		"take smaller batches":                  func(x *Exec) { x.Ones(Float32, 1<<46) },
+		" … ":                                   func(x *Exec) { x.Reshape(x.Ones(Float32, 2, 3), slices.Repeat([]int64{1 << 30}, 60)...) },
+		"use x.Reshape,": func(x *Exec) {
 			x.Call("aten::view", x.Transpose(x.Ones(Float32, 2, 3), 0, 1), []int64{6})
 		},
 		"Clone the tensor before": func(x *Exec) { e := x.Exp(leaf(x)); x.AddScalarInPlace(e, 1); x.Backward(x.Sum(e)) },

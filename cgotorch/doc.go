@@ -17,13 +17,14 @@
 //	})
 //
 // A Do is for one step of a training or for one request. What a Do makes stays in memory until the
-// Do ends.
+// Do ends. [DoEach] runs one Do for each batch of an epoch, and [DoValue] returns a Do's result.
 //
 // # Errors
 //
 // An operator that fails inside [Stream.Do] does not return. The failure unwinds to Do, and Do
-// returns the [*Error]. All other calls return errors in the ordinary way. An Exec that is used
-// outside its Do, or on another goroutine, panics with an *Error.
+// returns the [*Error]. All other calls return errors in the ordinary way. Inside a Do, [Must] and
+// [Check] make such an error the Do's. An Exec that is used outside its Do, or on another
+// goroutine, panics with an *Error.
 //
 // # Lifetime
 //

@@ -14,8 +14,8 @@ import (
 //
 // LibTorch 2.11 does not check some arguments before it divides by them or reads memory with them.
 // The process then ends with SIGFPE or SIGSEGV, which no Do can turn into an error. For others the
-// results are memory that nobody has written. The table below names these operators. A call with
-// such arguments is refused before LibTorch sees it.
+// results are memory that nobody has written. The function guardOf names these operators. A call
+// with such arguments is refused before LibTorch sees it.
 //
 // tests/parity/operators finds such arguments: it runs random calls in child processes. Two cases
 // that it found stay: arguments in them are right by shape and wrong by value, or are lists of many
@@ -25,25 +25,24 @@ import (
 // A guard returns the reason why a call would end the process, or "".
 type guard func(c *call) string
 
-// guards holds the guards by the operators' names without overloads.
-var guards = map[string]guard{
-	"aten::arange":                                      guardArange,
-	"aten::range":                                       guardArange,
-	"aten::embedding_bag":                               guardEmbeddingBag,
-	"aten::_embedding_bag":                              guardEmbeddingBag,
-	"aten::_embedding_bag_forward_only":                 guardEmbeddingBag,
-	"aten::grid_sampler":                                guardGridSample,
-	"aten::grid_sampler_2d":                             guardGridSample,
-	"aten::grid_sampler_3d":                             guardGridSample,
-	"aten::lu_unpack":                                   guardLUUnpack,
-	"aten::scaled_dot_product_attention":                guardAttention,
-	"aten::_scaled_dot_product_flash_attention_for_cpu": guardAttention,
-}
-
-// guardOf returns the guard of the operator with the given name, or nil.
+// guardOf returns the guard of the operator with the given name, whatever its overload, or nil.
 func guardOf(name string) guard {
 	base, _, _ := strings.Cut(name, ".")
-	return guards[base]
+	switch base {
+	case "aten::arange", "aten::range":
+		return guardArange
+	case "aten::ctc_loss", "aten::_ctc_loss":
+		return guardCTC
+	case "aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only":
+		return guardEmbeddingBag
+	case "aten::grid_sampler", "aten::grid_sampler_2d", "aten::grid_sampler_3d":
+		return guardGridSample
+	case "aten::lu_unpack":
+		return guardLUUnpack
+	case "aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention_for_cpu":
+		return guardAttention
+	}
+	return nil
 }
 
 // guardArange refuses an Int64 range with a step that is 0 as an integer, because LibTorch divides
@@ -90,6 +89,36 @@ func guardAttention(c *call) string {
 	n := len(query)
 	if grouped || !c.x.Device().IsCUDA() && n == 4 && query[1] == 0 && query[2] > 0 && query[3] > 0 && key[len(key)-2] > 0 {
 		return "key has no heads"
+	}
+	return ""
+}
+
+// guardCTC refuses labels that are no classes. LibTorch reads the probabilities at these places. It
+// does not look at labels on a CUDA device.
+func guardCTC(c *call) string {
+	arguments := c.arguments()
+	if len(arguments) < 4 {
+		return ""
+	}
+	probabilities, shape := arguments[0].shape(), arguments[1].shape()
+	labels, lengths := c.hostInts(arguments[1]), c.hostInts(arguments[3])
+	if len(probabilities) == 0 || len(shape) == 0 || len(shape) > 2 {
+		return "" // LibTorch refuses the shape
+	}
+	classes, from := probabilities[len(probabilities)-1], int64(0)
+	for sample, n := range lengths {
+		if len(shape) == 2 {
+			from = int64(sample) * shape[1]
+		}
+		if n < 0 || n > int64(len(labels))-from {
+			return "" // LibTorch refuses the length
+		}
+		for k, label := range labels[from : from+n] {
+			if label < 0 || label >= classes {
+				return fmt.Sprintf("label %d of sample %d is %d; labels are from 0 to %d, the number of classes - 1", k, sample, label, classes-1)
+			}
+		}
+		from += n
 	}
 	return ""
 }
@@ -146,7 +175,8 @@ func guardGridSample(c *call) string {
 // A passed argument is one of the arguments of a call.
 type passed struct {
 	kind    uint64
-	word    uint64 // the value of a number
+	word    uint64   // the value of a number, or the length of a list
+	list    []uint64 // the values of a list of numbers
 	tensors []*ct.Tensor
 }
 
@@ -173,6 +203,41 @@ func (p passed) shape() []int64 {
 	return shape
 }
 
+// The method `hostInts` returns the elements of a list, or of a tensor of integers on the CPU. For
+// all else it returns nil.
+func (c *call) hostInts(p passed) []int64 {
+	var values []int64
+	for _, word := range p.list {
+		values = append(values, int64(word))
+	}
+	h := p.handle()
+	if h == nil {
+		return values
+	}
+	var info ct.TensorInfo
+	ct.TensorDescribe(h, &info)
+	dtype := DType(info.DType)
+	if deviceOf(info.Device).IsCUDA() || dtype != Int64 && dtype != Int32 || info.Elements == 0 {
+		return nil
+	}
+	t := &Tensor{h: h, owner: c.x.s} // a second name of the argument
+	if ct.TensorMemory(h) == nil {
+		t = c.x.NoGrad().Contiguous(t, Contiguous)
+		defer t.Close()
+	}
+	memory := ct.TensorMemory(t.h)
+	if memory == nil {
+		return nil
+	}
+	if dtype == Int64 {
+		return slices.Clone(unsafe.Slice((*int64)(memory), info.Elements))
+	}
+	for _, v := range unsafe.Slice((*int32)(memory), info.Elements) {
+		values = append(values, int64(v))
+	}
+	return values
+}
+
 // The method `arguments` returns the arguments of the call up to those that take their defaults.
 func (c *call) arguments() []passed {
 	var all []passed
@@ -194,6 +259,9 @@ func (c *call) arguments() []passed {
 			size = 3
 		case ct.ArgInts, ct.ArgFloats, ct.ArgBools:
 			size = 2 + p.word
+			if size <= uint64(len(words)) {
+				p.list = words[2:size]
+			}
 		case ct.ArgScalars:
 			size = 2 + 2*p.word
 		case ct.ArgString:

@@ -19,6 +19,9 @@ func TestGuards(t *testing.T) {
 	bag := func(x *Exec, indices, offsets []int64, mode int) {
 		x.EmbeddingBag(x.Ones(Float32, 3, 2), x.Zeros(Int64, indices...), x.Zeros(Int64, offsets...), mode, EmbeddingBagOptions{})
 	}
+	ctc := func(x *Exec, labels *Tensor, lengths ...int64) {
+		x.CTCLoss(x.LogSoftmax(x.Randn(Float32, 5, 2, 3), 2), labels, []int64{5, 5}, lengths, CTCLossOptions{})
+	}
 	for name, test := range map[string]struct {
 		want string // "" for a call that is not refused
 		run  func(x *Exec)
@@ -77,8 +80,20 @@ func TestGuards(t *testing.T) {
 		"last modes": {"", func(x *Exec) {
 			x.GridSample(x.Ones(Float32, 1, 1, 2, 2), x.Ones(Float32, 1, 1, 1, 2), GridSampleOptions{Interpolation: 2, Outside: 2})
 		}},
-		"chunks": {"greater than 0", func(x *Exec) { x.Chunk(x.Ones(Float32, 4), 0, 0) }},
-		"split":  {"split_size can only be 0 if", func(x *Exec) { x.Split(x.Ones(Float32, 4), 0, 0) }},
+		"label 3 of 3 classes": {"label 0 of sample 1 is 3; labels are from 0 to 2", func(x *Exec) { ctc(x, FromSlice(x, []int64{1, 2, 3, 1}, 2, 2), 2, 2) }},
+		"label far away":       {"label 1 of sample 0 is 1099511627776;", func(x *Exec) { ctc(x, FromSlice(x, []int64{1, 1 << 40, 2}), 2, 1) }},
+		"label -1":             {"label 1 of sample 1 is -1;", func(x *Exec) { ctc(x, FromSlice(x, []int32{1, 2, 1, -1}, 2, 2), 2, 2) }},
+		"label in a view": {"label 0 of sample 1 is 7;", func(x *Exec) {
+			ctc(x, x.Transpose(FromSlice(x, []int64{1, 7, 2, 1}, 2, 2), 0, 1), 2, 2)
+		}},
+		"label with lengths in a tensor": {"label 0 of sample 1 is 7;", func(x *Exec) {
+			x.Call("aten::ctc_loss.Tensor", x.LogSoftmax(x.Randn(Float32, 5, 2, 3), 2), FromSlice(x, []int64{1, 2, 7}), FromSlice(x, []int64{5, 5}), FromSlice(x, []int64{2, 1}))
+		}},
+		"label in the padding":           {"", func(x *Exec) { ctc(x, FromSlice(x, []int64{1, -1, 2, 99}, 2, 2), 1, 1) }},
+		"length of labels -1":            {"at least 0", func(x *Exec) { ctc(x, FromSlice(x, []int64{1, 1, 2, 1}, 2, 2), 2, -1) }},
+		"length of labels far too large": {"argument #2 'targets'", func(x *Exec) { ctc(x, FromSlice(x, []int64{1, 1, 2, 1}, 2, 2), 2, 1<<40) }},
+		"chunks":                         {"greater than 0", func(x *Exec) { x.Chunk(x.Ones(Float32, 4), 0, 0) }},
+		"split":                          {"split_size can only be 0 if", func(x *Exec) { x.Split(x.Ones(Float32, 4), 0, 0) }},
 		"stride of a window": {"stride should not be zero", func(x *Exec) {
 			x.MaxPool2d(x.Ones(Float32, 1, 1, 4, 4), []int64{2, 2}, MaxPool2dOptions{Stride: []int64{0, 0}})
 		}},

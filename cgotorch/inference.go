@@ -56,13 +56,20 @@ type InferenceOptions struct {
 // next Do. The caller must Close the Inference.
 //
 // NewInference fails with [ErrNoDevice] or [ErrDeviceLost]. It fails with [ErrInvalidArgument] if
-// a batch size is below 1, or if BatchSizes and InPlace are both set.
+// fn is nil, for more than 1024 streams, if a batch size is below 1, or if BatchSizes and InPlace
+// are both set.
 func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOptions) (*Inference, error) {
 	if o.Streams <= 0 {
 		o.Streams = 4
 	}
 	if o.WarmUp <= 0 {
 		o.WarmUp = 1
+	}
+	switch {
+	case fn == nil:
+		return nil, refuse("NewInference", ErrInvalidArgument, "fn is nil; give the function to serve, such as model.Forward")
+	case o.Streams > mostWorkers:
+		return nil, refuse("NewInference", ErrInvalidArgument, "Streams is %d; at most %d streams have a thread", o.Streams, mostWorkers)
 	}
 	for _, n := range o.BatchSizes {
 		if n < 1 || o.InPlace {
@@ -98,10 +105,11 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 // device. The result of `forward` belongs to the Do. It is valid until the next call of
 // `forward`.
 //
-// Do fails like [Stream.Do]. It fails with the cause of ctx's end if ctx ends before a stream is
-// free, and with [ErrClosed] after Close.
+// Do fails like [Stream.Do]. A Do inside any Do fails with [ErrMisuse]. So does a Do for which all
+// streams' Dos wait, after the time of [SetDeadlockTimeout]. It fails with the cause of ctx's end
+// if ctx ends before a stream is free, and with [ErrClosed] after Close.
 func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Tensor) *Tensor) error) error {
-	l, err := f.take(ctx)
+	l, err := f.take(ctx, "Inference.Do")
 	if err != nil {
 		return err
 	}
@@ -111,19 +119,41 @@ func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Te
 	})
 }
 
-func (f *Inference) take(ctx context.Context) (*lane, error) {
+func (f *Inference) take(ctx context.Context, op string) (*lane, error) {
+	if currentWorker() != nil {
+		return nil, refuse(op, ErrMisuse, "called inside a Do, which would wait for itself: call `forward`, or the served function with the Exec")
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	select {
 	case l, ok := <-f.free:
-		if ok {
-			return l, nil
-		}
-		return nil, refuse("Inference.Do", ErrClosed, "it is closed")
-	case <-ctx.Done():
+		return f.taken(l, ok, op)
+	default:
+	}
+	all := make([]*Stream, len(f.lanes))
+	for i, l := range f.lanes {
+		all[i] = l.stream
+	}
+	var deadlocked *Error
+	l, ok := awaitTurn(op, all, f.free, ctx.Done(), func(why *Error) bool {
+		deadlocked = why
+		return true
+	})
+	switch {
+	case deadlocked != nil:
+		return nil, deadlocked
+	case l == nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
+	return f.taken(l, ok, op)
+}
+
+func (f *Inference) taken(l *lane, ok bool, op string) (*lane, error) {
+	if !ok {
+		return nil, refuse(op, ErrClosed, "it is closed")
+	}
+	return l, nil
 }
 
 func (f *Inference) give(l *lane) {
@@ -145,6 +175,9 @@ func (f *Inference) give(l *lane) {
 // Prepare fails with the cause of ctx's end, and with [ErrClosed] after Close. On a GPU it fails
 // with [ErrNotCapturable] and the reason if the function is not captured.
 func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) error {
+	if currentWorker() != nil {
+		return refuse("Inference.Prepare", ErrMisuse, "called inside a Do, which would wait for itself: call it before the first Do")
+	}
 	f.preparing.Lock()
 	defer f.preparing.Unlock()
 	var taken []*lane
@@ -154,7 +187,7 @@ func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) er
 		}
 	}()
 	for range f.lanes {
-		l, err := f.take(ctx)
+		l, err := f.take(ctx, "Inference.Prepare")
 		if err != nil {
 			return err
 		}

@@ -171,3 +171,65 @@ func TestInference_Prepare_Choice(t *testing.T) {
 		}
 	})
 }
+
+// A Do inside a Do fails at once, also with free streams. So does Prepare.
+func TestInference_Do_InsideADo(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, streams := range []int{1, 2} {
+		f := newInference(t, CPU, InferenceOptions{Streams: streams}, func(x *Exec, in *Tensor) *Tensor { return x.Alias(in) })
+		err := f.Do(t.Context(), func(x *Exec, _ func(in *Tensor) *Tensor) error {
+			wantError(t, f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 1) }), ErrMisuse, "Inference.Prepare", "inside a Do", "inference_test.go:")
+			return f.Do(t.Context(), func(x *Exec, _ func(in *Tensor) *Tensor) error { return nil })
+		})
+		wantError(t, err, ErrMisuse, "Inference.Do", "inside a Do", "inference_test.go:")
+	}
+}
+
+// Dos that wait for goroutines that wait for a free stream fail, if there is no other stream. With
+// another stream they end well.
+func TestInference_Do_WaitsForItsOwnGoroutine(t *testing.T) {
+	impatient(t)
+	torchtest.CheckLeaks(t)
+	for _, test := range []struct{ streams, dos, failed int }{{1, 1, 1}, {2, 1, 0}, {2, 2, 1}} {
+		f := newInference(t, CPU, InferenceOptions{Streams: test.streams}, func(x *Exec, in *Tensor) *Tensor { return x.Alias(in) })
+		inner := make(chan error, test.dos)
+		var inside, ended sync.WaitGroup
+		inside.Add(test.dos)
+		for range test.dos {
+			ended.Add(1)
+			go func() {
+				defer ended.Done()
+				if err := f.Do(t.Context(), func(x *Exec, _ func(in *Tensor) *Tensor) error {
+					inside.Done()
+					inside.Wait()
+					done := make(chan error)
+					go func() {
+						done <- f.Do(t.Context(), func(x *Exec, _ func(in *Tensor) *Tensor) error { return nil })
+					}()
+					inner <- <-done
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		ended.Wait()
+		failed := 0
+		for range test.dos {
+			if err := <-inner; err != nil {
+				failed++
+				wantError(t, err, ErrMisuse, "Inference.Do", "whose Do waits for this goroutine", "inference_test.go:")
+			}
+		}
+		if failed < test.failed || test.failed == 0 && failed > 0 {
+			t.Errorf("%d streams, %d Dos: %d inner Dos failed, want %d", test.streams, test.dos, failed, test.failed)
+		}
+	}
+}
+
+func TestNewInference_Refuses(t *testing.T) {
+	_, err := NewInference(CPU, nil, InferenceOptions{})
+	wantError(t, err, ErrInvalidArgument, "NewInference", "fn is nil")
+	_, err = NewInference(CPU, func(x *Exec, in *Tensor) *Tensor { return in }, InferenceOptions{Streams: 1 << 40})
+	wantError(t, err, ErrInvalidArgument, "NewInference", "at most 1024")
+}

@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -42,6 +43,20 @@ func SetCuDNNBenchmark(on bool) error {
 	return setSwitch("SetCuDNNBenchmark", ct.SwitchCuDNNBenchmark, on)
 }
 
+// CuDNNBenchmarkLimit is process-wide: it returns the number that [SetCuDNNBenchmarkLimit] has set.
+// The number is 10 at first.
+func CuDNNBenchmarkLimit() int { return int(getNumber(ct.SwitchCuDNNBenchmarkLimit)) }
+
+// SetCuDNNBenchmarkLimit is process-wide: with [SetCuDNNBenchmark], cuDNN tries at most n
+// algorithms for each new shape, in its own order. 0 means all of them, which can find a faster one
+// and takes longer. It fails with [ErrInvalidArgument] for a negative number.
+//
+// Source: torch.backends.cudnn.benchmark_limit
+func SetCuDNNBenchmarkLimit(n int) error {
+	limit := int32(min(max(n, math.MinInt32), math.MaxInt32))
+	return check("SetCuDNNBenchmarkLimit", ct.SwitchSet(ct.SwitchCuDNNBenchmarkLimit, limit))
+}
+
 // TF32 is process-wide: it reports whether float32 matrix products may round their inputs, as
 // [SetTF32] describes. At the start of the process, rounding is off for matrix products and on
 // for convolutions.
@@ -65,17 +80,28 @@ func setSwitch(op string, which int32, on bool) error {
 	return check(op, ct.SwitchSet(which, cbool(on)))
 }
 
-func getSwitch(which int32) bool {
+func getSwitch(which int32) bool { return getNumber(which) != 0 }
+
+func getNumber(which int32) int32 {
 	var v int32
 	if err := check("cgotorch", ct.SwitchGet(which, &v)); err != nil {
 		panic(err) // cannot happen, because the switch is a constant of this package
 	}
-	return v != 0
+	return v
 }
 
-// SetThreads is process-wide: one operator uses at most n threads on the CPU. A stream whose OS
-// thread already runs keeps its number of threads.
-func SetThreads(n int) error { return check("SetThreads", ct.ThreadsSet(int32(n))) }
+// mostThreads is the largest number of threads for an operator. Each stream may have so many.
+const mostThreads = 1024
+
+// SetThreads is process-wide: one operator uses at most n threads on the CPU, 1 to 1024. A stream
+// whose OS thread already runs keeps its number of threads. For another n, SetThreads fails with
+// [ErrInvalidArgument].
+func SetThreads(n int) error {
+	if n < 1 || n > mostThreads {
+		return refuse("SetThreads", ErrInvalidArgument, "n is %d; an operator uses 1 to %d threads", n, mostThreads)
+	}
+	return check("SetThreads", ct.ThreadsSet(int32(n)))
+}
 
 // Threads is process-wide: it returns the number of threads that one operator may use on the
 // CPU.

@@ -81,6 +81,17 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
+func TestSetCuDNNBenchmarkLimit(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	defer SetCuDNNBenchmarkLimit(CuDNNBenchmarkLimit())
+	for _, c := range []struct{ n, want int }{{0, 0}, {25, 25}, {1 << 40, 1<<31 - 1}} {
+		if err := SetCuDNNBenchmarkLimit(c.n); err != nil || CuDNNBenchmarkLimit() != c.want {
+			t.Errorf("a limit of %d became %d (%v), want %d", c.n, CuDNNBenchmarkLimit(), err, c.want)
+		}
+	}
+	wantError(t, SetCuDNNBenchmarkLimit(-1), ErrInvalidArgument, "SetCuDNNBenchmarkLimit", "a limit of -1 algorithms")
+}
+
 func TestSetDeterministic(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	if err := SetDeterministic(true); err != nil {
@@ -106,7 +117,7 @@ func TestSetThreads(t *testing.T) {
 		}
 	}
 	for _, n := range []int{0, -1, 1 << 40} {
-		wantError(t, SetThreads(n), ErrInvalidArgument, "SetThreads", "a thread count of")
+		wantError(t, SetThreads(n), ErrInvalidArgument, "SetThreads", "an operator uses 1 to 1024 threads")
 	}
 }
 

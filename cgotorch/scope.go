@@ -32,6 +32,7 @@ type care struct {
 	watches  []*ct.Watch // watches that NoWaits has begun
 	calledAt site        // where the program called Do, while the stream checker is on; otherwise 0
 	growth   *growth     // nil while the scope has few tensors
+	leaves   *leafWatch  // nil outside of a watch
 }
 
 // A loan is the scope's record of lent memory.
@@ -94,8 +95,8 @@ func (s *scope) fail(e *Error) {
 }
 
 // The method `run` calls fn and ends the scope. It stores in `out` how fn ended. fn can end by
-// return, by a failed operator, by a panic of the program, or by Goexit. During Goexit deferred
-// functions run, and recover returns nil.
+// return, by a failed operator, by Must or Check, by a panic of the program, or by Goexit. During
+// Goexit deferred functions run, and recover returns nil.
 func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{exited: true}
 	defer func() {
@@ -117,6 +118,11 @@ func (s *scope) run(out *outcome, fn func() error) {
 			if r.scope != s {
 				*out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
 			}
+		case unmet:
+			if s.err == nil {
+				s.err = r.err
+			}
+			*out = outcome{err: s.err}
 		case *Panic: // a backward, or a scope inside this scope, has raised the panic again
 			*out = outcome{panicked: r}
 		default:

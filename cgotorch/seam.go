@@ -23,6 +23,13 @@ func init() {
 		}
 	}
 	seam.Watched = func(x any) bool { return x.(*Exec).c.Watch != nil }
+	seam.Core = func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor) {
+		return x.(*Exec).core(op, tensors.([]*Tensor))
+	}
+	seam.Must = func(x any, op string, status *ct.Status, tensors any) {
+		x.(*Exec).must(op, status, tensors.([]*Tensor)...)
+	}
+	seam.Own = func(x any, h *ct.Tensor) any { return x.(*Exec).s.own(h) }
 	seam.Call = func(x, op any) any { return x.(*Exec).call(op.(*operator)) }
 	seam.Casts = func(x any) any { return x.(*Exec).casts }
 	seam.WithCasts = func(x, casts any) any {
@@ -30,6 +37,9 @@ func init() {
 		y.casts = casts
 		return &y
 	}
+	seam.Optimized = func(t any) { t.(*Tensor).optimized = true }
+	seam.WatchLeaves = func(x any) { watchLeaves(x.(*Exec)) }
+	seam.StrayLeaves = func(x any) string { return strayLeaves(x.(*Exec)) }
 	seam.Report = func(x any) any { return x.(*Exec).layerReport }
 	seam.WithReport = func(x, report any) any {
 		y := *x.(*Exec)

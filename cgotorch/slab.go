@@ -80,7 +80,8 @@ func newHostSlab(op string, size int, make func(h **ct.Slab) *ct.Status) (*HostS
 func freeSlab(h *ct.Slab) { ct.SlabFree(h) }
 
 // Bytes returns the memory. The memory is valid until Close, and only while the slab is
-// reachable. So keep the slab as long as the bytes.
+// reachable. So keep the slab as long as the bytes. A read of the bytes after Close may end the
+// process.
 func (s *HostSlab) Bytes() []byte { return s.bytes }
 
 // Pin page-locks the memory for every CUDA device. Copies from page-locked memory do not wait. A

@@ -22,6 +22,7 @@ type Stream struct {
 	turn   turn
 	worker *worker       // guarded by the turn
 	runner atomic.Uint64 // the number of the worker's goroutine
+	leaves *leafWatch    // guarded by the turn; nil outside of a watch
 
 	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream
@@ -47,7 +48,9 @@ var streams struct {
 	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
 
 	patience atomic.Int64 // nanoseconds: see SetDeadlockTimeout; 0 means usualPatience
-	waiting  sync.Map     // uint64 -> *Stream: the numbers of goroutines that have waited longer than that
+	waiting  sync.Map     // uint64 -> []*Stream: goroutines that have waited longer than that, for any of the streams
+	locked   sync.Map     // string -> struct{}: pairs of places of which tellLock has told
+	workers  atomic.Int64 // number of workers whose goroutines run
 	grown    sync.Map     // string -> struct{}: the functions of the program of whose growth the library has told
 
 	// `names` holds the names of streams by their numbers, for traces and reports. It holds every
@@ -230,6 +233,9 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 // One step of a training or one request is a good size for a Do. Everything that a longer Do makes
 // stays in memory until its end, unless [Exec.Tidy] or Close frees it.
 //
+// The first Do of a stream starts the stream's thread, which ends with Close. A process has at most
+// 1024 of these threads. Do fails with [ErrMisuse] if there would be more.
+//
 // A Do inside any Do fails with [ErrMisuse]: use [Exec.On] for another stream. fn must not wait
 // for another goroutine that uses this stream, because that goroutine waits for the Do. If fn has
 // started that goroutine, its call fails after the time of [SetDeadlockTimeout].
@@ -261,7 +267,9 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	}
 	defer s.turn.give()
 	if s.worker == nil {
-		s.worker = startWorker(s)
+		if s.worker = startWorker(s); s.worker == nil {
+			return outcome{err: refuse("Stream.Do", ErrMisuse, "%d streams have a thread each, which is the most: Close streams that are not used any more, or use one for several goroutines", mostWorkers)}
+		}
 	}
 	var calledAt site
 	if theChecker.on.Load() {

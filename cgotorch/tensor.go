@@ -11,11 +11,19 @@ import (
 
 // Tensor is a handle of a LibTorch tensor. The methods of Tensor read metadata or close the
 // handle. They never enqueue work. A closed tensor has a nil shape and zero elements.
+//
+// Any number of goroutines may read a tensor at a time. But [Tensor.Close], [Tensor.Grad],
+// [Tensor.SetGrad] and [Tensor.SetRequiresGrad] change it. While one of them runs, no other
+// goroutine may use the tensor, and no Do that has it may run. Otherwise memory may be used after
+// it is freed, which may end the process. Operators take no locks, because each of their arguments
+// would need one.
 type Tensor struct {
 	h       *ct.Tensor
 	owner   *scope // the scope of the tensor's Do; nil for a kept tensor
 	cleanup runtime.Cleanup
 	grad    *Tensor // handle of the gradient, closed with this handle
+
+	optimized bool // an optimizer has it: see Note [Leaves of no optimizer]
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
@@ -31,9 +39,10 @@ func (t *Tensor) take() *ct.Tensor {
 	return h
 }
 
-// Close frees the handle. It may be called at any time, and never closes a result made from this
-// tensor. The memory is freed when its last handle is closed. Memory that autograd has saved
-// lives as long as its autograd graph. A second Close does nothing.
+// Close frees the handle. It may be called at any time at which no other goroutine uses the tensor.
+// It never closes a result made from this tensor. The memory is freed when its last handle is
+// closed. Memory that autograd has saved lives as long as its autograd graph. A second Close does
+// nothing.
 func (t *Tensor) Close() error {
 	if t == nil || t.h == nil {
 		return nil
@@ -226,9 +235,11 @@ func describe(h *ct.Tensor) string {
 	return b.String()
 }
 
-// HostSlice returns the elements of t in row-major order, as a slice of t's own memory. It does
-// not wait, so enqueued work on t may still change the elements. The memory belongs to t and is
-// valid until t is closed.
+// HostSlice returns the elements of t in row-major order, as a slice of t's own memory. It does not
+// wait, so enqueued work on t may still change the elements. The memory belongs to t and is valid
+// until t is closed. A tensor that a Do has made is closed at the Do's end, unless it is kept.
+// Afterwards the slice must not be read: other tensors lie in its memory, or none. [ToSlice]
+// copies.
 //
 // t must lie on the CPU, have T's dtype, have elements, and have no gaps. Otherwise HostSlice
 // fails with [ErrInvalidArgument]. For a closed tensor it fails with [ErrClosed].

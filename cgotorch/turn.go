@@ -3,6 +3,7 @@ package cgotorch
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strconv"
@@ -29,8 +30,12 @@ type turn struct {
 //	that goroutine waits for a channel or a lock, so it waits for the goroutines that it started
 //
 // If a circle leads back to the call, the call fails. A goroutine that runs, sleeps, or waits for
-// files or for the network is not part of a circle: the Do is only slow. Go does not tell on whom a
-// channel waits. So a circle through a goroutine that the Do has not started is not found.
+// files or for the network is not part of a circle: the Do is only slow. A call of an Inference
+// waits for any of its streams. It is part of a circle only if each of these streams is.
+//
+// Go does not tell on whom a channel or a lock waits. So a circle through a goroutine that the Do
+// has not started is not found. If the Do waits for a sync.Mutex, the holder of the lock may be the
+// goroutine that waits for the Do. The library then logs both places once, and goes on waiting.
 
 // usualPatience is the time of SetDeadlockTimeout at first.
 const usualPatience = 10 * time.Second
@@ -41,6 +46,10 @@ const usualPatience = 10 * time.Second
 //
 // A call fails with [ErrMisuse] if it waits for a Do that waits for the call's own goroutine, which
 // the Do has started. The error names both places. A Do that is only slow never makes a call fail.
+//
+// A Do may also wait for a [sync.Mutex] that the waiting goroutine holds. Go does not tell who
+// holds a lock, so such a call waits for ever. Both places are logged with [slog.Warn]. Hold no
+// lock while you call Do, if a Do takes that lock too.
 func SetDeadlockTimeout(d time.Duration) (before time.Duration) {
 	if d == 0 {
 		d = -1 // 0 stands for usualPatience
@@ -63,35 +72,81 @@ func (t *turn) take(op string, s *Stream) error {
 	t.waiting = append(t.waiting, granted)
 	t.mu.Unlock()
 
+	var e *Error
+	awaitTurn(op, []*Stream{s}, granted, nil, func(why *Error) bool {
+		if t.leave(granted) {
+			e = why
+		}
+		return e != nil
+	})
+	if e != nil {
+		return e
+	}
+	return nil
+}
+
+// The function `awaitTurn` waits until the channel `granted` has a value or `done` is closed. After
+// the time of SetDeadlockTimeout it looks for deadlocks of a call that waits for any of the given
+// streams. It then calls giveUp with the error, and returns if giveUp returns true.
+func awaitTurn[T any](op string, lanes []*Stream, granted <-chan T, done <-chan struct{}, giveUp func(*Error) bool) (got T, ok bool) {
 	patience := time.Duration(streams.patience.Load())
 	if patience == 0 {
 		patience = usualPatience
 	}
-	if patience < 0 {
-		<-granted
-		return nil
+	var late <-chan time.Time
+	if patience > 0 {
+		timer := time.NewTicker(patience)
+		defer timer.Stop()
+		late = timer.C
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	var self uint64
+	defer func() {
+		if self != 0 {
+			streams.waiting.Delete(self)
+		}
+	}()
 	for {
 		select {
-		case <-granted:
-			if self != 0 {
-				streams.waiting.Delete(self)
-			}
-			return nil
-		case <-timer.C:
+		case got, ok = <-granted:
+			return got, ok
+		case <-done:
+			return got, false
+		case <-late:
 		}
 		if self == 0 {
 			self = goroutineID()
-			streams.waiting.Store(self, s)
+			streams.waiting.Store(self, lanes)
 		}
-		if why := deadlock(self, s); why != "" && t.leave(granted) {
-			streams.waiting.Delete(self)
-			return refuse(op, ErrMisuse, "waited %v for %v, whose Do waits for this goroutine: the Do started it, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, s, why)
+		all := goroutines()
+		if why := deadlock(all, self, lanes); why != "" {
+			e := refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine: the Do started it, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(lanes), why)
+			if giveUp(e) {
+				return got, false
+			}
 		}
-		timer.Reset(patience)
+		tellLock(op, all, lanes)
+	}
+}
+
+// namesOf names one stream, or the number of streams.
+func namesOf(lanes []*Stream) string {
+	if len(lanes) == 1 {
+		return lanes[0].String()
+	}
+	return fmt.Sprintf("one of %d streams of %v", len(lanes), lanes[0].device)
+}
+
+// tellLock logs a call that waits for a Do that waits for a lock, once for each pair of places.
+func tellLock(op string, all map[uint64]goroutine, lanes []*Stream) {
+	for _, s := range lanes {
+		g := all[s.runner.Load()]
+		if !g.locked() {
+			continue
+		}
+		here := caller()
+		if _, told := streams.locked.LoadOrStore(here+" "+g.place, struct{}{}); !told {
+			slog.Warn(fmt.Sprintf("cgotorch: %s waits for a Do of %v, and that Do waits for a lock at %s: if the waiting goroutine holds the lock, both wait for ever; release the lock before the call", op, s, g.place), "state", g.state, "at", here)
+		}
 	}
 }
 
@@ -137,33 +192,65 @@ type goroutine struct {
 	place   string // file:line of the innermost frame of the program
 }
 
-// The function `deadlock` returns the place where the Do of s is blocked, if that Do waits for the
-// goroutine `self`, which waits for s. Otherwise it returns "".
-func deadlock(self uint64, s *Stream) string {
-	all := goroutines()
-	seen := map[*Stream]bool{}
-	var leads func(s *Stream) bool
-	leads = func(s *Stream) bool {
-		runner := s.runner.Load()
-		g, ok := all[runner]
-		if !ok || seen[s] || !g.blocked() {
-			return false
-		}
-		seen[s] = true
-		found := false
-		streams.waiting.Range(func(id, next any) bool {
-			if startedBy(all, id.(uint64), runner) {
-				found = id == self || leads(next.(*Stream))
+// The function `deadlock` returns the place where a Do is blocked, if that Do waits for the
+// goroutine `self`, which waits for any of the given streams. Otherwise it returns "".
+func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
+	waiting := map[uint64][]*Stream{}
+	streams.waiting.Range(func(id, targets any) bool {
+		waiting[id.(uint64)] = targets.([]*Stream)
+		return true
+	})
+	// Stuck are the waiting goroutines that nothing outside of circles can wake. The loop takes the
+	// others out, until there are none.
+	for again := true; again; {
+		again = false
+		for id, targets := range waiting {
+			if slices.ContainsFunc(targets, func(s *Stream) bool { return len(behind(all, waiting, s)) == 0 }) {
+				delete(waiting, id)
+				again = true
 			}
-			return !found
-		})
-		return found
+		}
 	}
-	if !leads(s) {
+	seen := map[*Stream]bool{}
+	var leads func(targets []*Stream) *Stream
+	leads = func(targets []*Stream) *Stream {
+		for _, s := range targets {
+			if seen[s] {
+				continue
+			}
+			seen[s] = true
+			for _, id := range behind(all, waiting, s) {
+				if id == self || leads(waiting[id]) != nil {
+					return s
+				}
+			}
+		}
+		return nil
+	}
+	if _, stuck := waiting[self]; !stuck {
+		return ""
+	}
+	s := leads(lanes)
+	if s == nil {
 		return ""
 	}
 	g := all[s.runner.Load()]
 	return fmt.Sprintf("it is blocked at %s (%s)", g.place, g.state)
+}
+
+// The function `behind` returns the waiting goroutines that the Do of s waits for.
+func behind(all map[uint64]goroutine, waiting map[uint64][]*Stream, s *Stream) []uint64 {
+	runner := s.runner.Load()
+	if g, ok := all[runner]; !ok || !g.blocked() {
+		return nil
+	}
+	var ids []uint64
+	for id := range waiting {
+		if startedBy(all, id, runner) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // startedBy reports whether the goroutine `id`, or one that started it, was started by `by`.
@@ -181,14 +268,22 @@ func startedBy(all map[uint64]goroutine, id, by uint64) bool {
 	return false
 }
 
-// blocked reports whether the goroutine waits for other goroutines.
-func (g goroutine) blocked() bool {
+// locked reports whether the goroutine waits for a lock.
+func (g goroutine) locked() bool {
 	switch g.state {
-	case "chan receive", "chan send", "select", "semacquire", "sync.WaitGroup.Wait", "sync.Cond.Wait",
-		"sync.Mutex.Lock", "sync.RWMutex.Lock", "sync.RWMutex.RLock":
+	case "sync.Mutex.Lock", "sync.RWMutex.Lock", "sync.RWMutex.RLock":
 		return true
 	}
 	return false
+}
+
+// blocked reports whether the goroutine waits for other goroutines.
+func (g goroutine) blocked() bool {
+	switch g.state {
+	case "chan receive", "chan send", "select", "semacquire", "sync.WaitGroup.Wait", "sync.Cond.Wait":
+		return true
+	}
+	return g.locked()
 }
 
 // The function `goroutines` returns all goroutines by their numbers. It stops the world.

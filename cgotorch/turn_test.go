@@ -1,8 +1,10 @@
 package cgotorch_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -190,5 +192,64 @@ func TestStream_Do_InOrder(t *testing.T) {
 	group.Wait()
 	if got := fmt.Sprint(order); got != "[0 1 2 3 4 5 6 7]" {
 		t.Error("the Dos ran in the order ", got)
+	}
+}
+
+// A Do waits for a lock that the goroutine holds that waits for the Do. No call fails, because Go
+// does not tell who holds a lock. The log names both places, once.
+func TestStream_Do_WaitsForALock(t *testing.T) {
+	impatient(t)
+	torchtest.CheckLeaks(t)
+	var lines bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	s := torchtest.NewStream(t, CPU)
+	var lock sync.Mutex
+	lock.Lock()
+	inDo, ended := make(chan bool), make(chan error)
+	go func() {
+		ended <- s.Do(func(x *Exec) error { close(inDo); lock.Lock(); defer lock.Unlock(); return nil })
+	}()
+	<-inDo
+	time.AfterFunc(500*time.Millisecond, lock.Unlock)
+	if err := errors.Join(s.Do(func(x *Exec) error { return nil }), <-ended); err != nil {
+		t.Error(err)
+	}
+	got := lines.String()
+	if strings.Count(got, "waits for a lock") != 1 || strings.Count(got, "turn_test.go:") != 2 || !strings.Contains(got, "sync.Mutex.Lock") {
+		t.Errorf("the log is %q, want one line with two places", got)
+	}
+}
+
+// A process has 1024 threads of streams at most. Close frees one.
+func TestStream_Do_TooManyStreams(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	var open []*Stream
+	defer func() {
+		for _, s := range open {
+			s.Close()
+		}
+	}()
+	one := func() error {
+		s, err := NewStream(CPU, StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, s)
+		return s.Do(func(x *Exec) error { return nil })
+	}
+	var err error
+	for range 1025 {
+		if err = one(); err != nil {
+			break
+		}
+	}
+	wantError(t, err, ErrMisuse, "Stream.Do", "1024 streams have a thread each", "turn_test.go:")
+	if err := open[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := one(); err != nil {
+		t.Error("after a Close:", err)
 	}
 }

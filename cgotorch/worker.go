@@ -63,7 +63,16 @@ func currentWorker() *worker {
 	return w.(*worker)
 }
 
+// mostWorkers bounds the threads of workers. Without it, a program that makes a stream for each
+// request would end with the system's or Go's limit on threads, which no error reports.
+const mostWorkers = 1024
+
+// startWorker starts the worker of s. It returns nil if there are mostWorkers already.
 func startWorker(s *Stream) *worker {
+	if streams.workers.Add(1) > mostWorkers {
+		streams.workers.Add(-1)
+		return nil
+	}
 	w := &worker{stream: s, tasks: make(chan *task), ended: make(chan struct{})}
 	go w.run()
 	return w
@@ -77,6 +86,7 @@ func (w *worker) run() {
 	workers.Store(thread, w)
 	w.stream.runner.Store(goroutineID())
 	defer close(w.ended)
+	defer streams.workers.Add(-1)
 	defer workers.Delete(thread)
 	for t := range w.tasks {
 		t.run(w, thread)
@@ -98,7 +108,7 @@ func (w *worker) do(h *ct.Stream, fn func(x *Exec) error, calledAt site) outcome
 
 // The method `run` executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
-	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt}}
+	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt, leaves: w.stream.leaves}}
 	w.scope = s
 	var out outcome
 	defer func() { t.out <- out }()

@@ -122,7 +122,7 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	}
 	var free chan *buffer
 	if e.spare == nil && len(e.parts) < max(e.depth(size), 1) {
-		free = l.ring.free
+		free = l.ring.Free
 	}
 	var short chan struct{}
 	if len(e.parts) == 0 && len(e.pending) > 0 && e.spare != nil {
@@ -153,7 +153,7 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 		e.pending = append(e.pending, more...)
 	case b := <-free:
 		e.patience = shortestPatience
-		l.ring.taking(b)
+		l.ring.Taking(b)
 		e.spare = b
 	case <-done:
 	case <-e.ctx.Done():
@@ -184,7 +184,7 @@ func (e *epoch) lookForDropped() error {
 		return nil // the consumer has batches to take, so it is only slow
 	}
 	runtime.GC()
-	if e.loader.ring.allLost() {
+	if e.loader.ring.AllLost() {
 		return fmt.Errorf("imageloader: %s: all %d buffers belong to batches that were dropped without Release: call Release on each batch", e.loader.archive.path, e.loader.options.Buffers)
 	}
 	if e.patience == longestPatience && !e.told {
@@ -206,7 +206,7 @@ func (e *epoch) decode(p *part, first int) {
 		}
 	}
 	each := l.ring.layout.each
-	to := p.buffer.images[p.images*each:][:len(images)*each]
+	to := p.buffer.Parts.images[p.images*each:][:len(images)*each]
 	results := make([]decode.Result, len(images))
 	go func() {
 		defer close(p.done)
@@ -247,7 +247,7 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 			}
 			if bad == nil {
 				if p.images != at {
-					copy(p.buffer.images[p.images*each:][:each], p.buffer.images[at*each:][:each])
+					copy(p.buffer.Parts.images[p.images*each:][:each], p.buffer.Parts.images[at*each:][:each])
 				}
 				p.images++
 			}
@@ -290,7 +290,7 @@ func (e *epoch) complete(p *part, size int) error {
 		}
 		if o := e.loader.options; e.ended && o.DropLast && len(p.items) < o.BatchSize { // the part was begun early and is too small
 			e.parts = e.parts[1:]
-			e.loader.ring.give(p.buffer)
+			e.loader.ring.Give(p.buffer)
 			return nil
 		}
 		if e.ended {
@@ -317,15 +317,15 @@ func (e *epoch) borrow(p, from *part, n int) error {
 		}
 		items++
 	}
-	copy(p.buffer.images[p.images*each:], from.buffer.images[:moved*each])
-	copy(from.buffer.images, from.buffer.images[moved*each:from.images*each])
+	copy(p.buffer.Parts.images[p.images*each:], from.buffer.Parts.images[:moved*each])
+	copy(from.buffer.Parts.images, from.buffer.Parts.images[moved*each:from.images*each])
 	p.images, from.images = p.images+moved, from.images-moved
 	p.items, from.items = append(p.items, from.items[:items]...), from.items[items:]
 	p.bad, from.bad = append(p.bad, from.bad[:items]...), from.bad[items:]
 	p.results, from.results = append(p.results, from.results[:items]...), from.results[items:]
 	if len(from.items) == 0 {
 		e.parts = append(e.parts[:1], e.parts[2:]...)
-		e.loader.ring.give(from.buffer) //edge:emptied-part-goes-back TestEpoch_ManySkipped
+		e.loader.ring.Give(from.buffer) //edge:emptied-part-goes-back TestEpoch_ManySkipped
 	}
 	return nil
 }
@@ -341,9 +341,9 @@ func (e *epoch) send(p *part) error {
 			}
 			continue
 		}
-		p.buffer.labels[batch.N], p.buffer.flips[batch.N] = int64(it.label), 0
+		p.buffer.Parts.labels[batch.N], p.buffer.Parts.flips[batch.N] = int64(it.label), 0
 		if p.results[i].Flip {
-			p.buffer.flips[batch.N] = 1
+			p.buffer.Parts.flips[batch.N] = 1
 		}
 		batch.Names = append(batch.Names, it.name)
 		batch.Keys = append(batch.Keys, e.random(forBatches, it))
@@ -351,7 +351,7 @@ func (e *epoch) send(p *part) error {
 	}
 	e.parts = e.parts[1:]
 	if batch.N == 0 || e.loader.options.DropLast && batch.N < e.loader.options.BatchSize {
-		e.loader.ring.give(p.buffer) //edge:empty-batch-goes-back TestEpoch_ManySkipped
+		e.loader.ring.Give(p.buffer) //edge:empty-batch-goes-back TestEpoch_ManySkipped
 		return nil
 	}
 	e.place.Batch++
@@ -368,10 +368,10 @@ func (e *epoch) abandon() {
 	for _, p := range e.parts {
 		<-p.done //edge:abandon-waits-for-decoding TestEpoch_LeftEarly_WaitsForDecoding
 		drop(p.items)
-		e.loader.ring.give(p.buffer) //edge:abandoned-part-goes-back TestEpoch_LeftEarly
+		e.loader.ring.Give(p.buffer) //edge:abandoned-part-goes-back TestEpoch_LeftEarly
 	}
 	if e.spare != nil {
-		e.loader.ring.give(e.spare) //edge:unfilled-buffer-goes-back TestEpoch_LeftEarly
+		e.loader.ring.Give(e.spare) //edge:unfilled-buffer-goes-back TestEpoch_LeftEarly
 	}
 	drop(e.pending)
 	e.parts, e.spare, e.pending = nil, nil, nil
@@ -393,7 +393,7 @@ func (e *epoch) finish() error {
 
 // view points the slices of the batch at the filled part of `memory`, the buffer of the batch.
 func (b *HostBatch) view(memory *buffer) {
-	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
-	b.Labels = memory.labels[:b.N]
-	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(memory.flips))), b.N)
+	b.Images = memory.Parts.images[:b.N*b.Height*b.Width*b.Channels]
+	b.Labels = memory.Parts.labels[:b.N]
+	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(memory.Parts.flips))), b.N)
 }

@@ -18,7 +18,8 @@ type HostBatch struct {
 
 	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into
 	// Loader.Classes. Flip says which images the consumer should flip left to right. After
-	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil.
+	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil. A copy of one of
+	// these slices must not be read then: the next images lie there or, after Loader.Close, no memory.
 	Images []byte
 	Labels []int64
 	Flip   []bool
@@ -45,7 +46,7 @@ type HostBatch struct {
 	// loader's batch may have an OnRelease too, and the loader still gets its memory back.
 	OnRelease func()
 
-	ring     *ring
+	ring     *buffers
 	buffer   *buffer
 	skipped  []*Error // images that were skipped after the previous batch
 	released atomic.Bool
@@ -63,7 +64,7 @@ func (b *HostBatch) Release() {
 	b.Images, b.Labels, b.Flip = nil, nil, nil
 	if b.ring != nil {
 		b.lost.Stop()
-		b.ring.give(b.buffer) //edge:release-gives TestLoader_Close_UnreleasedBatches
+		b.ring.Give(b.buffer) //edge:release-gives TestLoader_Close_UnreleasedBatches
 	}
 	if b.OnRelease != nil {
 		b.OnRelease()

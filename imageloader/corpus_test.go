@@ -302,20 +302,22 @@ func TestCorpus_ImagesOfZeros(t *testing.T) {
 func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{
-		{name: "a pipe in an image's place", after: func(t *testing.T, root string) { replace(t, root, mkfifo) }, skips: 1, images: 8, says: "no longer a file"},
-		{name: "a directory in an image's place", after: func(t *testing.T, root string) { replace(t, root, func(p string) error { return os.Mkdir(p, 0o755) }) }, skips: 1, images: 8, says: "no longer a file"},
+		{name: "a pipe in an image's place", after: func(t *testing.T, root string) { substitute(t, root, mkfifo) }, skips: 1, images: 8, says: "no longer a file"},
+		{name: "a directory in an image's place", after: func(t *testing.T, root string) {
+			substitute(t, root, func(p string) error { return os.Mkdir(p, 0o755) })
+		}, skips: 1, images: 8, says: "no longer a file"},
 		{name: "a link in an image's place", after: func(t *testing.T, root string) {
-			replace(t, root, func(p string) error { return os.Symlink("/etc/passwd", p) })
+			substitute(t, root, func(p string) error { return os.Symlink("/etc/passwd", p) })
 		}, skips: 1, images: 8, says: "escapes"},
-		{name: "an image is gone", after: func(t *testing.T, root string) { replace(t, root, func(string) error { return nil }) }, skips: 1, images: 8, says: "no such file"},
+		{name: "an image is gone", after: func(t *testing.T, root string) { substitute(t, root, func(string) error { return nil }) }, skips: 1, images: 8, says: "no such file"},
 		{name: "an image became empty", after: func(t *testing.T, root string) {
-			replace(t, root, func(p string) error { return os.WriteFile(p, nil, 0o644) })
+			substitute(t, root, func(p string) error { return os.WriteFile(p, nil, 0o644) })
 		}, skips: 1, images: 8, says: "zero bytes"},
 		{name: "an image became larger", after: func(t *testing.T, root string) {
-			replace(t, root, func(p string) error { return os.WriteFile(p, append(png, make([]byte, 1<<20)...), 0o644) })
+			substitute(t, root, func(p string) error { return os.WriteFile(p, append(png, make([]byte, 1<<20)...), 0o644) })
 		}, skips: 1, images: 8, says: "corrupt PNG"},
 		{name: "an image became 1 TiB", after: func(t *testing.T, root string) {
-			replace(t, root, func(p string) error {
+			substitute(t, root, func(p string) error {
 				if err := os.WriteFile(p, png, 0o644); err != nil {
 					return err
 				}
@@ -342,7 +344,7 @@ func TestCorpus_Directory(t *testing.T) {
 }
 
 // replace removes the third image and calls `with` to put another file in its place.
-func replace(t *testing.T, root string, with func(path string) error) {
+func substitute(t *testing.T, root string, with func(path string) error) {
 	t.Helper()
 	path := filepath.Join(root, "train/a/002.png")
 	if err := os.Remove(path); err != nil {

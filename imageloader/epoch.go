@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/panics"
+	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
 // Note [Pipeline]
@@ -88,11 +90,13 @@ func (l *Loader) start(from State) *epoch {
 	go func() {
 		defer e.running.Done()
 		defer close(e.full)
-		if e.err = e.assemble(); e.err == io.EOF {
-			e.err = nil
-			l.readAhead(e)
-		}
-		e.abandon()
+		panics.Run("the Pinner of a loader", e.assemble, func(err error) {
+			if e.err = err; err == io.EOF {
+				e.err = nil
+				l.readAhead(e)
+			}
+			e.abandon()
+		})
 	}()
 	return e
 }
@@ -232,6 +236,6 @@ func (e *epoch) newBatch(b *buffer) *HostBatch {
 		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch), Keys: make([]uint64, 0, l.ring.layout.batch),
 		Epoch: e.place.Epoch, Index: e.place.Batch, ring: l.ring, buffer: b,
 	}
-	batch.lost = runtime.AddCleanup(batch, (*ring).lose, l.ring)
+	batch.lost = runtime.AddCleanup(batch, (*ring.Ring[parts]).Lose, l.ring.Ring)
 	return batch
 }

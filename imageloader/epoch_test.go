@@ -303,8 +303,8 @@ func TestEpoch_ManySkipped(t *testing.T) {
 				if got := fmt.Sprint(levels(t, l)); got != test.want {
 					t.Fatalf("%s: images %s, want %s", s.name, got, test.want)
 				}
-				if l.ring.taken != 0 {
-					t.Fatalf("%s: %d buffers are not free", s.name, l.ring.taken)
+				if l.ring.Taken() != 0 {
+					t.Fatalf("%s: %d buffers are not free", s.name, l.ring.Taken())
 				}
 			}
 			l.Close()
@@ -335,20 +335,20 @@ func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 			t.Fatal(err)
 		}
 		others := []*buffer{b}
-		for len(l.ring.free) > 0 {
+		for len(l.ring.Free) > 0 {
 			b, _ := take(l.ring, context.Background())
 			others = append(others, b)
 		}
 		for _, b := range others {
-			clear(b.images)
+			clear(b.Parts.images)
 		}
 		l.pool.Decode(nil, nil, nil)
 		time.Sleep(30 * time.Millisecond) // a thread that still decodes would write now
 		for _, b := range others {
-			if i := bytes.IndexFunc(b.images, func(r rune) bool { return r != 0 }); i >= 0 {
+			if i := bytes.IndexFunc(b.Parts.images, func(r rune) bool { return r != 0 }); i >= 0 {
 				t.Fatal("a free buffer was written to")
 			}
-			l.ring.give(b)
+			l.ring.Give(b)
 		}
 	}
 }

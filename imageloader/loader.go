@@ -61,6 +61,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // Loader reads epochs of batches from an archive. Its methods are safe for concurrent use. Only
@@ -70,7 +71,7 @@ type Loader struct {
 	archive *archive
 	index   atomic.Pointer[index]
 	pool    *decode.Pool
-	ring    *ring
+	ring    *buffers
 	memory  *arena.Arena // for compressed images, and for inflating
 	stats   statistics
 	sound   numbers      // decode.Result.Sound, by sample
@@ -106,12 +107,18 @@ func Open(path string, options Options) (*Loader, error) { return openFrom(osFil
 // must have ReadAt, be safe for concurrent use, and not change. Their index files lie in
 // Options.IndexDir or in the user's cache folder.
 func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
+	if fsys == nil {
+		return nil, fmt.Errorf("imageloader: OpenFS: fsys is nil; give a file system, such as os.DirFS(folder): %w", ErrInvalidOptions)
+	}
 	return openFrom(fsFiles{fsys}, path, options)
 }
 
 // OpenReaderAt is [Open] of one .tgz or .tar, which r reads. The archive has `size` bytes. r must
 // be safe for concurrent use. Messages and the index file use `name`.
 func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loader, error) {
+	if r == nil {
+		return nil, fmt.Errorf("imageloader: OpenReaderAt: the reader of %s is nil; look at the error of the function that opened it: %w", name, ErrInvalidOptions)
+	}
 	return openFrom(oneFile{r, size, name}, name, options)
 }
 
@@ -125,7 +132,12 @@ func openFrom(from files, path string, options Options) (*Loader, error) {
 		return nil, err
 	}
 	l := &Loader{options: o, next: State{Seed: o.Seed}, memory: arena.New(o.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
-	if err := l.open(from, path, classes); err != nil {
+	err = l.open(from, path, classes)
+	if p := l.stats.panicked.Load(); p != nil { // also where the loader does without the read
+		l.Close()
+		panic(p)
+	}
+	if err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -167,7 +179,7 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		batch = min(batch, l.Len())
 	}
 	height, width, channels := l.pool.Size()
-	l.ring, err = newRing(o.Buffers, batch, height*width*channels)
+	l.ring, err = newBuffers(o.Buffers, batch, height*width*channels)
 	return err
 }
 
@@ -203,6 +215,9 @@ func (l *Loader) adopt(x *index) {
 //   - ErrBusy while another epoch is being read
 //   - ErrArchive or ErrBadMember
 //   - ErrUnknownClass or ErrNoImages in the first epoch of an archive that Open did not read
+//
+// If a function of the program, such as ReadAt of a file of OpenFS, panics on a goroutine of the
+// loader, the loop raises the panic again. The text of the new panic has the stack of the first.
 func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 	var used atomic.Bool
 	return func(yield func(*HostBatch, error) bool) {
@@ -220,11 +235,15 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 		defer l.stats.stop()
 		for {
 			batch, err := e.next(ctx)
+			if p := l.stats.panicked.Load(); p != nil && err != nil {
+				panic(p)
+			}
 			if err == io.EOF {
 				e.whole = true
 				return
 			}
 			if err != nil {
+				panics.Raise(err)
 				yield(nil, err)
 				return
 			}
@@ -384,7 +403,7 @@ func (l *Loader) Pin(p Pinner) error {
 	if l.current != nil {
 		return l.fail("an epoch is being read; call Pin before Epoch", ErrBusy)
 	}
-	if err := l.ring.pin(p); err != nil {
+	if err := l.ring.Pin(p); err != nil {
 		return fmt.Errorf("imageloader: %w", err)
 	}
 	return nil
@@ -430,7 +449,7 @@ func (l *Loader) close() error {
 		errs = append(errs, l.archive.Close())
 	}
 	if l.ring != nil {
-		errs = append(errs, l.ring.close())
+		errs = append(errs, l.ring.Close())
 	}
 	l.memory.Close()
 	for _, err := range errs {

@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
 func TestEpoch_UsedTwice(t *testing.T) {
@@ -85,7 +86,7 @@ func TestEpoch_LeftEarly(t *testing.T) {
 			if err := l.Restore(State{}); err != nil { // ends the reading of the next epoch
 				t.Error(err)
 			}
-			if got := l.ring.taken; got != 0 {
+			if got := l.ring.Taken(); got != 0 {
 				t.Errorf("%d buffers are not free", got)
 			}
 		})
@@ -171,7 +172,7 @@ func TestEpoch_AllBuffersTaken(t *testing.T) {
 				batch.Release()
 				batch.Release()
 			}
-			if got := l.ring.taken; got != 0 {
+			if got := l.ring.Taken(); got != 0 {
 				t.Errorf("%d buffers are not free", got)
 			}
 		})
@@ -313,7 +314,7 @@ func TestLoader_Pin(t *testing.T) {
 	bytes := 0
 	for begin, n := range second.pinned {
 		bytes += n
-		if uintptr(unsafe.Pointer(begin))%pageBytes != 0 || n%pageBytes != 0 {
+		if uintptr(unsafe.Pointer(begin))%ring.PageBytes != 0 || n%ring.PageBytes != 0 {
 			t.Errorf("%d bytes at %p are not whole pages", n, begin)
 		}
 	}
@@ -451,9 +452,7 @@ func TestHostBatch_Dropped(t *testing.T) {
 		t.Errorf("%d batches, and %v", batches, last)
 	}
 
-	l.ring.mu.Lock()
-	l.ring.taken = 0 // nobody reads the dropped batches, so Close may free their memory
-	l.ring.mu.Unlock()
+	l.ring.ForgetLost() // nobody reads the dropped batches, so Close may free their memory
 
 	l = open(t, sources(t, numbered(12))[2].path, o)
 	held := make(chan *HostBatch, 2)

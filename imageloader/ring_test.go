@@ -4,12 +4,14 @@ import (
 	"context"
 	"testing"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
 func TestRing_Buffers(t *testing.T) {
 	checkLeaks(t)
 	for _, test := range []struct{ buffers, batch, each int }{{1, 1, 1}, {4, 3, 7}, {2, 128, 3072}, {3, 64, 64}} {
-		r, err := newRing(test.buffers, test.batch, test.each)
+		r, err := newBuffers(test.buffers, test.batch, test.each)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -19,23 +21,23 @@ func TestRing_Buffers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(b.images) != test.batch*test.each || len(b.labels) != test.batch || len(b.flips) != test.batch {
-				t.Errorf("%+v: got %d bytes, %d labels, %d flips", test, len(b.images), len(b.labels), len(b.flips))
+			if len(b.Parts.images) != test.batch*test.each || len(b.Parts.labels) != test.batch || len(b.Parts.flips) != test.batch {
+				t.Errorf("%+v: got %d bytes, %d labels, %d flips", test, len(b.Parts.images), len(b.Parts.labels), len(b.Parts.flips))
 			}
-			if uintptr(unsafe.Pointer(&b.images[0]))%pageBytes != 0 || uintptr(unsafe.Pointer(&b.labels[0]))%alignBytes != 0 {
+			if uintptr(unsafe.Pointer(&b.Parts.images[0]))%ring.PageBytes != 0 || uintptr(unsafe.Pointer(&b.Parts.labels[0]))%alignBytes != 0 {
 				t.Errorf("%+v: buffer %d is not aligned", test, i)
 			}
-			for j := range b.images {
-				b.images[j] = byte(i + 1)
+			for j := range b.Parts.images {
+				b.Parts.images[j] = byte(i + 1)
 			}
-			for j := range b.labels {
-				b.labels[j], b.flips[j] = int64(i), byte(i+1)
+			for j := range b.Parts.labels {
+				b.Parts.labels[j], b.Parts.flips[j] = int64(i), byte(i+1)
 			}
 			taken = append(taken, b)
 		}
 		for i, b := range taken { // no two buffers share memory
-			if b.images[0] != byte(i+1) || b.images[len(b.images)-1] != byte(i+1) || b.labels[0] != int64(i) ||
-				b.labels[test.batch-1] != int64(i) || b.flips[0] != byte(i+1) || b.flips[test.batch-1] != byte(i+1) {
+			if b.Parts.images[0] != byte(i+1) || b.Parts.images[len(b.Parts.images)-1] != byte(i+1) || b.Parts.labels[0] != int64(i) ||
+				b.Parts.labels[test.batch-1] != int64(i) || b.Parts.flips[0] != byte(i+1) || b.Parts.flips[test.batch-1] != byte(i+1) {
 				t.Errorf("%+v: buffer %d was overwritten", test, i)
 			}
 		}
@@ -45,15 +47,15 @@ func TestRing_Buffers(t *testing.T) {
 			t.Errorf("a taken ring: got error %v", err)
 		}
 		for _, b := range taken {
-			r.give(b)
+			r.Give(b)
 		}
-		if got := len(r.free); got != test.buffers {
+		if got := len(r.Free); got != test.buffers {
 			t.Errorf("%+v: %d buffers are free", test, got)
 		}
-		if r.pages.memory == nil {
+		if !r.Mapped() {
 			t.Errorf("%+v: an open ring has lost its memory", test)
 		}
-		if err := r.close(); err != nil {
+		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -63,13 +65,13 @@ func TestRing_Buffers(t *testing.T) {
 // can then find a copy that still reads the memory.
 func TestRing_Take_TellsThePinner(t *testing.T) {
 	checkLeaks(t)
-	r, err := newRing(2, 2, 3)
+	r, err := newBuffers(2, 2, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.close()
+	defer r.Close()
 	var p recorder
-	if err := r.pin(&p); err != nil {
+	if err := r.Pin(&p); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -86,22 +88,22 @@ func TestRing_Take_TellsThePinner(t *testing.T) {
 			begin := uintptr(unsafe.Pointer(&written[0]))
 			return uintptr(first) >= begin && uintptr(last) < begin+uintptr(len(written))
 		}
-		if !inside(unsafe.Pointer(&b.images[0]), unsafe.Pointer(&b.images[5])) || !inside(unsafe.Pointer(&b.labels[0]), unsafe.Pointer(&b.labels[1])) ||
-			!inside(unsafe.Pointer(&b.flips[0]), unsafe.Pointer(&b.flips[1])) {
+		if !inside(unsafe.Pointer(&b.Parts.images[0]), unsafe.Pointer(&b.Parts.images[5])) || !inside(unsafe.Pointer(&b.Parts.labels[0]), unsafe.Pointer(&b.Parts.labels[1])) ||
+			!inside(unsafe.Pointer(&b.Parts.flips[0]), unsafe.Pointer(&b.Parts.flips[1])) {
 			t.Error("a part of the buffer is about to be filled and was not told")
 		}
 		if p.pinned[&written[0]] != len(written) {
 			t.Error("what was told is no memory that was handed to Pin")
 		}
-		r.give(b)
+		r.Give(b)
 	}
 }
 
 // take waits for a free buffer.
-func take(r *ring, ctx context.Context) (*buffer, error) {
+func take(r *buffers, ctx context.Context) (*buffer, error) {
 	select {
-	case b := <-r.free:
-		r.taking(b)
+	case b := <-r.Free:
+		r.Taking(b)
 		return b, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // files is the source of an archive's files: the operating system, an fs.FS, or a single file.
@@ -138,8 +140,8 @@ const shortestPause, longestPause = 20 * time.Millisecond, time.Second // pauses
 
 // attempt calls the function `read` until `read` succeeds, or until the last retry has failed.
 // The pauses between two calls grow from shortestPause to longestPause. After some errors attempt
-// does not call `read` again: io.EOF, a fault of a member, a closed or missing file, or a missing
-// permission.
+// does not call `read` again: io.EOF, a fault of a member, a closed or missing file, a missing
+// permission, or a panic.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
@@ -147,6 +149,11 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	for tries := 1; ; tries++ {
 		value, err := inTime(p.timeout, read)
 		var final *Error
+		var panicked *panics.Panic
+		if errors.As(err, &panicked) {
+			p.stats.panicked.CompareAndSwap(nil, panicked)
+			return value, err
+		}
 		if err == nil || err == io.EOF || errors.As(err, &final) ||
 			errors.Is(err, fs.ErrClosed) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			return value, err
@@ -167,7 +174,7 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 // error and does not wait for `read`.
 func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 	if timeout == 0 {
-		return read()
+		return caught(read)
 	}
 	type result struct {
 		value T
@@ -175,7 +182,7 @@ func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		value, err := read()
+		value, err := caught(read)
 		done <- result{value, err}
 	}()
 	late := time.NewTimer(timeout)
@@ -187,4 +194,15 @@ func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 		var none T
 		return none, fmt.Errorf("a read took longer than Options.ReadTimeout, %v", timeout)
 	}
+}
+
+// The function `caught` calls `read`. If a file of the program panics in `read`, the result is the
+// panic as an error, because the goroutine may be one of the loader's. Open and Loader.Epoch raise
+// it again.
+func caught[T any](read func() (T, error)) (value T, err error) {
+	panics.Run("the reading of an archive", func() (failed error) {
+		value, failed = read()
+		return failed
+	}, func(failed error) { err = failed })
+	return value, err
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 func TestOpenFS(t *testing.T) {
@@ -247,6 +249,65 @@ func TestStats_Bottleneck_SlowReader(t *testing.T) {
 		read(t, l)
 		if s := l.Stats().Since(before); !strings.HasPrefix(s.Bottleneck(), "read") {
 			t.Errorf("got %q, read %v, inflate %v", s.Bottleneck(), s.Read, s.Inflate)
+		}
+	}
+}
+
+// A panic in the program's ReadAt comes out of Open, or of the loop over the epoch, with its stack.
+// It is not tried again, and all goroutines end.
+func TestOpenReaderAt_Panics(t *testing.T) {
+	packed := gzipOf(tarOf(numbered(30)))
+	var reads int64
+	for timeout := range 2 {
+		for n := int64(1); n == 1 || reads >= n-1; n++ {
+			checkLeaks(t)
+			m := &moody{ReaderAt: bytes.NewReader(packed), fail: func(k int64) bool {
+				if reads = k; k == n {
+					panic("mine")
+				}
+				return false
+			}}
+			o := options()
+			o.ShuffleBuffer, o.NoIndexFile, o.ReadTimeout = 500, true, time.Duration(timeout)*time.Minute
+			raised := func() (raised any) {
+				defer func() { raised = recover() }()
+				l, err := OpenReaderAt(m, int64(len(packed)), "far/a.tgz", o)
+				if err != nil {
+					return err
+				}
+				defer l.Close()
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						return err
+					}
+					batch.Release()
+				}
+				return nil
+			}()
+			if reads < n {
+				if raised != nil {
+					t.Errorf("without a panic: %v", raised)
+				}
+				break
+			}
+			if _, isPanic := raised.(*panics.Panic); !isPanic || !strings.Contains(fmt.Sprint(raised), "source_test.go:") {
+				t.Errorf("read %d panics: got %v, want the panic with its stack", n, raised)
+			}
+		}
+		if reads < 3 {
+			t.Errorf("only %d reads", reads)
+		}
+		reads = 0
+	}
+}
+
+func TestOpen_NilSource(t *testing.T) {
+	for name, open := range map[string]func() (*Loader, error){
+		"OpenFS":       func() (*Loader, error) { return OpenFS(nil, "a.tgz", options()) },
+		"OpenReaderAt": func() (*Loader, error) { return OpenReaderAt(nil, 9, "a.tgz", options()) },
+	} {
+		if _, err := open(); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "is nil") {
+			t.Errorf("%s of nil: %v", name, err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // Stats counts a loader's work since Open.
@@ -102,11 +103,12 @@ const maxExamples = 5
 
 // statistics counts Stats. It is safe for concurrent use.
 type statistics struct {
-	mu      sync.Mutex
-	stats   Stats
-	began   time.Time    // beginning of the running loop, zero without a loop
-	read    atomic.Int64 // nanoseconds in ReadAt and Read of files
-	inflate atomic.Int64 // nanoseconds of inflating .tgz files from their beginning, without an index
+	mu       sync.Mutex
+	stats    Stats
+	began    time.Time                    // beginning of the running loop, zero without a loop
+	read     atomic.Int64                 // nanoseconds in ReadAt and Read of files
+	inflate  atomic.Int64                 // nanoseconds of inflating .tgz files from their beginning, without an index
+	panicked atomic.Pointer[panics.Panic] // the first panic of a file of the program
 }
 
 func (s *statistics) snapshot() Stats {

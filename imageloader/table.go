@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/flate"
 
 	"github.com/streamtorch/streamtorch/internal/inflate"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // table is the result of one pass through a shard. It holds the shard's members, and the places
@@ -145,30 +146,13 @@ func (s *shard) storeTable(t *table, folder string) (string, error) {
 		if i > 0 || folder != "" || !s.beside {
 			errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755))
 		}
-		if err := writeWhole(path, data); err == nil {
+		if err := replace.Write(path, data); err == nil {
 			return path, nil
 		} else {
 			errs = append(errs, err)
 		}
 	}
 	return "", errors.Join(errs...)
-}
-
-// writeWhole writes a file so that other processes see the whole file or nothing.
-func writeWhole(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
 }
 
 func (t *table) encode(id []byte) ([]byte, error) {

@@ -2,103 +2,11 @@ package prefetcher
 
 import (
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
-	"github.com/streamtorch/streamtorch/internal/filetest"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
-
-// Each operation with each magnitude gives the same pixels as torchvision.
-func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
-	var cases []struct {
-		Source, Name string
-		Operation    int
-		Signed       bool
-		CRCs         []uint32
-	}
-	filetest.JSON(t, fixtures+"trivial.json", &cases)
-	if len(cases) != 2*trivialOperations {
-		t.Fatal(len(cases))
-	}
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		for _, c := range cases {
-			pixels, height, width := source(t, c.Source)
-			signs := []bool{false}
-			if c.Signed {
-				signs = []bool{false, true}
-			}
-			var steps [][]images.Step
-			for magnitude := range len(c.CRCs) / len(signs) {
-				for _, negative := range signs {
-					steps = append(steps, []images.Step{trivialOperation(c.Operation, magnitude, negative, height, width)})
-				}
-			}
-			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
-				from := cgotorch.FromSlice(x, slices.Repeat(pixels, len(steps)), int64(len(steps)), int64(height), int64(width), 3)
-				out := x.EmptyLike(from)
-				images.Augment(x, from, nil, images.Steps(x, steps...), out)
-				got := cgotorch.ToSlice[uint8](x, out)
-				for i, want := range c.CRCs {
-					if crc := crc32.ChecksumIEEE(got[i*len(pixels):][:len(pixels)]); crc != want {
-						t.Errorf("%s of %s, number %d: CRC-32 %d, torchvision's is %d", c.Name, c.Source, i, crc, want)
-					}
-				}
-			})
-		}
-	})
-}
-
-// The function `source` returns an image of tests/fixtures/transforms as [H, W, 3].
-func source(t *testing.T, name string) (pixels []uint8, height, width int) {
-	t.Helper()
-	img := filetest.PNG(t, "../tests/fixtures/transforms/source-"+name+".png")
-	size := img.Bounds().Size()
-	for y := range size.Y {
-		for x := range size.X {
-			r, g, b, _ := img.At(x, y).RGBA()
-			pixels = append(pixels, uint8(r>>8), uint8(g>>8), uint8(b>>8))
-		}
-	}
-	return pixels, size.Y, size.X
-}
-
-func TestTrivialStep_EvenlySpread(t *testing.T) {
-	operations, magnitudes, negatives := [trivialOperations]int{}, [trivialMagnitudes]int{}, 0
-	places := map[images.Step][2]int{} // the operation and the magnitude of each step
-	for operation := range trivialOperations {
-		for magnitude := range trivialMagnitudes {
-			places[trivialOperation(operation, magnitude, false, 20, 30)] = [2]int{operation, magnitude}
-		}
-	}
-	for k := range keys {
-		step := trivialStep(k, 20, 30)
-		operation, magnitude := k.draw(drawTrivial)
-		sign, _ := k.draw(drawTrivialSign)
-		o, m, negative := operation.below(trivialOperations), magnitude.below(trivialMagnitudes), sign.unit() < 0.5
-		if want := trivialOperation(o, m, negative, 20, 30); step != want {
-			t.Fatalf("key %d: step %v, want %v", k, step, want)
-		}
-		operations[o]++
-		magnitudes[m]++
-		if negative {
-			negatives++
-		}
-	}
-	even := func(what string, counts []int, n int) {
-		for i, count := range counts {
-			if want := float64(keysDrawn) / float64(n); float64(count) < 0.85*want || float64(count) > 1.15*want {
-				t.Errorf("%s %d: %d of %d draws", what, i, count, keysDrawn)
-			}
-		}
-	}
-	even("operation", operations[:], trivialOperations)
-	even("magnitude", magnitudes[:], trivialMagnitudes)
-	even("sign", []int{negatives, keysDrawn - negatives}, 2)
-}
 
 // Vertical flips come first and the loss of colours last, each with its probability. Neither choice
 // depends on the other augmentations.
@@ -106,7 +14,7 @@ func TestOptions_FlipsAndGreys(t *testing.T) {
 	o := Options{VerticalFlip: 0.3, ColorJitter: ColorJitter{Brightness: 0.4}, Grayscale: 0.2}
 	flips, greys := 0, 0
 	for k := range keys {
-		steps := o.steps(k, nil, 20, 30)
+		steps := o.after(k, o.before(k, nil, 20, 30))
 		flipped, grey := steps[0] == images.FlipVertical(), steps[len(steps)-1] == images.Grayscale()
 		if flipped {
 			flips++
@@ -114,7 +22,7 @@ func TestOptions_FlipsAndGreys(t *testing.T) {
 		if grey {
 			greys++
 		}
-		if alone := (Options{VerticalFlip: 0.3}).steps(k, nil, 20, 30); (len(alone) == 1) != flipped {
+		if alone := (Options{VerticalFlip: 0.3}).before(k, nil, 20, 30); (len(alone) == 1) != flipped {
 			t.Fatalf("key %d: %d steps of VerticalFlip alone, and with all %v", k, len(alone), flipped)
 		}
 		if want := 1 + btoi(flipped) + btoi(grey); len(steps) != want {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // copier copies batches of any kind to a device before their use. It is what a [Prefetcher] and
@@ -84,6 +86,31 @@ func (p *copier) open(slots int, pin func() error, allocate func(x *cgotorch.Exe
 	return nil
 }
 
+// mostAhead bounds Options.Depth: each batch ahead takes memory on the device.
+const mostAhead = 1024
+
+// checkDepth returns the number of batches ahead for an option, of which 0 means 2.
+func checkDepth(option string, depth int) (int, error) {
+	if depth < 0 || depth > mostAhead {
+		return 0, fmt.Errorf("prefetcher: %s is %d; it must be 0 to %d (0 means 2), because each batch ahead takes memory on the device: %w", option, depth, mostAhead, ErrInvalidOptions)
+	}
+	if depth == 0 {
+		depth = 2
+	}
+	return depth, nil
+}
+
+// isNil reports whether a source is nil, or a nil pointer, such as the result of a failed Open.
+func isNil(source any) bool {
+	v := reflect.ValueOf(source)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// errNilBatch is the error of a source that yields neither a batch nor an error.
+func errNilBatch(source any) error {
+	return fmt.Errorf("prefetcher: the source, a %T, yields a nil batch without an error; yield an error, or end the sequence", source)
+}
+
 // epochOf yields the batches of the source's next epoch, which have the type *B. See
 // [Prefetcher.Epoch].
 func epochOf[B any](ctx context.Context, p *copier) iter.Seq2[*B, error] {
@@ -100,8 +127,8 @@ func epochOf[B any](ctx context.Context, p *copier) iter.Seq2[*B, error] {
 			return
 		}
 		defer p.end()
-		run := startRun(ctx, p)
-		defer run.stop(cancel)
+		run := startRun(ctx, cancel, p)
+		defer run.stop()
 		for first := true; ; first = false {
 			began := time.Now()
 			item, ok := run.next()
@@ -114,6 +141,7 @@ func epochOf[B any](ctx context.Context, p *copier) iter.Seq2[*B, error] {
 				return
 			}
 			if item.err != nil {
+				panics.Raise(item.err)
 				yield(nil, item.err)
 				return
 			}

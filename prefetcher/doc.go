@@ -8,31 +8,33 @@
 //
 //	ahead, err := prefetcher.New(loader, device, prefetcher.Options{})
 //	defer ahead.Close()
-//	for batch, err := range ahead.Epoch(ctx) {
-//		if err != nil { return err }
-//		err = train.Do(func(x *cgotorch.Exec) error {
-//			images, labels := batch.Use(x)
-//			…
-//		})
+//	step := func(x *cgotorch.Exec, batch *prefetcher.Batch) error {
+//		images, labels := batch.Use(x)
+//		…
 //	}
+//	n, err := cgotorch.DoEach(train, ahead.Epoch(ctx), step) // one Do for each batch
 //
 // [New] is for images. [NewTensors] copies batches of any other tensors in the same way, without
 // augmentations. Its batches come from package data.
 //
-// The Do belongs inside the loop, one Do for each batch. A batch's memory comes back when its Do
-// ends, so a loop inside a Do ends with an error after Depth+1 batches.
+// A program that loops over an Epoch itself puts the Do inside the loop, one Do for each batch. A
+// batch's memory comes back when its Do ends, so a loop inside a Do ends with an error after
+// Depth+1 batches.
 //
 // # Augmentations
 //
 // The loader crops each image and chooses the images to flip. This package flips them. It also
-// does TrivialAugmentWide, ColorJitter, RandomErasing, MixUp and CutMix, all on the device,
-// before the consumer sees the batch. Each of these five has a field in [Options]. The results
-// equal torchvision's to the bit. The random numbers are not torchvision's: Note [Random choices]
-// describes them.
+// does Pad, TrivialAugmentWide, AutoAugment, RandAugment, AugMix, ColorJitter, GaussianBlur,
+// RandomErasing, MixUp and CutMix, all on the device, before the consumer sees the batch. Each has
+// a field in [Options]. With the same choices the results equal torchvision's to the bit. Only
+// GaussianBlur may round a level to its neighbour. The random numbers are not torchvision's: Note
+// [Random choices] describes them.
 //
-// TrivialAugmentWide and ColorJitter read each pixel one or two more times. They need device
-// memory for one more batch of uint8 pixels. RandomErasing, MixUp and CutMix are part of the pass
-// that normalises. RandomErasing cannot fill its box with noise.
+// Pad, GaussianBlur, ColorJitter and the policies read each pixel one or more times. A policy is
+// TrivialAugmentWide, AutoAugment, RandAugment or AugMix. These augmentations need device memory
+// for one more batch of uint8 pixels. Pad needs one more again, and AugMix 2*Width more.
+// RandomErasing, MixUp and CutMix are part of the pass that normalises. RandomErasing cannot fill
+// its box with noise.
 //
 // Note [Life of a slot]
 //

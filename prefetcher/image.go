@@ -14,7 +14,7 @@ import (
 type imageMemory struct {
 	pixels *cgotorch.Tensor // uint8 [N, H, W, C]
 	flips  *cgotorch.Tensor // bool [N]
-	images *cgotorch.Tensor // DType [N, C, H, W]
+	images *cgotorch.Tensor // DType [N, C, H, W], with the padded size
 	labels *cgotorch.Tensor // int64 [N]
 	soft   *cgotorch.Tensor // float32 [N, Classes], or nil if labels are not mixed
 }
@@ -28,6 +28,8 @@ func (m *imageMemory) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	if o.mixes() {
 		m.soft = x.Keep(x.Empty(cgotorch.Float32, n, int64(o.Classes)))
 	}
+	padded := o.padded(shape)
+	h, w = int64(padded.height), int64(padded.width)
 	if o.Contiguous {
 		m.images = x.Keep(x.Empty(o.DType, n, c, h, w))
 	} else {
@@ -53,6 +55,9 @@ type imageLoad struct {
 func (p *Prefetcher) imageLoads(ctx context.Context) iter.Seq2[load, error] {
 	return func(yield func(load, error) bool) {
 		for host, err := range p.source.Epoch(ctx) {
+			if err == nil && host == nil {
+				err = errNilBatch(p.source)
+			}
 			if !yield(&imageLoad{p: p, host: host}, err) {
 				return
 			}
@@ -122,7 +127,7 @@ func (l *imageLoad) fill(x *cgotorch.Exec, s *slot, c *transfer) {
 func (l *imageLoad) lend(s *slot) (batch any, added Stats) {
 	h := l.host
 	b := &Batch{N: h.N, Epoch: h.Epoch, Index: h.Index, Names: h.Names, State: h.State, slot: s, ahead: l.p}
-	bytes := int64(len(h.Images)+8*len(h.Labels)+len(h.Flip)) + l.p.recipe.bytes(h.N)
+	bytes := int64(len(h.Images)+8*len(h.Labels)+len(h.Flip)) + l.p.recipe.bytes(l.drawn, h.N)
 	return b, Stats{Samples: h.N, Bytes: bytes, Staged: l.from.staged}
 }
 

@@ -33,11 +33,11 @@ type drawnMix struct {
 func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {
-		lambda := beta(k, m.Alpha)
+		lambda := beta(k, drawLambda, m.Alpha)
 		return drawnMix{images.MixOptions{Kind: images.MixUp, Share: lambda}, lambda}
 	}
 	row, column := k.draw(drawCut)
-	return cut(beta(k, c.Alpha), row.below(height), column.below(width), height, width)
+	return cut(beta(k, drawLambda, c.Alpha), row.below(height), column.below(width), height, width)
 }
 
 // The function `cut` returns the CutMix whose box has its middle at `row` and `column`. The box
@@ -51,13 +51,13 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 }
 
 // The function `beta` returns a random number of the distribution Beta(alpha, alpha), for any
-// alpha above 0. It always takes the same two uniform numbers of k. The formula is Devroye's for
-// the symmetric distribution ("Random variate generation in one line of code", 1996). U and V are
-// uniform. S is a random sign, here the sign of the cosine:
+// alpha above 0. It takes the two random numbers of k for the counter `number`. The formula is
+// Devroye's for the symmetric distribution ("Random variate generation in one line of code",
+// 1996). U and V are uniform. S is a random sign, here the sign of the cosine:
 //
 //	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
-func beta(k key, alpha float64) float64 {
-	u, v := k.draw(drawLambda)
+func beta(k key, number uint32, alpha float64) float64 {
+	u, v := k.draw(number)
 	cos := math.Cos(2 * math.Pi * v.unit())
 	tail := math.Pow(1-u.unit(), -1/alpha) - 1 // 1-U in place of U, because U may be 0; tail may be +Inf
 	return 0.5 * (1 + math.Copysign(1/math.Sqrt(1+1/(tail*cos*cos)), cos))

@@ -11,7 +11,7 @@ func TestBeta_Distribution(t *testing.T) {
 	for _, want := range distributions(t, "Beta") {
 		var got []float64
 		for k := range keys {
-			got = append(got, beta(k, want.Alpha))
+			got = append(got, beta(k, drawLambda, want.Alpha))
 		}
 		want.Values["lam"].check(t, "lambda", want.Draws, got)
 	}
@@ -20,7 +20,7 @@ func TestBeta_Distribution(t *testing.T) {
 func TestBeta_Ends(t *testing.T) {
 	for _, alpha := range []float64{1e-300, 1e-3, 0.2, 1, 50, 1e300} {
 		for k := range key(2000) {
-			if v := beta(k, alpha); !(v >= 0 && v <= 1) {
+			if v := beta(k, drawLambda, alpha); !(v >= 0 && v <= 1) {
 				t.Fatalf("alpha %v, key %d: %v", alpha, k, v)
 			}
 		}

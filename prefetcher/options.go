@@ -12,16 +12,17 @@ import (
 // Options are the options of [New]. The zero value gives float32 images, channels last,
 // normalised as torchvision's models expect them.
 type Options struct {
-	// Depth is the number of batches that are copied before their use, besides the batch in use. 0
-	// means 2. Each of these batches takes device memory for its pixels as uint8 and as DType.
+	// Depth is the number of batches that are copied before their use, besides the batch in use, up to
+	// 1024. 0 means 2. Each of these batches takes device memory for its pixels as uint8 and as DType.
 	Depth int
 
 	// DType is the dtype of the normalised images: Float32, BFloat16, Float16 or Float64. 0, which is
 	// also the value of Uint8, means Float32.
 	DType cgotorch.DType
 
-	// Mean and Std have one number, or one for each channel, in units of full intensity. A pixel p of
-	// 0 to 255 becomes (p/255 - Mean)/Std. For images of 3 channels, nil in both means the values of
+	// Mean and Std have one number, or one for each channel, in units of full intensity. So they are at
+	// most 1: divide numbers for pixels of 0 to 255 by 255. Std is above 0. A pixel p of 0 to 255
+	// becomes (p/255 - Mean)/Std. For images of 3 channels, nil in both means the values of
 	// ImageNet, which torchvision's models expect. Otherwise a nil Mean means 0, and a nil Std means
 	// 1.
 	Mean, Std []float64
@@ -34,13 +35,25 @@ type Options struct {
 	// recipe. The zero value of each field turns its augmentation off. The random choices for an
 	// image depend only on the image's key. The random choices for a whole batch depend only on the
 	// key of the batch's first image. See Note [Random choices].
-	VerticalFlip       float64       // probability that an image is mirrored top to bottom; not with TrivialAugmentWide
-	TrivialAugmentWide bool          // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
-	ColorJitter        ColorJitter   // ColorJitter, like the fields above and Grayscale, needs images of 1 or 3 channels
+	Pad                images.PadOptions // pixels added around each image, the same for all; batches have the padded size
+	VerticalFlip       float64           // probability that an image is mirrored top to bottom
+	TrivialAugmentWide bool              // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
+	AutoAugment        AutoAugment       // at most one of TrivialAugmentWide, AutoAugment, RandAugment and AugMix is on
+	RandAugment        RandAugment
+	AugMix             AugMix
+	ColorJitter        ColorJitter   // ColorJitter, like VerticalFlip to AugMix and Grayscale, needs images of 1 or 3 channels
 	Grayscale          float64       // probability that an image loses its colours
+	GaussianBlur       GaussianBlur  // before normalising
 	RandomErasing      RandomErasing // after normalising
 	MixUp              MixUp         // with both MixUp and CutMix each batch has one of the two, equally likely
 	CutMix             CutMix
+
+	// Fill is the colour that TrivialAugmentWide, AutoAugment, RandAugment and AugMix take from outside
+	// an image: one level, or one for each channel. nil means torchvision's default, which is black.
+	Fill []uint8
+	// Bilinear makes TrivialAugmentWide, AutoAugment and RandAugment interpolate. Otherwise they take
+	// the nearest pixel, as is torchvision's default. For AugMix see AugMix.Nearest.
+	Bilinear bool
 
 	// Classes is the number of classes. MixUp and CutMix need it, because they make labels float32
 	// [N, Classes].
@@ -55,18 +68,17 @@ var (
 	ErrBatchOver      = errors.New("the batch was used after its loop body")
 )
 
-func (o Options) complete(channels int) (Options, error) {
+func (o Options) complete(s shape) (Options, error) {
+	channels := s.channels
 	refuse := func(format string, args ...any) (Options, error) {
 		return o, fmt.Errorf("prefetcher: Options."+format+": %w", append(args, ErrInvalidOptions)...)
 	}
 	if channels < 1 || channels > 4 {
 		return o, fmt.Errorf("prefetcher: the source's images have %d channels; 1 to 4 can be normalised: %w", channels, ErrInvalidOptions)
 	}
-	if o.Depth < 0 {
-		return refuse("Depth is %d; it must not be negative", o.Depth)
-	}
-	if o.Depth == 0 {
-		o.Depth = 2
+	var err error
+	if o.Depth, err = checkDepth("Options.Depth", o.Depth); err != nil {
+		return o, err
 	}
 	if o.DType == 0 {
 		o.DType = cgotorch.Float32
@@ -77,34 +89,64 @@ func (o Options) complete(channels int) (Options, error) {
 	if o.Mean == nil && o.Std == nil && channels == 3 {
 		o.Mean, o.Std = images.ImageNetMean[:], images.ImageNetStd[:]
 	}
-	var err error
 	if o.Mean, err = perChannel("Mean", o.Mean, 0, channels); err != nil {
 		return o, err
 	}
 	if o.Std, err = perChannel("Std", o.Std, 1, channels); err != nil {
 		return o, err
 	}
-	for _, s := range o.Std {
-		if !(s > 0) {
-			return refuse("Std has %v; each must be above 0", s)
+	for i := range o.Mean {
+		if why := images.CheckNormalization(o.Mean[i], o.Std[i]); why != "" {
+			return refuse("Mean is %v and Std is %v: %s", o.Mean, o.Std, why)
 		}
 	}
-	return o.completeAugmentations(channels, refuse)
+	return o.completeAugmentations(s, refuse)
 }
 
-func (o Options) completeAugmentations(channels int, refuse func(format string, args ...any) (Options, error)) (Options, error) {
-	var err error
-	o.RandomErasing = o.RandomErasing.complete()
+func (o Options) completeAugmentations(s shape, refuse func(format string, args ...any) (Options, error)) (Options, error) {
+	channels, err := s.channels, o.Pad.Check(s.height, s.width, s.channels)
+	if err != nil {
+		return refuse("Pad: %v", err)
+	}
+	padded := o.padded(s)
+	if o.RandAugment.Bins == 0 {
+		o.RandAugment.Bins = 31
+	}
+	o.AugMix, o.GaussianBlur, o.RandomErasing = o.AugMix.complete(), o.GaussianBlur.complete(), o.RandomErasing.complete()
 	alphas := func(a float64) bool { return a >= 0 && !math.IsInf(a, 0) }
 	switch {
 	case !o.ColorJitter.valid():
 		return refuse("ColorJitter is %+v; its fields are 0 and up, and Hue at most 0.5", o.ColorJitter)
 	case !(o.VerticalFlip >= 0 && o.VerticalFlip <= 1) || !(o.Grayscale >= 0 && o.Grayscale <= 1):
 		return refuse("VerticalFlip is %v and Grayscale %v; they are probabilities from 0 to 1", o.VerticalFlip, o.Grayscale)
-	case o.VerticalFlip > 0 && o.TrivialAugmentWide:
-		return refuse("VerticalFlip and TrivialAugmentWide cannot be used together: both move pixels first")
-	case o.stepsOf() > 0 && channels != 1 && channels != 3:
-		return refuse("VerticalFlip, TrivialAugmentWide, ColorJitter and Grayscale need images of 1 or 3 channels; the source's have %d", channels)
+	case o.AutoAugment < NoAutoAugment || o.AutoAugment > AutoAugmentSVHN:
+		return refuse("AutoAugment is %d; it must be from %d to %d", o.AutoAugment, NoAutoAugment, AutoAugmentSVHN)
+	case o.RandAugment.Operations < 0 || o.RandAugment.Operations > mostOperations:
+		return refuse("RandAugment.Operations is %d; it must be from 0 to %d", o.RandAugment.Operations, mostOperations)
+	case o.RandAugment.Bins < 2:
+		return refuse("RandAugment.Bins is %d; it must be 2 or above", o.RandAugment.Bins)
+	case o.RandAugment.Magnitude < 0 || o.RandAugment.Magnitude >= o.RandAugment.Bins:
+		return refuse("RandAugment.Magnitude is %d; it must be from 0 to Bins-1, which is %d", o.RandAugment.Magnitude, o.RandAugment.Bins-1)
+	case o.AugMix.Severity < 0 || o.AugMix.Severity > severities:
+		return refuse("AugMix.Severity is %d; it must be from 0 to %d", o.AugMix.Severity, severities)
+	case o.AugMix.Width < 1 || o.AugMix.Width > mostChains:
+		return refuse("AugMix.Width is %d; it must be from 0 to %d", o.AugMix.Width, mostChains)
+	case o.AugMix.Depth < 0 || o.AugMix.Depth > mostDepth:
+		return refuse("AugMix.Depth is %d; it must be from 0 to %d", o.AugMix.Depth, mostDepth)
+	case !(o.AugMix.Alpha > 0) || math.IsInf(o.AugMix.Alpha, 0):
+		return refuse("AugMix.Alpha is %v; it must be 0 or above", o.AugMix.Alpha)
+	case o.policies() > 1:
+		return refuse("AutoAugment, RandAugment, AugMix and TrivialAugmentWide exclude each other; turn on one of them")
+	case len(o.Fill) > 1 && len(o.Fill) != channels:
+		return refuse("Fill has %d levels; it must have none, one, or %d, one for each channel", len(o.Fill), channels)
+	case (o.stepsOf() > 0 || o.AugMix.on()) && channels != 1 && channels != 3:
+		return refuse("VerticalFlip, TrivialAugmentWide, AutoAugment, RandAugment, AugMix, ColorJitter and Grayscale need images of 1 or 3 channels; the source's have %d", channels)
+	case o.GaussianBlur.Kernel < 0 || o.GaussianBlur.Kernel > images.MaxBlur || o.GaussianBlur.on() && o.GaussianBlur.Kernel%2 == 0:
+		return refuse("GaussianBlur.Kernel is %d; it must be 0, or odd and at most %d", o.GaussianBlur.Kernel, images.MaxBlur)
+	case o.GaussianBlur.on() && o.GaussianBlur.Kernel/2 >= min(padded.height, padded.width):
+		return refuse("GaussianBlur.Kernel is %d; half of it must be below the images' height %d and width %d", o.GaussianBlur.Kernel, padded.height, padded.width)
+	case !o.GaussianBlur.valid():
+		return refuse("GaussianBlur is %+v; its Probability is 0 to 1, and 0 < MinSigma <= MaxSigma", o.GaussianBlur)
 	case o.RandomErasing.on() && !o.RandomErasing.valid():
 		return refuse("RandomErasing is %+v; Probability and the scales are 0 to 1, the ratios above 0, and no least is above its greatest", o.RandomErasing)
 	case !alphas(o.MixUp.Alpha):
@@ -120,6 +162,23 @@ func (o Options) completeAugmentations(channels int, refuse func(format string, 
 		}
 	}
 	return o, nil
+}
+
+// The method `padded` returns the shape of a batch after Pad.
+func (o Options) padded(s shape) shape {
+	s.height, s.width = o.Pad.Size(s.height, s.width)
+	return s
+}
+
+// The method `policies` returns how many of the four policies are on.
+func (o Options) policies() int {
+	n := 0
+	for _, on := range []bool{o.TrivialAugmentWide, o.AutoAugment != NoAutoAugment, o.RandAugment.Operations > 0, o.AugMix.on()} {
+		if on {
+			n++
+		}
+	}
+	return n
 }
 
 func perChannel(name string, values []float64, zero float64, channels int) ([]float64, error) {

@@ -48,7 +48,7 @@ func TestOptions_Invalid(t *testing.T) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)
 		}
 	}
-	if _, err := (Options{}).complete(5); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "5 channels") {
+	if _, err := (Options{}).complete(shape{channels: 5}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "5 channels") {
 		t.Errorf("images of 5 channels: %v", err)
 	}
 	if n, _ := cgotorch.CUDACount(); n == 0 {

@@ -2,6 +2,7 @@ package prefetcher
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"time"
 
@@ -58,15 +59,18 @@ type Stats struct {
 // [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory] if
 // memory is short or cannot be page-locked. If the source's Pin fails, New returns its error.
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
+	if isNil(source) {
+		return nil, fmt.Errorf("prefetcher: New: the source is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
+	}
 	p := &Prefetcher{source: source, copier: copier{device: device, pinner: &pinner{device: device}}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
-	o, err := o.complete(p.shape.channels)
+	o, err := o.complete(p.shape)
 	if err != nil {
 		return nil, err
 	}
 	p.loads, p.others = p.imageLoads, p.recipe.close
 	err = p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(x *cgotorch.Exec) error {
-		p.recipe = recipe{o: o, shape: p.shape}
+		p.recipe = recipe{o: o, shape: o.padded(p.shape)}
 		return p.recipe.allocate(x, o.Depth+1)
 	}, func(x *cgotorch.Exec, s *slot) {
 		m := &imageMemory{}
@@ -90,7 +94,8 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 //
 // The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It
 // is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close. It is
-// [ErrBusy] while an earlier epoch of this Prefetcher runs.
+// [ErrBusy] while an earlier epoch of this Prefetcher runs. If the source panics, the loop raises
+// the panic again, with the stack of the first panic in its text.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	return epochOf[Batch](ctx, &p.copier)
 }

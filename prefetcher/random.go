@@ -22,11 +22,19 @@ import "math/bits"
 //	68      ColorJitter: saturation, hue
 //	69      RandomErasing: whether the image has a box
 //	70      VerticalFlip, Grayscale
+//	71      AutoAugment: the pair
+//	72+i    AutoAugment: whether operation i is done, its sign
+//	74      GaussianBlur: whether the image is blurred, the standard deviation
+//	75      AugMix: the weight of the image, which takes both numbers
 //	80+i    RandomErasing: the area and the shape of try i
 //	96+i    RandomErasing: the top and the left of try i
+//	112+i   RandAugment: operation i, its sign
 //	128     for a batch: MixUp or CutMix
 //	129     for a batch: lambda of MixUp or CutMix, which takes both numbers
 //	130     for a batch: the row and the column of the middle of CutMix's box
+//	136+i   AugMix: the depth of copy i
+//	144+..  AugMix: for each of 8 operations of each copy, the operation and the strength; the sign
+//	512+..  AugMix: the weights of the copies, 64 counters for each
 const (
 	drawTrivial = 64 + iota
 	drawTrivialSign
@@ -35,11 +43,19 @@ const (
 	drawJitterColour
 	drawErase
 	drawFlipGrey
-	drawEraseShape = 80
-	drawErasePlace = 96
-	drawMixOrCut   = 128
-	drawLambda     = 129
-	drawCut        = 130
+	drawAuto
+	drawAutoOperation // and the next
+	drawBlur          = 74
+	drawShare         = 75
+	drawEraseShape    = 80
+	drawErasePlace    = 96
+	drawRand          = 112 // to 127
+	drawMixOrCut      = 128
+	drawLambda        = 129
+	drawCut           = 130
+	drawChainDepth    = 136 // to 143
+	drawChain         = 144 // to 271
+	drawChainWeight   = 512 // to 1023
 )
 
 // key is the number from which all random choices for an image, or for a batch, are computed.

@@ -13,12 +13,16 @@ import (
 // memory, one after another, on the copy stream.
 type recipe struct {
 	o     Options
-	shape shape
+	shape shape            // of a batch after Pad
 	table *cgotorch.Tensor // the normalised value of each pixel value
 
-	steps     *cgotorch.Tensor // float32 [N, S, 8], or nil if no image has steps
-	augmented *cgotorch.Tensor // uint8 [N, H, W, C], the images after their steps; nil if steps is nil
-	erased    *cgotorch.Tensor // int32 [N, 4], or nil if nothing is erased
+	padded    *cgotorch.Tensor    // uint8 [N, H, W, C], the images after Pad; nil if nothing is added
+	steps     *cgotorch.Tensor    // float32, the lists of steps of all passes, one after another; nil if no image has steps
+	augmented *cgotorch.Tensor    // uint8 [N, H, W, C], the images after every second pass; nil if there are no passes
+	copies    [2]*cgotorch.Tensor // uint8 [Width*N, H, W, C], AugMix's copies; nil without AugMix
+	weights   *cgotorch.Tensor    // float32 [N, 1+Width], or nil without AugMix
+	sigmas    *cgotorch.Tensor    // float32 [N, 2], or nil if nothing is blurred
+	erased    *cgotorch.Tensor    // int32 [N, 4], or nil if nothing is erased
 
 	free chan *parameters // the parameters that no batch uses; has room for all of them
 }
@@ -26,21 +30,40 @@ type recipe struct {
 // parameters holds the random choices for a batch in page-locked memory, from which the device
 // copies them.
 type parameters struct {
-	slab   *cgotorch.HostSlab
-	steps  []float32
-	erased []int32
-	mix    drawnMix
+	slab    *cgotorch.HostSlab
+	steps   []float32
+	weights []float32
+	sigmas  []float32
+	erased  []int32
+	mix     drawnMix
+
+	// For AugMix, before and after are the passes on whole images before the copies are made and after
+	// they are blended. Without AugMix all passes are in before.
+	before, chains, after int
+	used                  int // elements of steps that the passes need
+	blurs                 bool
 }
 
-// stepsOf returns the greatest number of steps that an image has.
-func (o Options) stepsOf() int {
-	n := 0
+// Note [Passes of steps]
+//
+// A call of images.Augment reads a batch and writes another one. In each image only the first step
+// of a call may look at other pixels than its own. So a list of steps is cut before each later step
+// that does, and the pieces are done in passes, one call for all images. Images with fewer pieces
+// than the others are copied in the remaining passes. The passes go back and forth between two
+// batches of memory. AugMix makes all copies of all images in the same passes.
+
+// leadsOf returns the greatest number of steps of an image that may begin a pass.
+func (o Options) leadsOf() int {
+	n := o.policyOf()
 	if o.VerticalFlip > 0 {
 		n++
 	}
-	if o.TrivialAugmentWide {
-		n++
-	}
+	return n
+}
+
+// stepsOf returns the greatest number of steps that an image has, without AugMix.
+func (o Options) stepsOf() int {
+	n := o.leadsOf()
 	if o.ColorJitter.on() {
 		n += jitterSteps
 	}
@@ -54,9 +77,29 @@ func (o Options) stepsOf() int {
 func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0 }
 
 // The method `draws` reports whether the options need any random choice.
-func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() || o.mixes() }
+func (o Options) draws() bool {
+	return o.stepsOf() > 0 || o.AugMix.on() || o.GaussianBlur.on() || o.RandomErasing.on() || o.mixes()
+}
 
 const stepValues = len(images.Step{})
+
+// The method `width` returns the greatest number of steps of an image in one pass.
+func (r *recipe) width() int {
+	n := r.o.stepsOf()
+	if r.o.AugMix.on() {
+		n = max(n, r.o.AugMix.deepest())
+	}
+	return min(n, images.MaxSteps)
+}
+
+// passesOf returns the greatest number of passes of lists with so many steps, of which `leads` may
+// begin a pass.
+func passesOf(steps, leads int) int {
+	if steps == 0 {
+		return 0
+	}
+	return 1 + leads + steps/images.MaxSteps
+}
 
 // The method `allocate` makes the device memory. It also makes as many values of type parameters
 // as `batches` says, one for each batch that may be on its way. If `allocate` fails, the method
@@ -64,15 +107,33 @@ const stepValues = len(images.Step{})
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
-	steps, boxes := 0, 0
-	if s := r.o.stepsOf(); s > 0 {
-		r.steps = x.Keep(x.Empty(cgotorch.Float32, n, int64(s), int64(stepValues)))
+	if r.o.Pad.Left+r.o.Pad.Top+r.o.Pad.Right+r.o.Pad.Bottom > 0 {
+		r.padded = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
+	}
+	lists := r.shape.batch * passesOf(r.o.stepsOf(), r.o.leadsOf())
+	var weights, sigmas, boxes int
+	if a := r.o.AugMix; a.on() {
+		lists = r.shape.batch * (passesOf(r.o.stepsOf(), 2*r.o.leadsOf()+1) + a.Width*passesOf(a.deepest(), a.deepest()))
+		weights = r.shape.batch * (1 + a.Width)
+		for i := range r.copies {
+			r.copies[i] = x.Keep(x.Empty(cgotorch.Uint8, n*int64(a.Width), h, w, c))
+		}
+		r.weights = x.Keep(x.Empty(cgotorch.Float32, n, int64(1+a.Width)))
+	}
+	steps := lists * r.width() * stepValues
+	if steps > 0 {
+		r.steps = x.Keep(x.Empty(cgotorch.Float32, int64(steps)))
+	}
+	if r.o.GaussianBlur.on() {
+		sigmas = 2 * r.shape.batch
+		r.sigmas = x.Keep(x.Empty(cgotorch.Float32, n, 2))
+	}
+	if steps+sigmas > 0 {
 		r.augmented = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
-		steps = r.shape.batch * s * stepValues
 	}
 	if r.o.RandomErasing.on() {
-		r.erased = x.Keep(x.Empty(cgotorch.Int32, n, 4))
 		boxes = r.shape.batch * 4
+		r.erased = x.Keep(x.Empty(cgotorch.Int32, n, 4))
 	}
 	r.free = make(chan *parameters, batches)
 	if !r.o.draws() {
@@ -81,17 +142,18 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	for range batches {
 		p := &parameters{}
 		r.free <- p
-		if steps+boxes == 0 {
+		if steps+weights+sigmas+boxes == 0 {
 			continue
 		}
-		slab, err := cgotorch.NewHostSlab(4 * (steps + boxes))
+		slab, err := cgotorch.NewHostSlab(4 * (steps + weights + sigmas + boxes))
 		if err != nil {
 			return err
 		}
 		p.slab = slab
 		memory := unsafe.Pointer(unsafe.SliceData(slab.Bytes()))
-		p.steps = unsafe.Slice((*float32)(memory), steps)
-		p.erased = unsafe.Slice((*int32)(unsafe.Add(memory, 4*steps)), boxes)
+		floats := unsafe.Slice((*float32)(memory), steps+weights+sigmas)
+		p.steps, p.weights, p.sigmas = floats[:steps], floats[steps:steps+weights], floats[steps+weights:]
+		p.erased = unsafe.Slice((*int32)(unsafe.Add(memory, 4*len(floats))), boxes)
 		if x.Device().IsCUDA() {
 			if err := slab.Pin(); err != nil {
 				return err
@@ -107,21 +169,23 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	if p.slab != nil {
 		p.slab.HostWrites()
 	}
+	p.used, p.before, p.chains, p.after = 0, 0, 0, 0
 	if r.steps != nil {
-		most := o.stepsOf()
-		clear(p.steps)
-		steps := make([]images.Step, 0, most)
-		for i := range host.N {
-			k := key(host.Keys[i])
-			steps = o.steps(k, steps[:0], height, width)
-			for s, step := range steps {
-				copy(p.steps[(i*most+s)*stepValues:], step[:])
-			}
-		}
+		r.drawSteps(p, host, height, width)
 	}
-	if r.erased != nil {
-		for i := range host.N {
-			box := o.RandomErasing.box(key(host.Keys[i]), height, width)
+	p.blurs = false
+	for i := range host.N {
+		k := key(host.Keys[i])
+		if r.weights != nil {
+			o.AugMix.weights(k, p.weights[i*(1+o.AugMix.Width):])
+		}
+		if r.sigmas != nil {
+			p.sigmas[2*i] = o.GaussianBlur.sigma(k)
+			p.sigmas[2*i+1] = p.sigmas[2*i]
+			p.blurs = p.blurs || p.sigmas[2*i] > 0
+		}
+		if r.erased != nil {
+			box := o.RandomErasing.box(k, height, width)
 			copy(p.erased[4*i:], box[:])
 		}
 	}
@@ -132,17 +196,54 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	p.mix.images.Fill = o.RandomErasing.Value
 }
 
-// The method `steps` appends to `to` the steps for the image with key k.
-func (o Options) steps(k key, to []images.Step, height, width int) []images.Step {
-	flip, grey := k.draw(drawFlipGrey)
-	if flip.unit() < o.VerticalFlip {
+// drawSteps fills p.steps. See Note [Passes of steps].
+func (r *recipe) drawSteps(p *parameters, host *imageloader.HostBatch, height, width int) {
+	o, list := r.o, make([]images.Step, 0, 2*images.MaxSteps)
+	clear(p.steps)
+	if !o.AugMix.on() {
+		p.before = r.passes(p, host.N, func(i int) []images.Step {
+			return o.after(key(host.Keys[i]), o.before(key(host.Keys[i]), list, height, width))
+		})
+		return
+	}
+	p.before = r.passes(p, host.N, func(i int) []images.Step { return o.before(key(host.Keys[i]), list, height, width) })
+	p.chains = r.passes(p, host.N*o.AugMix.Width, func(i int) []images.Step {
+		return o.chain(key(host.Keys[i%host.N]), i/host.N, list, height, width)
+	})
+	p.after = r.passes(p, host.N, func(i int) []images.Step { return o.after(key(host.Keys[i]), list) })
+}
+
+// The method `passes` appends the lists of n images to p.steps, cut into passes. It returns the
+// number of passes.
+func (r *recipe) passes(p *parameters, n int, steps func(i int) []images.Step) (passes int) {
+	width := r.width()
+	size := width * stepValues
+	for i := range n {
+		pass, at := 0, 0
+		for s, step := range steps(i) {
+			if s > 0 && (at == width || step.Leads()) {
+				pass, at = pass+1, 0
+			}
+			copy(p.steps[p.used+(pass*n+i)*size+at*stepValues:], step[:])
+			passes, at = max(passes, pass+1), at+1
+		}
+	}
+	p.used += passes * n * size
+	return passes
+}
+
+// The method `before` appends to `to` the steps for the image with key k up to the policy.
+func (o Options) before(k key, to []images.Step, height, width int) []images.Step {
+	if flip, _ := k.draw(drawFlipGrey); flip.unit() < o.VerticalFlip {
 		to = append(to, images.FlipVertical())
 	}
-	if o.TrivialAugmentWide {
-		to = append(to, trivialStep(k, height, width))
-	}
+	return o.policy(k, to, height, width)
+}
+
+// The method `after` appends to `to` the steps for the image with key k behind the policy.
+func (o Options) after(k key, to []images.Step) []images.Step {
 	to = o.ColorJitter.steps(k, to)
-	if grey.unit() < o.Grayscale {
+	if _, grey := k.draw(drawFlipGrey); grey.unit() < o.Grayscale {
 		to = append(to, images.Grayscale())
 	}
 	return to
@@ -159,21 +260,30 @@ func (r *recipe) takeBack(p *parameters) {
 // The method `send` enqueues the copy of the random choices for the first n images, from p to the
 // device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
-	if r.steps != nil {
-		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
+	if p.used > 0 {
+		cgotorch.CopyFrom(x, first(x, r.steps, p.used), p.steps[:p.used])
+	}
+	if r.weights != nil {
+		cgotorch.CopyFrom(x, first(x, r.weights, n), p.weights[:n*(1+r.o.AugMix.Width)])
+	}
+	if r.sigmas != nil {
+		cgotorch.CopyFrom(x, first(x, r.sigmas, n), p.sigmas[:2*n])
 	}
 	if r.erased != nil {
 		cgotorch.CopyFrom(x, first(x, r.erased, n), p.erased[:n*4])
 	}
 }
 
-// The method `images` enqueues the work that makes n normalised images from `pixels`. `flips` may
-// be nil. p is nil if the options need no random choice.
+// The method `images` enqueues the work that makes n normalised images from `pixels`, which it may
+// overwrite. `flips` may be nil. p is nil if the options need no random choice.
 func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
-	if r.steps != nil {
-		augmented := first(x, r.augmented, n)
-		images.Augment(x, pixels, flips, first(x, r.steps, n), augmented)
-		pixels, flips = augmented, nil
+	if r.padded != nil {
+		padded := first(x, r.padded, n)
+		images.Pad(x, pixels, flips, padded, r.o.Pad)
+		pixels, flips = padded, nil
+	}
+	if r.augmented != nil {
+		pixels, flips = r.augment(x, pixels, flips, p, n)
 	}
 	if r.erased == nil && !r.o.mixes() {
 		images.Normalize(x, pixels, flips, r.table, out)
@@ -184,6 +294,42 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 		mix.Erased = first(x, r.erased, n)
 	}
 	images.Mix(x, pixels, flips, r.table, out, mix)
+}
+
+// The method `augment` enqueues the passes of steps, AugMix and GaussianBlur. It returns the n
+// images after them, and the flips that are still to be done.
+func (r *recipe) augment(x *cgotorch.Exec, pixels, flips *cgotorch.Tensor, p *parameters, n int) (_, left *cgotorch.Tensor) {
+	spare, at := first(x, r.augmented, n), 0
+	next := func(lists int) *cgotorch.Tensor {
+		size := lists * r.width() * stepValues
+		steps := x.Narrow(r.steps, 0, at, size)
+		at += size
+		return x.View(steps, int64(lists), int64(r.width()), int64(stepValues))
+	}
+	whole := func(passes int) {
+		for range passes {
+			images.Augment(x, pixels, flips, next(n), spare)
+			pixels, spare, flips = spare, pixels, nil
+		}
+	}
+	whole(p.before)
+	if r.weights != nil {
+		many := n * r.o.AugMix.Width
+		copies, other := first(x, r.copies[0], many), first(x, r.copies[1], many)
+		images.Augment(x, pixels, flips, next(many), copies)
+		for range p.chains - 1 {
+			images.Augment(x, copies, nil, next(many), other)
+			copies, other = other, copies
+		}
+		images.Blend(x, pixels, flips, copies, first(x, r.weights, n), spare)
+		pixels, spare, flips = spare, pixels, nil
+	}
+	whole(p.after)
+	if p.blurs {
+		images.GaussianBlur(x, pixels, first(x, r.sigmas, n), spare, r.o.GaussianBlur.Kernel, r.o.GaussianBlur.Kernel)
+		pixels = spare
+	}
+	return pixels, flips
 }
 
 // The method `fits` returns an error if the batch lacks the keys that the augmentations need. It
@@ -202,21 +348,23 @@ func (r *recipe) fits(host *imageloader.HostBatch) error {
 	return nil
 }
 
-// The method `bytes` returns the number of bytes that the method `send` copies for n images.
-func (r *recipe) bytes(n int) int64 {
-	var bytes int
-	if r.steps != nil {
-		bytes += 4 * n * r.o.stepsOf() * stepValues
+// The method `bytes` returns the number of bytes that the method `send` copies from p for n images.
+func (r *recipe) bytes(p *parameters, n int) int64 {
+	if p == nil {
+		return 0
 	}
-	if r.erased != nil {
-		bytes += 4 * n * 4
+	elements := p.used
+	for _, t := range []*cgotorch.Tensor{r.weights, r.sigmas, r.erased} {
+		if t != nil {
+			elements += n * int(t.Shape()[1])
+		}
 	}
-	return int64(bytes)
+	return int64(4 * elements)
 }
 
 // The method `close` frees the memory. All values of type parameters must have been given back.
 func (r *recipe) close() {
-	for _, t := range []*cgotorch.Tensor{r.table, r.steps, r.augmented, r.erased} {
+	for _, t := range []*cgotorch.Tensor{r.table, r.padded, r.steps, r.augmented, r.copies[0], r.copies[1], r.weights, r.sigmas, r.erased} {
 		t.Close()
 	}
 	for {

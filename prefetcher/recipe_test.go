@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -100,6 +101,11 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 		"all":     everything,
 		"jitter":  {ColorJitter: everything.ColorJitter},
 		"trivial": {TrivialAugmentWide: true},
+		"auto":    {VerticalFlip: 0.5, AutoAugment: AutoAugmentCIFAR10, Grayscale: 0.1},
+		"rand":    {RandAugment: RandAugment{Operations: 3, Magnitude: 20}, Fill: []uint8{9, 99, 199}, Bilinear: true, ColorJitter: everything.ColorJitter},
+		"augmix":  {AugMix: AugMix{Severity: 8}},
+		"mixed":   {Pad: images.PadOptions{Left: 3, Bottom: 2, Mode: images.PadReflect}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 5, Width: 2, Depth: 4}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 5}},
+		"blur":    {GaussianBlur: GaussianBlur{Kernel: 7, Probability: 0.7}},
 		"flips":   {VerticalFlip: 0.5, ColorJitter: ColorJitter{Hue: 0.1}, Grayscale: 0.4},
 		"erasing": {RandomErasing: RandomErasing{Probability: 0.7, Value: []float64{0.5, -1, 2}}},
 		"half":    {TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, DType: cgotorch.BFloat16, Contiguous: true},
@@ -130,6 +136,101 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Passes give the same images as the steps of each image one after another, each in a call of its
+// own. AugMix blends the copies, and GaussianBlur comes last.
+func TestAugmentations_PassesEqualSteps(t *testing.T) {
+	keys := someKeys(12)
+	for _, o := range []Options{
+		{VerticalFlip: 0.5, TrivialAugmentWide: true, Grayscale: 0.5},
+		{VerticalFlip: 0.5, AutoAugment: AutoAugmentSVHN, ColorJitter: everything.ColorJitter},
+		{VerticalFlip: 0.5, RandAugment: RandAugment{Operations: 16, Magnitude: 12}, ColorJitter: everything.ColorJitter, Grayscale: 0.5},
+		{VerticalFlip: 0.5, AugMix: AugMix{Severity: 10}, ColorJitter: everything.ColorJitter, GaussianBlur: GaussianBlur{Kernel: 5}},
+		{AugMix: AugMix{Severity: 7, Width: 8, Depth: 8}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 3, Probability: 0.5}},
+	} {
+		o.Mean, o.Std = []float64{0}, []float64{1.0 / 255} // an image keeps its levels
+		got, _ := batches(t, pictures{sizes: []int{12}, keys: keys, flips: true}, cgotorch.CPU, o)
+		o, err := o.complete(shape{12, picturesHeight, picturesWidth, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range keys {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				want := cgotorch.ToSlice[float32](x, x.To(x.Permute(alone(x, o, key(k)), 0, 3, 1, 2), cgotorch.Float32))
+				for j, v := range want {
+					if math.Abs(float64(got[i][j]-v)) > 0.01 {
+						t.Fatalf("%+v: image %d, element %d: got %v, want %v", o, i, j, got[i][j], v)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The function `alone` returns the picture with key k after the augmentations of o, uint8 [1, H, W,
+// C]. Pictures with odd keys are flipped.
+func alone(x *cgotorch.Exec, o Options, k key) *cgotorch.Tensor {
+	each := func(img *cgotorch.Tensor, steps []images.Step) *cgotorch.Tensor {
+		for _, s := range steps {
+			after := x.EmptyLike(img)
+			images.Augment(x, img, nil, images.Steps(x, []images.Step{s}), after)
+			img = after
+		}
+		return img
+	}
+	img := cgotorch.FromSlice(x, picture(uint64(k)), 1, picturesHeight, picturesWidth, 3)
+	if k%2 == 1 {
+		img = x.Flip(img, 2)
+	}
+	img = each(img, o.before(k, nil, picturesHeight, picturesWidth))
+	if o.AugMix.on() {
+		var copies []*cgotorch.Tensor
+		for i := range o.AugMix.Width {
+			copies = append(copies, each(img, o.chain(k, i, nil, picturesHeight, picturesWidth)))
+		}
+		weights, blended := make([]float32, 1+o.AugMix.Width), x.EmptyLike(img)
+		o.AugMix.weights(k, weights)
+		images.Blend(x, img, nil, x.Cat(copies, 0), cgotorch.FromSlice(x, weights, 1, int64(len(weights))), blended)
+		img = blended
+	}
+	img = each(img, o.after(k, nil))
+	if o.GaussianBlur.on() {
+		sigma, blurred := o.GaussianBlur.sigma(k), x.EmptyLike(img)
+		images.GaussianBlur(x, img, cgotorch.FromSlice(x, []float32{sigma, sigma}, 1, 2), blurred, o.GaussianBlur.Kernel, o.GaussianBlur.Kernel)
+		img = blurred
+	}
+	return img
+}
+
+// Pad makes batches larger, and comes after the loader's flips and before the other augmentations.
+func TestAugmentations_Pad(t *testing.T) {
+	const left, top, right, bottom = 2, 1, 3, 4
+	keys := someKeys(5)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		o := Options{Mean: []float64{0}, Std: []float64{1.0 / 255}, VerticalFlip: 1}
+		o.Pad = images.PadOptions{Left: left, Top: top, Right: right, Bottom: bottom, Fill: []uint8{7, 8, 9}}
+		got, _ := batches(t, pictures{sizes: []int{3, 2}, keys: keys, flips: true}, d, o)
+		const height, width = picturesHeight + top + bottom, picturesWidth + left + right
+		for i, k := range keys {
+			if len(got[i]) != 3*height*width {
+				t.Fatalf("%d elements, want %d", len(got[i]), 3*height*width)
+			}
+			for j, v := range got[i] {
+				c, y, x := j/(height*width), height-1-j/width%height-top, j%width-left
+				want := o.Pad.Fill[c]
+				if y >= 0 && y < picturesHeight && x >= 0 && x < picturesWidth {
+					if k%2 == 1 {
+						x = picturesWidth - 1 - x
+					}
+					want = picture(k)[(y*picturesWidth+x)*3+c]
+				}
+				if math.Abs(float64(v)-float64(want)) > 0.01 {
+					t.Fatalf("image %d, element %d: got %v, want %v", i, j, v, want)
+				}
+			}
+		}
+	})
 }
 
 // If no augmentation is on, nothing is drawn and a batch needs no keys.
@@ -194,8 +295,7 @@ func TestAugmentations_Mixes(t *testing.T) {
 func TestAugmentations_WorkersAndResume(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := archive(t, 22, -1)
-	o := everything
-	o.MixUp, o.CutMix, o.Classes = MixUp{0.2}, CutMix{1}, 3
+	var o Options
 	// The function `run` returns a line for each batch: sums of its images and of its labels. If
 	// `from` is not -1, the first epoch stops at batch `from` and the run resumes there.
 	run := func(workers, from int) (sums []string) {
@@ -230,14 +330,21 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 		}
 		return sums
 	}
-	whole := run(1, -1)
-	if got := run(3, -1); !slices.Equal(got, whole) {
-		t.Errorf("with 3 workers:\n%v\nwith 1:\n%v", got, whole)
-	}
-	// The resumed run has batches 0 and 1, and then the batches after batch 2 of the same epoch.
-	resumed := run(2, 2)
-	if want := slices.Concat(whole[:2], whole[3:6]); !slices.Equal(resumed, want) {
-		t.Errorf("resumed:\n%v\nwant\n%v", resumed, want)
+	for _, o = range []Options{
+		{TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, MixUp: MixUp{0.2}, CutMix: CutMix{1}, Classes: 3},
+		{AutoAugment: AutoAugmentImageNet, GaussianBlur: GaussianBlur{Kernel: 3}},
+		{RandAugment: RandAugment{Operations: 2, Magnitude: 9}, VerticalFlip: 0.5},
+		{AugMix: AugMix{Severity: 3}, Pad: images.PadOptions{Left: 1, Mode: images.PadEdge}},
+	} {
+		whole := run(1, -1)
+		if got := run(3, -1); !slices.Equal(got, whole) {
+			t.Errorf("with 3 workers:\n%v\nwith 1:\n%v", got, whole)
+		}
+		// The resumed run has batches 0 and 1, and then the batches after batch 2 of the same epoch.
+		resumed := run(2, 2)
+		if want := slices.Concat(whole[:2], whole[3:6]); !slices.Equal(resumed, want) {
+			t.Errorf("resumed:\n%v\nwant\n%v", resumed, want)
+		}
 	}
 }
 
@@ -249,11 +356,15 @@ func TestAugmentations_HaveNoRace(t *testing.T) {
 		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
 		o := everything
 		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
-		p := start(t, loader, d, o)
-		eachBatch(t, p, torchtest.NewStream(t, d), func(x *cgotorch.Exec, _ *Batch, images, labels *cgotorch.Tensor) {
-			x.Sum(images)
-			x.Sum(labels)
-		})
+		blended := Options{Depth: 1, Pad: images.PadOptions{Left: 1}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 3}, GaussianBlur: GaussianBlur{Kernel: 3}}
+		for _, o := range []Options{o, blended} {
+			p := start(t, loader, d, o)
+			eachBatch(t, p, torchtest.NewStream(t, d), func(x *cgotorch.Exec, _ *Batch, images, labels *cgotorch.Tensor) {
+				x.Sum(images)
+				x.Sum(labels)
+			})
+			p.Close()
+		}
 	})
 }
 
@@ -347,13 +458,35 @@ func TestOptions_InvalidAugmentations(t *testing.T) {
 		"number of classes":   {CutMix: CutMix{1}},
 		"VerticalFlip is 1.5": {VerticalFlip: 1.5},
 		"Grayscale -1":        {Grayscale: -1},
-		"used together":       {VerticalFlip: 0.5, TrivialAugmentWide: true},
+		"exclude each other":  {AutoAugment: AutoAugmentSVHN, TrivialAugmentWide: true},
+		"them":                {AugMix: AugMix{Severity: 1}, RandAugment: RandAugment{Operations: 1}},
+		"AutoAugment is 4":    {AutoAugment: 4},
+		"Operations is 17":    {RandAugment: RandAugment{Operations: 17}},
+		"Bins-1, which is 30": {RandAugment: RandAugment{Operations: 1, Magnitude: 31}},
+		"Bins is 1":           {RandAugment: RandAugment{Operations: 1, Bins: 1}},
+		"AugMix.Severity":     {AugMix: AugMix{Severity: 11}},
+		"AugMix.Width":        {AugMix: AugMix{Severity: 1, Width: 9}},
+		"AugMix.Depth":        {AugMix: AugMix{Severity: 1, Depth: -1}},
+		"AugMix.Alpha":        {AugMix: AugMix{Severity: 1, Alpha: -1}},
+		"Fill has 2 levels":   {Fill: []uint8{1, 2}},
+		"Kernel is 4":         {GaussianBlur: GaussianBlur{Kernel: 4}},
+		"Kernel is 65":        {GaussianBlur: GaussianBlur{Kernel: 65}},
+		"height 16":           {GaussianBlur: GaussianBlur{Kernel: 33}},
+		"MinSigma":            {GaussianBlur: GaussianBlur{Kernel: 3, MinSigma: 2, MaxSigma: 1}},
+		"Pad: Left is 20":     {Pad: images.PadOptions{Left: 20, Mode: images.PadReflect}},
+		"Pad: Top is -1":      {Pad: images.PadOptions{Top: -1}},
+		"Pad: Bottom is 17":   {Pad: images.PadOptions{Bottom: 17, Mode: images.PadSymmetric}},
+		"Pad: Mode is 4":      {Pad: images.PadOptions{Mode: 4}},
+		"Pad: Fill has 2":     {Pad: images.PadOptions{Fill: []uint8{1, 2}}},
 	} {
 		if _, err := New(source, cgotorch.CPU, o); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)
 		}
 	}
-	if _, err := (Options{TrivialAugmentWide: true}).complete(4); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "1 or 3 channels") {
+	if _, err := (Options{Pad: images.PadOptions{Left: 9, Top: 9}, GaussianBlur: GaussianBlur{Kernel: 33}}).complete(shape{1, 9, 9, 3}); err != nil {
+		t.Errorf("a blur of padded images: %v", err)
+	}
+	if _, err := (Options{TrivialAugmentWide: true}).complete(shape{channels: 4}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "1 or 3 channels") {
 		t.Errorf("images of 4 channels: %v", err)
 	}
 }

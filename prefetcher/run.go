@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/prefetcher/internal/timing"
 )
 
@@ -20,6 +21,8 @@ type run struct {
 	// once in each wait for a batch.
 	lacking chan struct{}
 	done    sync.WaitGroup
+	cancel  context.CancelCauseFunc // ends the copying
+	failed  error                   // why a Release of the program has failed. Read it only after `done`
 }
 
 // item is a batch in its slot, or an error.
@@ -41,9 +44,10 @@ func (c transfer) close() {
 	c.copied.Close() //edge:copied-event-freed TestEpoch_HasNoRace
 }
 
-func startRun(ctx context.Context, p *copier) *run {
+func startRun(ctx context.Context, cancel context.CancelCauseFunc, p *copier) *run {
 	r := &run{
 		p:      p,
+		cancel: cancel,
 		full:   make(chan item, len(p.slots)+1), // room for every batch and one error
 		copied: make(chan transfer, len(p.slots)),
 
@@ -55,33 +59,40 @@ func startRun(ctx context.Context, p *copier) *run {
 	return r
 }
 
-// The method `stop` ends the epoch's goroutines and waits for them.
-func (r *run) stop(cancel context.CancelCauseFunc) {
-	cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
-	r.done.Wait()            //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
+// The method `stop` ends the epoch's goroutines and waits for them. It raises a panic of a Release.
+func (r *run) stop() {
+	r.cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
+	r.done.Wait()              //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
 	for item := range r.full {
 		if item.slot != nil {
 			r.p.takeBack(item.slot) //edge:unseen-batch-frees-slot TestEpoch_ReleasesEachBatch
 		}
 	}
+	panics.Raise(r.failed)
 }
 
 func (r *run) copyAll(ctx context.Context) {
 	defer r.done.Done()
 	defer close(r.full)
 	defer close(r.copied)
-	for load, err := range r.p.loads(ctx) {
-		if err == nil {
-			err = r.copy(ctx, load)
+	panics.Run("the source of a prefetcher", func() error {
+		for load, err := range r.p.loads(ctx) {
+			if err == nil {
+				err = r.copy(ctx, load)
+			}
+			if err != nil {
+				return err
+			}
 		}
+		if ctx.Err() != nil { // a source may end without an error
+			return context.Cause(ctx)
+		}
+		return nil
+	}, func(err error) {
 		if err != nil {
 			r.full <- item{err: err}
-			return
 		}
-	}
-	if ctx.Err() != nil { // a source may end without an error
-		r.full <- item{err: context.Cause(ctx)}
-	}
+	})
 }
 
 // The method `copy` takes a free slot and enqueues the copy of the load l into it. It sends the
@@ -112,8 +123,8 @@ func (r *run) copy(ctx context.Context, l load) error {
 		// Work enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize() //edge:failed-copy-is-over TestEpoch_ReleasesEachBatch checked
 		c.close()
-		l.release()     //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch
 		r.p.takeBack(s) //edge:failed-copy-frees-slot TestEpoch_ReleasesEachBatch
+		l.release()     //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch
 		return fmt.Errorf("prefetcher: copying %s: %w", l, err)
 	}
 	b, added := l.lend(s)
@@ -164,15 +175,31 @@ func (r *run) next() (item, bool) {
 // The method `release` waits for each copy, in the order of the copies. It then gives the host
 // memory back.
 func (r *run) release() {
-	defer r.done.Done()
+	over := false
+	defer func() {
+		if !over { // a Release of the program has ended this goroutine
+			go r.release()
+			return
+		}
+		r.done.Done()
+	}()
 	for c := range r.copied {
 		c.load.await(c.copied)
 		if took, done := timing.Between(c.began, c.copied); done {
 			r.p.count(func(s *Stats) { s.Copy += took })
 		}
 		c.close()
-		c.load.release()
+		panics.Run("the Release of a batch of a prefetcher's source", func() error {
+			c.load.release()
+			return nil
+		}, func(err error) {
+			if err != nil && r.failed == nil {
+				r.failed = err
+				r.cancel(err)
+			}
+		})
 	}
+	over = true
 }
 
 // The function `lend` runs the consumer's loop body for a batch.

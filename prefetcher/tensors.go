@@ -26,8 +26,8 @@ type TensorSource interface {
 
 // TensorOptions are the options of [NewTensors].
 type TensorOptions struct {
-	// Depth is the number of batches that are copied before their use, besides the batch in use. 0
-	// means 2. Each takes device memory for the largest batch.
+	// Depth is the number of batches that are copied before their use, besides the batch in use, up to
+	// 1024. 0 means 2. Each takes device memory for the largest batch.
 	Depth int
 }
 
@@ -58,17 +58,18 @@ type TensorBatch struct {
 // NewTensors allocates Depth+1 slots on the device, and calls source.Pin. The source stays the
 // caller's and must outlive the Tensors. The caller closes the Tensors.
 //
-// NewTensors fails with [ErrInvalidOptions] for a negative Depth or fields that are not valid, and
-// with [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory] if
-// memory is short or cannot be page-locked. If the source's Pin fails, NewTensors returns its
+// NewTensors fails with [ErrInvalidOptions] for a Depth out of range or fields that are not valid,
+// and with [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory]
+// if memory is short or cannot be page-locked. If the source's Pin fails, NewTensors returns its
 // error.
 func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*Tensors, error) {
-	p := &Tensors{source: source, fields: source.Fields(), batch: source.BatchSize(), copier: copier{device: device, pinner: &pinner{device: device}}}
-	if o.Depth < 0 {
-		return nil, fmt.Errorf("prefetcher: TensorOptions.Depth is %d; it must not be negative: %w", o.Depth, ErrInvalidOptions)
+	if isNil(source) {
+		return nil, fmt.Errorf("prefetcher: NewTensors: the source is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
 	}
-	if o.Depth == 0 {
-		o.Depth = 2
+	p := &Tensors{source: source, fields: source.Fields(), batch: source.BatchSize(), copier: copier{device: device, pinner: &pinner{device: device}}}
+	var err error
+	if o.Depth, err = checkDepth("TensorOptions.Depth", o.Depth); err != nil {
+		return nil, err
 	}
 	if p.batch < 1 || len(p.fields) == 0 {
 		return nil, fmt.Errorf("prefetcher: the source has %d fields, and batches of %d samples: %w", len(p.fields), p.batch, ErrInvalidOptions)
@@ -79,7 +80,7 @@ func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*
 		}
 	}
 	p.loads = p.tensorLoads
-	err := p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(*cgotorch.Exec) error { return nil }, func(x *cgotorch.Exec, s *slot) {
+	err = p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(*cgotorch.Exec) error { return nil }, func(x *cgotorch.Exec, s *slot) {
 		m := &tensorMemory{}
 		s.memory = m
 		m.allocate(x, p.fields, p.batch)
@@ -169,6 +170,9 @@ func (p *Tensors) tensorLoads(ctx context.Context) iter.Seq2[load, error] {
 	return func(yield func(load, error) bool) {
 		for host, err := range p.source.Epoch(ctx) {
 			l := &tensorLoad{p: p, host: host}
+			if err == nil && host == nil {
+				err = errNilBatch(p.source)
+			}
 			if err == nil {
 				l.columns = slices.DeleteFunc(slices.Clone(host.Columns), func(c data.Column) bool { return c.Text })
 			}

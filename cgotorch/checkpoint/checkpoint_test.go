@@ -231,6 +231,86 @@ func TestLoad_MastersOnOneSide(t *testing.T) {
 	})
 }
 
+// An LBFGS that was saved and loaded goes on with the same bits. It also goes on if it was saved
+// before its first step.
+func TestLoadLBFGS(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	for _, wolfe := range []bool{false, true} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			o := optim.LBFGSOptions{LR: 0.1, Iterations: 3, History: 4, StrongWolfe: wolfe}
+			train := func(m *nn.Linear, opt *optim.LBFGS, steps int) (losses []float64) {
+				in := x.Sin(x.Reshape(x.Arange(cgotorch.Float32, 0, 40, nil), 8, 5))
+				for range steps {
+					losses = append(losses, opt.Step(x, func(x *cgotorch.Exec) *cgotorch.Tensor {
+						return x.Mean(x.Square(x.Sub(x.Sin(m.Forward(x, in)), x.Narrow(in, 1, 1, 3))))
+					}))
+				}
+				return losses
+			}
+			fresh := func() (*nn.Linear, *optim.LBFGS) {
+				m := nn.NewLinear(x, 5, 3, nn.LinearOptions{})
+				nn.Constant(x, m.Weight, 0.1)
+				nn.Constant(x, m.Bias, 0.2)
+				opt, err := optim.NewLBFGS(o, nn.Parameters(m))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return m, opt
+			}
+			a, first := fresh()
+			defer nn.Close(a)
+			defer first.Close()
+			want := train(a, first, 6)
+			for _, steps := range []int{0, 3} {
+				b, second := fresh()
+				defer nn.Close(b)
+				defer second.Close()
+				train(b, second, steps)
+				if err := Save(x, path, Checkpoint{Model: b, LBFGS: second}); err != nil {
+					return err
+				}
+				c, third := fresh()
+				defer nn.Close(c)
+				defer third.Close()
+				if _, err := Load(x, path, c, nil); err != nil {
+					return err
+				}
+				if err := LoadLBFGS(x, path, c, third); err != nil {
+					return err
+				}
+				if got := train(c, third, 6-steps); !slices.Equal(got, want[steps:]) {
+					t.Errorf("wolfe %v, after %d steps: the losses are %v, want %v", wolfe, steps, got, want[steps:])
+				}
+				other, err := optim.NewLBFGS(o, nn.Parameters(c)[:1])
+				if err != nil {
+					return err
+				}
+				defer other.Close()
+				if err := LoadLBFGS(x, path, c, other); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "had 2 parameters and this one has 1") {
+					t.Errorf("of other parameters: %v", err)
+				}
+			}
+			return nil
+		})
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		m := nn.NewLinear(x, 5, 3, nn.LinearOptions{})
+		defer nn.Close(m)
+		opt, err := optim.NewLBFGS(optim.LBFGSOptions{}, nn.Parameters(m))
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		if err := Save(x, path, Checkpoint{Model: m}); err != nil {
+			return err
+		}
+		if err := LoadLBFGS(x, path, m, opt); err == nil || !strings.Contains(err.Error(), "saved without an LBFGS") {
+			t.Errorf("without an LBFGS: %v", err)
+		}
+		return nil
+	})
+}
+
 func TestSave_SwappedAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -393,15 +473,8 @@ func TestLoadModel_TorchSave(t *testing.T) {
 		last := nn.NewLinear(x, 2, 2, nn.LinearOptions{NoBias: true})
 		m := nn.NewSequential(nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), &nn.ReLU{}, last)
 		defer nn.Close(m)
-		rename := func(name string) string { // what is not of the model becomes ""
-			rest, ok := strings.CutPrefix(name, "model.")
-			if !ok {
-				return ""
-			}
-			return rest
-		}
 		var first []float32
-		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Rename: rename}} {
+		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Prefix: "model."}, "script.pt": {}} {
 			nn.Constant(x, last.Weight, 0)
 			if err := LoadModel(x, "../pth/testdata/"+file, m, o); err != nil {
 				t.Errorf("%s: %v", file, err)
@@ -417,10 +490,16 @@ func TestLoadModel_TorchSave(t *testing.T) {
 		}
 		var mismatch *nn.LoadError
 		if err := LoadModel(x, "../pth/testdata/checkpoint.pth", m, nn.LoadOptions{}); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), `"model."`) {
-			t.Errorf("a checkpoint without Rename: %v", err)
+			t.Errorf("a checkpoint without Prefix: %v", err)
 		}
-		if err := LoadModel(x, "../pth/testdata/script.pt", m, nn.LoadOptions{}); !errors.Is(err, pth.ErrProgram) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "state_dict()") {
-			t.Errorf("a TorchScript archive: %v", err)
+		weights, err := pth.OpenWeightsFS(os.DirFS("../pth/testdata"), "state.pth")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer weights.Close()
+		nn.Constant(x, last.Weight, 0)
+		if err := LoadWeights(x, weights, m, nn.LoadOptions{}); err != nil || !slices.Equal(cgotorch.ToSlice[float32](x, x.Detach(last.Weight)), first) {
+			t.Errorf("from an fs.FS: %v, or other weights than %v", err, first)
 		}
 	})
 }
@@ -446,7 +525,14 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 		// A model whose last layer differs from that in the file loads its other layers.
 		head := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 2, 2, nn.LinearOptions{}))
 		defer nn.Close(head.Modules[1].Module)
-		return LoadModel(x, path, &struct{ Body *nn.Sequential }{head}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true})
+		body := &struct{ Body *nn.Sequential }{head}
+		o := nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}
+		if err := LoadModel(x, path, body, o); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "nothing would be loaded") {
+			t.Errorf("a model of which the file has no name: %v", err)
+		}
+		o.Rename = func(name string) string { return "body." + name }
+		o.Skip = func(name string) bool { return strings.HasPrefix(name, "body.1.") }
+		return LoadModel(x, path, body, o)
 	})
 }
 

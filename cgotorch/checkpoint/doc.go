@@ -21,6 +21,7 @@
 //	optimizer/exp_avg/layer1.0.conv1.weight  a tensor of the optimizer, with PyTorch's name
 //	optimizer/master/layer1.0.conv1.weight   the master (float32) of a parameter of 16 bits
 //	ema/layer1.0.conv1.weight                the average of a parameter
+//	lbfgs/direction, lbfgs/y/0, lbfgs/s/0    vectors of an optim.LBFGS
 //	generator/cpu, generator/cuda            states of LibTorch's default generators, as bytes
 //	checkpoint/crc32c                        JSON: the CRC-32C of each tensor's bytes, hexadecimal
 //

@@ -21,6 +21,7 @@ const (
 	gpuGenerator = "generator/cuda"
 	ofOptimizer  = "optimizer/"
 	ofEMA        = "ema/"
+	ofLBFGS      = "lbfgs/"
 )
 
 // ErrDamaged is wrapped by the error for a file that is not a complete safetensors file, or that
@@ -36,16 +37,18 @@ type Info struct {
 	Config    json.RawMessage `json:"config,omitempty"`    // from [Checkpoint]: the settings of the run, or nil
 	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if the run was saved without an optimizer
 
+	LBFGS  *LBFGSInfo         `json:"lbfgs,omitempty"`  // nil if the run was saved without an LBFGS
 	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if the run was saved without a scaler
 }
 
 // OptimizerInfo holds all fields of an optimizer's state except its tensors. See [optim.State].
 type OptimizerInfo struct {
-	Rule   string   `json:"rule"`
-	LR     float64  `json:"lr"`
-	Scale  float64  `json:"scale"`
-	Params []string `json:"params"` // names of the parameters in the model, in the optimizer's order
-	Steps  []int64  `json:"steps"`
+	Rule     string          `json:"rule"`
+	LR       float64         `json:"lr"`
+	Scale    float64         `json:"scale"`
+	GroupLRs map[int]float64 `json:"group_lrs,omitempty"`
+	Params   []string        `json:"params"` // names of the parameters in the model, in the optimizer's order
+	Steps    []int64         `json:"steps"`
 }
 
 // Inspect reads all fields of a checkpoint except its tensors, for instance to make the model. For
@@ -64,18 +67,8 @@ func Inspect(path string) (Info, error) {
 }
 
 type file struct {
-	weights
+	pth.Weights
 	info Info
-}
-
-// weights is an open file of tensors: a *safetensors.File or a *pth.File.
-type weights interface {
-	Name() string
-	Tensors() []safetensors.Info
-	Lookup(name string) (safetensors.Info, bool)
-	Read(name string) ([]byte, error)
-	Metadata() map[string]string
-	Close() error
 }
 
 // The method `fail` returns an error that names the file. format and args give its text.
@@ -83,29 +76,28 @@ func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
 
-func openWeights(path string) (weights, error) {
-	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrTorchSave) {
-		return pth.Open(path)
-	}
-	return f, err
-}
-
 func open(path string) (*file, error) {
-	f, err := openWeights(path)
+	f, err := pth.OpenWeights(path)
 	if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, pth.ErrFormat) {
 		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	c := &file{weights: f}
+	c, err := newFile(f)
+	if err != nil {
+		f.Close()
+	}
+	return c, err
+}
+
+// newFile reads the fields of a checkpoint.
+func newFile(f pth.Weights) (*file, error) {
+	c := &file{Weights: f}
 	if text, ok := f.Metadata()[metadataKey]; ok {
 		if err := json.Unmarshal([]byte(text), &c.info); err != nil {
-			f.Close()
 			return nil, c.fail("metadata %s: %w: %w", metadataKey, err, ErrDamaged)
 		}
 		if c.info.Version != version {
-			f.Close()
 			return nil, c.fail("it is of version %d, and this program reads version %d: load it with the program that saved it", c.info.Version, version)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -89,7 +90,8 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 }
 
 // LoadModel copies a model's tensors from a checkpoint, from another safetensors file such as a
-// torchvision state dict, or from a file of PyTorch's torch.save. Dtypes are converted. If the
+// torchvision state dict, or from a file of PyTorch's torch.save. The path may also be that of a
+// folder or an index of several files, as [pth.OpenWeights] opens it. Dtypes are converted. If the
 // model's number of classes differs from that in the file, skip the last layer with
 // [nn.LoadOptions].Skip. Names with a prefix, such as "module.", are changed by
 // [nn.LoadOptions].Rename. LoadModel waits for the device.
@@ -102,6 +104,23 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 		return err
 	}
 	defer f.Close()
+	return f.loadModel(x, model, o)
+}
+
+// LoadWeights is [LoadModel] for weights that are open. Those of an embed.FS come from
+// [pth.OpenWeightsFS]. The weights stay the caller's.
+func LoadWeights(x *cgotorch.Exec, weights pth.Weights, model any, o nn.LoadOptions) error {
+	f, err := newFile(weights)
+	if err != nil {
+		return err
+	}
+	if err := f.verify(); err != nil {
+		return err
+	}
+	return f.loadModel(x, model, o)
+}
+
+func (f *file) loadModel(x *cgotorch.Exec, model any, o nn.LoadOptions) error {
 	matched, err := f.match(model, o)
 	if err != nil {
 		return err
@@ -178,7 +197,7 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 	if err != nil {
 		return f.fail("%w", err)
 	}
-	state := optim.State{Rule: saved.Rule, LR: saved.LR, Scale: saved.Scale}
+	state := optim.State{Rule: saved.Rule, LR: saved.LR, Scale: saved.Scale, GroupLRs: saved.GroupLRs}
 	index := map[string]int{}
 	for i, name := range params {
 		n, ok := steps[name]
@@ -192,11 +211,6 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 	if len(steps) > 0 {
 		return f.fail("its optimizer had parameters that this one has not: %s", strings.Join(slices.Sorted(maps.Keys(steps)), ", "))
 	}
-	defer func() {
-		for _, r := range state.Tensors {
-			r.Tensor.Close()
-		}
-	}()
 	for _, t := range f.Tensors() {
 		rest, ok := strings.CutPrefix(t.Name, ofOptimizer)
 		if !ok {
@@ -207,11 +221,15 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 		if !ok {
 			return f.fail("tensor %s is of no parameter: %w", t.Name, ErrDamaged)
 		}
-		tensor, err := f.tensor(x, t.Name)
-		if err != nil {
-			return err
+		dtype, ok := DType(t.DType)
+		if !ok {
+			return f.unsupported(t)
 		}
-		state.Tensors = append(state.Tensors, optim.RememberedTensor{Param: i, Name: kind, Tensor: tensor})
+		if want := opt.Params()[i]; !slices.Equal(t.Shape, want.Shape()) {
+			return f.fail("tensor %s has the shape %v, the parameter is %s: %w", t.Name, t.Shape, want, cgotorch.ErrInvalidArgument)
+		}
+		load := func(x *cgotorch.Exec) (*cgotorch.Tensor, error) { return f.tensor(x, t.Name) } // one at a time: an Offload's state is larger than the device
+		state.Tensors = append(state.Tensors, optim.RememberedTensor{Param: i, Name: kind, DType: dtype, Load: load})
 	}
 	if err := opt.Restore(x, state); err != nil {
 		return f.fail("%w", err)

@@ -15,6 +15,7 @@ import (
 type Checkpoint struct {
 	Model     any              // a pointer to a module of package nn
 	Optimizer *optim.Optimizer // its parameters must belong to Model
+	LBFGS     *optim.LBFGS     // its parameters must belong to Model
 	Scaler    *optim.Scaler    // the scaler of the gradients
 	EMA       *optim.EMA       // its parameters must belong to Model; must not be saved between two Swaps
 	Epoch     int              // the number of the epoch, as the program counts
@@ -76,7 +77,7 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 	}
 	if c.Optimizer != nil {
 		state := c.Optimizer.State(x)
-		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, Steps: state.Steps}
+		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, GroupLRs: state.GroupLRs, Steps: state.Steps}
 		if info.Optimizer.Params, err = paramNames("the optimizer", c.Optimizer.Params(), names); err != nil {
 			return nil, info, err
 		}
@@ -85,11 +86,24 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 		}
 		for _, r := range state.Tensors {
 			name := ofOptimizer + r.Name + "/" + info.Optimizer.Params[r.Param]
+			if r.Load != nil {
+				t, err := lateEntry(x, name, r, c.Optimizer.Params()[r.Param].Shape())
+				if err != nil {
+					return fail("tensor %s: %w", name, err)
+				}
+				tensors = append(tensors, t)
+				continue
+			}
 			t, err := entry(x, name, r.Tensor)
 			if err != nil {
 				return fail("tensor %s: %w", name, err)
 			}
 			tensors = append(tensors, t)
+		}
+	}
+	if c.LBFGS != nil {
+		if info.LBFGS, tensors, err = c.lbfgs(x, tensors, names); err != nil {
+			return nil, info, err
 		}
 	}
 	if c.Scaler != nil {
@@ -134,8 +148,7 @@ func raw(v any) (json.RawMessage, error) {
 }
 
 // The function `whole` fails if the state s lacks a part. The optimizer may have taken steps with
-// state that it does not own, such as the state of a weights.Offload. Save cannot save that
-// state.
+// state that it does not own, and that nobody keeps any more.
 func whole(opt *optim.Optimizer, s optim.State) error {
 	own := map[int]bool{}
 	for _, r := range s.Tensors {
@@ -143,7 +156,7 @@ func whole(opt *optim.Optimizer, s optim.State) error {
 	}
 	for _, r := range opt.Remembers() {
 		if s.Steps[r.Param] > 0 && !own[r.Param] {
-			return fmt.Errorf("the optimizer's state of parameter %d is not its own (Optimizer.StepParams, as of weights.Offload), so that it cannot be saved: leave the optimizer out: %w", r.Param, cgotorch.ErrInvalidArgument)
+			return fmt.Errorf("the optimizer's state of parameter %d was lent to it (Optimizer.StepParams) and is gone: save before the weights.Offload is closed, or leave the optimizer out: %w", r.Param, cgotorch.ErrInvalidArgument)
 		}
 	}
 	return nil
@@ -175,6 +188,23 @@ func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tenso
 	}
 	read := func() ([]byte, error) { return cgotorch.ToBytes(x, t), nil }
 	return safetensors.Tensor{Name: name, DType: dtype, Shape: t.Shape(), Read: read}, nil
+}
+
+// lateEntry is entry for a tensor that lies elsewhere. It is loaded only when Write writes it.
+func lateEntry(x *cgotorch.Exec, name string, r optim.RememberedTensor, shape []int64) (safetensors.Tensor, error) {
+	dtype, ok := dtypeName(r.DType)
+	if !ok {
+		return safetensors.Tensor{}, fmt.Errorf("the file format has no %v", r.DType)
+	}
+	read := func() ([]byte, error) {
+		t, err := r.Load(x)
+		if err != nil {
+			return nil, err
+		}
+		defer t.Close()
+		return cgotorch.ToBytes(x, t), nil
+	}
+	return safetensors.Tensor{Name: name, DType: dtype, Shape: shape, Read: read}, nil
 }
 
 func bytesEntry(name string, data []byte) safetensors.Tensor {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // Batch is some samples in the loader's memory, as one array for each field. The consumer owns it
@@ -29,7 +31,7 @@ type Batch struct {
 	// batch sets it before another goroutine has the batch.
 	OnRelease func()
 
-	ring     *ring
+	ring     *buffers
 	buffer   *buffer
 	released atomic.Bool
 	lost     runtime.Cleanup // tells the ring of a batch that is dropped without Release
@@ -38,6 +40,23 @@ type Batch struct {
 // Column returns the column of that name. If there is none, it returns the zero Column, which has
 // no samples.
 func (b *Batch) Column(name string) Column { return columnOf(b.Columns, name) }
+
+// Use returns copies of the columns on x's device, by the names of their fields, each [N,
+// Shape...]. Texts are left out. Like [Column.Tensor] it waits until a CUDA device has read the
+// columns: package prefetcher copies batches without this wait. The Do owns the tensors. Use fails
+// x's Do with [cgotorch.ErrClosed] after Release.
+func (b *Batch) Use(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
+	if b.released.Load() {
+		x.Fail("Batch.Use", fmt.Errorf("data: %s was used after its Release: %w", b, cgotorch.ErrClosed))
+	}
+	tensors := make(map[string]*cgotorch.Tensor, len(b.Columns))
+	for _, c := range b.Columns {
+		if !c.Text {
+			tensors[c.Name] = c.Tensor(x)
+		}
+	}
+	return tensors
+}
 
 // Release gives the memory back to the loader, which fills it again. No reader may use the memory
 // afterwards. A device copy is a reader too. Release never waits. It may be called twice, and
@@ -49,7 +68,7 @@ func (b *Batch) Release() {
 	b.Columns = nil
 	if b.ring != nil {
 		b.lost.Stop()
-		b.ring.give(b.buffer)
+		b.ring.Give(b.buffer)
 	}
 	if b.OnRelease != nil {
 		b.OnRelease()

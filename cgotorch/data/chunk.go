@@ -8,6 +8,8 @@ import (
 	"iter"
 	"runtime"
 	"sync"
+
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // Note [Reading lines on several cores]
@@ -35,6 +37,8 @@ type lines struct {
 	// row of the chunk. The rows before that row are returned too.
 	parse func(chunk []byte, skip int64) (*Rows, *Error)
 }
+
+func (l *lines) source() string { return l.name }
 
 // chunk is a piece of the file on its way to the consumer.
 type chunk struct {
@@ -136,7 +140,11 @@ func (l *lines) read(ctx context.Context, header, from int64) iter.Seq2[*Rows, e
 			defer running.Done()
 			defer close(ordered)
 			defer close(jobs)
-			l.cut(ctx, header, from, free, jobs, ordered)
+			panics.Run("the source of bytes of "+l.name, func() error { return l.cut(ctx, header, from, free, jobs, ordered) }, func(err error) {
+				if err != nil {
+					send(ctx, ordered, &chunk{err: err})
+				}
+			})
 		}()
 		for range workers {
 			go func() {
@@ -169,6 +177,7 @@ func (l *lines) read(ctx context.Context, header, from int64) iter.Seq2[*Rows, e
 				return
 			}
 			if c.err != nil {
+				panics.Raise(c.err)
 				yield(nil, c.err)
 				return
 			}
@@ -189,26 +198,25 @@ func (l *lines) read(ctx context.Context, header, from int64) iter.Seq2[*Rows, e
 	}
 }
 
-// cut reads the file and sends its chunks to both channels. It leaves out the first `from` rows.
-func (l *lines) cut(ctx context.Context, header, from int64, free chan []byte, jobs, ordered chan<- *chunk) {
-	send := func(to chan<- *chunk, c *chunk) bool {
-		select {
-		case to <- c:
-			return true
-		case <-ctx.Done():
-			return false
-		}
+// send sends a chunk, unless ctx ends before.
+func send(ctx context.Context, to chan<- *chunk, c *chunk) bool {
+	select {
+	case to <- c:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	fail := func(err error) { send(ordered, &chunk{err: err}) }
+}
+
+// cut reads the file and sends its chunks to both channels. It leaves out the first `from` rows.
+func (l *lines) cut(ctx context.Context, header, from int64, free chan []byte, jobs, ordered chan<- *chunk) error {
 	f, err := l.open()
 	if err != nil {
-		fail(fmt.Errorf("data: %w", err))
-		return
+		return fmt.Errorf("data: %w", err)
 	}
 	defer f.Close()
 	if _, err := io.CopyN(io.Discard, f, header); err != nil {
-		fail(&Error{Source: l.name, Reason: "the file is shorter than it was: " + err.Error(), Kind: ErrBadRow, Cause: err})
-		return
+		return &Error{Source: l.name, Reason: "the file is shorter than it was: " + err.Error(), Kind: ErrBadRow, Cause: err}
 	}
 	take := func() []byte {
 		select {
@@ -220,8 +228,7 @@ func (l *lines) cut(ctx context.Context, header, from int64, free chan []byte, j
 	}
 	for data, err := range l.chunks(f, take) {
 		if err != nil {
-			fail(err)
-			return
+			return err
 		}
 		c := &chunk{data: data, done: make(chan struct{})}
 		if from > 0 {
@@ -232,9 +239,10 @@ func (l *lines) cut(ctx context.Context, header, from int64, free chan []byte, j
 				continue
 			}
 		}
-		if !send(ordered, c) || !send(jobs, c) {
+		if !send(ctx, ordered, c) || !send(ctx, jobs, c) {
 			close(c.done)
-			return
+			return nil
 		}
 	}
+	return nil
 }

@@ -107,7 +107,7 @@ func (c *collator) batch(j *job, e *epoch) (*Batch, error) {
 			return nil, err
 		}
 	}
-	b.lost = runtime.AddCleanup(b, (*ring).lose, l.ring)
+	b.lost = runtime.AddCleanup(b, (*buffers).Lose, l.ring)
 	return b, nil
 }
 
@@ -180,7 +180,7 @@ func (c *collator) collate(b *Batch, out *output, place int) error {
 		return c.pad(b, out, place)
 	}
 	unit := out.field.unit()
-	to := b.buffer.memory[out.at : out.at+b.N*unit : out.at+b.N*unit]
+	to := b.buffer.Memory[out.at : out.at+b.N*unit : out.at+b.N*unit]
 	b.Columns = append(b.Columns, Column{Field: out.field, N: b.N, Data: to})
 	for _, p := range c.pieces {
 		from := p.rows.columns[place].Data
@@ -240,7 +240,7 @@ func (c *collator) samples(place int) func(yield func([]byte) bool) {
 // pad copies samples of different lengths, and pads them to one length.
 func (c *collator) pad(b *Batch, out *output, place int) error {
 	unit, k, longest := out.field.unit(), 0, 1
-	lengths := view[int64](b.buffer.memory[out.lengths : out.lengths+8*b.N])
+	lengths := view[int64](b.buffer.Memory[out.lengths : out.lengths+8*b.N])
 	for sample := range c.samples(place) {
 		n := len(sample) / unit
 		if n > out.pad.Length && !out.pad.Truncate {
@@ -255,7 +255,7 @@ func (c *collator) pad(b *Batch, out *output, place int) error {
 		longest = out.pad.Length
 	}
 	row := longest * unit
-	to := b.buffer.memory[out.at : out.at+b.N*row : out.at+b.N*row]
+	to := b.buffer.Memory[out.at : out.at+b.N*row : out.at+b.N*row]
 	f := out.field
 	f.Shape = append([]int64{int64(longest)}, f.Shape[1:]...)
 	b.Columns = append(b.Columns, Column{Field: f, N: b.N, Data: to}, Column{Field: lengthsOf(f), N: b.N, Data: bytesOf(lengths)})

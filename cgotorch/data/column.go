@@ -61,8 +61,10 @@ func OfTensor(x *cgotorch.Exec, name string, t *cgotorch.Tensor) Column {
 	return Column{Field: Field{Name: name, DType: t.DType(), Shape: shape[1:]}, N: int(shape[0]), Data: cgotorch.ToBytes(x, t)}
 }
 
-// Values returns the elements of a column in row-major order. They share the column's memory. A
-// column of texts, or of another dtype than T's, is a mistake of the program: Values panics.
+// Values returns the elements of a column in row-major order. They share the column's memory. Of a
+// loader's batch they are valid until Release. Later they are those of another batch and, after the
+// loader's Close, a read of them ends the process. A column of texts, or of another dtype than T's,
+// is a mistake of the program: Values panics.
 func Values[T cgotorch.Element](c Column) []T {
 	if want := cgotorch.DTypeOf[T](); c.Text || c.DType != want {
 		panic(fmt.Sprintf("data: Values: the column is %s, asked for as %v", c.Field, want))

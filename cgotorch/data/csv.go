@@ -10,6 +10,7 @@ import (
 	"iter"
 	"math"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -24,7 +25,7 @@ type CSVOptions struct {
 	Fields []Field
 
 	Comma    byte     // separates the columns. 0 means a comma
-	NoHeader bool     // the first row is a sample
+	NoHeader bool     // the first row is a sample. Without Fields and Names, a header of numbers only is an error
 	Names    []string // names of the columns. nil means the header or, without it, "0", "1" and so on
 
 	EmptyNaN bool // an empty cell of a floating-point field is NaN. Otherwise it is an error
@@ -45,11 +46,12 @@ type CSV struct {
 
 // cell says where the cells of one column of the file go.
 type cell struct {
-	field  int // -1: nowhere
-	offset int // in the field's sample, in bytes
-	size   int // bytes of a sample of the field
-	text   bool
-	dtype  cgotorch.DType
+	field   int // -1: nowhere
+	offset  int // in the field's sample, in bytes
+	size    int // bytes of a sample of the field
+	text    bool
+	dtype   cgotorch.DType
+	classes classes // nil for a field without Classes
 }
 
 // OpenCSV returns the rows of a file. It reads the header and, without Fields, the first rows. The
@@ -70,6 +72,8 @@ func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV
 		c.o.Comma = ','
 	}
 	switch {
+	case open == nil:
+		return nil, fmt.Errorf("data: %s: the function `open` is nil: %w", name, ErrInvalidOptions)
 	case c.maxRow < 1 || c.maxRow > maxSample:
 		return nil, fmt.Errorf("data: CSVOptions.MaxRow is %d; it is out of range: %w", o.MaxRow, ErrInvalidOptions)
 	case strings.IndexByte("\"\r\n", c.o.Comma) >= 0 || c.o.Comma >= 0x80:
@@ -81,6 +85,9 @@ func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV
 		return nil, err
 	}
 	if c.fields = o.Fields; c.fields == nil {
+		if !o.NoHeader && o.Names == nil && allNumbers(c.names) {
+			return nil, fmt.Errorf("data: %s: the first row, %s, has only numbers: set CSVOptions.NoHeader if it is a sample, or CSVOptions.Names if the names are numbers: %w", name, someNames(c.names), ErrInvalidOptions)
+		}
 		c.fields = c.guess(head)
 	}
 	return c, c.place()
@@ -192,6 +199,30 @@ func (c *CSV) guess(head []byte) []Field {
 	return fields
 }
 
+// allNumbers reports whether each name is a number.
+func allNumbers(names []string) bool {
+	for _, name := range names {
+		if _, err := strconv.ParseFloat(strings.TrimSpace(name), 64); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// someNames lists names for an error. Of many it lists the first.
+func someNames(names []string) string {
+	const most = 5
+	var quotes []string
+	for _, name := range names[:min(most, len(names))] {
+		quotes = append(quotes, quoted([]byte(name)))
+	}
+	text := strings.Join(quotes, ", ")
+	if len(names) > most {
+		text += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return text
+}
+
 // place finds the columns of the fields.
 func (c *CSV) place() error {
 	if err := checkFields(c.fields); err != nil {
@@ -224,12 +255,12 @@ func (c *CSV) place() error {
 		for k, name := range from {
 			at, ok := columns[name]
 			if !ok {
-				return fmt.Errorf("data: %s has no column %q: %w", c.name, name, ErrInvalidOptions)
+				return fmt.Errorf("data: %s has no column %q; it has %s: %w", c.name, name, someNames(c.names), ErrInvalidOptions)
 			}
 			if c.cells[at].field >= 0 {
 				return fmt.Errorf("data: %s: the column %q is in two fields, %q and %q: %w", c.name, name, c.fields[c.cells[at].field].Name, f.Name, ErrInvalidOptions)
 			}
-			c.cells[at] = cell{field: i, offset: k * f.DType.Size(), size: c.sizes[i], text: f.Text, dtype: f.DType}
+			c.cells[at] = cell{field: i, offset: k * f.DType.Size(), size: c.sizes[i], text: f.Text, dtype: f.DType, classes: classesOf(f.Classes)}
 		}
 	}
 	return nil
@@ -391,7 +422,7 @@ func (c *CSV) parsePlain(rows *Rows, b []byte, skip int64) *Error {
 // place after the cell. It returns -1 for all other cells.
 func (c *CSV) number(rows *Rows, j int, b []byte, i int) int {
 	cell := &c.cells[j]
-	if cell.field < 0 || cell.text {
+	if cell.field < 0 || cell.text || cell.classes != nil {
 		return -1
 	}
 	d, end, ok := scanDecimal(b, i)
@@ -439,6 +470,12 @@ func (c *CSV) store(rows *Rows, j int, text []byte) *Error {
 		return nil
 	}
 	memory := col.Data[len(col.Data)-cell.size+cell.offset:]
+	if cell.classes != nil {
+		if fault := cell.classes.put(cell.dtype, memory, text); fault != "" {
+			return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: fault}
+		}
+		return nil
+	}
 	trimmed := bytes.TrimSpace(text)
 	if len(trimmed) == 0 && c.o.EmptyNaN && cell.dtype.IsFloat() {
 		trimmed = []byte("NaN")

@@ -9,12 +9,14 @@
 //	table, err := data.NewTable(data.Of("x", pixels, 28, 28), data.Of("y", labels))
 //	loader, err := data.NewLoader(table, data.Options{BatchSize: 64, Shuffle: true})
 //	defer loader.Close()
-//	for batch, err := range loader.Epoch(ctx) {
-//		if err != nil { return err }
-//		x := data.Values[float32](batch.Column("x")) // 64 x 28 x 28 elements
+//	step := func(x *cgotorch.Exec, batch *data.Batch) error {
+//		in := batch.Use(x)
+//		loss := nn.CrossEntropy(x, model.Forward(x, in["x"]), in["y"], nn.CrossEntropyOptions{})
 //		…
-//		batch.Release()
 //	}
+//	n, err := cgotorch.DoEach(stream, loader.Epoch(ctx), step)
+//
+// DoEach releases each batch after its Do. Code that loops over an Epoch itself calls Release.
 //
 // A file cannot make the readers of this package take unbounded memory, or panic. Rows and fields
 // have limits in bytes. Errors name the file, the row and the column.

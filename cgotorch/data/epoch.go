@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // Note [Making batches]
@@ -66,16 +69,16 @@ func (l *Loader) start(ctx context.Context, from State) *epoch {
 	go func() {
 		defer e.running.Done()
 		defer close(e.windows)
-		e.readErr = e.read()
+		panics.Run("the data set of a data.Loader", e.read, func(err error) { e.readErr = err })
 	}()
 	go func() {
 		defer e.running.Done()
 		defer close(e.ordered)
 		defer close(e.jobs)
-		e.err = e.plan()
+		panics.Run("the Pinner of a data.Loader", e.plan, func(err error) { e.err = err })
 	}()
 	for range workers {
-		go e.work()
+		go e.work(newCollator(l))
 	}
 	return e
 }
@@ -94,7 +97,7 @@ func (e *epoch) end() {
 	defer l.mu.Unlock()
 	l.running = nil
 	if l.closed {
-		_ = l.ring.close()
+		_ = l.ring.Close()
 	}
 }
 
@@ -176,6 +179,8 @@ func (e *epoch) plan() error {
 		return fmt.Errorf("data: the state's position is %d, and the data end before: %w", e.from.Position, ErrInvalidState)
 	case j != nil && !o.DropLast:
 		return e.send(j, &place)
+	case e.from.Position == 0 && place.Batch == 0:
+		return o.empty(nameOf(e.loader.stream), place.Position)
 	}
 	return nil
 }
@@ -191,31 +196,34 @@ func (e *epoch) send(j *job, place *State) (err error) {
 	select {
 	case e.ordered <- j: // waits only after the end of the context, when workers give buffers back that nobody took
 	case <-e.ctx.Done():
-		e.loader.ring.give(j.buffer)
+		e.loader.ring.Give(j.buffer)
 		return context.Cause(e.ctx)
 	}
 	e.jobs <- j // the workers take it, also after the end of the context
 	return nil
 }
 
-const shortestPatience, longestPatience = time.Second / 2, 4 * time.Second
+const (
+	shortestPatience, longestPatience = time.Second / 2, 4 * time.Second
+	tellHeld                          = 10 * time.Second // when the log tells that the consumer holds all batches
+)
 
 // takeBuffer waits for a free buffer. It fails if the consumer has dropped all batches without a
 // Release, because no buffer then comes back.
 func (e *epoch) takeBuffer() (*buffer, error) {
-	ring := e.loader.ring
+	ring, began := e.loader.ring, time.Now()
 	for patience := time.Duration(0); ; patience = min(max(2*patience, shortestPatience), longestPatience) {
 		select {
-		case b := <-ring.free:
-			ring.taking(b)
+		case b := <-ring.Free:
+			ring.Taking(b)
 			return b, nil
 		default:
 		}
 		timer := time.NewTimer(patience)
 		select {
-		case b := <-ring.free:
+		case b := <-ring.Free:
 			timer.Stop()
-			ring.taking(b)
+			ring.Taking(b)
 			return b, nil
 		case <-e.ctx.Done():
 			timer.Stop()
@@ -225,29 +233,58 @@ func (e *epoch) takeBuffer() (*buffer, error) {
 		if patience == 0 || len(e.ordered) > 0 {
 			continue // the consumer has batches to take
 		}
-		runtime.GC() // finds batches that are dropped
-		if ring.allLost() {
-			return nil, fmt.Errorf("data: all %d batches were dropped without Release, so there is no memory for the next; call Batch.Release", e.loader.options.Buffers)
+		if err := e.lookForHeld(time.Since(began)); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// work makes batches until there are no more jobs.
-func (e *epoch) work() {
-	defer e.running.Done()
-	c := newCollator(e.loader)
-	for j := range e.jobs {
-		if e.ctx.Err() != nil {
-			j.err = context.Cause(e.ctx)
-		} else {
-			j.batch, j.err = c.batch(j, e)
-		}
-		if j.err != nil {
-			e.loader.ring.give(j.buffer)
-			if !errors.Is(j.err, context.Canceled) {
-				j.err = fmt.Errorf("%w (batch %d of epoch %d)", j.err, j.index, e.from.Epoch)
-			}
-		}
-		close(j.done)
+// lookForHeld is called while the consumer has all batches, for the time `waited`. It fails if the
+// consumer can release none of them any more. After a long time it tells, once for each loader.
+func (e *epoch) lookForHeld(waited time.Duration) error {
+	l := e.loader
+	runtime.GC() // finds batches that are dropped
+	if l.ring.AllLost() {
+		return fmt.Errorf("data: all %d batches were dropped without Release, so there is no memory for the next; call Batch.Release", l.options.Buffers)
 	}
+	if waited >= tellHeld && !l.toldHeld.Swap(true) {
+		slog.Warn("data: the loader waits for the memory of a batch, because the program holds all its batches: call Release on each batch, or raise Options.Buffers", "buffers", l.options.Buffers, "waited", waited)
+	}
+	return nil
+}
+
+// work makes batches until there are no more jobs.
+func (e *epoch) work(c *collator) {
+	over := false
+	defer func() {
+		if !over { // a function of the program has ended this goroutine
+			go e.work(newCollator(e.loader))
+			return
+		}
+		e.running.Done()
+	}()
+	for j := range e.jobs {
+		e.make(c, j)
+	}
+	over = true
+}
+
+// The method `make` makes the batch of a job.
+func (e *epoch) make(c *collator, j *job) {
+	defer close(j.done)
+	panics.Run("Options.Map, or Sample of the data set, of a data.Loader", func() (err error) {
+		if e.ctx.Err() != nil {
+			return context.Cause(e.ctx)
+		}
+		j.batch, err = c.batch(j, e)
+		return err
+	}, func(err error) {
+		if j.err = err; err == nil {
+			return
+		}
+		e.loader.ring.Give(j.buffer)
+		if !errors.Is(err, context.Canceled) {
+			j.err = fmt.Errorf("%w (batch %d of epoch %d)", err, j.index, e.from.Epoch)
+		}
+	})
 }

@@ -59,3 +59,36 @@ func ExampleOfRows() {
 	}
 	// Output: [3] [5 6 7 8 -1 -1] [3 1]
 }
+
+// Sequences of different lengths are padded to the longest of their batch. Their lengths make a
+// mask, which is 0 where a sequence has ended. The mean of each sequence leaves the padding out.
+func ExamplePad() {
+	table := cgotorch.Must(data.NewTable(data.OfRows("prices", [][]float32{{1, 2, 3}, {8}, {4, 6}})))
+	loader := cgotorch.Must(data.NewLoader(table, data.Options{Pad: map[string]data.Pad{"prices": {Length: 100}}}))
+	defer loader.Close()
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(context.Background()), func(x *cgotorch.Exec, batch *data.Batch) error {
+		in := batch.Use(x)
+		prices, lengths := in["prices"], x.Unsqueeze(in["prices_length"], 1) // [N, L] and [N, 1]
+		places := x.Arange(cgotorch.Int64, 0, prices.Shape()[1], 1)
+		mask := x.To(x.Lt(places, lengths), cgotorch.Float32) // [N, L]
+		sum := x.SumDim(x.Mul(prices, mask), []int64{1}, cgotorch.SumOptions{KeepDim: true})
+		fmt.Println(prices.Shape(), cgotorch.ToSlice[float32](x, mask), cgotorch.ToSlice[float32](x, x.Div(sum, lengths)))
+		return nil
+	}))
+	// Output: [3 3] [1 1 1 1 0 0 1 1 0] [2 8 5]
+}
+
+// The texts of a column become numbers of classes.
+func ExampleReadClasses() {
+	ctx, file := context.Background(), "size,kind\n3.5,oak\n2,elm\n7,oak\n"
+	open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(file)), nil }
+	whole := cgotorch.Must(data.NewCSV("trees.csv", open, data.CSVOptions{}))
+	kinds := cgotorch.Must(data.ReadClasses(ctx, whole, "kind"))
+	rows := cgotorch.Must(data.NewCSV("trees.csv", open, data.CSVOptions{Fields: []data.Field{
+		{Name: "size", DType: cgotorch.Float32}, {Name: "kind", DType: cgotorch.Int64, Classes: kinds},
+	}}))
+	table := cgotorch.Must(data.ReadTable(ctx, rows, 0))
+	fmt.Println(kinds, data.Values[int64](table.Column("kind")))
+	// Output: [elm oak] [1 0 1]
+}

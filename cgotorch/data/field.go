@@ -27,6 +27,11 @@ type Field struct {
 	// From names the columns of a file that make up this field, in order. The Shape is then
 	// [len(From)] or has as many elements. nil means the column Name. Only readers of files use From.
 	From []string
+
+	// Classes are the texts of a column whose field holds numbers: the text Classes[i] becomes i. Any
+	// other text is an error. DType is then one of integers, such as Int64. [ReadClasses] finds the
+	// texts. nil means that the column holds numbers. Only CSV and JSONLines use Classes.
+	Classes []string
 }
 
 // maxSample is the largest number of bytes of one sample in one field.
@@ -70,12 +75,20 @@ func (f Field) check() error {
 	switch {
 	case f.Name == "":
 		return refuse("a field needs a name")
+	case f.Text && f.Classes != nil:
+		return refuse("Classes make a text a number, and Text is set; leave Text out")
 	case f.Text && len(f.Shape) > 0:
 		return refuse("a text has no shape, and Shape is %v", f.Shape)
 	case f.Text:
 		return nil
 	case f.DType.Size() == 0:
 		return refuse("%v is no dtype", f.DType)
+	}
+	if len(classesOf(f.Classes)) < len(f.Classes) {
+		return refuse("a text is in Classes twice")
+	}
+	if n := len(f.Classes); n > 0 && !putInt(f.DType, make([]byte, f.DType.Size()), int64(n-1)) {
+		return refuse("%v cannot hold the numbers of %d classes; use Int64", f.DType, n)
 	}
 	bytes := int64(f.DType.Size())
 	for i, d := range f.Shape {

@@ -24,7 +24,8 @@ type JSONLinesOptions struct {
 // Lines are parsed on all cores.
 type JSONLines struct {
 	lines
-	fields []Field
+	fields  []Field
+	classes []classes // for each field; nil for a field without Classes
 }
 
 // OpenJSONLines returns the lines of a file. The file is opened again for each epoch.
@@ -47,6 +48,12 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 		if f.From != nil {
 			return nil, fmt.Errorf("data: the field %s has From; JSON lines have arrays for fields of several numbers: %w", f, ErrInvalidOptions)
 		}
+		if f.Classes != nil && len(f.Shape) > 0 {
+			return nil, fmt.Errorf("data: the field %s has Classes and a Shape; JSON lines have one class in a field: %w", f, ErrInvalidOptions)
+		}
+	}
+	if open == nil {
+		return nil, fmt.Errorf("data: %s: the function `open` is nil: %w", name, ErrInvalidOptions)
 	}
 	if o.MaxRow == 0 {
 		o.MaxRow = defaultMaxRow
@@ -55,6 +62,9 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 		return nil, fmt.Errorf("data: JSONLinesOptions.MaxRow is %d; it is out of range: %w", o.MaxRow, ErrInvalidOptions)
 	}
 	j := &JSONLines{fields: o.Fields, lines: lines{name: name, open: open, maxRow: o.MaxRow}}
+	for _, f := range o.Fields {
+		j.classes = append(j.classes, classesOf(f.Classes))
+	}
 	j.count, j.parse = countLines, j.parseRows
 	return j, nil
 }
@@ -104,7 +114,7 @@ func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 			value, ok := object[c.Name]
 			reason := "the object has no such value"
 			if ok {
-				reason = c.appendJSON(value)
+				reason = c.appendJSON(value, j.classes[i])
 			}
 			if reason != "" {
 				return rows, rows.without(row, &Error{Column: c.Name, Reason: reason, Kind: ErrBadRow})
@@ -116,13 +126,17 @@ func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 }
 
 // appendJSON adds a JSON value to the column. It returns the fault, or "".
-func (c *Column) appendJSON(value json.RawMessage) (fault string) {
-	if c.Text {
+func (c *Column) appendJSON(value json.RawMessage, of classes) (fault string) {
+	if c.Text || of != nil {
 		var text *string
 		if err := json.Unmarshal(value, &text); err != nil || text == nil {
 			return quoted(value) + " is no text"
 		}
 		at := len(c.Data)
+		if of != nil {
+			c.grow(c.DType.Size())
+			return of.put(c.DType, c.Data[at:], []byte(*text))
+		}
 		c.grow(len(*text))
 		copy(c.Data[at:], *text)
 		c.ends = append(c.ends, len(c.Data))

@@ -2,11 +2,15 @@ package data
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/internal/panics"
+	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
 // Loader makes batches of a data set. One goroutine at a time may loop over it. Pin, Restore and
@@ -15,7 +19,7 @@ type Loader struct {
 	options Options
 	set     Dataset // nil for a Stream
 	stream  Stream  // nil for a Dataset
-	ring    *ring
+	ring    *buffers
 	outputs []output
 	direct  []int // without Map: for each field of the batches, its place in the data's fields
 
@@ -23,11 +27,17 @@ type Loader struct {
 	next    State
 	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
+
+	toldHeld atomic.Bool // the log has told that the consumer holds all batches
 }
 
 // NewLoader returns a loader over a Dataset. The caller closes the loader. NewLoader fails with
-// [ErrInvalidOptions], or if there is no memory for the batches.
+// [ErrInvalidOptions], also if an epoch would have no batches. It fails if there is no memory for
+// the batches.
 func NewLoader(set Dataset, o Options) (*Loader, error) {
+	if set == nil {
+		return nil, fmt.Errorf("data: NewLoader: the data set is nil; give a Table, Files or a Dataset of your own: %w", ErrInvalidOptions)
+	}
 	if n := set.Len(); n < 0 || n > math.MaxInt32 {
 		return nil, fmt.Errorf("data: a data set of %d samples is out of range: %w", n, ErrInvalidOptions)
 	}
@@ -39,6 +49,9 @@ func NewLoader(set Dataset, o Options) (*Loader, error) {
 // NewStreamLoader returns a loader over a Stream. The caller closes the loader. NewStreamLoader
 // fails with [ErrInvalidOptions], or if there is no memory for the batches.
 func NewStreamLoader(stream Stream, o Options) (*Loader, error) {
+	if stream == nil {
+		return nil, fmt.Errorf("data: NewStreamLoader: the stream is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
+	}
 	l := &Loader{stream: stream, options: o}
 	l.next = State{Seed: o.Seed}
 	return l.open(stream.Fields())
@@ -49,6 +62,12 @@ func (l *Loader) open(fields []Field) (*Loader, error) {
 	if l.options, err = l.options.complete(fields); err != nil {
 		return nil, err
 	}
+	if l.set != nil {
+		share := l.options.share(l.set.Len())
+		if share == 0 || l.options.DropLast && share < l.options.BatchSize {
+			return nil, l.options.empty("the data set", int64(share))
+		}
+	}
 	if l.options.Map == nil {
 		for _, f := range l.options.Fields {
 			l.direct = append(l.direct, fieldIndex(fields, f.Name))
@@ -58,7 +77,7 @@ func (l *Loader) open(fields []Field) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.ring, err = newRing(l.options.Buffers, bytes); err != nil {
+	if l.ring, err = newBuffers(l.options.Buffers, bytes); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -87,9 +106,29 @@ func (l *Loader) Fields() []Field {
 // BatchSize returns the number of samples of the largest batch.
 func (l *Loader) BatchSize() int { return l.options.BatchSize }
 
+// Batches returns the number of batches of a whole epoch. For a Stream it returns -1, because
+// nobody knows how many samples a Stream has before its end.
+func (l *Loader) Batches() int {
+	if l.set == nil {
+		return -1
+	}
+	o := &l.options
+	samples := (&window{n: l.set.Len()}).share(*o)
+	if o.DropLast {
+		return samples / o.BatchSize
+	}
+	return (samples + o.BatchSize - 1) / o.BatchSize
+}
+
 // Pin gives the memory of the batches to p. It is called before the first Epoch. If it fails, the
 // memory is not pinned. Close takes the memory from p.
-func (l *Loader) Pin(p Pinner) error { return l.ring.pin(p) }
+func (l *Loader) Pin(p Pinner) error {
+	err := l.ring.Pin(p)
+	if errors.Is(err, ring.ErrClosed) {
+		return fmt.Errorf("data: Pin: %w", ErrClosed)
+	}
+	return err
+}
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
 // epoch that is being read. It fails with [ErrInvalidState] if s is from other data.
@@ -117,6 +156,10 @@ func (l *Loader) Restore(s State) error {
 //   - [ErrClosed] after Close
 //   - [ErrBusy] while another epoch is being read
 //   - an [*Error], or the error of the data set or of Options.Map
+//   - [ErrInvalidOptions] if the epoch of a Stream has no batches
+//
+// If a function of the program panics on a goroutine of the loader, the loop raises the panic
+// again. The text of the new panic has the stack of the first one.
 func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {
@@ -133,6 +176,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 		for {
 			batch, err := e.next()
 			if err != nil {
+				panics.Raise(err)
 				yield(nil, err)
 				return
 			}
@@ -176,5 +220,5 @@ func (l *Loader) Close() error {
 		l.running(fmt.Errorf("data: %w", ErrClosed))
 		return nil // the end of the loop frees the memory
 	}
-	return l.ring.close()
+	return l.ring.Close()
 }

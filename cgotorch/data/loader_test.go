@@ -40,6 +40,49 @@ func TestLoader_InOrder(t *testing.T) {
 	}
 }
 
+func TestLoader_Batches_EqualsEpoch(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, o := range []Options{
+		{BatchSize: 5}, {BatchSize: 5, DropLast: true}, {BatchSize: 4, Ranks: 3}, {BatchSize: 4, Ranks: 3, Rank: 2, DropRest: true, DropLast: true},
+		{BatchSize: 23}, {BatchSize: 23, DropLast: true}, {BatchSize: 24},
+	} {
+		l := open(t, numbered(t, 23), o)
+		if lines, _, _ := readEpoch(t, l); l.Batches() != len(lines) {
+			t.Errorf("%+v: Batches is %d, and an epoch has %d", o, l.Batches(), len(lines))
+		}
+	}
+	if got := open(t, streamed{numbered(t, 5), 2}, Options{}).Batches(); got != -1 {
+		t.Errorf("of a stream: got %d", got)
+	}
+}
+
+func TestBatch_Use(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		l := open(t, numbered(t, 6), Options{BatchSize: 4})
+		s := torchtest.NewStream(t, d)
+		var last *Batch
+		n, err := cgotorch.DoEach(s, l.Epoch(context.Background()), func(x *cgotorch.Exec, b *Batch) error {
+			in := b.Use(x)
+			if len(in) != 4 || in["name"] != nil {
+				t.Errorf("the tensors are %v", in)
+			}
+			for _, c := range b.Columns {
+				if t2 := in[c.Name]; !c.Text && (!slices.Equal(t2.Shape(), append([]int64{int64(b.N)}, c.Shape...)) || !slices.Equal(cgotorch.ToBytes(x, t2), c.Data)) {
+					t.Errorf("%s is %v", c.Field, t2)
+				}
+			}
+			last = b
+			return nil
+		})
+		if n != 2 || err != nil {
+			t.Errorf("got %d, %v", n, err)
+		}
+		err = s.Do(func(x *cgotorch.Exec) error { last.Use(x); return nil })
+		torchtest.WantError(t, err, cgotorch.ErrClosed, "batch 1 of epoch 0 was used after its Release")
+	})
+}
+
 // Every option gives the same batches whatever the number of workers is, and after a resume at
 // every batch.
 func TestLoader_Resume(t *testing.T) {

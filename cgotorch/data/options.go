@@ -9,7 +9,7 @@ import (
 // batches of 128.
 type Options struct {
 	BatchSize int  // samples per batch. 0 means 128. The last batch of an epoch may be smaller
-	DropLast  bool // leave out a last batch smaller than BatchSize
+	DropLast  bool // leave out a last batch smaller than BatchSize. It is an error if no batch is left
 
 	// Shuffle gives the samples in a random order, another one in each epoch. Equal seeds, data and
 	// options give equal batches, whatever Workers is.
@@ -30,7 +30,7 @@ type Options struct {
 
 	// Map makes one sample of another, on the worker goroutines. The order of the samples stays. Map
 	// is called by several goroutines at a time, so it must not change what they share. An error of
-	// Map ends the epoch. nil means no Map.
+	// Map ends the epoch. A panic of Map is raised again in the loop over the epoch. nil means no Map.
 	Map func(Sample) (Sample, error)
 
 	// Fields are the fields of the batches: the fields that Map returns or, without Map, some fields
@@ -41,7 +41,7 @@ type Options struct {
 	// is not named here has the zero Pad.
 	Pad map[string]Pad
 
-	Workers int // goroutines that make batches. 0 means one per core
+	Workers int // goroutines that make batches, up to 1024. 0 means one per core
 	Buffers int // batches that exist at a time, including those that the consumer has. 0 means 4
 }
 
@@ -61,7 +61,28 @@ const (
 	defaultShuffleBuffer = 65_536
 	defaultBufferBytes   = 256 << 20
 	defaultLength        = 2048
+	mostWorkers          = 1024
 )
+
+// The method `share` returns this rank's number of samples of n.
+func (o Options) share(n int) int {
+	if o.DropRest {
+		return n / o.Ranks
+	}
+	return (n + o.Ranks - 1) / o.Ranks
+}
+
+// The method `empty` returns the error of an epoch without batches, in which this rank has `share`
+// samples. `name` names the data.
+func (o Options) empty(name string, share int64) error {
+	switch {
+	case share > 0:
+		return fmt.Errorf("data: %s has %d samples, fewer than the BatchSize %d, and Options.DropLast leaves them out: lower BatchSize, or leave DropLast out: %w", name, share, o.BatchSize, ErrInvalidOptions)
+	case o.DropRest && o.Ranks > 1:
+		return fmt.Errorf("data: %s has fewer samples than the %d ranks, and Options.DropRest leaves them out: take fewer ranks, or leave DropRest out: %w", name, o.Ranks, ErrInvalidOptions)
+	}
+	return fmt.Errorf("data: %s has no samples, so an epoch would have no batches: look at the file or the query that it is from: %w", name, ErrInvalidOptions)
+}
 
 // The method `complete` checks the options and returns them, with the default value in place of
 // each zero. `fields` are the fields of the data.
@@ -81,6 +102,9 @@ func (o Options) complete(fields []Field) (Options, error) {
 		if *number.value == 0 {
 			*number.value = number.zero
 		}
+	}
+	if o.Workers > mostWorkers {
+		return o, fmt.Errorf("data: Options.Workers is %d; it must be 0 to %d: %w", o.Workers, mostWorkers, ErrInvalidOptions)
 	}
 	if o.Rank >= o.Ranks {
 		return o, fmt.Errorf("data: Options.Rank is %d; it must be less than Ranks, which is %d: %w", o.Rank, o.Ranks, ErrInvalidOptions)

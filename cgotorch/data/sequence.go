@@ -16,13 +16,18 @@ type Sequence struct {
 
 // NewSequence returns a stream of samples. `samples` is called once for each epoch, and must give
 // equal samples each time. `name` names the sequence in errors. NewSequence fails with
-// [ErrInvalidOptions] for fields that are not valid.
+// [ErrInvalidOptions] for fields that are not valid, and for nil `samples`.
 func NewSequence(name string, fields []Field, samples func(ctx context.Context) iter.Seq2[Sample, error]) (*Sequence, error) {
 	if err := checkFields(fields); err != nil {
 		return nil, err
 	}
+	if samples == nil {
+		return nil, fmt.Errorf("data: %s: the function `samples` is nil: %w", name, ErrInvalidOptions)
+	}
 	return &Sequence{name, fields, samples}, nil
 }
+
+func (s *Sequence) source() string { return s.name }
 
 // Fields returns the fields of a sample.
 func (s *Sequence) Fields() []Field { return s.fields }

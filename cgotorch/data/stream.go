@@ -17,6 +17,14 @@ type Stream interface {
 	Read(ctx context.Context, from int64) iter.Seq2[*Rows, error]
 }
 
+// nameOf returns the name of a stream for an error.
+func nameOf(stream Stream) string {
+	if named, ok := stream.(interface{ source() string }); ok {
+		return named.source()
+	}
+	return fmt.Sprintf("the %T", stream)
+}
+
 // ReadTable reads a whole stream into memory. `most` bounds the memory, in bytes. 0 means 4 GiB. It
 // fails with [ErrTooLarge] if the stream needs more, and with the stream's error.
 func ReadTable(ctx context.Context, stream Stream, most int) (*Table, error) {

@@ -30,11 +30,11 @@ func Steps(x *cgotorch.Exec, steps ...[]Step) *cgotorch.Tensor {
 //
 // pixels and out are contiguous uint8 [N, H, W, C] with C 1 or 3, and share no memory. flips is
 // bool [N], or nil for no flips. steps is float32 [N, S, 8]. S is at most [MaxSteps], and each
-// row of 8 elements is a [Step].
+// row of 8 elements is a [Step]. out and steps may have several times N rows. Their row m is then
+// for image m mod N.
 //
-// A [Sharpness] step works only as the first step of its image. The same holds for a step that
-// moves pixels: [Shear], [Translate], [Rotate] or [FlipVertical]. At a later position these steps
-// change nothing.
+// A step that leads works only as the first step of its image: see [Step.Leads]. At a later
+// position it changes nothing.
 func Augment(x *cgotorch.Exec, pixels, flips, steps, out *cgotorch.Tensor) {
 	x.Call("streamtorch::augment_images", pixels, flips, steps, out)
 }

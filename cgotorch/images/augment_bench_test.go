@@ -9,8 +9,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// BenchmarkAugmentImages measures augmenting, normalising and mixing of a batch, each alone. It
-// reports images/s on a device that does nothing else.
+// BenchmarkAugmentImages measures augmenting, blurring, normalising and mixing of a batch, each
+// alone. It reports images/s on a device that does nothing else.
 func BenchmarkAugmentImages(b *testing.B) {
 	const n, side, classes = 128, 224, 1000
 	r := rand.New(rand.NewPCG(1, 2))
@@ -28,6 +28,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 			name  string
 			steps func() []images.Step // the steps of one image; nil to normalise or mix only
 			mix   images.MixOptions
+			blur  int  // height and width of the kernel; 0 to augment, normalise or mix
 			dark  bool // every pixel is 0, which is the worst for a histogram on CUDA
 		}{
 			{name: "normalize"},
@@ -41,6 +42,8 @@ func BenchmarkAugmentImages(b *testing.B) {
 			{name: "equalize-dark", steps: func() []images.Step { return []images.Step{images.Equalize()} }, dark: true},
 			{name: "sharpness", steps: func() []images.Step { return []images.Step{images.Sharpness(1.5)} }},
 			{name: "rotate", steps: func() []images.Step { return []images.Step{images.Rotate(30)} }},
+			{name: "rotate-bilinear", steps: func() []images.Step { return []images.Step{images.Rotate(30).Bilinear()} }},
+			{name: "blur", blur: 23},
 			{name: "jitter", steps: jitter},
 			{name: "equalize+jitter", steps: func() []images.Step { return append([]images.Step{images.Equalize()}, jitter()...) }},
 		} {
@@ -53,6 +56,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 					augmented := x.EmptyLike(pixels)
 					table := images.NormalizationTable(x, []float64{0.485, 0.456, 0.406}, []float64{0.229, 0.224, 0.225}, cgotorch.Float32)
 					out := x.Permute(x.Empty(cgotorch.Float32, n, side, side, 3), 0, 3, 1, 2)
+					sigmas := x.Ones(cgotorch.Float32, n, 2)
 					var steps *cgotorch.Tensor
 					if c.steps != nil {
 						var all [][]images.Step
@@ -63,6 +67,8 @@ func BenchmarkAugmentImages(b *testing.B) {
 					}
 					run := func() {
 						switch {
+						case c.blur != 0:
+							images.GaussianBlur(x, pixels, sigmas, augmented, c.blur, c.blur)
 						case steps != nil:
 							images.Augment(x, pixels, nil, steps, augmented)
 						case c.mix.Kind != images.NoMix:

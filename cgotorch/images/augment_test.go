@@ -153,7 +153,8 @@ func someSteps(r *rand.Rand, height, width int) []images.Step {
 	any := []images.Step{{}, images.Brightness(2 * r.Float64()), images.Contrast(2 * r.Float64()), images.Saturation(2 * r.Float64()), images.Hue(r.Float64() - 0.5),
 		images.Posterize(r.IntN(9)), images.Solarize(255 * r.Float64()), images.AutoContrast(), images.Equalize()}
 	first := append(slices.Clone(any), images.Sharpness(2*r.Float64()), images.Shear(2*r.Float64()-1, 0, height, width), images.Shear(0, 2*r.Float64()-1, height, width),
-		images.Translate(r.IntN(65)-32, 0), images.Translate(0, r.IntN(65)-32), images.Rotate(270*r.Float64()-135))
+		images.Translate(r.IntN(65)-32, 0), images.Translate(0, r.IntN(65)-32), images.Rotate(270*r.Float64()-135),
+		images.Rotate(270*r.Float64()-135).Bilinear(), images.Shear(r.Float64(), 0, height, width).Fill(1, 200, 3), images.Rotate(270*r.Float64()).Bilinear().Fill(255, 255, 255))
 	steps := []images.Step{first[r.IntN(len(first))]}
 	for range r.IntN(images.MaxSteps) {
 		steps = append(steps, any[r.IntN(len(any))])
@@ -208,6 +209,77 @@ func TestAugmentImages_AnyBatchAnyDevice(t *testing.T) {
 	}
 }
 
+// A batch with several times as many lists of steps as images has a row for each list.
+func TestAugmentImages_SeveralLists(t *testing.T) {
+	const n, lists, height, width = 3, 4, 9, 14
+	r := rand.New(rand.NewPCG(5, 6))
+	pixels, flips := randomBatch(r, n, height, width, 3), []bool{true, false, true}
+	steps := make([][]images.Step, lists*n)
+	for i := range steps {
+		steps[i] = someSteps(r, height, width)
+	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			from, flips := cgotorch.FromSlice(x, pixels, n, height, width, 3), cgotorch.FromSlice(x, flips)
+			all := x.Empty(cgotorch.Uint8, lists*n, height, width, 3)
+			images.Augment(x, from, flips, images.Steps(x, steps...), all)
+			for i := range lists {
+				want := x.EmptyLike(from)
+				images.Augment(x, from, flips, images.Steps(x, steps[i*n:][:n]...), want)
+				if !x.Equal(x.Narrow(all, 0, i*n, n), want) {
+					t.Errorf("the images of lists %d to %d are others than alone", i*n, i*n+n-1)
+				}
+			}
+		})
+	})
+}
+
+func TestStep_Changes(t *testing.T) {
+	rotated := images.Rotate(10)
+	for _, c := range []struct {
+		name       string
+		step       images.Step
+		leads, can bool // the step leads; its fill and interpolation can change
+	}{
+		{"nothing", images.Step{}, false, false},
+		{"Invert", images.Invert(), false, false},
+		{"Hue", images.Hue(0.1), false, false},
+		{"Sharpness", images.Sharpness(2), true, false},
+		{"Rotate", rotated, true, true},
+		{"Rotate, bilinear", rotated.Bilinear(), true, false},
+		{"Translate", images.Translate(1, 2), true, true},
+		{"Shear", images.Shear(0.1, 0, 5, 6), true, true},
+	} {
+		if c.step.Leads() != c.leads {
+			t.Errorf("%s leads: %v", c.name, c.step.Leads())
+		}
+		if can := c.step.Bilinear() != c.step; can != c.can {
+			t.Errorf("Bilinear changes %s: %v", c.name, can)
+		}
+		if can := c.step.Fill(0, 0, 0) != c.step; can != (c.can || c.name == "Rotate, bilinear") {
+			t.Errorf("Fill changes %s: %v", c.name, can)
+		}
+	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			img := pixelImage{2, 2, 3, []uint8{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}
+			for _, step := range []images.Step{images.Translate(1, 0), images.Translate(1, 0).Bilinear()} {
+				want := []uint8{250, 100, 7, 1, 2, 3, 250, 100, 7, 7, 8, 9}
+				if got := augmented(x, img, false, step.Fill(250, 100, 7)); !slices.Equal(got, want) {
+					t.Errorf("moved, with a fill: got %v, want %v", got, want)
+				}
+			}
+			grey := pixelImage{1, 2, 1, []uint8{0, 99}}
+			if got, want := augmented(x, grey, false, images.Translate(1, 0).Fill(5, 6, 7)), []uint8{5, 0}; !slices.Equal(got, want) {
+				t.Errorf("grey, with a fill: got %v, want %v", got, want)
+			}
+			if got, want := augmented(x, grey, false, images.Invert()), []uint8{255, 156}; !slices.Equal(got, want) {
+				t.Errorf("inverted: got %v, want %v", got, want)
+			}
+		})
+	})
+}
+
 func TestAugmentImages_FlipsFirst(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
@@ -248,6 +320,12 @@ func TestAugmentImages_Refuses(t *testing.T) {
 			},
 			"out must be contiguous Byte [2, 4, 5, 3]": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
 				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 2, 5, 4, 3)
+			},
+			"as many images as pixels, or a multiple": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 3, 1, 8), x.Empty(cgotorch.Uint8, 3, 4, 5, 3)
+			},
+			"steps must be contiguous Float [4, up to 8, 8]": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 4, 4, 5, 3)
 			},
 			"share memory": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
 				all := x.Zeros(cgotorch.Uint8, 3, 4, 5, 3)

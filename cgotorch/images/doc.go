@@ -1,7 +1,7 @@
 // Package images has operators on batches of images. They are the library's own and work on the
-// device. They flip, augment, normalise and mix uint8 pixels. [JPEGDecoder] decodes files for
-// package imageloader/decode. [FromImage], [ToImage] and [Grid] lead from Go's images to tensors
-// and back.
+// device. They flip, pad, augment, blur, blend, normalise and mix uint8 pixels. [JPEGDecoder]
+// decodes files for package imageloader/decode. [FromImage], [ToImage] and [Grid] lead from Go's
+// images to tensors and back.
 //
 // Each other function on tensors, except [Steps] and [NormalizationTable], enqueues one operator on
 // its Exec's stream. On a CUDA device the first call waits until the kernel is compiled. Later

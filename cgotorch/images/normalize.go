@@ -2,6 +2,7 @@ package images
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -16,19 +17,42 @@ var (
 	ImageNetStd  = [3]float64{0.229, 0.224, 0.225}
 )
 
+// CheckNormalization returns why a mean and a standard deviation cannot be those of a channel, or
+// "". Both are in units of full intensity, so numbers above 1 are for pixels of 0 to 255.
+func CheckNormalization(mean, std float64) string {
+	switch {
+	case !(std > 0):
+		return "a standard deviation is above 0"
+	case !(math.Abs(mean) <= 1 && std <= 1):
+		return "both are in units of full intensity, at most 1: divide numbers for pixels of 0 to 255 by 255"
+	}
+	return ""
+}
+
 // NormalizationTable returns (p/255 - mean)/std for each pixel value p, in the form that
 // [Normalize] reads. The result is [C, 256] of the given dtype on x's device. C is the number of
 // means and of standard deviations. On a CUDA device NormalizationTable waits until the stream
 // has copied the values. The Do owns the result.
+//
+// NormalizationTable fails with [cgotorch.ErrInvalidArgument] for numbers that CheckNormalization
+// refuses, and if there are no means or not as many as deviations.
 //
 // NormalizationTable computes in float32, or in float64 if dtype is Float64. It divides,
 // subtracts and divides, as torchvision's ToTensor and Normalize do. Normalised images therefore
 // equal torchvision's to the bit on every device. Equal bits matter, because a difference in the
 // last bit changes the end of a training run.
 func NormalizationTable(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DType) *cgotorch.Tensor {
-	if len(mean) != len(std) {
+	fail := func(format string, args ...any) {
 		x.Fail("images.NormalizationTable", &cgotorch.Error{Op: "images.NormalizationTable", Kind: cgotorch.ErrInvalidArgument,
-			Message: fmt.Sprintf("%d means and %d standard deviations", len(mean), len(std))})
+			Message: fmt.Sprintf(format, args...)})
+	}
+	if len(mean) != len(std) || len(mean) == 0 {
+		fail("%d means and %d standard deviations; give one of each for each channel", len(mean), len(std))
+	}
+	for c := range mean {
+		if why := CheckNormalization(mean[c], std[c]); why != "" {
+			fail("mean %v and standard deviation %v of channel %d: %s", mean[c], std[c], c, why)
+		}
 	}
 	shape := []int64{int64(len(mean)), pixelValues}
 	if dtype == cgotorch.Float64 {

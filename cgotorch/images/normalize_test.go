@@ -2,6 +2,7 @@ package images_test
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -65,4 +66,26 @@ func TestNormalize_Refuses(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Numbers that no channel can have are refused, with the cure for numbers of pixels 0 to 255.
+func TestNormalizationTable_Refuses(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for want, numbers := range map[string][2][]float64{
+		"a standard deviation is above 0":  {{0, 0}, {1, 0}},
+		"deviation -1 of channel 0":        {{0}, {-1}},
+		"deviation NaN of channel 0":       {{0}, {math.NaN()}},
+		"divide numbers for pixels":        {{123.7}, {58.4}},
+		"mean NaN":                         {{math.NaN()}, {1}},
+		"deviation +Inf of channel 0":      {{0}, {math.Inf(1)}},
+		"0 means and 0 standard deviation": {{}, {}},
+		"2 means and 1 standard deviation": {{0, 0}, {1}},
+	} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			images.NormalizationTable(x, numbers[0], numbers[1], cgotorch.Float32)
+		})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
 }

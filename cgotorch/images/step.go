@@ -26,6 +26,7 @@ const (
 	stepEqualize
 	stepSharpness
 	stepAffine
+	stepBilinear
 )
 
 // Brightness is torchvision's adjust_brightness. A factor of 0 gives black, and 1 gives the
@@ -58,6 +59,9 @@ func Posterize(bits int) Step {
 // above it.
 func Solarize(threshold float64) Step { return Step{stepSolarize, float32(threshold)} }
 
+// Invert is torchvision's invert. Each value v becomes 255-v.
+func Invert() Step { return Solarize(0) }
+
 // AutoContrast is torchvision's autocontrast. In each channel the lowest value becomes 0 and the
 // highest value becomes 255.
 func AutoContrast() Step { return Step{stepAutoContrast} }
@@ -66,14 +70,14 @@ func AutoContrast() Step { return Step{stepAutoContrast} }
 func Equalize() Step { return Step{stepEqualize} }
 
 // Sharpness is torchvision's adjust_sharpness. A factor of 0 gives a blurred image, and 1 gives
-// the image. Sharpness must be the first step of its image.
+// the image. Sharpness leads: see [Step.Leads].
 func Sharpness(factor float64) Step { return blend(stepSharpness, factor) }
 
 // Shear is torchvision's affine with shear. x and y are the tangents of the two angles. height
 // and width are those of the image. The upper left corner of the image does not move.
 //
-// Shear takes the nearest pixel, and gives 0 outside the image. It must be the first step of its
-// image.
+// Shear leads: see [Step.Leads]. It takes the nearest pixel, and gives 0 outside the image. For
+// other choices see [Step.Bilinear] and [Step.Fill].
 func Shear(x, y float64, height, width int) Step {
 	// The angle is converted to degrees and back, as in torchvision's TrivialAugmentWide, because the
 	// result must have the same bits.
@@ -82,20 +86,21 @@ func Shear(x, y float64, height, width int) Step {
 }
 
 // Translate is torchvision's affine with translate. The image moves by `right` and `down` pixels.
-// Pixels from outside the image are 0. Translate must be the first step of its image.
+// Pixels from outside the image are 0. For another colour see [Step.Fill]. Translate leads: see
+// [Step.Leads].
 func Translate(right, down int) Step {
 	return affine(0, float64(right), float64(down), 0, 0, 0, 0)
 }
 
-// FlipVertical is torchvision's vertical_flip: the top becomes the bottom. It must be the first
-// step of its image.
+// FlipVertical is torchvision's vertical_flip: the top becomes the bottom. It leads: see
+// [Step.Leads].
 func FlipVertical() Step {
 	return Step{stepAffine, 1, 0, 0, 0, -1} // the height is counted from the middle of the image
 }
 
 // Rotate is torchvision's rotate. The image turns counterclockwise about its centre and keeps its
-// size. Rotate takes the nearest pixel, and gives 0 outside the image. It must be the first step of
-// its image.
+// size. Rotate takes the nearest pixel, and gives 0 outside the image. For other choices see
+// [Step.Bilinear] and [Step.Fill]. Rotate leads: see [Step.Leads].
 func Rotate(degrees float64) Step {
 	degrees = math.Mod(degrees, 360)
 	if degrees < 0 {
@@ -103,6 +108,33 @@ func Rotate(degrees float64) Step {
 	}
 	return affine(-degrees*(math.Pi/180), 0, 0, 0, 0, 0, 0)
 }
+
+// Leads reports whether the step works only as the first step of its image in a call of [Augment].
+// Such a step reads several pixels: [Sharpness], [Shear], [Translate], [Rotate] or [FlipVertical].
+// A second step that leads takes a second call.
+func (s Step) Leads() bool {
+	return s.moves() || s[0] == stepSharpness
+}
+
+// Bilinear returns the step with torchvision's bilinear interpolation. It changes only [Shear],
+// [Translate] and [Rotate]. A result is weighed from four pixels and rounded.
+func (s Step) Bilinear() Step {
+	if s.moves() {
+		s[0] = stepBilinear
+	}
+	return s
+}
+
+// Fill returns the step with torchvision's fill: the colour of pixels from outside the image. It
+// changes only [Shear], [Translate] and [Rotate]. An image of 1 channel takes the value of red.
+func (s Step) Fill(red, green, blue uint8) Step {
+	if s.moves() {
+		s[7] = float32(1 + int(red) + int(green)<<8 + int(blue)<<16)
+	}
+	return s
+}
+
+func (s Step) moves() bool { return s[0] == stepAffine || s[0] == stepBilinear }
 
 func blend(kind, factor float64) Step {
 	return Step{float32(kind), float32(factor), float32(1 - factor)}

@@ -46,7 +46,7 @@ func CastWeights(x *cgotorch.Exec, m any) (y *cgotorch.Exec, release func()) {
 	if have := castsOf(x); have != nil && have.dtype == dtype && have.of != nil {
 		return x, func() {}
 	}
-	c := weightCollector{device: x.Device(), seen: map[unsafe.Pointer]bool{}, casts: &casts{dtype, map[*cgotorch.Tensor]*cast{}}}
+	c := weightCollector{device: x.Device(), seen: map[unsafe.Pointer]bool{}, lists: map[place]bool{}, casts: &casts{dtype, map[*cgotorch.Tensor]*cast{}}}
 	c.value(reflect.ValueOf(m))
 	if len(c.weights) == 0 {
 		return x, func() {}
@@ -111,6 +111,8 @@ func castOf(x *cgotorch.Exec, weight *cgotorch.Tensor) *cgotorch.Tensor {
 type weightCollector struct {
 	device  cgotorch.Device
 	seen    map[unsafe.Pointer]bool // the pointers that it has followed
+	lists   map[place]bool          // the lists that it has looked into
+	depth   int                     // of Containers
 	weights []*cgotorch.Tensor
 	casts   *casts
 }
@@ -136,7 +138,7 @@ func (c *weightCollector) value(v reflect.Value) {
 		c.seen[v.UnsafePointer()] = true
 		c.value(v.Elem())
 	case reflect.Slice, reflect.Array:
-		if !mayHoldModules(v.Type()) {
+		if !mayHoldModules(v.Type()) || v.Kind() == reflect.Slice && !first(c.lists, v) {
 			return
 		}
 		for i := range v.Len() {
@@ -191,6 +193,10 @@ func (c *weightCollector) layer(m any) bool {
 }
 
 func (c *weightCollector) children(of Container) {
+	if c.depth++; c.depth > mostDepth {
+		return // Check tells of it
+	}
+	defer func() { c.depth-- }()
 	for _, child := range of.Children() {
 		c.value(reflect.ValueOf(child.Module))
 	}

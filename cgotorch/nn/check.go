@@ -17,12 +17,13 @@ import (
 // State misses maps, unexported fields, and embedded fields that are not structs. A field with
 // the tag `state:"-"` is hidden on purpose, so Check skips it. Each error names the field and
 // says what to change. Check looks at the present values, so call it when the module is complete.
-// It cannot look into closures. Two fields of a struct with one tag are an error too.
+// It cannot look into closures. Two fields of a struct with one tag are an error too. So is a
+// Container, such as a [Sequential], that holds itself, because its Forward would not end.
 //
 // [Load], [To], [Close] and package checkpoint call Check themselves.
 func Check(m any) error {
 	c := checker{module: m, known: map[place]bool{}, seen: map[place]bool{}}
-	walk(m, func(v reflect.Value, own []heldTensor) {
+	cycle := walk(m, func(v reflect.Value, own []heldTensor) {
 		if v.CanAddr() {
 			c.known[placeOf(v.Addr())] = true
 		}
@@ -30,6 +31,9 @@ func Check(m any) error {
 			c.known[placeOf(reflect.ValueOf(s.Tensor))] = true
 		}
 	})
+	if cycle != "" {
+		return fmt.Errorf("nn: %T holds itself or has no end: %s: take it out of its children: %w", m, cycle, cgotorch.ErrInvalidArgument)
+	}
 	if v := reflect.ValueOf(m); v.IsValid() {
 		c.check("", v, packageOf(v.Type(), ""))
 	}
@@ -50,10 +54,16 @@ type checker struct {
 type place struct {
 	address unsafe.Pointer
 	of      reflect.Type
+	length  int // of a list
 }
 
-func placeOf(pointer reflect.Value) place {
-	return place{pointer.UnsafePointer(), pointer.Type().Elem()}
+// placeOf returns the target of a pointer, a list or a map.
+func placeOf(v reflect.Value) place {
+	p := place{address: v.UnsafePointer(), of: v.Type().Elem()}
+	if v.Kind() != reflect.Pointer {
+		p.of, p.length = v.Type(), v.Len()
+	}
+	return p
 }
 
 func (c *checker) lose(name string, v reflect.Value, what, todo string) {
@@ -177,7 +187,7 @@ func (s search) holds(v reflect.Value, within string) bool {
 	case reflect.Pointer, reflect.Interface:
 		return !v.IsNil() && (v.Kind() == reflect.Interface || first(s.seen, v)) && s.holds(v.Elem(), within)
 	case reflect.Slice, reflect.Array:
-		if v.Type().Elem().Kind() != reflect.Map && !elementsMayHold(v.Type()) {
+		if v.Type().Elem().Kind() != reflect.Map && !elementsMayHold(v.Type()) || v.Kind() == reflect.Slice && !first(s.seen, v) {
 			return false
 		}
 		for i := range v.Len() {
@@ -186,6 +196,9 @@ func (s search) holds(v reflect.Value, within string) bool {
 			}
 		}
 	case reflect.Map:
+		if !first(s.seen, v) {
+			return false
+		}
 		for _, key := range v.MapKeys() {
 			if s.holds(v.MapIndex(key), within) {
 				return true

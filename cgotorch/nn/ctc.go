@@ -15,7 +15,8 @@ type CTCOptions struct {
 // divides the loss of a sample by its number of labels first.
 //
 // CTC waits for the device if the labels are on a CUDA device. It fails with
-// [cgotorch.ErrInvalidArgument] if a shape does not fit.
+// [cgotorch.ErrInvalidArgument] if a shape does not fit, and for a label that is no class. It does
+// not look at labels on a CUDA device: such a label there may end the process.
 func CTC(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, inputLengths, labelLengths []int64, o CTCOptions) *cgotorch.Tensor {
 	const where = "nn.CTC"
 	checkOpen(x, where, "log probabilities", logProbabilities, "labels", labels)

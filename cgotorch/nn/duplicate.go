@@ -91,7 +91,7 @@ func owns(v reflect.Value) bool {
 		return true
 	}
 	found := false
-	w := walker{path: map[any]bool{}, visit: func(v reflect.Value, own []heldTensor) {
+	w := walker{path: map[any]int{}, visit: func(v reflect.Value, own []heldTensor) {
 		_, moded := modeOf(v)
 		found = found || moded || len(own) > 0
 	}}

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -43,6 +44,24 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 2, nn.AttentionOptions{Dropout: 1}) }, []string{"Dropout is 1"}},
 		{func(x *cgotorch.Exec) { (&nn.StochasticDepth{P: 1.5}).Forward(x, x.Ones(cgotorch.Float32, 2)) }, []string{"nn.StochasticDepth", "P is 1.5"}},
 		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierUniform", "2 dimensions"}},
+		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3, 0), nn.XavierOptions{}) }, []string{"nn.XavierNormal", "and elements"}},
+		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, nil, nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "the tensor is nil"}},
+		{func(x *cgotorch.Exec) {
+			nn.KaimingUniform(x, x.Zeros(cgotorch.Float32, 3, 2), nn.KaimingOptions{Gain: nn.Gain("rleu", 0)})
+		}, []string{"nn.KaimingUniform", "Gain is NaN", "nn.Gain gives NaN for an activation"}},
+		{func(x *cgotorch.Exec) {
+			nn.KaimingUniform(x, x.Zeros(cgotorch.Int64, 3, 2), nn.KaimingOptions{})
+		}, []string{"int64[3 2]", "a floating dtype"}},
+		{func(x *cgotorch.Exec) {
+			nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3, 2), nn.XavierOptions{Gain: -1})
+		}, []string{"Gain is -1, want a number from 0 up"}},
+		{func(x *cgotorch.Exec) { nn.Uniform(x, x.Zeros(cgotorch.Float32, 3), 1, -1) }, []string{"nn.Uniform", "from is 1 and to is -1"}},
+		{func(x *cgotorch.Exec) { nn.Uniform(x, x.Zeros(cgotorch.Float32, 3), math.Inf(-1), 1) }, []string{"nn.Uniform", "from is -Inf"}},
+		{func(x *cgotorch.Exec) { nn.Normal(x, x.Zeros(cgotorch.Float32, 3), 0, -1) }, []string{"nn.Normal", "deviation is -1"}},
+		{func(x *cgotorch.Exec) { nn.Normal(x, x.Zeros(cgotorch.Float32, 3), math.NaN(), 1) }, []string{"nn.Normal", "mean is NaN"}},
+		{func(x *cgotorch.Exec) { nn.TruncatedNormal(x, x.Zeros(cgotorch.Float32, 3), math.NaN(), 1, -2, 2) }, []string{"nn.TruncatedNormal", "mean is NaN"}},
+		{func(x *cgotorch.Exec) { nn.Orthogonal(x, x.Zeros(cgotorch.Float32, 3, 3), math.NaN()) }, []string{"nn.Orthogonal", "gain is NaN"}},
+		{func(x *cgotorch.Exec) { nn.Constant(x, nil, 1) }, []string{"nn.Constant", "the tensor is nil"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 0, 2, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "rows is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 0, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "width is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(2)}) }, []string{"PaddingIndex is 2"}},

@@ -28,9 +28,10 @@ func KaimingNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o KaimingOptions) 
 }
 
 func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
+	checkFill(x, where, weight, number{"Gain", o.Gain, 0})
 	shape := weight.Shape()
-	if len(shape) < 2 {
-		refuse(x, where, "the weight is %s, want at least two dimensions", weight)
+	if len(shape) < 2 || weight.Numel() == 0 {
+		refuse(x, where, "the weight is %s, want at least two dimensions, and elements", weight)
 	}
 	fan := shape[1] * kernelSize(shape)
 	if o.FanOut {
@@ -74,9 +75,10 @@ func XavierNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o XavierOptions) {
 }
 
 func (o XavierOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
+	checkFill(x, where, weight, number{"Gain", o.Gain, 0})
 	shape := weight.Shape()
-	if len(shape) < 2 {
-		refuse(x, where, "the weight is %s, want at least 2 dimensions", weight)
+	if len(shape) < 2 || weight.Numel() == 0 {
+		refuse(x, where, "the weight is %s, want at least 2 dimensions, and elements", weight)
 	}
 	if o.Gain == 0 {
 		o.Gain = 1
@@ -89,6 +91,7 @@ func (o XavierOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorc
 // have. Nothing is recorded for backward. It does not wait on the CPU. It fails with
 // [cgotorch.ErrInvalidArgument] for a tensor of fewer than two dimensions.
 func Orthogonal(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
+	checkFill(x, "nn.Orthogonal", weight, number{"gain", gain, math.Inf(-1)})
 	shape := weight.Shape()
 	if len(shape) < 2 {
 		refuse(x, "nn.Orthogonal", "the weight is %s, want at least 2 dimensions", weight)
@@ -113,9 +116,12 @@ func Orthogonal(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
 
 // Gain returns the gain that keeps the variance behind an activation, as
 // torch.nn.init.calculate_gain does. The names are linear, sigmoid, tanh, relu, leaky_relu and
-// selu. `slope` is that of leaky_relu. For another name it returns 1.
+// selu. `slope` is that of leaky_relu. For another name it returns NaN, which the functions of this
+// package refuse as a gain.
 func Gain(activation string, slope float64) float64 {
 	switch activation {
+	case "linear", "sigmoid":
+		return 1
 	case "tanh":
 		return 5.0 / 3
 	case "relu":
@@ -125,17 +131,53 @@ func Gain(activation string, slope float64) float64 {
 	case "selu":
 		return 3.0 / 4
 	}
-	return 1
+	return math.NaN()
+}
+
+// A number is an argument of an initialiser, with its name and the smallest legal value.
+type number struct {
+	name  string
+	value float64
+	least float64
+}
+
+// checkFill makes the Do fail if t is nil or of integers, or if a number is below its least
+// value, infinite or NaN.
+func checkFill(x *cgotorch.Exec, where string, t *cgotorch.Tensor, numbers ...number) {
+	if t == nil {
+		refuse(x, where, "the tensor is nil")
+	}
+	if d := t.DType(); !t.Closed() && !d.IsFloat() && d != cgotorch.Complex64 && d != cgotorch.Complex128 {
+		refuse(x, where, "the tensor is %s, want a floating dtype: convert it with x.To", t)
+	}
+	for _, n := range numbers {
+		if !(n.value >= n.least) || math.IsInf(n.value, 0) {
+			want := "want a number"
+			if n.least == 0 {
+				want = "want a number from 0 up"
+			}
+			if math.IsNaN(n.value) {
+				want += "; nn.Gain gives NaN for an activation that it does not know"
+			}
+			refuse(x, where, "%s is %v, %s", n.name, n.value, want)
+		}
+	}
 }
 
 // Uniform fills t in place with numbers drawn evenly from [from, to). Nothing is recorded for
-// backward.
+// backward. Like the other functions that fill a tensor, it fails with
+// [cgotorch.ErrInvalidArgument] for a tensor of integers and for numbers out of range.
 func Uniform(x *cgotorch.Exec, t *cgotorch.Tensor, from, to float64) {
+	checkFill(x, "nn.Uniform", t, number{"from", from, math.Inf(-1)}, number{"to", to, math.Inf(-1)})
+	if from > to {
+		refuse(x, "nn.Uniform", "from is %v and to is %v, want from at most to", from, to)
+	}
 	x.NoGrad().UniformInPlace(t, from, to).Close()
 }
 
 // Normal fills t in place with normally distributed numbers. Nothing is recorded for backward.
 func Normal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation float64) {
+	checkFill(x, "nn.Normal", t, number{"mean", mean, math.Inf(-1)}, number{"deviation", deviation, 0})
 	x.NoGrad().NormalInPlace(t, mean, deviation).Close()
 }
 
@@ -144,6 +186,7 @@ func Normal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation float64) {
 // `from` is far below the mean. The reason is the lowest number of the uniform generator: its
 // quantile may be -Inf, and -Inf becomes `from`. torch.nn.init does the same.
 func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from, to float64) {
+	checkFill(x, "nn.TruncatedNormal", t, number{"mean", mean, math.Inf(-1)})
 	if !(deviation > 0 && from < to) {
 		refuse(x, "nn.TruncatedNormal", "deviation is %v, from %v, to %v: want a deviation above 0, and from below to", deviation, from, to)
 	}
@@ -161,6 +204,9 @@ func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from
 
 // Constant fills t in place with value. Nothing is recorded for backward.
 func Constant(x *cgotorch.Exec, t *cgotorch.Tensor, value float64) {
+	if t == nil {
+		refuse(x, "nn.Constant", "the tensor is nil")
+	}
 	x.NoGrad().FillInPlace(t, value).Close()
 }
 

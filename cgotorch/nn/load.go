@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -28,15 +29,21 @@ type LoadOptions struct {
 	// values under these names. Shapes of skipped tensors need not fit. nil skips no name.
 	Skip func(name string) bool
 
-	// Rename returns the name in the model for the name of a stored tensor. "" ignores the tensor. Skip
-	// sees the new names. nil keeps all names. A file that PyTorch's DataParallel has written needs
-	//
-	//	func(name string) string { return strings.TrimPrefix(name, "module.") }
+	// With Prefix, Load takes only the tensors whose stored names begin with Prefix, and removes it.
+	// DataParallel's files need "module.". A checkpoint {"model": …, "epoch": …} needs "model.".
+	Prefix string
+
+	// Rename returns the name in the model for the name of a stored tensor, without Prefix. "" ignores
+	// the tensor. Skip sees the new names. nil keeps all names.
 	Rename func(name string) string
 }
 
 // The method `rename` returns the stored name in the model, or "".
 func (o LoadOptions) rename(name string) string {
+	name, ok := strings.CutPrefix(name, o.Prefix)
+	if !ok {
+		return ""
+	}
 	if o.Rename == nil {
 		return name
 	}
@@ -69,33 +76,40 @@ func (e *LoadError) Error() string {
 		parts = append(parts, part)
 	}
 	text := "nn: Load: the tensors do not fit the model: " + strings.Join(parts, "; ")
-	if prefix := e.prefix(); prefix != "" {
-		text += fmt.Sprintf("; the names differ by %q in front: see LoadOptions.Rename", prefix)
+	if prefixes := e.prefixes(); len(prefixes) > 0 {
+		text += "; the missing names are there with " + strings.Join(prefixes[:min(shown, len(prefixes))], " or ") + " in front: set LoadOptions.Prefix to it"
 	}
 	return text
 }
 
-// The method `prefix` returns the text that stands before the first missing name in an unexpected
-// name, such as "module.". It returns "" if there is none.
-func (e *LoadError) prefix() string {
+// The method `prefixes` returns the texts, such as "module.", with which all missing names are
+// among the unexpected names. Each text is quoted.
+func (e *LoadError) prefixes() []string {
 	if len(e.Missing) == 0 {
-		return ""
+		return nil
 	}
+	there := map[string]bool{}
 	for _, name := range e.Unexpected {
-		if prefix, ok := strings.CutSuffix(name, e.Missing[0]); ok {
-			return prefix
+		there[name] = true
+	}
+	var prefixes []string
+	for _, name := range e.Unexpected {
+		prefix, ok := strings.CutSuffix(name, e.Missing[0])
+		if ok && strings.HasSuffix(prefix, ".") && !slices.ContainsFunc(e.Missing, func(m string) bool { return !there[prefix+m] }) {
+			prefixes = append(prefixes, strconv.Quote(prefix))
 		}
 	}
-	return ""
+	return prefixes
 }
 
 // Load copies tensors into m's parameters and buffers, and converts them to the dtypes of m. The
 // tensors have the names that [State] gives. Load waits for the device if it copies between host
 // and device. The tensors stay the caller's.
 //
-// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not
-// fit. After a failure m is unchanged. A missing num_batches_tracked is no error, because files
-// from before PyTorch 0.4.1 lack it.
+// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not fit.
+// It fails with [cgotorch.ErrInvalidArgument] if all names may be missing and none is there. After
+// a failure m is unchanged. A missing num_batches_tracked is no error, because files from before
+// PyTorch 0.4.1 lack it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
 	var entries []Entry
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
@@ -111,6 +125,20 @@ func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOp
 		Copy(x, n.Tensor, tensors[n.Stored])
 	}
 	return nil
+}
+
+// The method `skipsAll` reports whether Skip chooses each name of m.
+func (o LoadOptions) skipsAll(m any) bool {
+	return o.Skip != nil && !slices.ContainsFunc(State(m), func(n Named) bool { return !o.Skip(n.Name) })
+}
+
+// nothingLoaded returns the error of tensors of which no name is the model's.
+func nothingLoaded(m any, entries []Entry, o LoadOptions) error {
+	stored := "there are no tensors"
+	if len(entries) > 0 {
+		stored = fmt.Sprintf("the tensors have names such as %.60s", o.rename(entries[0].Name))
+	}
+	return fmt.Errorf("nn: Load: nothing would be loaded: %s, and the model %.60s: set LoadOptions.Rename: %w", stored, State(m)[0].Name, cgotorch.ErrInvalidArgument)
 }
 
 // Entry describes a stored tensor that has not been read yet.
@@ -168,6 +196,9 @@ func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 		if !o.AllowUnexpected && !known[name] && !skip(name) {
 			failure.Unexpected = append(failure.Unexpected, name)
 		}
+	}
+	if len(matched) == 0 && len(known) > 0 && len(failure.Missing)+len(failure.Misshapen) == 0 && !o.skipsAll(m) {
+		return nil, nothingLoaded(m, entries, o)
 	}
 	slices.Sort(failure.Unexpected)
 	if len(failure.Missing)+len(failure.Unexpected)+len(failure.Misshapen) > 0 {

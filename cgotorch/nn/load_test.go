@@ -156,7 +156,7 @@ func TestLoadError_Short(t *testing.T) {
 		e.Missing, e.Unexpected = append(e.Missing, name), append(e.Unexpected, "module."+name)
 	}
 	text := e.Error()
-	for _, part := range []string{"200 missing: layer0.conv.weight, layer1", "200 unexpected: module.layer0", `"module."`, "Rename"} {
+	for _, part := range []string{"200 missing: layer0.conv.weight, layer1", "200 unexpected: module.layer0", `"module." in front: set LoadOptions.Prefix`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q does not have %q", text, part)
 		}
@@ -192,6 +192,33 @@ func TestLoad_Rename(t *testing.T) {
 		same := func(string) string { return "0.bias" }
 		if err := nn.Load(x, m, state, nn.LoadOptions{Rename: same}); err == nil || !strings.Contains(err.Error(), "Rename gives 0.bias to both") {
 			t.Errorf("two tensors of one name give %v", err)
+		}
+	})
+}
+
+// A checkpoint with a model and its averages has each name twice. The error names both prefixes,
+// and with one of them the model loads.
+func TestLoad_Prefix(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := twoLayers(x)
+		defer nn.Close(m)
+		state := map[string]*cgotorch.Tensor{"epoch": x.Ones(cgotorch.Int64), "optimizer.exp_avg.0.bias": x.Ones(cgotorch.Float32)}
+		for name, v := range stateFor(x) {
+			state["model."+name], state["ema.module."+name] = x.MulScalar(v, 2), v
+		}
+		err := nn.Load(x, m, state, nn.LoadOptions{})
+		if err == nil || !strings.Contains(err.Error(), `with "ema.module." or "model." in front: set LoadOptions.Prefix`) {
+			t.Errorf("without Prefix: %v", err)
+		}
+		for prefix, want := range map[string]float64{"ema.module.": 5, "model.": 10} {
+			if err := nn.Load(x, m, state, nn.LoadOptions{Prefix: prefix}); err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range nn.State(m) {
+				if v := values(x, x.To(x.Detach(n.Tensor), cgotorch.Float32)); float64(v[0]) != want {
+					t.Errorf("%s: %s is %v, want %v", prefix, n.Name, v, want)
+				}
+			}
 		}
 	})
 }

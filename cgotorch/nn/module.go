@@ -82,7 +82,7 @@ func setFlag(v reflect.Value, name string, to bool) {
 //		}
 //	})
 func Apply(m any, fn func(m any)) {
-	w := walker{path: map[any]bool{}, visit: func(reflect.Value, []heldTensor) {}}
+	w := walker{path: map[any]int{}, visit: func(reflect.Value, []heldTensor) {}}
 	w.leave = func(v reflect.Value) {
 		if p := addressOf(v); p != nil && v.Kind() == reflect.Struct {
 			fn(p)

@@ -37,7 +37,7 @@ const (
 // each Parallel that [State] sees. It also finds each Parallel in an exported field that the tag
 // `state:"-"` hides. A captured function keeps the parallelism of its capture.
 func SetParallelism(m any, p Parallelism) {
-	w := &walker{path: map[any]bool{}}
+	w := &walker{path: map[any]int{}}
 	w.visit = func(v reflect.Value, _ []heldTensor) { setParallelism(w, v, p) }
 	if v := reflect.ValueOf(m); holdsState(v) {
 		w.module("", v)
@@ -88,6 +88,7 @@ func (m *Parallel) measure() *cgotorch.Choice {
 
 // Forward runs all branches on its argument `in` and joins their results.
 func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	refuseLoop(x, "nn.Parallel", m)
 	if len(m.Branches) == 0 {
 		refuse(x, "nn.Parallel", "there are no branches")
 	}

@@ -224,18 +224,46 @@ type FractionalMaxPool2d struct {
 // Forward maps [N, C, H, W] to [N, C, Output...]. It draws random numbers from LibTorch's
 // generator, also in evaluation.
 func (m *FractionalMaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	const where = "nn.FractionalMaxPool2d"
-	atLeast(x, where, 1, argument{"Kernel", m.Kernel.least()})
-	if in.Dim() != 4 {
-		refuse(x, where, "the input is %s, want [N, C, H, W]", in)
-	}
-	shape, output := in.Shape(), m.Output.ints()
+	output := m.Output.ints()
 	if m.Output == (Size{}) {
-		output = []int64{int64(float64(shape[2]) * m.Ratio[0]), int64(float64(shape[3]) * m.Ratio[1])}
+		output = nil
 	}
-	samples := x.Rand(in.DType(), shape[0], shape[1], 2)
+	return fractional(x, "nn.FractionalMaxPool2d", "aten::fractional_max_pool2d", in, m.Kernel.ints(), output, m.Ratio[:])
+}
+
+// FractionalMaxPool3d is [FractionalMaxPool2d] for volumes.
+type FractionalMaxPool3d struct {
+	Kernel Volume
+	Output Volume     // size of the result; 0x0x0 means Ratio
+	Ratio  [3]float64 // size of the result as a fraction of the input's, in (0, 1)
+}
+
+// Forward maps [N, C, D, H, W] to [N, C, Output...]. It draws random numbers from LibTorch's
+// generator, also in evaluation.
+func (m *FractionalMaxPool3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	output := m.Output.ints()
+	if m.Output == (Volume{}) {
+		output = nil
+	}
+	return fractional(x, "nn.FractionalMaxPool3d", "aten::fractional_max_pool3d", in, m.Kernel.ints(), output, m.Ratio[:])
+}
+
+// The function `fractional` does the work of FractionalMaxPool2d and FractionalMaxPool3d. Without
+// an output, `ratios` give it.
+func fractional(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel, output []int64, ratios []float64) *cgotorch.Tensor {
+	atLeast(x, where, 1, argument{"Kernel", int(slices.Min(kernel))})
+	if in.Dim() != len(kernel)+2 {
+		refuse(x, where, "the input is %s, want %d dimensions", in, len(kernel)+2)
+	}
+	shape := in.Shape()
+	if output == nil {
+		for i, ratio := range ratios {
+			output = append(output, int64(float64(shape[i+2])*ratio))
+		}
+	}
+	samples := x.Rand(in.DType(), shape[0], shape[1], int64(len(kernel)))
 	defer samples.Close()
-	results := x.Call("aten::fractional_max_pool2d", in, m.Kernel.ints(), output, samples)
+	results := x.Call(op, in, kernel, output, samples)
 	results[1].(*cgotorch.Tensor).Close()
 	return results[0].(*cgotorch.Tensor)
 }

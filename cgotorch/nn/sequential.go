@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -39,6 +41,7 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	if s.Recompute < 0 {
 		refuse(x, "nn.Sequential", "Recompute is %d, want a number of segments, or 0 for none", s.Recompute)
 	}
+	refuseLoop(x, "nn.Sequential", s)
 	x, release := CastWeights(x, s)
 	defer release()
 	if s.Recompute == 0 || !x.GradEnabled() {
@@ -57,6 +60,37 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 		})
 	}
 	return chain(x, in, recomputed)
+}
+
+// refuseLoop fails if one of this package's containers holds itself through others of them.
+func refuseLoop(x *cgotorch.Exec, where string, of Container) {
+	if path := loopOf(of, nil); path != "" {
+		refuse(x, where, "the child %s is a module that is around it, so Forward would not end: take it out of the children", path)
+	}
+}
+
+// loopOf returns the path to a child that is the container `of` or one of those around it, or "".
+func loopOf(of Container, around []Container) string {
+	for _, child := range of.Children() {
+		var inner Container
+		switch m := child.Module.(type) {
+		case *Sequential:
+			inner = m
+		case *Parallel:
+			inner = m
+		}
+		if inner == nil || absent(child.Module) {
+			continue
+		}
+		name := cmp.Or(child.Name, "without a name")
+		if inner == of || slices.Contains(around, inner) {
+			return name
+		}
+		if path := loopOf(inner, append(around, of)); path != "" {
+			return join(name, path)
+		}
+	}
+	return ""
 }
 
 // The method `present` returns the modules that are not nil.

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"cmp"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -107,19 +109,26 @@ type heldTensor struct {
 
 // The function `walk` calls `visit` for m and for every module below m, parents before children.
 // The argument v of `visit` is the module's struct or list. The argument `own` has the tensors
-// that the module itself holds.
-func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
-	w := walker{visit: visit, path: map[any]bool{}}
+// that the module itself holds. If a module holds itself, walk returns the place as a text.
+func walk(m any, visit func(v reflect.Value, own []heldTensor)) (cycle string) {
+	w := walker{visit: visit, path: map[any]int{}}
 	if v := reflect.ValueOf(m); holdsState(v) {
 		w.module("", v)
 	}
+	return w.cycle
 }
 
 type walker struct {
 	visit func(v reflect.Value, own []heldTensor)
 	leave func(v reflect.Value) // is called after the children; nil means no call
-	path  map[any]bool          // the pointers from the root to the current module; a module that holds itself is walked once
+	path  map[any]int           // the depths of the pointers and lists around the current module
+	depth int                   // number of modules from the root to the current module
+	plain int                   // depth of the innermost struct around the current module that is no Container
+	cycle string                // where a Container or list holds itself through others only, or ""
 }
+
+// mostDepth bounds the walk of a Container whose Children makes new children without end.
+const mostDepth = 1000
 
 // member is a tensor or a child of a module.
 type member struct {
@@ -129,16 +138,34 @@ type member struct {
 }
 
 func (w *walker) module(prefix string, v reflect.Value) {
-	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
-		if v.Kind() == reflect.Pointer {
-			key := v.Interface()
-			if w.path[key] {
+	name := strings.TrimSuffix(prefix, ".")
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer || v.Kind() == reflect.Slice {
+		if v.Kind() != reflect.Interface && v.Type() != tensorType && (v.Kind() == reflect.Pointer || v.Len() > 0) {
+			key := placeOf(v)
+			if depth, around := w.path[key]; around {
+				// A field may well lead to a parent. But a Sequential that holds itself runs without end.
+				if w.cycle == "" && depth > w.plain {
+					w.cycle = fmt.Sprintf("%s, of type %v, is around itself", cmp.Or(name, "the module"), v.Type())
+				}
 				return
 			}
-			w.path[key] = true
+			w.path[key] = w.depth + 1
 			defer delete(w.path, key)
 		}
+		if v.Kind() == reflect.Slice {
+			break
+		}
 		v = v.Elem()
+	}
+	if w.depth++; w.depth > mostDepth {
+		w.cycle = fmt.Sprintf("%.60s… lies more than %d modules deep", name, mostDepth)
+		w.depth--
+		return
+	}
+	plain := w.plain
+	defer func() { w.depth, w.plain = w.depth-1, plain }()
+	if _, container := containerOf(v); v.Kind() == reflect.Struct && !container {
+		w.plain = w.depth
 	}
 	var own, buffers []heldTensor
 	var children []member
@@ -264,12 +291,22 @@ func stateOption(f reflect.StructField) string {
 	return option
 }
 
-// structUnder follows interfaces and pointers from v. It reports whether they lead to a struct.
+// structUnder follows interfaces and pointers from v. It reports whether they lead to a struct. A
+// struct that embeds a pointer to its own type does not count, because it may embed itself.
 func structUnder(v reflect.Value) (reflect.Value, bool) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
-	return v, v.Kind() == reflect.Struct
+	return v, v.Kind() == reflect.Struct && !embedsItself(v.Type())
+}
+
+func embedsItself(t reflect.Type) bool {
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous && f.Type == reflect.PointerTo(t) {
+			return true
+		}
+	}
+	return false
 }
 
 // containerOf returns v as a Container. A struct that embeds a Container does not count as a

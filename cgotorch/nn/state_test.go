@@ -1,7 +1,9 @@
 package nn_test
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -163,6 +165,90 @@ func TestState_HoldsItself(t *testing.T) {
 			t.Errorf("%d tensors, want 3", got)
 		}
 	})
+}
+
+// looped is a module with a pointer to a module around it, which is no mistake.
+type looped struct {
+	Leaf *leaf
+	Next nn.Module
+}
+
+func (m *looped) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Alias(in)
+}
+
+// deep makes a new child at each call of Children.
+type deep struct{ Level int }
+
+func (m *deep) Children() []nn.Child {
+	return []nn.Child{{Name: "more", Module: &deep{m.Level + 1}}}
+}
+func (*deep) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Alias(in)
+}
+
+// embedding embeds a pointer to its own type.
+type embedding struct {
+	*embedding
+	Weight *cgotorch.Tensor
+}
+
+// A container that holds itself, a list that does, and children without end are errors that name
+// the path. No walk of a module ends the process.
+func TestCheck_HoldsItself(t *testing.T) {
+	outer, inner := nn.NewSequential(), nn.NewSequential()
+	inner.Modules = []nn.Child{{Name: "back", Module: outer}}
+	outer.Modules = []nn.Child{{Name: "a", Module: &nn.Identity{}}, {Name: "in", Module: inner}}
+	branches := nn.NewParallel()
+	branches.Branches = []nn.Child{{Name: "0", Module: branches}}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		list := []any{&nn.Identity{}, nil}
+		list[1] = list
+		table := map[string]any{}
+		table["self"] = table
+		ring := &looped{Leaf: newLeaf(x)}
+		ring.Next = &looped{Next: ring}
+		defer nn.Close(ring)
+		self := &embedding{}
+		self.embedding = self
+		for name, test := range map[string]struct {
+			m    any
+			want string // "" for no error
+		}{
+			"Sequential":       {outer, "in.back, of type *nn.Sequential, is around itself"},
+			"Sequential below": {&struct{ Body *nn.Sequential }{outer}, "body.in.back, of type"},
+			"Parallel":         {branches, "0, of type *nn.Parallel, is around itself"},
+			"list":             {list, "1, of type []interface {}, is around itself"},
+			"children":         {&deep{}, "lies more than 1000 modules deep"},
+			"map":              {&struct{ Table map[string]any }{table}, ""},
+			"parent":           {ring, ""},
+			"embedded":         {self, ""},
+		} {
+			err := nn.Check(test.m)
+			if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), test.want) || len(err.Error()) > 400) {
+				t.Errorf("%s: error %v, want %q", name, err, test.want)
+			}
+			nn.State(test.m)
+			nn.SetTraining(test.m, false)
+			nn.SetFused(test.m, false)
+			nn.SetParallelism(test.m, nn.AlwaysSerial)
+			nn.Apply(test.m, func(any) {})
+			_, release := nn.CastWeights(x.Autocast(cgotorch.BFloat16), test.m)
+			release()
+		}
+	})
+	for want, m := range map[string]nn.Module{"the child in.back is": outer, "the child 0 is": branches} {
+		for _, call := range []func(x *cgotorch.Exec){
+			func(x *cgotorch.Exec) { m.Forward(x, x.Ones(cgotorch.Float32, 1)) },
+			func(x *cgotorch.Exec) { nn.Fuse(x, m, nn.FuseOptions{}) },
+			func(x *cgotorch.Exec) { nn.To(x, m, nn.ToOptions{}) },
+		} {
+			err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { call(x); return nil })
+			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "is around itself") {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		}
+	}
 }
 
 func TestParameters_TiedOnce(t *testing.T) {

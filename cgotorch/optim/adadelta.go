@@ -14,7 +14,7 @@ type AdadeltaOptions struct {
 
 // NewAdadelta returns an optimizer that changes the parameters of all groups by
 // torch.optim.Adadelta's rule. The caller must Close the optimizer. NewAdadelta fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewAdadelta(o AdadeltaOptions, groups ...Group) (*Optimizer, error) {
 	r := &adadelta{listRule{"adadelta"}, o.Rho.Or(0.9), or(o.Eps, 1e-6)}
 	if err := checkNumbers(r.title, fraction("Rho", r.rho), positive("Eps", r.eps)); err != nil {
@@ -30,7 +30,10 @@ type adadelta struct {
 
 func (r *adadelta) remembers() []string { return []string{"square_avg", "acc_delta"} }
 
-func (r *adadelta) foreach(x *cgotorch.Exec, b *batch) {
+func (r *adadelta) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *adadelta) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *adadelta) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	grads, squares, moved := b.decayed(x), b.state(0), b.state(1)
 	moveSquares(x, squares, grads, r.rho)
 	divisors := x.ForeachAddScalar(squares, r.eps)
@@ -40,5 +43,5 @@ func (r *adadelta) foreach(x *cgotorch.Exec, b *batch) {
 	x.ForeachDivInPlace(deltas, divisors)
 	x.ForeachMulInPlace(deltas, grads)
 	moveSquares(x, moved, deltas, r.rho)
-	x.ForeachAddInPlace(b.params, deltas, -b.lr)
+	n.addScaled(deltas, true, n.mul(constant(-1), n.rate))
 }

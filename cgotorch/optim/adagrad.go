@@ -15,13 +15,20 @@ type AdagradOptions struct {
 
 // NewAdagrad returns an optimizer that changes the parameters of all groups by
 // torch.optim.Adagrad's rule. The caller must Close the optimizer. NewAdagrad fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewAdagrad(o AdagradOptions, groups ...Group) (*Optimizer, error) {
 	r := &adagrad{listRule{"adagrad"}, o.LRDecay, o.Initial, or(o.Eps, 1e-10)}
 	if err := checkNumbers(r.title, fromZero("LRDecay", r.lrDecay), fromZero("Initial", r.initial), positive("Eps", r.eps)); err != nil {
 		return nil, err
 	}
-	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
+	opt, err := newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range opt.parameters {
+		p.initial = r.initial
+	}
+	return opt, nil
 }
 
 type adagrad struct {
@@ -31,12 +38,12 @@ type adagrad struct {
 
 func (r *adagrad) remembers() []string { return []string{"sum"} }
 
-func (r *adagrad) foreach(x *cgotorch.Exec, b *batch) {
+func (r *adagrad) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *adagrad) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *adagrad) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	grads, sums := b.decayed(x), b.state(0)
-	if b.done == 0 && r.initial != 0 {
-		x.ForeachAddScalarInPlace(sums, r.initial)
-	}
 	x.ForeachAddCMulInPlace(sums, grads, grads, 1)
-	rate := b.lr / (1 + float64(b.done)*r.lrDecay)
-	x.ForeachAddCDivInPlace(b.params, grads, roots(x, sums, 1, r.eps), -rate)
+	rate := n.div(n.rate, n.add(constant(1), n.mul(n.add(n.step, constant(-1)), constant(r.lrDecay))))
+	n.addDivided(grads, n.roots(sums, constant(1), r.eps), n.mul(constant(-1), rate))
 }

@@ -1,10 +1,6 @@
 package optim
 
-import (
-	"math"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
-)
+import "github.com/streamtorch/streamtorch/cgotorch"
 
 // AdamaxOptions are the settings of [NewAdamax]. The zero value is PyTorch's default.
 type AdamaxOptions struct {
@@ -20,7 +16,7 @@ type AdamaxOptions struct {
 
 // NewAdamax returns an optimizer that changes the parameters of all groups by torch.optim.Adamax's
 // rule. The caller must Close the optimizer. NewAdamax fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewAdamax(o AdamaxOptions, groups ...Group) (*Optimizer, error) {
 	betas := o.Betas.Or([2]float64{0.9, 0.999})
 	r := &adamax{listRule{"adamax"}, betas[0], betas[1], or(o.Eps, 1e-8)}
@@ -37,7 +33,10 @@ type adamax struct {
 
 func (r *adamax) remembers() []string { return []string{"exp_avg", "exp_inf"} }
 
-func (r *adamax) foreach(x *cgotorch.Exec, b *batch) {
+func (r *adamax) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *adamax) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *adamax) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	grads, means, largest := b.decayed(x), b.state(0), b.state(1)
 	x.ForeachLerpInPlace(means, grads, 1-r.beta1)
 	x.ForeachMulScalarInPlace(largest, r.beta2)
@@ -47,5 +46,5 @@ func (r *adamax) foreach(x *cgotorch.Exec, b *batch) {
 	}
 	x.ForeachAddScalarInPlace(magnitudes, r.eps)
 	x.ForeachMaximumInPlace(largest, magnitudes)
-	x.ForeachAddCDivInPlace(b.params, means, largest, -b.lr/(1-math.Pow(r.beta1, float64(b.done+1))))
+	n.addDivided(means, largest, n.div(n.mul(constant(-1), n.rate), n.correction(r.beta1)))
 }

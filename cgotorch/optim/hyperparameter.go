@@ -30,7 +30,7 @@ func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 func (o *Optimizer) SetMomentum(momentum float64) error {
 	r, ok := o.rule.(*sgd)
 	switch {
-	case o.onLists():
+	case o.onLists() != nil:
 		return o.refuse("only SGD, Adam and AdamW can get other options")
 	case !ok:
 		return o.refuse("it has no momentum: use SetBetas")
@@ -50,7 +50,7 @@ func (o *Optimizer) SetMomentum(momentum float64) error {
 func (o *Optimizer) SetBetas(beta1, beta2 float64) error {
 	r, ok := o.rule.(*adam)
 	switch {
-	case o.onLists():
+	case o.onLists() != nil:
 		return o.refuse("only SGD, Adam and AdamW can get other options")
 	case !ok:
 		return o.refuse("it has no betas: use SetMomentum")

@@ -33,9 +33,54 @@ func TestSet_Refuses(t *testing.T) {
 			{sgd.SetWeightDecay(1, 0.1), "sgd: there is no group 1 of 1"},
 			{sgd.SetWeightDecay(-1, 0.1), "sgd: there is no group -1 of 1"},
 			{adam.SetWeightDecay(0, -1), "adam: a weight decay of -1"},
+			{adam.SetGroupLR(1, 0.1), "adam: there is no group 1 of 1"},
+			{adam.SetGroupLR(-1, 0.1), "adam: there is no group -1 of 1"},
+			{adam.SetGroupLR(0, math.Inf(1)), "adam: group 0: a learning rate of +Inf"},
+			{adam.Restore(x, State{Rule: "adam", LR: 1, Scale: 1, Steps: []int64{0}, GroupLRs: map[int]float64{1: 1}}), "a learning rate of 1 for group 1"},
 		} {
 			if !errors.Is(c.err, cgotorch.ErrInvalidArgument) || !strings.HasPrefix(c.err.Error(), "optim: ") || !strings.Contains(c.err.Error(), c.want) {
 				t.Errorf("got %v, want %q", c.err, c.want)
+			}
+		}
+		return nil
+	})
+}
+
+// SetGroupLR changes the steps of one group alone. The learning rate goes with the state, and 0 is
+// one.
+func TestSetGroupLR(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		params := []*cgotorch.Tensor{param(x, 1), param(x, 1), param(x, 1)}
+		fresh := func() *Optimizer {
+			o, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: params[:1]}, Group{Params: params[1:2], LR: 0.25}, Group{Params: params[2:]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}
+		o := fresh()
+		defer o.Close()
+		if err := errors.Join(o.SetGroupLR(1, 0.125), o.SetGroupLR(2, 0)); err != nil {
+			return err
+		}
+		o.SetScale(0.5)
+		other := fresh()
+		defer other.Close()
+		if err := errors.Join(other.SetGroupLR(0, 7), other.Restore(x, o.State(x))); err != nil {
+			return err
+		}
+		for _, o := range []*Optimizer{o, other} {
+			if o.LR(0) != 0.25 || o.LR(1) != 0.0625 || o.LR(2) != 0 {
+				t.Errorf("the learning rates are %v, %v and %v", o.LR(0), o.LR(1), o.LR(2))
+			}
+		}
+		for _, p := range params {
+			setGrad(x, p, 1)
+		}
+		o.Step(x)
+		for i, want := range []float32{0.75, 0.9375, 1} {
+			if got := values(x, params[i])[0]; got != want {
+				t.Errorf("parameter %d is %v, want %v", i, got, want)
 			}
 		}
 		return nil

@@ -1,10 +1,6 @@
 package optim
 
-import (
-	"math"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
-)
+import "github.com/streamtorch/streamtorch/cgotorch"
 
 // LAMBOptions are the settings of [NewLAMB]. The zero value is the default of
 // the paper's authors.
@@ -22,7 +18,7 @@ type LAMBOptions struct {
 // NewLAMB returns an optimizer for large batches. It divides Adam's change of a parameter, with its
 // weight decay, by the norm of the change. Then it multiplies by the norm of the parameter.
 // The caller must Close the optimizer. NewLAMB fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 //
 // Source: You et al., 2020, Large Batch Optimization for Deep Learning, algorithm 2.
 func NewLAMB(o LAMBOptions, groups ...Group) (*Optimizer, error) {
@@ -41,12 +37,14 @@ type lamb struct {
 
 func (r *lamb) remembers() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-func (r *lamb) foreach(x *cgotorch.Exec, b *batch) {
+func (r *lamb) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *lamb) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *lamb) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	means, squares := b.moments(x, b.grads, r.beta1, r.beta2)
-	step := float64(b.done + 1)
-	divisors := roots(x, squares, math.Sqrt(1-math.Pow(r.beta2, step)), r.eps)
-	changes := x.ForeachMulScalar(means, 1/(1-math.Pow(r.beta1, step)))
-	x.ForeachDivInPlace(changes, divisors)
+	divisors := n.roots(squares, n.sqrt(n.correction(r.beta2)), r.eps)
+	changes := x.ForeachDiv(means, divisors)
+	n.divide(changes, n.correction(r.beta1))
 	if b.weightDecay != 0 {
 		x.ForeachAddInPlace(changes, b.params, b.weightDecay)
 	}
@@ -54,5 +52,5 @@ func (r *lamb) foreach(x *cgotorch.Exec, b *batch) {
 	both := x.LogicalAnd(x.GtScalar(norms, 0), x.GtScalar(lengths, 0))
 	ratios := x.Unbind(x.Where(both, x.Div(norms, lengths), x.OnesLike(norms)), 0)
 	x.ForeachMulInPlace(changes, ratios)
-	x.ForeachAddInPlace(b.params, changes, -b.lr)
+	n.addScaled(changes, true, n.mul(constant(-1), n.rate))
 }

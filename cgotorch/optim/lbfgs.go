@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // LBFGSOptions are the settings of [NewLBFGS]. The zero value is PyTorch's default.
@@ -69,8 +70,14 @@ func NewLBFGS(o LBFGSOptions, params []*cgotorch.Tensor) (*LBFGS, error) {
 			return nil, fmt.Errorf("optim: lbfgs: parameter %d is %s, want open tensors of one floating dtype on one device: %w", i, p, cgotorch.ErrInvalidArgument)
 		}
 	}
+	for _, p := range params {
+		seam.Optimized(p)
+	}
 	return &LBFGS{o: o, params: slices.Clone(params)}, nil
 }
+
+// Params returns the parameters, in the order of the state's vectors. They stay the caller's.
+func (o *LBFGS) Params() []*cgotorch.Tensor { return slices.Clone(o.params) }
 
 // SetLR sets the factor of each change from the next Step on. Multiply it by a [Schedule]'s result.
 func (o *LBFGS) SetLR(lr float64) { o.o.LR = lr }

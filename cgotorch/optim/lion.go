@@ -15,7 +15,7 @@ type LionOptions struct {
 
 // NewLion returns an optimizer that changes each parameter by the sign of a mean of its gradients.
 // The caller must Close the optimizer. NewLion fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 //
 // Source: Chen et al., 2023, Symbolic Discovery of Optimization Algorithms, algorithm 2.
 func NewLion(o LionOptions, groups ...Group) (*Optimizer, error) {
@@ -34,13 +34,16 @@ type lion struct {
 
 func (r *lion) remembers() []string { return []string{"exp_avg"} }
 
-func (r *lion) foreach(x *cgotorch.Exec, b *batch) {
+func (r *lion) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *lion) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *lion) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	means := b.state(0)
 	signs := make([]*cgotorch.Tensor, len(means))
 	for i, m := range means {
 		signs[i] = x.Sign(x.Lerp(m, b.grads[i], 1-r.beta1))
 	}
-	b.decoupledOr(x, true)
-	x.ForeachAddInPlace(b.params, signs, -b.lr)
+	n.decoupledOr(true)
+	n.addScaled(signs, true, n.mul(constant(-1), n.rate))
 	x.ForeachLerpInPlace(means, b.grads, 1-r.beta2)
 }

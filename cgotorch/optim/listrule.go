@@ -7,43 +7,101 @@ import (
 )
 
 // listRule is the part that all rules share whose steps consist of operators on lists of tensors.
-// LibTorch has no fused kernel for them. Their numbers come from the host, so they cannot be
-// captured.
+// LibTorch has no fused kernel for them. See Note [Two forms of a step on lists].
 type listRule struct{ title string }
 
-func (r *listRule) name() string                               { return r.title }
-func (*listRule) counts() bool                                 { return false }
-func (*listRule) canFuse(cgotorch.Device, cgotorch.DType) bool { return false }
-func (*listRule) together(step int64, _ bool) int64            { return step }
-func (*listRule) fused(x *cgotorch.Exec, b *batch)             { panic("optim: a rule without fused steps") }
-func (*listRule) watch() (changed func() string)               { return func() string { return "" } }
-func (*listRule) list()                                        {}
+func (r *listRule) name() string                 { return r.title }
+func (*listRule) counts() bool                   { return true }
+func (*listRule) watch() (changed func() string) { return func() string { return "" } }
 
-// fromHost returns the reason why the steps need numbers from the host. It returns "" if they can
-// be captured.
-func (o *Optimizer) fromHost() string {
-	if o.onLists() {
-		return "its steps take their numbers from the host"
+// canFuse reports whether the steps of parameters of this dtype have the second form. Numbers of
+// the device would be rounded to dtypes of 16 bits.
+func (*listRule) canFuse(_ cgotorch.Device, dtype cgotorch.DType) bool { return dtype.Size() >= 4 }
+
+// The method `together` returns the key of a parameter. In the second form each parameter has its
+// own count.
+func (*listRule) together(step int64, fused bool) int64 {
+	if fused {
+		return 0
 	}
+	return step
+}
+
+// A listStep is the arithmetic of a rule on lists.
+type listStep interface {
+	rule
+	change(x *cgotorch.Exec, b *batch, n *stepNumbers)
+}
+
+// onLists returns the rule of the optimizer as a listStep. It returns nil for SGD, Adam and AdamW.
+func (o *Optimizer) onLists() listStep {
+	step, _ := o.rule.(listStep)
+	return step
+}
+
+// listFused does a step of the second form. The step divides the gradients by b.gradScale. If
+// b.foundInf is 1, all tensors stay as they were.
+func listFused(x *cgotorch.Exec, b *batch, r listStep) {
+	if b.gradScale != nil {
+		grads := make([]*cgotorch.Tensor, len(b.grads))
+		for i, g := range b.grads {
+			grads[i] = x.EmptyLike(g)
+		}
+		x.ForeachCopyInPlace(grads, b.grads)
+		x.ForeachDivTensorInPlace(grads, x.To(b.gradScale, grads[0].DType()))
+		copy(b.grads, grads)
+	}
+	if b.foundInf == nil {
+		r.change(x, b, b.onDevice(x))
+		return
+	}
+	all := append(b.counts(), b.params...)
+	for k := range r.remembers() {
+		all = append(all, b.state(k)...)
+	}
+	saved := make([]*cgotorch.Tensor, len(all))
+	for i, t := range all {
+		saved[i] = x.EmptyLike(t)
+	}
+	x.ForeachCopyInPlace(saved, all)
+	r.change(x, b, b.onDevice(x))
+	skip := x.GtScalar(b.foundInf, 0)
+	for i, t := range all {
+		saved[i] = x.Where(skip, saved[i], t)
+	}
+	x.ForeachCopyInPlace(all, saved)
+}
+
+// fromHost returns the reason why the steps need numbers from the host. It returns "" if they do
+// not.
+func (o *Optimizer) fromHost() string {
 	if o.foreach {
 		return "a step by Foreach takes its numbers from the host: leave Foreach out"
 	}
 	return ""
 }
 
-// onLists reports whether the rule of the optimizer is a listRule.
-func (o *Optimizer) onLists() bool {
-	_, list := o.rule.(interface{ list() })
-	return list
+// uncapturable returns the reason why the steps cannot be captured. It returns "" if they can.
+func (o *Optimizer) uncapturable() string {
+	if o.onLists() == nil {
+		return o.fromHost()
+	}
+	for i := range o.groups {
+		for k := range o.groups[i].buckets {
+			if b := &o.groups[i].buckets[k]; !o.canFuse(b) {
+				return fmt.Sprintf("a step of %v takes its numbers from the host: set MasterWeights", b.dtype)
+			}
+		}
+	}
+	return ""
 }
 
 // newListOptimizer returns an optimizer with a rule of this kind. An LR of 0 means the learning
 // rate `standard`.
-func newListOptimizer(r rule, of settings, standard float64, groups []Group) (*Optimizer, error) {
+func newListOptimizer(r listStep, of settings, standard float64, groups []Group) (*Optimizer, error) {
 	if of.lr == 0 {
 		of.lr = standard
 	}
-	of.foreach = true
 	return newOptimizer(r, of, groups)
 }
 
@@ -88,18 +146,6 @@ func (b *batch) decayed(x *cgotorch.Exec) []*cgotorch.Tensor {
 	return x.ForeachAdd(b.grads, b.params, b.weightDecay)
 }
 
-// decoupledOr returns the gradients as decayed does. If `decoupled` is set, it multiplies the
-// parameters instead, and leaves the gradients.
-func (b *batch) decoupledOr(x *cgotorch.Exec, decoupled bool) []*cgotorch.Tensor {
-	if !decoupled {
-		return b.decayed(x)
-	}
-	if b.weightDecay != 0 {
-		x.ForeachMulScalarInPlace(b.params, 1-b.lr*b.weightDecay)
-	}
-	return b.grads
-}
-
 // The method `moments` moves the mean of gradients and the mean of their squares, which are the
 // first two remembered tensors.
 func (b *batch) moments(x *cgotorch.Exec, grads []*cgotorch.Tensor, beta1, beta2 float64) (mean, squares []*cgotorch.Tensor) {
@@ -113,14 +159,4 @@ func (b *batch) moments(x *cgotorch.Exec, grads []*cgotorch.Tensor, beta1, beta2
 func moveSquares(x *cgotorch.Exec, squares, grads []*cgotorch.Tensor, beta float64) {
 	x.ForeachMulScalarInPlace(squares, beta)
 	x.ForeachAddCMulInPlace(squares, grads, grads, 1-beta)
-}
-
-// The function `roots` returns sqrt(squares)/divisor + eps.
-func roots(x *cgotorch.Exec, squares []*cgotorch.Tensor, divisor, eps float64) []*cgotorch.Tensor {
-	all := x.ForeachSqrt(squares)
-	if divisor != 1 {
-		x.ForeachDivScalarInPlace(all, divisor)
-	}
-	x.ForeachAddScalarInPlace(all, eps)
-	return all
 }

@@ -27,7 +27,7 @@ type MuonOptions struct {
 // NewMuon returns an optimizer for matrices. It makes the mean of gradients nearly orthogonal, by
 // some iterations in bfloat16. Give vectors, embeddings and the last layer to another optimizer.
 // It has torch.optim.Muon's rule. The caller must Close the optimizer. NewMuon fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewMuon(o MuonOptions, groups ...Group) (*Optimizer, error) {
 	r := &muon{
 		listRule: listRule{"muon"}, momentum: o.Momentum.Or(0.95), nesterov: !o.NoNesterov, coefficients: o.Coefficients.Or([3]float64{3.4445, -4.7750, 2.0315}),
@@ -69,17 +69,25 @@ type muon struct {
 
 func (r *muon) remembers() []string { return []string{"momentum_buffer"} }
 
-func (r *muon) foreach(x *cgotorch.Exec, b *batch) {
+func (r *muon) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *muon) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *muon) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	means := b.state(0)
 	x.ForeachLerpInPlace(means, b.grads, 1-r.momentum)
-	b.decoupledOr(x, true)
+	n.decoupledOr(true)
 	for i, p := range b.params {
 		x.Tidy(func() *cgotorch.Tensor {
 			change := means[i]
 			if r.nesterov {
 				change = x.Lerp(b.grads[i], change, r.momentum)
 			}
-			x.AddScaledInPlace(p, r.orthogonal(x, change), -b.lr*r.scale(p))
+			by := n.mul(n.rate, constant(-r.scale(p)))
+			if by.device == nil {
+				x.AddScaledInPlace(p, r.orthogonal(x, change), by.host)
+			} else {
+				x.AddInPlace(p, x.Mul(x.To(r.orthogonal(x, change), p.DType()), x.To(by.device, p.DType())))
+			}
 			return nil
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Group is a subset of the parameters with its own settings.
@@ -30,7 +31,10 @@ type Optimizer struct {
 	parameters []*parameter // of all groups, in the order of the groups
 	closed     bool
 
+	lender   Lender              // keeps the tensors of StepParams; may be nil
 	only     map[*parameter]bool // the parameters that a StepParams changes; nil means all
+	onDevice bool                // a Scaler has done steps of a rule on lists, so the host does not know their counts
+	looks    int                 // Steps that have looked for leaves of no optimizer: at most two
 	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
 }
@@ -58,7 +62,8 @@ type rule interface {
 }
 
 type group struct {
-	lr          float64 // 0 means the learning rate of the optimizer
+	lr          float64               // 0 means the learning rate of the optimizer
+	set         cgotorch.Opt[float64] // the learning rate of SetGroupLR, in place of lr
 	weightDecay float64
 	buckets     []bucket
 
@@ -148,6 +153,10 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 			if first, twice := seen[p]; twice {
 				return fail("group %d: parameter %d (%s) is in group %d already", i, k, p, first)
 			}
+			// A leaf that requires a gradient may be told so again. The result of an operator may not.
+			if p.RequiresGrad() && p.SetRequiresGrad(true) != nil {
+				return fail("group %d: parameter %d (%s) is the result of an operator, whose gradient is not kept: give the module's own tensors, as nn.Parameters does", i, k, p)
+			}
 			seen[p] = i
 			if !p.DType().IsFloat() {
 				return fail("group %d: parameter %d is %s: only floating dtypes can be optimized", i, k, p)
@@ -156,6 +165,7 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 				index: len(o.parameters), tensor: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,
 				state: make([]*cgotorch.Tensor, len(r.remembers())),
 			}
+			seam.Optimized(p)
 			o.parameters = append(o.parameters, s)
 			g.add(s)
 		}
@@ -194,6 +204,9 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 // the group times the scale of [Optimizer.SetScale]. A group without a learning rate of its own
 // has that of the optimizer.
 func (o *Optimizer) LR(i int) float64 {
+	if lr, ok := o.groups[i].set.Get(); ok {
+		return lr * o.scale
+	}
 	if lr := o.groups[i].lr; lr != 0 {
 		return lr * o.scale
 	}
@@ -203,6 +216,21 @@ func (o *Optimizer) LR(i int) float64 {
 // SetLR sets the learning rate of all groups without a learning rate of their own. It does not
 // change the scale of [Optimizer.SetScale].
 func (o *Optimizer) SetLR(lr float64) { o.lr = lr }
+
+// SetGroupLR sets the learning rate of a group from the next step on, as param_groups[i]["lr"] does
+// in PyTorch. 0 stops the group. Groups are counted from 0. The learning rate is part of [State],
+// and captured steps use it. SetGroupLR fails with [cgotorch.ErrInvalidArgument] if the group does
+// not exist. It fails with the same error if lr is not a finite number of at least 0.
+func (o *Optimizer) SetGroupLR(group int, lr float64) error {
+	switch {
+	case group < 0 || group >= len(o.groups):
+		return o.refuse("there is no group %d of %d", group, len(o.groups))
+	case !legal(lr):
+		return o.refuse("group %d: a learning rate of %v is not a number from 0 up", group, lr)
+	}
+	o.groups[group].set = cgotorch.Set(lr)
+	return nil
+}
 
 // SetScale sets the factor that multiplies every group's learning rate. Without SetScale the
 // factor is 1. The usual factor is the result of a [Schedule].

@@ -30,6 +30,15 @@ func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
 	return cgotorch.ToSlice[float32](x, x.To(t, cgotorch.Float32))
 }
 
+// resultOfOperator returns a tensor that depends on a leaf, so that no gradient is kept for it.
+func resultOfOperator(t *testing.T, x *cgotorch.Exec) *cgotorch.Tensor {
+	leaf := x.Ones(cgotorch.Float32, 2)
+	if err := leaf.SetRequiresGrad(true); err != nil {
+		t.Fatal(err)
+	}
+	return x.Exp(leaf)
+}
+
 func TestNew_Refuses(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := param(x, 1)
@@ -61,6 +70,7 @@ func TestNew_Refuses(t *testing.T) {
 			{sgd(SGDOptions{}, some, Group{WeightDecay: -2}), "group 1: a weight decay of -2"},
 			{sgd(SGDOptions{}, some, Group{WeightDecay: 1, NoWeightDecay: true}), "group 1 has both"},
 			{sgd(SGDOptions{}, some, some), "group 1: parameter 0 (float32[1]) is in group 0 already"},
+			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{resultOfOperator(t, x)}}), "group 0: parameter 0 (float32[2]) is the result of an operator"},
 			{sgd(SGDOptions{}, some, Group{Params: []*cgotorch.Tensor{nil}}), "group 1: parameter 0 is nil"},
 			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{closed}}), "group 0: parameter 0 is closed"},
 			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{x.Zeros(cgotorch.Int64, 3)}}), "int64[3]: only floating dtypes"},
@@ -429,4 +439,31 @@ func TestStep_Memory(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestOptimizer_Minimize_EqualsThreeCalls(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, q := param(x, 1, 2), param(x, 1, 2) // with gradients, which the first call removes
+		for _, t := range []*cgotorch.Tensor{p, q} {
+			if err := t.SetRequiresGrad(true); err != nil {
+				return err
+			}
+		}
+		of := func(p *cgotorch.Tensor) *Optimizer {
+			return cgotorch.Must(NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{p}}))
+		}
+		a, b := of(p), of(q)
+		defer a.Close()
+		defer b.Close()
+		for range 3 {
+			a.Minimize(x, x.Sum(x.Mul(p, p)))
+			b.ZeroGrad()
+			x.Backward(x.Sum(x.Mul(q, q)))
+			b.Step(x)
+		}
+		if got, want := values(x, p), values(x, q); !slices.Equal(got, want) || got[0] == 1 {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	})
 }

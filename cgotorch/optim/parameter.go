@@ -15,6 +15,7 @@ type parameter struct {
 	shape, strides []int64 // shape and strides of tensor
 	step           int64   // number of steps done; can be too high, see Optimizer.skipped
 	state          []*cgotorch.Tensor
+	initial        float64 // the value of state before the first step
 
 	// count is the number of steps, a float32 tensor of shape []. It is nil if the rule needs no
 	// count. It does not include steps that the device skipped.
@@ -85,9 +86,17 @@ func prepare(x *cgotorch.Exec, parameters []*parameter) {
 			x.ForeachZeroInPlace(zeros)
 		}
 	}
+	if v := parameters[0].initial; v != 0 && len(fresh) > 0 {
+		x.ForeachAddScalarInPlace(fresh, v)
+	}
 	if len(masters) > 0 {
 		x.ForeachCopyInPlace(masters, params)
 	}
+}
+
+// The method `owns` reports whether the optimizer has made the tensors of p.
+func (p *parameter) owns() bool {
+	return p.master != nil || len(p.state) > 0 && p.state[0] != nil
 }
 
 func (p *parameter) laidOutLike(strides []int64) bool {

@@ -1,10 +1,6 @@
 package optim
 
-import (
-	"math"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
-)
+import "github.com/streamtorch/streamtorch/cgotorch"
 
 // RAdamOptions are the settings of [NewRAdam]. The zero value is PyTorch's default.
 type RAdamOptions struct {
@@ -23,7 +19,7 @@ type RAdamOptions struct {
 
 // NewRAdam returns an optimizer that changes the parameters of all groups by torch.optim.RAdam's
 // rule. The caller must Close the optimizer. NewRAdam fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewRAdam(o RAdamOptions, groups ...Group) (*Optimizer, error) {
 	betas := o.Betas.Or([2]float64{0.9, 0.999})
 	r := &radam{listRule{"radam"}, betas[0], betas[1], or(o.Eps, 1e-8), o.Decoupled}
@@ -41,16 +37,25 @@ type radam struct {
 
 func (r *radam) remembers() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-func (r *radam) foreach(x *cgotorch.Exec, b *batch) {
-	means, squares := b.moments(x, b.decoupledOr(x, r.decoupled), r.beta1, r.beta2)
-	step := float64(b.done + 1)
-	correction1, correction2 := 1-math.Pow(r.beta1, step), 1-math.Pow(r.beta2, step)
+func (r *radam) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *radam) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *radam) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
+	means, squares := b.moments(x, n.decoupledOr(r.decoupled), r.beta1, r.beta2)
 	longest := 2/(1-r.beta2) - 1
-	length := longest - 2*step*math.Pow(r.beta2, step)/correction2 // of the average so far
-	if length <= 5 {
-		x.ForeachAddInPlace(b.params, means, -b.lr/correction1)
+	// Of the average so far.
+	length := n.add(constant(longest), n.div(n.mul(n.mul(constant(-2), n.step), n.pow(r.beta2, n.step)), n.correction(r.beta2)))
+	plain := n.div(n.mul(constant(-1), n.rate), n.correction(r.beta1))
+	const least = 5
+	if length.device == nil && length.host <= least {
+		n.addScaled(means, false, plain)
 		return
 	}
-	rectified := math.Sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
-	x.ForeachAddCDivInPlace(b.params, means, roots(x, squares, 1, r.eps), -b.lr*rectified*math.Sqrt(correction2)/correction1)
+	squared := n.div(n.mul(n.mul(n.add(length, constant(-4)), n.add(length, constant(-2))), constant(longest)), n.mul(constant((longest-4)*(longest-2)), length))
+	rectified := n.mul(n.mul(plain, n.sqrt(squared)), n.sqrt(n.correction(r.beta2)))
+	if length.device != nil {
+		rectified, plain = n.split(length, least, rectified, plain)
+		n.addScaled(means, false, plain)
+	}
+	n.addDivided(means, n.roots(squares, constant(1), r.eps), rectified)
 }

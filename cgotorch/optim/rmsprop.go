@@ -16,7 +16,7 @@ type RMSpropOptions struct {
 
 // NewRMSprop returns an optimizer that changes the parameters of all groups by
 // torch.optim.RMSprop's rule. The caller must Close the optimizer. NewRMSprop fails with
-// [cgotorch.ErrInvalidArgument] if an option or a group is not valid. A step cannot be captured.
+// [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewRMSprop(o RMSpropOptions, groups ...Group) (*Optimizer, error) {
 	r := &rmsprop{listRule: listRule{"rmsprop"}, alpha: o.Alpha.Or(0.99), eps: or(o.Eps, 1e-8), momentum: o.Momentum, centered: o.Centered}
 	if err := checkNumbers(r.title, fraction("Alpha", r.alpha), positive("Eps", r.eps), fromZero("Momentum", r.momentum)); err != nil {
@@ -42,7 +42,10 @@ func (r *rmsprop) remembers() []string {
 	return names
 }
 
-func (r *rmsprop) foreach(x *cgotorch.Exec, b *batch) {
+func (r *rmsprop) foreach(x *cgotorch.Exec, b *batch) { r.change(x, b, b.onHost(x)) }
+func (r *rmsprop) fused(x *cgotorch.Exec, b *batch)   { listFused(x, b, r) }
+
+func (r *rmsprop) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	grads, squares := b.decayed(x), b.state(0)
 	moveSquares(x, squares, grads, r.alpha)
 	if r.centered {
@@ -51,13 +54,13 @@ func (r *rmsprop) foreach(x *cgotorch.Exec, b *batch) {
 		variances := x.ForeachMul(means, means)
 		squares = x.ForeachSub(squares, variances, nil)
 	}
-	divisors := roots(x, squares, 1, r.eps)
+	divisors := n.roots(squares, constant(1), r.eps)
 	if r.momentum == 0 {
-		x.ForeachAddCDivInPlace(b.params, grads, divisors, -b.lr)
+		n.addDivided(grads, divisors, n.mul(constant(-1), n.rate))
 		return
 	}
 	buffers := b.state(1)
 	x.ForeachMulScalarInPlace(buffers, r.momentum)
 	x.ForeachAddCDivInPlace(buffers, grads, divisors, nil)
-	x.ForeachAddInPlace(b.params, buffers, -b.lr)
+	n.addScaled(buffers, false, n.mul(constant(-1), n.rate))
 }

@@ -140,8 +140,8 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 // It fails as [Optimizer.Step] does. A second Step before Update fails with
 // [cgotorch.ErrInvalidArgument]. A step that the device cannot skip fails with
 // [cgotorch.ErrUnsupported]. The device cannot skip steps by Foreach, and steps by SGD with
-// Momentum and Dampening. It cannot skip steps of optimizers other than SGD, Adam and AdamW. On the
-// CPU it also cannot skip steps by SGD of float16 or bfloat16 parameters without MasterWeights.
+// Momentum and Dampening. Without MasterWeights, it skips steps of float16 and bfloat16 parameters
+// only by Adam and AdamW, and on CUDA by SGD.
 func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Step"
 	x = s.use(x, op)
@@ -314,7 +314,7 @@ func (o *Optimizer) unskippable() string {
 	}
 	for i := range o.groups {
 		for k := range o.groups[i].buckets {
-			if b := &o.groups[i].buckets[k]; !o.fuses(b) {
+			if b := &o.groups[i].buckets[k]; !o.canFuse(b) {
 				return fmt.Sprintf("a step of %v on %v cannot be skipped: set MasterWeights", b.dtype, b.device)
 			}
 		}

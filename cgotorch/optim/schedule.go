@@ -1,23 +1,60 @@
 package optim
 
 import (
+	"fmt"
 	"math"
 	"sort"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Schedule returns the factor of the learning rate for a step. Give the factor to
 // [Optimizer.SetScale]. Steps are counted from 0. The caller decides whether a step is a batch or
 // an epoch. A Schedule has no state, so a resumed training calls it with the next step.
+//
+// The functions that make a Schedule have no error to return. For arguments that are out of range,
+// such as a negative number of steps or NaN, they panic with a [*cgotorch.Error] that names the
+// argument and the line of the program.
 type Schedule func(step int) float64
+
+// limit is an argument of a function that makes a Schedule, with the smallest legal value.
+type limit struct {
+	name         string
+	value, least float64
+}
+
+// demand panics if an argument is below its least value, infinite or NaN.
+func demand(where string, limits ...limit) {
+	for _, l := range limits {
+		if !(l.value >= l.least) || math.IsInf(l.value, 0) {
+			refuseSchedule(where, "%s is %v; it must be a number from %v up", l.name, l.value, l.least)
+		}
+	}
+}
+
+// demandSchedules panics if a schedule is nil.
+func demandSchedules(where string, schedules ...Schedule) {
+	for i, s := range schedules {
+		if s == nil {
+			refuseSchedule(where, "schedule %d is nil; use optim.Constant for a factor of 1", i)
+		}
+	}
+}
+
+func refuseSchedule(where, format string, args ...any) {
+	panic(&cgotorch.Error{Op: where, Kind: cgotorch.ErrInvalidArgument, Caller: seam.Caller(), Message: fmt.Sprintf(format, args...)})
+}
 
 // Constant returns the Schedule that is 1 at every step.
 func Constant() Schedule { return func(int) float64 { return 1 } }
 
 // StepDecay begins with 1 and multiplies the factor by gamma each time `every` steps are done. It
-// is PyTorch's StepLR. If `every` is below 1, the factor stays 1.
+// is PyTorch's StepLR. `every` is 1 or more.
 func StepDecay(every int, gamma float64) Schedule {
+	demand("optim.StepDecay", limit{"every", float64(every), 1}, limit{"gamma", gamma, 0})
 	return func(step int) float64 {
-		if every < 1 || step < every {
+		if step < every {
 			return 1
 		}
 		return math.Pow(gamma, float64(step/every))
@@ -27,6 +64,7 @@ func StepDecay(every int, gamma float64) Schedule {
 // MultiStep begins with 1 and multiplies the factor by gamma at each step that is in milestones.
 // It is PyTorch's MultiStepLR.
 func MultiStep(milestones []int, gamma float64) Schedule {
+	demand("optim.MultiStep", limit{"gamma", gamma, 0})
 	sorted := append([]int(nil), milestones...)
 	sort.Ints(sorted)
 	return func(step int) float64 {
@@ -38,6 +76,7 @@ func MultiStep(milestones []int, gamma float64) Schedule {
 // at step number `steps` and later. It is PyTorch's CosineAnnealingLR with T_max=steps and
 // eta_min=floor*lr. But PyTorch's factor rises again after T_max.
 func Cosine(steps int, floor float64) Schedule {
+	demand("optim.Cosine", limit{"steps", float64(steps), 0}, limit{"floor", floor, 0})
 	return func(step int) float64 {
 		return cosine(1, floor, progress(step, 0, float64(steps)))
 	}
@@ -47,40 +86,53 @@ func Cosine(steps int, floor float64) Schedule {
 // the factor is then(step - steps). It is PyTorch's LinearLR, with a second schedule after it, in
 // a SequentialLR.
 func Warmup(steps int, start float64, then Schedule) Schedule {
+	demand("optim.Warmup", limit{"steps", float64(steps), 0}, limit{"start", start, 0})
+	demandSchedules("optim.Warmup", then)
 	return func(step int) float64 {
 		if step < steps {
 			return start + (1-start)*float64(max(step, 0))/float64(steps)
 		}
-		return then(step - max(steps, 0))
+		return then(step - steps)
 	}
 }
 
 // Exponential begins with 1 and multiplies the factor by gamma after each step. It is PyTorch's
 // ExponentialLR.
 func Exponential(gamma float64) Schedule {
+	demand("optim.Exponential", limit{"gamma", gamma, 0})
 	return func(step int) float64 { return math.Pow(gamma, float64(max(step, 0))) }
 }
 
 // Linear goes from `from` at step 0 to `to` at step number `steps`, and stays there. It is
 // PyTorch's LinearLR.
 func Linear(steps int, from, to float64) Schedule {
+	demand("optim.Linear", limit{"steps", float64(steps), 0}, limit{"from", from, 0}, limit{"to", to, 0})
 	return func(step int) float64 { return from + (to-from)*progress(step, 0, float64(steps)) }
 }
 
 // Polynomial falls from 1 at step 0 to 0 at step number `steps`, and stays there. It is the power
 // of the fraction of the steps that are left. It is PyTorch's PolynomialLR.
 func Polynomial(steps int, power float64) Schedule {
+	demand("optim.Polynomial", limit{"steps", float64(steps), 0}, limit{"power", power, 0})
 	return func(step int) float64 { return math.Pow(1-progress(step, 0, float64(steps)), power) }
 }
 
 // CosineRestarts falls from 1 to `floor` along half a period of a cosine, and begins again. The
 // first period has `steps` steps, and each other one `growth` times as many as the one before. It
-// is PyTorch's CosineAnnealingWarmRestarts. Numbers below 1 count as 1.
+// is PyTorch's CosineAnnealingWarmRestarts. Both numbers are 1 or more.
 func CosineRestarts(steps, growth int, floor float64) Schedule {
+	demand("optim.CosineRestarts", limit{"steps", float64(steps), 1}, limit{"growth", float64(growth), 1}, limit{"floor", floor, 0})
 	return func(step int) float64 {
-		at, period := max(step, 0), max(steps, 1)
-		for ; at >= period; period *= max(growth, 1) {
+		at, period := max(step, 0), steps
+		if growth == 1 {
+			at %= period
+		}
+		for at >= period {
 			at -= period
+			if period > math.MaxInt/growth {
+				break // no later step is an int
+			}
+			period *= growth
 		}
 		return cosine(1, floor, float64(at)/float64(period))
 	}
@@ -98,6 +150,7 @@ type CyclicOptions struct {
 // Cyclic climbs from Floor to 1 and falls back, again and again. It is PyTorch's CyclicLR with
 // max_lr=lr, base_lr=Floor*lr and cycle_momentum=False.
 func Cyclic(o CyclicOptions) Schedule {
+	demand("optim.Cyclic", limit{"Floor", o.Floor, 0}, limit{"Up", float64(o.Up), 0}, limit{"Down", float64(o.Down), 0}, limit{"Gamma", o.Gamma, 0})
 	up := float64(o.Up)
 	if o.Up < 1 {
 		up = 2000
@@ -126,8 +179,18 @@ func Cyclic(o CyclicOptions) Schedule {
 
 // Sequential uses one Schedule after another. Each milestone is the step at which the next Schedule
 // begins, with its step 0. The milestones rise. It is PyTorch's SequentialLR. Without schedules,
-// the factor is 1. Schedules behind the last milestone but one are not used.
+// the factor is 1. There is a milestone less than schedules.
 func Sequential(milestones []int, schedules ...Schedule) Schedule {
+	const where = "optim.Sequential"
+	demandSchedules(where, schedules...)
+	if len(milestones) != max(len(schedules)-1, 0) {
+		refuseSchedule(where, "there are %d milestones and %d schedules; each schedule but the first begins at a milestone", len(milestones), len(schedules))
+	}
+	for i, m := range milestones {
+		if m < 0 || i > 0 && m < milestones[i-1] {
+			refuseSchedule(where, "the milestones %v do not rise from 0", milestones)
+		}
+	}
 	milestones = append([]int(nil), milestones...)
 	return func(step int) float64 {
 		part := sort.SearchInts(milestones, step+1)
@@ -143,6 +206,7 @@ func Sequential(milestones []int, schedules ...Schedule) Schedule {
 
 // Product multiplies the factors of several schedules. It is PyTorch's ChainedScheduler.
 func Product(schedules ...Schedule) Schedule {
+	demandSchedules("optim.Product", schedules...)
 	return func(step int) float64 {
 		factor := 1.0
 		for _, s := range schedules {
@@ -174,6 +238,10 @@ func OneCycle(steps int, o OneCycleOptions) Schedule {
 	}
 	if o.FinalDivFactor == 0 {
 		o.FinalDivFactor = 1e4
+	}
+	demand("optim.OneCycle", limit{"steps", float64(steps), 0}, limit{"Rise", o.Rise, 0}, limit{"DivFactor", o.DivFactor, 0}, limit{"FinalDivFactor", o.FinalDivFactor, 0})
+	if o.Rise >= 1 {
+		refuseSchedule("optim.OneCycle", "Rise is %v; it is a fraction of the steps, below 1", o.Rise)
 	}
 	between := cosine
 	if o.Linear {

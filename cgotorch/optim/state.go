@@ -13,6 +13,8 @@ type State struct {
 	Rule  string  `json:"rule"`  // the lower-case name of the rule, such as "sgd" or "adamw"
 	LR    float64 `json:"lr"`    // see [Optimizer.SetLR]
 	Scale float64 `json:"scale"` // see [Optimizer.SetScale]
+	// GroupLRs has the learning rates of [Optimizer.SetGroupLR], by the numbers of their groups.
+	GroupLRs map[int]float64 `json:"group_lrs,omitempty"`
 	// Steps has the number of steps done with each parameter, in the order of Params. The numbers of
 	// SGD include steps that a Scaler skipped.
 	Steps   []int64            `json:"steps"`
@@ -26,29 +28,52 @@ type RememberedTensor struct {
 	// keeps has the name "master".
 	Name   string
 	DType  cgotorch.DType
-	Tensor *cgotorch.Tensor
+	Tensor *cgotorch.Tensor // nil if Load is set
+	// Load makes the tensor on x's device. The caller closes it. State sets Load if the tensor lies
+	// elsewhere: see [Optimizer.SetLender]. For Restore it is a way to have one tensor at a time.
+	Load func(x *cgotorch.Exec) (*cgotorch.Tensor, error)
 }
 
 const masterName = "master"
 
-// State returns the state to save. If a [Scaler] has done steps of Adam or AdamW, State waits for
-// the device, because it reads how many steps were not skipped. Otherwise it does not wait. The
-// optimizer owns the tensors, and the next Step changes them.
+// State returns the state to save. If a [Scaler] has done steps of a rule other than SGD, State
+// waits for the device, because it reads how many steps were not skipped. Otherwise it does not
+// wait. The optimizer owns the tensors, and the next Step changes them.
 func (o *Optimizer) State(x *cgotorch.Exec) State {
 	o.readCounts(x)
 	s := State{Rule: o.rule.name(), LR: o.lr, Scale: o.scale, Steps: make([]int64, len(o.parameters))}
+	for i := range o.groups {
+		if lr, ok := o.groups[i].set.Get(); ok {
+			if s.GroupLRs == nil {
+				s.GroupLRs = map[int]float64{}
+			}
+			s.GroupLRs[i] = lr
+		}
+	}
 	for i, p := range o.parameters {
 		s.Steps[i] = p.step
 		if p.step == 0 {
 			continue // its tensors hold no values: the first step failed, was skipped, or was captured and not launched
 		}
+		if o.lender != nil && !p.owns() {
+			for _, of := range o.kept(i) {
+				if of.Name != masterName || p.mastered {
+					of.Load = func(x *cgotorch.Exec) (t *cgotorch.Tensor, err error) {
+						o.lender(x, of, false, func(lent *cgotorch.Tensor) { t = x.Clone(lent) })
+						return t, nil
+					}
+					s.Tensors = append(s.Tensors, of)
+				}
+			}
+			continue
+		}
 		for k, name := range o.rule.remembers() {
 			if t := p.state[k]; t != nil {
-				s.Tensors = append(s.Tensors, RememberedTensor{i, name, t.DType(), t})
+				s.Tensors = append(s.Tensors, RememberedTensor{Param: i, Name: name, DType: t.DType(), Tensor: t})
 			}
 		}
-		if p.mastered {
-			s.Tensors = append(s.Tensors, RememberedTensor{i, masterName, p.master.DType(), p.master})
+		if p.mastered && p.master != nil {
+			s.Tensors = append(s.Tensors, RememberedTensor{Param: i, Name: masterName, DType: p.master.DType(), Tensor: p.master})
 		}
 	}
 	return s
@@ -85,7 +110,8 @@ func (o *Optimizer) readCounts(x *cgotorch.Exec) {
 //
 // The optimizer must have the rule of s. It must have the same number of parameters, in the same
 // order. Its options must make it remember the same tensors. Otherwise Restore fails with
-// [cgotorch.ErrInvalidArgument] and changes nothing.
+// [cgotorch.ErrInvalidArgument] and changes nothing. It fails with the error of a Load in s, and
+// has then restored a part.
 func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	found, err := o.match(s)
 	if err != nil {
@@ -94,23 +120,71 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	x = x.NoGrad().NoAutocast()
 	o.lr, o.scale, o.skipped = s.LR, s.Scale, false
 	o.restored++
+	for i := range o.groups {
+		o.groups[i].set = cgotorch.Opt[float64]{}
+		if lr, ok := s.GroupLRs[i]; ok {
+			o.groups[i].set = cgotorch.Set(lr)
+		}
+	}
 	for i, p := range o.parameters {
 		master := found[i][len(p.state)]
-		if s.Steps[i] > 0 {
+		lent := o.lender != nil && !p.owns()
+		if s.Steps[i] > 0 && !lent {
 			p.allocate(x, false)
 		}
-		for k, t := range p.state {
-			if from := found[i][k]; from != nil {
-				x.CopyInPlace(t, from).Close()
+		for k, from := range found[i] {
+			if from == nil {
+				continue
+			}
+			if lent {
+				of := o.kept(i)[k]
+				err = from.use(x, p, func(t *cgotorch.Tensor) {
+					o.lender(x, of, true, func(lent *cgotorch.Tensor) { x.CopyInPlace(lent, t).Close() })
+				})
+			} else {
+				to := p.master
+				if k < len(p.state) {
+					to = p.state[k]
+				}
+				err = from.use(x, p, func(t *cgotorch.Tensor) { x.CopyInPlace(to, t).Close() })
+			}
+			if err != nil {
+				return fmt.Errorf("optim: %s: %s of parameter %d: %w", o.rule.name(), from.Name, i, err)
 			}
 		}
-		if p.mastered = master != nil; p.mastered {
-			x.CopyInPlace(p.master, master).Close()
-		}
+		p.mastered = master != nil
 		p.counted = false
 		p.step = s.Steps[i] // at the end, because a step above 0 means that all tensors hold values
 	}
 	return nil
+}
+
+// The method `use` calls fn with the tensor, which Load makes if need be.
+func (r *RememberedTensor) use(x *cgotorch.Exec, of *parameter, fn func(t *cgotorch.Tensor)) error {
+	if r.Load == nil {
+		fn(r.Tensor)
+		return nil
+	}
+	t, err := r.Load(x)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if !slices.Equal(t.Shape(), of.shape) {
+		return fmt.Errorf("it is %s, the parameter is %s: %w", t, of.tensor, cgotorch.ErrInvalidArgument)
+	}
+	fn(t)
+	return nil
+}
+
+func (r *RememberedTensor) text() string {
+	switch {
+	case r == nil:
+		return "nil"
+	case r.Load != nil:
+		return "there"
+	}
+	return r.Tensor.String()
 }
 
 // ResetMasters makes the next Step begin from the values of the parameters, and not from the
@@ -124,7 +198,7 @@ func (o *Optimizer) ResetMasters() {
 
 // The method `match` returns the tensors of s for each parameter. They are in the order of
 // rule.remembers, and the master comes last. Tensors that s does not have are nil.
-func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
+func (o *Optimizer) match(s State) ([][]*RememberedTensor, error) {
 	names := o.rule.remembers()
 	switch {
 	case o.closed:
@@ -136,9 +210,14 @@ func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 	case len(s.Steps) != len(o.parameters):
 		return nil, fmt.Errorf("the state is of %d parameters, the optimizer has %d", len(s.Steps), len(o.parameters))
 	}
-	found := make([][]*cgotorch.Tensor, len(o.parameters))
+	for i, lr := range s.GroupLRs {
+		if i < 0 || i >= len(o.groups) || !legal(lr) {
+			return nil, fmt.Errorf("the state has a learning rate of %v for group %d, and there are %d groups", lr, i, len(o.groups))
+		}
+	}
+	found := make([][]*RememberedTensor, len(o.parameters))
 	for i, p := range o.parameters {
-		found[i] = make([]*cgotorch.Tensor, len(names)+1)
+		found[i] = make([]*RememberedTensor, len(names)+1)
 		if p.tensor.Closed() {
 			return nil, fmt.Errorf("parameter %d: %w", i, cgotorch.ErrClosed)
 		}
@@ -146,7 +225,8 @@ func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 			return nil, fmt.Errorf("parameter %d has done %d steps", i, s.Steps[i])
 		}
 	}
-	for _, t := range s.Tensors {
+	for i := range s.Tensors {
+		t := &s.Tensors[i]
 		if t.Param < 0 || t.Param >= len(o.parameters) {
 			return nil, fmt.Errorf("%s is of parameter %d, and there are %d", t.Name, t.Param, len(o.parameters))
 		}
@@ -158,19 +238,19 @@ func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 			return nil, fmt.Errorf("%s of parameter %d is not kept with these options: give the options that it was saved with", t.Name, t.Param)
 		}
 		switch want := o.parameters[t.Param].tensor; {
-		case t.Tensor == nil || t.Tensor.Closed():
+		case t.Load == nil && (t.Tensor == nil || t.Tensor.Closed()):
 			return nil, fmt.Errorf("%s of parameter %d: %w", t.Name, t.Param, cgotorch.ErrClosed)
 		case found[t.Param][k] != nil:
 			return nil, fmt.Errorf("%s of parameter %d is there twice", t.Name, t.Param)
-		case !slices.Equal(t.Tensor.Shape(), want.Shape()):
+		case t.Load == nil && !slices.Equal(t.Tensor.Shape(), want.Shape()):
 			return nil, fmt.Errorf("%s of parameter %d is %s, the parameter is %s", t.Name, t.Param, t.Tensor, want)
 		}
-		found[t.Param][k] = t.Tensor
+		found[t.Param][k] = t
 	}
 	for i := range found {
 		for k, name := range names {
 			if t := found[i][k]; (t != nil) != (s.Steps[i] > 0) {
-				return nil, fmt.Errorf("parameter %d has done %d steps, and its %s is %s: give the options it was saved with", i, s.Steps[i], name, t)
+				return nil, fmt.Errorf("parameter %d has done %d steps, and its %s is %s: give the options it was saved with", i, s.Steps[i], name, t.text())
 			}
 		}
 		if found[i][len(names)] != nil && s.Steps[i] == 0 {

@@ -2,10 +2,12 @@ package optim
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Note [Captured steps]
@@ -43,9 +45,18 @@ type scalerInput struct {
 //
 // Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
 // least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
-// Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of an optimizer other
-// than SGD, Adam and AdamW.
+// Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of parameters of 16
+// bits without MasterWeights, except by SGD, Adam and AdamW.
 func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
+
+// Minimize is a step that makes the loss smaller: [Optimizer.ZeroGrad], Backward of the loss, and
+// [Optimizer.Step], in this order. It can be captured where Step can. A program that clips, scales
+// or sums gradients calls the three itself.
+func (o *Optimizer) Minimize(x *cgotorch.Exec, loss *cgotorch.Tensor) {
+	o.ZeroGrad()
+	x.Backward(loss)
+	o.Step(x)
+}
 
 func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	if o.closed {
@@ -53,12 +64,14 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	}
 	x = x.NoGrad().NoAutocast()
 	if x.Capturing() {
-		if why := o.fromHost(); why != "" {
+		if why := o.uncapturable(); why != "" {
 			o.fail(x, why+": %w", cgotorch.ErrNotCapturable)
 		}
 		x.DependsOn(o.watch())
 	}
+	o.lookForStrays(x)
 	if by.foundInf != nil {
+		o.onDevice = true
 		x.EachLaunch(func(*cgotorch.Exec) { o.skipped = true })
 	}
 	for i := range o.groups {
@@ -69,11 +82,25 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 			from := &g.buckets[k]
 			b := &from.now
 			b.lr, b.rate, b.weightDecay, b.scalerInput = lr, rate, g.weightDecay, by
-			if o.fuses(from) && from.device.IsCUDA() && from.dtype != cgotorch.Float64 {
+			if o.fuses(x, from) && from.device.IsCUDA() && from.dtype != cgotorch.Float64 {
 				b.lr = float64(float32(lr)) // see Note [Captured steps]
 			}
 			o.stepBucket(x, from)
 		}
+	}
+}
+
+// lookForStrays tells, at the second Step, of leaves that have a gradient and belong to no
+// optimizer. A Step that is captured, or that has lent tensors, does not look.
+func (o *Optimizer) lookForStrays(x *cgotorch.Exec) {
+	if o.looks >= 2 || x.Capturing() || o.only != nil {
+		return
+	}
+	if o.looks++; o.looks == 1 {
+		seam.WatchLeaves(x)
+	} else if strays := seam.StrayLeaves(x); strays != "" {
+		slog.Warn("optim: " + o.rule.name() + ": a gradient is computed for " + strays +
+			", and no optimizer has this tensor: make its layer a field of the model, not a variable of a closure; if it is frozen on purpose, call SetRequiresGrad(false)")
 	}
 }
 
@@ -146,7 +173,11 @@ func (o *Optimizer) watch() func() string {
 
 // The method `fuses` reports whether rule.fused does the steps of the bucket. Otherwise
 // rule.foreach does them.
-func (o *Optimizer) fuses(b *bucket) bool {
+func (o *Optimizer) fuses(x *cgotorch.Exec, b *bucket) bool {
+	return o.canFuse(b) && (o.onLists() == nil || o.onDevice || x.Capturing())
+}
+
+func (o *Optimizer) canFuse(b *bucket) bool {
 	dtype := b.dtype
 	if b.wide {
 		dtype = cgotorch.Float32
@@ -155,7 +186,7 @@ func (o *Optimizer) fuses(b *bucket) bool {
 }
 
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
-	b, fused := &from.now, o.fuses(from)
+	b, fused := &from.now, o.fuses(x, from)
 	defer b.reset()
 	// `later` holds the parameters that cannot be changed together with those of b. It stays empty if
 	// every earlier step changed all parameters.
@@ -218,6 +249,7 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	x.EachLaunch(func(*cgotorch.Exec) {
 		for _, s := range parameters {
 			s.step++
+			s.counted = s.counted && fused
 		}
 	})
 }

@@ -11,20 +11,36 @@ import (
 // tensor has the shape and the strides of its parameter. The field Tensor of each entry is nil.
 func (o *Optimizer) Remembers() []RememberedTensor {
 	var all []RememberedTensor
-	for i, s := range o.parameters {
-		dtype := s.tensor.DType()
-		if s.wide {
-			dtype = cgotorch.Float32
-		}
-		for _, name := range o.rule.remembers() {
-			all = append(all, RememberedTensor{Param: i, Name: name, DType: dtype})
-		}
-		if s.wide {
-			all = append(all, RememberedTensor{Param: i, Name: masterName, DType: dtype})
-		}
+	for i := range o.parameters {
+		all = append(all, o.kept(i)...)
 	}
 	return all
 }
+
+// The method `kept` is Remembers for one parameter.
+func (o *Optimizer) kept(i int) []RememberedTensor {
+	s := o.parameters[i]
+	dtype := s.tensor.DType()
+	if s.wide {
+		dtype = cgotorch.Float32
+	}
+	var all []RememberedTensor
+	for _, name := range o.rule.remembers() {
+		all = append(all, RememberedTensor{Param: i, Name: name, DType: dtype})
+	}
+	if s.wide {
+		all = append(all, RememberedTensor{Param: i, Name: masterName, DType: dtype})
+	}
+	return all
+}
+
+// Lender lends one of the tensors that [Optimizer.Remembers] lists. It calls `use` with the tensor,
+// on x's device. If write is set, `use` writes the tensor, and later loans have what was written.
+type Lender func(x *cgotorch.Exec, of RememberedTensor, write bool, use func(t *cgotorch.Tensor))
+
+// SetLender tells State and Restore who keeps the tensors that StepParams is lent. A checkpoint can
+// then hold them. nil means that nobody does. It enqueues nothing.
+func (o *Optimizer) SetLender(lender Lender) { o.lender = lender }
 
 // StepParams is [Optimizer.Step] for some of the parameters. For the call, the caller lends the
 // tensors that [Optimizer.Remembers] lists. StepParams is for callers that keep these tensors
@@ -36,7 +52,7 @@ func (o *Optimizer) Remembers() []RememberedTensor {
 // StepParams fails as Step does. In a capture it fails with [cgotorch.ErrNotCapturable]. If Step
 // has made tensors for one of the params, it fails with [cgotorch.ErrInvalidArgument].
 //
-// State and Restore do not know lent tensors, so a checkpoint does not contain them.
+// State and Restore do not know lent tensors, unless [Optimizer.SetLender] tells them.
 func (o *Optimizer) StepParams(x *cgotorch.Exec, params []int, lent func(of RememberedTensor) *cgotorch.Tensor) {
 	if x.Capturing() {
 		o.fail(x, "a step with lent tensors: %w", cgotorch.ErrNotCapturable)
@@ -49,7 +65,7 @@ func (o *Optimizer) StepParams(x *cgotorch.Exec, params []int, lent func(of Reme
 			o.fail(x, "there is no parameter %d of %d: %w", i, len(o.parameters), cgotorch.ErrInvalidArgument)
 		}
 		s := o.parameters[i]
-		if s.master != nil || len(s.state) > 0 && s.state[0] != nil {
+		if s.owns() {
 			o.fail(x, "parameter %d has tensors of the optimizer's own: call either Step or StepParams: %w", i, cgotorch.ErrInvalidArgument)
 		}
 		o.only[s] = true

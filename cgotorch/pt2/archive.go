@@ -69,7 +69,7 @@ func (a *archive) check() error {
 	for name := range a.entries {
 		switch {
 		case strings.HasPrefix(name, "data/aotinductor/"):
-			return a.unsupported("it is compiled by AOTInductor: save the result of torch.export.export with torch.export.save instead")
+			return a.unsupported("it is compiled by AOTInductor: load it with package aoti, or save the result of torch.export.export with torch.export.save")
 		case strings.HasPrefix(name, "code/"):
 			return a.unsupported("it is a TorchScript program: export the model again, with torch.export.export and torch.export.save")
 		case strings.HasSuffix(name, "serialized_exported_program.json"):

@@ -91,11 +91,15 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 	return b, nil
 }
 
-// The method `bind` reads the weights and constants, and makes them the program's own.
-func (b *binder) bind(x *cgotorch.Exec) error {
+// The method `bind` reads the weights and constants, and makes them the program's own. It fuses the
+// steps if `fuse` is set.
+func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
 	reader := &weightReader{file: b.file, float: b.program.float}
 	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
 		return err
+	}
+	if fuse {
+		b.fuse(x)
 	}
 	return b.keep(x)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -16,8 +17,8 @@ import (
 // The values of a graph have names, and each value is made once. compile gives each name a slot of
 // a frame, and turns each node into a step with the slots of its arguments. Operators are found and
 // their schemas are read once, so that a run neither looks up names nor reorders arguments. A step
-// also knows which slots nobody reads after it. Their tensors are closed, so that the peak of memory
-// is that of PyTorch. A frame belongs to one run, so runs do not meet.
+// also knows which slots nobody reads after it. Their tensors are closed, so that the peak of
+// memory is that of PyTorch. A frame belongs to one run, so runs do not meet.
 
 // A graph is a list of steps. A sub-graph, such as a branch of a condition, is a graph too.
 type graph struct {
@@ -39,6 +40,8 @@ type step struct {
 // An action runs a node: it reads the slots of its arguments and fills the slots of its results.
 type action interface {
 	run(x *cgotorch.Exec, f *frame)
+	reads() []*operand
+	fills() []int
 }
 
 // An operand is an argument: a slot, a list with slots in it, or a constant.
@@ -80,11 +83,9 @@ const mostGraphDepth = 50
 // A builder makes one graph.
 type builder struct {
 	*compiler
-	text    *graphText
-	slots   map[string]int
-	lastUse []int // by slot; the number of a step, or -1
-	owned   []bool
-	graph   *graph
+	text  *graphText
+	slots map[string]int
+	graph *graph
 }
 
 func (c *compiler) build(name string, text *graphText) (*graph, error) {
@@ -94,7 +95,7 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 	defer func() { c.depth-- }()
 	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{name: name}}
 	for i := range text.Inputs {
-		slot, err := b.define(&text.Inputs[i], false)
+		slot, err := b.define(&text.Inputs[i])
 		if err != nil {
 			return nil, b.bad("input %d of the graph %.100s: %w", i, name, err)
 		}
@@ -111,17 +112,16 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 			return nil, b.bad("output %d of the graph %.100s: %w", i, name, err)
 		}
 		b.graph.outputs = append(b.graph.outputs, o)
-		b.graph.aliased = append(b.graph.aliased, o.slot >= 0 && !b.owned[o.slot])
+		b.graph.aliased = append(b.graph.aliased, slices.Contains(b.graph.inputs, o.slot))
 	}
-	b.free()
-	b.graph.slots = len(b.lastUse)
+	b.graph.free()
 	return b.graph, nil
 }
 
 func (b *builder) bad(format string, args ...any) error { return b.file.bad(format, args...) }
 
 // The method `define` gives a slot to the value that an input or a result names.
-func (b *builder) define(a *argument, owned bool) (int, error) {
+func (b *builder) define(a *argument) (int, error) {
 	name := ""
 	switch {
 	case a.Tensor != nil:
@@ -135,19 +135,18 @@ func (b *builder) define(a *argument, owned bool) (int, error) {
 	case a.unknown != "":
 		return 0, fmt.Errorf("its kind is %.50q, which this package does not know", a.unknown)
 	}
-	return b.defineName(name, owned)
+	return b.defineName(name)
 }
 
-func (b *builder) defineName(name string, owned bool) (int, error) {
-	slot := len(b.lastUse)
+func (b *builder) defineName(name string) (int, error) {
+	slot := b.graph.slots
 	if name != "" {
 		if _, twice := b.slots[name]; twice {
 			return 0, fmt.Errorf("two values have the name %.100q", name)
 		}
 		b.slots[name] = slot
 	}
-	b.lastUse = append(b.lastUse, len(b.graph.steps)) // a value that nobody reads is freed at once
-	b.owned = append(b.owned, owned)
+	b.graph.slots++
 	return slot, nil
 }
 
@@ -156,19 +155,55 @@ func (b *builder) use(name string) (operand, error) {
 	if !ok {
 		return operand{}, fmt.Errorf("there is no value %.100q before it", name)
 	}
-	b.lastUse[slot] = len(b.graph.steps)
 	return operand{slot: slot}, nil
 }
 
-// The method `free` gives each step the slots that nobody reads after it. What the graph returns
-// is read by the caller.
-func (b *builder) free() {
-	for slot, last := range b.lastUse {
-		if b.owned[slot] && last < len(b.graph.steps) {
-			s := &b.graph.steps[last]
-			s.frees = append(s.frees, slot)
+// The method `free` gives each step the slots that no step and no output reads after it. The
+// inputs belong to the caller.
+func (g *graph) free() {
+	last := map[int]int{} // by slot: the last step that fills or reads it
+	for i := range g.steps {
+		for _, slot := range g.steps[i].act.fills() {
+			last[slot] = i
+		}
+		for _, slot := range slotsOf(g.steps[i].act.reads()...) {
+			if _, own := last[slot]; own {
+				last[slot] = i
+			}
+		}
+		g.steps[i].frees = nil
+	}
+	for i := range g.outputs {
+		for _, slot := range slotsOf(&g.outputs[i]) {
+			delete(last, slot)
 		}
 	}
+	for slot, i := range last {
+		g.steps[i].frees = append(g.steps[i].frees, slot)
+	}
+}
+
+// slotsOf returns the slots that operands name.
+func slotsOf(operands ...*operand) (slots []int) {
+	for _, o := range operands {
+		if o.slot >= 0 {
+			slots = append(slots, o.slot)
+		}
+		for i := range o.list {
+			slots = append(slots, slotsOf(&o.list[i])...)
+		}
+	}
+	return slots
+}
+
+// pointers returns the addresses of the items of lists.
+func pointers(lists ...[]operand) (all []*operand) {
+	for _, list := range lists {
+		for i := range list {
+			all = append(all, &list[i])
+		}
+	}
+	return all
 }
 
 // The method `node` adds a step for a node.
@@ -205,6 +240,7 @@ var waiting = map[string]bool{
 	"aten.unique_dim.default": true, "aten.unique_consecutive.default": true, "aten._unique.default": true,
 	"aten.repeat_interleave.Tensor": true, "aten.repeat_interleave.self_Tensor": true, "aten.bincount.default": true,
 	"aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
+	"transformers.grouped_mm_fallback.default": true,
 }
 
 func (b *builder) action(n *Node, text *nodeText) (action, error) {
@@ -232,6 +268,8 @@ func (b *builder) action(n *Node, text *nodeText) (action, error) {
 			err = fmt.Errorf("%d results, want one", len(outs))
 		}
 		return &function{node: n, of: pythonFunctions[text.Target], args: args, outs: outs}, err
+	case packageOperators[name] != nil:
+		return b.packageOperator(n, text)
 	case strings.HasPrefix(text.Target, "torch.ops."):
 		return b.operator(n, text)
 	}
@@ -352,7 +390,8 @@ type parameter struct {
 	fallback string // the text of the default, or ""
 }
 
-// parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar alpha=1)
+// parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar
+// alpha=1)
 // -> Tensor".
 func parametersOf(schema string) (parameters []parameter) {
 	_, list, _ := strings.Cut(schema, "(")
@@ -393,7 +432,7 @@ func (b *builder) results(outputs []argument) (slots []int, err error) {
 	for i := range outputs {
 		if list := outputs[i].Tensors; list != nil {
 			for _, t := range *list {
-				slot, err := b.defineName(t.Name, true)
+				slot, err := b.defineName(t.Name)
 				if err != nil {
 					return nil, err
 				}
@@ -401,7 +440,7 @@ func (b *builder) results(outputs []argument) (slots []int, err error) {
 			}
 			continue
 		}
-		slot, err := b.define(&outputs[i], true)
+		slot, err := b.define(&outputs[i])
 		if err != nil {
 			return nil, err
 		}
@@ -498,7 +537,7 @@ func (b *builder) constant(a *argument) (any, error) {
 	case a.Ints != nil:
 		return *a.Ints, nil
 	case a.Float != nil:
-		return float64(*a.Float), nil
+		return b.limit(float64(*a.Float)), nil
 	case a.Floats != nil:
 		list := make([]float64, len(*a.Floats))
 		for i, f := range *a.Floats {
@@ -531,6 +570,20 @@ func (b *builder) constant(a *argument) (any, error) {
 		return nil, errors.New("a graph where a value is expected")
 	}
 	return nil, fmt.Errorf("its kind is %.50q, which this package does not know", cmp.Or(a.unknown, "of another node"))
+}
+
+// The method `limit` returns a number of a program. The largest float32, which models write into
+// masks, becomes the largest number of the dtype that takes float32's place.
+func (c *compiler) limit(v float64) float64 {
+	if math.Abs(v) == math.MaxFloat32 {
+		switch c.float {
+		case cgotorch.BFloat16:
+			return math.Copysign(0x1.fep127, v)
+		case cgotorch.Float16:
+			return math.Copysign(65504, v)
+		}
+	}
+	return v
 }
 
 func (c *compiler) dtype(number int) (cgotorch.DType, error) {

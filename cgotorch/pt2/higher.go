@@ -155,6 +155,9 @@ type region struct {
 	source string // `mode` in Go source, behind an Exec; "" if source cannot say it
 }
 
+func (r *region) reads() []*operand { return pointers(r.args) }
+func (r *region) fills() []int      { return r.outs }
+
 func (r *region) run(x *cgotorch.Exec, f *frame) {
 	y := x
 	if r.mode != nil {
@@ -185,6 +188,9 @@ type condition struct {
 	args            []operand
 	outs            []int
 }
+
+func (c *condition) reads() []*operand { return append(pointers(c.args), &c.holds) }
+func (c *condition) fills() []int      { return c.outs }
 
 func (c *condition) run(x *cgotorch.Exec, f *frame) {
 	g := c.otherwise

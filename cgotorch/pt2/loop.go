@@ -14,6 +14,9 @@ type whileLoop struct {
 	outs        []int
 }
 
+func (l *whileLoop) reads() []*operand { return pointers(l.args) }
+func (l *whileLoop) fills() []int      { return l.outs }
+
 func (l *whileLoop) run(x *cgotorch.Exec, f *frame) {
 	carried, fixed := spread(f, l.args[:1]), spread(f, l.args[1:])
 	ours := false // `carried` belongs to the loop
@@ -70,6 +73,9 @@ type scan struct {
 	fixed   []operand
 	outs    []int
 }
+
+func (s *scan) reads() []*operand { return append(pointers(s.carried, s.fixed), &s.rows) }
+func (s *scan) fills() []int      { return s.outs }
 
 func (s *scan) run(x *cgotorch.Exec, f *frame) {
 	carried, fixed := aliases(x, spread(f, s.carried)), spread(f, s.fixed)

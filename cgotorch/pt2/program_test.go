@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,21 +81,36 @@ func entries() map[string]string {
 }
 
 func archive(t testing.TB, entries map[string]string) []byte {
+	data, err := zipped(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func zipped(entries map[string]string) ([]byte, error) {
 	var file bytes.Buffer
 	w := zip.NewWriter(&file)
 	for name, text := range entries {
 		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store})
-		if err == nil {
-			_, err = e.Write([]byte(text))
-		}
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
+		}
+		if _, err := e.Write([]byte(text)); err != nil {
+			return nil, err
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
+	err := w.Close()
+	return file.Bytes(), err
+}
+
+// smallProgram returns the file of the program.
+func smallProgram() []byte {
+	data, err := zipped(entries())
+	if err != nil {
+		panic(err)
 	}
-	return file.Bytes()
+	return data
 }
 
 func load(x *cgotorch.Exec, data []byte, o pt2.Options) (*pt2.Program, error) {
@@ -141,6 +157,41 @@ func TestProgram_Forward(t *testing.T) {
 	})
 }
 
+// Arguments that accept one value may be left out.
+func TestProgram_Call_FixedArguments(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	const leaf = `{\"type\": null, \"context\": null, \"children_spec\": []}`
+	changed["models/model.json"] = strings.NewReplacer(
+		`{"as_tensor": {"name": "x"}}],
+   "outputs"`, `{"as_tensor": {"name": "x"}}, {"as_none": true}, {"as_bool": false}, {"as_int": 3}],
+   "outputs"`,
+		`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}`, `{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}, {"constant_input": {"name": "mask", "value": {"as_none": true}}},
+    {"constant_input": {"name": "cache", "value": {"as_bool": false}}}, {"constant_input": {"name": "k", "value": {"as_int": 3}}}`,
+		`["x"]`, `["x", "mask", "cache"]`,
+		`\"children_spec\": [`+leaf+`]}`, `\"children_spec\": [`+leaf+`, `+leaf+`]}`,
+		`\"context\": \"[]\", \"children_spec\": []}]`, `\"context\": \"[\\\"cache\\\"]\", \"children_spec\": [{\"type\": \"builtins.list\", \"context\": \"null\", \"children_spec\": [`+leaf+`, `+leaf+`]}]}]`,
+	).Replace(model)
+	call := func(x *cgotorch.Exec, args ...any) *cgotorch.Tensor {
+		p, err := load(x, archive(t, changed), pt2.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.AtEnd(func() { p.Close() })
+		return p.Call(x, args...).(*cgotorch.Tensor)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		in := cgotorch.FromSlice(x, []float32{1, 2}, 1, 2)
+		for _, args := range [][]any{{in}, {in, nil}, {in, pt2.Keywords{"cache": []any{false, 3}}}} {
+			torchtest.Equal(t, x, call(x, args...), []float32{3, 2}, 1, 2)
+		}
+	})
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		call(x, cgotorch.FromSlice(x, []float32{1, 2}, 1, 2), pt2.Keywords{"cache": []any{true, 3}})
+	})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `cache[0] is true, and the program was exported for false`)
+}
+
 func TestProgram_Forward_BFloat16(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
@@ -153,6 +204,26 @@ func TestProgram_Forward_BFloat16(t *testing.T) {
 			torchtest.Equal(t, x, x.To(got, cgotorch.Float32), []float32{3, 2, 5, 4}, 2, 2)
 		})
 	})
+}
+
+// The largest float32 in a program is the largest number of the chosen dtype.
+func TestProgram_Forward_LargestNumber(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = strings.NewReplacer("aten.relu.default", "aten.add.Scalar",
+		`"arg": {"as_tensor": {"name": "linear"}}, "kind": 1}`, `"arg": {"as_tensor": {"name": "linear"}}, "kind": 1},
+			{"name": "other", "arg": {"as_float": -3.4028234663852886e+38}, "kind": 1}`).Replace(model)
+	for dtype, want := range map[cgotorch.DType]float32{cgotorch.Float32: -math.MaxFloat32, cgotorch.BFloat16: -0x1.fep127, cgotorch.Float16: -65504} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, archive(t, changed), pt2.Options{DType: dtype})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			torchtest.Equal(t, x, x.To(p.Forward(x, cgotorch.FromSlice(x, []float32{1, 2}, 1, 2)), cgotorch.Float32), []float32{want, want}, 1, 2)
+			return nil
+		})
+	}
 }
 
 func TestProgram_Forward_Gradients(t *testing.T) {

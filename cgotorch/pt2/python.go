@@ -6,8 +6,8 @@ import (
 )
 
 // pythonFunctions are the functions on numbers that stand in a graph beside operators: those of
-// Python's module operator, and those of torch on symbols. Integers are int64 as in Python as far as
-// 64 bits go.
+// Python's module operator, and those of torch on symbols. Integers are int64 as in Python as far
+// as 64 bits go.
 var pythonFunctions = map[string]func(args []any) (any, error){
 	"_operator.add":      arithmetic(addInts, func(a, b float64) float64 { return a + b }),
 	"_operator.sub":      arithmetic(subInts, func(a, b float64) float64 { return a - b }),

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
-// A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64, a
-// float64, a bool, a string, or nil.
+// A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64,
+// a float64, a bool, a string, or nil.
 type frame struct {
 	values []any
 }
@@ -125,8 +125,21 @@ type operatorCall struct {
 	single bool // the operator has one result, a tensor
 }
 
+func (o *operatorCall) reads() []*operand { return pointers(o.args) }
+func (o *operatorCall) fills() []int      { return o.outs }
+
 func (o *operatorCall) run(x *cgotorch.Exec, f *frame) {
 	c := opcall.Begin(x, o.op)
+	o.pass(c, f)
+	if o.single {
+		f.values[o.outs[0]] = c.Run1()
+		return
+	}
+	store(x, f, o.outs, c.RunAll())
+}
+
+// The method `pass` passes the arguments.
+func (o *operatorCall) pass(c opcall.Call, f *frame) {
 	for i := range o.args {
 		switch v := o.args[i].value(f).(type) {
 		case *cgotorch.Tensor:
@@ -138,11 +151,6 @@ func (o *operatorCall) run(x *cgotorch.Exec, f *frame) {
 		}
 	}
 	c.RestDefault()
-	if o.single {
-		f.values[o.outs[0]] = c.Run1()
-		return
-	}
-	store(x, f, o.outs, c.RunAll())
 }
 
 // The function `store` puts results into slots. A list of tensors has a slot for each tensor.
@@ -179,6 +187,9 @@ type function struct {
 	outs []int
 }
 
+func (c *function) reads() []*operand { return pointers(c.args) }
+func (c *function) fills() []int      { return c.outs }
+
 func (c *function) run(x *cgotorch.Exec, f *frame) {
 	args := make([]any, len(c.args))
 	for i := range c.args {
@@ -191,7 +202,8 @@ func (c *function) run(x *cgotorch.Exec, f *frame) {
 	f.values[c.outs[0]] = v
 }
 
-// sizeOf are the operators that read a number of a tensor's geometry. The argument i is a dimension.
+// sizeOf are the operators that read a number of a tensor's geometry. The argument i is a
+// dimension.
 var sizeOf = map[string]func(t *cgotorch.Tensor, i int) int64{
 	"aten.sym_size.int":      func(t *cgotorch.Tensor, i int) int64 { return t.Shape()[i] },
 	"aten.sym_stride.int":    func(t *cgotorch.Tensor, i int) int64 { return t.Strides()[i] },
@@ -227,6 +239,9 @@ func (b *builder) size(n *Node, text *nodeText) (action, error) {
 	return s, nil
 }
 
+func (s *sizeRead) reads() []*operand { return []*operand{&s.tensor} }
+func (s *sizeRead) fills() []int      { return []int{s.out} }
+
 func (s *sizeRead) run(x *cgotorch.Exec, f *frame) {
 	t, dim := s.tensor.tensor(f), s.dim
 	dims := 0
@@ -244,6 +259,9 @@ func (s *sizeRead) run(x *cgotorch.Exec, f *frame) {
 
 // assertion fails if a condition of the model does not hold.
 type assertion struct{ args []operand } // the condition, and a text
+
+func (a *assertion) reads() []*operand { return pointers(a.args) }
+func (a *assertion) fills() []int      { return nil }
 
 func (a *assertion) run(x *cgotorch.Exec, f *frame) {
 	if holds, ok := integer(a.args[0].value(f)); ok && holds != 0 {

@@ -22,8 +22,26 @@ const mostTreeDepth = 100
 // The JSON text of a tree.
 type treeText struct {
 	Type     *string     `json:"type"`
-	Context  *string     `json:"context"`
+	Context  contextText `json:"context"`
 	Children []*treeText `json:"children_spec"`
+}
+
+// contextText is what a tree says about a value beside its children, such as the JSON text of the
+// keys of a dict. A defaultdict has an object with the keys. A class of a user may have any value.
+type contextText string
+
+func (c *contextText) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		return json.Unmarshal(text, (*string)(c))
+	}
+	var factory struct {
+		Keys json.RawMessage `json:"dict_context"`
+	}
+	if json.Unmarshal(text, &factory) == nil && factory.Keys != nil {
+		text = factory.Keys
+	}
+	*c = contextText(text)
+	return nil
 }
 
 // parseTree reads the text [1, {...}].
@@ -61,31 +79,23 @@ func (t *treeText) tree(tuples map[string]namedTuple, depth int) (*tree, error) 
 }
 
 // The method `name` finds the names of the children of a dict, a named tuple or a dataclass.
-func (t *tree) name(context *string, tuples map[string]namedTuple) error {
+func (t *tree) name(context contextText, tuples map[string]namedTuple) error {
 	switch t.kind {
 	case "builtins.tuple", "builtins.list", "collections.deque":
 		return nil
 	case "collections.namedtuple":
-		if context != nil {
-			t.keys = tuples[*context].Fields
-		}
+		t.keys = tuples[string(context)].Fields
 	default:
-		if context == nil {
-			break
-		}
 		var keys []any
-		if json.Unmarshal([]byte(*context), &keys) != nil {
+		if json.Unmarshal([]byte(context), &keys) != nil {
 			break
 		}
-		// A dataclass has two lists: the names of its fields, and the names of those that are None.
+		// A dataclass has two lists: the names of its fields, and the names of those that are None. A
+		// cache of transformers has the names first, too.
 		if len(keys) == 2 {
 			if fields, ok := keys[0].([]any); ok {
 				keys = fields
 			}
-		}
-		// A defaultdict has its default first, and then its keys.
-		if t.kind == "collections.defaultdict" && len(keys) == 2 {
-			keys, _ = keys[1].([]any)
 		}
 		for _, key := range keys {
 			t.keys = append(t.keys, fmt.Sprint(key))

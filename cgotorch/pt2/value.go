@@ -13,8 +13,8 @@ type Value struct {
 	DType cgotorch.DType
 	Shape []Size
 	// Fixed is the only value that the program accepts, for an input that is not a tensor. It is an
-	// int64, a float64, a bool, a string or nil. It is also nil for a tensor, and for an integer that
-	// may change.
+	// int64, a float64, a bool, a string or nil. It is also nil for a tensor, and for an integer
+	// that may change.
 	Fixed  any
 	Tensor bool // the input is a tensor
 

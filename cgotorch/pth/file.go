@@ -20,40 +20,43 @@ import (
 // torch.save.
 var ErrFormat = errors.New("not a whole file of torch.save")
 
-// ErrProgram is wrapped by the errors for a TorchScript archive and for an exported program. They
-// hold programs, which this package does not read.
-var ErrProgram = errors.New("a program, and no state dict")
-
-// Limits of a file: the bytes of its pickle, and the tensors and other values in it.
+// Limits of a file. They bound the time and the memory that a hostile file can take.
 const (
-	mostPickle = 256 << 20
-	mostValues = 1 << 22
-	mostDepth  = 200
+	mostPickle    = 64 << 20 // bytes of its pickle
+	mostDirectory = 32 << 20 // bytes of the list of a zip file's entries
+	mostValues    = 1 << 22  // tensors and other values
+	mostNames     = 64 << 20 // bytes of their names
+	mostDepth     = 200      // objects inside each other
 )
+
+// headLength is the number of bytes from which the kind of a file is known.
+const headLength = 512
 
 // File is an open file. Several goroutines may read it at once.
 type File struct {
 	name    string
 	source  io.ReaderAt
 	close   func() error
+	program bool                 // it is a TorchScript archive
 	entries map[string]*zip.File // the storages of a zip file, by their keys
 	tensors []safetensors.Info
+	index   map[string]int // of tensors, by their names
 	views   map[string]*tensor
 	values  map[string]any
 }
 
 // Open opens a file and reads everything but the elements of its tensors. The caller must Close the
-// File. The error for a bad file wraps [ErrFormat]. For a TorchScript archive or an exported
-// program the error wraps [ErrProgram], and says how to save the weights.
+// File. The error for a bad file wraps [ErrFormat], and that for a file of another kind [ErrKind].
+// [OpenWeights] also opens safetensors files.
 func Open(path string) (*File, error) {
+	if err := regular(path); err != nil {
+		return nil, err
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("pth: %w", err)
 	}
 	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no file", path)
-	}
 	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("pth: %w", err)
@@ -70,14 +73,17 @@ func Open(path string) (*File, error) {
 // NewFile makes a File of the first `size` bytes of source. Errors show `name` as the name of the
 // file.
 func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
-	f := &File{name: name, source: source, views: map[string]*tensor{}, values: map[string]any{}}
-	head := make([]byte, 4)
-	if _, err := source.ReadAt(head, 0); err != nil {
-		return nil, f.bad("it has %d bytes", size)
+	f := &File{name: name, source: source, index: map[string]int{}, views: map[string]*tensor{}, values: map[string]any{}}
+	head := make([]byte, min(max(size, 0), headLength))
+	if n, err := source.ReadAt(head, 0); n < len(head) || n < 4 {
+		return nil, f.bad("it has %d bytes: %w", n, err)
+	}
+	if err := kindOf(name, head); err != nil {
+		return nil, err
 	}
 	var root any
 	var err error
-	if string(head) == "PK\x03\x04" {
+	if string(head[:4]) == "PK\x03\x04" {
 		root, err = f.openZip(size)
 	} else {
 		root, err = f.openOld(size)
@@ -89,6 +95,9 @@ func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 	if err := w.walk("", root, 0); err != nil {
 		return nil, f.bad("%w", err)
 	}
+	if f.program && len(f.tensors) == 0 {
+		return nil, ofKind(name, "a frozen TorchScript program", "torch.jit.freeze has removed the names of its weights: "+saveAnew)
+	}
 	return f, nil
 }
 
@@ -96,32 +105,40 @@ func (f *File) bad(format string, args ...any) error {
 	return fmt.Errorf("pth: %s: %w: %w", f.name, ErrFormat, fmt.Errorf(format, args...))
 }
 
-func (f *File) program(of, state string) error {
-	return fmt.Errorf("pth: %s: %w, by %s: save its weights in Python, with torch.save(%s, new)", f.name, ErrProgram, of, state)
+// A bounded source fails after a number of bytes.
+type bounded struct {
+	io.ReaderAt
+	left int64
+}
+
+func (b *bounded) ReadAt(data []byte, at int64) (int, error) {
+	if b.left -= int64(len(data)); b.left < 0 {
+		return 0, fmt.Errorf("the list of its entries has more than %d bytes", mostDirectory)
+	}
+	return b.ReaderAt.ReadAt(data, at)
 }
 
 // openZip reads the pickle of a zip file and returns its object.
 func (f *File) openZip(size int64) (any, error) {
-	archive, err := zip.NewReader(f.source, size)
+	source := &bounded{f.source, mostDirectory}
+	archive, err := zip.NewReader(source, size)
 	if err != nil {
 		return nil, f.bad("%w", err)
 	}
-	byName := map[string]*zip.File{}
+	source.left = math.MaxInt64
+	byName := make(map[string]*zip.File, len(archive.File))
+	names := make(map[string]bool, len(archive.File))
 	folder := ""
 	for _, entry := range archive.File {
-		byName[entry.Name] = entry
-		if prefix, ok := strings.CutSuffix(entry.Name, "data.pkl"); ok && strings.Count(entry.Name, "/") == 1 && folder == "" {
-			folder = prefix
+		byName[entry.Name], names[entry.Name] = entry, true
+		prefix, rest, _ := strings.Cut(entry.Name, "/")
+		if rest == "data.pkl" && folder == "" {
+			folder = prefix + "/"
 		}
+		f.program = f.program || strings.HasPrefix(rest, "code/")
 	}
-	for name := range byName {
-		_, rest, _ := strings.Cut(name, "/")
-		switch {
-		case strings.HasPrefix(rest, "code/"):
-			return nil, f.program("TorchScript", "torch.jit.load(path).state_dict()")
-		case rest == "archive_format" || strings.HasSuffix(rest, "serialized_exported_program.json"), strings.HasPrefix(rest, "models/"):
-			return nil, f.program("torch.export", "torch.export.load(path).state_dict")
-		}
+	if err := kindOfZip(f.name, names); err != nil {
+		return nil, err
 	}
 	if folder == "" {
 		return nil, f.bad("the zip file has no data.pkl: torch.save did not write it")
@@ -131,11 +148,14 @@ func (f *File) openZip(size int64) (any, error) {
 			return nil, f.bad("its byte order is %q", text)
 		}
 	}
-	pickle, err := readEntry(byName[folder+"data.pkl"], mostPickle)
+	entry := byName[folder+"data.pkl"]
+	// torch.save does not compress the pickle, and a pickle of names compresses to a twentieth.
+	most := min(mostPickle, 1<<16+40*int64(min(entry.CompressedSize64, mostPickle)))
+	pickle, err := readEntry(entry, most)
 	if err != nil {
 		return nil, f.bad("data.pkl: %w", err)
 	}
-	f.entries = map[string]*zip.File{}
+	f.entries = map[string]*zip.File{} // only of storages that tensors use
 	root, _, err := unpickle(pickle, func(id []any) (any, error) {
 		s, err := storageOf(id)
 		if err != nil {
@@ -146,7 +166,8 @@ func (f *File) openZip(size int64) (any, error) {
 			return nil, fmt.Errorf("the storage %s is not in the file", s.key)
 		}
 		// Deflate makes at most 1,032 bytes of one.
-		if entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/1032 > entry.CompressedSize64 {
+		stored := entry.Method == zip.Store && entry.CompressedSize64 != entry.UncompressedSize64
+		if stored || entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/1032 > entry.CompressedSize64 {
 			return nil, fmt.Errorf("the storage %s cannot have %d bytes", s.key, entry.UncompressedSize64)
 		}
 		bytes := max(sizes[s.dtype], 1)
@@ -180,18 +201,29 @@ var oldMagic = []byte{0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8
 // openOld reads a file of PyTorch before 1.6. Such a file has five pickles: a magic number, a
 // version, the machine, the object, and the keys of the storages. Then come the storages.
 func (f *File) openOld(size int64) (any, error) {
-	whole, err := io.ReadAll(io.NewSectionReader(f.source, 0, min(size, mostPickle)))
-	if err != nil {
+	whole := make([]byte, min(size, mostPickle))
+	if _, err := f.source.ReadAt(whole[:min(size, headLength)], 0); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("pth: %s: %w", f.name, err)
 	}
-	if !bytes.Contains(whole[:min(len(whole), 16)], oldMagic) {
+	switch {
+	case bytes.Contains(whole[:min(len(whole), 16)], oldMagic):
+	case whole[0] == 0x80 && whole[1] <= 5:
+		return nil, ofKind(f.name, "a pickle, and torch.save did not write it", "run "+
+			python("import pickle; torch.save(pickle.load(open('%s', 'rb')), 'weights.pth')", f.name)+" if you trust the file")
+	case len(whole) > 8 && whole[8] == '{':
+		return nil, ofKind(f.name, "a safetensors file", "open it with OpenWeights")
+	default:
 		return nil, f.bad("it begins with %q", whole[:min(len(whole), 8)])
+	}
+	if _, err := f.source.ReadAt(whole, 0); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("pth: %s: %w", f.name, err)
 	}
 	storages := map[string]*storage{}
 	at := 0
 	var objects [5]any
 	for i := range objects {
 		var n int
+		var err error
 		objects[i], n, err = unpickle(whole[at:], func(id []any) (any, error) {
 			s, err := storageOf(id)
 			if err != nil {
@@ -244,14 +276,18 @@ func (f *File) openOld(size int64) (any, error) {
 
 // A walker gives names to the tensors and values of an object.
 type walker struct {
-	file *File
-	path map[any]bool // the objects around the present one
-	seen int
+	file  *File
+	path  map[any]bool // the objects around the present one
+	seen  int
+	names int // bytes of all names
 }
 
 func (w *walker) walk(name string, v any, depth int) error {
 	if w.seen++; w.seen > mostValues {
 		return fmt.Errorf("it has more than %d values", mostValues)
+	}
+	if w.names += len(name); w.names > mostNames {
+		return fmt.Errorf("the names of its values have more than %d bytes", mostNames)
 	}
 	switch v.(type) {
 	case *dict, *list, *Object:
@@ -266,11 +302,11 @@ func (w *walker) walk(name string, v any, depth int) error {
 		if _, twice := w.file.views[name]; twice {
 			return fmt.Errorf("two tensors have the name %s", name)
 		}
-		w.file.views[name] = v
+		w.file.views[name], w.file.index[name] = v, len(w.file.tensors)
 		w.file.tensors = append(w.file.tensors, safetensors.Info{Name: name, DType: v.dtype, Shape: v.shape, Bytes: v.count() * sizes[v.dtype]})
 	case *dict:
 		for i, key := range v.keys {
-			if err := w.walk(join(name, text(key)), v.values[i], depth+1); err != nil {
+			if err := w.walk(join(name, text(key, i)), v.values[i], depth+1); err != nil {
 				return err
 			}
 		}
@@ -284,6 +320,9 @@ func (w *walker) walk(name string, v any, depth int) error {
 		if state, ok := v.state.(*dict); ok {
 			if _, ok := state.get("_parameters").(*dict); ok {
 				return w.module(name, state, depth)
+			}
+			if w.file.program && strings.HasPrefix(v.Class, "__torch__.") {
+				return w.walk(name, state, depth+1)
 			}
 		}
 		w.file.values[name] = *v
@@ -309,10 +348,10 @@ func (w *walker) module(name string, state *dict, depth int) error {
 			continue
 		}
 		for i, key := range d.keys {
-			if d.values[i] == nil || part == "_buffers" && slices.ContainsFunc(hidden, func(h any) bool { return text(h) == text(key) }) {
+			if d.values[i] == nil || part == "_buffers" && slices.ContainsFunc(hidden, func(h any) bool { return h == key }) {
 				continue
 			}
-			if err := w.walk(join(name, text(key)), d.values[i], depth+1); err != nil {
+			if err := w.walk(join(name, text(key, i)), d.values[i], depth+1); err != nil {
 				return err
 			}
 		}
@@ -327,11 +366,16 @@ func join(name, part string) string {
 	return name + "." + part
 }
 
-func text(key any) string {
-	if s, ok := key.(string); ok {
-		return s
+// The function `text` returns the part of a name for key number i of a dict. A key that is neither
+// text nor number, such as a tuple, gives the number of the key.
+func text(key any, i int) string {
+	switch key := key.(type) {
+	case string:
+		return key
+	case int64, float64, bool:
+		return fmt.Sprint(key)
 	}
-	return fmt.Sprint(key)
+	return "#" + strconv.Itoa(i)
 }
 
 // Name returns the path given to Open, or the name given to NewFile.
@@ -342,8 +386,8 @@ func (f *File) Tensors() []safetensors.Info { return f.tensors }
 
 // Lookup returns the tensor of this name. It returns false if the file has no such tensor.
 func (f *File) Lookup(name string) (safetensors.Info, bool) {
-	i := slices.IndexFunc(f.tensors, func(t safetensors.Info) bool { return t.Name == name })
-	if i < 0 {
+	i, ok := f.index[name]
+	if !ok {
 		return safetensors.Info{}, false
 	}
 	return f.tensors[i], true

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Object stands for a Python object of a class that this package does not build.
@@ -20,24 +22,6 @@ type Object struct {
 type dict struct {
 	keys   []any
 	values []any
-}
-
-func (d *dict) set(key, value any) {
-	for i, k := range d.keys {
-		if comparable(k) && comparable(key) && k == key {
-			d.values[i] = value
-			return
-		}
-	}
-	d.keys, d.values = append(d.keys, key), append(d.values, value)
-}
-
-func comparable(v any) bool {
-	switch v.(type) {
-	case string, int64, bool, float64, nil:
-		return true
-	}
-	return false
 }
 
 // get returns the value of a key that is a text.
@@ -182,13 +166,18 @@ func (u *unpickler) long(n int) any {
 
 // mostSteps bounds the work of a pickle. Each instruction takes at least one byte, but a few that
 // repeat stored values could otherwise build without end.
-const mostSteps = 1 << 26
+const mostSteps = 1 << 23
+
+// The method `spend` counts n steps.
+func (u *unpickler) spend(n int) {
+	if u.steps += n; u.steps > mostSteps {
+		u.fail("it has more than %d instructions", mostSteps)
+	}
+}
 
 // The method `step` runs one instruction, and reports whether it was the last.
 func (u *unpickler) step() (done bool) {
-	if u.steps++; u.steps > mostSteps {
-		u.fail("it has more than %d instructions", mostSteps)
-	}
+	u.spend(1)
 	switch op := u.bytes(1)[0]; op {
 	case 0x80: // PROTO
 		if v := u.bytes(1)[0]; v > 5 {
@@ -278,14 +267,14 @@ func (u *unpickler) step() (done bool) {
 		u.fillTop(u.group()...)
 	case 'c':
 		module := u.line()
-		u.push(global(module + "." + u.line()))
+		u.push(u.global(module, u.line()))
 	case 0x93:
 		name, ok := u.pop().(string)
 		module, ok2 := u.pop().(string)
 		if !ok || !ok2 {
 			u.fail("a class without a name")
 		}
-		u.push(global(module + "." + name))
+		u.push(u.global(module, name))
 	case 'Q':
 		id, ok := u.pop().(*list)
 		if !ok {
@@ -323,6 +312,15 @@ func (u *unpickler) step() (done bool) {
 		u.fail("an unknown instruction %#x", op)
 	}
 	return false
+}
+
+// The method `global` returns the name of a class. The pickle can join stored texts without end, so
+// the length of a name is limited.
+func (u *unpickler) global(module, name string) global {
+	if len(module)+len(name) > 1000 {
+		u.fail("a class whose name has %d bytes", len(module)+len(name))
+	}
+	return global(module + "." + name)
 }
 
 func (u *unpickler) textInteger(text string) any {
@@ -389,9 +387,12 @@ func (u *unpickler) call(of, args any) any {
 	values, ok2 := args.(*list)
 	if !ok || !ok2 {
 		if o, isObject := of.(*Object); isObject {
-			return &Object{Class: o.Class + "()"}
+			return &Object{Class: o.Class}
 		}
 		u.fail("it calls a %T", of)
+	}
+	if attacks(string(name)) {
+		u.fail("it calls %s, as a file does that attacks its reader: nothing was run; do not load it in Python", name)
 	}
 	switch name {
 	case "collections.OrderedDict", "builtins.dict":
@@ -401,12 +402,13 @@ func (u *unpickler) call(of, args any) any {
 			if !ok {
 				return &Object{Class: string(name)}
 			}
+			u.spend(len(pairs.items))
 			for _, p := range pairs.items {
 				pair, ok := p.(*list)
 				if !ok || len(pair.items) != 2 {
 					u.fail("a dict of pairs that are no pairs")
 				}
-				d.set(pair.items[0], pair.items[1])
+				u.fill(d, pair.items)
 			}
 		}
 		return d
@@ -429,6 +431,20 @@ func (u *unpickler) call(of, args any) any {
 		}
 	}
 	return &Object{Class: string(name), args: values}
+}
+
+// attackers are modules and functions of Python that no file of weights calls.
+var attackers = []string{
+	"os", "posix", "nt", "subprocess", "pty", "shutil", "socket", "runpy", "webbrowser", "importlib", "ctypes",
+	"builtins.eval", "builtins.exec", "builtins.compile", "builtins.__import__", "builtins.open", "builtins.execfile", "builtins.input",
+}
+
+// attacks reports whether a class or function can run commands or other code.
+func attacks(name string) bool {
+	if rest, ok := strings.CutPrefix(name, "__builtin__."); ok {
+		name = "builtins." + rest
+	}
+	return slices.ContainsFunc(attackers, func(a string) bool { return name == a || strings.HasPrefix(name, a+".") })
 }
 
 func (u *unpickler) build(state any) {

@@ -117,9 +117,12 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 	return t, nil
 }
 
+// mostDims is the most dimensions of a tensor, as in LibTorch.
+const mostDims = 64
+
 func integers(v any) ([]int64, bool) {
 	l, ok := v.(*list)
-	if !ok {
+	if !ok || len(l.items) > mostDims {
 		return nil, false
 	}
 	values := make([]int64, len(l.items))

@@ -26,8 +26,21 @@ const (
 //
 // Files fails with [ErrFormat] if the index file is damaged, or if it names files of other
 // folders.
-func Files(path string) ([]string, error) {
-	info, err := os.Stat(path)
+func Files(path string) ([]string, error) { return FilesFS(systemFS{}, path) }
+
+// systemFS has all files of the system, by paths of any form.
+type systemFS struct{}
+
+func (systemFS) Open(path string) (fs.File, error)     { return os.Open(path) }
+func (systemFS) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
+
+// FilesFS is [Files] for a path in fsys.
+func FilesFS(fsys fs.FS, path string) ([]string, error) {
+	exists := func(path string) bool {
+		_, err := fs.Stat(fsys, path)
+		return err == nil
+	}
+	info, err := fs.Stat(fsys, path)
 	if err == nil && info.IsDir() {
 		folder := path
 		if path = filepath.Join(folder, wholeFile); exists(path) {
@@ -39,7 +52,10 @@ func Files(path string) ([]string, error) {
 	} else if !strings.HasSuffix(path, ".json") {
 		return []string{path}, nil
 	}
-	data, err := os.ReadFile(path)
+	if info, err = fs.Stat(fsys, path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxHeader) {
+		return nil, fmt.Errorf("safetensors: %s: no file, or one of %d bytes: an index has at most %d: %w", path, info.Size(), maxHeader, ErrFormat)
+	}
+	data, err := fs.ReadFile(fsys, path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -60,9 +76,4 @@ func Files(path string) ([]string, error) {
 		shards[filepath.Join(filepath.Dir(path), shard)] = true
 	}
 	return slices.Sorted(maps.Keys(shards)), nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -15,7 +15,7 @@ var ErrFormat = errors.New("not a whole safetensors file")
 
 // ErrTorchSave is wrapped by the error for a file that PyTorch's torch.save wrote. That error
 // wraps [ErrFormat] too.
-var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: checkpoint.LoadModel and package pth read such files", ErrFormat)
+var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: checkpoint.LoadModel and pth.OpenWeights read such files", ErrFormat)
 
 // File is an open file whose header has been checked. It may be read by several goroutines at once.
 type File struct {
@@ -32,18 +32,16 @@ type File struct {
 // names the file, and the tensor if the error belongs to a tensor. The error for a bad file wraps
 // [ErrFormat].
 func Open(path string) (*File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	if !info.Mode().IsRegular() { // before os.Open, which would wait for a writer of a pipe
+		return nil, fmt.Errorf("safetensors: %s: not a regular file; give the path of a .safetensors file", path)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
-	}
-	info, err := file.Stat()
-	if err != nil {
-		file.Close()
-		return nil, fmt.Errorf("safetensors: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		file.Close()
-		return nil, fmt.Errorf("safetensors: %s: not a regular file; give the path of a .safetensors file", path)
 	}
 	f, err := NewFile(file, info.Size(), path)
 	if err != nil {
@@ -68,13 +66,13 @@ func (f *File) readHeader(size int64) error {
 	if size < 8 {
 		return fmt.Errorf("%w: it has %d bytes, and the length of the header alone takes 8", ErrFormat, size)
 	}
-	var prefix [8]byte
-	if err := f.read(prefix[:], 0); err != nil {
+	prefix := make([]byte, min(size, 9))
+	if err := f.read(prefix, 0); err != nil {
 		return err
 	}
-	length := binary.LittleEndian.Uint64(prefix[:])
+	length := binary.LittleEndian.Uint64(prefix)
 	switch {
-	case int64(min(length, maxHeader+1)) > size-8 && (bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")) || bytes.HasPrefix(prefix[:], []byte("\x80\x02"))):
+	case prefix[len(prefix)-1] != '{' && (bytes.HasPrefix(prefix, []byte("PK\x03\x04")) || bytes.HasPrefix(prefix, []byte("\x80\x02"))):
 		return ErrTorchSave
 	case length > maxHeader:
 		return fmt.Errorf("%w: it says that its header has %d bytes, and the most is %d", ErrFormat, length, maxHeader)

@@ -18,9 +18,13 @@ var (
 
 // Normalize returns (pixels/255 - mean)/std. `pixels` is uint8 [N, H, W, 3], RGB. The result is
 // float32 [N, 3, H, W], channels last. The Do owns the result. Normalize fails with
-// [cgotorch.ErrInvalidArgument] if `pixels` has a different shape or dtype. The prefetcher
+// [cgotorch.ErrInvalidArgument] if `pixels` has a different shape or dtype. It also fails for a std
+// that is not above 0, and for numbers above 1, which are for pixels of 0 to 255. The prefetcher
 // normalises its batches in the same way.
 func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) *cgotorch.Tensor {
+	if pixels == nil {
+		x.Fail("vision.Normalize", &cgotorch.Error{Op: "vision.Normalize", Kind: cgotorch.ErrInvalidArgument, Message: "pixels are nil, want a tensor uint8 [N, H, W, 3]"})
+	}
 	shape := pixels.Shape()
 	if len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
 		x.Fail("vision.Normalize", &cgotorch.Error{Op: "vision.Normalize", Kind: cgotorch.ErrInvalidArgument,

@@ -7,19 +7,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // runConvert copies the tensors of a file of weights to a file of another format.
 func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("convert", flag.ContinueOnError)
 	strip := flags.String("strip", "", "only the tensors whose names begin with this text, such as model., and without it")
-	if code, ok := parse(flags, "[-strip TEXT] IN OUT, each .safetensors, .pth or .pt", args, stderr, 2, 2); !ok {
+	if code, ok := parse(flags, "[-strip TEXT] IN OUT, each .safetensors, .pth or .pt; IN may be a folder or an index of shards", args, stderr, 2, 2); !ok {
 		return code
 	}
 	n, err := convert(flags.Arg(0), flags.Arg(1), *strip)
@@ -31,7 +31,7 @@ func runConvert(_ context.Context, args []string, stdout, stderr io.Writer) int 
 }
 
 func convert(in, out, strip string) (int, error) {
-	from, err := openWeights(in)
+	from, err := pth.OpenWeights(in)
 	if err != nil {
 		return 0, err
 	}
@@ -56,35 +56,16 @@ func convert(in, out, strip string) (int, error) {
 	return 0, fmt.Errorf("%s: the name must end with .safetensors, .pth or .pt", out)
 }
 
-type weights interface {
-	Tensors() []safetensors.Info
-	Read(name string) ([]byte, error)
-	Close() error
-}
-
-func openWeights(path string) (weights, error) {
-	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrTorchSave) {
-		return pth.Open(path)
-	}
-	return f, err
-}
-
 // writePickle writes a file beside `out`, and renames it when it is whole.
 func writePickle(out string, tensors []safetensors.Tensor) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+".new-*")
+	file, err := replace.Create(out)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			file.Close()
-			os.Remove(file.Name())
-		}
-	}()
+	defer file.Discard()
 	buffered := bufio.NewWriterSize(file, 1<<20)
-	if err := errors.Join(pth.Write(buffered, tensors), buffered.Flush(), file.Chmod(0o644), file.Sync(), file.Close()); err != nil {
+	if err := errors.Join(pth.Write(buffered, tensors), buffered.Flush()); err != nil {
 		return err
 	}
-	return os.Rename(file.Name(), out)
+	return file.Commit()
 }

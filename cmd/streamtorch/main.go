@@ -5,10 +5,11 @@
 //	streamtorch labels photos.tgz           # its classes and their numbers
 //	streamtorch inspect photos.tgz          # every member that training could not use, and why
 //	streamtorch convert in.pth out.safetensors
+//	streamtorch bench photos.tgz            # images/s of the loader, and of training steps
 //	streamtorch doctor                      # this machine, on one page
 //
 // `make tools` builds it as build/bin/streamtorch. With `go build -tags loader` it needs no
-// LibTorch, and has no doctor.
+// LibTorch. It then has no doctor, and bench measures the loader alone.
 package main
 
 import (
@@ -36,6 +37,7 @@ var commands = append([]command{
 	{"labels", "ARCHIVE", "list the classes of an archive with their numbers", runLabels},
 	{"convert", "IN OUT", "copy weights between .safetensors and .pth", runConvert},
 	{"inspect", "ARCHIVE", "say which images are usable, and why others are not", inspect.Run},
+	{"bench", "[ARCHIVE]", "measure the loader on an archive, and training steps", runBench},
 }, withLibTorch...)
 
 const (

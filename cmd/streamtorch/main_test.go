@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"image"
 	"image/jpeg"
 	"image/png"
@@ -229,12 +230,12 @@ func TestConvert(t *testing.T) {
 	if code, _, stderr := try(t, "convert", first, second); code != 0 {
 		t.Fatal(stderr)
 	}
-	want, err := openWeights("../../cgotorch/pth/testdata/state.pth")
+	want, err := pth.OpenWeights("../../cgotorch/pth/testdata/state.pth")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer want.Close()
-	got, err := openWeights(second)
+	got, err := pth.OpenWeights(second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,10 +247,14 @@ func TestConvert(t *testing.T) {
 			t.Errorf("%s: %v is %v (%v, %v)", info.Name, a, b, err, err2)
 		}
 	}
+	onnx := filepath.Join(t.TempDir(), "a.onnx")
+	if err := os.WriteFile(onnx, []byte("\x08\x08\x12\x07pytorch"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
 		"no tensor has a name":    {"-strip", "x.", first, second},
 		"must end with .safe":     {first, filepath.Join(folder, "c.bin")},
-		"by TorchScript":          {"../../cgotorch/pth/testdata/script.pt", second},
+		"an ONNX model":           {onnx, second},
 		"usage: streamtorch conv": {first},
 	} {
 		if code, _, stderr := try(t, append([]string{"convert"}, args...)...); code == 0 || !strings.Contains(stderr, want) {

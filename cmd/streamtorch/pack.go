@@ -24,6 +24,7 @@ import (
 	"github.com/klauspost/pgzip"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // packing are the flags of the command pack.
@@ -192,16 +193,11 @@ func inList(list string) ([]input, error) {
 // write writes one archive beside `out`, and renames it when it is whole. Equal images and flags
 // give equal bytes, on any number of cores.
 func (p *packing) write(ctx context.Context, out string, zip bool, inputs []input) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+".new-*")
+	file, err := replace.Create(out)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			file.Close()
-			os.Remove(file.Name())
-		}
-	}()
+	defer file.Discard()
 	buffered := bufio.NewWriterSize(file, 1<<20)
 	var to io.Writer = buffered
 	finish := func() error { return nil }
@@ -228,10 +224,10 @@ func (p *packing) write(ctx context.Context, out string, zip bool, inputs []inpu
 			return err
 		}
 	}
-	if err := errors.Join(archive.Close(), finish(), buffered.Flush(), file.Chmod(0o644), file.Sync(), file.Close()); err != nil {
+	if err := errors.Join(archive.Close(), finish(), buffered.Flush()); err != nil {
 		return err
 	}
-	return os.Rename(file.Name(), out)
+	return file.Commit()
 }
 
 // A content is a member of an archive.

@@ -177,6 +177,10 @@ ct_status* ct_device_check(ct_device device) noexcept {
   return ct::guarded([&] { ct::require(ct::to_device(device)); });
 }
 
+ct_status* ct_device_capability(ct_device device, int32_t* out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) { *out = where.is_cuda() ? ct::cuda().chip(where.index()).capability : 0; });
+}
+
 ct_status* ct_device_synchronize(ct_device device) noexcept {
   return ct::on_device(device, [](c10::Device where) {
     //edge:device-synchronize TestStream_HostWaits gpu

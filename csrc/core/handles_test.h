@@ -289,6 +289,7 @@ class HandlesTest : public ::testing::Test {
     EXPECT_EQ(after.functions, before_.functions) << "functions left";
     EXPECT_EQ(after.graphs, before_.graphs) << "graphs left";
     EXPECT_EQ(after.decoders, before_.decoders) << "decoders left";
+    EXPECT_EQ(after.compiled, before_.compiled) << "compiled models left";
     EXPECT_EQ(after.slab_bytes, before_.slab_bytes) << "slab bytes left";
     EXPECT_EQ(after.pinned_bytes, before_.pinned_bytes) << "pinned bytes left";
   }

@@ -72,6 +72,10 @@ ct_status* ct_switch_set(int32_t which, int32_t on) noexcept {
         context.setDeterministicCuDNN(on != 0);
         context.setDeterministicAlgorithms(on != 0, false);
         return;
+      case CT_SWITCH_CUDNN_BENCHMARK_LIMIT:
+        if (on < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a limit of " + std::to_string(on) + " algorithms: use 0 for all of them, or more");
+        context.setBenchmarkLimitCuDNN(on);
+        return;
       default:
         throw ct::Failure(CT_INVALID_ARGUMENT, "no switch of number " + std::to_string(which));
     }
@@ -91,6 +95,9 @@ ct_status* ct_switch_get(int32_t which, int32_t* on) noexcept {
         return;
       case CT_SWITCH_DETERMINISTIC:
         *on = context.deterministicAlgorithms();
+        return;
+      case CT_SWITCH_CUDNN_BENCHMARK_LIMIT:
+        *on = context.benchmarkLimitCuDNN();
         return;
       default:
         throw ct::Failure(CT_INVALID_ARGUMENT, "no switch of number " + std::to_string(which));

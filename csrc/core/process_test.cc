@@ -70,7 +70,14 @@ TEST_F(ProcessTest, Switches) {
     EXPECT_OK(ct_switch_set(which, before));
   }
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "no switch of number -1", ct_switch_set(-1, 1));
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "no switch of number 3", ct_switch_set(3, 1));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "no switch of number 4", ct_switch_set(4, 1));
+  int32_t before = 0, limit = 0;
+  EXPECT_OK(ct_switch_get(CT_SWITCH_CUDNN_BENCHMARK_LIMIT, &before));
+  EXPECT_OK(ct_switch_set(CT_SWITCH_CUDNN_BENCHMARK_LIMIT, 25));
+  EXPECT_OK(ct_switch_get(CT_SWITCH_CUDNN_BENCHMARK_LIMIT, &limit));
+  EXPECT_EQ(limit, 25);
+  EXPECT_OK(ct_switch_set(CT_SWITCH_CUDNN_BENCHMARK_LIMIT, before));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a limit of -1 algorithms", ct_switch_set(CT_SWITCH_CUDNN_BENCHMARK_LIMIT, -1));
 }
 
 TEST_F(ProcessTest, Deterministic_ReachesOperators) {

@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 9
+#define CT_ABI_VERSION 10
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -52,6 +52,7 @@ typedef struct ct_trace ct_trace;
 typedef struct ct_graph ct_graph;
 typedef struct ct_graph_pool ct_graph_pool;
 typedef struct ct_jpeg_decoder ct_jpeg_decoder;
+typedef struct ct_compiled ct_compiled;
 
 /* ---- Status ---------------------------------------------------------------------------------- */
 
@@ -97,6 +98,9 @@ int32_t ct_cuda_count(char** why /* new, or NULL */) CT_NOEXCEPT;
  * and with CT_DEVICE_LOST if it is lost. The message names the device, or says why CUDA is
  * absent. */
 ct_status* ct_device_check(ct_device device) CT_NOEXCEPT;
+
+/* Writes 10 * major + minor of a CUDA device's compute capability, and 0 for the CPU. */
+ct_status* ct_device_capability(ct_device device, int32_t* out) CT_NOEXCEPT;
 
 /* Waits for every stream of the device. */
 ct_status* ct_device_synchronize(ct_device device) CT_NOEXCEPT;
@@ -650,6 +654,46 @@ typedef struct ct_jpeg_counts {
 
 void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) CT_NOEXCEPT;
 
+/* ---- Compiled packages ----------------------------------------------------------------------- */
+
+/* Opens a shared library that AOTInductor has compiled, and makes a model of it on the exec's
+ * device. This runs code of the library. `folder` holds the kernels and the other files of the
+ * library's package. The files must stay there while the model lives. The call may wait for the
+ * device. Text that the library writes about a failure goes to the standard error. */
+ct_status* ct_compiled_new(ct_exec x, const char* library, const char* folder, ct_compiled** out /* new */) CT_NOEXCEPT;
+/* Frees a model. No work that a call of it has enqueued may be running. */
+void ct_compiled_free(ct_compiled* compiled /* consumed */) CT_NOEXCEPT;
+
+typedef struct ct_compiled_info {
+  int32_t inputs, outputs;
+  int32_t weights;
+  int32_t shares;   /* 1: the weights can be copied and replaced; 0: some are packed, or on another device */
+  int32_t captured; /* 1: a call was captured, so a graph holds addresses of weights */
+} ct_compiled_info;
+
+void ct_compiled_describe(const ct_compiled* compiled, ct_compiled_info* out) CT_NOEXCEPT;
+/* Returns the name of a weight in the Python model. Weights are numbered in the order of their
+ * names. The text is valid until the model is freed. */
+const char* ct_compiled_weight_name(const ct_compiled* compiled, int32_t index) CT_NOEXCEPT;
+/* Makes a tensor with the shape and the strides of a weight. If `values` is NULL, the tensor is a
+ * copy of the weight. Otherwise it is a copy of `values`, which has the weight's shape and
+ * dtype. */
+ct_status* ct_compiled_weight(ct_exec x, const ct_compiled* compiled, int32_t index, const ct_tensor* values /* or NULL */,
+                              ct_tensor** out /* new */) CT_NOEXCEPT;
+/* Makes later calls read these weights. They must come from ct_compiled_weight, of this model or
+ * of another model of the same library. Models may share them. The model keeps them alive until
+ * the next call of this function. The caller orders the calls after the work that fills the
+ * weights, and makes the first call as after ct_compiled_new. */
+ct_status* ct_compiled_set_weights(ct_exec x, ct_compiled* compiled, ct_tensor* const* weights, int32_t count) CT_NOEXCEPT;
+/* Enqueues a call of the model on the exec's stream. `outputs` has room for as many tensors as
+ * ct_compiled_info says. The model runs without a gradient. One thread at a time may call a
+ * model. Calls on different streams need no order, with one exception: the first call of a model
+ * computes constants, and later calls must wait for it. A model reads inputs as memory with the
+ * dtype, the shape and the strides that it was compiled for. The caller checks them. draws: 1 for
+ * a model that draws random numbers. */
+ct_status* ct_compiled_run(ct_exec x, ct_compiled* compiled, ct_tensor* const* inputs, int32_t count, int32_t draws,
+                           ct_tensor** outputs /* each new, or NULL */) CT_NOEXCEPT;
+
 /* ---- Counting handles ------------------------------------------------------------------------ */
 
 typedef struct ct_live {
@@ -657,6 +701,7 @@ typedef struct ct_live {
   int64_t functions; /* the tokens of ct_function and the numbers of its failures that are not yet released */
   int64_t graphs;    /* graphs and pools of graphs */
   int64_t decoders;  /* JPEG decoders, until their last user has released them */
+  int64_t compiled;  /* compiled models */
   int64_t slab_bytes, pinned_bytes;
 } ct_live;
 
@@ -713,7 +758,8 @@ ct_status* ct_generator_set_state(ct_device device, const void* data, int64_t si
 enum {
   CT_SWITCH_CUDNN_BENCHMARK = 0,
   CT_SWITCH_TF32 = 1, /* for both cuBLAS and cuDNN */
-  CT_SWITCH_DETERMINISTIC = 2
+  CT_SWITCH_DETERMINISTIC = 2,
+  CT_SWITCH_CUDNN_BENCHMARK_LIMIT = 3 /* a number of algorithms, 0 for all */
 };
 ct_status* ct_switch_set(int32_t which, int32_t on) CT_NOEXCEPT;
 ct_status* ct_switch_get(int32_t which, int32_t* on) CT_NOEXCEPT;

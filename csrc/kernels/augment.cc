@@ -1,21 +1,25 @@
 // streamtorch::augment_images augments a batch of images. Each image has its own list of steps.
 // The operator reads an image a few times and writes it once.
 //
-// Image n of `out` is image n of `pixels` after the steps steps[n, 0], steps[n, 1] and so on. If
-// flips[n] is set, the image is flipped left to right before the steps. `pixels` and `out` are
-// contiguous uint8 [N, H, W, C], with C 1 or 3, and share no memory. `flips` is bool [N], or
-// absent. `steps` is float32 [N, S, 8], with S at most 8. A step is a kind and the kind's values,
-// as cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
+// Image m of `out` is image n = m % N of `pixels` after the steps steps[m, 0], steps[m, 1] and so
+// on. If flips[n] is set, the image is flipped left to right before the steps. `pixels` is
+// contiguous uint8 [N, H, W, C], with C 1 or 3. `out` is contiguous uint8 [M, H, W, C], where M is
+// a multiple of N, and shares no memory with `pixels`. `flips` is bool [N], or absent. `steps` is
+// float32 [M, S, 8], with S at most 8. A step is a kind and the kind's values, as
+// cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "kernels/augment_pixels.h"
 #include "kernels/images.h"
+#include "kernels/level.h"
+#include "kernels/variants.h"
 
 // Note [Augmentations run on the device]
 //
@@ -42,7 +46,8 @@ struct Batch {
   const uint8_t* flips;  // or NULL
   const Step* steps;
   uint8_t* out;
-  int32_t images, height, width, channels, count;
+  int32_t images;  // of `out`
+  int32_t sources, height, width, channels, count;
 };
 
 // The CPU works on one row at a time, with the channels one after another. It does one step after
@@ -67,7 +72,7 @@ CT_INLINE void read_row(const Source& s, int y, uint8_t* row) {
 template <int C>
 CT_INLINE void first_row(const Source& s, const Step& step, int y, uint8_t* __restrict row, uint8_t* __restrict around) {
   const int kind = kind_of(step), width = s.width, size = C * width;
-  if (kind == augment::kAffine) {
+  if (augment::moves(kind)) {
     for (int x = 0; x < width; ++x) {
       const auto p = augment::moved<C>(s, step, y, x);
       for (int c = 0; c < C; ++c) row[c * width + x] = p.channel[c];
@@ -119,13 +124,13 @@ CT_INLINE void row_after(const Source& s, const Step* steps, int count, const ui
   for (int k = 0; k < count; ++k) step_row<C>(steps[k], tables + k * C * kLevels, row, s.width);
 }
 
-// augment_image makes image n. The buffer `row` has room for four rows.
+// augment_image makes image m. The buffer `row` has room for four rows.
 template <int C>
-CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
-  const int64_t area = int64_t{b.height} * b.width;
+CT_INLINE void augment_image(const Batch& b, int64_t m, uint8_t* row) {
+  const int64_t area = int64_t{b.height} * b.width, n = m % b.sources;
   const Source source{b.pixels + n * area * C, b.height, b.width, b.flips != nullptr && b.flips[n] != 0};
   Step steps[kMaxSteps];
-  for (int k = 0; k < b.count; ++k) steps[k] = augment::ready(b.steps[n * b.count + k], b.height, b.width);
+  for (int k = 0; k < b.count; ++k) steps[k] = augment::ready(b.steps[m * b.count + k], b.height, b.width);
   uint8_t tables[kMaxSteps * C * kLevels];
   for (int k = 0; k < b.count; ++k) {
     const int kind = kind_of(steps[k]);
@@ -152,7 +157,7 @@ CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
       for (int v = 0; v < kLevels; ++v) table[v] = augment::entry(steps[k], mean, summary[c], histogram[c], v);
     }
   }
-  uint8_t* out = b.out + n * area * C;
+  uint8_t* out = b.out + m * area * C;
   for (int y = 0; y < b.height; ++y, out += b.width * C) {
     row_after<C>(source, steps, b.count, tables, y, row);
     for (int c = 0; c < C; ++c) {
@@ -164,7 +169,7 @@ CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
 template <int C>
 CT_INLINE void augment_images(const Batch& b) {
   std::vector<uint8_t> row(size_t{4} * C * static_cast<size_t>(b.width));
-  for (int64_t n = 0; n < b.images; ++n) augment_image<C>(b, n, row.data());
+  for (int64_t m = 0; m < b.images; ++m) augment_image<C>(b, m, row.data());
 }
 
 #ifdef __x86_64__
@@ -183,21 +188,22 @@ void augment_on_cpu(const Batch& b) {
 // image once for each step that needs the whole image, and once to write the result. This takes
 // two or three times as long as one pass over the memory. No intermediate image is stored.
 constexpr int kThreads = 1024;
-constexpr CudaProgram kProgram{"augment", augment::kPixelsText, R"cuda(
+constexpr char kSource[] = R"cuda(
 template <int C>
 __device__ __forceinline__ void augment(const unsigned char* pixels, const unsigned char* flips, const Step* steps, int count, unsigned char* out,
-                                        int height, int width) {
+                                        int sources, int height, int width) {
   __shared__ Step step[kMaxSteps];
   __shared__ unsigned char tables[kMaxSteps * C * kLevels];
   __shared__ int histogram[C * kLevels];
   __shared__ Summary summary[C];
   __shared__ unsigned long long greys;
-  const long long n = blockIdx.x;
+  const long long m = blockIdx.x;
+  const long long n = m % sources;
   const int thread = threadIdx.x;
   const int threads = blockDim.x;
   const int area = height * width;
   const Source source = {pixels + n * area * C, height, width, flips != nullptr && flips[n] != 0};
-  for (int k = thread; k < count; k += threads) step[k] = ready(steps[n * count + k], height, width);
+  for (int k = thread; k < count; k += threads) step[k] = ready(steps[m * count + k], height, width);
   __syncthreads();
   for (int k = 0; k < count; ++k) {
     const int kind = kind_of(step[k]);
@@ -227,7 +233,7 @@ __device__ __forceinline__ void augment(const unsigned char* pixels, const unsig
     }
     __syncthreads();
   }
-  out += n * area * C;
+  out += m * area * C;
   for (int i = thread; i < area; i += threads) {
     const Pixel<C> p = after<C>(source, step, count, tables, i / width, i % width);
     for (int c = 0; c < C; ++c) out[static_cast<long long>(i) * C + c] = p.channel[c];
@@ -236,44 +242,47 @@ __device__ __forceinline__ void augment(const unsigned char* pixels, const unsig
 
 #define KERNEL(name, C)                                                                                                           \
   extern "C" __global__ void __launch_bounds__(1024) name(const unsigned char* pixels, const unsigned char* flips, const Step* steps, \
-                                                          int count, unsigned char* out, int height, int width) {                 \
-    augment<C>(pixels, flips, steps, count, out, height, width);                                                                  \
+                                                          int count, unsigned char* out, int sources, int height, int width) {    \
+    augment<C>(pixels, flips, steps, count, out, sources, height, width);                                                         \
   }
 KERNEL(augment_1, 1)
 KERNEL(augment_3, 3)
-)cuda"};
+)cuda";
+
+const CudaProgram& program() {
+  return variant_of(0, [] { return Variant{"augment", std::string(kLevelText).append(augment::kPixelsText), kSource}; });
+}
 
 void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& steps, const at::Tensor& out) {
   images::check_device(out, {&pixels, images::pointer(flips), &steps});
   images::check_pixels(pixels, flips);
   const int64_t n = pixels.size(0), c = pixels.size(3);
   TORCH_CHECK(c == 1 || c == 3, "pixels must have 1 or 3 channels; got ", pixels.sizes());
-  TORCH_CHECK(steps.scalar_type() == at::kFloat && steps.dim() == 3 && steps.size(0) == n && steps.size(1) <= kMaxSteps &&
+  const int64_t m = out.dim() == 4 && n > 0 ? out.size(0) / n * n : n;
+  TORCH_CHECK(out.dim() == 4 && out.size(0) == m, "out must have as many images as pixels, or a multiple; got ", out.sizes(), " for ", pixels.sizes());
+  images::check_bytes(out, {m, pixels.size(1), pixels.size(2), c}, pixels);
+  TORCH_CHECK(steps.scalar_type() == at::kFloat && steps.dim() == 3 && steps.size(0) == m && steps.size(1) <= kMaxSteps &&
                   steps.size(2) == 1 + augment::kStepValues && steps.is_contiguous(),
-              "steps must be contiguous Float [", n, ", up to ", kMaxSteps, ", ", 1 + augment::kStepValues, "]; got ", steps.scalar_type(),
+              "steps must be contiguous Float [", m, ", up to ", kMaxSteps, ", ", 1 + augment::kStepValues, "]; got ", steps.scalar_type(),
               " ", steps.sizes());
-  TORCH_CHECK(out.scalar_type() == at::kByte && out.sizes() == pixels.sizes() && out.is_contiguous(), "out must be contiguous Byte ",
-              pixels.sizes(), "; got ", out.scalar_type(), " ", out.sizes());
-  const auto* from = static_cast<const uint8_t*>(pixels.const_data_ptr());
-  const auto* to = static_cast<const uint8_t*>(out.const_data_ptr());
-  TORCH_CHECK(pixels.numel() == 0 || from + pixels.numel() <= to || to + out.numel() <= from, "out and pixels share memory");
 }
 
 void augment_batch(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& steps, const at::Tensor& out) {
   check(pixels, flips, steps, out);
-  if (pixels.numel() == 0) return;
+  if (out.numel() == 0) return;
   Batch b{static_cast<const uint8_t*>(pixels.const_data_ptr()),
           images::data_of<uint8_t>(flips),
           static_cast<const Step*>(steps.const_data_ptr()),
           static_cast<uint8_t*>(out.mutable_data_ptr()),
+          static_cast<int32_t>(out.size(0)),
           static_cast<int32_t>(pixels.size(0)),
           static_cast<int32_t>(pixels.size(1)),
           static_cast<int32_t>(pixels.size(2)),
           static_cast<int32_t>(pixels.size(3)),
           static_cast<int32_t>(steps.size(1))};
   if (out.is_cuda()) {
-    void* arguments[] = {&b.pixels, &b.flips, &b.steps, &b.count, &b.out, &b.height, &b.width};
-    cuda().launch(kProgram, b.channels == 1 ? "augment_1" : "augment_3", images::stream_of(out), static_cast<unsigned>(b.images), kThreads, arguments);
+    void* arguments[] = {&b.pixels, &b.flips, &b.steps, &b.count, &b.out, &b.sources, &b.height, &b.width};
+    cuda().launch(program(), b.channels == 1 ? "augment_1" : "augment_3", images::stream_of(out), static_cast<unsigned>(b.images), kThreads, arguments);
   } else {
     augment_on_cpu(b);
   }

@@ -10,13 +10,14 @@
 #include <math.h>
 
 #include "kernels/both_devices.h"
+#include "kernels/level.h"
 
 namespace ct::augment {
 
 CT_ON_BOTH_DEVICES(kPixelsText,
 
 // The kinds have the numbers of cgotorch/images/step.go.
-enum Kind { kNothing, kBrightness, kContrast, kSaturation, kHue, kPosterize, kSolarize, kAutoContrast, kEqualize, kSharpness, kAffine };
+enum Kind { kNothing, kBrightness, kContrast, kSaturation, kHue, kPosterize, kSolarize, kAutoContrast, kEqualize, kSharpness, kAffine, kBilinear };
 
 constexpr int kLevels = 256;
 constexpr int kMaxSteps = 8;
@@ -29,6 +30,10 @@ struct Step {
 };
 
 CT_FUNCTION int kind_of(const Step& step) { return static_cast<int>(step.kind); }
+// moves reports whether the step moves pixels. Value 6 of such a step is its fill: 0 for none, else
+// 1 + red + 256 * green + 65,536 * blue. kAffine takes the nearest pixel. kBilinear weighs the four
+// pixels around a place.
+CT_FUNCTION bool moves(int kind) { return kind == kAffine || kind == kBilinear; }
 // has_table reports whether a table of 256 entries for each channel gives the result. It does if
 // the new value of a channel does not depend on the other channels.
 CT_FUNCTION bool has_table(int kind) {
@@ -51,10 +56,6 @@ template <int C>
 struct Pixel {
   unsigned char channel[C];
 };
-
-CT_FUNCTION unsigned char clamped(float value) {
-  return static_cast<unsigned char>(value > 0.0f ? (value < 255.0f ? static_cast<int>(value) : 255) : 0);
-}
 
 template <int C>
 CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
@@ -92,7 +93,7 @@ CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) 
 // inverse matrix. The matrix maps a pixel, counted from the middle of the image, to coordinates
 // from -1 to 1.
 CT_FUNCTION Step ready(Step step, int height, int width) {
-  if (kind_of(step) == kAffine) {
+  if (moves(kind_of(step))) {
     for (int i = 0; i < 3; ++i) {
       step.value[i] /= 0.5f * static_cast<float>(width);
       step.value[3 + i] /= 0.5f * static_cast<float>(height);
@@ -101,20 +102,64 @@ CT_FUNCTION Step ready(Step step, int height, int width) {
   return step;
 }
 
+// Returns the fill of a step that moves pixels, which is 0 if the step has none.
+CT_FUNCTION int fill_of(const Step& step, int channel) {
+  const int fill = static_cast<int>(step.value[6]) - 1;
+  return fill < 0 ? 0 : (fill >> (8 * channel)) & 255;
+}
+
+// Returns the pixel at a place between four pixels. A pixel outside the image counts as 0. With a
+// fill, the share of the image is then filled up, as in torchvision.
+template <int C>
+CT_FUNCTION Pixel<C> between(const Source& s, const Step& step, float from_y, float from_x) {
+  Pixel<C> p;
+  const bool filled = step.value[6] >= 1.0f;
+  if (!(from_x > -1.0f && from_x < s.width && from_y > -1.0f && from_y < s.height)) {
+    for (int c = 0; c < C; ++c) p.channel[c] = static_cast<unsigned char>(fill_of(step, c));
+    return p;
+  }
+  const float left = floorf(from_x);
+  const float top = floorf(from_y);
+  const float west = from_x - left;
+  const float east = 1.0f - west;
+  const float north = from_y - top;
+  const float south = 1.0f - north;
+  const float weights[4] = {east * south, west * south, east * north, west * north};
+  float sum[C];
+  float inside = 0.0f;
+  for (int c = 0; c < C; ++c) sum[c] = 0.0f;
+  for (int i = 0; i < 4; ++i) {
+    const int y = static_cast<int>(top) + i / 2;
+    const int x = static_cast<int>(left) + i % 2;
+    if (y < 0 || y >= s.height || x < 0 || x >= s.width) continue;
+    const Pixel<C> q = read<C>(s, y, x);
+    for (int c = 0; c < C; ++c) sum[c] = fmaf(q.channel[c], weights[i], sum[c]);
+    inside = inside + weights[i];
+  }
+  for (int c = 0; c < C; ++c) {
+    const float fill = static_cast<float>(fill_of(step, c));
+    p.channel[c] = clamped(rintf(filled ? (sum[c] - fill) * inside + fill : sum[c]));
+  }
+  return p;
+}
+
 template <int C>
 CT_FUNCTION Pixel<C> moved(const Source& s, const Step& step, int y, int x) {
   const float from_middle_x = x - 0.5f * (s.width - 1);
   const float from_middle_y = y - 0.5f * (s.height - 1);
   const float grid_x = (from_middle_x * step.value[0] + from_middle_y * step.value[1]) + step.value[2];
   const float grid_y = (from_middle_x * step.value[3] + from_middle_y * step.value[4]) + step.value[5];
-  const float from_x = rintf((grid_x + 1.0f) * (0.5f * s.width) - 0.5f);
-  const float from_y = rintf((grid_y + 1.0f) * (0.5f * s.height) - 0.5f);
+  const float exact_x = fmaf(grid_x + 1.0f, 0.5f * s.width, -0.5f);
+  const float exact_y = fmaf(grid_y + 1.0f, 0.5f * s.height, -0.5f);
+  if (kind_of(step) == kBilinear) return between<C>(s, step, exact_y, exact_x);
+  const float from_x = rintf(exact_x);
+  const float from_y = rintf(exact_y);
   if (from_x >= 0.0f && from_x < s.width && from_y >= 0.0f && from_y < s.height) {
     return read<C>(s, static_cast<int>(from_y), static_cast<int>(from_x));
   }
-  Pixel<C> black;
-  for (int c = 0; c < C; ++c) black.channel[c] = 0;
-  return black;
+  Pixel<C> outside;
+  for (int c = 0; c < C; ++c) outside.channel[c] = static_cast<unsigned char>(fill_of(step, c));
+  return outside;
 }
 
 // Returns the pixel before the first step. If the first step looks at other pixels, returns the
@@ -123,7 +168,7 @@ template <int C>
 CT_FUNCTION Pixel<C> first(const Source& s, const Step& step, int y, int x) {
   const int kind = kind_of(step);
   if (kind == kSharpness) return sharpened<C>(s, step, y, x);
-  if (kind == kAffine) return moved<C>(s, step, y, x);
+  if (moves(kind)) return moved<C>(s, step, y, x);
   return read<C>(s, y, x);
 }
 

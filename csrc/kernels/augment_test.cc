@@ -59,7 +59,7 @@ TEST_F(AugmentTest, EveryProcessorAlike) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> factors(0, 2), turns(-0.5, 0.5);
   for (const ct_device device : ct_test::devices()) {
-    for (int kind = augment::kNothing; kind <= augment::kAffine + 1; ++kind) {
+    for (int kind = augment::kNothing; kind <= augment::kBilinear + 1; ++kind) {
       for (int round = 0; round < 8; ++round) {
         const int height = 5 + 9 * round, width = 40 - 5 * round, count = 1 + round % 3;
         SCOPED_TRACE(::testing::Message() << device << " kind " << kind << ", " << height << " x " << width);
@@ -69,6 +69,7 @@ TEST_F(AugmentTest, EveryProcessorAlike) {
         for (augment::Step& s : steps) {
           const float factor = factors(random);
           s = {static_cast<float>(kind), {factor, 1 - factor, turns(random), turns(random), 1 - turns(random), turns(random), 0}};
+          if (augment::moves(kind) && round > 3) s.value[6] = static_cast<float>(1 + random() % (1 << 24));  // a fill
           if (kind == augment::kHue) s.value[0] = turns(random);
           if (kind == augment::kPosterize) s.value[0] = static_cast<float>(round);
           if (kind == augment::kSolarize) s.value[0] = 128 * factor;

@@ -62,9 +62,11 @@ struct Mean : torch::autograd::Function<Mean> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     static const auto call = operator_of<decltype(repeat_pixels)>("streamtorch::repeat_pixels");
     const std::vector<int64_t> sizes = context->saved_data["sizes"].toIntVector();
-    const at::Tensor pixel = at::div(gradients[0], static_cast<double>(sizes[2] * sizes[3]));
-    if (c10::GradMode::is_enabled()) return {pixel.expand(sizes)};  // the gradient is differentiated again
-    return {call.call(pixel, sizes[2], sizes[3])};
+    const auto pixels = static_cast<double>(sizes[2] * sizes[3]);
+    // The gradient is differentiated again. LibTorch's order of the two operators gives the second
+    // derivative the same bits.
+    if (c10::GradMode::is_enabled()) return {at::div(gradients[0].expand(sizes), pixels)};
+    return {call.call(at::div(gradients[0], pixels), sizes[2], sizes[3])};
   }
 };
 

@@ -20,6 +20,15 @@ void check_pixels(const at::Tensor& pixels, const std::optional<at::Tensor>& fli
               "flips must be contiguous bool [", pixels.size(0), "]; got ", flips->scalar_type(), " ", flips->sizes());
 }
 
+void check_bytes(const at::Tensor& out, at::IntArrayRef shape, const at::Tensor& pixels) {
+  TORCH_CHECK(out.scalar_type() == at::kByte && out.sizes() == shape && out.is_contiguous(), "out must be contiguous Byte ", shape, "; got ",
+              out.scalar_type(), " ", out.sizes());
+  TORCH_CHECK(out.numel() <= INT32_MAX, "out may have 2^31 - 1 elements; got ", out.sizes());
+  const auto* from = static_cast<const uint8_t*>(pixels.const_data_ptr());
+  const auto* to = static_cast<const uint8_t*>(out.const_data_ptr());
+  TORCH_CHECK(pixels.numel() == 0 || from + pixels.numel() <= to || to + out.numel() <= from, "out and pixels share memory");
+}
+
 void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const at::Tensor& out) {
   check_device(out, {&pixels, pointer(flips), &table});
   check_pixels(pixels, flips);

@@ -45,6 +45,10 @@ inline const at::Tensor* pointer(const std::optional<at::Tensor>& tensor) { retu
 // is given, it must be contiguous bool [N].
 void check_pixels(const at::Tensor& pixels, const std::optional<at::Tensor>& flips);
 
+// Throws unless `out` is contiguous uint8 of this shape and less than 2^31 elements, and shares no
+// memory with `pixels`, which is contiguous uint8.
+void check_bytes(const at::Tensor& out, at::IntArrayRef shape, const at::Tensor& pixels);
+
 // Checks all arguments of a call that makes floating-point images. `pixels` and `flips` must pass
 // check_pixels, with 1 to kMaxChannels channels. `out` must have a floating-point dtype and the
 // shape [N, C, H, W], without gaps and without a gradient. `table` must be contiguous [C,

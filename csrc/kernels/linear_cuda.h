@@ -163,6 +163,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) heads_gradient(H
   add_rows<4>(packing, tile.column, rows, columns, tile.block, blocks, partial);
 }
 
+// Returns a sum as an element of the bias's gradient. LibTorch's sum has the dtype of the layer's
+// gradient, also where autocast gives the bias another dtype.
+__device__ __forceinline__ BIAS::Raw rounded(float sum) { return BIAS::narrow(DTYPE::widen(DTYPE::narrow(sum))); }
+
 // Adds the sums of the blocks, [blocks, quads * 4]. A block of kThreads threads makes 32 adjacent sums.
 extern "C" __global__ void __launch_bounds__(kThreads) add_blocks(const float4* __restrict__ partial, BIAS::Raw* __restrict__ to, int quads, int blocks) {
   constexpr int kQuads = 8, kGroups = kThreads / kQuads;
@@ -184,10 +188,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) add_blocks(const float4* 
     const float4 v = shared[g * kQuads + lane];
     all.x += v.x; all.y += v.y; all.z += v.z; all.w += v.w;
   }
-  to[4 * c] = BIAS::narrow(all.x);
-  to[4 * c + 1] = BIAS::narrow(all.y);
-  to[4 * c + 2] = BIAS::narrow(all.z);
-  to[4 * c + 3] = BIAS::narrow(all.w);
+  to[4 * c] = rounded(all.x);
+  to[4 * c + 1] = rounded(all.y);
+  to[4 * c + 2] = rounded(all.z);
+  to[4 * c + 3] = rounded(all.w);
 }
 )cuda";
 

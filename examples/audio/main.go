@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
 	"math"
 	"math/rand/v2"
 
@@ -22,73 +21,34 @@ import (
 const length, rate, window, hop = 2048, 8000, 256, 128
 
 func main() {
-	if err := train(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func train(ctx context.Context) error {
 	sounds, labels := synthesise(1200)
-	table, err := data.NewTable(data.Of("sound", sounds, length), data.Of("label", labels))
-	if err != nil {
-		return err
-	}
-	loader, err := data.NewLoader(table, data.Options{BatchSize: 32, Shuffle: true})
-	if err != nil {
-		return err
-	}
-	defer loader.Close()
-	device, err := cgotorch.ParseDevice("auto")
-	if err != nil {
-		return err
-	}
-	ahead, err := prefetcher.NewTensors(loader, device, prefetcher.TensorOptions{})
-	if err != nil {
-		return err
-	}
-	defer ahead.Close()
+	table := cgotorch.Must(data.NewTable(data.Of("sound", sounds, length), data.Of("label", labels)))
+	loader := cgotorch.Must(data.NewLoader(table, data.Options{BatchSize: 32, Shuffle: true}))
+	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
+	ahead := cgotorch.Must(prefetcher.NewTensors(loader, device, prefetcher.TensorOptions{}))
 
 	stream := cgotorch.DefaultStream(device)
-	var model *nn.Sequential
-	var opt *optim.Optimizer
-	err = stream.Do(func(x *cgotorch.Exec) error {
+	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Sequential, error) {
 		stride := nn.Conv2dOptions{Stride: nn.Square(2)}
-		model = nn.NewSequential(
+		return nn.NewSequential(
 			nn.NewConv2d(x, 1, 8, nn.Square(5), stride), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{}, nn.NewConv2d(x, 8, 16, nn.Square(3), stride), &nn.ReLU{},
 			nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 				return x.MeanDim(in, []int64{2, 3}, cgotorch.SumOptions{})
 			}),
-			nn.NewLinear(x, 16, 3, nn.LinearOptions{}))
-		opt, err = optim.NewAdam(optim.AdamOptions{LR: 0.01}, optim.Group{Params: nn.Parameters(model)})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer nn.Close(model)
-	defer opt.Close()
+			nn.NewLinear(x, 16, 3, nn.LinearOptions{})), nil
+	}))
+	opt := cgotorch.Must(optim.NewAdam(optim.AdamOptions{LR: 0.01}, optim.Group{Params: nn.Parameters(model)}))
 
-	for batch, err := range ahead.Epoch(ctx) {
-		if err != nil {
-			return err
+	cgotorch.Must(cgotorch.DoEach(stream, ahead.Epoch(context.Background()), func(x *cgotorch.Exec, batch *prefetcher.TensorBatch) error {
+		in := batch.Use(x)
+		loss := nn.CrossEntropy(x, model.Forward(x, spectrogram(x, in["sound"])), in["label"], nn.CrossEntropyOptions{})
+		opt.Minimize(x, loss)
+		if batch.Index%5 == 0 {
+			fmt.Printf("batch %d: loss %.4f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
 		}
-		err = stream.Do(func(x *cgotorch.Exec) error {
-			in := batch.Use(x)
-			opt.ZeroGrad()
-			loss := nn.CrossEntropy(x, model.Forward(x, spectrogram(x, in["sound"])), in["label"], nn.CrossEntropyOptions{})
-			x.Backward(loss)
-			opt.Step(x)
-			if batch.Index%5 == 0 {
-				fmt.Printf("batch %d: loss %.4f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
+		return nil
+	}))
+} // the end of the process frees everything; a longer program closes opt, model, ahead and loader
 
 // spectrogram maps sounds [N, length] to log magnitudes [N, 1, frequencies, times].
 func spectrogram(x *cgotorch.Exec, sound *cgotorch.Tensor) *cgotorch.Tensor {

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"image/png"
-	"log"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -39,9 +38,7 @@ func main() {
 		_, source, _, _ := runtime.Caller(0)
 		archive = filepath.Join(filepath.Dir(source), "..", "train", "data", "cifar10-10k.tgz")
 	}
-	if err := run(context.Background(), archive, *out, *epochs); err != nil {
-		log.Fatal(err)
-	}
+	run(context.Background(), archive, *out, *epochs)
 }
 
 // The type `pair` has the two models, their optimizers and their steps.
@@ -84,13 +81,8 @@ func newPair(x *cgotorch.Exec) (*pair, error) {
 		})
 	}
 	o := optim.AdamOptions{LR: 2e-4, Betas: cgotorch.Set([2]float64{0.5, 0.999})}
-	var err error
-	if p.ofG, err = optim.NewAdam(o, optim.Group{Params: nn.Parameters(p.generator)}); err != nil {
-		return nil, err
-	}
-	if p.ofD, err = optim.NewAdam(o, optim.Group{Params: nn.Parameters(p.discriminator)}); err != nil {
-		return nil, err
-	}
+	p.ofG = cgotorch.Must(optim.NewAdam(o, optim.Group{Params: nn.Parameters(p.generator)}))
+	p.ofD = cgotorch.Must(optim.NewAdam(o, optim.Group{Params: nn.Parameters(p.discriminator)}))
 	p.stepD, p.stepG = cgotorch.NewCaptured(p.trainDiscriminator, cgotorch.CapturedOptions{}), cgotorch.NewCaptured(p.trainGenerator, cgotorch.CapturedOptions{})
 	p.fixed = x.Keep(x.Randn(cgotorch.Float32, 64, noise, 1, 1))
 	return p, nil
@@ -99,25 +91,21 @@ func newPair(x *cgotorch.Exec) (*pair, error) {
 // trainDiscriminator shows photographs and made images, and returns the loss.
 func (p *pair) trainDiscriminator(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	photographs := in[0]
-	p.ofD.ZeroGrad()
 	made := p.generator.Forward(x.NoGrad(), x.Randn(cgotorch.Float32, photographs.Shape()[0], noise, 1, 1))
 	ofPhotographs, ofMade := p.discriminator.Forward(x, photographs), p.discriminator.Forward(x, made)
 	loss := x.Add(nn.BCEWithLogits(x, ofPhotographs, x.OnesLike(ofPhotographs), nn.BCEOptions{}), nn.BCEWithLogits(x, ofMade, x.ZerosLike(ofMade), nn.BCEOptions{}))
-	x.Backward(loss)
-	p.ofD.Step(x)
+	p.ofD.Minimize(x, loss)
 	return []*cgotorch.Tensor{loss}
 }
 
 // trainGenerator makes images that the discriminator is to take for photographs, and returns the
 // loss.
 func (p *pair) trainGenerator(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-	p.ofG.ZeroGrad()
 	p.ofD.ZeroGrad() // this backward goes through the discriminator too
 	made := p.generator.Forward(x, x.Randn(cgotorch.Float32, in[0].Shape()[0], noise, 1, 1))
 	seen := p.discriminator.Forward(x, made)
 	loss := nn.BCEWithLogits(x, seen, x.OnesLike(seen), nn.BCEOptions{})
-	x.Backward(loss)
-	p.ofG.Step(x)
+	p.ofG.Minimize(x, loss)
 	return []*cgotorch.Tensor{loss}
 }
 
@@ -125,10 +113,7 @@ func (p *pair) trainGenerator(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgoto
 func (p *pair) picture(x *cgotorch.Exec, path string) error {
 	made := p.generator.Forward(x.NoGrad(), p.fixed)
 	img := images.ToImage(x, images.Grid(x, x.AddScalar(x.MulScalar(made, 0.5), 0.5), images.GridOptions{}))
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
+	file := cgotorch.Must(os.Create(path))
 	defer file.Close()
 	return png.Encode(file, img)
 }
@@ -143,55 +128,31 @@ func (p *pair) close() {
 	p.fixed.Close()
 }
 
-func run(ctx context.Context, archive, out string, epochs int) error {
-	device, err := cgotorch.ParseDevice("auto")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
-	}
-	loader, err := imageloader.Open(archive, imageloader.Options{
+func run(ctx context.Context, archive, out string, epochs int) {
+	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
+	cgotorch.Check(os.MkdirAll(out, 0o755))
+	loader := cgotorch.Must(imageloader.Open(archive, imageloader.Options{
 		Train: true, Split: "train", DropLast: true, BatchSize: batch, Transform: decode.Resize{Height: side, Width: side},
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	defer loader.Close()
-	half := []float64{0.5, 0.5, 0.5} // from -1 to 1, as the generator's images
-	ahead, err := prefetcher.New(loader, device, prefetcher.Options{Mean: half, Std: half})
-	if err != nil {
-		return err
-	}
+	half := []float64{0.5} // from -1 to 1, as the generator's images
+	ahead := cgotorch.Must(prefetcher.New(loader, device, prefetcher.Options{Mean: half, Std: half}))
 	defer ahead.Close()
 
 	stream := cgotorch.DefaultStream(device)
-	var p *pair
-	if err := stream.Do(func(x *cgotorch.Exec) error { p, err = newPair(x); return err }); err != nil {
-		return err
-	}
+	p := cgotorch.Must(cgotorch.DoValue(stream, newPair))
 	defer p.close()
 	for epoch := range epochs {
-		for batch, err := range ahead.Epoch(ctx) {
-			if err != nil {
-				return err
+		cgotorch.Must(cgotorch.DoEach(stream, ahead.Epoch(ctx), func(x *cgotorch.Exec, batch *prefetcher.Batch) error {
+			photographs, _ := batch.Use(x)
+			ofD, ofG := p.stepD.Run(x, photographs)[0], p.stepG.Run(x, photographs)[0]
+			if batch.Index%20 == 0 {
+				fmt.Printf("epoch %d, batch %d: discriminator %.3f, generator %.3f\n", epoch, batch.Index, x.Item(ofD), x.Item(ofG))
 			}
-			if err := stream.Do(func(x *cgotorch.Exec) error {
-				photographs, _ := batch.Use(x)
-				ofD, ofG := p.stepD.Run(x, photographs)[0], p.stepG.Run(x, photographs)[0]
-				if batch.Index%20 == 0 {
-					fmt.Printf("epoch %d, batch %d: discriminator %.3f, generator %.3f\n", epoch, batch.Index, x.Item(ofD), x.Item(ofG))
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-		}
+			return nil
+		}))
 		path := filepath.Join(out, fmt.Sprintf("epoch%d.png", epoch))
-		if err := stream.Do(func(x *cgotorch.Exec) error { return p.picture(x, path) }); err != nil {
-			return err
-		}
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { return p.picture(x, path) }))
 		fmt.Println("wrote", path)
 	}
-	return nil
 }

@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,68 +20,39 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
+// Must ends the program with the error, as in any short program. A server tests the errors.
 func main() {
 	archive := defaultArchive()
 	if len(os.Args) > 1 {
 		archive = os.Args[1]
 	}
-	if err := train(context.Background(), archive); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func train(ctx context.Context, archive string) error {
-	device, err := cgotorch.ParseDevice("auto")
-	if err != nil {
-		return err
-	}
-	loader, err := imageloader.Open(archive, imageloader.Options{
+	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
+	loader := cgotorch.Must(imageloader.Open(archive, imageloader.Options{
 		Train: true, Split: "train", BatchSize: 128, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4},
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	defer loader.Close()
-	ahead, err := prefetcher.New(loader, device, prefetcher.Options{}) // with its own copy stream and its own slots
-	if err != nil {
-		return err
-	}
+	ahead := cgotorch.Must(prefetcher.New(loader, device, prefetcher.Options{})) // with its own copy stream and its own slots
 	defer ahead.Close()
 
 	stream := cgotorch.DefaultStream(device)
-	var model nn.Module
-	var opt *optim.Optimizer
-	err = stream.Do(func(x *cgotorch.Exec) error {
-		model = vision.NewMLP(x, vision.Options{Classes: len(loader.Classes())})
-		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.02, Momentum: 0.9}, optim.Group{Params: nn.Parameters(model)})
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (nn.Module, error) {
+		return vision.NewMLP(x, vision.Options{Classes: len(loader.Classes())}), nil
+	}))
 	defer nn.Close(model)
+	opt := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 0.02, Momentum: 0.9}, optim.Group{Params: nn.Parameters(model)}))
 	defer opt.Close()
 
-	for batch, err := range ahead.Epoch(ctx) {
-		if err != nil {
-			return err
+	step := func(x *cgotorch.Exec, batch *prefetcher.Batch) error {
+		images, labels := batch.Use(x) // the stream waits for the copy, but the host does not wait
+		loss := nn.CrossEntropy(x, model.Forward(x, images), labels, nn.CrossEntropyOptions{})
+		opt.Minimize(x, loss) // ZeroGrad, x.Backward(loss), Step
+		if batch.Index%20 == 0 {
+			fmt.Printf("batch %d: loss %.3f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
 		}
-		err = stream.Do(func(x *cgotorch.Exec) error {
-			images, labels := batch.Use(x) // the stream waits for the copy, but the host does not wait
-			opt.ZeroGrad()
-			loss := nn.CrossEntropy(x, model.Forward(x, images), labels, nn.CrossEntropyOptions{})
-			x.Backward(loss)
-			opt.Step(x)
-			if batch.Index%20 == 0 {
-				fmt.Printf("batch %d: loss %.3f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	} // the end of the loop body gives the batch's memory back, once the step has run on the device
-	return nil
+		return nil
+	}
+	// One Do for each batch. The batch's memory comes back once the step has run on the device.
+	cgotorch.Must(cgotorch.DoEach(stream, ahead.Epoch(context.Background()), step))
 }
 
 // defaultArchive returns the archive of examples/train.

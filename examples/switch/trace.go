@@ -1,12 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // -trace traces at most traceTokens tokens, counted over all answers. It skips the first
@@ -19,7 +18,7 @@ const (
 // tracer writes a trace of some tokens. A nil tracer does nothing.
 type tracer struct {
 	path  string
-	file  *os.File // a temporary file beside path, until the trace is complete; then it is renamed
+	file  *replace.File // lies beside path until the trace is complete
 	next  int
 	trace *trace.Trace // nil unless tracing is going on
 }
@@ -30,7 +29,7 @@ func newTracer(path string) (*tracer, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	file, err := replace.Create(path)
 	if err != nil {
 		return nil, fmt.Errorf("-trace: %w", err)
 	}
@@ -80,11 +79,11 @@ func (t *tracer) write() error {
 	if err == nil {
 		err = records.WriteChrome(t.file)
 	}
-	if err = errors.Join(err, t.file.Chmod(0o644), t.file.Close()); err == nil {
-		err = os.Rename(t.file.Name(), t.path)
+	if err == nil {
+		err = t.file.Commit()
 	}
 	if err != nil {
-		os.Remove(t.file.Name())
+		t.file.Discard()
 		t.file = nil
 		return fmt.Errorf("-trace: %w", err)
 	}
@@ -108,6 +107,5 @@ func (t *tracer) close() {
 	if t.trace != nil {
 		_, _ = t.trace.Stop()
 	}
-	t.file.Close()
-	os.Remove(t.file.Name())
+	t.file.Discard()
 }

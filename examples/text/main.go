@@ -1,5 +1,6 @@
-// Text trains a classifier of short reviews: a bag of word vectors, then two layers. The reviews
-// are JSON lines. Without an argument it makes such a file itself.
+// Text trains a classifier of short reviews: word vectors, an LSTM over them, and a linear layer.
+// The reviews differ in length. A batch is padded, and its lengths say where each review ends. The
+// reviews are JSON lines. Without an argument it makes such a file itself.
 //
 //	go run ./examples/text [FILE.jsonl]
 package main
@@ -8,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"log"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -18,25 +18,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/data"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 const words, width = 1 << 12, 32 // token 0 is padding; the token of a word is its hash
-
-func main() {
-	path := filepath.Join(os.TempDir(), fmt.Sprintf("reviews-%d.jsonl", os.Getpid()))
-	defer os.Remove(path)
-	err := os.WriteFile(path, reviews(), 0o600)
-	if len(os.Args) > 1 {
-		path = os.Args[1]
-	}
-	if err == nil {
-		err = train(context.Background(), path)
-	}
-	if err != nil {
-		log.Print(err)
-	}
-}
 
 // tokenize is the Map of the loader. It runs on the loader's workers.
 func tokenize(s data.Sample) (data.Sample, error) {
@@ -49,64 +33,54 @@ func tokenize(s data.Sample) (data.Sample, error) {
 	return data.Sample{"tokens": tokens, "label": s["label"]}, nil
 }
 
-func train(ctx context.Context, path string) error {
+// The type `classifier` reads sequences of tokens.
+type classifier struct {
+	Vectors *nn.Embedding
+	LSTM    *nn.LSTM
+	Head    *nn.Linear
+}
+
+func newClassifier(x *cgotorch.Exec) (*classifier, error) {
+	return &classifier{
+		Vectors: nn.NewEmbedding(x, words, width, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(0)}), // the vector of padding is zero
+		LSTM:    nn.NewLSTM(x, width, width, nn.RNNOptions{BatchFirst: true}),
+		Head:    nn.NewLinear(x, width, 2, nn.LinearOptions{}),
+	}, nil
+}
+
+// The method `forward` maps tokens [N, L] to logits [N, 2]. The LSTM leaves out the padding: `last`
+// is its state behind the last token of each review.
+func (c *classifier) forward(x *cgotorch.Exec, tokens *cgotorch.Tensor, lengths []int64) *cgotorch.Tensor {
+	_, last, _ := c.LSTM.ForwardLengths(x, c.Vectors.Forward(x, tokens), lengths, nil, nil)
+	return c.Head.Forward(x, x.Select(last, 0, 0))
+}
+
+func main() {
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("reviews-%d.jsonl", os.Getpid()))
+	defer os.Remove(path)
+	cgotorch.Check(os.WriteFile(path, reviews(), 0o600))
+	if len(os.Args) > 1 {
+		path = os.Args[1]
+	}
 	label := data.Field{Name: "label", DType: cgotorch.Int64}
-	lines, err := data.OpenJSONLines(path, data.JSONLinesOptions{Fields: []data.Field{{Name: "text", Text: true}, label}})
-	if err != nil {
-		return err
-	}
-	tokens := data.Field{Name: "tokens", DType: cgotorch.Int64, Shape: []int64{data.Variable}} // padded with 0
-	loader, err := data.NewStreamLoader(lines, data.Options{BatchSize: 32, Shuffle: true, Map: tokenize, Fields: []data.Field{tokens, label}})
-	if err != nil {
-		return err
-	}
-	defer loader.Close()
-	ahead, err := prefetcher.NewTensors(loader, cgotorch.CPU, prefetcher.TensorOptions{})
-	if err != nil {
-		return err
-	}
-	defer ahead.Close()
+	lines := cgotorch.Must(data.OpenJSONLines(path, data.JSONLinesOptions{Fields: []data.Field{{Name: "text", Text: true}, label}}))
+	tokens := data.Field{Name: "tokens", DType: cgotorch.Int64, Shape: []int64{data.Variable}} // padded with 0, see data.Pad
+	loader := cgotorch.Must(data.NewStreamLoader(lines, data.Options{BatchSize: 32, Shuffle: true, Map: tokenize, Fields: []data.Field{tokens, label}}))
 
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
-	var vectors *nn.Embedding
-	var model *nn.Sequential
-	var opt *optim.Optimizer
-	err = stream.Do(func(x *cgotorch.Exec) error {
-		vectors = nn.NewEmbedding(x, words, width, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(0)}) // the vector of padding is zero
-		model = nn.NewSequential(nn.NewLinear(x, width, width, nn.LinearOptions{}), &nn.ReLU{}, nn.NewLinear(x, width, 2, nn.LinearOptions{}))
-		opt, err = optim.NewAdam(optim.AdamOptions{LR: 0.003}, optim.Group{Params: append(nn.Parameters(vectors), nn.Parameters(model)...)})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer nn.Close(vectors)
-	defer nn.Close(model)
-	defer opt.Close()
-
-	for batch, err := range ahead.Epoch(ctx) {
-		if err != nil {
-			return err
+	model := cgotorch.Must(cgotorch.DoValue(stream, newClassifier))
+	opt := cgotorch.Must(optim.NewAdam(optim.AdamOptions{LR: 0.003}, optim.Group{Params: nn.Parameters(model)}))
+	// The lengths are numbers of the host, so this loop takes the loader's own batches.
+	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(context.Background()), func(x *cgotorch.Exec, batch *data.Batch) error {
+		in, lengths := batch.Use(x), data.Values[int64](batch.Column("tokens_length"))
+		loss := nn.CrossEntropy(x, model.forward(x, in["tokens"], lengths), in["label"], nn.CrossEntropyOptions{})
+		opt.Minimize(x, loss)
+		if batch.Index%20 == 0 {
+			fmt.Printf("batch %d: loss %.4f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
 		}
-		err = stream.Do(func(x *cgotorch.Exec) error {
-			in := batch.Use(x)
-			opt.ZeroGrad()
-			sum := x.SumDim(vectors.Forward(x, in["tokens"]), []int64{1}, cgotorch.SumOptions{})
-			mean := x.Div(sum, x.Unsqueeze(in["tokens_length"], 1)) // padding does not count
-			loss := nn.CrossEntropy(x, model.Forward(x, mean), in["label"], nn.CrossEntropyOptions{})
-			x.Backward(loss)
-			opt.Step(x)
-			if batch.Index%20 == 0 {
-				fmt.Printf("batch %d: loss %.4f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
+		return nil
+	}))
+} // the end of the process frees everything; a longer program closes opt, model and loader
 
 // reviews returns 4,000 made-up reviews as JSON lines.
 func reviews() []byte {

@@ -3,6 +3,7 @@
 //	go run ./examples/train  # ResNet-20 on the CIFAR-10 images beside this file
 //	go run ./examples/train -data my.tgz -model resnet50  # yours: TRAIN/CLASS/FILE, TEST/CLASS/FILE
 //	go run ./examples/train -resume  # continue the last run
+//	go run ./examples/train -evaluate runs/train/checkpoint.safetensors  # test only
 //
 // You can copy this folder and change it. train.go has the training step.
 //
@@ -60,14 +61,15 @@ type Config struct {
 
 	Contiguous bool `json:"contiguous"`
 
-	Graph   bool   `json:"-"`
-	Workers int    `json:"-"`
-	Engines bool   `json:"-"`
-	Out     string `json:"-"`
-	Resume  bool   `json:"-"`
-	Weights string `json:"-"`
-	StepLog bool   `json:"-"`
-	Trace   string `json:"-"`
+	Graph    bool   `json:"-"`
+	Workers  int    `json:"-"`
+	Engines  bool   `json:"-"`
+	Out      string `json:"-"`
+	Resume   bool   `json:"-"`
+	Weights  string `json:"-"`
+	Evaluate string `json:"-"`
+	StepLog  bool   `json:"-"`
+	Trace    string `json:"-"`
 }
 
 func main() {
@@ -103,6 +105,7 @@ func main() {
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
 	flag.StringVar(&c.Weights, "weights", "", "a .safetensors or .pth file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
+	flag.StringVar(&c.Evaluate, "evaluate", "", "train nothing: print loss, top-1 and top-5 of this checkpoint on the test images, with the settings saved there; a .safetensors or .pth file of weights alone needs -model")
 	flag.BoolVar(&c.Graph, "graph", true, "on a GPU, capture each step as a CUDA graph and launch that; what is captured, and what cannot be, goes to standard error")
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
 	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
@@ -122,7 +125,15 @@ func main() {
 		signal.Stop(signals) // a second Ctrl-C ends the program at once
 		cancel()
 	}()
-	err := run(ctx, c)
+	start := run
+	if c.Evaluate != "" {
+		start = evaluate
+	}
+	err := start(ctx, c)
+	if c.Evaluate != "" && interrupted(ctx, err) {
+		fmt.Fprintln(os.Stderr, "interrupted")
+		os.Exit(int(status.Load()))
+	}
 	if errors.Is(err, errInterrupted) {
 		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
 		os.Exit(int(status.Load()))

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter
@@ -21,8 +20,8 @@ const (
 // tracer writes a trace of some steps. A nil tracer does nothing.
 type tracer struct {
 	path     string
-	file     *os.File // a temporary file beside path, until the trace is complete; then it is renamed
-	from, to int      // the traced steps, counted from the run's first step
+	file     *replace.File // lies beside path until the trace is complete
+	from, to int           // the traced steps, counted from the run's first step
 	next     int
 	trace    *trace.Trace // nil unless tracing is going on
 }
@@ -33,7 +32,7 @@ func newTracer(path string, steps int) (*tracer, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	file, err := replace.Create(path)
 	if err != nil {
 		return nil, fmt.Errorf("-trace: %w", err)
 	}
@@ -78,11 +77,11 @@ func (t *tracer) finish() error {
 	if err == nil {
 		err = records.WriteChrome(t.file)
 	}
-	if err = errors.Join(err, t.file.Chmod(0o644), t.file.Close()); err == nil {
-		err = os.Rename(t.file.Name(), t.path)
+	if err == nil {
+		err = t.file.Commit()
 	}
 	if err != nil {
-		os.Remove(t.file.Name())
+		t.file.Discard()
 		t.file = nil
 		return fmt.Errorf("-trace: %w", err)
 	}
@@ -107,6 +106,5 @@ func (t *tracer) close() {
 	if t.trace != nil {
 		_, _ = t.trace.Stop()
 	}
-	t.file.Close()
-	os.Remove(t.file.Name())
+	t.file.Discard()
 }

@@ -111,10 +111,7 @@ func (t *trainer) open(ctx context.Context) error {
 		return err
 	}
 	t.progress.Loader = imageloader.State{Seed: t.Seed} // needed if the run is interrupted before its first step
-	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
-		return err
-	}
-	if err := t.device.Check(); err != nil {
+	if err := t.openDevice(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(t.Out, 0o755); err != nil {
@@ -123,27 +120,11 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.log, err = openLog(t.Out); err != nil {
 		return err
 	}
-	if t.Engines && t.Crop != "pad" { // the engines' way always resizes
-		if t.jpeg, err = newJPEGDecoder(t.device); err != nil {
-			return err
-		}
-	}
-	if t.train, err = t.openImages(t.Data, t.TrainPart, true); err != nil {
+	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
 		return err
 	}
 	if t.TestPart != "" || t.TestData != "" {
-		if t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false); err != nil {
-			return err
-		}
-	}
-	t.stream = cgotorch.DefaultStream(t.device)
-	if t.device.IsCUDA() {
-		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
-			return err
-		}
-	}
-	if t.TF32 {
-		if err := cgotorch.SetTF32(true); err != nil {
+		if t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false, t.train.loader.Classes()); err != nil {
 			return err
 		}
 	}
@@ -151,11 +132,10 @@ func (t *trainer) open(ctx context.Context) error {
 		return err
 	}
 	err = t.stream.Do(func(x *cgotorch.Exec) error {
-		var err error
-		if t.model, err = vision.New(x, t.Model, vision.Options{Classes: len(t.train.loader.Classes()), ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
-			return fmt.Errorf("-model: %w", err)
+		if err := t.newModel(x, len(t.train.loader.Classes())); err != nil {
+			return err
 		}
-		nn.To(x, t.model, nn.ToOptions{ChannelsLast: !t.Contiguous})
+		var err error
 		t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: t.Momentum, WeightDecay: t.Decay, Nesterov: t.Momentum > 0},
 			optim.Group{Params: nn.Parameters(t.model)})
 		if err != nil {
@@ -185,6 +165,39 @@ func (t *trainer) open(ctx context.Context) error {
 		return err
 	}
 	return t.log.begin(t) // this comes last, because `begin` empties the log unless the run is resumed
+}
+
+// openDevice chooses the device, its stream and its settings.
+func (t *trainer) openDevice() (err error) {
+	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
+		return err
+	}
+	if err := t.device.Check(); err != nil {
+		return err
+	}
+	t.stream = cgotorch.DefaultStream(t.device)
+	if t.Engines && t.Crop != "pad" { // the engines' way always resizes
+		if t.jpeg, err = newJPEGDecoder(t.device); err != nil {
+			return err
+		}
+	}
+	if t.device.IsCUDA() {
+		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
+			return err
+		}
+	}
+	if t.TF32 {
+		return cgotorch.SetTF32(true)
+	}
+	return nil
+}
+
+func (t *trainer) newModel(x *cgotorch.Exec, classes int) (err error) {
+	if t.model, err = vision.New(x, t.Model, vision.Options{Classes: classes, ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
+		return fmt.Errorf("-model: %w", err)
+	}
+	nn.To(x, t.model, nn.ToOptions{ChannelsLast: !t.Contiguous})
+	return nil
 }
 
 func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
@@ -439,13 +452,11 @@ type images struct {
 	ahead  *prefetcher.Prefetcher
 }
 
-func (t *trainer) openImages(data, part string, training bool) (*images, error) {
+// openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
+func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
 	o := imageloader.Options{
 		Train: training, BatchSize: t.BatchSize, Split: part, Transform: t.transform(training),
-		Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated,
-	}
-	if !training {
-		o.Classes = t.train.loader.Classes()
+		Classes: classes, Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated,
 	}
 	if t.jpeg != nil {
 		o.JPEGDevice = t.jpeg

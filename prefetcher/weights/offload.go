@@ -21,13 +21,26 @@ type OffloadOptions struct {
 // stepped, the next unit is copied. The parameters and their gradients stay on the device. One
 // goroutine at a time may use an Offload.
 //
-// A checkpoint cannot hold the state of an Offload, so checkpoint.Save refuses the optimizer.
-// Step does not work with a Scaler.
+// A checkpoint of the optimizer holds the state, until the Offload is closed. To resume, make the
+// Offload first and then load the checkpoint into the optimizer. Step does not work with a Scaler.
 type Offload struct {
 	opt   *optim.Optimizer
 	store *Store
 	cache *Cache[*stateTensors]
 	units []stateUnit
+	rows  map[rowKey]row // where the tensors of the state lie
+}
+
+// rowKey is a tensor of the state: the index of its parameter, and its name.
+type rowKey struct {
+	param int
+	name  string
+}
+
+// A row is the place of a tensor: its unit, and its index in the unit.
+type row struct {
+	unit  string
+	index int
 }
 
 // stateTensors is the module of a slot. Its tensors hold the state of a unit's parameters, in the
@@ -61,7 +74,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	if o.Slots == 0 {
 		o.Slots = 3
 	}
-	f := &Offload{opt: opt}
+	f := &Offload{opt: opt, rows: map[rowKey]row{}}
 	specs, err := f.cut(device, o.UnitBytes)
 	if err != nil {
 		return nil, err
@@ -87,6 +100,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	opt.SetLender(f.lend)
 	return f, nil
 }
 
@@ -120,6 +134,7 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 			last = s.Param
 		}
 		spec.Tensors = append(spec.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(unit.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
+		f.rows[rowKey{s.Param, s.Name}] = row{unit.name, len(unit.specs)}
 		unit.specs = append(unit.specs, s)
 		bytes += p.Numel() * int64(s.DType.Size())
 	}
@@ -138,18 +153,36 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 	for _, unit := range f.units {
 		u := f.cache.useToChange(x, unit.name)
 		x.Tidy(func() *cgotorch.Tensor {
-			row := 0
-			rows := map[optim.RememberedTensor]*cgotorch.Tensor{}
-			for _, s := range unit.specs {
-				p := params[s.Param]
-				rows[s] = x.Call1("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)
-				row++
-			}
-			f.opt.StepParams(x, unit.params, func(of optim.RememberedTensor) *cgotorch.Tensor { return rows[of] })
+			f.opt.StepParams(x, unit.params, func(of optim.RememberedTensor) *cgotorch.Tensor {
+				return like(x, u.Module.Row[f.rows[rowKey{of.Param, of.Name}].index], params[of.Param])
+			})
 			return nil
 		})
 		u.releaseChanged(x)
 	}
+}
+
+// The method `lend` is the [optim.Lender] of the optimizer.
+func (f *Offload) lend(x *cgotorch.Exec, of optim.RememberedTensor, write bool, use func(t *cgotorch.Tensor)) {
+	at, ok := f.rows[rowKey{of.Param, of.Name}]
+	if !ok {
+		x.Fail("weights.Offload", fmt.Errorf("weights: Offload: parameter %d has no %s: %w", of.Param, of.Name, cgotorch.ErrInvalidArgument))
+	}
+	x = x.NoGrad().NoAutocast()
+	take, release := f.cache.Use, (*Use[*stateTensors]).Release
+	if write {
+		take, release = f.cache.useToChange, (*Use[*stateTensors]).releaseChanged
+	}
+	u := take(x, at.unit)
+	t := like(x, u.Module.Row[at.index], f.opt.Params()[of.Param])
+	use(t)
+	t.Close()
+	release(u, x)
+}
+
+// The function `like` returns a view of a row with the shape and the strides of a parameter.
+func like(x *cgotorch.Exec, row, p *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call1("aten::as_strided", row, p.Shape(), p.Strides(), nil)
 }
 
 // Stats returns the counts of the copies so far.
@@ -162,6 +195,7 @@ func (f *Offload) Close() error {
 		return nil
 	}
 	var errs []error
+	f.opt.SetLender(nil)
 	if f.cache != nil {
 		errs = append(errs, f.cache.Close())
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
 	"image/png"
 	"io"
 	"math"
@@ -19,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
 var bin string // the folder of the built programs
@@ -150,6 +153,63 @@ func TestDCGAN(t *testing.T) {
 	}
 }
 
+// mnist writes the files of MNIST with images whose bright rows tell the digit, and one image of
+// the digit 7 as a picture.
+func mnist(t *testing.T) (folder, picture string) {
+	t.Helper()
+	folder = t.TempDir()
+	const side, n = 28, 200
+	pixels, labels := make([]byte, n*side*side), make([]byte, n)
+	for i := range n {
+		labels[i] = byte(i % 10)
+		for p := range 3 * side {
+			pixels[i*side*side+2*(i%10)*side+p] = 255
+		}
+	}
+	for _, part := range []string{"train", "t10k"} {
+		images := append([]byte{0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, side, 0, 0, 0, side}, pixels...)
+		err := os.WriteFile(filepath.Join(folder, part+"-images-idx3-ubyte"), images, 0o644)
+		err = errors.Join(err, os.WriteFile(filepath.Join(folder, part+"-labels-idx1-ubyte"), append([]byte{0, 0, 8, 1, 0, 0, 0, n}, labels...), 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text bytes.Buffer
+	picture = filepath.Join(folder, "seven.png")
+	err := png.Encode(&text, &image.Gray{Pix: pixels[7*side*side:][:side*side], Stride: side, Rect: image.Rect(0, 0, side, side)})
+	if err := errors.Join(err, os.WriteFile(picture, text.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return folder, picture
+}
+
+func TestMNIST(t *testing.T) {
+	t.Setenv("OMP_NUM_THREADS", "1")
+	folder, picture := mnist(t)
+	model := filepath.Join(t.TempDir(), "model.safetensors")
+	if out := mustRun(t, "mnist", "train", "-data", folder, "-model", model, "-steps", "250"); !strings.Contains(out, "step 250: 100.00 % of 200 test images") {
+		t.Errorf("mnist train printed %q", out)
+	}
+	if out := mustRun(t, "mnist", "predict", "-model", model, picture); out != picture+": 7\n" {
+		t.Errorf("mnist predict printed %q", out)
+	}
+	drawn := mustRun(t, "mnist", "train", "-model", model, "-steps", "250")
+	var percent float64
+	if _, err := fmt.Sscanf(drawn, "step 250: %f %%", &percent); err != nil || percent < 90 {
+		t.Errorf("of drawn digits %v %% are right: %q, %v", percent, drawn, err)
+	}
+	for want, args := range map[string][]string{
+		"usage":             {},
+		"train-images-idx3": {"train", "-data", t.TempDir()},
+		"none.safetensors":  {"predict", "-model", "none.safetensors", picture},
+		"none.png":          {"predict", "-model", model, "none.png"},
+	} {
+		if _, stderr, status := run(t, "mnist", args...); status != 1 || !strings.Contains(stderr, want) || strings.Contains(stderr, "goroutine ") {
+			t.Errorf("mnist %v: status %d, want 1; standard error must name %q:\n%s", args, status, want, stderr)
+		}
+	}
+}
+
 // trainArgs returns the flags of a short run.
 func trainArgs(data, out string, more ...string) []string {
 	return append([]string{"-data", data, "-out", out, "-model", "mlp", "-batch", "32", "-epochs", "3", "-lr", "0.02", "-device", "cpu", "-log-steps"}, more...)
@@ -218,6 +278,83 @@ func TestTrain(t *testing.T) {
 			t.Errorf("predict on a file that is no image: status %d, %q", status, stderr)
 		}
 	})
+}
+
+// weightsOf writes the tensors of a checkpoint's model to a file of weights alone.
+func weightsOf(t *testing.T, checkpoint string) string {
+	t.Helper()
+	from, err := safetensors.Open(checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	var tensors []safetensors.Tensor
+	for _, info := range from.Tensors() {
+		if !strings.Contains(info.Name, "/") {
+			tensors = append(tensors, safetensors.Tensor{Name: info.Name, DType: info.DType, Shape: info.Shape, Read: func() ([]byte, error) { return from.Read(info.Name) }})
+		}
+	}
+	path := filepath.Join(t.TempDir(), "weights.safetensors")
+	if err := safetensors.WriteFile(path, tensors, nil); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// With -evaluate the results are those of the training's own test, and no file changes.
+func TestTrain_Evaluate(t *testing.T) {
+	t.Setenv("OMP_NUM_THREADS", "1")
+	data, out := part(t, 96, 64, nil), filepath.Join(t.TempDir(), "run")
+	results := func(stdout string) (r struct {
+		Top1, Top5 float64
+		TestLoss   float64 `json:"test_loss"`
+		Images     int
+	}) {
+		t.Helper()
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &r); err != nil {
+			t.Fatalf("the last line is %q: %v", lines[len(lines)-1], err)
+		}
+		return r
+	}
+	want := results(mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...))
+	want.Images = 64
+	log, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkpoint := filepath.Join(out, "checkpoint.safetensors")
+	weights := weightsOf(t, checkpoint)
+	for name, args := range map[string][]string{
+		"checkpoint":    {"-evaluate", checkpoint},
+		"weights alone": {"-evaluate", weights, "-data", data, "-model", "mlp", "-size", "32", "-device", "cpu", "-batch", "7"},
+	} {
+		stdout := mustRun(t, "train", args...)
+		got := results(stdout)
+		if got.Images != want.Images || got.Top1 != want.Top1 || got.Top5 != want.Top5 || math.Abs(got.TestLoss-want.TestLoss) > 1e-5 || !strings.Contains(stdout, "top-5") {
+			t.Errorf("%s: got %+v, want %+v:\n%s", name, got, want, stdout)
+		}
+	}
+	if got := results(mustRun(t, "train", "-evaluate", checkpoint, "-test-part", "train")); got.Images != 96 {
+		t.Errorf("%d images of the part train, want 96", got.Images)
+	}
+	if now, err := os.ReadFile(filepath.Join(out, "log.jsonl")); err != nil || !bytes.Equal(now, log) {
+		t.Errorf("the log of the run has changed: %v", err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want string // in standard error
+	}{
+		"no such file":       {[]string{"-evaluate", "none.safetensors"}, "none.safetensors"},
+		"flag of a training": {[]string{"-evaluate", checkpoint, "-lr", "1", "-model", "resnet18"}, "leave out -lr, -model"},
+		"weights, no model":  {[]string{"-evaluate", weights}, "-model"},
+		"weights, misfit":    {[]string{"-evaluate", weights, "-data", data, "-model", "resnet20"}, "-evaluate"},
+		"no such part":       {[]string{"-evaluate", checkpoint, "-test-part", "val"}, "-test-part"},
+	} {
+		if stdout, stderr, status := run(t, "train", c.args...); status != 1 || !strings.Contains(stderr, c.want) || len(stderr) > 500 || stdout != "" {
+			t.Errorf("%s: status %d, want 1; standard error must name %q:\n%s%s", name, status, c.want, stdout, stderr)
+		}
+	}
 }
 
 // A trace has the steps of the first epoch, and a mark for each step. The run leaves no temporary

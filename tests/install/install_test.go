@@ -13,7 +13,9 @@ import (
 )
 
 // program is a small program that uses the library.
-const program = `package main
+const program = `
+// cut: program
+package main
 
 import (
 	"fmt"
@@ -33,6 +35,7 @@ func main() {
 		panic(err)
 	}
 }
+// end: program
 `
 
 func TestInstall_ModuleOutside(t *testing.T) {

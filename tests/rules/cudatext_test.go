@@ -14,7 +14,9 @@ import (
 // of one of their variants. "name:kText" is only the text kText of the file `name`.
 var cudaPrograms = map[string][]string{
 	"add_layer_norm":    {"INPUT Float", "ADDEND BFloat16", "SUM Float", "NORMED BFloat16", "ADDED 1", "CHANNELS 768", "ROW_THREADS 32", "THREADS 128", "BLOCKS 4", "SUMS 1", "add_layer_norm_cuda.h"},
-	"augment":           {"augment_pixels.h:kPixelsText", "augment.cc"},
+	"augment":           {"level.h:kLevelText", "augment_pixels.h:kPixelsText", "augment.cc"},
+	"blend":             {"level.h:kLevelText", "blend.cc:kBlendText", "blend.cc"},
+	"blur":              {"level.h:kLevelText", "border.h:kBorderText", "blur_taps.h:kTapsText", "blur.cc"},
 	"foreach":           {"LISTS 3", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "FROM Float", "TO BFloat16", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kSgdText"},
 	"foreach Adam":      {"LISTS 4", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kAdamText"},
 	"foreach cast":      {"LISTS 2", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "FROM Float", "TO BFloat16", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kCastText"},
@@ -25,6 +27,7 @@ var cudaPrograms = map[string][]string{
 	"mix":               {"images.h:kText", "mix.cc"},
 	"norm":              {"norm.cc:kText", "DTYPE BFloat16", "LANES 8", "ACTIVATION kRelu", "ADDEND 1", "KERNELS 0", "norm_cuda.h"},
 	"normalize":         {"images.h:kText", "normalize.cc"},
+	"pad":               {"border.h:kBorderText", "pad.cc:kPadText", "pad.cc"},
 	"pooling":           {"pooling.cc:kText", "pooling.cc"},
 	"sleep":             {"sleep.cc"},
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,24 +12,41 @@ import (
 	"testing"
 )
 
-// limits are the limits of the documents that every new reader reads. 0 means that there is no
-// limit.
+// limits are the limits of the documents that every new reader reads. Those of docs/book are for
+// each chapter that has a number. 0 means that there is no limit.
 var limits = map[string]struct{ lines, columns, words int }{
 	"README.md":     {130, 120, 1000},
 	"docs/guide.md": {0, 0, 2500},
+	"docs/book":     {130, 120, 0},
 }
 
+var numbered = regexp.MustCompile(`/[0-9][0-9]-[a-z-]+\.md$`)
+
 func TestDocuments_Limits(t *testing.T) {
+	limits := maps.Clone(limits)
+	for _, path := range chapters(t) {
+		if numbered.MatchString(path) {
+			limits[path] = limits["docs/book"]
+		}
+	}
+	delete(limits, "docs/book")
 	for path, limit := range limits {
 		text := document(t, path)
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		if limit.lines > 0 && len(lines) > limit.lines {
 			t.Errorf("%s has %d lines, want at most %d", path, len(lines), limit.lines)
 		}
-		if words := len(strings.Fields(text)); words > limit.words {
+		if words := len(strings.Fields(text)); limit.words > 0 && words > limit.words {
 			t.Errorf("%s has %d words, want at most %d", path, words, limit.words)
 		}
+		inCode := false // the code of a chapter has the columns of its file
 		for i, line := range lines {
+			if strings.HasPrefix(line, "```") && numbered.MatchString(path) {
+				inCode = !inCode
+			}
+			if inCode {
+				continue
+			}
 			if columns := width(line); limit.columns > 0 && columns > limit.columns {
 				t.Errorf("%s:%d: %d columns, want at most %d", path, i+1, columns, limit.columns)
 			}
@@ -50,6 +68,8 @@ func TestDocuments_OneRule(t *testing.T) {
 
 var (
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	blockOfCode  = regexp.MustCompile("(?ms)^```.*?^```$")
+	inlineCode   = regexp.MustCompile("``.*?``|`[^`\n]*`")
 	heading      = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	quotedFile   = regexp.MustCompile("`([a-zA-Z0-9_./-]+\\.(?:go|cc|h|sh|txt|md))`")
 )
@@ -62,8 +82,10 @@ func TestDocuments_Links(t *testing.T) {
 		t.Skipf("not a git clone: %v", err)
 	}
 	files := strings.Fields(string(out))
-	for _, path := range []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"} {
-		text := document(t, path)
+	paths := []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "docs/from-pytorch.md", "docs/from-gotorch.md",
+		"CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"}
+	for _, path := range append(paths, chapters(t)...) {
+		text := inlineCode.ReplaceAllString(blockOfCode.ReplaceAllString(document(t, path), ""), "")
 		for _, match := range markdownLink.FindAllStringSubmatch(text, -1) {
 			target, section, _ := strings.Cut(match[1], "#")
 			if strings.Contains(target, "://") {
@@ -145,11 +167,14 @@ func codeBlocks(t *testing.T, path string) []block {
 //	<!-- not run: REASON -->
 //
 // The test runs commands that have no such comment. A make target in any command must be in the
-// Makefile, and a package below ./ must exist. The same holds for commands inside a sentence.
+// Makefile, a path in the repository must exist, and a flag must be one of the program's. The same
+// holds for commands inside a sentence.
 func TestDocuments_Commands(t *testing.T) {
-	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
+	for _, path := range append([]string{"README.md", "docs/guide.md", "CONTRIBUTING.md"}, chapters(t)...) {
 		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {
-			checkCommand(t, path, match[1])
+			if filepath.Base(path) != "errors.md" { // its code is texts of errors
+				checkCommand(t, path, match[1])
+			}
 		}
 		for _, b := range codeBlocks(t, path) {
 			if b.language != "sh" {
@@ -182,27 +207,58 @@ func TestDocuments_Commands(t *testing.T) {
 
 var (
 	makeTarget  = regexp.MustCompile(`\bmake ([a-z][a-z-]*)(?: ARGS="([^"]*)")?`)
-	goFolder    = regexp.MustCompile(`\bgo (?:run|test|vet|build) (?:-\S+ )*\./(\S+)`)
-	programFlag = regexp.MustCompile(`(?:^| )-([a-z][a-z-]*)`)
+	program     = regexp.MustCompile(`\b(?:go run (?:-\S+ )*\./|build/bin/)(\S+)([^|>]*)`)
+	programFlag = regexp.MustCompile(`(?:^| )-([a-z][a-z0-9-]*)`)
 )
 
-// checkCommand fails the test if a command names a target, a package or a flag that does not
-// exist.
+// checkCommand fails the test if a command names a target, a path of the repository or a flag that
+// does not exist.
 func checkCommand(t *testing.T, at, command string) {
 	t.Helper()
 	for _, match := range makeTarget.FindAllStringSubmatch(command, -1) {
 		if !regexp.MustCompile(`(?m)^` + match[1] + `:`).MatchString(document(t, "Makefile")) {
 			t.Errorf("%s: there is no target %s", at, match[1])
 		}
-		for _, name := range programFlag.FindAllStringSubmatch(match[2], -1) {
-			if match[1] == "train" && !strings.Contains(document(t, "examples/train/main.go"), `"`+name[1]+`"`) {
-				t.Errorf("%s: examples/train has no flag -%s", at, name[1])
+		if match[1] == "train" {
+			checkFlags(t, at, "examples/train", match[2])
+		}
+	}
+	for _, match := range program.FindAllStringSubmatch(command, -1) {
+		for _, folder := range []string{match[1], "cmd/" + match[1], "examples/" + match[1]} {
+			if sources, _ := filepath.Glob(filepath.Join(root, folder, "*.go")); sources != nil {
+				checkFlags(t, at, folder, match[2])
 			}
 		}
 	}
-	for _, match := range goFolder.FindAllStringSubmatch(command, -1) {
-		if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(match[1], "..."))); err != nil {
-			t.Errorf("%s: %v", at, err)
+	for word := range strings.FieldsFuncSeq(command, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`;=()", r) }) {
+		path := strings.TrimSuffix(strings.TrimPrefix(word, "./"), "...")
+		first, _, isPath := strings.Cut(path, "/")
+		if isPath && slices.Contains([]string{"bench", "cgotorch", "cmd", "csrc", "docs", "examples", "imageloader", "internal", "prefetcher", "tests"}, first) {
+			if found, err := filepath.Glob(filepath.Join(root, path)); err != nil || found == nil {
+				t.Errorf("%s: there is no %s", at, path)
+			}
+		}
+	}
+}
+
+// checkFlags fails the test if the program in the folder does not define a flag in args.
+func checkFlags(t *testing.T, at, folder, args string) {
+	t.Helper()
+	text := ""
+	sources, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range sources {
+		code, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(code)
+	}
+	for _, name := range programFlag.FindAllStringSubmatch(args, -1) {
+		if !regexp.MustCompile(`\.\w+\((&[\w.]+, )?"` + name[1] + `", `).MatchString(text) { // as in flag.Int("epochs", …)
+			t.Errorf("%s: %s has no flag -%s", at, folder, name[1])
 		}
 	}
 }

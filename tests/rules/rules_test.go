@@ -4,6 +4,7 @@ package rules
 import (
 	"bytes"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -238,8 +239,8 @@ func goList(t *testing.T, args ...string) []string {
 // not depend on the half with LibTorch, not even indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
-		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
-	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|filetest|leaktest)|examples/inspect)(\.test)?$`)
+		"./imageloader/...", "./internal/arena", "./internal/inflate", "./internal/panics", "./internal/replace", "./internal/ring", "./examples/inspect")
+	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|replace|ring|filetest|leaktest|panics)|examples/inspect)(\.test)?$`)
 	for _, path := range packages {
 		if inModule, ours := strings.CutPrefix(path, module+"/"); ours && !mine.MatchString(inModule) {
 			t.Errorf("the loader needs %s", path)
@@ -288,6 +289,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 		"witness":  {"core/", "check/checker.h"},
 		"graph":    {"core/", "check/checker.h", "cuda/backend.h"},
 		"kernels":  {"core/"},
+		"aoti":     {"core/", "graph/capture.h"},
 		"parallel": {"core/", "graph/", "kernels/cast.h", "kernels/sleep.h", "check/checker.h"},
 		"cuda":     {"core/", "kernels/floats.h", "witness/trace.h"},
 		"decode":   {"inflate/", "kernels/both_devices.h", "kernels/jpeg_pixels.h", "kernels/resample.h"},
@@ -384,5 +386,26 @@ func TestCore_StaysSmall(t *testing.T) {
 	slices.Sort(found)
 	if !slices.Equal(found, processWide) {
 		t.Errorf("process-wide variables of cgotorch: %v, want %v", found, processWide)
+	}
+}
+
+// Each public package has an Example with an output, which go doc shows and go test runs.
+func TestPackages_HaveExample(t *testing.T) {
+	has := map[string]bool{}
+	for _, s := range sources(t) {
+		dir := filepath.ToSlash(filepath.Dir(s.path))
+		room, _, _ := strings.Cut(dir, "/")
+		if !slices.Contains([]string{"cgotorch", "imageloader", "prefetcher"}, room) || slices.Contains(strings.Split(dir, "/"), "internal") {
+			continue
+		}
+		has[dir] = has[dir]
+		for _, example := range doc.Examples(s.file) {
+			has[dir] = has[dir] || strings.HasSuffix(s.path, "_test.go") && example.Output != ""
+		}
+	}
+	for dir, example := range has {
+		if !example {
+			t.Errorf("%s has no Example with an output: add a short one in example_test.go", dir)
+		}
 	}
 }

@@ -17,6 +17,7 @@ var finished = []string{
 	"cgotorch/...",
 	"cmd/...",
 	"csrc/...",
+	"docs/...",
 	"examples/...",
 	"imageloader/...",
 	"internal/...",

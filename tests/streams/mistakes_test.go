@@ -377,6 +377,31 @@ var mistakes = []struct {
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
 	}},
+	{"pixels changed while they are padded", [2]string{"streamtorch::pad_images", "aten::add_"}, false, func(s *scene) {
+		pixels := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			images.Pad(x, pixels, nil, x.Empty(cgotorch.Uint8, 1, 1, 2, 1), images.PadOptions{Left: 1})
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
+	}},
+	{"blurred pixels read too early", [2]string{"streamtorch::blur_images", "aten::sum"}, false, func(s *scene) {
+		out := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			images.GaussianBlur(x, x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), x.Ones(cgotorch.Float32, 1, 2), out, 1, 1)
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
+	}},
+	{"weights changed while images are blended", [2]string{"streamtorch::blend_images", "aten::add_"}, false, func(s *scene) {
+		weights := s.sharedOf(cgotorch.Float32, 1, 2)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			pixels := x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)
+			images.Blend(x, pixels, nil, pixels, weights, x.EmptyLike(pixels))
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, weights) })
+	}},
 	{"boxes changed while they are erased", [2]string{"streamtorch::mix_images", "aten::add_"}, false, func(s *scene) {
 		boxes := s.sharedOf(cgotorch.Int32, 1, 4)
 		s.do(s.a, func(x *cgotorch.Exec) {

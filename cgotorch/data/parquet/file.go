@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	format "github.com/parquet-go/parquet-go"
@@ -148,6 +150,9 @@ func (f *File) place(columns map[string]*format.Column) error {
 		return refuse("there are no fields")
 	}
 	for i, field := range f.fields {
+		if field.Classes != nil {
+			return refuse("the field %s has Classes, which only CSV and JSONLines use: read a Text, and make it a number with data.Options.Map", field)
+		}
 		from := field.From
 		if from == nil {
 			from = []string{field.Name}
@@ -163,7 +168,7 @@ func (f *File) place(columns map[string]*format.Column) error {
 			c := columns[name]
 			switch {
 			case c == nil:
-				return refuse("there is no column %q of numbers or texts", name)
+				return refuse("there is no column %q of numbers or texts; it has %s", name, someNames(columns))
 			case field.Text != (c.Type().Kind() == format.ByteArray) || !field.Text && !converts(c.Type().Kind(), field.DType):
 				return refuse("the column %q has the type %v, and its field is %s", name, c.Type(), field)
 			}
@@ -171,6 +176,17 @@ func (f *File) place(columns map[string]*format.Column) error {
 		}
 	}
 	return nil
+}
+
+// someNames lists the names of columns for an error. Of many it lists the first.
+func someNames(columns map[string]*format.Column) string {
+	const most = 5
+	names := slices.Sorted(maps.Keys(columns))
+	text := fmt.Sprintf("%.40q", names[:min(most, len(names))])
+	if len(names) > most {
+		text += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return text
 }
 
 // Fields returns the fields of a sample.

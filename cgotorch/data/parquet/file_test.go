@@ -107,12 +107,14 @@ func TestFile_Errors(t *testing.T) {
 	torchtest.WantError(t, last(Options{Fields: fields}), data.ErrBadRow, `a.parquet: row 501, column "b": the value is null`)
 	torchtest.WantError(t, last(Options{Fields: []data.Field{{Name: "small", DType: cgotorch.Uint8}}}), data.ErrBadRow, `row 257, column "small": 256 is no uint8`)
 	for want, o := range map[string]Options{
-		`"list" cannot be read`:      {},
-		`no column "list"`:           {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
-		`the column "a" has`:         {Fields: []data.Field{{Name: "a", DType: cgotorch.Int64}}},
-		`the column "name" has`:      {Fields: []data.Field{{Name: "name", DType: cgotorch.Int64}}},
-		"made of 1 columns":          {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{3}}}},
-		`is made of 1 columns of on`: {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{data.Variable}}}},
+		`"list" cannot be read`:                       {},
+		`"list" of numbers or texts; it has ["a" "b"`: {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
+		`no column "list"`:                            {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
+		`the column "a" has`:                          {Fields: []data.Field{{Name: "a", DType: cgotorch.Int64}}},
+		`the column "name" has`:                       {Fields: []data.Field{{Name: "name", DType: cgotorch.Int64}}},
+		"made of 1 columns":                           {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{3}}}},
+		`is made of 1 columns of on`:                  {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{data.Variable}}}},
+		"which only CSV and JSONL":                    {Fields: []data.Field{{Name: "name", DType: cgotorch.Int64, Classes: []string{"x"}}}},
 	} {
 		torchtest.WantError(t, last(o), data.ErrInvalidOptions, want)
 	}

@@ -38,6 +38,8 @@ type GraphPool = C.ct_graph_pool
 
 type JPEGDecoder = C.ct_jpeg_decoder
 
+type Compiled = C.ct_compiled
+
 // Status
 
 const (
@@ -89,6 +91,10 @@ var (
 
 func DeviceCheck(device Device) *Status {
 	return C.ct_device_check(*(*C.ct_device)(unsafe.Pointer(&device)))
+}
+
+func DeviceCapability(device Device, out *int32) *Status {
+	return C.ct_device_capability(*(*C.ct_device)(unsafe.Pointer(&device)), (*C.int32_t)(out))
 }
 
 func DeviceSynchronize(device Device) *Status {
@@ -789,6 +795,64 @@ func JPEGDecoderCount(decoder *JPEGDecoder, out *JPEGCounts) {
 	C.ct_jpeg_decoder_count(decoder, (*C.ct_jpeg_counts)(unsafe.Pointer(out)))
 }
 
+// Compiled packages
+
+func CompiledNew(x Exec, library string, folder string, out **Compiled) *Status {
+	clibrary := C.CString(library)
+	defer C.free(unsafe.Pointer(clibrary))
+	cfolder := C.CString(folder)
+	defer C.free(unsafe.Pointer(cfolder))
+	hout := *out
+	status := C.ct_compiled_new(*(*C.ct_exec)(unsafe.Pointer(&x)), clibrary, cfolder, &hout)
+	*out = hout
+	return status
+}
+
+func CompiledFree(compiled *Compiled) {
+	C.ct_compiled_free(compiled)
+}
+
+type CompiledInfo struct {
+	Inputs   int32
+	Outputs  int32
+	Weights  int32
+	Shares   int32
+	Captured int32
+}
+
+// The memory is C's.
+var (
+	_ [unsafe.Sizeof(CompiledInfo{})]byte            = [unsafe.Sizeof(C.ct_compiled_info{})]byte{}
+	_ [unsafe.Offsetof(CompiledInfo{}.Inputs)]byte   = [unsafe.Offsetof(C.ct_compiled_info{}.inputs)]byte{}
+	_ [unsafe.Offsetof(CompiledInfo{}.Outputs)]byte  = [unsafe.Offsetof(C.ct_compiled_info{}.outputs)]byte{}
+	_ [unsafe.Offsetof(CompiledInfo{}.Weights)]byte  = [unsafe.Offsetof(C.ct_compiled_info{}.weights)]byte{}
+	_ [unsafe.Offsetof(CompiledInfo{}.Shares)]byte   = [unsafe.Offsetof(C.ct_compiled_info{}.shares)]byte{}
+	_ [unsafe.Offsetof(CompiledInfo{}.Captured)]byte = [unsafe.Offsetof(C.ct_compiled_info{}.captured)]byte{}
+)
+
+func CompiledDescribe(compiled *Compiled, out *CompiledInfo) {
+	C.ct_compiled_describe(compiled, (*C.ct_compiled_info)(unsafe.Pointer(out)))
+}
+
+func CompiledWeightName(compiled *Compiled, index int32) string {
+	return C.GoString(C.ct_compiled_weight_name(compiled, C.int32_t(index)))
+}
+
+func CompiledWeight(x Exec, compiled *Compiled, index int32, values *Tensor, out **Tensor) *Status {
+	hout := *out
+	status := C.ct_compiled_weight(*(*C.ct_exec)(unsafe.Pointer(&x)), compiled, C.int32_t(index), values, &hout)
+	*out = hout
+	return status
+}
+
+func CompiledSetWeights(x Exec, compiled *Compiled, weights **Tensor, count int32) *Status {
+	return C.ct_compiled_set_weights(*(*C.ct_exec)(unsafe.Pointer(&x)), compiled, weights, C.int32_t(count))
+}
+
+func CompiledRun(x Exec, compiled *Compiled, inputs **Tensor, count int32, draws int32, outputs **Tensor) *Status {
+	return C.ct_compiled_run(*(*C.ct_exec)(unsafe.Pointer(&x)), compiled, inputs, C.int32_t(count), C.int32_t(draws), outputs)
+}
+
 // Counting handles
 
 type Live struct {
@@ -800,6 +864,7 @@ type Live struct {
 	Functions   int64
 	Graphs      int64
 	Decoders    int64
+	Compiled    int64
 	SlabBytes   int64
 	PinnedBytes int64
 }
@@ -815,6 +880,7 @@ var (
 	_ [unsafe.Offsetof(Live{}.Functions)]byte   = [unsafe.Offsetof(C.ct_live{}.functions)]byte{}
 	_ [unsafe.Offsetof(Live{}.Graphs)]byte      = [unsafe.Offsetof(C.ct_live{}.graphs)]byte{}
 	_ [unsafe.Offsetof(Live{}.Decoders)]byte    = [unsafe.Offsetof(C.ct_live{}.decoders)]byte{}
+	_ [unsafe.Offsetof(Live{}.Compiled)]byte    = [unsafe.Offsetof(C.ct_live{}.compiled)]byte{}
 	_ [unsafe.Offsetof(Live{}.SlabBytes)]byte   = [unsafe.Offsetof(C.ct_live{}.slab_bytes)]byte{}
 	_ [unsafe.Offsetof(Live{}.PinnedBytes)]byte = [unsafe.Offsetof(C.ct_live{}.pinned_bytes)]byte{}
 )
@@ -915,9 +981,10 @@ func GeneratorSetState(device Device, data unsafe.Pointer, size int64) *Status {
 }
 
 const (
-	SwitchCuDNNBenchmark = C.CT_SWITCH_CUDNN_BENCHMARK
-	SwitchTF32           = C.CT_SWITCH_TF32
-	SwitchDeterministic  = C.CT_SWITCH_DETERMINISTIC
+	SwitchCuDNNBenchmark      = C.CT_SWITCH_CUDNN_BENCHMARK
+	SwitchTF32                = C.CT_SWITCH_TF32
+	SwitchDeterministic       = C.CT_SWITCH_DETERMINISTIC
+	SwitchCuDNNBenchmarkLimit = C.CT_SWITCH_CUDNN_BENCHMARK_LIMIT
 )
 
 func SwitchSet(which int32, on int32) *Status {

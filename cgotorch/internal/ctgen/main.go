@@ -24,7 +24,7 @@ var byHand = map[string]bool{
 }
 
 // fillsArray names the functions that write an array of handles.
-var fillsArray = map[string]bool{"ct_gradients": true}
+var fillsArray = map[string]bool{"ct_gradients": true, "ct_compiled_run": true}
 
 func main() {
 	header := flag.String("header", "../../../csrc/include/cgotorch.h", "the C header")

@@ -30,6 +30,14 @@ var (
 	Explain func(x any, place string)
 	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
 	Watched func(x any) bool
+	// Core returns x, a *cgotorch.Exec, and `tensors`, a []*cgotorch.Tensor, for a call of the core. It
+	// fails x's Do if a tensor is closed.
+	Core func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor)
+	// Must ends the call. It fails x's Do if the status is an error, or if the call has waited under
+	// NoWaits. It frees the status.
+	Must func(x any, op string, status *ct.Status, tensors any)
+	// Own returns a new handle as a *cgotorch.Tensor that x's Do owns.
+	Own func(x any, h *ct.Tensor) any
 	// Call begins a call of an operator with the Exec x, a *cgotorch.Exec. The result is an
 	// opcall.Call.
 	Call func(x, op any) any
@@ -37,6 +45,13 @@ var (
 	Casts func(x any) any
 	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
 	WithCasts func(x, casts any) any
+	// Optimized notes that an optimizer has t, a *cgotorch.Tensor.
+	Optimized func(t any)
+	// WatchLeaves begins to note the leaves that operators of x's stream use. x is a *cgotorch.Exec.
+	// StrayLeaves ends this. It describes the leaves that have a gradient and are in no optimizer. It
+	// returns "" if there are none.
+	WatchLeaves func(x any)
+	StrayLeaves func(x any) string
 	// Report and WithReport are the same for a report of nn. Every Exec that is derived from x has
 	// the report of x.
 	Report     func(x any) any

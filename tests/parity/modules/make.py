@@ -210,6 +210,11 @@ MODULES = {
     "lp_pool3d": (lambda: nn.LPPool3d(2, 2), (1, 2, 4, 4, 4), None),
     "fractional_max_pool2d": (lambda: nn.FractionalMaxPool2d((2, 3), output_size=(4, 3)), (2, 3, 7, 8), None),
     "fractional_max_pool2d_ratio": (lambda: nn.FractionalMaxPool2d(2, output_ratio=(0.6, 0.5)), (2, 3, 7, 8), None),
+    "fractional_max_pool3d": (lambda: nn.FractionalMaxPool3d((2, 1, 2), output_size=(2, 3, 2)), (2, 2, 5, 6, 5), None),
+    "fractional_max_pool3d_ratio": (lambda: nn.FractionalMaxPool3d(2, output_ratio=(0.6, 0.5, 0.7)), (2, 2, 6, 6, 5), None),
+    "adaptive_log_softmax": (lambda: adaptive(), (6, 9), lambda m, x: torch.cat([v.flatten() for v in m(x, WORDS)])),
+    "adaptive_log_softmax_options": (lambda: adaptive(div_value=2.0, head_bias=True), (6, 9), lambda m, x: m(x, WORDS)[1]),
+    "adaptive_log_softmax_log_prob": (lambda: adaptive(), (6, 9), lambda m, x: m.log_prob(x)),
     "max_unpool1d": (lambda: nn.Identity(), (2, 3, 8), lambda m, x: F.max_unpool1d(*F.max_pool1d(x, 2, return_indices=True), 2)),
     "max_unpool2d": (
         lambda: nn.Identity(), (2, 3, 7, 6), lambda m, x: F.max_unpool2d(*F.max_pool2d(x, (3, 2), return_indices=True), (3, 2), output_size=(7, 6))),
@@ -252,6 +257,14 @@ MODULES = {
     "orthogonal": (lambda: drawn(lambda w: nn.init.orthogonal_(w, 0.7)), (3, 5), None),
     "apply": (lambda: applied(), (3, 5), None),
 }
+
+
+# No word is of the second cluster of the adaptive softmax, which has the words 3, 4 and 5.
+WORDS = torch.tensor([2, 0, 11, 7, 6, 0])
+
+
+def adaptive(**options):
+    return nn.AdaptiveLogSoftmaxWithLoss(9, 12, [3, 6], **({"div_value": 3.0} | options))
 
 
 def drawn(fn):

@@ -50,6 +50,17 @@ func joined(x *cgotorch.Exec, tensors ...*cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Cat(tensors, 0)
 }
 
+func adaptive(o nn.AdaptiveLogSoftmaxWithLossOptions) func(x *cgotorch.Exec) *nn.AdaptiveLogSoftmaxWithLoss {
+	return func(x *cgotorch.Exec) *nn.AdaptiveLogSoftmaxWithLoss {
+		return nn.NewAdaptiveLogSoftmaxWithLoss(x, 9, 12, []int{3, 6}, o)
+	}
+}
+
+// The function `words` returns the WORDS of make.py.
+func words(x *cgotorch.Exec) *cgotorch.Tensor {
+	return cgotorch.FromSlice(x, []int64{2, 0, 11, 7, 6, 0})
+}
+
 // The function `state` returns a state for a recurrent module.
 func state(x *cgotorch.Exec, m *nn.Recurrent, in *cgotorch.Tensor, start int, width int64) *cgotorch.Tensor {
 	n := in.Shape()[1]
@@ -281,6 +292,17 @@ var modules = map[string]moduleCase{
 	"lp_pool3d":                   is(&nn.LPPool3d{Norm: 2, Kernel: nn.Cube(2)}),
 	"fractional_max_pool2d":       is(&nn.FractionalMaxPool2d{Kernel: nn.Size{2, 3}, Output: nn.Size{4, 3}}),
 	"fractional_max_pool2d_ratio": is(&nn.FractionalMaxPool2d{Kernel: nn.Square(2), Ratio: [2]float64{0.6, 0.5}}),
+	"fractional_max_pool3d":       is(&nn.FractionalMaxPool3d{Kernel: nn.Volume{2, 1, 2}, Output: nn.Volume{2, 3, 2}}),
+	"fractional_max_pool3d_ratio": is(&nn.FractionalMaxPool3d{Kernel: nn.Cube(2), Ratio: [3]float64{0.6, 0.5, 0.7}}),
+	"adaptive_log_softmax": calls(adaptive(nn.AdaptiveLogSoftmaxWithLossOptions{DivValue: 3}), func(x *cgotorch.Exec, m *nn.AdaptiveLogSoftmaxWithLoss, in *cgotorch.Tensor) *cgotorch.Tensor {
+		output, loss := m.Loss(x, in, words(x))
+		return joined(x, output, x.Reshape(loss, 1))
+	}),
+	"adaptive_log_softmax_options": calls(adaptive(nn.AdaptiveLogSoftmaxWithLossOptions{DivValue: 2, HeadBias: true}), func(x *cgotorch.Exec, m *nn.AdaptiveLogSoftmaxWithLoss, in *cgotorch.Tensor) *cgotorch.Tensor {
+		_, loss := m.Loss(x, in, words(x))
+		return loss
+	}),
+	"adaptive_log_softmax_log_prob": with(adaptive(nn.AdaptiveLogSoftmaxWithLossOptions{DivValue: 3})),
 	"max_unpool1d": function(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 		out, indices := (&nn.MaxPool1d{Kernel: 2}).ForwardIndices(x, in)
 		return nn.MaxUnpool(x, out, indices, 8)

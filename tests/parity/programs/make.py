@@ -7,7 +7,9 @@ their tensors in NAME.safetensors. For a NAME that begins with train_ it is the 
 Without a NAME all programs are made. Models have random weights.
 """
 
+import collections
 import json
+import os
 import pathlib
 import sys
 import warnings
@@ -19,7 +21,7 @@ from torch.export import Dim
 
 import stress
 
-STEPS = 20  # of training
+STEPS = int(os.environ.get("STEPS", 20))  # of training
 warnings.filterwarnings("ignore")
 
 
@@ -65,14 +67,17 @@ class Text:
             key = str(len(self.tensors))
             self.tensors[key] = v.detach().contiguous().clone()
             return {"tensor": key}
-        if isinstance(v, (list, tuple)) and not hasattr(v, "_fields"):
+        if isinstance(v, (list, tuple, collections.deque)) and not hasattr(v, "_fields"):
             return {"list": [self.of(i) for i in v]}
         if hasattr(v, "_asdict"):
             v = v._asdict()
         if hasattr(v, "__dataclass_fields__"):
             v = {k: getattr(v, k) for k in v.__dataclass_fields__ if getattr(v, k) is not None}
         if isinstance(v, dict):
-            return {"dict": {k: self.of(i) for k, i in v.items()}}
+            return {"dict": {str(k): self.of(i) for k, i in v.items()}}
+        if type(v) in torch.utils._pytree.SUPPORTED_NODES:  # such as a cache of transformers
+            children, names = torch.utils._pytree.SUPPORTED_NODES[type(v)].flatten_fn(v)
+            return self.of(dict(zip(names[0], children)))
         if isinstance(v, int) and not isinstance(v, bool):
             return {"int": str(v)}
         return {"value": v if not isinstance(v, float) or v == v else "NaN"}
@@ -100,16 +105,16 @@ def write(folder, name, model, calls, dynamic, strict=False, decompose=False, tr
         rows.append(row)
     state = {k: text.of(v.detach())["tensor"] for k, v in loaded.state_dict().items()} if training else {}
     save_file(text.tensors, folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps({"calls": rows, "state": state}))
+    (folder / f"{name}.json").write_text(json.dumps({"threads": torch.get_num_threads(), "calls": rows, "state": state}))
 
 
 def trained():
     """Models for training, with their input and the number of classes."""
     vision = torchvision.models
     image = lambda side: lambda: torch.randn(4, 3, side, side)
-    for name, side in [("resnet18", 32), ("mobilenet_v3_small", 64), ("efficientnet_b0", 64), ("convnext_tiny", 64), ("swin_t", 64),
-                       ("shufflenet_v2_x0_5", 64), ("mnasnet0_5", 64), ("densenet121", 32)]:
-        yield "train_" + name, lambda name=name: vision.get_model(name, num_classes=10), image(side), 0.01
+    for name, side, rate in [("resnet18", 32, 0.01), ("mobilenet_v3_small", 64, 0.01), ("efficientnet_b0", 64, 0.001), ("convnext_tiny", 64, 0.01),
+                             ("swin_t", 64, 0.01), ("shufflenet_v2_x0_5", 64, 0.01), ("mnasnet0_5", 64, 0.01), ("densenet121", 32, 0.01)]:
+        yield "train_" + name, lambda name=name: vision.get_model(name, num_classes=10), image(side), rate
     small = lambda: vision.VisionTransformer(32, 8, 2, 2, 32, 64, dropout=0.1, num_classes=10)
     yield "train_vit", small, image(32), 0.05
     yield "train_text", stress.TextClassifier, lambda: torch.randint(0, 50, (4, 12)), 0.1
@@ -122,7 +127,7 @@ def write_training(folder, name, model, x, rate, steps):
     torch.export.save(exported, folder / f"{name}.pt2")
     program = torch.export.load(folder / f"{name}.pt2").module()
     labels = torch.randint(0, 10, (len(x),))
-    optimizer = torch.optim.SGD(program.parameters(), lr=rate, momentum=0.9)
+    optimizer = torch.optim.SGD(program.parameters(), lr=rate, momentum=0.9, fused=True)  # the order of operations is that of package optim
     torch.manual_seed(5)
     losses = []
     for _ in range(steps):

@@ -5,6 +5,7 @@ package programs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,8 +54,9 @@ type call struct {
 }
 
 type record struct {
-	Calls []call            `json:"calls"`
-	State map[string]string `json:"state"`
+	Threads int               `json:"threads"` // of PyTorch; sums depend on it
+	Calls   []call            `json:"calls"`
+	State   map[string]string `json:"state"`
 }
 
 // values turns the JSON of make.py into Go values.
@@ -190,6 +192,7 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 		return "", err
 	}
 	defer file.Close()
+	cgotorch.SetThreads(cmp.Or(r.Threads, 2))
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	var p *pt2.Program
 	if err := stream.Do(func(x *cgotorch.Exec) (err error) {
@@ -243,7 +246,6 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 // TestPrograms_EqualPyTorch runs all programs that there are.
 func TestPrograms_EqualPyTorch(t *testing.T) {
 	made := folder(t)
-	cgotorch.SetThreads(2)
 	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s holds no programs: %v", made, err)
@@ -282,6 +284,13 @@ func TestPrograms_TrainAsPyTorch(t *testing.T) {
 }
 
 func train(t *testing.T, path string) {
+	torchtest.CheckLeaks(t)
+	do := func(fn func(x *cgotorch.Exec) error) {
+		t.Helper()
+		if err := cgotorch.DefaultStream(cgotorch.CPU).Do(fn); err != nil {
+			t.Fatal(err)
+		}
+	}
 	name := strings.TrimSuffix(path, ".pt2")
 	text, err := os.ReadFile(name + ".json")
 	if err != nil {
@@ -302,7 +311,7 @@ func train(t *testing.T, path string) {
 	var p *pt2.Program
 	var opt *optim.Optimizer
 	var images, labels *cgotorch.Tensor
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	do(func(x *cgotorch.Exec) error {
 		v := values{x, file}
 		images, labels = x.Keep(v.tensor(t, "x")), x.Keep(v.tensor(t, "labels"))
 		p, err = pt2.Load(x, path, pt2.Options{})
@@ -311,19 +320,19 @@ func train(t *testing.T, path string) {
 		}
 		return err
 	})
-	defer func() {
+	t.Cleanup(func() {
 		for _, c := range []io.Closer{opt, p, images, labels} {
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
 		}
-	}()
+	})
 	if err := cgotorch.Seed(5); err != nil {
 		t.Fatal(err)
 	}
 	worst := 0.0
 	for i, wanted := range want.Losses {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		do(func(x *cgotorch.Exec) error {
 			opt.ZeroGrad()
 			loss := nn.CrossEntropy(x, p.Forward(x, images), labels, nn.CrossEntropyOptions{})
 			x.Backward(loss)
@@ -337,4 +346,52 @@ func train(t *testing.T, path string) {
 		})
 	}
 	t.Logf("%d losses from %.4f to %.4f, the largest difference %.2g", len(want.Losses), want.Losses[0], want.Losses[len(want.Losses)-1], worst)
+}
+
+// TestPrograms_Fused compares fused programs with the programs as they are.
+func TestPrograms_Fused(t *testing.T) {
+	made := folder(t)
+	cgotorch.SetThreads(2)
+	ran := 0
+	for _, name := range []string{"resnet18", "resnet50", "mobilenet_v3_small", "densenet121", "swin_t", "googlenet"} {
+		path := filepath.Join(made, name+".pt2")
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		ran++
+		t.Run(name, func(t *testing.T) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				x = x.NoGrad()
+				plain, err := pt2.Load(x, path, pt2.Options{})
+				if err != nil {
+					return err
+				}
+				defer plain.Close()
+				fused, err := pt2.Load(x, path, pt2.Options{Fuse: true})
+				if err != nil {
+					return err
+				}
+				defer fused.Close()
+				var shape []int64
+				for _, s := range plain.Inputs()[0].Shape {
+					shape = append(shape, min(s.Max, 2))
+					if s.Min == s.Max {
+						shape[len(shape)-1] = s.Max
+					}
+				}
+				in := x.Randn(cgotorch.Float32, shape...)
+				want, got := plain.Forward(x, in), fused.Forward(x, in)
+				scale := x.Item(x.Max(x.Abs(want)))
+				worst := x.Item(x.Max(x.Abs(x.Sub(got, want))))
+				if plain.Report() != "" || fused.Report() == "" || worst > 1e-5*scale+1e-6 {
+					t.Errorf("the largest difference is %g of %g", worst, scale)
+				}
+				t.Logf("%s; %d of %d weights; the largest difference is %.2g of %.2g", fused.Report(), len(fused.Weights), len(plain.Weights), worst, scale)
+				return nil
+			})
+		})
+	}
+	if ran == 0 {
+		t.Skipf("%s holds none of the programs", made)
+	}
 }

@@ -6,6 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from torch.export import Dim
 
@@ -131,10 +132,84 @@ def programs():
     add("unicode", lambda self, größe: größe * 2 + self.gewicht_ä, [(r(2),)], parts={"gewicht_ä": nn.Parameter(r(2))})
     add("random", lambda self, x: torch.randn(3) + F.dropout(x, 0.5, True) + torch.rand_like(x), [(r(3),)])
     add("int_input", lambda self, x, k: x * k, [(r(3), 4), (r(3), 7)], (None, Dim.DYNAMIC))
+    add("defaultdict", lambda self, x: collections.defaultdict(list, b=x, a=[x + 1]), [(r(2),)])
+    add("deque", lambda self, x: collections.deque([x, x + 1], maxlen=4), [(r(2),)])
+    add("number_keys", lambda self, d: {3: d[1] + d[2], 4: d[1]}, [({1: r(2), 2: r(2)},)])
+    add("returns_twice", lambda self, x, k: (x * 2, k, None, (y := x + 1), y, y.view(-1), 3), [(r(2, 2), 4)])
+    add("same_argument", lambda self, x, y: x.add_(1) + y, [(r(2), r(2))])
+    add("no_result", lambda self, x: None, [(r(2),)])
+    add("weight_result", lambda self, x: (self.w, self.b, x), [(r(2),)], parts={"w": nn.Parameter(r(2)), "b": (r(3), True)})
+    add("square_root", lambda self, x: (x * x.shape[0] ** 0.5, x.shape[0] / 3, torch.sym_float(x.shape[0]), -x.shape[0]),
+        [(r(16),), (r(64),)], ({0: Dim.DYNAMIC},))
+    add("symbols", lambda self, x: (x[: x.shape[0] // 2], x.new_zeros(max(x.shape[0], 5), min(x.shape[0], 5)), x.split([1, x.shape[0] - 1]),
+                                    x.shape[0] % 3, 2 ** x.shape[0]), [(r(4),), (r(7),)], ({0: Dim.DYNAMIC},))
+    add("scale", lambda self, x: F.interpolate(x, scale_factor=1.5, mode="bilinear", recompute_scale_factor=True), [(r(1, 2, 4, 4),), (r(1, 2, 8, 6),)],
+        ({2: Dim.DYNAMIC, 3: Dim.DYNAMIC},))
+    add("size_one", lambda self, x: x.sum(0) + x.shape[0], [(r(4, 2),), (r(1, 2),), (r(2, 2),)], ({0: Dim.DYNAMIC},))
+    add("sum_of_sizes", lambda self, x, y: torch.cat([x, y])[1:], [(r(2, 2), r(3, 2)), (r(5, 2), r(1, 2))], ({0: Dim("a")}, {0: Dim("b")}))
+    add("next_size", lambda self, x, y: x[1:] + y, [(r(5), r(4)), (r(9), r(8))], ({0: Dim("m") + 1}, {0: Dim("m")}))
+    add("foreach", lambda self, x, y: torch._foreach_mul(torch._foreach_add([x, y], [y, x]), 2.0), [(r(2), r(2))])
+    add("foreach_in_place", lambda self, x, y: (l := [x.clone(), y.clone()], torch._foreach_add_(l, 1.0), l[0] * l[1])[2], [(r(2), r(2))])
+    add("scalars", lambda self, x: (torch.where(x > 0, 1.0, x), torch.where(x > 0, 1, 2), torch.clamp(x, max=0.5), x ** 2, 2 ** x, 1 - x, x // 2, x % 2,
+                                    torch.full_like(x, 3), torch.tensor(2.5) * x, x.masked_fill(x > 0, -math.inf)), [(r(5),)])
+    add("assignment", _assign, [(r(4, 4),)])
+    add("assignment_plain", _assign, [(r(4, 4),)], decompose=True)
+    add("complex_weights", lambda self, x: torch.view_as_real(torch.fft.ifft(torch.fft.fft(x) * self.w) @ self.w.conj().T), [(r(3, 3),)],
+        parts={"w": nn.Parameter(torch.randn(3, 3, dtype=torch.complex64))})
+    add("weights_of_all_dtypes", lambda self, x: [w.float() if "float8" in k else w for k in ALL_DTYPES for w in [getattr(self, "w_" + k)]] + [x * self.w_float64], [(r(2),)],
+        parts={"w_" + k: (torch.ones(2).to(getattr(torch, k)), True) for k in ALL_DTYPES})
+    channels = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    add("channels_last", lambda self, x: self.c(x.to(memory_format=torch.channels_last)), [(r(2, 3, 5, 5),)], parts={"c": channels})
+    add("nested_condition", lambda self, x: torch.cond(x.sum() > 0, lambda x: torch.cond(x.max() > 1, lambda x: (x + self.w, x.clone()), lambda x: (x - 1, x + 2), (x,)),
+                                                       lambda x: (x.sin(), x.cos()), (x,)),
+        [(r(3).abs() + 2,), (r(3).abs() * 0.1,), (-r(3).abs(),)], parts={"w": nn.Parameter(r(3))})
+
+    add("map_tree", lambda self, xs: torch._higher_order_ops.map(lambda x: {"a": x[0] + x[1], "b": x[0] * 2}, xs), [((r(4, 3), r(4, 3)),)], strict=True)
+    add("scan_tree", lambda self, a, b, xs: torch._higher_order_ops.scan(lambda c, x: ((c[0] + x["k"], c[1] * 2), (c[0] - x["j"]).clone()), (a, b), xs),
+        [(r(3), r(3), {"k": r(4, 3), "j": r(4, 3)})], strict=True)
+    add("scan_reverse", lambda self, a, xs: torch._higher_order_ops.scan(lambda c, x: (c + x, (c * x).clone()), a, xs, dim=1, reverse=True), [(r(3), r(3, 4))], strict=True)
+    add("checkpoint", lambda self, x: torch.utils.checkpoint.checkpoint(lambda x: (x * 2).sin(), x, use_reentrant=False), [(r(3),)])
+
+    add("masks", lambda self, x: (torch.masked_select(x, x > 0), x[x > 0] * 2, torch.unique(x.round()), torch.bincount(x.abs().int()),
+                                  x.int().repeat_interleave(torch.tensor([1, 2, 0, 3, 1]))), [(r(5),)])
+    add("items", lambda self, x: x.new_ones(2) * sum(x.int().tolist()), [(r(3) * 5,)])
+    add("item_size", lambda self, x, n: torch.zeros(_checked(n.item())) + x, [(r(1), torch.tensor(4)), (r(1), torch.tensor(7))])
+    add("item_float", lambda self, x: x * x[0].item() + (x[1].item() > 0), [(r(3),)])
+    add("index_none", lambda self, x, i, j: (x[i, :, j], x[:, i, None, j], x[i[:, None], j]), [(r(4, 4, 4), torch.tensor([1, 3]), torch.tensor([0, 2]))])
+    add("windows", lambda self, x: torch.view_as_real(torch.stft(x, 8, window=torch.hann_window(8), return_complex=True)), [(r(32),)])
+    add("statistics", lambda self, x: (x.std(), x.var(0), torch.var_mean(x, 1), x.norm(), tuple(torch.aminmax(x)), x.cumsum(0),
+                                       x.logsumexp(0), x.prod(), tuple(x.kthvalue(2))), [(r(4, 4),)])
+    add("linear_algebra", lambda self, x: (torch.linalg.inv(x), torch.linalg.solve(x, x[0]), torch.linalg.det(x), tuple(torch.linalg.qr(x)), torch.linalg.cholesky(x @ x.T)),
+        [(r(4, 4) + 4 * torch.eye(4),)])
+    add("losses", lambda self, x, y: (F.cross_entropy(x, y), F.mse_loss(x, x + 1), F.nll_loss(x.log_softmax(1), y), F.binary_cross_entropy_with_logits(x, x.sigmoid()),
+                                      F.smooth_l1_loss(x, x * 2), F.kl_div(x.log_softmax(1), x.softmax(1), reduction="batchmean")), [(r(4, 5), torch.tensor([1, 2, 3, 0]))])
+    add("convolutions", lambda self, x: (self.t(x), self.s(x), self.d(x), F.unfold(x, 2), F.pixel_shuffle(x, 2), F.grid_sample(x, r(1, 2, 2, 2).new_zeros(2, 2, 2, 2), align_corners=False)),
+        [(r(2, 4, 6, 6),)], parts={"t": nn.ConvTranspose2d(4, 2, 3, 2), "s": nn.Conv2d(4, 4, 3, padding="same"), "d": nn.Conv2d(4, 4, 3, groups=4, dilation=2, padding_mode="reflect", padding=1)})
+    add("bag", lambda self, i, o: self.b(i, o), [(torch.tensor([1, 2, 3, 0]), torch.tensor([0, 2]))], parts={"b": nn.EmbeddingBag(5, 3, mode="sum")})
+    add("mask_attention", lambda self, q, m: (F.scaled_dot_product_attention(q, q, q, attn_mask=m), F.scaled_dot_product_attention(q, q, q, is_causal=True)),
+        [(r(2, 2, 4, 8), torch.ones(4, 4).tril().bool())])
+    add("mask_attention_plain", lambda self, q, m: (F.scaled_dot_product_attention(q, q, q, attn_mask=m), F.scaled_dot_product_attention(q, q, q, is_causal=True)),
+        [(r(2, 2, 4, 8), torch.ones(4, 4).tril().bool())], decompose=True)
+    add("recurrent_plain", lambda self, x: self.l(x)[0] + self.g(x)[0], [(r(3, 2, 4),)], parts={"l": nn.LSTM(4, 4), "g": nn.GRU(4, 4)}, decompose=True)
+    add("recurrent_states", lambda self, x, h, c: self.l(x, (h, c)), [(r(3, 2, 4), r(4, 2, 4), r(4, 2, 4))],
+        parts={"l": nn.LSTM(4, 4, num_layers=2, bidirectional=True)})
+    add("spectral", lambda self, x: self.l(x), [(r(2, 4),)], parts={"l": torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))})
     for decompose in (False, True):
         add("batch_norm_training" + "_plain" * decompose, lambda self, x: self.n(x), [(r(4, 3, 5, 5),), (r(4, 3, 5, 5),)],
             parts={"n": nn.BatchNorm2d(3).train()}, decompose=decompose, training=True)
     return all
+
+
+ALL_DTYPES = "float64 float16 bfloat16 int8 int16 int32 int64 uint8 bool complex64 float8_e4m3fn float8_e5m2".split()
+
+
+def _assign(self, x):
+    y = x.clone()
+    y[0] = 1
+    y[:, 1] = x[:, 0]
+    y[y > 1] = 0
+    y[torch.tensor([1, 2])] += 3
+    return y
 
 
 @torch.no_grad()

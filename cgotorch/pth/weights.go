@@ -1,0 +1,194 @@
+package pth
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// Weights are the tensors of a file, or of several files. A [*File] and a [*safetensors.File] are
+// Weights.
+type Weights interface {
+	Name() string                                // the path or name that errors show
+	Tensors() []safetensors.Info                 // do not change the list
+	Lookup(name string) (safetensors.Info, bool) // false if there is no such tensor
+	Read(name string) ([]byte, error)            // elements, row-major, each with its low byte first
+	Metadata() map[string]string                 // nil without metadata; do not change the map
+	Close() error                                // a second Close does nothing
+}
+
+// OpenWeights opens a file of torch.save or a safetensors file. It looks at the file's bytes, and
+// not at its name. A folder, or an index such as model.safetensors.index.json, opens all files that
+// [safetensors.Files] lists. The caller must Close the Weights.
+//
+// OpenWeights fails with [ErrFormat] or [safetensors.ErrFormat] for a damaged file. It fails with
+// [ErrKind] for a file of another known kind, such as an ONNX model.
+func OpenWeights(path string) (Weights, error) {
+	files, err := safetensors.Files(path)
+	if err != nil {
+		return nil, err
+	}
+	return openAll(path, files, func(path string) (fs.File, error) {
+		if err := regular(path); err != nil { // before os.Open, which would wait for a writer of a pipe
+			return nil, err
+		}
+		return os.Open(path)
+	})
+}
+
+// OpenWeightsFS is [OpenWeights] for a file of fsys, such as an embed.FS. A file that has no ReadAt
+// is read whole.
+func OpenWeightsFS(fsys fs.FS, path string) (Weights, error) {
+	files, err := safetensors.FilesFS(fsys, path)
+	if err != nil {
+		return nil, err
+	}
+	return openAll(path, files, fsys.Open)
+}
+
+// NewWeights is [OpenWeights] for the first `size` bytes of source. Errors show `name` as the name
+// of the file.
+func NewWeights(source io.ReaderAt, size int64, name string) (Weights, error) {
+	head := make([]byte, min(max(size, 0), headLength))
+	if _, err := source.ReadAt(head, 0); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("pth: %s: %w", name, err)
+	}
+	if len(head) > 8 && head[8] == '{' && head[7] == 0 { // the length of a header of JSON, and the header
+		return safetensors.NewFile(source, size, name)
+	}
+	if err := kindOf(name, head); err != nil {
+		return nil, err
+	}
+	if bytes.HasPrefix(head, []byte("PK\x03\x04")) || bytes.HasPrefix(head, []byte{0x80}) {
+		return NewFile(source, size, name)
+	}
+	return safetensors.NewFile(source, size, name)
+}
+
+// regular returns an error if the path leads to no file, such as a folder, a pipe or a device.
+func regular(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("pth: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("pth: %s is no file: give the path of a file of weights", path)
+	}
+	return nil
+}
+
+func openAll(path string, files []string, open func(path string) (fs.File, error)) (Weights, error) {
+	all := &shards{name: path, of: map[string]Weights{}}
+	for _, name := range files {
+		w, err := openOne(name, open)
+		if err == nil {
+			if len(files) == 1 {
+				return w, nil
+			}
+			err = all.add(w)
+		}
+		if err != nil {
+			all.Close()
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// An owner is Weights with the file from which they read.
+type owner struct {
+	Weights
+	file fs.File
+}
+
+func (o *owner) Close() error {
+	if o.file == nil {
+		return nil
+	}
+	file := o.file
+	o.file = nil
+	return file.Close()
+}
+
+func openOne(name string, open func(path string) (fs.File, error)) (Weights, error) {
+	file, err := open(name)
+	if err != nil {
+		return nil, fmt.Errorf("pth: %w", err)
+	}
+	w, err := readOne(name, file)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return &owner{w, file}, nil
+}
+
+func readOne(name string, file fs.File) (Weights, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("pth: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("pth: %s is no file: give the path of a file of weights", name)
+	}
+	source, ok := file.(io.ReaderAt)
+	if !ok {
+		whole, err := io.ReadAll(io.LimitReader(file, info.Size()))
+		if err != nil {
+			return nil, fmt.Errorf("pth: %s: %w", name, err)
+		}
+		return NewWeights(bytes.NewReader(whole), int64(len(whole)), name)
+	}
+	return NewWeights(source, info.Size(), name)
+}
+
+// shards are Weights of several files.
+type shards struct {
+	name    string
+	files   []Weights
+	tensors []safetensors.Info
+	of      map[string]Weights
+}
+
+func (s *shards) add(w Weights) error {
+	s.files = append(s.files, w)
+	for _, t := range w.Tensors() {
+		if other := s.of[t.Name]; other != nil {
+			return fmt.Errorf("pth: %s: tensor %s is in %s too: %w", w.Name(), t.Name, other.Name(), ErrFormat)
+		}
+		s.of[t.Name] = w
+	}
+	s.tensors = append(s.tensors, w.Tensors()...)
+	return nil
+}
+
+func (s *shards) Name() string                { return s.name }
+func (s *shards) Tensors() []safetensors.Info { return s.tensors }
+func (s *shards) Metadata() map[string]string { return nil }
+
+func (s *shards) Lookup(name string) (safetensors.Info, bool) {
+	if w := s.of[name]; w != nil {
+		return w.Lookup(name)
+	}
+	return safetensors.Info{}, false
+}
+
+func (s *shards) Read(name string) ([]byte, error) {
+	if w := s.of[name]; w != nil {
+		return w.Read(name)
+	}
+	return nil, fmt.Errorf("pth: %s: there is no tensor %s", s.name, name)
+}
+
+func (s *shards) Close() error {
+	var errs []error
+	for _, w := range s.files {
+		errs = append(errs, w.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,44 @@
+package book
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+func Example_inference() {
+	var model nn.Module
+	must(stream.Do(func(x *cgotorch.Exec) error {
+		model = nn.NewLinear(x, 2, 1, nn.LinearOptions{})
+		return nil
+	}))
+	defer nn.Close(model)
+
+	// cut: inference
+	nn.SetTraining(model, false)
+	infer, err := cgotorch.NewInference(cgotorch.CPU, model.Forward, cgotorch.InferenceOptions{BatchSizes: []int{1, 8}})
+	must(err)
+	defer infer.Close()
+	must(infer.Prepare(context.Background(), func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 1, 2) }))
+
+	var all sync.WaitGroup
+	answers := make([][]float32, 10)
+	for i := range answers {
+		all.Add(1)
+		go func() { // a request
+			defer all.Done()
+			must(infer.Do(context.Background(), func(x *cgotorch.Exec, forward func(*cgotorch.Tensor) *cgotorch.Tensor) error {
+				in := cgotorch.FromSlice(x, []float32{1, 2}, 1, 2)
+				answers[i] = cgotorch.ToSlice[float32](x, forward(in)) // waits for the device
+				return nil
+			}))
+		}()
+	}
+	all.Wait()
+	// end: inference
+	fmt.Println(len(answers[0]), answers[0][0] == answers[9][0])
+	// Output: 1 true
+}
