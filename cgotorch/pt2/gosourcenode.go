@@ -176,7 +176,7 @@ func (s *goSource) step(st *step, slots []goArg, exec string) error {
 		}
 		return nil
 	default:
-		return s.refuse(st.node, "it runs graphs of its own")
+		return s.refuse(st.node, "it runs graphs, or is no operator of LibTorch")
 	}
 	for i, slot := range outs {
 		v := &goValue{kind: kinds[i], base: identifier(nodeBase(n.node.Name), false), made: len(s.nodes)}
