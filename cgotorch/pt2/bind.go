@@ -42,30 +42,29 @@ func (p *Program) shapes(a *archive, text *exported) error {
 	return nil
 }
 
-// The method `bind` reads the weights, and finds for each input and output of the graph what it
-// stands for.
-func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exported, fuse bool) error {
+// The method `plan` finds for each input and output of the graph what it stands for.
+func (p *Program) plan(a *archive, model string, text *exported) (*binder, error) {
 	weights, err := a.stored("data/weights", model)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	constants, err := a.stored("data/constants", model)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b := &binder{program: p, file: a, text: text, weightAt: map[string]int{}, constantAt: map[string]int{}, userAt: map[string]int{}, weights: weights, constants: constants}
 	signature := &text.GraphModule.Signature
 	if len(signature.Inputs) != len(p.graph.inputs) || len(signature.Outputs) != len(p.graph.outputs) {
-		return a.bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
+		return nil, a.bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
 			len(signature.Inputs), len(signature.Outputs), len(p.graph.inputs), len(p.graph.outputs))
 	}
 	for i := range signature.Inputs {
 		if err := b.input(&signature.Inputs[i]); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if len(p.values) != len(p.paths) {
-		return a.bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
+		return nil, a.bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
 	}
 	for i := range p.values {
 		p.values[i].Name = p.paths[i]
@@ -74,7 +73,7 @@ func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exporte
 	for i := range signature.Outputs {
 		o, err := b.output(&signature.Outputs[i])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if o == (programOutput{-1, -1, -1}) {
 			results++
@@ -82,14 +81,20 @@ func (p *Program) bind(x *cgotorch.Exec, a *archive, model string, text *exporte
 		p.outputs = append(p.outputs, o)
 	}
 	if want := p.out.leaves(); results != want {
-		return a.bad("the results have %d values, and the signature has %d", want, results)
+		return nil, a.bad("the results have %d values, and the signature has %d", want, results)
 	}
 	for _, name := range slices.Sorted(maps.Keys(weights)) { // those that no node reads, such as a second name of a weight
 		if _, ok := b.weightAt[name]; !ok {
 			b.weight(name, false)
 		}
 	}
-	reader := &weightReader{file: a, float: p.float}
+	return b, nil
+}
+
+// The method `bind` reads the weights and constants, and makes them the program's own. It fuses the
+// steps if `fuse` is set.
+func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
+	reader := &weightReader{file: b.file, float: b.program.float}
 	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
 		return err
 	}

@@ -385,7 +385,10 @@ func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operan
 }
 
 // A parameter is one argument of a schema.
-type parameter struct{ of, name string }
+type parameter struct {
+	of, name string
+	fallback string // the text of the default, or ""
+}
 
 // parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar
 // alpha=1)
@@ -412,9 +415,9 @@ func parametersOf(schema string) (parameters []parameter) {
 		default:
 			continue
 		}
-		one, _, _ := strings.Cut(strings.TrimSpace(list[from:i]), "=")
+		one, fallback, _ := strings.Cut(strings.TrimSpace(list[from:i]), "=")
 		if words := strings.Fields(one); len(words) > 1 {
-			parameters = append(parameters, parameter{words[0], words[len(words)-1]})
+			parameters = append(parameters, parameter{words[0], words[len(words)-1], fallback})
 		}
 		if from = i + 1; depth < 0 {
 			break

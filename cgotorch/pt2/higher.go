@@ -50,7 +50,8 @@ var higherOrders = map[string]func(n *Node, graphs []*graph, args []operand, out
 		if !ok || len(graphs) != 1 {
 			return nil, errArguments
 		}
-		return &region{graph: graphs[0], args: args[1:], outs: outs, mode: func(x *cgotorch.Exec) *cgotorch.Exec {
+		source := map[bool]string{true: ".WithGrad()", false: ".NoGrad()"}[on]
+		return &region{graph: graphs[0], args: args[1:], outs: outs, source: source, mode: func(x *cgotorch.Exec) *cgotorch.Exec {
 			if on {
 				return x.WithGrad()
 			}
@@ -63,7 +64,14 @@ var higherOrders = map[string]func(n *Node, graphs []*graph, args []operand, out
 			return nil, errArguments
 		}
 		to, _ := constantAt[cgotorch.DType](args, 1)
-		return &region{graph: graphs[0], args: args[4:], outs: outs, mode: func(x *cgotorch.Exec) *cgotorch.Exec {
+		source := ".NoAutocast()"
+		switch {
+		case on && to == 0:
+			source = "" // the dtype depends on the device
+		case on:
+			source = ".Autocast(" + goDType(to) + ")"
+		}
+		return &region{graph: graphs[0], args: args[4:], outs: outs, source: source, mode: func(x *cgotorch.Exec) *cgotorch.Exec {
 			switch {
 			case !on:
 				return x.NoAutocast()
@@ -143,6 +151,8 @@ type region struct {
 	mode  func(x *cgotorch.Exec) *cgotorch.Exec // nil means the same mode
 	args  []operand
 	outs  []int
+
+	source string // `mode` in Go source, behind an Exec; "" if source cannot say it
 }
 
 func (r *region) reads() []*operand { return pointers(r.args) }

@@ -82,24 +82,50 @@ type programOutput struct {
 // as one with an operator that LibTorch does not have. The error names the entry or the node. Load
 // never runs code of the file.
 func Load(x *cgotorch.Exec, path string, o Options) (*Program, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("pt2: %w", err)
+		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	return LoadFrom(x, f, size, path, o)
+}
+
+// openFile opens a file, and returns its size.
+func openFile(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("pt2: %w", err)
+		return nil, 0, fmt.Errorf("pt2: %w", err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("pt2: %s is not a regular file", path)
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		return f, info.Size(), nil
 	}
-	return LoadFrom(x, f, info.Size(), path, o)
+	f.Close()
+	if err != nil {
+		return nil, 0, fmt.Errorf("pt2: %w", err)
+	}
+	return nil, 0, fmt.Errorf("pt2: %s is not a regular file", path)
 }
 
 // LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].
 // Errors show `name` as the name of the file.
 func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o Options) (*Program, error) {
+	b, err := parse(source, size, name, o)
+	if err != nil {
+		return nil, err
+	}
+	p := b.program
+	p.device = x.Device()
+	if err := b.bind(x.NoGrad().NoAutocast(), o.Fuse); err != nil {
+		return nil, err
+	}
+	slots := p.graph.slots
+	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
+	return p, nil
+}
+
+// The function `parse` reads a program without its tensors, and checks it.
+func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, error) {
 	a, err := openArchive(source, size, name)
 	if err != nil {
 		return nil, err
@@ -122,7 +148,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 		return nil, a.unsupported("its schema has version %d.%d (PyTorch %.40s), and this package reads %d.x: export it with PyTorch 2.9 to 2.11",
 			v.Major, v.Minor, text.TorchVersion, schemaMajor)
 	}
-	p := &Program{file: name, device: x.Device(), float: o.DType}
+	p := &Program{file: name, float: o.DType}
 	c := &compiler{file: a, float: o.DType, missing: map[string]string{}}
 	if p.graph, err = c.build("", &text.GraphModule.Graph); err != nil {
 		return nil, err
@@ -139,12 +165,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	if err := p.shapes(a, &text); err != nil {
 		return nil, err
 	}
-	if err := p.bind(x.NoGrad().NoAutocast(), a, model, &text, o.Fuse); err != nil {
-		return nil, err
-	}
-	slots := p.graph.slots
-	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
-	return p, nil
+	return p.plan(a, model, &text)
 }
 
 // schemaMajor is the version of torch.export's schema that this package reads.

@@ -1,20 +1,23 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 )
 
 // A description is what -describe prints of one typed operator. With it tests/parity/operators
-// writes calls of the Go function and of PyTorch's operator with equal arguments.
+// writes calls of the Go function and of PyTorch's operator with equal arguments. Package pt2 holds
+// the descriptions without schemas, and writes calls in Go source with them.
 type description struct {
 	Go       string            `json:"go"`       // such as linalg.SVD
 	Operator string            `json:"operator"` // such as aten::linalg_svd
-	Schema   string            `json:"schema"`
-	Params   []described       `json:"params"`  // the parameters in Go's order
-	Options  []described       `json:"options"` // the fields of the options struct
-	Fixed    map[string]string `json:"fixed"`   // arguments with a value of their own
+	Schema   string            `json:"schema,omitempty"`
+	Struct   string            `json:"struct,omitempty"` // the options struct, such as linalg.SVDOptions
+	Params   []described       `json:"params"`           // the parameters in Go's order
+	Options  []described       `json:"options"`          // the fields of the options struct
+	Fixed    map[string]string `json:"fixed"`            // arguments with a value of their own
 }
 
 // A described argument has its name in the schema, and its name and type in Go.
@@ -31,29 +34,63 @@ type described struct {
 
 // The function `describe` prints the descriptions of all entries of a list as JSON.
 func describe(listPath, schemaPath string) error {
+	all, err := descriptions(listPath, schemaPath)
+	if err != nil {
+		return err
+	}
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", " ")
+	return out.Encode(all)
+}
+
+// writeDescriptions writes the descriptions without schemas to a file, one operator a line.
+func writeDescriptions(listPath, schemaPath, path string) error {
+	all, err := descriptions(listPath, schemaPath)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	for i := range all {
+		all[i].Schema = ""
+		line, err := json.Marshal(all[i])
+		if err != nil {
+			return fmt.Errorf("opgen: %w", err)
+		}
+		b.WriteString(map[bool]string{true: "[", false: ",\n"}[i == 0])
+		b.Write(line)
+	}
+	b.WriteString("]\n")
+	return writeIfChanged(path, b.Bytes())
+}
+
+// The function `descriptions` returns the descriptions of all entries of a list.
+func descriptions(listPath, schemaPath string) ([]description, error) {
 	text, err := os.ReadFile(listPath)
 	if err != nil {
-		return fmt.Errorf("opgen: %w", err)
+		return nil, fmt.Errorf("opgen: %w", err)
 	}
 	list, err := parseList(listPath, string(text))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if text, err = os.ReadFile(schemaPath); err != nil {
-		return fmt.Errorf("opgen: %w", err)
+		return nil, fmt.Errorf("opgen: %w", err)
 	}
 	schemas, err := parseSchemas(schemaPath, string(text))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	methods, err := joinAll(list, schemaPath, schemas)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all := []description{}
 	for _, m := range methods {
 		d := description{Go: m.qualified(m.entry.goName), Operator: m.schema.name, Schema: m.schema.text,
 			Params: []described{}, Options: []described{}, Fixed: make(map[string]string)}
+		if len(m.options) > 0 {
+			d.Struct = m.qualified(m.structName())
+		}
 		for i, it := range m.entry.positional {
 			d.Params = append(d.Params, m.described(it, m.params[i]))
 		}
@@ -65,9 +102,7 @@ func describe(listPath, schemaPath string) error {
 		}
 		all = append(all, d)
 	}
-	out := json.NewEncoder(os.Stdout)
-	out.SetIndent("", " ")
-	return out.Encode(all)
+	return all, nil
 }
 
 func (m *method) described(it item, v variable) described {

@@ -58,6 +58,13 @@ func TestGenerate_UpToDate(t *testing.T) {
 			t.Errorf("%s is not what operators.txt and schemas.txt give: run make generate", path)
 		}
 	}
+	table := filepath.Join(t.TempDir(), "operators.json")
+	if err := writeDescriptions("../../operators.txt", "schemas.txt", table); err != nil {
+		t.Fatal(err)
+	}
+	if path := "../../pt2/operators.json"; read(t, table) != read(t, path) {
+		t.Errorf("%s is not what operators.txt and schemas.txt give: run make generate", path)
+	}
 }
 
 func TestGenerate_Errors(t *testing.T) {

@@ -1,0 +1,247 @@
+package pt2_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/testdata/net"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// goSource returns the source of an archive.
+func goSource(t *testing.T, entries map[string]string, o pt2.GoOptions) (map[string][]byte, error) {
+	path := filepath.Join(t.TempDir(), "net.pt2")
+	if err := os.WriteFile(path, archive(t, entries), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return pt2.GoSource(path, o)
+}
+
+// The package testdata/net is the source of the program. With CGOTORCH_UPDATE=1 it is written.
+func TestGoSource_Golden(t *testing.T) {
+	got, err := goSource(t, entries(), pt2.GoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 {
+		t.Errorf("%d files, want 2", len(got))
+	}
+	for name, data := range got {
+		path := filepath.Join("testdata/net", name)
+		if os.Getenv("CGOTORCH_UPDATE") != "" {
+			if err := os.WriteFile(path, data, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(data, want) {
+			t.Errorf("%s is\n%s\nwant\n%s", name, data, want)
+		}
+	}
+}
+
+func TestGoSource_FreeEarly(t *testing.T) {
+	files, err := goSource(t, entries(), pt2.GoOptions{FreeEarly: true, Package: "early"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(files["early.go"])
+	checkGo(t, files["early.go"])
+	for _, want := range []string{"package early\n", "relu := x.ReLU(linear)\n\t\tfree(linear)\n", "free(relu)\n\t\treturn add"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestGoSource_EqualProgram(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		p := open(t, d, pt2.Options{})
+		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+			m := net.New(x)
+			defer m.Close()
+			weights := map[string]*cgotorch.Tensor{}
+			for _, w := range p.Weights {
+				weights[w.Name] = w.Tensor
+			}
+			if err := nn.Load(x, m, weights, nn.LoadOptions{}); err != nil {
+				return err
+			}
+			if got := nn.Parameters(m); len(got) != 2 || !got[0].RequiresGrad() {
+				t.Errorf("the parameters are %v", got)
+			}
+			in := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
+			torchtest.Equal(t, x, m.Forward(x, in), cgotorch.ToSlice[float32](x, p.Forward(x, in)), 2, 2)
+			return nil
+		})
+	})
+}
+
+// Names of a file cannot break out of the source.
+func TestGoSource_HostileNames(t *testing.T) {
+	for name, change := range map[string]func(s string) string{
+		"quote":          renamed("fc.weight", `fc.a\"b`),
+		"back quote":     renamed("fc.weight", "fc.a`b"),
+		"backslash":      renamed("fc.weight", `fc.a\\b`),
+		"line":           renamed("fc.weight", `fc.a\nfunc init() { panic(1) }`),
+		"unicode":        renamed("fc.weight", "größe.层.重"),
+		"keyword":        renamed("fc.weight", "func.type"),
+		"digits":         renamed("fc.weight", "0x.1e9"),
+		"no letter":      renamed("fc.weight", "_._"),
+		"method":         renamed("fc.weight", "forward"),
+		"equal names":    func(s string) string { return renamed("fc.bias", "fc.Weight")(s) },
+		"equal modules":  func(s string) string { return renamed("fc.bias", "Fc.weight")(s) },
+		"node":           renamed(`"linear"`, `"func"`),
+		"node of a name": renamed(`"relu"`, `"cgotorch"`),
+		"node text":      renamed(`"relu"`, `"); panic(1); //"`),
+		"argument":       renamed(`"forward_arg_names": ["x"]`, `"forward_arg_names": ["nil, x int) {"]`),
+		"comment":        renamed("y = self.fc(x)", `*/ } \r //go:embed /etc/passwd \u2028 y`),
+		"module":         renamed("L__self__fc,fc,", `L__self__fc,fc\n} func evil() {,`),
+		"class":          renamed("torch.nn.modules.linear.Linear", "a.b{}; func"),
+		"constant":       renamed(`"tensor_constant_name": "c"`, `"tensor_constant_name": "../../c\"`+"`"+`"`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := entries()
+			before := fmt.Sprint(e)
+			for entry := range e {
+				if strings.HasSuffix(entry, ".json") {
+					e[entry] = change(e[entry])
+				}
+			}
+			if name == "constant" {
+				e["data/constants/model_constants_config.json"] = strings.Replace(constantTable, `"c":`, `"../../c\"`+"`"+`":`, 1)
+			}
+			if fmt.Sprint(e) == before {
+				t.Fatal("nothing is renamed")
+			}
+			files, err := goSource(t, e, pt2.GoOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for file, data := range files {
+				if strings.HasSuffix(file, ".go") {
+					checkGo(t, data)
+				}
+			}
+		})
+	}
+}
+
+func renamed(old, new string) func(string) string {
+	return func(s string) string { return strings.ReplaceAll(s, old, new) }
+}
+
+// checkGo fails for source with names that are declared twice, not used or not known, with other
+// functions than those of a model, and with compiler directives.
+func checkGo(t *testing.T, data []byte) {
+	t.Helper()
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, "net.go", data, parser.ParseComments)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, data)
+	}
+	config := types.Config{Importer: noPackages{}, Error: func(err error) {
+		if text := err.Error(); !regexp.MustCompile(`undefined: (cgotorch|nn|safetensors|strings|errors)\.|could not import`).MatchString(text) {
+			t.Errorf("%v\n%s", err, data)
+		}
+	}}
+	_, _ = config.Check("net", set, []*ast.File{file}, nil)
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|Call|forward|makeConstants|parameter|free)$`).MatchString(f.Name.Name) {
+			t.Errorf("there is a function %s", f.Name.Name)
+		}
+	}
+	if n := len(regexp.MustCompile(`(?m)^\s*//go:`).FindAll(data, -1)); n != 1 {
+		t.Errorf("%d directives, want 1\n%s", n, data)
+	}
+}
+
+// noPackages imports packages without names.
+type noPackages struct{}
+
+func (noPackages) Import(path string) (*types.Package, error) {
+	p := types.NewPackage(path, path[strings.LastIndexByte(path, '/')+1:])
+	p.MarkComplete()
+	return p, nil
+}
+
+func TestGoSource_Refused(t *testing.T) {
+	replace := func(entry, old, new string) func(e map[string]string) {
+		return func(e map[string]string) { e[entry] = strings.Replace(e[entry], old, new, 1) }
+	}
+	everywhere := func(old, new string) func(e map[string]string) {
+		return func(e map[string]string) {
+			for entry := range e {
+				e[entry] = strings.ReplaceAll(e[entry], old, new)
+			}
+		}
+	}
+	const m, weights = "models/model.json", "data/weights/model_weights_config.json"
+	for name, c := range map[string]struct {
+		change  func(e map[string]string)
+		options pt2.GoOptions
+		is      error
+		want    string
+	}{
+		"package":        {func(map[string]string) {}, pt2.GoOptions{Package: "a b"}, nil, `GoOptions.Package is "a b"`},
+		"keyword":        {func(map[string]string) {}, pt2.GoOptions{Package: "func"}, nil, `GoOptions.Package is "func"`},
+		"program":        {func(map[string]string) {}, pt2.GoOptions{Model: "other"}, nil, `no program "other"`},
+		"comma":          {everywhere("fc.weight", "fc.a,b"), pt2.GoOptions{}, pt2.ErrNoGoSource, `the weight "fc.a,b"`},
+		"no name":        {everywhere("fc.weight", "fc."), pt2.GoOptions{}, pt2.ErrNoGoSource, `the weight "fc."`},
+		"hidden":         {everywhere("fc.weight", "-.a"), pt2.GoOptions{}, pt2.ErrNoGoSource, `the weight "-.a"`},
+		"deep":           {everywhere("fc.weight", strings.Repeat("a.", 500)+"w"), pt2.GoOptions{}, pt2.ErrNoGoSource, "more than 100 modules"},
+		"inside weight":  {everywhere("fc.bias", "fc.weight.a"), pt2.GoOptions{}, pt2.ErrFormat, `"fc.weight.a"`},
+		"pickled":        {replace(weights, `"use_pickle": false`, `"use_pickle": true`), pt2.GoOptions{}, pt2.ErrUnsupported, `"fc.weight" is pickled`},
+		"overlap":        {replace(weights, `"path_name": "weight_1"`, `"path_name": "weight_0"`), pt2.GoOptions{}, pt2.ErrNoGoSource, "parts of one memory"},
+		"no constant":    {func(e map[string]string) { delete(e, "data/constants/tensor_0") }, pt2.GoOptions{}, pt2.ErrFormat, "data/constants/tensor_0"},
+		"short constant": {func(e map[string]string) { e["data/constants/tensor_0"] = "abc" }, pt2.GoOptions{}, pt2.ErrFormat, "has 3 bytes"},
+		"operator":       {replace(m, "aten.relu.default", "aten.relo.default"), pt2.GoOptions{}, pt2.ErrUnsupported, "aten::relo"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := entries()
+			c.change(e)
+			_, err := goSource(t, e, c.options)
+			if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
+				t.Fatalf("the error is %v, want %q", err, c.want)
+			}
+			if len(err.Error()) > 400 {
+				t.Errorf("the error has %d characters: %v", len(err.Error()), err)
+			}
+		})
+	}
+}
+
+// FuzzGoSource changes the JSON texts of an archive. The source is Go, or there is an error.
+func FuzzGoSource(f *testing.F) {
+	f.Add([]byte(model), []byte(weightTable), []byte(constantTable))
+	f.Fuzz(func(t *testing.T, model, weights, constants []byte) {
+		e := entries()
+		e["models/model.json"], e["data/weights/model_weights_config.json"], e["data/constants/model_constants_config.json"] = string(model), string(weights), string(constants)
+		files, err := goSource(t, e, pt2.GoOptions{})
+		if err != nil && strings.Contains(err.Error(), "is not Go") {
+			t.Error(err)
+		}
+		for name, data := range files {
+			if strings.HasSuffix(name, ".go") {
+				checkGo(t, data)
+			}
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package pt2
+
+import "fmt"
+
+// numberKind returns the kind of the result of a function on numbers. It returns false for a
+// function on other values.
+func numberKind(n *goNode) (goKind, bool) {
+	kinds := make([]goKind, len(n.args))
+	result := goInt
+	for i := range n.args {
+		kind, ok := n.args[i].number()
+		if !ok && !(n.op == "torch.sym_sum" && n.args[i].of == intList) {
+			return 0, false
+		}
+		if kinds[i] = kind; kind == goFloat {
+			result = goFloat
+		}
+	}
+	count := 2
+	switch n.op {
+	case "_operator.add", "_operator.sub", "_operator.mul", "_operator.floordiv", "_operator.pow", "torch.sym_min", "torch.sym_max":
+	case "_operator.lshift", "_operator.rshift", "_operator.mod":
+		return result, result == goInt && len(kinds) == 2
+	case "_operator.truediv":
+		result = goFloat
+	case "_operator.neg", "_operator.pos", "torch.sym_sum":
+		count = 1
+	case "_operator.eq", "_operator.ne", "_operator.lt", "_operator.le", "_operator.gt", "_operator.ge":
+		result = goBool
+	case "_operator.and_", "_operator.or_":
+		return goBool, len(kinds) == 2 && kinds[0] == goBool && kinds[1] == goBool
+	case "_operator.not_", "torch.sym_not":
+		return goBool, len(kinds) == 1 && kinds[0] == goBool
+	case "torch.sym_float", "torch._sym_sqrt", "torch._sym_log2", "math.sqrt":
+		result, count = goFloat, 1
+	case "torch.sym_int", "math.trunc", "math.floor", "math.ceil", "builtins.round":
+		result, count = goInt, 1
+	default:
+		return 0, false
+	}
+	for _, kind := range kinds {
+		if kind == goBool { // Python counts with truth values, and Go does not
+			return 0, false
+		}
+	}
+	return result, len(kinds) == count
+}
+
+// The method `function` writes a function on numbers.
+func (f *goFunction) function(n *goNode) {
+	v := n.outs[0]
+	float := v.kind == goFloat
+	for i := range n.args {
+		kind, _ := n.args[i].number()
+		float = float || kind == goFloat
+	}
+	arg := func(i int) string { // an operand in the type of the operation
+		kind, _ := n.args[i].number()
+		text := f.any(n.args[i])
+		if c, isInt := n.args[i].constant.(int64); isInt && n.args[i].value == nil && float {
+			return floatSource(float64(c))
+		}
+		if n.args[i].value == nil && kind == goInt {
+			return fmt.Sprintf("int64(%s)", text)
+		}
+		if float && kind == goInt {
+			return "float64(" + text + ")"
+		}
+		return text
+	}
+	binary := func(operator string) string {
+		a, b := arg(0), arg(1)
+		if !float {
+			for i, side := range []*string{&a, &b} { // a constant needs no type beside a variable
+				if n.args[i].value == nil && n.args[1-i].value != nil {
+					*side = f.any(n.args[i])
+				}
+			}
+		}
+		return a + " " + operator + " " + b
+	}
+	call := func(name string) string {
+		if _, ok := goHelpers[name]; ok {
+			f.s.helpers[name] = true
+		}
+		return fmt.Sprintf("%s(%s, %s)", name, arg(0), arg(1))
+	}
+	text := ""
+	switch n.op {
+	case "_operator.add":
+		text = binary("+")
+	case "_operator.sub":
+		text = binary("-")
+	case "_operator.mul":
+		text = binary("*")
+	case "_operator.truediv":
+		text = binary("/")
+	case "_operator.lshift":
+		text = binary("<<")
+	case "_operator.rshift":
+		text = binary(">>")
+	case "_operator.floordiv":
+		if text = "math.Floor(" + binary("/") + ")"; !float {
+			text = call("floorDiv")
+		}
+	case "_operator.mod":
+		text = call("floorMod")
+	case "_operator.pow":
+		text = call(map[bool]string{true: "math.Pow", false: "power"}[float])
+	case "torch.sym_min":
+		text = call("min")
+	case "torch.sym_max":
+		text = call("max")
+	case "_operator.neg":
+		text = "-" + arg(0)
+	case "_operator.pos", "torch.sym_float":
+		text = arg(0)
+	case "torch.sym_sum":
+		for i, item := range n.args[0].list {
+			if i > 0 {
+				text += " + "
+			}
+			text += f.any(item)
+		}
+	case "_operator.eq", "_operator.ne", "_operator.lt", "_operator.le", "_operator.gt", "_operator.ge":
+		text = binary(map[string]string{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[n.op[len("_operator."):]])
+	case "_operator.and_":
+		text = f.any(n.args[0]) + " && " + f.any(n.args[1])
+	case "_operator.or_":
+		text = f.any(n.args[0]) + " || " + f.any(n.args[1])
+	case "_operator.not_", "torch.sym_not":
+		text = "!" + f.any(n.args[0])
+	case "torch._sym_sqrt", "math.sqrt":
+		text = "math.Sqrt(" + arg(0) + ")"
+	case "torch._sym_log2":
+		text = "math.Log2(" + arg(0) + ")"
+	case "torch.sym_int", "math.trunc", "math.floor", "math.ceil", "builtins.round":
+		of := map[string]string{"torch.sym_int": "Trunc", "math.trunc": "Trunc", "math.floor": "Floor", "math.ceil": "Ceil", "builtins.round": "RoundToEven"}[n.op]
+		if text = arg(0); float {
+			text = "int64(math." + of + "(" + text + "))"
+		}
+	}
+	f.line("%s := %s", f.define(v, v.base), text)
+}
+
+// The method `sizeRead` writes the read of a size.
+func (f *goFunction) sizeRead(n *goNode) {
+	act := n.act.(*sizeRead)
+	t := f.name(n.args[0].value)
+	text := t + ".Numel()"
+	if act.hasDim {
+		method := map[bool]string{true: "Strides", false: "Shape"}[n.op == "aten.sym_stride.int"]
+		dim := fmt.Sprint(act.dim)
+		if act.dim < 0 {
+			dim = fmt.Sprintf("%s.Dim()-%d", t, -act.dim)
+		}
+		text = fmt.Sprintf("%s.%s()[%s]", t, method, dim)
+	}
+	f.line("%s := %s", f.define(n.outs[0], "n"), text)
+}
+
+// goHelpers are functions that the source holds if it calls them.
+var goHelpers = map[string]string{
+	"floorDiv": `// floorDiv is the operator // of Python.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b != 0 && (a < 0) != (b < 0) {
+		q--
+	}
+	return q
+}
+`,
+	"floorMod": `// floorMod is the operator % of Python.
+func floorMod(a, b int64) int64 {
+	m := a % b
+	if m != 0 && (m < 0) != (b < 0) {
+		m += b
+	}
+	return m
+}
+`,
+	"power": `// power is the operator ** of Python.
+func power(base, exponent int64) int64 {
+	v := int64(1)
+	for range exponent {
+		v *= base
+	}
+	return v
+}
+`,
+	"free": `// free closes tensors that nobody reads any more.
+func free(tensors ...*cgotorch.Tensor) {
+	for _, t := range tensors {
+		t.Close()
+	}
+}
+`,
+	"parameter": `// parameter keeps a tensor that an optimizer trains.
+func parameter(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	if err := t.SetRequiresGrad(true); err != nil {
+		x.Fail("New", err)
+	}
+	return x.Keep(t)
+}
+`,
+}
