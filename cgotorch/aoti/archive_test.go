@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -151,7 +152,8 @@ func TestMachine_Compare(t *testing.T) {
 		if c.metadata["AOTI_DEVICE_KEY"] == "" {
 			c.metadata["AOTI_DEVICE_KEY"] = "cpu"
 		}
-		m := &modelFiles{archive: &archive{name: "file"}, metadata: c.metadata, files: map[string]*zip.File{c.file: nil}}
+		opened := &torchzip.Archive{Kind: torchzip.Kind{Package: "aoti", Format: ErrFormat, Unsupported: ErrUnsupported}, Name: "file"}
+		m := &modelFiles{archive: &archive{opened}, metadata: c.metadata, entries: map[string]string{c.file: "entry"}}
 		err := m.compare(c.here)
 		if c.text == "" && err != nil || c.text != "" && (!errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.text)) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.text)

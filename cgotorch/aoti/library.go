@@ -57,15 +57,15 @@ func (m *modelFiles) inspect() (*library, error) {
 	}
 	file, err := elf.NewFile(section)
 	if err != nil {
-		return nil, m.archive.bad("%.200s: %w", m.library, err)
+		return nil, m.archive.Bad("%.200s: %w", m.library, err)
 	}
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 	if want := machines[runtime.GOARCH]; file.Machine != want || file.Type != elf.ET_DYN || file.Class != elf.ELFCLASS64 {
-		return nil, m.archive.unsupported("its library %.200s is %v of %v, and this program needs a shared library of %v", m.library, file.Type, file.Machine, want)
+		return nil, m.archive.Refuse("its library %.200s is %v of %v, and this program needs a shared library of %v", m.library, file.Type, file.Machine, want)
 	}
 	symbols, err := file.DynamicSymbols()
 	if err != nil {
-		return nil, m.archive.bad("%.200s: %w", m.library, err)
+		return nil, m.archive.Bad("%.200s: %w", m.library, err)
 	}
 	l := &library{}
 	has := map[string]bool{}
@@ -78,13 +78,13 @@ func (m *modelFiles) inspect() (*library, error) {
 	}
 	for _, name := range called {
 		if !has[name] {
-			return nil, m.archive.unsupported("its library has no function %s, so a PyTorch older than 2.11 has compiled it: compile it with torch 2.11", name)
+			return nil, m.archive.Refuse("its library has no function %s, so a PyTorch older than 2.11 has compiled it: compile it with torch 2.11", name)
 		}
 		delete(has, name)
 	}
 	for name := range has {
 		if name != "AOTInductorModelUpdateConstantsMap" && !slices.Contains(known, name) {
-			return nil, m.archive.unsupported("its library has a function %.100s, so a PyTorch newer than 2.11 has compiled it: compile it with torch 2.11", name)
+			return nil, m.archive.Refuse("its library has a function %.100s, so a PyTorch newer than 2.11 has compiled it: compile it with torch 2.11", name)
 		}
 	}
 	return l, m.findWrapper(l, file)
@@ -97,15 +97,15 @@ func (m *modelFiles) inspect() (*library, error) {
 func (m *modelFiles) findWrapper(l *library, file *elf.File) error {
 	table := file.SectionByType(elf.SHT_DYNAMIC)
 	if table == nil || table.FileSize > 1<<20 || int(table.Link) >= len(file.Sections) {
-		return m.archive.bad("%.200s has no table of needed libraries", m.library)
+		return m.archive.Bad("%.200s has no table of needed libraries", m.library)
 	}
 	entries, err := table.Data()
 	if err != nil {
-		return m.archive.bad("%.200s: %w", m.library, err)
+		return m.archive.Bad("%.200s: %w", m.library, err)
 	}
 	names, err := file.Sections[table.Link].Data()
 	if err != nil {
-		return m.archive.bad("%.200s: %w", m.library, err)
+		return m.archive.Bad("%.200s: %w", m.library, err)
 	}
 	for at := 0; at+16 <= len(entries); at += 16 {
 		if elf.DynTag(binary.LittleEndian.Uint64(entries[at:])) != elf.DT_NEEDED {
@@ -113,7 +113,7 @@ func (m *modelFiles) findWrapper(l *library, file *elf.File) error {
 		}
 		value := binary.LittleEndian.Uint64(entries[at+8:])
 		if value >= uint64(len(names)) {
-			return m.archive.bad("%.200s needs a library without a name", m.library)
+			return m.archive.Bad("%.200s needs a library without a name", m.library)
 		}
 		name, _, _ := bytes.Cut(names[value:], []byte{0})
 		if string(name) == "libtorch.so" {

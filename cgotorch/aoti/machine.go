@@ -59,12 +59,12 @@ var needs = map[string][]string{
 
 // The method `compare` fails if the package was compiled for another machine or PyTorch.
 func (m *modelFiles) compare(here machine) error {
-	say := func(text string, args ...any) error { return m.archive.unsupported(text, args...) }
+	say := func(text string, args ...any) error { return m.archive.Refuse(text, args...) }
 	for _, is := range []struct{ key, what, here string }{
 		{"AOTI_DEVICE_KEY", "device", here.device}, {"AOTI_PLATFORM", "platform", here.platform}, {"AOTI_MACHINE", "processor", here.processor},
 	} {
 		if got := m.metadata[is.key]; got == "" && is.key == "AOTI_DEVICE_KEY" {
-			return m.archive.bad("its metadata name no device (%s)", is.key)
+			return m.archive.Bad("its metadata name no device (%s)", is.key)
 		} else if got != "" && got != is.here {
 			return say("it was compiled for the %s %.40q, and this is %q: compile it there", is.what, got, is.here)
 		}
@@ -99,14 +99,14 @@ func (m *modelFiles) compareGPU(here machine) error {
 	}
 	got, err := strconv.Atoi(text)
 	if err != nil || got < 10 {
-		return m.archive.unsupported("it was compiled for a GPU of the kind %.40q, and this one has the compute capability %d.%d", text, here.capability/10, here.capability%10)
+		return m.archive.Refuse("it was compiled for a GPU of the kind %.40q, and this one has the compute capability %d.%d", text, here.capability/10, here.capability%10)
 	}
 	several := false
-	for name := range m.files {
+	for name := range m.entries {
 		several = several || path.Ext(name) == ".fatbin"
 	}
 	if here.capability < got || here.capability/10 != got/10 && !several {
-		return m.archive.unsupported("it was compiled for a GPU of compute capability %d.%d, and this one has %d.%d: compile it on this machine, or on the older GPU with aot_inductor.emit_multi_arch_kernel",
+		return m.archive.Refuse("it was compiled for a GPU of compute capability %d.%d, and this one has %d.%d: compile it on this machine, or on the older GPU with aot_inductor.emit_multi_arch_kernel",
 			got/10, got%10, here.capability/10, here.capability%10)
 	}
 	return nil

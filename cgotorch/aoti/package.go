@@ -119,13 +119,13 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	}
 	inputs, err := parseInputs(files.source)
 	if err != nil {
-		return nil, a.unsupported("%w", err)
+		return nil, a.Refuse("%w", err)
 	}
 	p := &Package{file: name, device: x.Device(), metadata: files.metadata, inputs: inputs, free: make(chan *lane, o.Lanes)}
 	if lib.draws {
 		p.draws = 1
 	}
-	for entry := range files.files { // operators that are called by name
+	for entry := range files.entries { // operators that are called by name
 		if strings.HasSuffix(entry, ".json") && !strings.HasSuffix(entry, "_metadata.json") {
 			p.draws = 1
 		}

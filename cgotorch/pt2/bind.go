@@ -14,18 +14,18 @@ import (
 func (p *Program) shapes(a *archive, text *exported) error {
 	m := &text.GraphModule
 	if len(m.ModuleCalls) == 0 || m.ModuleCalls[0].Signature == nil {
-		return a.bad("it has no signature")
+		return a.Bad("it has no signature")
 	}
 	s := m.ModuleCalls[0].Signature
 	var err error
 	if p.in, err = parseTree(s.In, m.NamedTuples); err != nil {
-		return a.bad("the arguments: %w", err)
+		return a.Bad("the arguments: %w", err)
 	}
 	if p.out, err = parseTree(s.Out, m.NamedTuples); err != nil {
-		return a.bad("the results: %w", err)
+		return a.Bad("the results: %w", err)
 	}
 	if len(p.in.children) != 2 || p.in.children[0].leaf() || p.in.children[1].leaf() || !p.in.children[1].named {
-		return a.bad("the arguments are no tuple and no dict")
+		return a.Bad("the arguments are no tuple and no dict")
 	}
 	arguments, keywords := p.in.children[0], p.in.children[1]
 	for i, c := range arguments.children {
@@ -55,7 +55,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 	b := &binder{program: p, file: a, text: text, weightAt: map[string]int{}, constantAt: map[string]int{}, userAt: map[string]int{}, weights: weights, constants: constants}
 	signature := &text.GraphModule.Signature
 	if len(signature.Inputs) != len(p.graph.inputs) || len(signature.Outputs) != len(p.graph.outputs) {
-		return nil, a.bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
+		return nil, a.Bad("the signature has %d inputs and %d outputs, and the graph has %d and %d",
 			len(signature.Inputs), len(signature.Outputs), len(p.graph.inputs), len(p.graph.outputs))
 	}
 	for i := range signature.Inputs {
@@ -64,7 +64,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 		}
 	}
 	if len(p.values) != len(p.paths) {
-		return nil, a.bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
+		return nil, a.Bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
 	}
 	for i := range p.values {
 		p.values[i].Name = p.paths[i]
@@ -81,7 +81,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 		p.outputs = append(p.outputs, o)
 	}
 	if want := p.out.leaves(); results != want {
-		return nil, a.bad("the results have %d values, and the signature has %d", want, results)
+		return nil, a.Bad("the results have %d values, and the signature has %d", want, results)
 	}
 	for _, name := range slices.Sorted(maps.Keys(weights)) { // those that no node reads, such as a second name of a weight
 		if _, ok := b.weightAt[name]; !ok {
@@ -177,14 +177,14 @@ func (b *binder) input(s *inputSpec) error {
 		in.user = len(p.values)
 		p.values = append(p.values, v)
 	case s.CustomObject != nil:
-		return b.file.unsupported("the input %.100q is a custom object", s.CustomObject.Name)
+		return b.file.Refuse("the input %.100q is a custom object", s.CustomObject.Name)
 	case s.Token != nil:
-		return b.file.unsupported("it orders side effects by tokens")
+		return b.file.Refuse("it orders side effects by tokens")
 	default:
-		return b.file.unsupported("an input of a kind that this package does not know")
+		return b.file.Refuse("an input of a kind that this package does not know")
 	}
 	if !ok {
-		return b.file.bad("the tensor %.100q is in no table of the archive", name)
+		return b.file.Bad("the tensor %.100q is in no table of the archive", name)
 	}
 	p.inputs = append(p.inputs, in)
 	return nil
@@ -195,7 +195,7 @@ func (b *binder) value(a *argument) (Value, error) {
 	if a.Tensor != nil {
 		m, ok := b.text.GraphModule.Graph.Tensors[a.Tensor.Name]
 		if !ok {
-			return Value{}, b.file.bad("the input %.100q has no shape", a.Tensor.Name)
+			return Value{}, b.file.Bad("the input %.100q has no shape", a.Tensor.Name)
 		}
 		v := Value{Tensor: true, DType: dtypes[m.DType]}
 		if v.DType == cgotorch.Float32 && b.program.float != 0 {
@@ -204,7 +204,7 @@ func (b *binder) value(a *argument) (Value, error) {
 		for _, s := range m.Sizes {
 			size, err := b.size(s)
 			if err != nil {
-				return Value{}, b.file.bad("the input %.100q: %w", a.Tensor.Name, err)
+				return Value{}, b.file.Bad("the input %.100q: %w", a.Tensor.Name, err)
 			}
 			v.Shape = append(v.Shape, size)
 		}
@@ -218,7 +218,7 @@ func (b *binder) value(a *argument) (Value, error) {
 	}
 	fixed, err := (&builder{compiler: &compiler{file: b.file}}).constant(a)
 	if err != nil {
-		return Value{}, b.file.bad("an input: %w", err)
+		return Value{}, b.file.Bad("an input: %w", err)
 	}
 	return Value{Fixed: fixed}, nil
 }
@@ -267,12 +267,12 @@ func (b *binder) output(s *outputSpec) (programOutput, error) {
 		name = s.Input.Name
 		o.user, ok = b.userAt[name]
 	case s.Gradient != nil, s.InputGradient != nil:
-		return o, b.file.unsupported("it computes its own gradients: export the model for training without them, and use Exec.Backward")
+		return o, b.file.Refuse("it computes its own gradients: export the model for training without them, and use Exec.Backward")
 	default:
-		return o, b.file.unsupported("an output of a kind that this package does not know")
+		return o, b.file.Refuse("an output of a kind that this package does not know")
 	}
 	if !ok {
-		return o, b.file.bad("an output is written to %.100q, which the program does not have", name)
+		return o, b.file.Bad("an output is written to %.100q, which the program does not have", name)
 	}
 	return o, nil
 }
@@ -295,7 +295,7 @@ func (b *binder) keep(x *cgotorch.Exec) error {
 		b.program.Weights = append(b.program.Weights, named)
 		if t.parameter && t.requiresGrad && !named.Tensor.RequiresGrad() {
 			if err := named.Tensor.SetRequiresGrad(true); err != nil {
-				return b.file.bad("the parameter %.100q: %w", t.name, err)
+				return b.file.Bad("the parameter %.100q: %w", t.name, err)
 			}
 		}
 	}

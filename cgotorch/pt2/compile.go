@@ -90,7 +90,7 @@ type builder struct {
 
 func (c *compiler) build(name string, text *graphText) (*graph, error) {
 	if c.depth++; c.depth > mostGraphDepth {
-		return nil, c.file.bad("the graph %.100s: more than %d graphs inside each other", name, mostGraphDepth)
+		return nil, c.file.Bad("the graph %.100s: more than %d graphs inside each other", name, mostGraphDepth)
 	}
 	defer func() { c.depth-- }()
 	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{name: name}}
@@ -118,7 +118,7 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 	return b.graph, nil
 }
 
-func (b *builder) bad(format string, args ...any) error { return b.file.bad(format, args...) }
+func (b *builder) bad(format string, args ...any) error { return b.file.Bad(format, args...) }
 
 // The method `define` gives a slot to the value that an input or a result names.
 func (b *builder) define(a *argument) (int, error) {
@@ -212,7 +212,8 @@ func (b *builder) node(text *nodeText) error {
 	b.nodes = append(b.nodes, n)
 	act, err := b.action(n, text)
 	if err != nil {
-		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrFormat) {
+		var core *cgotorch.Error
+		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrFormat) || errors.As(err, &core) { // the last one is no fault of the file
 			return err
 		}
 		return b.bad("node %.100s (%.100s): %w", n.Name, n.Operator, err)
@@ -224,7 +225,7 @@ func (b *builder) node(text *nodeText) error {
 }
 
 func (b *builder) unsupported(n *Node, format string, args ...any) error {
-	return b.file.unsupported("node %.100s (%.100s): %w", n.Name, n.Operator, fmt.Errorf(format, args...))
+	return b.file.Refuse("node %.100s (%.100s): %w", n.Name, n.Operator, fmt.Errorf(format, args...))
 }
 
 // dropped are operators that only tell the compiler of PyTorch something.

@@ -107,7 +107,7 @@ func (s *goSource) refuse(n *Node, why string) error {
 }
 
 func (s *goSource) cannot(format string, args ...any) error {
-	return fmt.Errorf("pt2: %s: %w: %s", s.binder.file.name, ErrNoGoSource, fmt.Sprintf(format, args...))
+	return fmt.Errorf("pt2: %s: %w: %s", s.binder.file.Name, ErrNoGoSource, fmt.Sprintf(format, args...))
 }
 
 // The method `constants` returns the file of the tensors that are in no state dict.
@@ -122,7 +122,7 @@ func (s *goSource) constants() ([]byte, error) {
 	}
 	var out bytes.Buffer
 	if err := safetensors.Write(&out, list, nil); err != nil {
-		return nil, fmt.Errorf("pt2: %s: %w", s.file.name, err)
+		return nil, fmt.Errorf("pt2: %s: %w", s.file.Name, err)
 	}
 	return out.Bytes(), nil
 }
@@ -134,19 +134,19 @@ func (s *goSource) constantName(i int) string { return strings.Join(s.constantVa
 // The method `values` returns the elements of a tensor, row-major.
 func (s *goSource) values(t *storedTensor) ([]byte, error) {
 	if t.entry == "" {
-		return nil, s.file.unsupported("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
+		return nil, s.file.Refuse("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
 	}
 	size := elementSize(t.dtype)
-	section, err := s.file.open(t.entry)
+	section, err := s.file.Section(t.entry)
 	if err != nil {
 		return nil, err
 	}
 	if section.Size() < t.span*size {
-		return nil, s.file.bad("the entry %.200s has %d bytes, and the tensor %.100q needs %d", t.entry, section.Size(), t.name, t.span*size)
+		return nil, s.file.Bad("the entry %.200s has %d bytes, and the tensor %.100q needs %d", t.entry, section.Size(), t.name, t.span*size)
 	}
 	storage := make([]byte, t.span*size)
 	if _, err := section.ReadAt(storage, 0); err != nil && len(storage) > 0 {
-		return nil, s.file.bad("the entry %.200s: %w", t.entry, err)
+		return nil, s.file.Bad("the entry %.200s: %w", t.entry, err)
 	}
 	count := int64(1)
 	for _, n := range t.shape {

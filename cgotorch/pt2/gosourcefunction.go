@@ -443,7 +443,7 @@ func (s *goSource) entry() error {
 	for i, o := range s.outputs {
 		if text, ok := s.target(f, i); ok {
 			if o.value == nil || o.value.kind != goTensor {
-				return s.file.bad("output %d is no tensor", i)
+				return s.file.Bad("output %d is no tensor", i)
 			}
 			f.line("nn.Copy(x, %s, %s)", text, f.name(o.value))
 		}

@@ -55,7 +55,7 @@ func (s *goSource) modules() error {
 			if i == len(parts)-1 {
 				w := &goWeight{name: part, field: unique(identifier(part, true), m.taken), tensor: t}
 				if m.child(part) != nil {
-					return s.file.bad("the weight %.100q is a module too", t.name)
+					return s.file.Bad("the weight %.100q is a module too", t.name)
 				}
 				m.weights = append(m.weights, w)
 				v.fields = append(v.fields, w.field)
@@ -63,7 +63,7 @@ func (s *goSource) modules() error {
 			}
 			for _, w := range m.weights {
 				if w.name == part {
-					return s.file.bad("the weight %.100q lies inside a weight", t.name)
+					return s.file.Bad("the weight %.100q lies inside a weight", t.name)
 				}
 			}
 			c := m.child(part)
@@ -170,7 +170,7 @@ func (s *goSource) declare(m *goModule, known map[string]string, names map[strin
 }
 
 func (s *goSource) netComment() string {
-	return fmt.Sprintf("// Net is the model of %s. [New] makes it.", commentText(fmt.Sprintf("%q", baseName(s.file.name)), 60))
+	return fmt.Sprintf("// Net is the model of %s. [New] makes it.", commentText(fmt.Sprintf("%q", baseName(s.file.Name)), 60))
 }
 
 func baseName(path string) string { return path[strings.LastIndexAny(path, `/\`)+1:] }
@@ -194,7 +194,7 @@ func (s *goSource) makes() (lines []string, err error) {
 	first := map[string][]int{} // the tensors of a storage
 	for i, t := range s.weightList {
 		if t.entry == "" {
-			return nil, s.file.unsupported("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
+			return nil, s.file.Refuse("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
 		}
 		target := "m." + strings.Join(s.weightValues[i].fields, ".")
 		shared := false

@@ -94,7 +94,7 @@ func (s *goSource) list() error {
 // The method `flatten` adds the nodes of a graph, and returns its outputs.
 func (s *goSource) flatten(g *graph, inputs []goArg, exec string) ([]goArg, error) {
 	if len(inputs) != len(g.inputs) {
-		return nil, s.file.bad("the graph %.100s got %d inputs, want %d", g.name, len(inputs), len(g.inputs))
+		return nil, s.file.Bad("the graph %.100s got %d inputs, want %d", g.name, len(inputs), len(g.inputs))
 	}
 	slots := make([]goArg, g.slots)
 	for i, slot := range g.inputs {

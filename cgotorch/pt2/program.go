@@ -145,7 +145,7 @@ func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, err
 		return nil, err
 	}
 	if v := text.SchemaVersion; v.Major != schemaMajor {
-		return nil, a.unsupported("its schema has version %d.%d (PyTorch %.40s), and this package reads %d.x: export it with PyTorch 2.9 to 2.11",
+		return nil, a.Refuse("its schema has version %d.%d (PyTorch %.40s), and this package reads %d.x: export it with PyTorch 2.9 to 2.11",
 			v.Major, v.Minor, text.TorchVersion, schemaMajor)
 	}
 	p := &Program{file: name, float: o.DType}
@@ -154,7 +154,7 @@ func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, err
 		return nil, err
 	}
 	if len(c.missing) > 0 {
-		return nil, a.unsupported("LibTorch lacks %d of its operators: %s", len(c.missing), c.lacks())
+		return nil, a.Refuse("LibTorch lacks %d of its operators: %s", len(c.missing), c.lacks())
 	}
 	p.nodes = c.nodes
 	for _, n := range p.nodes {

@@ -95,7 +95,7 @@ func (a *archive) stored(folder, model string) (map[string]*storedTensor, error)
 		}
 		l, err := layoutOf(&p.Meta)
 		if err != nil {
-			return nil, a.bad("the tensor %.100q in %s: %w", name, config, err)
+			return nil, a.Bad("the tensor %.100q in %s: %w", name, config, err)
 		}
 		tensors[name] = &storedTensor{name: name, entry: folder + "/" + p.Path, layout: l}
 	}
@@ -124,7 +124,7 @@ func (r *weightReader) read(x *cgotorch.Exec, tensors []*storedTensor) error {
 	var entries []string
 	for _, t := range tensors {
 		if t.entry == "" {
-			return r.file.unsupported("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
+			return r.file.Refuse("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
 		}
 		if groups[t.entry] == nil {
 			entries = append(entries, t.entry)
@@ -160,16 +160,16 @@ func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTens
 	for _, t := range group {
 		size := elementSize(t.dtype)
 		if size != elementSize(group[0].dtype) {
-			return r.file.unsupported("the tensors %.100q and %.100q share memory and have elements of different sizes", group[0].name, t.name)
+			return r.file.Refuse("the tensors %.100q and %.100q share memory and have elements of different sizes", group[0].name, t.name)
 		}
 		bytes = max(bytes, t.span*size)
 	}
-	section, err := r.file.open(entry)
+	section, err := r.file.Section(entry)
 	if err != nil {
 		return err
 	}
 	if section.Size() < bytes {
-		return r.file.bad("the entry %.200s has %d bytes, and the tensor %.100q needs %d", entry, section.Size(), group[0].name, bytes)
+		return r.file.Bad("the entry %.200s has %d bytes, and the tensor %.100q needs %d", entry, section.Size(), group[0].name, bytes)
 	}
 	first := group[0]
 	var base *cgotorch.Tensor
@@ -210,7 +210,7 @@ func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Rea
 	if x.Device().IsCUDA() {
 		host := make([]byte, bytes)
 		if _, err := io.ReadFull(from, host); err != nil {
-			return nil, r.file.bad("the entry %.200s: %w", entry, err)
+			return nil, r.file.Bad("the entry %.200s: %w", entry, err)
 		}
 		base.Close()
 		return cgotorch.FromBytes(x, host, t.dtype, []int64{bytes / elementSize(t.dtype)}), nil
@@ -245,7 +245,7 @@ func (r *weightReader) fill() error {
 				}
 				if _, err := io.ReadFull(r.reads[i].from, r.reads[i].to); err != nil {
 					mutex.Lock()
-					failed = cmp.Or(failed, r.file.bad("the entry %.200s: %w", r.reads[i].entry, err))
+					failed = cmp.Or(failed, r.file.Bad("the entry %.200s: %w", r.reads[i].entry, err))
 					mutex.Unlock()
 				}
 			}

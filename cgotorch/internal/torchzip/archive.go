@@ -1,0 +1,142 @@
+// Package torchzip reads the zip files in which PyTorch stores models.
+package torchzip
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// mostRatio: Deflate makes at most so many bytes of one.
+const mostRatio = 1032
+
+// Kind says who reads an archive.
+type Kind struct {
+	Package     string // stands before errors
+	Format      error  // is wrapped by the errors for a damaged file
+	Unsupported error  // is wrapped by the errors for a whole file that the package does not take
+	Entries     int    // the most entries that a file may have
+	// Inside returns the name of an entry without its first folder, or "" to pass over the entry.
+	Inside func(name string) string
+}
+
+// Archive is an open zip file. Several goroutines may read it at once.
+type Archive struct {
+	Kind
+	Name    string // of the file
+	source  io.ReaderAt
+	size    int64
+	entries map[string]*zip.File
+}
+
+// Open reads the directory of a file of `size` bytes. Errors show `name` as the name of the file.
+func Open(kind Kind, source io.ReaderAt, size int64, name string) (*Archive, error) {
+	a := &Archive{Kind: kind, Name: name, source: source, size: size, entries: map[string]*zip.File{}}
+	directory, err := zip.NewReader(source, size)
+	if err != nil {
+		return nil, a.Bad("%w", err)
+	}
+	if len(directory.File) > kind.Entries {
+		return nil, a.Bad("it has %d entries, more than %d", len(directory.File), kind.Entries)
+	}
+	for _, f := range directory.File {
+		inside := kind.Inside(f.Name)
+		if inside == "" {
+			continue
+		}
+		if a.entries[inside] != nil {
+			return nil, a.Bad("the entry %.100q is there twice", inside)
+		}
+		a.entries[inside] = f
+	}
+	return a, nil
+}
+
+// Below returns the name without its first folder.
+func Below(name string) string {
+	_, inside, _ := strings.Cut(name, "/")
+	return inside
+}
+
+// Bad returns the error for a damaged file.
+func (a *Archive) Bad(format string, args ...any) error {
+	return a.Errorf("%w: %w", a.Format, fmt.Errorf(format, args...))
+}
+
+// Refuse returns the error for a file that is whole, but that the package does not take.
+func (a *Archive) Refuse(format string, args ...any) error {
+	return a.Errorf("%w: %w", a.Unsupported, fmt.Errorf(format, args...))
+}
+
+// Errorf returns an error that begins with the package and the file.
+func (a *Archive) Errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %w", a.Package, a.Name, fmt.Errorf(format, args...))
+}
+
+// Names returns the names of the entries, in no order.
+func (a *Archive) Names() iter.Seq[string] { return maps.Keys(a.entries) }
+
+// Has reports whether there is an entry of this name.
+func (a *Archive) Has(name string) bool { return a.entries[name] != nil }
+
+// Section returns the bytes of an entry without copying them. PyTorch compresses no entry, so a
+// compressed one is refused.
+func (a *Archive) Section(name string) (*io.SectionReader, error) {
+	f := a.entries[name]
+	if f == nil {
+		return nil, a.Bad("the entry %.200s is missing", name)
+	}
+	if f.Method != zip.Store {
+		return nil, a.Refuse("the entry %.200s is compressed, and PyTorch compresses none", name)
+	}
+	at, err := f.DataOffset()
+	if err != nil {
+		return nil, a.Bad("the entry %.200s: %w", name, err)
+	}
+	if f.UncompressedSize64 != f.CompressedSize64 || at > a.size || f.UncompressedSize64 > uint64(a.size-at) {
+		return nil, a.Bad("the entry %.200s of %d bytes at byte %d leaves the file of %d bytes", name, f.UncompressedSize64, at, a.size)
+	}
+	return io.NewSectionReader(a.source, at, int64(f.UncompressedSize64)), nil
+}
+
+// Read returns the bytes of an entry that has at most `most` bytes. It takes memory for the bytes
+// that are there, and not for the bytes that the directory promises.
+func (a *Archive) Read(name string, most uint64) ([]byte, error) {
+	f := a.entries[name]
+	if f == nil {
+		return nil, a.Bad("the entry %.200s is missing", name)
+	}
+	if size := f.UncompressedSize64; size > most || f.CompressedSize64 > uint64(a.size) || size/mostRatio > f.CompressedSize64 {
+		return nil, a.Bad("the entry %.200s cannot have %d bytes", name, size)
+	}
+	r, err := f.Open()
+	if err != nil {
+		return nil, a.Bad("the entry %.200s: %w", name, err)
+	}
+	defer r.Close()
+	var text bytes.Buffer
+	text.Grow(int(min(f.UncompressedSize64, uint64(a.size)*2)) + bytes.MinRead)
+	if _, err := text.ReadFrom(r); err != nil {
+		return nil, a.Bad("the entry %.200s: %w", name, err)
+	}
+	return text.Bytes(), nil
+}
+
+// Choose returns the name of the model to load: `wanted`, or the only one. `what` is a word for a
+// model, such as "program".
+func (a *Archive) Choose(names []string, wanted, what string) (string, error) {
+	switch {
+	case wanted == "" && len(names) == 1:
+		return names[0], nil
+	case wanted == "":
+		return "", a.Errorf("it holds %d %ss, so choose one of them in Options.Model: %.200q", len(names), what, names)
+	case !slices.Contains(names, wanted):
+		return "", a.Errorf("it holds no %s %.100q; it holds %.200q", what, wanted, names)
+	}
+	return wanted, nil
+}
