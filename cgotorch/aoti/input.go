@@ -59,7 +59,8 @@ func (in Input) String() string {
 // "int64_t s0 = arg0_1_size[0];". A dimension that is not read equals one that is read, or is
 // computed from it. Equal dimensions have equal bounds. torch.export computes sizes only as
 // a * size + b, which has other bounds. So a dimension that is not read must equal a dimension that
-// is read and has its bounds. If there is none, the package is refused.
+// is read and has its bounds. If there is none, the package is refused. If there are several, the
+// source does not say which one. Then a call is refused in which they differ.
 
 var (
 	inputName   = regexp.MustCompile(`ConstantHandle (\w+) = ConstantHandle\(input_handles\[(\d{1,6})\]\);`)
@@ -211,9 +212,14 @@ func match(inputs []Input, d cgotorch.Device, ts []*cgotorch.Tensor) error {
 			if s.like == nil {
 				continue
 			}
-			equal := func(at [2]int) bool { return shapes[at[0]][at[1]] == shapes[i][k] }
-			if !slices.ContainsFunc(s.like, equal) {
-				at := s.like[0]
+			at := s.like[0]
+			for _, other := range s.like {
+				if shapes[other[0]][other[1]] != shapes[at[0]][at[1]] {
+					return fmt.Errorf("the sizes %d of input %d and %d of input %d have equal bounds, so it is not known which one dimension %d of input %d equals: give equal sizes, or export with different min or max",
+						shapes[at[0]][at[1]], at[0], shapes[other[0]][other[1]], other[0], k, i)
+				}
+			}
+			if shapes[at[0]][at[1]] != shapes[i][k] {
 				return fmt.Errorf("input %d is %s with %d in dimension %d, and input %d has %d in dimension %d: they must be equal",
 					i, ts[i].String(), shapes[i][k], k, at[0], shapes[at[0]][at[1]], at[1])
 			}

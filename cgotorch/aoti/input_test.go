@@ -110,3 +110,21 @@ func TestInput_ChannelsLast(t *testing.T) {
 		}
 	})
 }
+
+// Two sizes with the bounds of a third one: the source does not say which of them it equals.
+func TestMatch_SizesWithEqualBounds(t *testing.T) {
+	source := checkOf(0, "float32", "@_size[0] < 2", "@_size[1] < 2") + checkOf(1, "float32", "@_size[0] < 2", "@_size[1] < 2") +
+		"void AOTInductorModel::run_impl(\nint64_t s0 = a0_size[0]; int64_t s1 = a0_size[1];"
+	inputs, err := parseInputs(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		if err := match(inputs, cgotorch.CPU, []*cgotorch.Tensor{x.Zeros(cgotorch.Float32, 3, 1000), x.Zeros(cgotorch.Float32, 3, 3)}); err == nil || !strings.Contains(err.Error(), "equal bounds") {
+			t.Errorf("got %v", err)
+		}
+		if err := match(inputs, cgotorch.CPU, []*cgotorch.Tensor{x.Zeros(cgotorch.Float32, 3, 3), x.Zeros(cgotorch.Float32, 3, 3)}); err != nil {
+			t.Errorf("equal sizes: got %v", err)
+		}
+	})
+}

@@ -24,13 +24,14 @@ type Options struct {
 }
 
 // A Package is a compiled model on one device. Any number of goroutines may call Forward at once,
-// each in its own Do. The package has one copy of the weights.
-//
-// A package with packed weights, or with weights on two devices, has a copy for each lane.
+// each in its own Do.
 //
 // A Package has lanes. A lane is an instance of the compiled model, which one call at a time can
 // use. A call keeps its lane until its work is enqueued, and does not wait for other calls' work on
 // the device. If no lane is free, the call waits on the host for one.
+//
+// All lanes share one copy of the weights. If weights are packed, or on two devices, each lane has a
+// copy.
 type Package struct {
 	file     string
 	folder   string // of the extracted files
@@ -59,7 +60,7 @@ type lane struct{ model *ct.Compiled }
 // A compiled package is a program: Load runs its native code in this process, with all rights of
 // the process. Load only packages from a source that you trust like the source of your own program.
 //
-// Load reads packages of torch 2.11. Before it runs the library, it fails with an error that wraps
+// Load reads packages of torch 2.11. It looks for faults before it runs the library. Its errors wrap
 // [ErrFormat] for a damaged file, and [ErrUnsupported] for a package that cannot run here. Such
 // packages were compiled for another device, processor, GPU or PyTorch, or hold C++ source and no
 // library. The error names the difference. A package does not say all instructions that it uses, so

@@ -63,17 +63,25 @@ func (p *Package) Update(x *cgotorch.Exec, weights map[string]*cgotorch.Tensor) 
 		}
 	}
 	x = x.NoGrad().NoAutocast()
-	taken := <-p.free // only Close closes the channel, and waits for Update
-	next, err := p.copyWeights(x, op, taken, weights)
-	if err == nil {
-		err = p.device.Synchronize()
-	}
-	p.free <- taken
+	seam.Core(x, op, []*cgotorch.Tensor{}) // a Do that has failed fails here, and not with a lane in hand
+	next, err := p.prepare(x, op, weights)
 	if err != nil {
 		closeAll(next)
 		return err
 	}
 	return p.exchange(x, op, next)
+}
+
+// The method `prepare` copies the weights, with a lane that it gives back also if an operator
+// fails.
+func (p *Package) prepare(x *cgotorch.Exec, op string, weights map[string]*cgotorch.Tensor) ([]*cgotorch.Tensor, error) {
+	taken := <-p.free // only Close closes the channel, and waits for Update
+	defer func() { p.free <- taken }()
+	next, err := p.copyWeights(x, op, taken, weights)
+	if err == nil {
+		err = p.device.Synchronize()
+	}
+	return next, err
 }
 
 // The method `exchange` gives the weights to all lanes. See Note [Weights while calls run].
@@ -87,19 +95,21 @@ func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor)
 			defer func() { p.free <- l }() // given back at the end, so that another lane comes
 			continue
 		}
-		if err := p.setWeights(x, op, l, next); err != nil {
-			failed = err
-		} else if err := p.rehearse(x, l); err != nil {
-			failed = err
-		}
-		if err := p.device.Synchronize(); err != nil {
-			failed = err
-		}
-		var info ct.CompiledInfo
-		ct.CompiledDescribe(l.model, &info)
-		captured = captured || info.Captured != 0
+		func() {
+			defer func() { p.free <- l }() // also if an operator fails and unwinds
+			if err := p.setWeights(x, op, l, next); err != nil {
+				failed = err
+			} else if err := p.rehearse(x, l); err != nil {
+				failed = err
+			}
+			if err := p.device.Synchronize(); err != nil {
+				failed = err
+			}
+			var info ct.CompiledInfo
+			ct.CompiledDescribe(l.model, &info)
+			captured = captured || info.Captured != 0
+		}()
 		done = append(done, l)
-		p.free <- l
 	}
 	if err := p.device.Synchronize(); err != nil {
 		failed = err

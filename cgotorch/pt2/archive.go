@@ -22,6 +22,7 @@ var ErrUnsupported = errors.New("this package does not run it")
 const (
 	mostJSON    = 1 << 30 // the bytes of one JSON text
 	mostEntries = 1 << 20
+	mostNesting = 8 * mostGraphDepth // a graph inside a graph is 8 values deeper
 )
 
 // An archive is the zip file around a program.
@@ -39,25 +40,32 @@ func openArchive(source io.ReaderAt, size int64, name string) (*archive, error) 
 
 // The method `check` refuses archives of other kinds, and names them.
 func (a *archive) check() error {
-	for name := range a.Names() {
-		switch {
-		case strings.HasPrefix(name, "data/aotinductor/"):
-			return a.Refuse("it is compiled by AOTInductor: load it with package aoti, or save the result of torch.export.export with torch.export.save")
-		case strings.HasPrefix(name, "code/"):
-			return a.Refuse("it is a TorchScript program: export the model again, with torch.export.export and torch.export.save")
-		case strings.HasSuffix(name, "serialized_exported_program.json"):
-			return a.Refuse("PyTorch 2.8 or older has written it: load and save it again, with torch.export.load and torch.export.save of PyTorch 2.9 or newer")
-		case name == "data.pkl":
-			return a.Refuse("torch.save has written it, so it holds weights and no program: use checkpoint.LoadModel")
+	for _, kind := range []struct {
+		is   func(name string) bool
+		text string
+	}{
+		{func(name string) bool { return strings.HasPrefix(name, "data/aotinductor/") },
+			"it is compiled by AOTInductor: load it with package aoti, or save the result of torch.export.export with torch.export.save instead"},
+		{func(name string) bool { return strings.HasPrefix(name, "code/") },
+			"it is a TorchScript program: export the model again, with torch.export.export and torch.export.save"},
+		{func(name string) bool { return strings.HasSuffix(name, "serialized_exported_program.json") },
+			"PyTorch 2.8 or older has written it: load and save it again, with torch.export.load and torch.export.save of PyTorch 2.9 or newer"},
+		{func(name string) bool { return name == "data.pkl" },
+			"torch.save has written it, so it holds weights and no program: use checkpoint.LoadModel"},
+	} {
+		for name := range a.Names() {
+			if kind.is(name) {
+				return a.Refuse("%s", kind.text)
+			}
 		}
 	}
-	for name, want := range map[string]string{"archive_format": "pt2", "archive_version": "0", "byteorder": "little"} {
-		text, err := a.Read(name, 64)
+	for _, want := range [][2]string{{"archive_format", "pt2"}, {"archive_version", "0"}, {"byteorder", "little"}} {
+		text, err := a.Read(want[0], 64)
 		if err != nil {
 			return err
 		}
-		if got := strings.TrimSpace(string(text)); got != want {
-			return a.Refuse("its %s is %q, and this package reads %q", name, got, want)
+		if got := strings.TrimSpace(string(text)); got != want[1] {
+			return a.Refuse("its %s is %q, and this package reads %q", want[0], got, want[1])
 		}
 	}
 	return nil
@@ -69,10 +77,34 @@ func (a *archive) json(name string, v any) error {
 	if err != nil {
 		return err
 	}
+	if nesting(text) > mostNesting {
+		return a.Bad("the entry %.200s has more than %d values inside each other", name, mostNesting)
+	}
 	if err := json.Unmarshal(text, v); err != nil {
 		return a.Bad("the entry %.200s: %w", name, err)
 	}
 	return nil
+}
+
+// The function `nesting` returns how many values of a JSON text are inside each other. Arguments
+// are decoded in two steps, so the time for a text grows with this number.
+func nesting(text []byte) (most int) {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+			most = max(most, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return most
 }
 
 // The method `models` returns the names of the programs in the archive.

@@ -84,7 +84,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 		return nil, a.Bad("the results have %d values, and the signature has %d", want, results)
 	}
 	for _, name := range slices.Sorted(maps.Keys(weights)) { // those that no node reads, such as a second name of a weight
-		if _, ok := b.weightAt[name]; !ok {
+		if _, ok := b.weightAt[name]; !ok && weights[name].entry != "" { // a pickled one is no tensor
 			b.weight(name, false)
 		}
 	}
@@ -101,7 +101,10 @@ func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
 	if fuse {
 		b.fuse(x)
 	}
-	return b.keep(x)
+	if err := b.keep(x); err != nil {
+		return errors.Join(err, b.program.Close())
+	}
+	return nil
 }
 
 // A binder binds the inputs and outputs of one program.

@@ -26,7 +26,7 @@ type graph struct {
 	slots   int
 	inputs  []int // the slots of the inputs
 	outputs []operand
-	aliased []bool // output i is also an input, so its handle must be made anew
+	aliased []bool // output i is also an input or an earlier output, so its handle must be made anew
 	steps   []step
 }
 
@@ -60,7 +60,6 @@ const (
 	intList
 	boolList
 	floatList
-	anyList
 )
 
 // onDevice is the constant that stands for the device of the Exec.
@@ -111,8 +110,9 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 		if err != nil {
 			return nil, b.bad("output %d of the graph %.100s: %w", i, name, err)
 		}
+		twice := o.slot >= 0 && slices.ContainsFunc(b.graph.outputs, func(before operand) bool { return before.slot == o.slot })
 		b.graph.outputs = append(b.graph.outputs, o)
-		b.graph.aliased = append(b.graph.aliased, slices.Contains(b.graph.inputs, o.slot))
+		b.graph.aliased = append(b.graph.aliased, twice || slices.Contains(b.graph.inputs, o.slot))
 	}
 	b.graph.free()
 	return b.graph, nil
@@ -240,7 +240,7 @@ var waiting = map[string]bool{
 	"aten.nonzero_numpy.default": true, "aten.where.default": true, "aten.masked_select.default": true, "aten._unique2.default": true,
 	"aten.unique_dim.default": true, "aten.unique_consecutive.default": true, "aten._unique.default": true,
 	"aten.repeat_interleave.Tensor": true, "aten.repeat_interleave.self_Tensor": true, "aten.bincount.default": true,
-	"aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
+	"aten.argwhere.default": true, "aten.one_hot.default": true, "aten.tensor_split.tensor_indices_or_sections": true, "aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
 	"transformers.grouped_mm_fallback.default": true,
 }
 
@@ -279,7 +279,7 @@ func (b *builder) action(n *Node, text *nodeText) (action, error) {
 
 // The method `indexesByMask` reports whether a node is an index by truth values.
 func (b *builder) indexesByMask(n *Node, text *nodeText) bool {
-	if n.Operator != "aten.index.Tensor" {
+	if !slices.Contains([]string{"aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default"}, n.Operator) {
 		return false
 	}
 	for _, in := range text.Inputs {
@@ -391,9 +391,9 @@ type parameter struct {
 	fallback string // the text of the default, or ""
 }
 
-// parametersOf returns the parameters of a schema such as "aten::add(Tensor self, *, Scalar
-// alpha=1)
-// -> Tensor".
+// parametersOf returns the parameters of a schema. They are self and alpha for this one:
+//
+//	aten::add(Tensor self, *, Scalar alpha=1) -> Tensor
 func parametersOf(schema string) (parameters []parameter) {
 	_, list, _ := strings.Cut(schema, "(")
 	depth, from := 0, 0

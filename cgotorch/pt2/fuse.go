@@ -29,7 +29,7 @@ type fuser struct {
 // A report counts what a fuser has done.
 type report struct{ dropouts, norms, sums, activations, convolutions int }
 
-// String tells what was done, on one line each.
+// String tells what was done.
 func (r report) String() string {
 	return fmt.Sprintf("%d of %d convolutions took a batch norm in, %d a ReLU, %d a sum; %d dropouts left out", r.norms, r.convolutions, r.activations, r.sums, r.dropouts)
 }
@@ -374,6 +374,9 @@ func (c *convolutionReLU) atOnce(x *cgotorch.Exec, f *frame, z *cgotorch.Tensor)
 	result := []int64{shape[0], weight.Shape()[0], 0, 0}
 	elements := result[0] * result[1]
 	for i := range 2 {
+		if sizes[0][i] < 1 {
+			return nil // the convolution says why
+		}
 		window := sizes[2][i]*(weight.Shape()[2+i]-1) + 1
 		result[2+i] = (shape[2+i]+2*sizes[1][i]-window)/sizes[0][i] + 1
 		elements *= result[2+i]

@@ -155,7 +155,7 @@ func (f *goFunction) any(arg goArg) string {
 		for _, item := range arg.list {
 			items = append(items, f.any(item))
 		}
-		of := map[listKind]string{tensorList: "[]*cgotorch.Tensor", intList: "[]int64", boolList: "[]bool", floatList: "[]float64", anyList: "[]any"}[arg.of]
+		of := map[listKind]string{tensorList: "[]*cgotorch.Tensor", intList: "[]int64", boolList: "[]bool", floatList: "[]float64"}[arg.of]
 		return of + "{" + strings.Join(items, ", ") + "}"
 	}
 	switch v := arg.constant.(type) {

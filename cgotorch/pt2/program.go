@@ -77,10 +77,10 @@ type programOutput struct {
 // Load reads a program and its weights from a file to x's device. It waits for the device. The
 // program belongs to the caller, who must Close it.
 //
-// Load reads files of torch.export.save from PyTorch 2.9 and newer. It fails with an error that
-// wraps [ErrFormat] for a damaged file, and [ErrUnsupported] for a program that it cannot run, such
-// as one with an operator that LibTorch does not have. The error names the entry or the node. Load
-// never runs code of the file.
+// Load reads files of torch.export.save from PyTorch 2.9 and newer. Its errors wrap [ErrFormat] for
+// a damaged file. They wrap [ErrUnsupported] for a program that cannot run, such as one with an
+// operator that LibTorch lacks. The error names the entry or the node. Load never runs code of the
+// file.
 func Load(x *cgotorch.Exec, path string, o Options) (*Program, error) {
 	f, size, err := openFile(path)
 	if err != nil {
@@ -222,9 +222,9 @@ func (p *Program) Close() error {
 // one if it is a tuple, a list or a dataclass of Python. The Do owns the result. Forward waits for
 // the device only if [Node.Waits] is set for a node.
 //
-// Forward fails with [cgotorch.ErrInvalidArgument] if the program has more than one input, if `in`
-// has another dtype or shape than [Program.Inputs] says, or if the Exec has another device than the
-// program. An operator that fails names its node and the line of Python.
+// Forward fails with [cgotorch.ErrInvalidArgument] if the program has more than one input, or if `in`
+// has another dtype or shape than [Program.Inputs] says. The Exec must be on the program's device.
+// An operator that fails names its node and the line of Python.
 func (p *Program) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "pt2.Program.Forward"
 	leaves := []any{in}

@@ -3,7 +3,6 @@ package pt2_test
 import (
 	"archive/zip"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -301,6 +300,25 @@ func TestProgram_Forward_Refused(t *testing.T) {
 	}
 }
 
+// A file can name a tensor where a size belongs. The call fails, and does not panic.
+func TestProgram_Forward_TensorAsSize(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = strings.Replace(strings.Replace(model, "aten.relu.default", "aten.view.default", 1),
+		`{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}`,
+		`{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}, {"name": "size", "arg": {"as_sym_ints": [{"as_name": "linear"}]}, "kind": 1}`, 1)
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := load(x, archive(t, changed), pt2.Options{})
+		if err != nil {
+			return err
+		}
+		x.AtEnd(func() { p.Close() })
+		p.Forward(x, x.Zeros(cgotorch.Float32, 2, 2))
+		return nil
+	})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "item 0 of a list of integers")
+}
+
 // An operator that fails names its node and the line of Python.
 func TestProgram_Forward_FailedOperator(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -344,7 +362,7 @@ func TestLoad_Refused(t *testing.T) {
 		"schema":               {replace(m, `"major": 8`, `"major": 9`), pt2.ErrUnsupported, "its schema has version 9.17 (PyTorch 2.11.0), and this package reads 8.x"},
 		"byte order":           {replace("byteorder", "little", "big"), pt2.ErrUnsupported, `byteorder is "big"`},
 		"compiled":             {func(e map[string]string) { e["data/aotinductor/model/a.so"] = "" }, pt2.ErrUnsupported, "AOTInductor"},
-		"TorchScript":          {func(e map[string]string) { e["code/a.py"] = "" }, pt2.ErrUnsupported, "torch.export.export"},
+		"TorchScript":          {func(e map[string]string) { e["code/a.py"], e["data.pkl"] = "", "" }, pt2.ErrUnsupported, "torch.export.export"},
 		"state dict":           {func(e map[string]string) { e["data.pkl"] = "" }, pt2.ErrUnsupported, "checkpoint.LoadModel"},
 		"old":                  {func(e map[string]string) { e["serialized_exported_program.json"] = "" }, pt2.ErrUnsupported, "PyTorch 2.8 or older"},
 		"JSON":                 {replace(m, `"graph":`, `"graph"`), pt2.ErrFormat, "models/model.json"},
@@ -369,6 +387,9 @@ func TestLoad_Refused(t *testing.T) {
 		"negative offset":      {replace(weights, `"storage_offset": {"as_int": 0}`, `"storage_offset": {"as_int": -1}`), pt2.ErrFormat, "fc.weight"},
 		"pickled":              {replace(weights, `"use_pickle": false`, `"use_pickle": true`), pt2.ErrUnsupported, `"fc.weight" is pickled`},
 		"entry outside":        {replace(weights, `"path_name": "weight_0"`, `"path_name": "../../../etc/passwd"`), pt2.ErrFormat, "is missing"},
+		"graphs in graphs":     {func(e map[string]string) { e[m] = strings.Repeat(`{"a":[`, 300) + strings.Repeat("]}", 300) }, pt2.ErrFormat, "values inside each other"},
+		"size without number":  {replace(m, `"torch.ops.aten.relu.default"`, `"torch.ops.aten.sym_size.int"`), pt2.ErrFormat, "node relu (aten.sym_size.int)"},
+		"trained integers":     {replace(weights, `"dtype": 7, "sizes": [{"as_int": 2}],`, `"dtype": 5, "sizes": [{"as_int": 1}],`), pt2.ErrFormat, `the parameter "fc.bias"`},
 		"tokens":               {replace(m, `{"tensor_constant": {"arg": {"name": "c_c"}, "tensor_constant_name": "c"}}`, `{"token": {"arg": {"name": "c_c"}}}`), pt2.ErrUnsupported, "tokens"},
 		"gradients":            {replace(m, `{"user_output": {"arg": {"as_tensor": {"name": "add"}}}}`, `{"gradient_to_parameter": {"arg": {"name": "add"}, "parameter_name": "fc.bias"}}`), pt2.ErrUnsupported, "Exec.Backward"},
 		"results":              {replace(m, `"out_spec": "[1, {\"type\": null, \"context\": null, \"children_spec\": []}]"`, `"out_spec": "[1, {\"type\": \"builtins.tuple\", \"context\": null, \"children_spec\": []}]"`), pt2.ErrFormat, "the results have 0 values"},
@@ -466,10 +487,8 @@ func FuzzLoad(f *testing.F) {
 					return err
 				}
 				defer p.Close()
-				for _, n := range p.Nodes() {
-					_, err = json.Marshal(n)
-				}
-				return err
+				p.Forward(x.NoGrad(), x.Zeros(cgotorch.Float32, 2, 2))
+				return nil
 			})
 		}
 	})

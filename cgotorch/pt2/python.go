@@ -1,6 +1,7 @@
 package pt2
 
 import (
+	"errors"
 	"fmt"
 	"math"
 )
@@ -21,31 +22,30 @@ var pythonFunctions = map[string]func(args []any) (any, error){
 	"_operator.neg": func(args []any) (any, error) {
 		return arithmetic(subInts, func(a, b float64) float64 { return a - b })([]any{int64(0), first(args)})
 	},
-	"_operator.pos":     func(args []any) (any, error) { return first(args), nil },
-	"_operator.eq":      comparison(func(order int) bool { return order == 0 }),
-	"_operator.ne":      comparison(func(order int) bool { return order != 0 }),
-	"_operator.lt":      comparison(func(order int) bool { return order == -1 }),
-	"_operator.le":      comparison(func(order int) bool { return order == -1 || order == 0 }),
-	"_operator.gt":      comparison(func(order int) bool { return order == 1 }),
-	"_operator.ge":      comparison(func(order int) bool { return order == 1 || order == 0 }),
-	"_operator.and_":    logic(func(a, b bool) bool { return a && b }),
-	"_operator.or_":     logic(func(a, b bool) bool { return a || b }),
-	"_operator.not_":    not,
-	"torch.sym_not":     not,
-	"torch.sym_min":     arithmetic(func(a, b int64) (int64, error) { return min(a, b), nil }, math.Min),
-	"torch.sym_max":     arithmetic(func(a, b int64) (int64, error) { return max(a, b), nil }, math.Max),
-	"torch.sym_sum":     sum,
-	"torch.sym_float":   func(args []any) (any, error) { return toFloat(first(args)) },
-	"torch.sym_int":     func(args []any) (any, error) { return rounded(args, math.Trunc) },
-	"torch._sym_sqrt":   onFloat(math.Sqrt),
-	"torch._sym_log2":   onFloat(math.Log2),
-	"torch.sym_ite":     ifElse,
-	"math.trunc":        func(args []any) (any, error) { return rounded(args, math.Trunc) },
-	"math.floor":        func(args []any) (any, error) { return rounded(args, math.Floor) },
-	"math.ceil":         func(args []any) (any, error) { return rounded(args, math.Ceil) },
-	"math.sqrt":         onFloat(math.Sqrt),
-	"builtins.round":    func(args []any) (any, error) { return rounded(args, math.RoundToEven) },
-	"_operator.getitem": item,
+	"_operator.pos":   func(args []any) (any, error) { return first(args), nil },
+	"_operator.eq":    comparison(func(order int) bool { return order == 0 }),
+	"_operator.ne":    comparison(func(order int) bool { return order != 0 }),
+	"_operator.lt":    comparison(func(order int) bool { return order == -1 }),
+	"_operator.le":    comparison(func(order int) bool { return order == -1 || order == 0 }),
+	"_operator.gt":    comparison(func(order int) bool { return order == 1 }),
+	"_operator.ge":    comparison(func(order int) bool { return order == 1 || order == 0 }),
+	"_operator.and_":  logic(func(a, b bool) bool { return a && b }),
+	"_operator.or_":   logic(func(a, b bool) bool { return a || b }),
+	"_operator.not_":  not,
+	"torch.sym_not":   not,
+	"torch.sym_min":   arithmetic(func(a, b int64) (int64, error) { return min(a, b), nil }, math.Min),
+	"torch.sym_max":   arithmetic(func(a, b int64) (int64, error) { return max(a, b), nil }, math.Max),
+	"torch.sym_sum":   sum,
+	"torch.sym_float": func(args []any) (any, error) { return toFloat(first(args)) },
+	"torch.sym_int":   func(args []any) (any, error) { return rounded(args, math.Trunc) },
+	"torch._sym_sqrt": onFloat(math.Sqrt),
+	"torch._sym_log2": onFloat(math.Log2),
+	"torch.sym_ite":   ifElse,
+	"math.trunc":      func(args []any) (any, error) { return rounded(args, math.Trunc) },
+	"math.floor":      func(args []any) (any, error) { return rounded(args, math.Floor) },
+	"math.ceil":       func(args []any) (any, error) { return rounded(args, math.Ceil) },
+	"math.sqrt":       onFloat(math.Sqrt),
+	"builtins.round":  func(args []any) (any, error) { return rounded(args, math.RoundToEven) },
 }
 
 func first(args []any) any {
@@ -130,7 +130,10 @@ func arithmetic(ints func(a, b int64) (int64, error), floats func(a, b float64) 
 		if floats == nil {
 			return nil, fmt.Errorf("%v and %v are no integers", a, b)
 		}
-		return floats(f, g), nil
+		if v := floats(f, g); g != 0 || !math.IsNaN(v) && !math.IsInf(v, 0) || math.IsNaN(f) || math.IsInf(f, 0) {
+			return v, nil
+		}
+		return nil, errors.New("a division by zero")
 	}
 }
 
@@ -223,6 +226,9 @@ func sum(args []any) (any, error) {
 }
 
 func rounded(args []any, round func(float64) float64) (any, error) {
+	if len(args) > 1 && args[1] != nil {
+		return nil, fmt.Errorf("rounding to %v digits", args[1])
+	}
 	if n, ok := integer(first(args)); ok {
 		return n, nil
 	}
@@ -250,17 +256,4 @@ func ifElse(args []any) (any, error) {
 		}
 	}
 	return nil, fmt.Errorf("%v is no condition with two values", args)
-}
-
-func item(args []any) (any, error) {
-	a, b, err := two(args)
-	if err != nil {
-		return nil, err
-	}
-	list, ok := a.([]any)
-	n, ok2 := integer(b)
-	if !ok || !ok2 || n < 0 || n >= int64(len(list)) {
-		return nil, fmt.Errorf("there is no item %v of %v", b, a)
-	}
-	return list[n], nil
 }

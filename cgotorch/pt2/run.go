@@ -1,6 +1,7 @@
 package pt2
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -21,7 +22,7 @@ func (o *operand) value(f *frame) any {
 	case o.of != noList:
 		v, err := o.gather(f)
 		if err != nil {
-			panic(err) // compile has checked the kinds; a slot has another type than the file says
+			cgotorch.Check(fmt.Errorf("pt2: %w: %w", err, cgotorch.ErrInvalidArgument)) // a value has another type than the file says
 		}
 		return v
 	}
@@ -69,11 +70,7 @@ func (o *operand) gather(f *frame) (any, error) {
 		}
 		return list, nil
 	}
-	list := make([]any, len(o.list))
-	for i := range o.list {
-		list[i] = o.list[i].value(f)
-	}
-	return list, nil
+	return nil, errors.New("a list of an unknown kind")
 }
 
 // The method `run` runs the steps. The frame holds the inputs. Results that are inputs too get
@@ -233,8 +230,8 @@ func (b *builder) size(n *Node, text *nodeText) (action, error) {
 		return nil, fmt.Errorf("%d arguments and %d results", len(args), len(outs))
 	}
 	s := &sizeRead{node: n, of: sizeOf[n.Operator], tensor: args[0], out: outs[0]}
-	if len(args) > 1 {
-		s.dim, s.hasDim = args[1].constant.(int64)
+	if s.dim, s.hasDim = constantAt[int64](args, 1); !s.hasDim && n.Operator != "aten.sym_numel.default" {
+		return nil, errArguments
 	}
 	return s, nil
 }

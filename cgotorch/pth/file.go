@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -22,11 +23,10 @@ var ErrFormat = errors.New("not a whole file of torch.save")
 
 // Limits of a file. They bound the time and the memory that a hostile file can take.
 const (
-	mostPickle    = 64 << 20 // bytes of its pickle
-	mostDirectory = 32 << 20 // bytes of the list of a zip file's entries
-	mostValues    = 1 << 22  // tensors and other values
-	mostNames     = 64 << 20 // bytes of their names
-	mostDepth     = 200      // objects inside each other
+	mostPickle = 64 << 20 // bytes of its pickle
+	mostValues = 1 << 22  // tensors and other values
+	mostNames  = 64 << 20 // bytes of their names
+	mostDepth  = 200      // objects inside each other
 )
 
 // headLength is the number of bytes from which the kind of a file is known.
@@ -105,27 +105,12 @@ func (f *File) bad(format string, args ...any) error {
 	return fmt.Errorf("pth: %s: %w: %w", f.name, ErrFormat, fmt.Errorf(format, args...))
 }
 
-// A bounded source fails after a number of bytes.
-type bounded struct {
-	io.ReaderAt
-	left int64
-}
-
-func (b *bounded) ReadAt(data []byte, at int64) (int, error) {
-	if b.left -= int64(len(data)); b.left < 0 {
-		return 0, fmt.Errorf("the list of its entries has more than %d bytes", mostDirectory)
-	}
-	return b.ReaderAt.ReadAt(data, at)
-}
-
 // openZip reads the pickle of a zip file and returns its object.
 func (f *File) openZip(size int64) (any, error) {
-	source := &bounded{f.source, mostDirectory}
-	archive, err := zip.NewReader(source, size)
+	archive, err := torchzip.Directory(f.source, size)
 	if err != nil {
 		return nil, f.bad("%w", err)
 	}
-	source.left = math.MaxInt64
 	byName := make(map[string]*zip.File, len(archive.File))
 	names := make(map[string]bool, len(archive.File))
 	folder := ""
@@ -165,9 +150,8 @@ func (f *File) openZip(size int64) (any, error) {
 		if entry == nil {
 			return nil, fmt.Errorf("the storage %s is not in the file", s.key)
 		}
-		// Deflate makes at most 1,032 bytes of one.
 		stored := entry.Method == zip.Store && entry.CompressedSize64 != entry.UncompressedSize64
-		if stored || entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/1032 > entry.CompressedSize64 {
+		if stored || entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/torchzip.MostRatio > entry.CompressedSize64 {
 			return nil, fmt.Errorf("the storage %s cannot have %d bytes", s.key, entry.UncompressedSize64)
 		}
 		bytes := max(sizes[s.dtype], 1)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -55,6 +56,28 @@ func TestFile_PyTorch(t *testing.T) {
 }
 
 // What is beside the tensors of a checkpoint is there too.
+// Several goroutines read one file. The race detector sees that they change nothing.
+func TestFile_Read_FromGoroutines(t *testing.T) {
+	f, err := Open(filepath.Join("testdata", "state.pth"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for _, info := range f.Tensors() {
+				if _, err := f.Read(info.Name); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	wait.Wait()
+}
+
 func TestFile_Values(t *testing.T) {
 	f, err := Open("testdata/checkpoint.pth")
 	if err != nil {

@@ -12,7 +12,7 @@ func Example_captured() {
 	var model *nn.Linear
 	var opt *optim.Optimizer
 	var batch, labels *cgotorch.Tensor
-	must(stream.Do(func(x *cgotorch.Exec) (err error) {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) (err error) {
 		model = nn.NewLinear(x, 2, 2, nn.LinearOptions{})
 		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: nn.Parameters(model)})
 		batch, labels = x.Keep(x.Ones(cgotorch.Float32, 4, 2)), x.Keep(x.Zeros(cgotorch.Int64, 4))
@@ -34,7 +34,7 @@ func Example_captured() {
 	defer step.Close()
 	var losses []float64
 	for range 10 {
-		must(stream.Do(func(x *cgotorch.Exec) error {
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 			losses = append(losses, x.Item(step.Run(x, batch, labels)[0]))
 			return nil
 		}))
@@ -53,8 +53,8 @@ func Example_twoOptimizers() {
 	var teacher, pupil *nn.Linear
 	var ofTeacher, ofPupil *optim.Optimizer
 	var points, values *cgotorch.Tensor
-	must(cgotorch.Seed(1))
-	must(stream.Do(func(x *cgotorch.Exec) (err error) {
+	cgotorch.Check(cgotorch.Seed(1))
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) (err error) {
 		teacher, pupil = nn.NewLinear(x, 1, 1, nn.LinearOptions{}), nn.NewLinear(x, 1, 1, nn.LinearOptions{})
 		points = x.Keep(cgotorch.FromSlice(x, []float32{-1, 0, 1}, 3, 1))
 		values = x.Keep(cgotorch.FromSlice(x, []float32{1, 3, 5}, 3, 1))
@@ -87,9 +87,9 @@ func Example_twoOptimizers() {
 	defer step.Close()
 	var loss float64
 	for range 60 {
-		must(stream.Do(func(x *cgotorch.Exec) error { loss = x.Item(step.Run(x, points, values)[0]); return nil }))
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { loss = x.Item(step.Run(x, points, values)[0]); return nil }))
 	}
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		fmt.Printf("%.2f %.2f\n", x.Item(pupil.Weight), x.Item(pupil.Bias))
 		return nil
 	}))
@@ -109,7 +109,7 @@ func Example_eachLaunch() {
 	// end: eachlaunch
 	defer step.Close()
 	for range 5 {
-		must(stream.Do(func(x *cgotorch.Exec) error { step.Run(x, x.Ones(cgotorch.Float32, 2)); return nil }))
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { step.Run(x, x.Ones(cgotorch.Float32, 2)); return nil }))
 	}
 	fmt.Println(rounds)
 	// Output: 5

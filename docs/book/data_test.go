@@ -17,10 +17,10 @@ import (
 
 func Example_slices() {
 	folder, err := os.MkdirTemp("", "book")
-	must(err)
+	cgotorch.Check(err)
 	defer os.RemoveAll(folder)
 	ctx := context.Background()
-	must(cgotorch.Seed(1))
+	cgotorch.Check(cgotorch.Seed(1))
 	points, labels := twoClouds()
 
 	// cut: slices
@@ -43,7 +43,7 @@ func Example_slices() {
 		}))
 	}
 	// end: slices
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		logits := model.Forward(x.NoGrad(), cgotorch.FromSlice(x, points, int64(len(labels)), 2))
 		right := metric.Correct(x, logits, cgotorch.FromSlice(x, labels), 1)
 		if got := int(x.Item(right)); got != len(labels) {
@@ -91,12 +91,12 @@ func Example_sequence() {
 		}
 	}
 	sequence, err := data.NewSequence("my sensor", fields, samples)
-	must(err)
+	cgotorch.Check(err)
 	loader, err := data.NewStreamLoader(sequence, data.Options{BatchSize: 2})
-	must(err)
+	cgotorch.Check(err)
 	defer loader.Close()
 	for batch, err := range loader.Epoch(context.Background()) {
-		must(err)
+		cgotorch.Check(err)
 		fmt.Println(data.Values[float32](batch.Column("x")), data.Values[int64](batch.Column("y")))
 		batch.Release() // or let a prefetcher do it
 	}
@@ -109,10 +109,10 @@ func Example_sequence() {
 
 func Example_csv() {
 	folder, err := os.MkdirTemp("", "book")
-	must(err)
+	cgotorch.Check(err)
 	defer os.RemoveAll(folder)
 	path := filepath.Join(folder, "houses.csv")
-	must(os.WriteFile(path, []byte("height,width,street,price\n1,2,Elm,3.5\n4,5,Oak,6.5\n"), 0o600))
+	cgotorch.Check(os.WriteFile(path, []byte("height,width,street,price\n1,2,Elm,3.5\n4,5,Oak,6.5\n"), 0o600))
 
 	ctx := context.Background()
 
@@ -128,7 +128,7 @@ func Example_csv() {
 	// end: csv
 	defer loader.Close()
 	for batch, err := range loader.Epoch(ctx) {
-		must(err)
+		cgotorch.Check(err)
 		fmt.Println(batch.N, streets, data.Values[int64](batch.Column("street"))[0] == int64(data.Values[float32](batch.Column("size"))[0])/4)
 		batch.Release()
 	}

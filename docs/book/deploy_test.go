@@ -11,7 +11,7 @@ import (
 
 func Example_inference() {
 	var model nn.Module
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		model = nn.NewLinear(x, 2, 1, nn.LinearOptions{})
 		return nil
 	}))
@@ -20,9 +20,9 @@ func Example_inference() {
 	// cut: inference
 	nn.SetTraining(model, false)
 	infer, err := cgotorch.NewInference(cgotorch.CPU, model.Forward, cgotorch.InferenceOptions{BatchSizes: []int{1, 8}})
-	must(err)
+	cgotorch.Check(err)
 	defer infer.Close()
-	must(infer.Prepare(context.Background(), func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 1, 2) }))
+	cgotorch.Check(infer.Prepare(context.Background(), func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 1, 2) }))
 
 	var all sync.WaitGroup
 	answers := make([][]float32, 10)
@@ -30,7 +30,7 @@ func Example_inference() {
 		all.Add(1)
 		go func() { // a request
 			defer all.Done()
-			must(infer.Do(context.Background(), func(x *cgotorch.Exec, forward func(*cgotorch.Tensor) *cgotorch.Tensor) error {
+			cgotorch.Check(infer.Do(context.Background(), func(x *cgotorch.Exec, forward func(*cgotorch.Tensor) *cgotorch.Tensor) error {
 				in := cgotorch.FromSlice(x, []float32{1, 2}, 1, 2)
 				answers[i] = cgotorch.ToSlice[float32](x, forward(in)) // waits for the device
 				return nil

@@ -10,25 +10,27 @@ import (
 )
 
 func Example_trace() {
-	step := func() { must(stream.Do(func(x *cgotorch.Exec) error { x.Ones(cgotorch.Float32, 8); return nil })) }
+	step := func() {
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { x.Ones(cgotorch.Float32, 8); return nil }))
+	}
 	file, err := os.CreateTemp("", "trace")
-	must(err)
+	cgotorch.Check(err)
 	defer os.Remove(file.Name())
 	defer file.Close()
 
 	// cut: trace
 	t, err := trace.Start()
-	must(err)
+	cgotorch.Check(err)
 	for i := range 20 {
 		end := t.Mark(fmt.Sprint("step ", i))
 		step()
 		end()
 	}
 	records, err := t.Stop() // waits for the device
-	must(err)
+	cgotorch.Check(err)
 	share, _, _ := records.CopyHidden() // 1: all copying ran beside kernels
 	fmt.Println(len(records.Marks), "steps, hidden:", share)
-	must(records.WriteChrome(file)) // for ui.perfetto.dev and cmd/tracepicture
+	cgotorch.Check(records.WriteChrome(file)) // for ui.perfetto.dev and cmd/tracepicture
 	// end: trace
 
 	// Output: 20 steps, hidden: 1
@@ -54,12 +56,12 @@ func Example_readAsync() {
 	// cut: readasync
 	var before *cgotorch.HostRead // the loss of the step before
 	for range 3 {
-		must(stream.Do(func(x *cgotorch.Exec) error {
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 			loss := x.Mean(x.Ones(cgotorch.Float32, 8)) // the step
 			read := x.ReadAsync(loss)
 			if before != nil {
 				value, err := before.Item() // the device has begun the next step by now
-				must(err)
+				cgotorch.Check(err)
 				fmt.Println("loss", value)
 				before.Close()
 			}

@@ -39,7 +39,7 @@ func (m *Gated) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 // end: gated
 
 func Example_layer() {
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		model := nn.NewSequential(
 			NewGated(x, 4, 8),
 			nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Square(in) }), // no state
@@ -59,7 +59,7 @@ func Example_layer() {
 }
 
 func Example_check() {
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		heads := &struct{ Heads map[string]*nn.Linear }{map[string]*nn.Linear{"a": nn.NewLinear(x, 2, 2, nn.LinearOptions{})}}
 		defer nn.Close(heads.Heads["a"])
 		fmt.Println(nn.Check(heads) != nil) // the error names the field: a map has no order, so use a slice
@@ -69,7 +69,7 @@ func Example_check() {
 }
 
 func Example_call() {
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		channels := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 1, 4, 1, 1)
 		mixed := x.Call1("aten::channel_shuffle", channels, 2) // channel_shuffle(Tensor self, int groups) -> Tensor
 		fmt.Println(cgotorch.ToSlice[float32](x, mixed))
@@ -79,7 +79,7 @@ func Example_call() {
 }
 
 func Example_straightThrough() {
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		in := cgotorch.FromSlice(x, []float32{0.2, 0.9})
 		if err := in.SetRequiresGrad(true); err != nil {
 			return err

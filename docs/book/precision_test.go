@@ -9,7 +9,7 @@ import (
 
 func Example_autocast() {
 	// cut: autocast
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		model := nn.NewLinear(x, 4, 2, nn.LinearOptions{}) // its weights stay float32
 		defer nn.Close(model)
 		ax := x.Autocast(cgotorch.BFloat16) // another Exec of the same Do

@@ -12,12 +12,12 @@ func Example_race() {
 		fmt.Println(r.Earlier.Kind, "by", r.Earlier.Op, "on", r.Earlier.Stream)
 		fmt.Println(r.Later.Kind, "by", r.Later.Op, "on", r.Later.Stream) // and r.Advice, the cure
 	})
-	must(err)
+	cgotorch.Check(err)
 	defer stop()
 	side, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{Name: "side"})
-	must(err)
+	cgotorch.Check(err)
 	defer side.Close()
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		a := x.Ones(cgotorch.Float32, 2, 2)
 		product := x.MatMul(a, a)
 		sum := x.On(side).Sum(product) // a race: side does not wait for the product
@@ -34,10 +34,10 @@ func Example_race() {
 
 func Example_ordered() {
 	side, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{Name: "side"})
-	must(err)
+	cgotorch.Check(err)
 	defer side.Close()
 	// cut: ordered
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		a := x.Ones(cgotorch.Float32, 2, 2)
 		product := x.MatMul(a, a)
 		ready := x.Record()

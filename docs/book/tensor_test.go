@@ -17,15 +17,8 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 var stream = cgotorch.DefaultStream(cgotorch.CPU)
 
 // must ends the program if there is an error.
-func must(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
-}
-
 func Example_product() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
-	defer stream.Close()
 	err := stream.Do(func(x *cgotorch.Exec) error {
 		a := cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
 		b := x.MatMul(a, a)
@@ -45,16 +38,16 @@ func Example_product() {
 
 func Example_keep() {
 	var total, lost *cgotorch.Tensor
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		total = x.Keep(x.Zeros(cgotorch.Float32)) // yours: close it
 		lost = x.Ones(cgotorch.Float32)           // the Do's: freed at its end
 		return nil
 	}))
 	defer total.Close()
 	for step := range 3 { // one Do is one step
-		must(stream.Do(func(x *cgotorch.Exec) error { x.AddScalarInPlace(total, step); return nil }))
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { x.AddScalarInPlace(total, step); return nil }))
 	}
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		fmt.Println("total", x.Item(total), "lost is closed:", lost.Closed())
 		return nil
 	}))
@@ -75,7 +68,7 @@ func Example_failure() {
 }
 
 func Example_options() {
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		a := cgotorch.FromSlice(x, []float32{3, 1, 2}, 3)
 		values, places := x.TopK(a, 2, 0, cgotorch.TopKOptions{}) // largest first
 		fmt.Println(cgotorch.ToSlice[float32](x, values), cgotorch.ToSlice[int64](x, places))
@@ -85,7 +78,7 @@ func Example_options() {
 }
 
 func Example_gradient() {
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		weight := cgotorch.FromSlice(x, []float32{2, -3}, 2)
 		if err := weight.SetRequiresGrad(true); err != nil {
 			return err

@@ -18,29 +18,29 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-const archive = "../../examples/train/data/cifar10-10k.tgz"
+const photosTGZ = "../../examples/train/data/cifar10-10k.tgz"
 
 func Example_lent() {
-	loader, err := imageloader.Open(archive, imageloader.Options{
+	loader, err := imageloader.Open(photosTGZ, imageloader.Options{
 		Split: "test", BatchSize: 4, Transform: decode.Resize{Height: 32, Width: 32},
 	})
-	must(err)
+	cgotorch.Check(err)
 	defer loader.Close()
 	ahead, err := prefetcher.New(loader, cgotorch.CPU, prefetcher.Options{})
-	must(err)
+	cgotorch.Check(err)
 	defer ahead.Close()
 
 	// cut: lent
 	var sample *cgotorch.Tensor
 	for batch, err := range ahead.Epoch(context.Background()) {
-		must(err)
+		cgotorch.Check(err)
 		err = stream.Do(func(x *cgotorch.Exec) error {
 			images, _ := batch.Use(x)
 			x.Keep(images) // an error: the memory is refilled
 			return nil
 		})
 		fmt.Println("refused:", errors.Is(err, cgotorch.ErrInvalidArgument))
-		must(stream.Do(func(x *cgotorch.Exec) error {
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 			images, _ := batch.Use(x)
 			sample = x.Keep(x.Clone(images)) // right: a copy of your own
 			return nil
@@ -57,8 +57,8 @@ func Example_lent() {
 }
 
 func Example_classes() {
-	loader, err := imageloader.Open(archive, imageloader.Options{Split: "train"})
-	must(err)
+	loader, err := imageloader.Open(photosTGZ, imageloader.Options{Split: "train"})
+	cgotorch.Check(err)
 	defer loader.Close()
 	fmt.Println(loader.Len(), "images of", loader.Classes()[:3], "and others")
 	// Output: 10000 images of [airplane automobile bird] and others
@@ -68,7 +68,7 @@ func Example_training() {
 	photos := paint()
 	defer os.RemoveAll(photos)
 	ctx := context.Background()
-	must(cgotorch.Seed(1))
+	cgotorch.Check(cgotorch.Seed(1))
 
 	// cut: open
 	device := cgotorch.Must(cgotorch.ParseDevice("cpu"))                  // "auto": a GPU if there is one
@@ -108,7 +108,7 @@ func Example_training() {
 // paint writes a folder of 32 dark and 32 bright pictures, and returns its path.
 func paint() string {
 	folder, err := os.MkdirTemp("", "photos")
-	must(err)
+	cgotorch.Check(err)
 	for i := range 64 {
 		class, level := "dark", uint8(20+i)
 		if i%2 == 1 {
@@ -119,11 +119,11 @@ func paint() string {
 			picture.Pix[k] = level
 		}
 		path := filepath.Join(folder, "train", class, fmt.Sprint(i, ".png"))
-		must(os.MkdirAll(filepath.Dir(path), 0o755))
+		cgotorch.Check(os.MkdirAll(filepath.Dir(path), 0o755))
 		file, err := os.Create(path)
-		must(err)
-		must(png.Encode(file, picture))
-		must(file.Close())
+		cgotorch.Check(err)
+		cgotorch.Check(png.Encode(file, picture))
+		cgotorch.Check(file.Close())
 	}
 	return folder
 }

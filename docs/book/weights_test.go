@@ -18,9 +18,9 @@ import (
 func writePTH(folder string) string {
 	path := filepath.Join(folder, "model.pth")
 	file, err := os.Create(path)
-	must(err)
+	cgotorch.Check(err)
 	defer file.Close()
-	must(pth.Write(file, []safetensors.Tensor{
+	cgotorch.Check(pth.Write(file, []safetensors.Tensor{
 		{Name: "module.body.weight", DType: "F32", Shape: []int64{2, 2}, Data: make([]byte, 16)},
 		{Name: "module.body.bias", DType: "F32", Shape: []int64{2}, Data: make([]byte, 8)},
 		{Name: "module.fc.weight", DType: "F32", Shape: []int64{3, 2}, Data: make([]byte, 24)},
@@ -31,7 +31,7 @@ func writePTH(folder string) string {
 
 func Example_weights() {
 	folder, err := os.MkdirTemp("", "book")
-	must(err)
+	cgotorch.Check(err)
 	defer os.RemoveAll(folder)
 	path := writePTH(folder)
 
@@ -39,7 +39,7 @@ func Example_weights() {
 	type net struct{ Body, FC *nn.Linear } // names: body.weight, body.bias, fc.weight, fc.bias
 	rename := func(name string) string { return strings.TrimPrefix(name, "module.") }
 	skip := func(name string) bool { return strings.HasPrefix(name, "fc.") }
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		m := &net{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 10, nn.LinearOptions{})}
 		defer nn.Close(m)
 		for _, o := range []nn.LoadOptions{{}, {Rename: rename}, {Rename: rename, Skip: skip}} {
@@ -62,13 +62,13 @@ func Example_weights() {
 
 func Example_names() {
 	folder, err := os.MkdirTemp("", "book")
-	must(err)
+	cgotorch.Check(err)
 	defer os.RemoveAll(folder)
 	path := writePTH(folder)
 
 	// cut: names
 	file, err := pth.Open(path) // safetensors.Open for a .safetensors file
-	must(err)
+	cgotorch.Check(err)
 	defer file.Close()
 	for _, t := range file.Tensors() {
 		fmt.Println(t.Name, t.DType, t.Shape)

@@ -83,7 +83,7 @@ func train(stream *cgotorch.Stream, folder, file string, steps int) (err error) 
 			logits := model.Forward(x, x.IndexSelect(images, 0, batch))
 			x.Backward(nn.CrossEntropy(x, logits, x.IndexSelect(labels, 0, batch), nn.CrossEntropyOptions{}))
 			opt.Step(x)
-			if step%250 == 0 {
+			if step%250 == 0 || step == steps {
 				right := metric.Accuracy(x, model.Forward(x.NoGrad(), testImages), testLabels, 1)
 				fmt.Printf("step %d: %.2f %% of %d test images\n", step, 100*x.Item(right), testing.N) // x.Item waits for the device
 				return checkpoint.Save(x, file, checkpoint.Checkpoint{Model: model})

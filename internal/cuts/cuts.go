@@ -34,8 +34,8 @@ func Documents(root string) ([]string, error) {
 	return all, nil
 }
 
-// Rewrite returns a document in which each block of Go code after a comment of this form is the
-// piece NAME of the file PATH, which is relative to root:
+// Rewrite returns a document with the code of its cuts. A cut is a block of Go code after a comment
+// of this form. Its code becomes the piece NAME of the file PATH, which is relative to root:
 //
 //	<!-- cut: PATH NAME -->
 //

@@ -30,18 +30,24 @@ func (p *Panic) Unwrap() error {
 // exactly once. If fn panics, its error is a [*Panic]. If fn calls runtime.Goexit, as t.Fatal does,
 // `done` is called with an error and the goroutine ends. `where` says what calls fn.
 func Run(where string, fn func() error, done func(error)) {
-	err := fmt.Errorf("a function of the program, called by %s, has called runtime.Goexit (as t.Fatal does) on a goroutine that is not its own; return an error", where)
+	var err error
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		switch {
+		case v != nil:
 			p, carried := v.(*Panic)
 			if !carried {
 				p = &Panic{Value: v, Where: where, Stack: debug.Stack()}
 			}
 			err = p
+		case !returned:
+			err = fmt.Errorf("a function of the program, called by %s, has called runtime.Goexit (as t.Fatal does) on a goroutine that is not its own; return an error", where)
 		}
 		done(err)
 	}()
 	err = fn()
+	returned = true
 }
 
 // Raise panics with the [*Panic] that err is or wraps. If there is none, it does nothing.

@@ -12,8 +12,36 @@ import (
 	"strings"
 )
 
-// mostRatio: Deflate makes at most so many bytes of one.
-const mostRatio = 1032
+// MostRatio is the most bytes that Deflate makes of one.
+const MostRatio = 1032
+
+// mostDirectory is the most bytes of a directory. One entry of PyTorch takes about 100.
+const mostDirectory = 32 << 20
+
+// Directory reads the directory of a zip file. It fails if the directory has more than 32 MiB.
+func Directory(source io.ReaderAt, size int64) (*zip.Reader, error) {
+	b := &bounded{ReaderAt: source, left: mostDirectory}
+	r, err := zip.NewReader(b, size)
+	b.open = true
+	return r, err
+}
+
+// A bounded source fails after a number of bytes, until it is open. Then several goroutines may
+// read it at once.
+type bounded struct {
+	io.ReaderAt
+	left int64
+	open bool
+}
+
+func (b *bounded) ReadAt(data []byte, at int64) (int, error) {
+	if !b.open {
+		if b.left -= int64(len(data)); b.left < 0 {
+			return 0, fmt.Errorf("the list of its entries has more than %d bytes", mostDirectory)
+		}
+	}
+	return b.ReaderAt.ReadAt(data, at)
+}
 
 // Kind says who reads an archive.
 type Kind struct {
@@ -37,7 +65,7 @@ type Archive struct {
 // Open reads the directory of a file of `size` bytes. Errors show `name` as the name of the file.
 func Open(kind Kind, source io.ReaderAt, size int64, name string) (*Archive, error) {
 	a := &Archive{Kind: kind, Name: name, source: source, size: size, entries: map[string]*zip.File{}}
-	directory, err := zip.NewReader(source, size)
+	directory, err := Directory(source, size)
 	if err != nil {
 		return nil, a.Bad("%w", err)
 	}
@@ -111,7 +139,7 @@ func (a *Archive) Read(name string, most uint64) ([]byte, error) {
 	if f == nil {
 		return nil, a.Bad("the entry %.200s is missing", name)
 	}
-	if size := f.UncompressedSize64; size > most || f.CompressedSize64 > uint64(a.size) || size/mostRatio > f.CompressedSize64 {
+	if size := f.UncompressedSize64; size > most || f.CompressedSize64 > uint64(a.size) || size/MostRatio > f.CompressedSize64 {
 		return nil, a.Bad("the entry %.200s cannot have %d bytes", name, size)
 	}
 	r, err := f.Open()
