@@ -30,8 +30,8 @@ type Options struct {
 // use. A call keeps its lane until its work is enqueued, and does not wait for other calls' work on
 // the device. If no lane is free, the call waits on the host for one.
 //
-// All lanes share one copy of the weights. If weights are packed, or on two devices, each lane has a
-// copy.
+// All lanes share one copy of the weights. If weights are packed, or on two devices, each lane has
+// a copy.
 type Package struct {
 	file     string
 	folder   string // of the extracted files
@@ -60,11 +60,11 @@ type lane struct{ model *ct.Compiled }
 // A compiled package is a program: Load runs its native code in this process, with all rights of
 // the process. Load only packages from a source that you trust like the source of your own program.
 //
-// Load reads packages of torch 2.11. It looks for faults before it runs the library. Its errors wrap
-// [ErrFormat] for a damaged file, and [ErrUnsupported] for a package that cannot run here. Such
-// packages were compiled for another device, processor, GPU or PyTorch, or hold C++ source and no
-// library. The error names the difference. A package does not say all instructions that it uses, so
-// compile it on a machine of the kind that runs it. The files of the library are written to a
+// Load reads packages of torch 2.11. It looks for faults before it runs the library. Its errors
+// wrap [ErrFormat] for a damaged file, and [ErrUnsupported] for a package that cannot run here.
+// Such packages were compiled for another device, processor, GPU or PyTorch, or hold C++ source and
+// no library. The error names the difference. A package does not say all instructions that it uses,
+// so compile it on a machine of the kind that runs it. The files of the library are written to a
 // folder in [os.TempDir], which Close removes. Failures inside the library are explained on the
 // standard error.
 //
@@ -200,8 +200,8 @@ func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 			p.names = append(p.names, ct.CompiledWeightName(l.model, i))
 		}
 		if p.shares {
-			// The library has filled its weights with copies that may still run, and not on x's stream. Its
-			// memory is freed by setWeights, so the copies made here must have ended.
+			// The library has filled its weights with copies that may still run, and not on x's
+			// stream. Its memory is freed by setWeights, so the copies made here must have ended.
 			err := p.device.Synchronize()
 			if err == nil {
 				p.weights, err = p.copyWeights(x, op, l, nil)

@@ -222,9 +222,9 @@ func (p *Program) Close() error {
 // one if it is a tuple, a list or a dataclass of Python. The Do owns the result. Forward waits for
 // the device only if [Node.Waits] is set for a node.
 //
-// Forward fails with [cgotorch.ErrInvalidArgument] if the program has more than one input, or if `in`
-// has another dtype or shape than [Program.Inputs] says. The Exec must be on the program's device.
-// An operator that fails names its node and the line of Python.
+// Forward fails with [cgotorch.ErrInvalidArgument] if the program has more than one input, or if
+// `in` has another dtype or shape than [Program.Inputs] says. The Exec must be on the program's
+// device. An operator that fails names its node and the line of Python.
 func (p *Program) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "pt2.Program.Forward"
 	leaves := []any{in}

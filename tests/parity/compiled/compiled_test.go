@@ -1,7 +1,7 @@
 // Package compiled compares packages of AOTInductor with PyTorch. make.py compiles the models,
-// which takes minutes, and writes inputs and results. The tests need g++ and CGOTORCH_PEER, the path
-// of a Python with torch 2.11 and safetensors. Or they need CGOTORCH_COMPILED, a folder that make.py
-// has filled on this machine.
+// which takes minutes, and writes inputs and results. The tests need g++ and CGOTORCH_PEER, the
+// path of a Python with torch 2.11 and safetensors. Or they need CGOTORCH_COMPILED, a folder that
+// make.py has filled on this machine.
 package compiled
 
 import (
