@@ -46,7 +46,7 @@ loader: moved ## the half that needs no LibTorch: one library, imageloader and e
 	@go build $(LOADER)
 	@go build -tags loader -o build/bin/streamtorch ./cmd/streamtorch
 
-tools: libraries ## the command build/bin/streamtorch: pack, ls, labels, inspect, convert, doctor
+tools: libraries ## the command build/bin/streamtorch: pack, ls, labels, inspect, convert, bench, doctor
 	@go build -o build/bin/streamtorch ./cmd/streamtorch
 
 train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epochs 2" are flags
@@ -90,7 +90,7 @@ test-asan: moved ## the C++ tests under AddressSanitizer, leaks included
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
 fuzz: libraries ## fuzz what reads archives, images, tables, tokenizers and weights, FUZZTIME=10m each
-	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile cgotorch/data:FuzzCSV cgotorch/data:FuzzJSONLines cgotorch/data/parquet:FuzzFile cgotorch/pt2:FuzzLoad cgotorch/pt2:FuzzGoSource; do \
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile cgotorch/data:FuzzCSV cgotorch/data:FuzzJSONLines cgotorch/data/parquet:FuzzFile imageloader/idx:FuzzDecode imageloader/cifar:FuzzReadPython cgotorch/pt2:FuzzLoad cgotorch/pt2:FuzzGoSource; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
 mutations: libraries ## take each wait, record and free away: a test must fail

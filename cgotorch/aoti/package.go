@@ -14,6 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 )
 
 // Options choose what [Load] loads. The zero value loads the only model of a package with four
@@ -71,19 +72,12 @@ type lane struct{ model *ct.Compiled }
 // Load makes the first call of each lane itself, with zeros as inputs, because that call computes
 // constants and loads kernels. Later calls may therefore be captured.
 func Load(x *cgotorch.Exec, path string, o Options) (*Package, error) {
-	f, err := os.Open(path)
+	f, size, err := torchzip.OpenFile("aoti", path)
 	if err != nil {
-		return nil, fmt.Errorf("aoti: %w", err)
+		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("aoti: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("aoti: %s is not a regular file", path)
-	}
-	return LoadFrom(x, f, info.Size(), path, o)
+	return LoadFrom(x, f, size, path, o)
 }
 
 // LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].

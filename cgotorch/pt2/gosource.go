@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"strings"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -46,7 +47,7 @@ func GoSource(path string, o GoOptions) (map[string][]byte, error) {
 	if !token.IsIdentifier(o.Package) || o.Package == "_" || reserved(o.Package) {
 		return nil, fmt.Errorf("pt2: GoOptions.Package is %.100q: use a name such as net", o.Package)
 	}
-	f, size, err := openFile(path)
+	f, size, err := torchzip.OpenFile("pt2", path)
 	if err != nil {
 		return nil, err
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
@@ -82,29 +82,12 @@ type programOutput struct {
 // operator that LibTorch lacks. The error names the entry or the node. Load never runs code of the
 // file.
 func Load(x *cgotorch.Exec, path string, o Options) (*Program, error) {
-	f, size, err := openFile(path)
+	f, size, err := torchzip.OpenFile("pt2", path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return LoadFrom(x, f, size, path, o)
-}
-
-// openFile opens a file, and returns its size.
-func openFile(path string) (*os.File, int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, fmt.Errorf("pt2: %w", err)
-	}
-	info, err := f.Stat()
-	if err == nil && info.Mode().IsRegular() {
-		return f, info.Size(), nil
-	}
-	f.Close()
-	if err != nil {
-		return nil, 0, fmt.Errorf("pt2: %w", err)
-	}
-	return nil, 0, fmt.Errorf("pt2: %s is not a regular file", path)
 }
 
 // LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].

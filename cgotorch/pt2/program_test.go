@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -443,6 +444,12 @@ func TestLoad_Path(t *testing.T) {
 		_, err = pt2.Load(x, path, pt2.Options{Model: "other"})
 		wantText(t, err, `no program "other"`)
 		_, err = pt2.Load(x, filepath.Dir(path), pt2.Options{})
+		wantText(t, err, "is not a regular file")
+		pipe := filepath.Join(t.TempDir(), "pipe")
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			return err
+		}
+		_, err = pt2.Load(x, pipe, pt2.Options{})
 		wantText(t, err, "is not a regular file")
 		_, err = pt2.Load(x, path+"x", pt2.Options{})
 		torchtest.WantError(t, err, os.ErrNotExist)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 )
@@ -60,6 +61,23 @@ type Archive struct {
 	source  io.ReaderAt
 	size    int64
 	entries map[string]*zip.File
+}
+
+// OpenFile opens a file, and returns its size. It refuses what is no regular file before it opens
+// it, because the open of a pipe waits for a writer.
+func OpenFile(pkg, path string) (*os.File, int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", pkg, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, fmt.Errorf("%s: %s is not a regular file", pkg, path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", pkg, err)
+	}
+	return f, info.Size(), nil
 }
 
 // Open reads the directory of a file of `size` bytes. Errors show `name` as the name of the file.
