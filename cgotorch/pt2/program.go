@@ -36,6 +36,8 @@ type Options struct {
 // model's state dict, so optimizers, checkpoints and [nn.Load] take it. It runs on the device that
 // it was loaded on.
 //
+// A program stays in the mode in which it was exported, training or evaluation.
+//
 // In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. A
 // program that was exported in training mode changes its buffers, and its parameters may be
 // trained: then one call runs at a time.
