@@ -81,3 +81,6 @@ func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 
 // JoinOverloads is the text of an error that names overloads.
 func JoinOverloads(op string, names []string) string { return joinOverloads(op, names) }
+
+// ForgetLocks makes the next Do that waits for a lock be told, also if its place was told before.
+func ForgetLocks() { streams.locked.Clear() }

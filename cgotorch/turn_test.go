@@ -1,7 +1,6 @@
 package cgotorch_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -199,27 +198,41 @@ func TestStream_Do_InOrder(t *testing.T) {
 // does not tell who holds a lock. The log names both places, once.
 func TestStream_Do_WaitsForALock(t *testing.T) {
 	impatient(t)
+	ForgetLocks()
 	torchtest.CheckLeaks(t)
-	var lines bytes.Buffer
+	told := make(lines, 8)
 	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
+	slog.SetDefault(slog.New(slog.NewTextHandler(told, nil)))
 	t.Cleanup(func() { slog.SetDefault(before) })
 	s := torchtest.NewStream(t, CPU)
 	var lock sync.Mutex
 	lock.Lock()
-	inDo, ended := make(chan bool), make(chan error)
+	inDo, ended, waited := make(chan bool), make(chan error), make(chan error)
 	go func() {
 		ended <- s.Do(func(x *Exec) error { close(inDo); lock.Lock(); defer lock.Unlock(); return nil })
 	}()
 	<-inDo
-	time.AfterFunc(500*time.Millisecond, lock.Unlock)
-	if err := errors.Join(s.Do(func(x *Exec) error { return nil }), <-ended); err != nil {
+	go func() { waited <- s.Do(func(x *Exec) error { return nil }) }()
+	got := ""
+	select {
+	case got = <-told:
+	case <-time.After(20 * time.Second):
+	}
+	lock.Unlock()
+	if err := errors.Join(<-waited, <-ended); err != nil {
 		t.Error(err)
 	}
-	got := lines.String()
-	if strings.Count(got, "waits for a lock") != 1 || strings.Count(got, "turn_test.go:") != 2 || !strings.Contains(got, "sync.Mutex.Lock") {
-		t.Errorf("the log is %q, want one line with two places", got)
+	if strings.Count(got, "waits for a lock") != 1 || strings.Count(got, "turn_test.go:") != 2 || !strings.Contains(got, "sync.Mutex.Lock") || len(told) > 0 {
+		t.Errorf("the log is %q and %d more lines, want one line with two places", got, len(told))
 	}
+}
+
+// lines is a writer whose writes can be received.
+type lines chan string
+
+func (l lines) Write(text []byte) (int, error) {
+	l <- string(text)
+	return len(text), nil
 }
 
 // A process has 1024 threads of streams at most. Close frees one.
