@@ -1,10 +1,10 @@
 package nn
 
 import (
-	"math"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/convrelu"
 )
 
 // activation names the function that a [fusedConv2d] applies to each value of its result.
@@ -72,45 +72,12 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 }
 
 // atOnce does the work of the method `forward` with one operator of cuDNN. If the operator does
-// not fit, atOnce returns nil. The operator does not fit under autocast, because it ignores
-// autocast. It cannot broadcast z. It must not be used if the input or the result has more than
-// 2^31-1 elements. LibTorch splits other convolutions of that size into parts, but it does not
-// split the convolution of this operator.
+// not fit, atOnce returns nil.
 func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
-	dtype := in.DType()
-	switch {
-	case m.Activation != activateReLU, !in.Device().IsCUDA(), x.AutocastDType() != 0, m.Groups > 1, in.Dim() != 4, dtype != m.Weight.DType(),
-		dtype != cgotorch.Float32 && dtype != cgotorch.Float16 && dtype != cgotorch.BFloat16:
+	if m.Activation != activateReLU || m.Groups > 1 || !convrelu.Fits(x, in, m.Weight) {
 		return nil
 	}
 	padded, zeros := m.pad(x, in)
 	defer closeUnless(in, padded)
-	shape := m.resultShape(padded.Shape(), zeros)
-	elements := int64(1)
-	for _, n := range shape {
-		elements *= n
-	}
-	if max(elements, padded.Numel()) > math.MaxInt32 {
-		return nil
-	}
-	stride, dilation := m.Stride.or(Size{1, 1}).ints(), m.Dilation.or(Size{1, 1}).ints()
-	if z == nil {
-		return x.Call1("aten::cudnn_convolution_relu", padded, m.Weight, m.Bias, stride, zeros.ints(), dilation, 1)
-	}
-	if z.DType() != dtype || !slices.Equal(z.Shape(), shape) {
-		return nil
-	}
-	return x.Call1("aten::cudnn_convolution_add_relu", padded, m.Weight, z, 1, m.Bias, stride, zeros.ints(), dilation, 1)
-}
-
-// resultShape returns the shape of the result. The input has the shape `in`, without the border
-// of zeros.
-func (m *Conv2d) resultShape(in []int64, zeros Size) []int64 {
-	weight := m.Weight.Shape()
-	stride, dilation := m.Stride.or(Size{1, 1}), m.Dilation.or(Size{1, 1})
-	shape := []int64{in[0], weight[0], 0, 0}
-	for i := range 2 {
-		shape[2+i] = (in[2+i]+2*int64(zeros[i])-int64(dilation[i])*(weight[2+i]-1)-1)/int64(stride[i]) + 1
-	}
-	return shape
+	return convrelu.Forward(x, padded, m.Weight, m.Bias, z, m.Stride.or(Size{1, 1}).ints(), zeros.ints(), m.Dilation.or(Size{1, 1}).ints())
 }

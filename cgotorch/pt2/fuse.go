@@ -2,11 +2,11 @@ package pt2
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/convrelu"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
 )
 
@@ -350,11 +350,10 @@ func (c *convolutionReLU) run(x *cgotorch.Exec, f *frame) {
 }
 
 // atOnce does all of the work with one operator of cuDNN. If that operator does not fit, atOnce
-// returns nil: it ignores autocast, knows no groups, broadcasts nothing, and fails for more than
-// 2^31-1 elements.
+// returns nil.
 func (c *convolutionReLU) atOnce(x *cgotorch.Exec, f *frame, z *cgotorch.Tensor) *cgotorch.Tensor {
 	in, weight := c.args[0].tensor(f), c.args[convolutionWeight].tensor(f)
-	if !x.Device().IsCUDA() || x.AutocastDType() != 0 || x.GradEnabled() || in == nil || weight == nil || in.Dim() != 4 || in.DType() != weight.DType() {
+	if groups, ok := constantArg[int64](&c.operatorCall, 6); ok && groups != 1 || x.GradEnabled() || in == nil || weight == nil || !convrelu.Fits(x, in, weight) {
 		return nil
 	}
 	sizes := [3][]int64{{1, 1}, {0, 0}, {1, 1}} // stride, padding, dilation
@@ -367,33 +366,14 @@ func (c *convolutionReLU) atOnce(x *cgotorch.Exec, f *frame, z *cgotorch.Tensor)
 			sizes[i] = given
 		}
 	}
-	if groups, ok := constantArg[int64](&c.operatorCall, 6); ok && groups != 1 {
-		return nil
+	if slices.Min(sizes[0]) < 1 {
+		return nil // the convolution says why
 	}
-	shape := in.Shape()
-	result := []int64{shape[0], weight.Shape()[0], 0, 0}
-	elements := result[0] * result[1]
-	for i := range 2 {
-		if sizes[0][i] < 1 {
-			return nil // the convolution says why
-		}
-		window := sizes[2][i]*(weight.Shape()[2+i]-1) + 1
-		result[2+i] = (shape[2+i]+2*sizes[1][i]-window)/sizes[0][i] + 1
-		elements *= result[2+i]
-	}
-	if max(elements, in.Numel()) > math.MaxInt32 || z != nil && (z.DType() != in.DType() || !slices.Equal(z.Shape(), result)) {
-		return nil
-	}
-	var bias any
+	var bias *cgotorch.Tensor
 	if convolutionBias < len(c.args) {
-		if b := c.args[convolutionBias].tensor(f); b != nil {
-			bias = b
-		}
+		bias = c.args[convolutionBias].tensor(f)
 	}
-	if z == nil {
-		return x.Call1("aten::cudnn_convolution_relu", in, weight, bias, sizes[0], sizes[1], sizes[2], 1)
-	}
-	return x.Call1("aten::cudnn_convolution_add_relu", in, weight, z, 1, bias, sizes[0], sizes[1], sizes[2], 1)
+	return convrelu.Forward(x, in, weight, bias, z, sizes[0], sizes[1], sizes[2])
 }
 
 // The method `drop` removes the weights that no step reads any more.
