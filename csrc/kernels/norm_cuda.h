@@ -183,11 +183,15 @@ __device__ constexpr int shared_floats() {
 }
 
 // Adds the block's sums to the tile's: Note [Sums in order]. Returns true in one block of each tile.
-template <int kSums>
-__device__ __forceinline__ bool add_all(float (&sums)[kSums][8], float* shared, float* partial, unsigned* tickets, int tile, int block, int blocks) {
+// There `ask` runs before the blocks' sums are read. It reads all else that the block needs, so that
+// the reads overlap.
+template <int kSums, typename Ask>
+__device__ __forceinline__ bool add_all(float (&sums)[kSums][8], float* shared, float* partial, unsigned* tickets, int tile, int block, int blocks,
+                                        const Ask& ask) {
   constexpr int kAll = kSums * kWidth;
   add_block<kSums>(sums, shared, partial + static_cast<size_t>(tile * blocks + block) * kAll);
   if (!is_last(tickets + tile, blocks)) return false;
+  ask();
   add_blocks<kSums>(partial + static_cast<size_t>(tile) * blocks * kAll, blocks, shared);
   return true;
 }
@@ -203,17 +207,27 @@ struct Walk {
   __device__ int row_of(int chunk) const { return (chunks - 1 - chunk) * kRows + row; }
 };
 
-__device__ __forceinline__ float scale_of(const Norm& p, int c, float deviation) { return (p.weight == nullptr ? 1.f : p.weight[c]) * deviation; }
-__device__ __forceinline__ float shift_of(const Norm& p, int c, float mean, float scale) { return (p.bias == nullptr ? 0.f : p.bias[c]) - mean * scale; }
-
-__device__ __forceinline__ void save(const Norm& p, int c, float mean, float deviation) {
-  const int n = p.channels;
-  const float scale = scale_of(p, c, deviation);
-  p.saved[c] = mean;
-  p.saved[n + c] = deviation;
-  p.saved[2 * n + c] = scale;
-  p.saved[3 * n + c] = shift_of(p, c, mean, scale);
-}
+// The parameters and the running statistics of a channel.
+struct Channel {
+  float weight = 1, bias = 0, running_mean = 0, running_var = 0;
+  Channel() = default;
+  __device__ Channel(const Norm& p, int c) {
+    if (p.weight != nullptr) weight = p.weight[c];
+    if (p.bias != nullptr) bias = p.bias[c];
+    if (p.running_mean == nullptr) return;
+    running_mean = p.running_mean[c];
+    running_var = p.running_var[c];
+  }
+  // Writes the numbers by which channel c is normalized.
+  __device__ void save(const Norm& p, int c, float mean, float deviation) const {
+    const int n = p.channels;
+    const float scale = weight * deviation;
+    p.saved[c] = mean;
+    p.saved[n + c] = deviation;
+    p.saved[2 * n + c] = scale;
+    p.saved[3 * n + c] = bias - mean * scale;
+  }
+};
 
 // The value before the activation. f: an element of the input, g: of the addend.
 __device__ __forceinline__ float before(float f, float g, float scale, float shift, float scale2) {
@@ -276,12 +290,12 @@ struct Statistics {
     variance = v < 0 ? 0 : v;  // NaN stays
     factor = rsqrtf(variance + p.eps);
   }
-  // Writes them to p.saved, and updates the running statistics.
-  __device__ void finish(const Norm& p, int c, int rows) const {
-    save(p, c, mean, factor);
+  // Writes them to p.saved, and updates the running statistics of channel c, which is `of`.
+  __device__ void finish(const Norm& p, int c, const Channel& of, int rows) const {
+    of.save(p, c, mean, factor);
     if (p.running_mean == nullptr) return;
-    p.running_mean[c] += p.momentum * (mean - p.running_mean[c]);
-    p.running_var[c] += p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - p.running_var[c]);
+    p.running_mean[c] = of.running_mean + p.momentum * (mean - of.running_mean);
+    p.running_var[c] = of.running_var + p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - of.running_var);
   }
 };
 
@@ -314,16 +328,25 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
       }
     }
   }
-  if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
   const int c = walk.tile * kWidth + threadIdx.x;
-  if (threadIdx.x >= kWidth || c >= p.channels) return;
-  Statistics(p, middle_of_channel(x, c, rows, columns), shared[threadIdx.x], shared[kWidth + threadIdx.x], rows).finish(p, c, rows);
+  const bool counts = threadIdx.x < kWidth && c < p.channels;
+  Channel channel;
+  float middle_of_c;
+  const auto ask = [&] {
+    if (!counts) return;
+    channel = Channel(p, c);
+    middle_of_c = middle_of_channel(x, c, rows, columns);
+  };
+  if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks, ask) || !counts) return;
+  Statistics(p, middle_of_c, shared[threadIdx.x], shared[kWidth + threadIdx.x], rows).finish(p, c, channel, rows);
 }
 
 // The numbers of a norm by the running statistics.
 extern "C" __global__ void norm_fold(Norm p) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
-  if (c < p.channels) save(p, c, p.running_mean[c], rsqrtf(p.running_var[c] + p.eps));
+  if (c >= p.channels) return;
+  const Channel channel(p, c);
+  channel.save(p, c, channel.running_mean, rsqrtf(channel.running_var + p.eps));
 }
 #endif
 
@@ -420,7 +443,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   const unsigned then = met(round);
   const int thread = threadIdx.x, c = of.tile * kWidth + thread;
   const bool counts = thread < kWidth && c < p.channels;
-  const float weight = counts && p.weight != nullptr ? p.weight[c] : 1.f, bias = counts && p.bias != nullptr ? p.bias[c] : 0.f;
+  Channel channel;
+  if (counts) channel = Channel(p, c);
   float middle[8], sums[2][8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) sums[0][i] = sums[1][i] = 0;
@@ -460,12 +484,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   const Statistics statistics(p, counts ? middles[thread] : 0.f, counts ? shared[thread] : 0.f, counts ? shared[kWidth + thread] : 0.f, rows);
   __syncthreads();
   if (thread < kWidth) {
-    const float scale = weight * statistics.factor;
+    const float scale = channel.weight * statistics.factor;
     shared[thread] = counts ? scale : 0.f;
-    shared[kWidth + thread] = counts ? bias - statistics.mean * scale : 0.f;
+    shared[kWidth + thread] = counts ? channel.bias - statistics.mean * scale : 0.f;
   }
   __syncthreads();
-  if (counts && of.block == blocks - 1) statistics.finish(p, c, rows);
+  if (counts && of.block == blocks - 1) statistics.finish(p, c, channel, rows);
   if (!of.inside) return;
   const Apply apply(shared + of.lane * 8, shared + kWidth + of.lane * 8, q, of.column * 8);
   // The rows that were read last come first: those that are not kept may still be in the cache.
@@ -486,6 +510,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) norm_whole(const Eight
   }
 }
 #endif
+
+constexpr int kNorms = ADDEND == 2 ? 2 : 1;
 
 // What the forward has saved of a channel.
 struct Saved {
@@ -511,18 +537,28 @@ __device__ __forceinline__ void finish_parameters(const Norm& p, int c, const Sa
   p.bias_gradient[c] = sum;
 }
 
-// Writes the gradients of the parameters, and the factors of the input's gradient. shared: the sums
-// of a tile. count: number of values of a channel.
-__device__ __forceinline__ void finish(const float* shared, const Norm& p, const Norm& q, int tile, int count) {
-  const int n = p.channels, c = tile * kWidth + threadIdx.x;
-  if (threadIdx.x >= kWidth || c >= n) return;
+// Adds the block's sums to the tile's, and ends the work of the tile in one of its blocks: it
+// writes the gradients of the parameters, and the factors of the input's gradient. count: number of
+// values of a channel.
+template <int kSums>
+__device__ __forceinline__ void finish(float (&sums)[kSums][8], float* shared, float* partial, unsigned* tickets, const Walk& walk, const Norm& p,
+                                       const Norm& q, int count) {
+  const int n = p.channels, c = walk.tile * kWidth + threadIdx.x;
+  const bool counts = threadIdx.x < kWidth && c < n;
+  Saved saved[kNorms];
+  const auto ask = [&] {
 #pragma unroll
-  for (int k = 0; k < (ADDEND == 2 ? 2 : 1); ++k) {
+    for (int k = 0; k < kNorms; ++k) {
+      if (counts) saved[k] = Saved(k == 0 ? p : q, c);
+    }
+  };
+  if (!add_all<kSums>(sums, shared, partial, tickets, walk.tile, walk.block, walk.blocks, ask) || !counts) return;
+#pragma unroll
+  for (int k = 0; k < kNorms; ++k) {
     const Norm& of = k == 0 ? p : q;
     const float sum = shared[threadIdx.x], product = shared[(k + 1) * kWidth + threadIdx.x];
-    const Saved saved(of, c);
-    const Factors factors(of, saved, sum, product, count);
-    finish_parameters(of, c, saved, sum, product);
+    const Factors factors(of, saved[k], sum, product, count);
+    finish_parameters(of, c, saved[k], sum, product);
     of.factors[c] = factors.a;
     of.factors[n + c] = factors.b;
     of.factors[2 * n + c] = factors.c;
@@ -617,8 +653,7 @@ __device__ __forceinline__ void reduce(const Eight* __restrict__ dy, const Eight
       }
     }
   }
-  if (!add_all<kSums>(sums, shared, partial, tickets, walk.tile, walk.block, blocks)) return;
-  finish(shared, p, q, walk.tile, rows);
+  finish<kSums>(sums, shared, partial, tickets, walk, p, q, rows);
 }
 
 #define REDUCE(name, kTwo)                                                                                                             \
@@ -690,7 +725,7 @@ __device__ __forceinline__ void gradient_whole(const Eight* __restrict__ dy, con
                                                const Eight* __restrict__ addend, const unsigned char* __restrict__ mask, Eight* dz,
                                                Eight* __restrict__ dx, Eight* __restrict__ dx2, const Norm& p, const Norm& q, int rows, int columns,
                                                int blocks, int each, int kept, float* partial, unsigned* tickets, unsigned* rounds) {
-  constexpr int kSums = ADDEND == 2 ? 3 : 2, kFirst = sizeof(Eight) == 16 && ADDEND == 0 && !kTwo ? 4 : 2, kAhead = 2, kNorms = ADDEND == 2 ? 2 : 1;
+  constexpr int kSums = ADDEND == 2 ? 3 : 2, kFirst = sizeof(Eight) == 16 && ADDEND == 0 && !kTwo ? 4 : 2, kAhead = 2;
   __shared__ __align__(16) float shared[shared_floats<kSums>()];
   Eight *const keep = reinterpret_cast<Eight*>(kept_rows), *const keep_dz = keep + kept * LANES;
   const Rows of(rows, columns, blocks, each);
@@ -927,8 +962,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_pool_reduce(const Ei
       }
     }
   }
-  if (!add_all<2>(sums, shared, partial, all_tickets + slot * kTiles, walk.tile, walk.block, blocks)) return;
-  finish(shared, p, p, walk.tile, g.images * g.height * g.width);
+  finish<2>(sums, shared, partial, all_tickets + slot * kTiles, walk, p, p, g.images * g.height * g.width);
 }
 
 extern "C" __global__ void norm_pool_gradient(const Eight* __restrict__ dy, const uint2* __restrict__ where, const Eight* __restrict__ x,
