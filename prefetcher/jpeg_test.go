@@ -85,6 +85,20 @@ func TestLoader_JPEGDevice(t *testing.T) {
 		return all, at
 	}
 	want, at := run(open(2, nil), 0)
+	// The first lanes take images when nvJPEG is open, which takes a second.
+	first := open(1, decoder)
+	for range 100 {
+		for b, err := range first.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Release()
+		}
+		if first.Stats().OnDevice > 0 {
+			break
+		}
+	}
+	first.Close()
 	for _, workers := range []int{1, 3} {
 		l := open(workers, decoder)
 		got, state := run(l, 0)

@@ -150,6 +150,11 @@ class Backend final : public CudaBackend {
     C10_CUDA_CHECK(enqueue(function, dim3(blocks), dim3(threads), arguments, static_cast<size_t>(shared), native(stream)));
   }
 
+  void compile(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) override {
+    const c10::cuda::CUDAGuard guard(device);
+    (void)kernel_of(program, kernel, device);
+  }
+
   CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }
 
   void beside_captures(const std::function<void()>& fn) override {

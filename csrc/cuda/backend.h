@@ -87,6 +87,9 @@ class CudaJpeg {
     int widths[3];
   };
   virtual ~CudaJpeg() = default;
+  // Opens nvJPEG for the files of each sampling. Without the call, the first `decode` of a sampling
+  // does so.
+  virtual void open() = 0;
   // Enqueues the decoding of `count` files of one sampling, which is CTD_444, CTD_422 or CTD_420.
   // The files are page-locked, and stay unchanged until the work is done. Returns false if nvJPEG
   // refuses a file. It then has waited for the stream, and planes may be partly written.
@@ -141,6 +144,10 @@ class CudaBackend {
   // cooperative: it begins when there is room for all blocks, and fails if there never is.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments,
                       int shared = 0, bool together = false) = 0;
+
+  // Compiles the program for the device, unless it is compiled. Without the call the first launch
+  // does so.
+  virtual void compile(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) = 0;
 
   virtual CudaChip chip(c10::DeviceIndex device) = 0;
 

@@ -16,6 +16,7 @@
 
 #include "core/status.h"
 #include "cuda/shared_library.h"
+#include "include/cgotorch_decode.h"
 
 namespace ct {
 namespace {
@@ -129,8 +130,11 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Makes the state, unless there is one. Returns whether there is one now.
+  bool open() { return state_ != nullptr || nvjpeg().create_state(handle_, &state_) == 0; }
+
   bool decode(int count, const uint8_t* const* files, const size_t* sizes, Nvjpeg::Image* images, cudaStream_t stream) {
-    if (state_ == nullptr && nvjpeg().create_state(handle_, &state_) != 0) return false;
+    if (!open()) return false;
     if (count_ != count && nvjpeg().begin(handle_, state_, count, 1, Nvjpeg::kPlanes) != 0) return false;
     count_ = count;
     return nvjpeg().decode(handle_, state_, files, sizes, images, stream) == 0;
@@ -153,10 +157,14 @@ class Jpeg final : public CudaJpeg {
  public:
   explicit Jpeg(c10::Stream stream)
       : stream_(stream), device_(c10::cuda::CUDACachingAllocator::get(), stream), pinned_(at::getHostAllocator(at::kCUDA), stream) {
-    engine(1);
+    engine(CTD_444);  // throws if there are no engines
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&done_, cudaEventBlockingSync | cudaEventDisableTiming));
   }
   ~Jpeg() override { (void)cudaEventDestroy(done_); }
+
+  void open() override {
+    for (int sampling = CTD_444; sampling <= CTD_420; ++sampling) engine(sampling).open();
+  }
 
   bool decode(int sampling, int count, const uint8_t* const* files, const size_t* sizes, const Planes* planes) override {
     images_.resize(count);

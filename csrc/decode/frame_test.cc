@@ -23,18 +23,21 @@ namespace {
 struct Device {
   std::function<bool(const ctd_frame&)> fails = [](const ctd_frame&) { return false; };
   std::atomic<int> users{0}, calls{0}, frames{0}, inside{0}, wrong{0};
+  std::atomic<uint64_t> ready{0};  // a bit for each lane
   ctd_device interface{};
 
   explicit Device(int lanes = 2, int most = 8) {
-    interface = {this, lanes, most, 1 << 20, decode, [](void* self) { ++of(self).users; }, [](void* self) { --of(self).users; }};
+    interface = {this, lanes, most, 1 << 20, prepare, decode, [](void* self) { ++of(self).users; }, [](void* self) { --of(self).users; }};
   }
   static Device& of(void* self) { return *static_cast<Device*>(self); }
+
+  static void prepare(void* self, int32_t lane) { of(self).ready |= uint64_t{1} << lane; }
 
   static void decode(void* self, int32_t lane, int32_t sampling, int32_t height, int32_t width, ctd_frame* frames, size_t count) {
     Device& d = of(self);
     ++d.calls;
     const int most = d.interface.most_frames;
-    if (lane < 0 || lane >= d.interface.lanes || count == 0 || count > static_cast<size_t>(most)) ++d.wrong;
+    if (lane < 0 || lane >= d.interface.lanes || !(d.ready >> lane & 1) || count == 0 || count > static_cast<size_t>(most)) ++d.wrong;
     int64_t pixels = 0;
     for (ctd_frame* f = frames; f < frames + count; ++f) {
       pixels += int64_t{f->width} * f->height;

@@ -214,6 +214,7 @@ class Pool::Lane {
       group.offsets.reserve(device_.most_frames);
     }
     bytes_.reserve(kMostFiles);  // so that it never grows; only pages that are written take memory
+    device_.prepare(device_.self, number_);
   }
 
   // Takes images of the batch until the device has enough for one round, and prepares them. Stops

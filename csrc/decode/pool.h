@@ -23,10 +23,11 @@ class Transform;
 // from the end of a batch, while the other threads take images from its beginning. So the speeds
 // of both share the work. The result is the same to the bit, whoever decodes an image.
 //
-// A lane takes images and prepares them: it reads their headers and checks their codes, because the
-// device reports no error for damaged codes. It leaves to the other threads what the device cannot
-// decode. The device then decodes all frames of one sampling in one call. Images at which the
-// device fails go to the other threads too.
+// A lane makes its part of the device ready before it takes images. That may take seconds, in which
+// the other threads decode. Then it takes images and prepares them: it reads their headers and
+// checks their codes, because the device reports no error for damaged codes. It leaves to the other
+// threads what the device cannot decode. The device then decodes all frames of one sampling in one
+// call. Images at which the device fails go to the other threads too.
 //
 // A round of a lane has at most a quarter of the images that nobody has taken. With larger rounds
 // the other threads would wait for the last round of a batch. The quarter is a choice that was not

@@ -116,6 +116,10 @@ typedef struct ctd_device {
   int32_t lanes;           /* calls of `decode` that may run at a time, each with another lane, from 0 to lanes-1 */
   int32_t most_frames;     /* frames in a call, at most */
   int64_t most_pixels;     /* pixels of all frames of a call together, at most */
+  /* Makes a lane ready, so that its first call of `decode` takes no longer than later ones. It may
+   * take seconds. A pool calls it once for each lane, before it takes images for the lane. What
+   * fails here is tried again by `decode`. */
+  void (*prepare)(void* self, int32_t lane);
   /* Decodes frames of one sampling. height and width are those of the results. It waits until the
    * results are there, without using a core. */
   void (*decode)(void* self, int32_t lane, int32_t sampling, int32_t height, int32_t width, ctd_frame* frames, size_t count);

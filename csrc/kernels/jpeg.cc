@@ -42,6 +42,9 @@ constexpr int64_t kMostPixels = 32 << 20;
 // threads of the pool then decode all files, and none waits for an engine that fails.
 constexpr int kMostFailures = 8;
 constexpr unsigned kThreads = 256;
+// A batch that waits for its last images would hold up a whole step, so the few kernels of a lane
+// run before those of the step.
+constexpr int kPriority = -1;
 
 constexpr char kSource[] = R"cuda(
 #define KERNEL(name, step)                                                                                            \
@@ -89,7 +92,7 @@ class Memory {
 
 class Lane {
  public:
-  explicit Lane(c10::Device device) : handle_(new_stream(device, 0)), stream_(handle_->stream) {
+  explicit Lane(c10::Device device) : handle_(new_stream(device, kPriority)), stream_(handle_->stream) {
     on_stream([&] { jpeg_ = cuda().new_jpeg(stream_); });
   }
   ~Lane() {
@@ -104,6 +107,15 @@ class Lane {
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
+
+  // Opens nvJPEG and compiles the kernels.
+  void prepare() {
+    const std::lock_guard lock(mutex_);
+    on_stream([&] {
+      jpeg_->open();
+      for (const auto& step : kSteps) cuda().compile(program(), step.name, stream_.device_index());
+    });
+  }
 
   // Decodes `frames`, and sets `failed` to 0 for those that are decoded. Two pools may use one lane.
   // The second then waits for the first.
@@ -213,6 +225,7 @@ struct ct_jpeg_decoder {
     device.lanes = lanes;
     device.most_frames = ct::kMostFrames;
     device.most_pixels = ct::kMostPixels;
+    device.prepare = [](void* self, int32_t lane) { static_cast<ct_jpeg_decoder*>(self)->prepare(lane); };
     device.decode = [](void* self, int32_t lane, int32_t sampling, int32_t height, int32_t width, ctd_frame* frames, size_t count) {
       static_cast<ct_jpeg_decoder*>(self)->decode(lane, sampling, height, width, frames, count);
     };
@@ -225,6 +238,14 @@ struct ct_jpeg_decoder {
   void retain() noexcept { ++users; }
   void release() noexcept {
     if (--users == 0) delete this;
+  }
+
+  void prepare(int32_t lane) noexcept {
+    try {
+      if (lane >= 0 && lane < device.lanes && !ct::is_lost(where)) lanes[lane]->prepare();
+    } catch (...) {
+      ct_status_free(ct::status_of_exception(where));  // remembers that the device is lost
+    }
   }
 
   // Frames that do not fit the device's limits fail. So do all frames after the decoder has given
