@@ -56,6 +56,7 @@ var benchmarks = append([]benchmark{
 	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
 	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
 	{name: "graph/fed", slow: true, run: benchGraphFed},
+	{name: "graph/written", slow: true, run: benchWritten},
 	{name: "overlap/step", slow: true, run: benchOverlapStep},
 	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},

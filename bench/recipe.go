@@ -108,7 +108,7 @@ func newLearner(c *config, model string, options vision.Options, seed uint64, o 
 	}
 	err := l.stream.Do(func(x *cgotorch.Exec) error {
 		var err error
-		if l.model, err = vision.New(x, model, options); err != nil {
+		if l.model, err = newModel(x, model, options); err != nil {
 			return err
 		}
 		nn.To(x, l.model, nn.ToOptions{ChannelsLast: true})
