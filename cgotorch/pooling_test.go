@@ -233,3 +233,58 @@ func TestGlobalAvgPool2d(t *testing.T) {
 		})
 	})
 }
+
+// Images times a number for each channel of each image have LibTorch's bits. So have their gradient
+// and their second derivative. The kernel rounds the gradient of the numbers once.
+func TestScaleChannels(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.CheckLeaks(t)
+		torchtest.Do(t, d, func(x *Exec) {
+			shapes := [][]int64{{2, 16, 7, 7}, {2, 5, 4, 4}, {3, 24, 1, 5}, {1, 8, 31, 2}, {5, 1152, 7, 7}, {2, 2056, 3, 3}, {70, 32, 12, 12}, {1, 2048, 9, 9}}
+			if d == CPU {
+				shapes = shapes[:2] // there the operator is LibTorch's
+			}
+			for _, shape := range shapes {
+				for _, dtype := range []DType{Float32, BFloat16, Float16} {
+					for _, format := range []MemoryFormat{ChannelsLast, Contiguous} {
+						images := x.Contiguous(x.To(x.Randn(Float32, shape...), dtype), format)
+						scale, with := x.To(x.Rand(Float32, shape[0], shape[1], 1, 1), dtype), x.To(x.Randn(Float32, shape...), dtype)
+						run := func(multiply func(in, scale *Tensor) *Tensor) (all [][]float64) {
+							in, by := x.Clone(images), x.Clone(scale)
+							for _, leaf := range []*Tensor{in, by} {
+								if err := leaf.SetRequiresGrad(true); err != nil {
+									t.Fatal(err)
+								}
+							}
+							out := multiply(in, by)
+							plain := x.Gradients([]*Tensor{x.Sum(x.Mul(out, with))}, []*Tensor{in, by}, GradientOptions{})
+							again := multiply(in, by)
+							first := x.Gradients([]*Tensor{x.Sum(x.Mul(x.Mul(again, again), with))}, []*Tensor{in, by}, GradientOptions{CreateGraph: true})
+							second := x.Gradients([]*Tensor{x.Add(x.Sum(x.Mul(first[0], first[0])), x.Sum(first[1]))}, []*Tensor{in, by}, GradientOptions{})
+							for _, r := range []*Tensor{out, multiply(x.Detach(in), by), plain[0], first[0], first[1], second[0], second[1], plain[1]} {
+								all = append(all, ToSlice[float64](x, x.To(x.Contiguous(r, Contiguous), Float64)))
+							}
+							return all
+						}
+						got := run(func(in, scale *Tensor) *Tensor { return x.Call1("streamtorch::scale_channels", in, scale) })
+						want := run(func(in, scale *Tensor) *Tensor { return x.Mul(in, scale) })
+						last := len(want) - 1
+						for i := range last {
+							if !slices.Equal(got[i], want[i]) {
+								t.Errorf("%v %v %v: result %d differs", shape, dtype, format, i)
+							}
+						}
+						exact := ToSlice[float64](x, x.SumDim(x.Mul(x.To(images, Float64), x.To(with, Float64)), []int64{2, 3}, SumOptions{}))
+						size := math.Sqrt(float64(shape[2] * shape[3]))
+						ulp := map[DType]float64{Float32: 1e-6, BFloat16: 1.0 / 128, Float16: 1.0 / 1024}[dtype]
+						for i, v := range exact {
+							if !(math.Abs(got[last][i]-v) <= ulp*(math.Abs(v)+0.01*size)) && !slices.Equal(got[last], want[last]) {
+								t.Fatalf("%v %v %v: the gradient of number %d is %v, want %v", shape, dtype, format, i, got[last][i], v)
+							}
+						}
+					}
+				}
+			}
+		})
+	})
+}

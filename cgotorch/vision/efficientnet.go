@@ -114,7 +114,10 @@ func (m *mbConv) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 
 // squeezeExcitation multiplies each channel by a number between 0 and 1, which two 1x1
 // convolutions compute from the means of all channels.
-type squeezeExcitation struct{ FC1, FC2 nn.Module }
+type squeezeExcitation struct {
+	FC1, FC2 nn.Module
+	Unfused  bool // use LibTorch's operators only; see [nn.SetFused]
+}
 
 // The method `squeeze` makes a squeezeExcitation with `hidden` channels between its two
 // convolutions.
@@ -122,7 +125,7 @@ func (b *builder) squeeze(channels, hidden int) *squeezeExcitation {
 	down, up := b.convWith(channels, hidden, nn.Square(1), nn.Conv2dOptions{}), b.convWith(hidden, channels, nn.Square(1), nn.Conv2dOptions{})
 	nn.Constant(b.x, down.Bias, 0)
 	nn.Constant(b.x, up.Bias, 0)
-	return &squeezeExcitation{down, up}
+	return &squeezeExcitation{FC1: down, FC2: up}
 }
 
 // Forward returns a tensor of the shape of `in`.
@@ -131,10 +134,13 @@ func (m *squeezeExcitation) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgot
 	// written, as nn.AdaptiveAvgPool2d writes it.
 	scale := then(x, x.AdaptiveAvgPool2d(in, []int64{1, 1}), m.FC1, &nn.SiLU{}, m.FC2, &nn.Sigmoid{})
 	defer scale.Close()
-	return x.Mul(scale, in)
+	if m.Unfused {
+		return x.Mul(scale, in)
+	}
+	return x.Call1("streamtorch::scale_channels", in, scale)
 }
 
 // Fuse implements [nn.Fusible].
 func (m *squeezeExcitation) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
-	return &squeezeExcitation{f.Fuse(x, m.FC1), f.Fuse(x, m.FC2)}
+	return &squeezeExcitation{f.Fuse(x, m.FC1), f.Fuse(x, m.FC2), m.Unfused}
 }

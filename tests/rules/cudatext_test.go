@@ -29,6 +29,7 @@ var cudaPrograms = map[string][]string{
 	"normalize":         {"images.h:kText", "normalize.cc"},
 	"pad":               {"border.h:kBorderText", "pad.cc:kPadText", "pad.cc"},
 	"pooling":           {"pooling.cc:kText", "pooling.cc"},
+	"scale_channels":    {"DTYPE BFloat16", "scale_channels.cc"},
 	"sleep":             {"sleep.cc"},
 }
 
