@@ -100,6 +100,7 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 		}
 		b.graph.inputs = append(b.graph.inputs, slot)
 	}
+	viewsMayCopy(text)
 	for i := range text.Nodes {
 		if err := b.node(&text.Nodes[i]); err != nil {
 			return nil, err
@@ -204,6 +205,31 @@ func pointers(lists ...[]operand) (all []*operand) {
 		}
 	}
 	return all
+}
+
+// viewsMayCopy makes each view a reshape, which copies where a view is impossible. A program that
+// was exported on another device has such views, because operators order the elements of their
+// results differently on each device. A view that a node writes into stays a view.
+func viewsMayCopy(text *graphText) {
+	written := map[string]bool{}
+	for _, n := range text.Nodes {
+		operator, _, _ := strings.Cut(strings.TrimPrefix(n.Target, "torch.ops.aten."), ".")
+		if strings.HasSuffix(operator, "_") && len(n.Inputs) > 0 && n.Inputs[0].Arg.Tensor != nil {
+			written[n.Inputs[0].Arg.Tensor.Name] = true
+		}
+	}
+	for i := range text.Nodes {
+		n := &text.Nodes[i]
+		if n.Target != "torch.ops.aten.view.default" || len(n.Outputs) != 1 || n.Outputs[0].Tensor == nil || written[n.Outputs[0].Tensor.Name] {
+			continue
+		}
+		n.Target = "torch.ops.aten.reshape.default"
+		for k := range n.Inputs {
+			if n.Inputs[k].Name == "size" {
+				n.Inputs[k].Name = "shape"
+			}
+		}
+	}
 }
 
 // The method `node` adds a step for a node.

@@ -301,6 +301,29 @@ func TestProgram_Forward_Refused(t *testing.T) {
 	}
 }
 
+// A view of a tensor whose elements lie in another order than where the program was exported.
+func TestProgram_Forward_ViewThatCopies(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = strings.NewReplacer(
+		`"torch.ops.aten.linear.default"`, `"torch.ops.aten.t.default"`,
+		`[{"name": "input", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}, {"name": "weight", "arg": {"as_tensor": {"name": "p_w"}}, "kind": 1},
+                {"name": "bias", "arg": {"as_tensor": {"name": "p_b"}}, "kind": 1}]`, `[{"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}]`,
+		"aten.relu.default", "aten.view.default",
+		`{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}`,
+		`{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}, {"name": "size", "arg": {"as_ints": [-1, 2]}, "kind": 1}`).Replace(model)
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := load(x, archive(t, changed), pt2.Options{})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		in := cgotorch.FromSlice(x, []float32{1, 2, 3, 4, 5, 6, 7, 8}, 4, 2)
+		torchtest.Equal(t, x, p.Forward(x, in), []float32{2, 5, 6, 9, 3, 6, 7, 10}, 4, 2) // the columns of in, and twice c
+		return nil
+	})
+}
+
 // A file can name a tensor where a size belongs. The call fails, and does not panic.
 func TestProgram_Forward_TensorAsSize(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -395,3 +395,92 @@ func TestPrograms_Fused(t *testing.T) {
 		t.Skipf("%s holds none of the programs", made)
 	}
 }
+
+// TestPrograms_CUDA compares programs on a GPU, eager, captured and fused, with the same programs
+// on the CPU.
+func TestPrograms_CUDA(t *testing.T) {
+	d := torchtest.CUDA(t)
+	torchtest.NoTF32(t)
+	made := folder(t, "resnet18", "resnet50", "mobilenet_v3_small", "densenet121", "swin_t", "googlenet", "vit_b_16", "convnext_tiny")
+	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s holds no programs: %v", made, err)
+	}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".pt2")
+		if !strings.HasPrefix(name, "train_") {
+			t.Run(name, func(t *testing.T) { runOnCUDA(t, path, d) })
+		}
+	}
+}
+
+func runOnCUDA(t *testing.T, path string, d cgotorch.Device) {
+	var pixels, want []float32
+	var shape []int64
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := pt2.Load(x, path, pt2.Options{})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if inputs := p.Inputs(); len(inputs) == 1 && inputs[0].DType == cgotorch.Float32 {
+			for _, s := range inputs[0].Shape {
+				shape = append(shape, max(s.Min, min(s.Max, 2)))
+			}
+			in := x.Randn(cgotorch.Float32, shape...)
+			if out, ok := p.Call(x.NoGrad(), in).(*cgotorch.Tensor); ok {
+				pixels, want = cgotorch.ToSlice[float32](x, in), cgotorch.ToSlice[float32](x, out)
+			}
+		}
+		return nil
+	})
+	if want == nil {
+		t.Skip("the program does not map one tensor in float32 to one tensor")
+	}
+	scale := 0.0
+	for _, v := range want {
+		scale = max(scale, math.Abs(float64(v)))
+	}
+	for _, fuse := range []bool{false, true} {
+		runFusedOrNot(t, path, d, fuse, pixels, want, scale, shape)
+	}
+}
+
+func runFusedOrNot(t *testing.T, path string, d cgotorch.Device, fuse bool, pixels, want []float32, scale float64, shape []int64) {
+	torchtest.CheckLeaks(t)
+	stream := torchtest.NewStream(t, d)
+	var p *pt2.Program
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
+		p, err = pt2.Load(x, path, pt2.Options{Fuse: fuse})
+		return err
+	})
+	defer p.Close()
+	captured := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		return []*cgotorch.Tensor{p.Forward(x.NoGrad(), in[0])}
+	}, cgotorch.CapturedOptions{})
+	defer captured.Close()
+	for run := range 6 { // the first one is eager
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
+			in := cgotorch.FromSlice(x, pixels, shape...)
+			var out *cgotorch.Tensor
+			if run == 0 {
+				out = p.Forward(x.NoGrad(), in)
+			} else {
+				out = captured.Run(x, in)[0]
+			}
+			worst := 0.0
+			for i, v := range cgotorch.ToSlice[float32](x, out) {
+				worst = max(worst, math.Abs(float64(v-want[i])))
+			}
+			if !(worst <= 1e-4*scale+1e-6) {
+				t.Errorf("fused %v, run %d differs by %.3g of %.3g", fuse, run, worst, scale)
+			}
+			if run == 0 {
+				t.Logf("fused %v: %s; the largest difference is %.2g of %.2g", fuse, p.Report(), worst, scale)
+			}
+		})
+	}
+	if s := captured.Stats(); s.Launches == 0 {
+		t.Errorf("fused %v: the program was not captured: %s", fuse, s.Why)
+	}
+}
