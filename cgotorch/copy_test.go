@@ -326,7 +326,7 @@ func TestItemAs(t *testing.T) {
 			}
 		})
 		for want, run := range map[string]func(x *Exec){
-			"ItemAs(float32[]) at":                         func(x *Exec) { ItemAs[float64](x, x.Ones(Float32)) },
+			"ItemAs(float32[]": func(x *Exec) { ItemAs[float64](x, x.Ones(Float32)) },
 			"the elements are float32, asked for as int64": func(x *Exec) { ItemAs[int64](x, x.Ones(Float32)) },
 			"a tensor of 2 elements has no single value":   func(x *Exec) { ItemAs[float32](x, x.Ones(Float32, 2)) },
 			"a tensor of 0 elements has no single value":   func(x *Exec) { ItemAs[float32](x, x.Ones(Float32, 0)) },
