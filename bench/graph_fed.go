@@ -73,8 +73,8 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 		of := []*cgotorch.Captured{copied, inPlace}[i].Stats()
 		share := ratios(values[1+i], values[0])
 		emit(alone(fmt.Sprintf("graph/fed/%s/%d/%s", r.model, r.batch, way.name), share.median(), "share of the resident rate",
-			fmt.Sprintf("%s; %d graphs, %d launches, %d eager steps; captured step, from one .tgz of %d images, %.0f images/s, %v, the very first epoch %.0f; %.1f cores busy; %d of %d images on JPEG engines; resident batch %.0f images/s, %v; share %v; autocast to bfloat16, channels last, uint8 to the device and normalised on the copy stream, fused SGD with Nesterov momentum; loader %s; %s; %v",
-				way.text, of.Graphs, of.Launches, of.Eager, f.loader.Len(), values[1+i].median(), values[1+i], f.first, f.cores.median(), f.loader.Stats().OnDevice, f.loader.Stats().Samples, values[0].median(), values[0], share, f.loader.Stats().Bottleneck(), c.settings(), s)))
+			fmt.Sprintf("%s; %d graphs, %d launches, %d eager steps; captured step, from one .tgz of %d images, %.0f images/s, %v, the very first epoch %.0f; %.1f cores busy; %d of %d images on JPEG engines (%s); resident batch %.0f images/s, %v; share %v; autocast to bfloat16, channels last, uint8 to the device and normalised on the copy stream, fused SGD with Nesterov momentum; loader %s; %s; %v",
+				way.text, of.Graphs, of.Launches, of.Eager, f.loader.Len(), values[1+i].median(), values[1+i], f.first, f.cores.median(), f.loader.Stats().OnDevice, f.loader.Stats().Samples, f.engines(), values[0].median(), values[0], share, f.loader.Stats().Bottleneck(), c.settings(), s)))
 	}
 	return nil
 }
@@ -140,6 +140,15 @@ func (f *fed) captured(inPlace bool) *cgotorch.Captured {
 	return cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{f.step(x, in[0], in[1])}
 	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell})
+}
+
+// engines tells how the engines fared.
+func (f *fed) engines() string {
+	if f.decoder == nil {
+		return "there are none"
+	}
+	s := f.decoder.Stats()
+	return fmt.Sprintf("%d decoded, %d failed, gave up: %v, last failure: %v", s.Decoded, s.Failed, s.GaveUp, s.Failure)
 }
 
 // resident runs the steps of one epoch on the resident batch. It returns images per second.

@@ -72,20 +72,23 @@ func (d *JPEGDecoder) JPEGDevice() unsafe.Pointer {
 type JPEGStats struct {
 	Decoded int64
 	Failed  int64 // files that the engines refused, and files of calls that failed; a pool's threads decode them
-	// GaveUp is true after eight failed calls without a good one between them. The decoder then takes
-	// no more files, and the threads of the pools decode all files.
+	// GaveUp is true after calls have failed for five seconds without a good one between them. The
+	// decoder then takes no more files, and the threads of the pools decode all files.
 	GaveUp bool
+	// Failure is why the last call failed of those in which no file was decoded, or nil.
+	Failure error
 }
 
 // Stats returns the counts so far. After Close they are 0.
 func (d *JPEGDecoder) Stats() JPEGStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var counts ct.JPEGCounts
-	if d.h != nil {
-		ct.JPEGDecoderCount(d.h, &counts)
+	if d.h == nil {
+		return JPEGStats{}
 	}
-	return JPEGStats{counts.Decoded, counts.Failed, counts.GaveUp != 0}
+	var counts ct.JPEGCounts
+	ct.JPEGDecoderCount(d.h, &counts)
+	return JPEGStats{counts.Decoded, counts.Failed, counts.GaveUp != 0, seam.Check("images.JPEGDecoder", ct.JPEGDecoderFailure(d.h))}
 }
 
 // Close gives up the caller's use of the decoder. Pools that use the decoder go on with it, and

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -67,6 +68,38 @@ func TestSequential_NormGELU(t *testing.T) {
 				}
 			}
 		})
+	})
+}
+
+// A norm, a ReLU and a pooling in a Sequential have the results of the layers. The stem of a
+// ResNet is one operator.
+func TestSequential_NormReLUMaxPool(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		stem := nn.MaxPool2d{Kernel: nn.Square(3), Stride: nn.Square(2), Padding: nn.Square(1)}
+		for _, pool := range []nn.MaxPool2d{stem, {Kernel: nn.Square(3), Stride: nn.Square(2)}, {Kernel: nn.Square(2)}} {
+			torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				in := x.Contiguous(x.Randn(cgotorch.Float32, 3, 8, 9, 7), cgotorch.ChannelsLast)
+				norm, relu := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{}
+				t.Cleanup(func() { nn.Close(norm) })
+				got := nn.NewSequential(norm, relu, &pool).Forward(x, in)
+				want := pool.Forward(x, relu.Forward(x, norm.Forward(x, in)))
+				if off := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(off < 1e-5) {
+					t.Errorf("%v: the result is %v off", pool, off)
+				}
+			})
+			err := torchtest.TryDo(t, d, func(x *cgotorch.Exec) {
+				norm := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})
+				defer nn.Close(norm)
+				nn.NewSequential(norm, &nn.ReLU{}, &pool).Forward(x, x.Zeros(cgotorch.Int64, 3, 8, 9, 7))
+			})
+			operator := "streamtorch::batch_norm_act("
+			if pool == stem {
+				operator = "streamtorch::batch_norm_relu_max_pool("
+			}
+			if err == nil || !strings.Contains(err.Error(), operator) {
+				t.Errorf("%v: got %v, want an error of %s", pool, err, operator)
+			}
+		}
 	})
 }
 

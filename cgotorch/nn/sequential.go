@@ -104,21 +104,16 @@ func (s *Sequential) present() []Module {
 	return modules
 }
 
-// The function `chain` runs modules one after another. A norm and the activation after it run as
-// one operator, and so do a linear layer and the GELU after it. It returns a new handle.
+// The function `chain` runs modules one after another. Some successive modules run as one operator:
+// see [together]. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
-	for i := 0; i < len(modules); i++ {
-		var after Module
-		if i+1 < len(modules) {
-			after = modules[i+1]
+	for len(modules) > 0 {
+		next, count := together(x, out, modules)
+		if count == 0 {
+			next, count = modules[0].Forward(x, out), 1
 		}
-		next := pair(x, out, modules[i], after)
-		if next != nil {
-			i++
-		} else {
-			next = modules[i].Forward(x, out)
-		}
+		modules = modules[count:]
 		if out != in && out != next {
 			out.Close()
 		}
@@ -130,18 +125,31 @@ func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Te
 	return out
 }
 
-// The function `pair` runs a module and the module after it, which may be nil, as one operator. It
-// returns nil if there is no operator for the two.
-func pair(x *cgotorch.Exec, in *cgotorch.Tensor, m, after Module) *cgotorch.Tensor {
-	switch m := m.(type) {
+// stemPool is the pooling that [NormReLUMaxPool] does.
+var stemPool = MaxPool2d{Kernel: Square(3), Stride: Square(2), Padding: Square(1)}
+
+// The function `together` runs the first modules as one operator, and returns how many they are.
+// They are a norm and its activation, with or without the pooling of a ResNet's stem, or a linear
+// layer and its GELU. It returns 0 if there is no operator for them.
+func together(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) (out *cgotorch.Tensor, count int) {
+	if len(modules) < 2 {
+		return nil, 0
+	}
+	switch m := modules[0].(type) {
 	case *BatchNorm2d:
-		if name := activationName(after); after != nil && name != "" {
-			return m.activated(x, in, nil, name)
+		name := activationName(modules[1])
+		if len(modules) > 2 && name == "relu" {
+			if pool, ok := modules[2].(*MaxPool2d); ok && *pool == stemPool {
+				return NormReLUMaxPool(x, m, in), 3
+			}
+		}
+		if name != "" {
+			return m.activated(x, in, nil, name), 2
 		}
 	case *Linear:
-		if gelu, ok := after.(*GELU); ok {
-			return m.activated(x, in, gelu)
+		if gelu, ok := modules[1].(*GELU); ok {
+			return m.activated(x, in, gelu), 2
 		}
 	}
-	return nil
+	return nil, 0
 }

@@ -653,6 +653,9 @@ typedef struct ct_jpeg_counts {
 } ct_jpeg_counts;
 
 void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) CT_NOEXCEPT;
+/* Returns why the last call failed of those in which no file was decoded. NULL means that there was
+ * no such call. */
+ct_status* ct_jpeg_decoder_failure(const ct_jpeg_decoder* decoder) CT_NOEXCEPT;
 
 /* ---- Compiled packages ----------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -38,9 +39,11 @@ using jpeg::Frame;
 
 constexpr int kMostFrames = 64;
 constexpr int64_t kMostPixels = 32 << 20;
-// The decoder gives up when so many calls have failed and none has succeeded between them. The
-// threads of the pool then decode all files, and none waits for an engine that fails.
+// The decoder gives up when calls have failed for so long, at least so many of them, and none has
+// succeeded between them. The threads of the pool then decode all files, and none waits for an
+// engine that fails. A shorter time may be an accident: calls that fail do so within microseconds.
 constexpr int kMostFailures = 8;
+constexpr std::chrono::seconds kPatience{5};
 constexpr unsigned kThreads = 256;
 // A batch that waits for its last images would hold up a whole step, so the few kernels of a lane
 // run before those of the step.
@@ -252,6 +255,7 @@ struct ct_jpeg_decoder {
   // up.
   void decode(int32_t lane, int32_t sampling, int32_t height, int32_t width, ctd_frame* frames, size_t count) noexcept {
     for (size_t i = 0; i < count; ++i) frames[i].failed = 1;
+    std::unique_ptr<ct_status> why;
     try {
       int64_t pixels = 0;
       std::vector<ctd_frame*> chosen;
@@ -261,21 +265,42 @@ struct ct_jpeg_decoder {
         chosen.push_back(&frames[i]);
       }
       const bool fits = lane >= 0 && lane < device.lanes && sampling >= CTD_444 && sampling <= CTD_420 && count <= ct::kMostFrames && pixels <= ct::kMostPixels;
-      if (fits && !chosen.empty() && failures < ct::kMostFailures && !ct::is_lost(where)) lanes[lane]->decode(sampling, height, width, chosen);
+      if (fits && !chosen.empty() && !gave_up && !ct::is_lost(where)) lanes[lane]->decode(sampling, height, width, chosen);
     } catch (...) {
-      ct_status_free(ct::status_of_exception(where));  // remembers that the device is lost
+      why.reset(ct::status_of_exception(where));  // remembers that the device is lost
     }
     const int64_t good = std::count_if(frames, frames + count, [](const ctd_frame& f) { return f.failed == 0; });
-    failures = good > 0 ? 0 : std::min(failures + 1, ct::kMostFailures);
     decoded += good;
     failed += static_cast<int64_t>(count) - good;
+    note(good > 0, std::move(why));
+  }
+
+  // Notes how a call ended. why: the error of a call that failed, or NULL if nvJPEG refused the
+  // files.
+  void note(bool good, std::unique_ptr<ct_status> why) {
+    const std::lock_guard lock(mutex);
+    if (gave_up) return;
+    if (good) {
+      failures = 0;
+      return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (failures++ == 0) failing_since = now;
+    gave_up = failures >= ct::kMostFailures && now - failing_since >= ct::kPatience;
+    failure = std::move(why);
+    if (!failure) failure = std::make_unique<ct_status>(CT_UNSUPPORTED, "nvJPEG refused all files of a call", nullptr);
   }
 
   const c10::Device where;
   ctd_device device{};
   std::vector<std::unique_ptr<ct::Lane>> lanes;
-  std::atomic<int> users{1}, failures{0};
+  std::atomic<int> users{1};
+  std::atomic<bool> gave_up{false};
   std::atomic<int64_t> decoded{0}, failed{0};
+  mutable std::mutex mutex;  // guards the members below
+  int failures = 0;          // successive calls without a good file
+  std::chrono::steady_clock::time_point failing_since;
+  std::unique_ptr<ct_status> failure;
 };
 
 extern "C" {
@@ -295,7 +320,12 @@ void ct_jpeg_decoder_free(ct_jpeg_decoder* decoder) noexcept {
 const void* ct_jpeg_decoder_device(const ct_jpeg_decoder* decoder) noexcept { return &decoder->device; }
 
 void ct_jpeg_decoder_count(const ct_jpeg_decoder* decoder, ct_jpeg_counts* out) noexcept {
-  *out = ct_jpeg_counts{decoder->decoded, decoder->failed, decoder->failures == ct::kMostFailures};
+  *out = ct_jpeg_counts{decoder->decoded, decoder->failed, decoder->gave_up};
+}
+
+ct_status* ct_jpeg_decoder_failure(const ct_jpeg_decoder* decoder) noexcept {
+  const std::lock_guard lock(decoder->mutex);
+  return decoder->failure ? new ct_status(decoder->failure->code, decoder->failure->message, decoder->failure->cause) : nullptr;
 }
 
 }  // extern "C"

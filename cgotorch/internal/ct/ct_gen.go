@@ -795,6 +795,10 @@ func JPEGDecoderCount(decoder *JPEGDecoder, out *JPEGCounts) {
 	C.ct_jpeg_decoder_count(decoder, (*C.ct_jpeg_counts)(unsafe.Pointer(out)))
 }
 
+func JPEGDecoderFailure(decoder *JPEGDecoder) *Status {
+	return C.ct_jpeg_decoder_failure(decoder)
+}
+
 // Compiled packages
 
 func CompiledNew(x Exec, library string, folder string, out **Compiled) *Status {
