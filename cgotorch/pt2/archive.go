@@ -41,21 +41,21 @@ func openArchive(source io.ReaderAt, size int64, name string) (*archive, error) 
 // The method `check` refuses archives of other kinds, and names them.
 func (a *archive) check() error {
 	for _, kind := range []struct {
-		is   func(name string) bool
-		text string
+		is     func(name string) bool
+		reason string
 	}{
-		{func(name string) bool { return strings.HasPrefix(name, "data/aotinductor/") },
-			"it is compiled by AOTInductor: load it with package aoti, or save the result of torch.export.export with torch.export.save instead"},
-		{func(name string) bool { return strings.HasPrefix(name, "code/") },
-			"it is a TorchScript program: export the model again, with torch.export.export and torch.export.save"},
-		{func(name string) bool { return strings.HasSuffix(name, "serialized_exported_program.json") },
-			"PyTorch 2.8 or older has written it: load and save it again, with torch.export.load and torch.export.save of PyTorch 2.9 or newer"},
-		{func(name string) bool { return name == "data.pkl" },
-			"torch.save has written it, so it holds weights and no program: use checkpoint.LoadModel"},
+		{is: func(name string) bool { return strings.HasPrefix(name, "data/aotinductor/") },
+			reason: "it is compiled by AOTInductor: load it with package aoti, or save the result of torch.export.export with torch.export.save instead"},
+		{is: func(name string) bool { return strings.HasPrefix(name, "code/") },
+			reason: "it is a TorchScript program: export the model again, with torch.export.export and torch.export.save"},
+		{is: func(name string) bool { return strings.HasSuffix(name, "serialized_exported_program.json") },
+			reason: "PyTorch 2.8 or older has written it: load and save it again, with torch.export.load and torch.export.save of PyTorch 2.9 or newer"},
+		{is: func(name string) bool { return name == "data.pkl" },
+			reason: "torch.save has written it, so it holds weights and no program: use checkpoint.LoadModel"},
 	} {
 		for name := range a.Names() {
 			if kind.is(name) {
-				return a.Refuse("%s", kind.text)
+				return a.Refuse("%s", kind.reason)
 			}
 		}
 	}

@@ -23,51 +23,15 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // The entries of a program that computes relu(x @ w.T + b) + c, where c is a constant in no state
 // dict. They are what torch.export.save writes, without what nobody reads.
-const model = `{
- "graph_module": {
-  "graph": {
-   "inputs": [{"as_tensor": {"name": "p_w"}}, {"as_tensor": {"name": "p_b"}}, {"as_tensor": {"name": "c_c"}}, {"as_tensor": {"name": "x"}}],
-   "outputs": [{"as_tensor": {"name": "add"}}],
-   "nodes": [
-    {"target": "torch.ops.aten.linear.default", "name": "linear",
-     "inputs": [{"name": "input", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}, {"name": "weight", "arg": {"as_tensor": {"name": "p_w"}}, "kind": 1},
-                {"name": "bias", "arg": {"as_tensor": {"name": "p_b"}}, "kind": 1}],
-     "outputs": [{"as_tensor": {"name": "linear"}}],
-     "metadata": {"stack_trace": "File \"/home/user/model.py\", line 42, in forward\n    y = self.fc(x)\n  File \"/lib/site-packages/torch/nn/modules/linear.py\", line 134, in forward\n    return F.linear(input, self.weight, self.bias)",
-                  "nn_module_stack": "L__self__,,Net;L__self__fc,fc,torch.nn.modules.linear.Linear"}},
-    {"target": "torch.ops.aten.relu.default", "name": "relu", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}],
-     "outputs": [{"as_tensor": {"name": "relu"}}], "metadata": {}},
-    {"target": "torch.ops.aten.add.Tensor", "name": "add",
-     "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "relu"}}, "kind": 1}, {"name": "other", "arg": {"as_tensor": {"name": "c_c"}}, "kind": 1},
-                {"name": "alpha", "arg": {"as_int": 2}, "kind": 2}],
-     "outputs": [{"as_tensor": {"name": "add"}}], "metadata": {}}
-   ],
-   "tensor_values": {
-    "x": {"dtype": 7, "sizes": [{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_int": 2}], "requires_grad": false,
-          "device": {"type": "cpu"}, "strides": [{"as_int": 2}, {"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}
-   }
-  },
-  "signature": {
-   "input_specs": [{"parameter": {"arg": {"name": "p_w"}, "parameter_name": "fc.weight"}}, {"parameter": {"arg": {"name": "p_b"}, "parameter_name": "fc.bias"}},
-                   {"tensor_constant": {"arg": {"name": "c_c"}, "tensor_constant_name": "c"}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}],
-   "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "add"}}}}]
-  },
-  "module_call_graph": [{"fqn": "", "signature": {"inputs": [], "outputs": [], "forward_arg_names": ["x"],
-   "in_spec": "[1, {\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [{\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [{\"type\": null, \"context\": null, \"children_spec\": []}]}, {\"type\": \"builtins.dict\", \"context\": \"[]\", \"children_spec\": []}]}]",
-   "out_spec": "[1, {\"type\": null, \"context\": null, \"children_spec\": []}]"}}]
- },
- "range_constraints": {"s0": {"min_val": 2, "max_val": 8}},
- "schema_version": {"major": 8, "minor": 17}, "torch_version": "2.11.0"
-}`
+var model, weightTable, constantTable = small("model.json"), small("weights.json"), small("constants.json")
 
-const weightTable = `{"config": {
- "fc.weight": {"path_name": "weight_0", "is_param": true, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 2}, {"as_int": 2}],
-  "requires_grad": true, "strides": [{"as_int": 2}, {"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}},
- "fc.bias": {"path_name": "weight_1", "is_param": true, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 2}],
-  "requires_grad": true, "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}}}}`
-
-const constantTable = `{"config": {"c": {"path_name": "tensor_0", "is_param": false, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [{"as_int": 2}],
- "requires_grad": false, "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}}}}`
+func small(name string) string {
+	text, err := os.ReadFile(filepath.Join("testdata", "small", name))
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
 
 // entries returns the entries of the program.
 func entries() map[string]string {

@@ -19,20 +19,33 @@ import (
 
 const (
 	root = "../.."
-	page = root + "/docs/book/errors.md"
+	book = root + "/docs/book/"
 )
 
-// covered are the packages whose errors the page has, in its order. Packages without a program that
-// meets their errors, such as those below internal, are in neither list.
-var covered = []string{
-	"cgotorch", "cgotorch/nn", "cgotorch/optim", "cgotorch/data", "cgotorch/images", "cgotorch/vision", "cgotorch/checkpoint",
-	"prefetcher", "imageloader", "imageloader/decode",
+// errorPages are the pages of errors, with the packages of each in its order. Packages without a
+// program that meets their errors, such as most of those below internal, are on none.
+var errorPages = []struct {
+	file, about string
+	packages    []string
+}{
+	{"errors-tensors.md", "tensors, operators, streams and traces", []string{"cgotorch", "cgotorch/images", "cgotorch/trace"}},
+	{"errors-models.md", "layers, training, models and tokens", []string{
+		"cgotorch/nn", "cgotorch/optim", "cgotorch/metric", "cgotorch/vision", "cgotorch/text", "cgotorch/text/tokenizer",
+	}},
+	{"errors-files.md", "files of weights and of programs, and weights in host memory", []string{
+		"cgotorch/checkpoint", "cgotorch/safetensors", "cgotorch/pth", "cgotorch/pt2", "cgotorch/aoti", "cgotorch/internal/torchzip", "prefetcher/weights",
+	}},
+	{"errors-data.md", "images, tables and other data, and their way to the device", []string{
+		"imageloader", "imageloader/decode", "imageloader/cifar", "imageloader/idx", "cgotorch/data", "cgotorch/data/parquet", "prefetcher",
+	}},
 }
 
-// uncovered are the public packages whose errors the page does not have yet.
-var uncovered = []string{
-	"cgotorch/aoti", "cgotorch/data/parquet", "cgotorch/metric", "cgotorch/pt2", "cgotorch/pth", "cgotorch/safetensors", "cgotorch/text",
-	"cgotorch/text/tokenizer", "cgotorch/trace", "imageloader/cifar", "imageloader/idx", "prefetcher/weights",
+// covered returns the packages of all pages.
+func covered() (dirs []string) {
+	for _, p := range errorPages {
+		dirs = append(dirs, p.packages...)
+	}
+	return dirs
 }
 
 // parts are texts that are only parts of others, or that no mistake of a program causes.
@@ -90,10 +103,50 @@ var parts = map[string]string{
 	"…: the optimizer":                                                 "stands before ErrClosed",
 	"parameter …":                                                      "stands before another error",
 	"… of parameter …":                                                 "stands before another error",
+	"text":                                                             "stands before another error",
+	"tokenizer":                                                        "stands before another error",
+	"safetensors":                                                      "stands before another error",
+	"safetensors: …: tensor …":                                         "stands before another error",
+	"the header is …":                                                  "stands before another error",
+	"pth: tensor …":                                                    "stands before another error",
+	"byte … of the pickle":                                             "stands before another error",
+	"data.pkl":                                                         "stands before another error",
+	"it has … bytes":                                                   "stands before another error",
+	"argument …":                                                       "stands before another error",
+	"an input":                                                         "stands before another error",
+	"input … of the graph …":                                           "stands before another error",
+	"output … of the graph …":                                          "stands before another error",
+	"node … (…)":                                                       "stands before another error",
+	"the arguments":                                                    "stands before another error",
+	"the results":                                                      "stands before another error",
+	"the entry …":                                                      "stands before another error",
+	"the expression …":                                                 "stands before another error",
+	"the input …":                                                      "stands before another error",
+	"the parameter …":                                                  "stands before another error",
+	"the tensor … in …":                                                "stands before another error",
+	"…: the input …":                                                   "stands before another error",
+	"pt2: operators.json":                                              "stands before another error",
+	"aoti":                                                             "stands before another error",
+	"input …":                                                          "stands before another error",
+	"input … is …":                                                     "stands before another error",
+	"…_metadata.json":                                                  "stands before another error",
+	"weights":                                                          "stands before another error",
+	"weights: CacheOptions.…":                                          "stands before another error",
+	"weights: unit …":                                                  "stands before another error",
+	"weights: the store":                                               "stands before another error",
+	"weights: routes":                                                  "stands before another error",
+	"unit …, and what is like it":                                      "stands before another error",
+	"weights: unit … cannot be used":                                   "stands before another error",
+	"cifar":                                                            "stands before another error",
+	"instruction … at byte …":                                          "stands before another error",
+	"trace: WriteChrome":                                               "stands before another error",
+	"the header":                                                       "stands before another error",
+	"the sizes":                                                        "stands before another error",
+	"text: and … more":                                                 "stands behind other errors",
 }
 
 // makers are the functions that make errors, or parts of them, of the texts in their arguments.
-var makers = regexp.MustCompile(`^(Errorf|lose|refuse.*|fail|bad|badMember|unreadable)$`)
+var makers = regexp.MustCompile(`^(Errorf|lose|refuse.*|fail|bad|badMember|unreadable|Bad|Refuse|say)$`)
 
 // reasons are the names of variables and fields that hold texts of errors.
 var reasons = regexp.MustCompile(`^(Message|Reason|reason|fault|why|bad)$`)
@@ -135,6 +188,14 @@ func extracted(t *testing.T, dir string) map[string]entry {
 				}
 			case *ast.CallExpr:
 				name, from := nameOf(n.Fun)
+				if name == "ofKind" && len(n.Args) == 3 { // a kind of file, and what to do with it
+					kind, _ := literal(n.Args[1])
+					advice, ok := literal(n.Args[2])
+					if of, _ := nameOf(n.Args[2]); !ok {
+						advice = constants(file)[of]
+					}
+					add(kind+": "+advice, false)
+				}
 				if sentinel := name == "New" && from == "errors"; sentinel || makers.MatchString(name) {
 					for _, arg := range n.Args {
 						if s, ok := literal(arg); ok && strings.Contains(s, " ") {
@@ -151,7 +212,7 @@ func extracted(t *testing.T, dir string) map[string]entry {
 					}
 				}
 			case *ast.KeyValueExpr:
-				if k, ok := n.Key.(*ast.Ident); ok && (k.Name == "Message" || k.Name == "Reason") {
+				if k, ok := n.Key.(*ast.Ident); ok && reasons.MatchString(k.Name) {
 					if s, ok := literal(n.Value); ok {
 						add(s, false)
 					}
@@ -224,7 +285,7 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-var verb = regexp.MustCompile(`%[-+#0-9.*\[\]]*[a-zA-Z]`)
+var verb = regexp.MustCompile(`% x|%[-+#0-9.*\[\]]*[a-zA-Z]`)
 
 // shown returns a format as the page shows it.
 func shown(format string) string {
@@ -251,28 +312,34 @@ func words(text string) int {
 }
 
 // says matches texts that say themselves what to do.
-var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|there are …)\b`)
+var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|stop|load|unpack|download|get|compile|package|let|Release|send|choose|say|save|trace|only|there are …)\b`)
 
 type entry struct{ text, cause, cure string }
 
-// rowsOf reads the tables of the page, by package.
+// rowsOf reads the tables of the pages, by package.
 func rowsOf(t *testing.T) map[string][]entry {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows, dir := map[string][]entry{}, ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "## Package "); ok {
-			dir = name
+	for _, p := range errorPages {
+		text, err := os.ReadFile(book + p.file)
+		if err != nil && !*update {
+			t.Fatal(err)
 		}
-		if cells := strings.Split(strings.ReplaceAll(line, `\|`, "\x00"), "|"); dir != "" && len(cells) == 5 && strings.Contains(cells[1], "`") {
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			if name, ok := strings.CutPrefix(line, "## Package "); ok {
+				dir = name
+			}
+			cells := strings.Split(strings.ReplaceAll(line, `\|`, "\x00"), "|")
+			if dir == "" || len(cells) != 5 || !strings.Contains(cells[1], "`") {
+				continue
+			}
 			for i := range cells {
 				cells[i] = strings.ReplaceAll(strings.TrimSpace(cells[i]), "\x00", "|")
 			}
-			rows[dir] = append(rows[dir], entry{strings.TrimSpace(strings.Trim(cells[1], "`")), cells[2], cells[3]})
+			for _, text := range strings.Split(cells[1], "<br>") {
+				rows[dir] = append(rows[dir], entry{strings.TrimSpace(strings.Trim(text, "`")), cells[2], cells[3]})
+			}
 		}
 	}
 	return rows
@@ -280,9 +347,9 @@ func rowsOf(t *testing.T) map[string][]entry {
 
 const head = `# Errors
 
-These are the texts of the errors that the library makes, by package. Three dots stand for what differs. An empty cell
-means that the text says it. A text may be a part of a longer one, behind the operator, the shapes and the line of the
-program.
+These pages list the texts of the errors that the library makes, with causes and cures. Three dots stand for what
+differs. An empty cell means that the text says it. Texts of one cause and one cure share a row. A text may be a part
+of a longer one, behind the operator, the shapes and the line of the program.
 
 An error of package cgotorch reads ` + "`cgotorch: OPERATOR(SHAPES) at FILE:LINE: TEXT`" + `. Test its kind with
 ` + "`errors.Is(err, cgotorch.ErrOutOfMemory)`" + ` and the like, not its text.
@@ -290,66 +357,95 @@ An error of package cgotorch reads ` + "`cgotorch: OPERATOR(SHAPES) at FILE:LINE
 A panic in a function that you gave to a loader or a prefetcher is raised again in your loop, with the first stack in
 its text. If the function calls runtime.Goexit, as t.Fatal does, the loop ends with an error that says so.
 
-The texts of the C++ core are not on this page, and of LibTorch's only those to which the library adds a cure. These
-packages are not on it yet: %s.
+| page | errors of | packages |
+| --- | --- | --- |
+%s
+The texts of the C++ core are on no page, and of LibTorch's only those to which the library adds a cure.
 
-After a change of a text, ` + "`go test ./tests/docs -run Errors -update`" + ` writes this page anew. It keeps the cells.
+After a change of a text, ` + "`go test ./tests/docs -run Errors -update`" + ` writes these pages anew. It keeps the cells.
 `
 
-// written returns the page for the texts of the source, with the cells of the rows.
-func written(t *testing.T, rows map[string][]entry) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, head, strings.Join(uncovered, ",\n"))
-	for _, dir := range covered {
-		fmt.Fprintf(&b, "\n## Package %s\n\n| text | cause | cure |\n| --- | --- | --- |\n", dir)
-		texts := extracted(t, dir)
-		for _, text := range slices.Sorted(maps.Keys(texts)) {
-			if parts[text] != "" {
-				continue
-			}
-			r := texts[text]
-			if i := slices.IndexFunc(rows[dir], func(r entry) bool { return r.text == text }); i >= 0 && r.cure == "" {
-				r = rows[dir][i]
-			}
-			quote := "`"
-			if strings.Contains(text, "`") {
-				quote = "``"
-			}
-			cells := []string{quote + strings.ReplaceAll(text, "|", `\|`) + quote, strings.ReplaceAll(r.cause, "|", `\|`), strings.ReplaceAll(r.cure, "|", `\|`)}
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+// The function `quoted` returns a text as it stands in a cell.
+func quoted(text string) string {
+	quote := "`"
+	if strings.Contains(text, "`") {
+		quote = "``"
+	}
+	return quote + strings.ReplaceAll(text, "|", `\|`) + quote
+}
+
+// errorTable returns the table of a package, with the cells of the rows. A row has all texts with
+// one cause and one cure. It stands where the first of them stands.
+func errorTable(t *testing.T, dir string, rows []entry) string {
+	type cells struct{ cause, cure string }
+	shared := map[cells][]string{}
+	var order []entry
+	texts := extracted(t, dir)
+	for _, text := range slices.Sorted(maps.Keys(texts)) {
+		if parts[text] != "" {
+			continue
 		}
+		r := texts[text]
+		if i := slices.IndexFunc(rows, func(r entry) bool { return r.text == text }); i >= 0 && r.cure == "" {
+			r = rows[i]
+		}
+		of := cells{r.cause, r.cure}
+		if r.cure == "" || shared[of] == nil {
+			order = append(order, r)
+		}
+		shared[of] = append(shared[of], quoted(text))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n## Package %s\n\n| text | cause | cure |\n| --- | --- | --- |\n", dir)
+	for _, r := range order {
+		text := quoted(r.text)
+		if r.cure != "" {
+			text = strings.Join(shared[cells{r.cause, r.cure}], "<br>")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", text, strings.ReplaceAll(r.cause, "|", `\|`), strings.ReplaceAll(r.cure, "|", `\|`))
 	}
 	return b.String()
 }
 
-// Each text of an error of the covered packages is in the page, with a cause and a cure, and the
-// page has no others.
-func TestErrors_Page(t *testing.T) {
-	rows := rowsOf(t)
-	want := written(t, rows)
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
+// written returns the pages by their files, for the texts of the source and the cells of the rows.
+func written(t *testing.T, rows map[string][]entry) map[string]string {
+	pages, index := map[string]string{}, ""
+	for _, p := range errorPages {
+		text := "# Errors of " + p.about + "\n\n[errors.md](errors.md) says how to read this page.\n"
+		for _, dir := range p.packages {
+			text += errorTable(t, dir, rows[dir])
 		}
-		rows = rowsOf(t)
+		pages[p.file] = text
+		index += fmt.Sprintf("| [%s](%s) | %s | %s |\n", p.file, p.file, p.about, strings.Join(p.packages, ", "))
 	}
-	have, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
+	pages["errors.md"] = fmt.Sprintf(head, index)
+	return pages
+}
+
+// Each text of an error of the packages is on their page, with a cause and a cure, and the pages
+// have no others.
+func TestErrors_Pages(t *testing.T) {
+	rows := rowsOf(t)
+	for file, want := range written(t, rows) {
+		if *update {
+			if err := os.WriteFile(book+file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have, err := os.ReadFile(book + file); err != nil || string(have) != want {
+			t.Errorf("docs/book/%s is not as the source has it (%v): run go test ./tests/docs -run Errors -update, and fill in what is new", file, err)
+		}
 	}
-	if string(have) != want {
-		t.Errorf("docs/book/errors.md is not as the source has it: run go test ./tests/docs -run Errors -update, and fill in what is new")
-	}
-	for _, dir := range covered {
-		for _, r := range rows[dir] {
+	for _, dir := range covered() {
+		for _, r := range rowsOf(t)[dir] {
 			if r.cure == "" && !says.MatchString(r.text) {
-				t.Errorf("docs/book/errors.md: %s: %q has no cure", dir, r.text)
+				t.Errorf("%s: %q has no cure", dir, r.text)
 			}
 		}
 	}
 }
 
-// Each public package with errors is covered, or the page says that it is not.
+// Each public package with errors is on a page.
 func TestErrors_Packages(t *testing.T) {
 	for _, top := range []string{"cgotorch", "imageloader", "prefetcher"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, entry fs.DirEntry, err error) error {
@@ -363,7 +459,7 @@ func TestErrors_Packages(t *testing.T) {
 				return nil
 			}
 			dir, err := filepath.Rel(root, path)
-			listed := slices.Contains(covered, dir) || slices.Contains(uncovered, dir)
+			listed := slices.Contains(covered(), dir)
 			if n := len(extracted(t, dir)); n > 0 != listed {
 				t.Errorf("%s has %d texts of errors, and listed is %v", dir, n, listed)
 			}
