@@ -18,7 +18,7 @@ import (
 
 // sourced are programs whose source is compiled and run, if no folder with programs is given.
 var sourced = []string{"resnet18", "mobilenet_v3_small", "swin_t", "attention", "transformer", "recurrent", "einsum", "in_place", "no_grad",
-	"shared", "non_persistent", "embedding", "index_put", "sizes", "writes_buffers_plain", "torchvision_operators", "train_resnet18"}
+	"shared", "non_persistent", "embedding", "index_put", "sizes", "ranges", "writes_buffers_plain", "torchvision_operators", "train_resnet18"}
 
 // The program that runs the source of all programs, and compares it with package pt2.
 const comparison = `package main
