@@ -133,7 +133,7 @@ install: $(if $(SUDO_USER),,libraries) ## copy headers, libraries and cgotorch.p
 
 uninstall: ## remove what install copied
 	@rm -f $(patsubst csrc/include/%,'$(DESTDIR)$(PREFIX)/include/%',$(wildcard csrc/include/*.h)) \
-		'$(DESTDIR)$(PREFIX)'/lib/libcgotorch{,_cuda,_decode}.so '$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
+		'$(DESTDIR)$(PREFIX)'/lib/libcgotorch{,_cuda,_decode,_nopython,_nocuda}.so '$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
 
 gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
 	@tests/bundle/make.sh $(DATA)

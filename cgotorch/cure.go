@@ -53,6 +53,7 @@ var cures = []struct{ part, cause, cure string }{
 	{"Subtraction, the `-` operator, with two bool tensors", "two bool tensors cannot be subtracted", "use x.LogicalXor, or convert them with x.To"},
 	{"you tried to allocate", "", "take smaller batches, or free tensors with x.Tidy"},
 	{"CUDA out of memory", "", "take smaller batches, or free tensors with x.Tidy; see Device.Memory"},
+	{"Could not find schema for", "", "open the library that registers it with OpenOperators before"},
 	{"where the exec is on", "", "copy the tensor with cgotorch.FromDevice, or move the model with nn.To"},
 }
 

@@ -720,6 +720,18 @@ func (x *Exec) Clone(input *Tensor) *Tensor {
 	return c.Run1()
 }
 
+var opCloneAs = operator{name: "aten::clone"}
+
+// CloneAs returns a copy of input in a memory format.
+//
+// Source: aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
+func (x *Exec) CloneAs(input *Tensor, memoryFormat MemoryFormat) *Tensor {
+	c := x.call(&opCloneAs)
+	c.Tensor(input)
+	c.MemoryFormat(memoryFormat)
+	return c.Run1()
+}
+
 var opContiguous = operator{name: "aten::contiguous"}
 
 // Contiguous returns input laid out densely in the given memory format: input itself if it is so
@@ -5971,6 +5983,28 @@ var opHardSwish = operator{name: "aten::hardswish"}
 // Source: aten::hardswish(Tensor self) -> Tensor
 func (x *Exec) HardSwish(input *Tensor) *Tensor {
 	c := x.call(&opHardSwish)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opSiLUInPlace = operator{name: "aten::silu_"}
+
+// SiLUInPlace is [Exec.SiLU] in place, and returns input.
+//
+// Source: aten::silu_(Tensor(a!) self) -> Tensor(a!)
+func (x *Exec) SiLUInPlace(input *Tensor) *Tensor {
+	c := x.call(&opSiLUInPlace)
+	c.Tensor(input)
+	return c.Run1()
+}
+
+var opHardSwishInPlace = operator{name: "aten::hardswish_"}
+
+// HardSwishInPlace is [Exec.HardSwish] in place, and returns input.
+//
+// Source: aten::hardswish_(Tensor(a!) self) -> Tensor(a!)
+func (x *Exec) HardSwishInPlace(input *Tensor) *Tensor {
+	c := x.call(&opHardSwishInPlace)
 	c.Tensor(input)
 	return c.Run1()
 }

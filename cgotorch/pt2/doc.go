@@ -13,5 +13,8 @@
 //	exported = torch.export.export(model.eval(), (images,), dynamic_shapes=({0: batch},))
 //	torch.export.save(exported, "resnet50.pt2")
 //
+// A program may have operators that are not LibTorch's own, such as torchvision::nms. Open their
+// library with [cgotorch.OpenOperators] before Load.
+//
 // Source: torch.export, schema version 8.
 package pt2

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
 )
 
 // operatorTable describes the typed operators. opgen writes it.
@@ -58,7 +59,12 @@ const withNumber = " aten::add.Tensor aten::sub.Tensor aten::mul.Tensor aten::di
 
 // The method `operator` writes the call of an operator.
 func (f *goFunction) operator(n *goNode) error {
-	schema, err := n.act.(*operatorCall).op.Schema()
+	op := n.act.(*operatorCall).op
+	if args, ok := fullRange(n.op, n.args); ok {
+		n.op, n.args = "aten::arange.start_step", args
+		op = opcall.New(n.op)
+	}
+	schema, err := op.Schema()
 	if err != nil {
 		return err
 	}
@@ -82,6 +88,31 @@ func (f *goFunction) operator(n *goNode) error {
 		}
 	}
 	return f.results(n, f.byName(n, parameters), false)
+}
+
+// fullRange returns the arguments of aten::arange.start_step with the meaning of an arange: with a
+// start, a step, and a dtype if the numbers tell it. It returns false for another operator.
+func fullRange(op string, args []goArg) ([]goArg, bool) {
+	bounds := map[string]int{"aten::arange": 1, "aten::arange.start": 2, "aten::arange.start_step": 3}[op]
+	if bounds == 0 || len(args) < bounds {
+		return nil, false
+	}
+	full, rest := slices.Clone(args[:bounds]), args[bounds:]
+	if bounds == 1 {
+		full = slices.Insert(full, 0, goArg{constant: int64(0)})
+	}
+	if bounds < 3 {
+		full = append(full, goArg{constant: int64(1)})
+	}
+	integers := !slices.ContainsFunc(full, func(a goArg) bool { kind, ok := a.number(); return !ok || kind != goInt })
+	full = append(full, rest...)
+	if len(rest) == 0 {
+		full = append(full, goArg{constant: cgotorch.Default})
+	}
+	if dtype := &full[3]; integers && (dtype.isDefault() || equalsConstant("", *dtype, nil)) {
+		*dtype = goArg{constant: cgotorch.Int64}
+	}
+	return full, true
 }
 
 // plainArgs returns arguments with the same meaning, as the typed operators have them.

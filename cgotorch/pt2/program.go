@@ -156,9 +156,9 @@ func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, err
 // schemaMajor is the version of torch.export's schema that this package reads.
 const schemaMajor = 8
 
-// The method `lacks` names the first operators that LibTorch lacks.
+// The method `lacks` names the first operators that LibTorch lacks, and says where others may be.
 func (c *compiler) lacks() string {
-	const shown = 5
+	const shown = 3
 	var parts []string
 	for i, name := range slices.Sorted(maps.Keys(c.missing)) {
 		if i == shown {
@@ -167,7 +167,13 @@ func (c *compiler) lacks() string {
 		}
 		parts = append(parts, fmt.Sprintf("%.80s (node %.60s)", name, c.missing[name]))
 	}
-	return strings.Join(parts, ", ")
+	advice := ""
+	for name := range c.missing {
+		if !strings.HasPrefix(name, "aten::") {
+			advice = "; open their library with cgotorch.OpenOperators before"
+		}
+	}
+	return strings.Join(parts, ", ") + advice
 }
 
 // Nodes returns the nodes in the order in which they run. The nodes of a sub-graph come before the

@@ -357,7 +357,7 @@ func TestLoad_Refused(t *testing.T) {
 		"deep JSON":            {func(e map[string]string) { e[m] = strings.Repeat("[", 100000) }, pt2.ErrFormat, "models/model.json"},
 		"deep arguments":       {replace(m, `\"children_spec\": []}]}, {\"type\": \"builtins.dict\"`, `\"children_spec\": []}]`+strings.Repeat(`,{\"type\": \"builtins.list\", \"context\": \"null\", \"children_spec\": [`, 200)+strings.Repeat("]}", 200)+`}, {\"type\": \"builtins.dict\"`), pt2.ErrFormat, "the arguments"},
 		"unknown operator":     {replace(m, "aten.relu.default", "aten.relo.default"), pt2.ErrUnsupported, "LibTorch lacks 1 of its operators: aten::relo (node relu)"},
-		"unknown namespace":    {replace(m, "aten.relu.default", "mine.relu.default"), pt2.ErrUnsupported, "mine::relu (node relu)"},
+		"unknown namespace":    {replace(m, "aten.relu.default", "mine.relu.default"), pt2.ErrUnsupported, "mine::relu (node relu); open their library with cgotorch.OpenOperators before"},
 		"unknown function":     {replace(m, "torch.ops.aten.relu.default", "os.system"), pt2.ErrUnsupported, "node relu (os.system)"},
 		"unknown graph":        {replace(m, "torch.ops.aten.relu.default", "torch.ops.higher_order.flex_attention"), pt2.ErrUnsupported, "higher_order.flex_attention"},
 		"dangling value":       {replace(m, `"arg": {"as_tensor": {"name": "linear"}}`, `"arg": {"as_tensor": {"name": "later"}}`), pt2.ErrFormat, `node relu (aten.relu.default): argument "self": there is no value "later" before it`},
@@ -399,6 +399,27 @@ func TestLoad_Refused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A program with an operator of another library loads after the library is open.
+func TestLoad_OperatorsOfALibrary(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	with := entries()
+	with["models/model.json"] = strings.Replace(model, "torch.ops.aten.relu.default", "torch.ops.streamtest.scale.default", 1)
+	data := archive(t, with)
+	if err := cgotorch.OpenOperators(torchtest.OperatorLibrary(t)); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := load(x, data, pt2.Options{})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		// 2 * (x + b) + 2 * c
+		torchtest.Equal(t, x, p.Forward(x, cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)), []float32{5, 2, 9, 6}, 2, 2)
+		return nil
+	})
 }
 
 // A file that is cut anywhere is refused.

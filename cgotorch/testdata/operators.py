@@ -103,7 +103,7 @@ CASES = {
     "FillInPlace": lambda i: [i.a.fill_(3), i.a], "ZeroInPlace": lambda i: [i.a.zero_(), i.a], "CopyInPlace": lambda i: [i.a.copy_(i.n[0]), i.a],
     "UniformInPlace": lambda i: [i.a.uniform_(2, 4), i.a], "NormalInPlace": lambda i: [i.a.normal_(5, 0.5), i.a],
     "BernoulliInPlace": lambda i: [i.a.bernoulli_(0.25), i.a], "Bernoulli": lambda i: T.bernoulli(i.u),
-    "Clone": lambda i: i.a.clone(), "Contiguous": lambda i: i.a.t().contiguous(), "Contiguous/channels": lambda i: i.img.contiguous(memory_format=T.channels_last),
+    "Clone": lambda i: i.a.clone(), "CloneAs": lambda i: i.img.clone(memory_format=T.channels_last), "Contiguous": lambda i: i.a.t().contiguous(), "Contiguous/channels": lambda i: i.img.contiguous(memory_format=T.channels_last),
     "Detach": lambda i: i.a.detach(), "To": lambda i: i.a.to(T.int64), "To/half": lambda i: i.a.to(T.bfloat16),
     "ToFormat": lambda i: i.img.to(T.float64, memory_format=T.channels_last),
 
@@ -196,6 +196,7 @@ CASES = {
     "ReLU6InPlace": lambda i: [F.relu6(i.emb.mul_(5), inplace=True), i.emb],
     "LeakyReLU": lambda i: F.leaky_relu(i.a), "LeakyReLU/slope": lambda i: F.leaky_relu(i.a, 0.2), "ELU": lambda i: F.elu(i.a), "ELU/alpha": lambda i: F.elu(i.a, 0.5),
     "GELU": lambda i: F.gelu(i.a), "GELUTanh": lambda i: F.gelu(i.a, approximate="tanh"), "SiLU": lambda i: F.silu(i.a),
+    "SiLUInPlace": lambda i: [F.silu(i.a, inplace=True), i.a], "HardSwishInPlace": lambda i: [F.hardswish(i.a, inplace=True), i.a],
     "HardSwish": lambda i: F.hardswish(i.a), "HardSigmoid": lambda i: F.hardsigmoid(i.a), "HardTanh": lambda i: F.hardtanh(i.a), "HardTanh/bounds": lambda i: F.hardtanh(i.a, -0.5, 0.25),
     "Sigmoid": lambda i: T.sigmoid(i.a), "LogSigmoid": lambda i: F.logsigmoid(i.a), "Tanh": lambda i: T.tanh(i.a),
     "Softplus": lambda i: F.softplus(i.a), "Softplus/options": lambda i: F.softplus(i.a, beta=2, threshold=1),

@@ -14,6 +14,7 @@
 
 #include "core/device.h"
 #include "core/exec.h"
+#include "core/operators.h"
 #include "core/tensor.h"
 #include "graph/capture.h"
 
@@ -508,8 +509,9 @@ ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out)
       const auto handle = c10::Dispatcher::singleton().findSchema({key.first, key.second});
       if (!handle) {
         all.ops.erase(key);
+        const bool own = key.first.rfind("aten::", 0) == 0 || key.first.find("::") == std::string::npos;
         throw ct::Failure(CT_NOT_FOUND, "LibTorch has no operator " + key.first + (key.second.empty() ? "" : "." + key.second) +
-                                            "; names look like aten::add.Tensor");
+                                            (own ? "; names look like aten::add.Tensor" : "; open the library that registers it with OpenOperators"));
       }
       op = std::make_unique<const ct_op>(*handle);
     }
@@ -524,8 +526,9 @@ ct_status* ct_op_schema(const ct_op* op, char** out) noexcept {
 ct_status* ct_op_schemas(char** out) noexcept {
   return ct::guarded([&] {
     std::vector<std::string> lines;
+    const std::set<std::string> opened = ct::opened_operators();
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (name.name.rfind("aten::", 0) != 0) continue;
+      if (name.name.rfind("aten::", 0) != 0 && opened.count(c10::toString(name)) == 0) continue;
       if (const auto handle = c10::Dispatcher::singleton().findSchema(name)) lines.push_back(ct::text_of(handle->schema()));
     }
     std::sort(lines.begin(), lines.end());

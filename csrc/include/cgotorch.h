@@ -294,9 +294,14 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
 ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out /* borrowed */) CT_NOEXCEPT;
 /* Writes the schema of an operator, as LibTorch prints it. */
 ct_status* ct_op_schema(const ct_op* op, char** out /* new */) CT_NOEXCEPT;
-/* Writes all schemas of namespace aten as one text. Each line is one schema as LibTorch prints
- * it. The lines are sorted. */
+/* Writes all schemas of namespace aten, and those of the libraries that ct_operators_open has
+ * opened, as one text. Each line is one schema as LibTorch prints it. The lines are sorted. */
 ct_status* ct_op_schemas(char** out /* new */) CT_NOEXCEPT;
+/* Opens a shared library that registers operators, and runs its initialisers. `path` has a slash. A
+ * child process opens the library first. A library that ends the child is refused, as is one that
+ * registers no operators. A library that is open already is left as it is. The library stays open
+ * as long as the process. */
+ct_status* ct_operators_open(const char* path) CT_NOEXCEPT;
 
 /* Arguments and results are passed in two arrays: an array of words and an array of tensors. In
  * the array of words, each argument is one of the kinds below, followed by the words of its

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 )
 
@@ -24,10 +25,11 @@ func main() {
 	flag.StringVar(&o.Package, "package", "net", "the name of the package")
 	flag.StringVar(&o.Model, "model", "", "the name of the program, if the file holds several")
 	flag.BoolVar(&o.FreeEarly, "free", false, "close each tensor behind its last use: less memory, more lines")
+	flag.Func("operators", "a library of operators that the program uses, such as torchvision/_C.so; it is run", cgotorch.OpenOperators)
 	folder := flag.String("o", "", "the folder to write to; without it the source is printed")
 	flag.Parse()
 	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: pt2go [-package NAME] [-model NAME] [-free] [-o FOLDER] FILE.pt2")
+		fmt.Fprintln(os.Stderr, "usage: pt2go [-package NAME] [-model NAME] [-free] [-operators LIBRARY.so] [-o FOLDER] FILE.pt2")
 		os.Exit(2)
 	}
 	if err := run(flag.Arg(0), *folder, o); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -207,4 +208,20 @@ func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Ten
 // wait. On the CPU the work runs at once, so the call takes d.
 func Sleep(x *cgotorch.Exec, d time.Duration) {
 	x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device())
+}
+
+// OperatorLibrary returns the path of the library libtest_operators.so, which registers operators.
+// It skips the test if the C++ tests are not built.
+func OperatorLibrary(t testing.TB) string {
+	t.Helper()
+	const path = "build/csrc/libtest_operators.so" // from the root of the repository
+	for up := "."; len(up) < 20; up += "/.." {
+		if full, err := filepath.Abs(filepath.Join(up, path)); err == nil {
+			if _, err := os.Stat(full); err == nil {
+				return full
+			}
+		}
+	}
+	t.Skip(path, " is not there: `make tests-cc` builds it")
+	return ""
 }

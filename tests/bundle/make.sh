@@ -23,6 +23,10 @@ cp build/lib/libcgotorch*.so "$bundle/lib/"
 for binary in cgotorch_test; do
   [ ! -x build/csrc/$binary ] || cp build/csrc/$binary "$bundle/bin/"
 done
+# The libraries that the tests of OpenOperators open, for the C++ tests and for those in Go.
+mkdir -p "$bundle/tree/build/csrc"
+cp build/csrc/libtest_*.so "$bundle/bin/"
+cp build/csrc/libtest_{operators,copy}.so "$bundle/tree/build/csrc/"
 ldd build/lib/libcgotorch_decode.so | awk '$1 ~ /^lib(jpeg|png|z)/ { print $3 }' | sort -u |
   while read -r library; do cp -L "$library" "$bundle/lib/"; done
 chmod u+w "$bundle"/lib/* # the copies of the system's libraries may be read-only

@@ -79,6 +79,8 @@ func TestLibraries_NeedOnly(t *testing.T) {
 		{"libcgotorch.so", `libc10|libtorch_cpu|libcudart|libcupti|` + system},
 		{"libcgotorch_cuda.so", system},
 		{"libcgotorch_decode.so", `libjpeg|libpng16|libz|` + system},
+		{"libcgotorch_nopython.so", system},
+		{"libcgotorch_nocuda.so", system},
 	} {
 		out, err := exec.Command("readelf", "-d", filepath.Join(root, "build/lib", test.library)).Output()
 		if err != nil {
@@ -294,6 +296,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 		"cuda":     {"core/", "kernels/floats.h", "witness/trace.h"},
 		"decode":   {"inflate/", "kernels/both_devices.h", "kernels/jpeg_pixels.h", "kernels/resample.h"},
 		"inflate":  {"decode/status.h"},
+		"absent":   {},
 	}
 	include := regexp.MustCompile(`(?m)^#include "([^"]+)"`)
 	for folder, allowed := range below {

@@ -340,6 +340,12 @@ func OpFind(name string, overload string, out **Op) *Status {
 	return C.ct_op_find(cname, coverload, out)
 }
 
+func OperatorsOpen(path string) *Status {
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	return C.ct_operators_open(cpath)
+}
+
 const (
 	ArgNone        = C.CT_ARG_NONE
 	ArgDefault     = C.CT_ARG_DEFAULT

@@ -1,7 +1,7 @@
 // Package compiled compares packages of AOTInductor with PyTorch. make.py compiles the models,
 // which takes minutes, and writes inputs and results. The tests need g++ and CGOTORCH_PEER, the
-// path of a Python with torch 2.11 and safetensors. Or they need CGOTORCH_COMPILED, a folder that
-// make.py has filled on this machine.
+// path of a Python with torch 2.11, torchvision and safetensors. Or they need CGOTORCH_COMPILED, a
+// folder that make.py has filled on this machine.
 package compiled
 
 import (
@@ -56,7 +56,7 @@ func folder(t testing.TB) string {
 	}
 	python := os.Getenv("CGOTORCH_PEER")
 	if python == "" {
-		t.Skip("CGOTORCH_PEER is not set: it is the path of a Python with torch 2.11 and safetensors")
+		t.Skip("CGOTORCH_PEER is not set: it is the path of a Python with torch 2.11, torchvision and safetensors")
 	}
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("AOTInductor needs g++: ", err)
@@ -179,6 +179,35 @@ func TestPackage_EqualsPyTorch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A package with operators of torchvision loads after their library is open. The process opens no
+// library before.
+func TestPackage_OperatorsOfALibrary(t *testing.T) {
+	path, err := os.ReadFile(filepath.Join(folder(t), "torchvision.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := open(t, "boxes", cgotorch.CPU)
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		_, err := aoti.Load(x, f.path, aoti.Options{})
+		return err
+	}), cgotorch.ErrInvalidArgument, "Could not find schema for torchvision::", "open the library that registers it with OpenOperators before")
+	if err := cgotorch.OpenOperators(string(path)); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		f := open(t, "boxes", d)
+		p := f.load(t, d, aoti.Options{})
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
+			for call := range 2 {
+				in, want := f.list(t, x, fmt.Sprintf("%d.in", call)), f.list(t, x, fmt.Sprintf("%d.out", call))
+				if why := differs(x, p.Forward(x, in...), want); why != "" {
+					t.Errorf("call %d: %s", call, why)
+				}
+			}
+		})
+	})
 }
 
 func TestPackage_Captured(t *testing.T) {

@@ -3,7 +3,8 @@
     make.py FOLDER
 
 The folder gets NAME_cpu.pt2 for each model, and NAME_cpu.safetensors with the inputs and results of
-calls. On a machine with a GPU it also gets both files with the ending _cuda.
+calls. On a machine with a GPU it also gets both files with the ending _cuda. torchvision.txt has the
+path of torchvision's operators.
 A key such as "1.in.0" names the first input of the second call. The model "table" has also results
 after its weights were replaced, and the new weights under "weight.NAME".
 """
@@ -12,6 +13,7 @@ import pathlib
 import sys
 
 import torch
+import torchvision
 from safetensors.torch import save_file
 from torch.export import Dim
 
@@ -41,6 +43,13 @@ class Picture(torch.nn.Module):
 
     def forward(self, x):
         return self.layers(x).softmax(1)
+
+
+class Boxes(torch.nn.Module):
+    """Operators of torchvision."""
+
+    def forward(self, features, boxes, scores):
+        return torchvision.ops.roi_align(features[None], [boxes], 3, 0.5, 2) * 2, torchvision.ops.nms(boxes, scores, 0.5)
 
 
 def scramble(model):
@@ -85,6 +94,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    (folder / "torchvision.txt").write_text(str(pathlib.Path(torchvision.__file__).parent / "_C.so"))
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
         make(folder, device)
 
@@ -98,6 +108,9 @@ def make(folder, device):
           dict(other.state_dict()), **{"aot_inductor.use_runtime_constant_folding": True})
     pictures = [(torch.randn(n, 3, 16, 16).to(memory_format=torch.channels_last),) for n in (2, 5)]
     write(folder, "picture", device, scramble(Picture()), pictures, ({0: batch},))
+    corner = torch.rand(20, 2) * 20
+    boxes = torch.cat([corner, corner + 2 + torch.rand(20, 2) * 12], 1)
+    write(folder, "boxes", device, Boxes(), [(torch.randn(8, 16, 16), boxes, torch.rand(20)) for _ in range(2)], None)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 For each NAME the folder gets NAME.pt2, the arguments and results of two calls in NAME.json, and
 their tensors in NAME.safetensors. For a NAME that begins with train_ it is the losses of a training.
-Without a NAME all programs are made. Models have random weights.
+Without a NAME all programs are made. Models have random weights. torchvision.txt has the path of
+torchvision's operators.
 """
 
 import collections
@@ -19,6 +20,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch.export import Dim
 
+import detection
 import stress
 
 STEPS = int(os.environ.get("STEPS", 20))  # of training
@@ -145,6 +147,7 @@ def main():
     wanted = sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)
+    detection.exportable()
     batch = Dim("batch")
     failures = {}
 
@@ -168,8 +171,14 @@ def main():
         attempt(name, one)
     for name, program in stress.programs().items():
         attempt(name, lambda program=program, name=name: write(folder, name, *program[:3], **program[3]))
+    for name, make in detection.programs():
+        def one(name=name, make=make):
+            model, calls = make()
+            write(folder, name, model, [(args, {}) for args in calls], None)
+        attempt(name, one)
     for name, make, x, rate in trained():
         attempt(name, lambda: write_training(folder, name, make(), x(), rate, STEPS))
+    (folder / "torchvision.txt").write_text(str(pathlib.Path(torchvision.__file__).parent / "_C.so"))
     (folder / "failures.json").write_text(json.dumps(failures, indent=1))
     print(json.dumps(failures, indent=1))
 

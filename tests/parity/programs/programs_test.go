@@ -46,6 +46,18 @@ func folder(t *testing.T, names ...string) string {
 	return made
 }
 
+// openTorchvision opens torchvision's operators, of the Python that has made the programs.
+func openTorchvision(t *testing.T, made string) {
+	t.Helper()
+	path, err := os.ReadFile(filepath.Join(made, "torchvision.txt"))
+	if err == nil {
+		err = cgotorch.OpenOperators(string(path))
+	}
+	if err != nil {
+		t.Log("torchvision's operators cannot be opened, so programs with them fail: ", err)
+	}
+}
+
 type call struct {
 	Args   []json.RawMessage          `json:"args"`
 	Kwargs map[string]json.RawMessage `json:"kwargs"`
@@ -250,6 +262,7 @@ func TestPrograms_EqualPyTorch(t *testing.T) {
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s holds no programs: %v", made, err)
 	}
+	openTorchvision(t, made)
 	equal := 0
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".pt2")

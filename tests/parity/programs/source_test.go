@@ -18,7 +18,7 @@ import (
 
 // sourced are programs whose source is compiled and run, if no folder with programs is given.
 var sourced = []string{"resnet18", "mobilenet_v3_small", "swin_t", "attention", "transformer", "recurrent", "einsum", "in_place", "no_grad",
-	"shared", "non_persistent", "embedding", "index_put", "sizes", "writes_buffers_plain", "train_resnet18"}
+	"shared", "non_persistent", "embedding", "index_put", "sizes", "ranges", "writes_buffers_plain", "torchvision_operators", "train_resnet18"}
 
 // The program that runs the source of all programs, and compares it with package pt2.
 const comparison = `package main
@@ -213,12 +213,18 @@ func train[M model](name string, make func(x *cgotorch.Exec) M, run func(x *cgot
 func main() {
 	cgotorch.SetThreads(1)
 	os.Chdir(os.Args[1])
+	if path, err := os.ReadFile("torchvision.txt"); err == nil {
+		if err := cgotorch.OpenOperators(string(path)); err != nil {
+			fmt.Println(err)
+		}
+	}
 %s}
 `
 
 // TestGoSource_EqualProgram compiles the source of programs, and compares it with the programs.
 func TestGoSource_EqualProgram(t *testing.T) {
 	made := folder(t, sourced...)
+	openTorchvision(t, made)
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)

@@ -72,6 +72,9 @@ def programs():
     add("constants", lambda self, x, n, f, b, s, none: x * n + f if b and s == "a" else x, [(r(2), 3, 0.25, True, "a", None)])
     add("sizes", lambda self, x: (x.reshape(x.shape[0] * 2, -1), x.shape[0] * 3 + 1, x.shape[0] // 2, x.numel()),
         [(r(4, 6),), (r(6, 6),)], ({0: n},))
+    add("ranges", lambda self, x: (F.silu(x.clone(), inplace=True), F.hardswish(x.clone(memory_format=torch.channels_last), inplace=True), torch.arange(5),
+                                   torch.arange(x.shape[0]), torch.arange(2, x.shape[0]), torch.arange(4.5), torch.arange(1, 4, dtype=torch.int32),
+                                   torch.arange(0, 6, 2), torch.arange(0, 1, 0.25, dtype=torch.float64)), [(r(4, 3, 2, 2),), (r(6, 3, 2, 2),)], ({0: Dim.AUTO},))
     add("equal_sizes", lambda self, x, y: x @ y.transpose(0, 1), [(r(4, 6), r(4, 6)), (r(7, 6), r(7, 6))], ({0: n}, {0: n}))
     add("formula", lambda self, x, y: torch.cat([x, x]) + y, [(r(2, 3), r(4, 3)), (r(3, 3), r(6, 3))], ({0: n}, {0: 2 * n}))
     add("floats", lambda self, x: x * math.inf + torch.full((2,), float("nan")) - math.inf, [(r(2),)])
