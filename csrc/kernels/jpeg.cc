@@ -152,7 +152,7 @@ class Lane {
     size_t stored = 0;
     for (const ctd_frame* f : frames) {
       table.push_back(jpeg::frame_of(*f, sampling, height, width));
-      stored += f->size;
+      stored += f->head_size + f->size;
     }
     // On both sides the memory begins with the table and the results. Then the host has the files,
     // and the device has the memory of the frames.
@@ -190,10 +190,12 @@ class Lane {
     std::vector<size_t> sizes;
     std::vector<CudaJpeg::Planes> planes;
     for (size_t i = 0; i < frames.size(); ++i) {
-      std::memcpy(staging, frames[i]->data, frames[i]->size);
+      const ctd_frame& f = *frames[i];
       files.push_back(staging);
-      sizes.push_back(frames[i]->size);
-      staging += frames[i]->size;
+      sizes.push_back(f.head_size + f.size);
+      if (f.head_size > 0) std::memcpy(staging, f.head, f.head_size);
+      std::memcpy(staging + f.head_size, f.data, f.size);
+      staging += sizes.back();
       const jpeg::Plane* p = table[i].planes;
       planes.push_back({{p[0].data, p[1].data, p[2].data}, {p[0].width, p[1].width, p[2].width}});
     }
