@@ -24,6 +24,8 @@ constexpr size_t kUncounted = 2 << 20;
 // takes no more for one call.
 constexpr size_t kMostFile = 8 << 20, kMostWaiting = 32 << 20;
 
+constexpr size_t kLeast = 4;  // images of a call, if as many wait
+
 int cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
@@ -258,7 +260,9 @@ std::vector<Pool::Prepared> Pool::next_call(int32_t& sampling) {
   std::vector<Prepared> call;
   int64_t pixels = 0;
   ptrdiff_t bytes = 0;
-  while (!from->empty() && call.size() < static_cast<size_t>(device_->most_frames) && pixels + from->front().pixels() <= device_->most_pixels) {
+  // Lanes without a call share the images that wait, because a call takes longer the more it has.
+  const size_t idle = static_cast<size_t>(idle_), share = std::max((waiting_count_ + idle - 1) / idle, kLeast), most = std::min<size_t>(share, device_->most_frames);
+  while (!from->empty() && call.size() < most && pixels + from->front().pixels() <= device_->most_pixels) {
     pixels += from->front().pixels();
     bytes += static_cast<ptrdiff_t>(from->front().bytes());
     call.push_back(std::move(from->front()));
@@ -286,6 +290,7 @@ void Pool::work_with_device(int number) {
   std::unique_lock lock(mutex_);
   const auto wake = [&](int lanes) {
     awake_ += lanes;
+    idle_ += lanes;
     count_waiting(0, 0);
   };
   wake(1);
@@ -294,6 +299,7 @@ void Pool::work_with_device(int number) {
     if (closing_) return;
     int32_t sampling = 0;
     const std::vector<Prepared> call = next_call(sampling);
+    --idle_;
     lock.unlock();
     frames.clear();
     for (const Prepared& p : call) {
@@ -302,6 +308,7 @@ void Pool::work_with_device(int number) {
     }
     device_->decode(device_->self, number, sampling, options_.height, options_.width, frames.data(), frames.size());
     lock.lock();
+    ++idle_;
     bool decoded = false;
     for (size_t i = 0; i < call.size(); ++i) {
       const Image& image = call[i].image;

@@ -81,7 +81,7 @@ class Pool {
   std::deque<Prepared> waiting_[CTD_420];  // images that wait for the device, by sampling
   size_t waiting_count_ = 0, waiting_bytes_ = 0;
   uint64_t tickets_ = 0;
-  int awake_ = 0;  // lanes that are ready and do not rest
+  int awake_ = 0, idle_ = 0;  // lanes that are ready and do not rest, and those of them without a call
   std::atomic<bool> has_room_{false};  // whether more images may wait for the device
   bool closing_ = false;
   std::atomic<int64_t> busy_{0};

@@ -37,7 +37,9 @@ namespace {
 
 using jpeg::Frame;
 
-constexpr int kMostFrames = 64;
+// Beside a training step an image takes about 0.75 ms in a call, because its small steps wait for
+// blocks of the step's kernels. So many lanes with short calls are better than few with long ones.
+constexpr int kMostFrames = 32;
 constexpr int64_t kMostPixels = 32 << 20;
 // The decoder gives up when calls have failed for so long, at least so many of them, and none has
 // succeeded between them. The threads of the pool then decode all files, and none waits for an
@@ -111,11 +113,17 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  // Throws if the device has no engines.
+  void require_engines() {
+    const std::lock_guard lock(mutex_);
+    on_stream([&] { jpeg_->open(CTD_444); });
+  }
+
   // Opens nvJPEG and compiles the kernels.
   void prepare() {
     const std::lock_guard lock(mutex_);
     on_stream([&] {
-      jpeg_->open();
+      for (const int sampling : {CTD_444, CTD_422, CTD_420}) jpeg_->open(sampling);
       for (const auto& step : kSteps) cuda().compile(program(), step.name, stream_.device_index());
     });
   }
@@ -226,6 +234,7 @@ struct ct_jpeg_decoder {
   ct_jpeg_decoder(c10::Device where, int32_t lanes) : where(where) {
     at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
     for (int32_t i = 0; i < lanes; ++i) this->lanes.push_back(std::make_unique<ct::Lane>(where));
+    if (lanes > 0) this->lanes.front()->require_engines();
     device.self = this;
     device.lanes = lanes;
     device.most_frames = ct::kMostFrames;
