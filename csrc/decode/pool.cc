@@ -26,6 +26,9 @@ constexpr size_t kMostFile = 8 << 20, kMostWaiting = 32 << 20;
 
 constexpr size_t kLeast = 4;  // images of a call, if as many wait
 
+// The time that an image may take with the device. A thread takes about 1 ms for a photograph.
+constexpr std::chrono::milliseconds kSoon{5};
+
 int cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
@@ -83,7 +86,7 @@ struct Pool::Image {
 
 // An image that is prepared for the device. It counts as a holder of its batch.
 struct Pool::Prepared {
-  uint64_t ticket;  // images that began to wait earlier have lower ones
+  std::chrono::steady_clock::time_point since;  // when the image began to wait
   Image image;
   ctd_frame frame;
   std::vector<uint8_t> head;  // of the frame
@@ -233,7 +236,7 @@ bool Pool::leave_to_device(Transform& transform, const Image& image) {
   const std::lock_guard lock(mutex_);
   if (awake_ == 0 || waiting_bytes_ + bytes > kMostWaiting) return false;
   ++image.batch->holders;
-  waiting_[sampling - 1].push_back({tickets_++, image, frame, std::move(written.head)});
+  waiting_[sampling - 1].push_back({std::chrono::steady_clock::now(), image, frame, std::move(written.head)});
   count_waiting(1, bytes);
   wake_lanes_.notify_one();
   return true;
@@ -243,7 +246,14 @@ bool Pool::leave_to_device(Transform& transform, const Image& image) {
 void Pool::count_waiting(ptrdiff_t images, ptrdiff_t bytes) {
   waiting_count_ += images;
   waiting_bytes_ += bytes;
-  has_room_.store(waiting_count_ < static_cast<size_t>(awake_) * device_->most_frames && waiting_bytes_ < kMostWaiting, std::memory_order_relaxed);
+  has_room_.store(awake_ > 0 && waiting_count_ + in_calls_ < room_ && waiting_bytes_ < kMostWaiting, std::memory_order_relaxed);
+}
+
+// Notes how long an image was with the device. If that was too long, the device gets fewer images
+// at a time from now on, and otherwise more. The caller holds the mutex.
+void Pool::adapt(std::chrono::steady_clock::duration took) {
+  const size_t most = size_t{2} * device_->lanes * device_->most_frames;
+  room_ = took > kSoon ? std::max(room_ - room_ / 8, 2 * kLeast) : std::min(room_ + kLeast, most);
 }
 
 // Takes images of one sampling that wait for the device, no more than one call may have. They are
@@ -252,7 +262,7 @@ std::vector<Pool::Prepared> Pool::next_call(int32_t& sampling) {
   std::deque<Prepared>* from = nullptr;
   for (int32_t s = CTD_444; s <= CTD_420; ++s) {
     std::deque<Prepared>& group = waiting_[s - 1];
-    if (!group.empty() && (!from || group.front().ticket < from->front().ticket)) {
+    if (!group.empty() && (!from || group.front().since < from->front().since)) {
       from = &group;
       sampling = s;
     }
@@ -300,6 +310,7 @@ void Pool::work_with_device(int number) {
     int32_t sampling = 0;
     const std::vector<Prepared> call = next_call(sampling);
     --idle_;
+    in_calls_ += call.size();
     lock.unlock();
     frames.clear();
     for (const Prepared& p : call) {
@@ -309,6 +320,9 @@ void Pool::work_with_device(int number) {
     device_->decode(device_->self, number, sampling, options_.height, options_.width, frames.data(), frames.size());
     lock.lock();
     ++idle_;
+    in_calls_ -= call.size();
+    adapt(std::chrono::steady_clock::now() - call.front().since);
+    count_waiting(0, 0);
     bool decoded = false;
     for (size_t i = 0; i < call.size(); ++i) {
       const Image& image = call[i].image;
