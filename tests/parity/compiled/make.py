@@ -94,7 +94,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    (folder / "torchvision.txt").write_text(str(pathlib.Path(torchvision.__file__).parent / "_C.so"))
+    (folder / "torchvision.txt").write_text(str(next(pathlib.Path(torchvision.__file__).parent.glob("_C*.so"))))
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
         make(folder, device)
 
