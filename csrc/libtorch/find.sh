@@ -162,7 +162,7 @@ unresolved() {
 # semicolons. The wheels of CUDA 13 share one folder, cu13. Those of CUDA 12 have one each, such as
 # cuda_runtime.
 cuda_folders() {
-  find "$1"/cu[0-9]* "$1"/cuda_* "$1"/nvjpeg -maxdepth 1 -name "$2" 2>/dev/null | sort | paste -sd ';'
+  find -L "$1"/cu[0-9]* "$1"/cuda_* "$1"/nvjpeg -maxdepth 1 -name "$2" 2>/dev/null | sort | paste -sd ';'
 }
 
 # write_libtorch writes libtorch.cmake and libtorch.env. It does not touch a file whose content
