@@ -271,8 +271,8 @@ func TestBatchNormAct_NaN(t *testing.T) {
 
 // The gradient of the result may be absent, or lie at any address.
 func TestBatchNormAct_Gradients(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
+	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *Exec) {
 			in := leafOf(t, x, x.Contiguous(x.Randn(Float32, 2, 8, 3, 3), ChannelsLast))
 			norm := func() *Tensor {
 				return x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")

@@ -268,18 +268,26 @@ func TestScaleChannels(t *testing.T) {
 						}
 						got := run(func(in, scale *Tensor) *Tensor { return x.Call1("streamtorch::scale_channels", in, scale) })
 						want := run(func(in, scale *Tensor) *Tensor { return x.Mul(in, scale) })
+						ulp := map[DType]float64{Float32: 1e-6, BFloat16: 1.0 / 128, Float16: 1.0 / 1024}[dtype]
 						last := len(want) - 1
 						for i := range last {
-							if !slices.Equal(got[i], want[i]) {
-								t.Errorf("%v %v %v: result %d differs", shape, dtype, format, i)
+							near := 0.0
+							if i >= 5 { // second derivatives: sums over pixels in another order
+								near = 8 * ulp * max(slices.Max(want[i]), -slices.Min(want[i]))
+							}
+							for k := range want[i] {
+								if !(math.Abs(got[i][k]-want[i][k]) <= near) {
+									t.Errorf("%v %v %v: number %d of result %d is %v, want %v", shape, dtype, format, k, i, got[i][k], want[i][k])
+									break
+								}
 							}
 						}
 						exact := ToSlice[float64](x, x.SumDim(x.Mul(x.To(images, Float64), x.To(with, Float64)), []int64{2, 3}, SumOptions{}))
 						size := math.Sqrt(float64(shape[2] * shape[3]))
-						ulp := map[DType]float64{Float32: 1e-6, BFloat16: 1.0 / 128, Float16: 1.0 / 1024}[dtype]
 						for i, v := range exact {
-							if !(math.Abs(got[last][i]-v) <= ulp*(math.Abs(v)+0.01*size)) && !slices.Equal(got[last], want[last]) {
-								t.Fatalf("%v %v %v: the gradient of number %d is %v, want %v", shape, dtype, format, i, got[last][i], v)
+							if !(math.Abs(got[last][i]-v) <= ulp*math.Abs(v)+1e-6*size) && !slices.Equal(got[last], want[last]) {
+								t.Errorf("%v %v %v: the gradient of number %d is %v, want %v", shape, dtype, format, i, got[last][i], v)
+								break
 							}
 						}
 					}

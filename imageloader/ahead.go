@@ -6,19 +6,20 @@ import (
 )
 
 // inOrder returns a sequence of the results of f(0) to f(n-1), in this order. Up to atOnce calls
-// of f run at a time. The sequence ends after its first error. If `admit` is not nil, inOrder
-// calls `admit` with i before it starts f(i). So `admit` can wait for memory. Only one call of
-// `admit` runs at a time. When the loop over the sequence ends, the context of `admit` ends too.
-// The sequence then waits for the calls of f that still run. The function `drop` gets the results
-// that were not yielded.
-func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Context, int) error, f func(int) (T, error), drop func(T)) iter.Seq2[T, error] {
+// of f run at a time, and up to `ahead` results wait for the loop. The sequence ends after its
+// first error. If `admit` is not nil, inOrder calls `admit` with i before it starts f(i). So
+// `admit` can wait for memory. Only one call of `admit` runs at a time. When the loop over the
+// sequence ends, the context of `admit` ends too. The sequence then waits for the calls of f that
+// still run. The function `drop` gets the results that were not yielded.
+func inOrder[T any](ctx context.Context, n, atOnce, ahead int, admit func(context.Context, int) error, f func(int) (T, error), drop func(T)) iter.Seq2[T, error] {
 	type result struct {
 		value T
 		err   error
 	}
 	return func(yield func(T, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		results := make(chan chan result, max(atOnce-1, 0))
+		results := make(chan chan result, max(ahead-1, 0))
+		running := make(chan struct{}, atOnce)
 		go func() {
 			defer close(results)
 			for i := range n {
@@ -38,8 +39,10 @@ func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Conte
 				case <-ctx.Done():
 					return
 				}
+				running <- struct{}{}
 				go func() {
 					value, err := f(i)
+					<-running
 					one <- result{value, err}
 				}()
 			}

@@ -92,7 +92,9 @@ type Options struct {
 	JPEGDevice decode.JPEGDevice
 
 	Workers int // decode threads. 0 means one per core
-	Buffers int // batches that exist at a time, including those that the consumer has. 0 means 4
+	// Buffers is the number of batches that exist at a time, including those that the consumer has. 0
+	// means 4, or 6 with a JPEGDevice, which has an image for longer than a thread does.
+	Buffers int
 
 	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to this share,
 	// unusable images are left out and counted in Stats. The images that follow replace them. When
@@ -120,6 +122,7 @@ type Options struct {
 const (
 	defaultBatchSize      = 128
 	defaultBuffers        = 4
+	deviceBuffers         = 6
 	defaultShuffleBuffer  = 256 << 20
 	defaultMaxMemberBytes = 256 << 20
 )
@@ -175,6 +178,9 @@ func (o Options) complete() (Options, error) {
 	o.ReadRetries = orDefault(o.ReadRetries, 3)
 	o.Ranks = orDefault(o.Ranks, 1)
 	o.BatchSize = orDefault(o.BatchSize, defaultBatchSize)
+	if o.Buffers == 0 && o.JPEGDevice != nil {
+		o.Buffers = deviceBuffers
+	}
 	o.Buffers = orDefault(o.Buffers, defaultBuffers)
 	o.Channels = orDefault(o.Channels, 3)
 	if o.LabelField == "" {

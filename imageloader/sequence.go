@@ -47,6 +47,9 @@ type sequence struct {
 	order   []int32 // numbers of all samples in order, if they are read one by one
 }
 
+// mostAhead is the number of blocks that may be inflated and wait for those before them.
+const mostAhead = 4096
+
 // sendItems is the number of items that are sent at a time.
 const sendItems = 16
 
@@ -140,7 +143,7 @@ func (s *sequence) runSamples(from, to int) error {
 		room.settle(s.index.bytes(part(i)), items)
 		return items, err
 	}
-	for items, err := range inOrder(s.ctx, parts, s.workers, admit, load, drop) {
+	for items, err := range inOrder(s.ctx, parts, s.workers, s.workers, admit, load, drop) {
 		if err != nil {
 			return err
 		}
@@ -248,7 +251,8 @@ func (s *sequence) runBlocks(from, to int) error {
 	next := 0 // index in `plan` of the block that comes next
 	var items []item
 	defer func() { drop(items) }()
-	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load, drop) {
+	// While the images of a group are sent, the next group is inflated. Only its memory limits it.
+	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, min(len(plan), mostAhead), admit, load, drop) {
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 //
 // The colours, the crop and the resize are kernels. They take less than one per cent of an H200
 // from a training step beside them. A JPEGDecoder may be used from any goroutine, and by several
-// pools. It has streams of its own, and memory for 64 files of each lane: page-locked for the
+// pools. It has streams of its own, and memory for 32 files of each lane: page-locked for the
 // files' bytes, and on the device for their planes.
 type JPEGDecoder struct {
 	mu      sync.Mutex
@@ -27,8 +27,8 @@ type JPEGDecoder struct {
 // JPEGDecoderOptions are the options of [NewJPEGDecoder].
 type JPEGDecoderOptions struct {
 	// Lanes is the number of calls of pools that the decoder works on at a time. While one call waits
-	// for the engines, another one prepares its files. 0 means 4, which keeps the engines of an H200
-	// busy.
+	// for the engines, another one prepares its files. 0 means 8, which keeps the engines of an H200
+	// busy beside a training step.
 	Lanes int
 }
 
@@ -44,7 +44,7 @@ func NewJPEGDecoder(device cgotorch.Device, o JPEGDecoderOptions) (*JPEGDecoder,
 	}
 	seam.Waits(op)
 	if o.Lanes == 0 {
-		o.Lanes = 4
+		o.Lanes = 8
 	}
 	d := &JPEGDecoder{}
 	if err := seam.Check(op, ct.JPEGDecoderNew(seam.Device(device), int32(o.Lanes), &d.h)); err != nil {

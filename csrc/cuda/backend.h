@@ -87,9 +87,9 @@ class CudaJpeg {
     int widths[3];
   };
   virtual ~CudaJpeg() = default;
-  // Opens nvJPEG for the files of each sampling. Without the call, the first `decode` of a sampling
-  // does so.
-  virtual void open() = 0;
+  // Opens nvJPEG for the files of a sampling. Without the call, the first `decode` of the sampling
+  // does so. Throws if the device has no engines.
+  virtual void open(int sampling) = 0;
   // Enqueues the decoding of `count` files of one sampling, which is CTD_444, CTD_422 or CTD_420.
   // The files are page-locked, and stay unchanged until the work is done. Returns false if nvJPEG
   // refuses a file. It then has waited for the stream, and planes may be partly written.

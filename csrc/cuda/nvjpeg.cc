@@ -157,14 +157,11 @@ class Jpeg final : public CudaJpeg {
  public:
   explicit Jpeg(c10::Stream stream)
       : stream_(stream), device_(c10::cuda::CUDACachingAllocator::get(), stream), pinned_(at::getHostAllocator(at::kCUDA), stream) {
-    engine(CTD_444);  // throws if there are no engines
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&done_, cudaEventBlockingSync | cudaEventDisableTiming));
   }
   ~Jpeg() override { (void)cudaEventDestroy(done_); }
 
-  void open() override {
-    for (int sampling = CTD_444; sampling <= CTD_420; ++sampling) engine(sampling).open();
-  }
+  void open(int sampling) override { engine(sampling).open(); }
 
   bool decode(int sampling, int count, const uint8_t* const* files, const size_t* sizes, const Planes* planes) override {
     images_.resize(count);

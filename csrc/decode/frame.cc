@@ -74,7 +74,7 @@ size_t scan_of(Bytes data, size_t restarts) {
 
 // Writer appends the parts of a JPEG.
 struct Writer {
-  FrameBytes& to;
+  std::vector<uint8_t>& to;
 
   void byte(int v) { to.push_back(static_cast<uint8_t>(v)); }
   void word(int v) {
@@ -101,7 +101,7 @@ struct Writer {
 
 }  // namespace
 
-int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, FrameBytes& to) {
+int32_t write_frame(const jpeg_decompress_struct& header, Bytes data, FrameFile& to) {
   if (header.progressive_mode || header.arith_code || header.data_precision != 8 || header.num_components != kComponents ||
       header.comps_in_scan != kComponents || header.jpeg_color_space != JCS_YCbCr) {
     return 0;
@@ -126,7 +126,9 @@ int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, FrameByte
   const size_t scan = scan_of(data, every != 0 ? (mcus - 1) / every : 0);
   if (scan == 0) return 0;
 
-  Writer w{to};
+  to.head.clear();
+  to.rest = data.subspan(0, scan + 2);  // with the marker EOI
+  Writer w{to.head};
   w.byte(0xFF);
   w.byte(0xD8);
   for (int i = 0; i < NUM_QUANT_TBLS; ++i) {
@@ -160,9 +162,6 @@ int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, FrameByte
   w.byte(0);
   w.byte(DCTSIZE2 - 1);
   w.byte(0);
-  to.insert(to.end(), data.begin(), data.begin() + static_cast<ptrdiff_t>(scan));
-  w.byte(0xFF);
-  w.byte(JPEG_EOI);
   return sampling;
 }
 

@@ -13,9 +13,9 @@
 
 namespace decode {
 
-// Appends a file to `to`, in the form that ctd_frame describes, and returns its sampling: CTD_444
-// and so on. Returns 0 and appends nothing if the file has no such form. `header` is the file's
+// Writes a file to `to`, in the form that ctd_frame describes, and returns its sampling: CTD_444
+// and so on. Returns 0 and writes nothing if the file has no such form. `header` is the file's
 // header as jpeg_read_header leaves it, and `data` are the bytes that follow it.
-int32_t append_frame(const jpeg_decompress_struct& header, Bytes data, FrameBytes& to);
+int32_t write_frame(const jpeg_decompress_struct& header, Bytes data, FrameFile& to);
 
 }  // namespace decode

@@ -394,27 +394,46 @@ void Jpeg::start(int shrink, Scratch& scratch) {
   });
 }
 
-int32_t Jpeg::frame(FrameBytes& to) const {
-  return append_frame(codec_->info, {codec_->source.next_input_byte, codec_->source.bytes_in_buffer}, to);
+int32_t Jpeg::frame(FrameFile& to) const {
+  return write_frame(codec_->info, {codec_->source.next_input_byte, codec_->source.bytes_in_buffer}, to);
 }
+
+namespace {
+
+// Reports whether no coefficient with its quantiser is larger than twice what pixels of 8 bits can
+// give. `coarsest` is the largest of the quantisers.
+bool fits(const JBLOCK& block, const UINT16* quantisers, int coarsest) {
+  constexpr int kLargest = 1 << 14;
+  JCOEF low = 0, high = 0;
+  for (int k = 0; k < DCTSIZE2; ++k) low = std::min(low, block[k]), high = std::max(high, block[k]);
+  if (std::max<int>(high, -low) * coarsest <= kLargest) return true;
+  for (int k = 0; k < DCTSIZE2; ++k) {
+    if (std::abs(block[k] * quantisers[k]) > kLargest) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 void Jpeg::check(Scratch& scratch) {
   start(1, scratch);
   if (!take_over(scratch.huffman)) throw Error(CTD_UNSUPPORTED, "JPEG without a frame");
   attempt(*codec_, [](j_decompress_ptr info) {
-    constexpr int kLargest = 1 << 14;  // twice what pixels of 8 bits can give, of a coefficient with its quantiser
     JBLOCK blocks[D_MAX_BLOCKS_IN_MCU];
     JBLOCKROW rows[D_MAX_BLOCKS_IN_MCU];
-    for (int i = 0; i < D_MAX_BLOCKS_IN_MCU; ++i) rows[i] = &blocks[i];
+    const UINT16* quantisers[D_MAX_BLOCKS_IN_MCU];
+    int coarsest[D_MAX_BLOCKS_IN_MCU];
+    for (int i = 0; i < info->blocks_in_MCU; ++i) {
+      rows[i] = &blocks[i];
+      quantisers[i] = info->quant_tbl_ptrs[info->cur_comp_info[info->MCU_membership[i]]->quant_tbl_no]->quantval;
+      coarsest[i] = *std::max_element(quantisers[i], quantisers[i] + DCTSIZE2);
+    }
     const size_t mcus = size_t{info->MCUs_per_row} * info->MCU_rows_in_scan;
     for (size_t mcu = 1; mcu <= mcus; ++mcu) {
       std::memset(blocks, 0, sizeof(JBLOCK) * info->blocks_in_MCU);
       on_mcu(info, rows);
       for (int i = 0; i < info->blocks_in_MCU; ++i) {
-        const UINT16* const quantisers = info->quant_tbl_ptrs[info->cur_comp_info[info->MCU_membership[i]]->quant_tbl_no]->quantval;
-        int largest = 0;
-        for (int k = 0; k < DCTSIZE2; ++k) largest = std::max(largest, std::abs(blocks[i][k] * quantisers[k]));
-        if (largest > kLargest) leave(codec_of(info), CTD_CORRUPT, "corrupt JPEG: a coefficient that is too large");
+        if (!fits(blocks[i], quantisers[i], coarsest[i])) leave(codec_of(info), CTD_CORRUPT, "corrupt JPEG: a coefficient that is too large");
       }
       const bool ends = mcu == mcus || (info->restart_interval != 0 && mcu % info->restart_interval == 0);
       if (ends && !codec_of(info).huffman->at_end()) leave(codec_of(info), CTD_CORRUPT, "corrupt JPEG: bytes after the last code");

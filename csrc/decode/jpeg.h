@@ -17,7 +17,7 @@ class Jpeg : public Reader {
   View read(const Box& box, int shrink, Scratch& scratch) override;
   Need need(const Box& box, int shrink) const override;
   bool shrinks() const override { return true; }
-  int32_t frame(FrameBytes& to) const override;
+  int32_t frame(FrameFile& to) const override;
   void check(Scratch& scratch) override;
 
   // Returns an upper bound of the need of one image of at most `pixels` pixels.

@@ -20,9 +20,11 @@ namespace {
 // libjpeg and libpng. The room that malloc adds to each block is part of it.
 constexpr size_t kUncounted = 2 << 20;
 
-// The most bytes of the files that a lane prepares at a time, and of what a frame may have in
-// addition to its file.
-constexpr size_t kMostFiles = 64 << 20, kMostHeader = 4096;
+// The most bytes of a file that is left to the device, and of the files that wait for it. A lane
+// takes no more for one call.
+constexpr size_t kMostFile = 8 << 20, kMostWaiting = 32 << 20;
+
+constexpr size_t kLeast = 4;  // images of a call, if as many wait
 
 int cores() {
   cpu_set_t set;
@@ -55,27 +57,19 @@ struct Pool::Batch {
   size_t count;
   uint8_t* dst;
   ctd_result* results;
-  std::atomic<uint64_t> open{0};  // the images that nobody has taken: the first one, and in the high half the end
-  int holders = 0;                // guarded by the pool's mutex
+  std::atomic<size_t> next{0};  // the first image that nobody has taken
+  // The threads at work on the batch, and its images that wait or are with the device. Guarded by
+  // the pool's mutex.
+  int holders = 0;
   bool taken = false;
   std::condition_variable done{};
 
-  // Returns how many images nobody has taken.
-  size_t left() const {
-    const uint64_t now = open.load(std::memory_order_relaxed);
-    return (now >> 32) - (now & UINT32_MAX);
+  // Takes the first image that nobody has taken. Returns whether there is one.
+  bool take(size_t& image) {
+    image = next.fetch_add(1, std::memory_order_relaxed);
+    return image < count;
   }
-
-  // Takes the first image, or the last one, that nobody has taken. Returns whether there is one.
-  bool take(bool first, size_t& image) {
-    uint64_t now = open.load(std::memory_order_relaxed);
-    for (;;) {
-      const uint64_t begin = now & UINT32_MAX, end = now >> 32;
-      if (begin == end) return false;
-      image = first ? begin : end - 1;
-      if (open.compare_exchange_weak(now, first ? now + 1 : now - (uint64_t{1} << 32), std::memory_order_relaxed)) return true;
-    }
-  }
+  bool all_taken() const { return next.load(std::memory_order_relaxed) >= count; }
 };
 
 // An image of a batch.
@@ -85,6 +79,17 @@ struct Pool::Image {
 
   const ctd_image& file() const { return batch->images[number]; }
   ctd_result& result() const { return batch->results[number]; }
+};
+
+// An image that is prepared for the device. It counts as a holder of its batch.
+struct Pool::Prepared {
+  uint64_t ticket;  // images that began to wait earlier have lower ones
+  Image image;
+  ctd_frame frame;
+  std::vector<uint8_t> head;  // of the frame
+
+  size_t bytes() const { return frame.head_size + frame.size; }
+  int64_t pixels() const { return int64_t{frame.width} * frame.height; }
 };
 
 Pool::Pool(const ctd_options& checked)
@@ -120,6 +125,7 @@ void Pool::stop() {
     closing_ = true;
   }
   wake_.notify_all();
+  wake_lanes_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   if (device_) device_->release(device_->self);
@@ -129,20 +135,19 @@ size_t Pool::bytes_per_image() const {
   return static_cast<size_t>(options_.height) * options_.width * options_.channels;
 }
 
-int Pool::at_a_time() const { return workers_ + (device_ ? device_->lanes * device_->most_frames : 0); }
+int Pool::at_a_time() const { return workers_ + (device_ ? 2 * device_->lanes * device_->most_frames : 0); }
 
 // Large images together take at most `limit` bytes, with one exception. An image that needs more
 // than `limit` is decoded while no other large image has memory.
 size_t Pool::max_memory() const {
   const size_t image = Transform::most(options_), workers = workers_, lanes = threads_.size() - workers;
   const size_t limit = options_.memory;
-  return workers * (kOwn + kUncounted) + lanes * (kOwn + kUncounted + kMostFiles) + std::min(std::max(limit, image), workers * image);
+  return workers * (kOwn + kUncounted) + lanes * kUncounted + std::min(std::max(limit, image), workers * image);
 }
 
 void Pool::decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results) {
   if (count == 0) return;
   Batch batch{images, count, dst, results};
-  batch.open = uint64_t{count} << 32;
   std::unique_lock lock(mutex_);
   queue_.push_back(&batch);
   if (count == 1 && !device_) {
@@ -197,149 +202,138 @@ void Pool::work() {
     ++batch.holders;
     lock.unlock();
     // Images that come back belong to earlier batches, so they are next.
-    for (Image image{&batch, 0}; !has_back_.load(std::memory_order_relaxed) && batch.take(/*first=*/true, image.number);) run(transform, image);
+    for (Image image{&batch, 0}; !has_back_.load(std::memory_order_relaxed) && batch.take(image.number);) {
+      if (!leave_to_device(transform, image)) run(transform, image);
+    }
     lock.lock();
-    if (batch.left() == 0) exhausted(batch);
+    if (batch.all_taken()) exhausted(batch);
     release(batch);
   }
 }
 
-// Lane is what a thread with a lane of the device has.
-class Pool::Lane {
- public:
-  Lane(const Pool& pool, int number, Memory& memory) : pool_(pool), device_(*pool.device_), number_(number), transform_(pool.options_, memory) {
-    for (Group& group : groups_) {
-      group.frames.reserve(device_.most_frames);
-      group.images.reserve(device_.most_frames);
-      group.offsets.reserve(device_.most_frames);
+// Prepares the image for the device, if the device can decode it and has room for it. Returns
+// whether the image now waits for the device.
+bool Pool::leave_to_device(Transform& transform, const Image& image) {
+  const ctd_image& file = image.file();
+  if (!has_room_.load(std::memory_order_relaxed) || image.batch->count <= static_cast<size_t>(workers_) || file.size > kMostFile) return false;
+  const auto begin = std::chrono::steady_clock::now();
+  FrameFile written;
+  ctd_frame frame{};
+  int32_t sampling = 0;
+  image.result() = {};
+  // A fault of the image is found again when this thread decodes it.
+  ctd_status_free(guarded([&] { sampling = transform.frame(file, device_->most_pixels, written, frame, image.result()); }));
+  busy_.fetch_add(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count(), std::memory_order_relaxed);
+  if (sampling == 0) return false;
+  frame.to = image.batch->dst + image.number * bytes_per_image();
+  frame.head_size = written.head.size();
+  frame.data = written.rest.data();
+  frame.size = written.rest.size();
+  const size_t bytes = frame.head_size + frame.size;
+  const std::lock_guard lock(mutex_);
+  if (awake_ == 0 || waiting_bytes_ + bytes > kMostWaiting) return false;
+  ++image.batch->holders;
+  waiting_[sampling - 1].push_back({tickets_++, image, frame, std::move(written.head)});
+  count_waiting(1, bytes);
+  wake_lanes_.notify_one();
+  return true;
+}
+
+// Counts images that begin to wait for the device, or end to. The caller holds the mutex.
+void Pool::count_waiting(ptrdiff_t images, ptrdiff_t bytes) {
+  waiting_count_ += images;
+  waiting_bytes_ += bytes;
+  has_room_.store(waiting_count_ < static_cast<size_t>(awake_) * device_->most_frames && waiting_bytes_ < kMostWaiting, std::memory_order_relaxed);
+}
+
+// Takes images of one sampling that wait for the device, no more than one call may have. They are
+// those of the sampling that has waited for longest. The caller holds the mutex.
+std::vector<Pool::Prepared> Pool::next_call(int32_t& sampling) {
+  std::deque<Prepared>* from = nullptr;
+  for (int32_t s = CTD_444; s <= CTD_420; ++s) {
+    std::deque<Prepared>& group = waiting_[s - 1];
+    if (!group.empty() && (!from || group.front().ticket < from->front().ticket)) {
+      from = &group;
+      sampling = s;
     }
-    bytes_.reserve(kMostFiles);  // so that it never grows; only pages that are written take memory
-    device_.prepare(device_.self, number_);
   }
-
-  // Takes images of the batch until the device has enough for one round, and prepares them. Stops
-  // after as many images that the device cannot decode. A round has at most a quarter of the images
-  // that nobody has taken, so that the other threads do not wait for the last round of a batch.
-  void take(Batch& batch) {
-    Image image{&batch, 0};
-    size_t frames = 0, pixels = 0;
-    bytes_.clear();
-    back_.clear();
-    const auto most = std::clamp<size_t>(batch.left() / 4, std::min(kLeast, device_.most_frames), device_.most_frames);
-    while (frames < most && back_.size() < most && pixels < static_cast<size_t>(device_.most_pixels) / 2 &&
-           bytes_.size() < kMostFiles / 2 && batch.take(/*first=*/false, image.number)) {
-      ctd_frame frame{};
-      const size_t offset = bytes_.size();
-      int32_t sampling = 0;
-      image.result() = {};
-      // A fault of the image is found again by the thread that decodes it.
-      if (image.file().size <= kMostFiles / 2 - kMostHeader) {
-        ctd_status_free(guarded([&] { sampling = transform_.frame(image.file(), device_.most_pixels / 2, bytes_, frame, image.result()); }));
-      }
-      if (sampling == 0) {
-        bytes_.resize(offset);
-        back_.push_back(image);
-        continue;
-      }
-      frame.to = batch.dst + image.number * pool_.bytes_per_image();
-      Group& group = groups_[sampling - 1];
-      group.frames.push_back(frame);
-      group.images.push_back(image);
-      group.offsets.push_back(offset);
-      ++frames;
-      pixels += static_cast<size_t>(frame.width) * frame.height;
-    }
+  std::vector<Prepared> call;
+  int64_t pixels = 0;
+  ptrdiff_t bytes = 0;
+  // Lanes without a call share the images that wait, because a call takes longer the more it has.
+  const size_t idle = static_cast<size_t>(idle_), share = std::max((waiting_count_ + idle - 1) / idle, kLeast), most = std::min<size_t>(share, device_->most_frames);
+  while (!from->empty() && call.size() < most && pixels + from->front().pixels() <= device_->most_pixels) {
+    pixels += from->front().pixels();
+    bytes += static_cast<ptrdiff_t>(from->front().bytes());
+    call.push_back(std::move(from->front()));
+    from->pop_front();
   }
+  count_waiting(-static_cast<ptrdiff_t>(call.size()), -bytes);
+  return call;
+}
 
-  // Lets the device decode the images that are prepared. Afterwards `back` has those at which it
-  // has failed.
-  void decode() {
-    bool decoded = false;
-    in_vain_ = !back_.empty();
-    back_.clear();
-    for (int sampling = CTD_444; sampling <= CTD_420; ++sampling) {
-      Group& group = groups_[sampling - 1];
-      if (group.frames.empty()) continue;
-      for (size_t i = 0; i < group.frames.size(); ++i) group.frames[i].data = bytes_.data() + group.offsets[i];
-      device_.decode(device_.self, number_, sampling, pool_.options_.height, pool_.options_.width, group.frames.data(), group.frames.size());
-      for (size_t i = 0; i < group.frames.size(); ++i) {
-        if (group.frames[i].failed) {
-          back_.push_back(group.images[i]);
-        } else {
-          group.images[i].result().on_device = 1;
-          decoded = true;
-        }
-      }
-      group.frames.clear();
-      group.images.clear();
-      group.offsets.clear();
-    }
-    in_vain_ = !decoded && (in_vain_ || !back_.empty());
-  }
-
-  // Returns the images that the device cannot decode.
-  const std::vector<Image>& back() const { return back_; }
-  // Reports whether the last round had images, and the device has decoded none of them.
-  bool in_vain() const { return in_vain_; }
-
- private:
-  // The frames of one sampling.
-  struct Group {
-    std::vector<ctd_frame> frames;
-    std::vector<Image> images;
-    std::vector<size_t> offsets;  // of the files in bytes_
-  };
-
-  static constexpr int32_t kLeast = 8;  // images of a round, if there are as many
-
-  const Pool& pool_;
-  const ctd_device& device_;
-  const int number_;
-  Transform transform_;
-  FrameBytes bytes_;
-  Group groups_[CTD_420];
-  std::vector<Image> back_;
-  bool in_vain_ = false;
-};
-
-// Gives images to the threads. The caller holds the mutex and counts as a holder of the batch.
-void Pool::give_back(Batch& batch, const std::vector<Image>& images) {
-  if (images.empty()) return;
-  batch.holders += static_cast<int>(images.size());
-  back_.insert(back_.end(), images.begin(), images.end());
+// Gives an image to the threads. It still counts as a holder of its batch. The caller holds the
+// mutex.
+void Pool::give_back(const Image& image) {
+  back_.push_back(image);
   has_back_.store(true, std::memory_order_relaxed);
-  wake_.notify_all();
+  wake_.notify_one();
 }
 
 void Pool::work_with_device(int number) {
-  // A lane rests if the device has not decoded a single image of a round. Then most images are not
-  // of its kind, or it fails. It rests longer each time, so that it takes less and less from the
-  // other threads.
+  // A lane rests if the device has not decoded a single image of a call. It rests longer each time,
+  // so that a device which fails takes less and less time.
   constexpr std::chrono::milliseconds kShortest{20}, kLongest{2000};
   auto rest = kShortest;
-  Lane lane(*this, number, memory_);
+  device_->prepare(device_->self, number);
+  std::vector<ctd_frame> frames;
   std::unique_lock lock(mutex_);
+  const auto wake = [&](int lanes) {
+    awake_ += lanes;
+    idle_ += lanes;
+    count_waiting(0, 0);
+  };
+  wake(1);
   for (;;) {
-    wake_.wait(lock, [&] { return closing_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Batch& batch = *queue_.front();
-    ++batch.holders;
+    wake_lanes_.wait(lock, [&] { return closing_ || waiting_count_ > 0; });
+    if (closing_) return;
+    int32_t sampling = 0;
+    const std::vector<Prepared> call = next_call(sampling);
+    --idle_;
     lock.unlock();
-    lane.take(batch);
-    lock.lock();
-    give_back(batch, lane.back());
-    lock.unlock();
-    lane.decode();
-    lock.lock();
-    give_back(batch, lane.back());
-    if (batch.left() == 0) exhausted(batch);
-    release(batch);
-    if (lane.in_vain()) {
-      wake_.wait_for(lock, rest, [&] { return closing_; });
-      rest = std::min(2 * rest, kLongest);
-    } else {
-      rest = kShortest;
+    frames.clear();
+    for (const Prepared& p : call) {
+      frames.push_back(p.frame);
+      frames.back().head = p.head.data();
     }
+    device_->decode(device_->self, number, sampling, options_.height, options_.width, frames.data(), frames.size());
+    lock.lock();
+    ++idle_;
+    bool decoded = false;
+    for (size_t i = 0; i < call.size(); ++i) {
+      const Image& image = call[i].image;
+      if (frames[i].failed) {
+        give_back(image);
+      } else {
+        decoded = true;
+        image.result().on_device = 1;
+        release(*image.batch);
+      }
+    }
+    if (decoded) {
+      rest = kShortest;
+      continue;
+    }
+    wake(-1);
+    for (std::deque<Prepared>& group : waiting_) {
+      for (; awake_ == 0 && !group.empty(); group.pop_front()) {
+        count_waiting(-1, -static_cast<ptrdiff_t>(group.front().bytes()));
+        give_back(group.front().image);
+      }
+    }
+    wake_lanes_.wait_for(lock, rest, [&] { return closing_; });
+    rest = std::min(2 * rest, kLongest);
+    wake(1);
   }
 }
 

@@ -19,20 +19,21 @@ namespace decode {
 class Transform;
 
 // Note [Lanes]
-// A pool with a device has one more thread for each lane of the device. These threads take images
-// from the end of a batch, while the other threads take images from its beginning. So the speeds
-// of both share the work. The result is the same to the bit, whoever decodes an image.
+// A pool with a device has one more thread for each lane of the device. The pool's other threads
+// take the images of a batch in order. A thread leaves an image to the device if the device has
+// room, and decodes it if not. So the device gets as much as it can decode, and the threads do the
+// rest. The result is the same to the bit, whoever decodes an image.
+//
+// The thread prepares an image that it leaves to the device: it reads the header and checks the
+// codes, because the device reports no error for damaged codes. Prepared images wait, at most as
+// many as the device decodes at a time. A lane takes waiting images of one sampling, and the device
+// decodes them in one call. Images at which the device fails go back to the threads.
 //
 // A lane makes its part of the device ready before it takes images. That may take seconds, in which
-// the other threads decode. Then it takes images and prepares them: it reads their headers and
-// checks their codes, because the device reports no error for damaged codes. It leaves to the other
-// threads what the device cannot decode. The device then decodes all frames of one sampling in one
-// call. Images at which the device fails go to the other threads too.
+// the threads decode. A lane rests for 20 ms to 2 s after a call in which the device decoded
+// nothing. When all lanes rest, the images that wait go back to the threads.
 //
-// A round of a lane has at most a quarter of the images that nobody has taken. With larger rounds
-// the other threads would wait for the last round of a batch. The quarter is a choice that was not
-// measured. A lane rests for 20 ms to 2 s after a round in which the device decoded nothing, so
-// that a device that always fails costs little.
+// A batch with no more images than there are threads is for the threads, which are then faster.
 class Pool {
  public:
   explicit Pool(const ctd_options& checked);
@@ -56,13 +57,16 @@ class Pool {
  private:
   struct Batch;
   struct Image;
-  class Lane;
+  struct Prepared;
   void start(int workers);
   void stop();
   void work();
   void work_with_device(int lane);
   void run(Transform& transform, const Image& image);
-  void give_back(Batch& batch, const std::vector<Image>& images);
+  bool leave_to_device(Transform& transform, const Image& image);
+  void count_waiting(ptrdiff_t images, ptrdiff_t bytes);
+  std::vector<Prepared> next_call(int32_t& sampling);
+  void give_back(const Image& image);
   void exhausted(Batch& batch);
   void release(Batch& batch);
 
@@ -70,10 +74,15 @@ class Pool {
   const std::optional<ctd_device> device_;
   Memory memory_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, wake_lanes_;
   std::deque<Batch*> queue_;  // batches that have images which no thread has taken
-  std::deque<Image> back_;    // images that the device cannot decode
+  std::deque<Image> back_;    // images at which the device has failed
   std::atomic<bool> has_back_{false};
+  std::deque<Prepared> waiting_[CTD_420];  // images that wait for the device, by sampling
+  size_t waiting_count_ = 0, waiting_bytes_ = 0;
+  uint64_t tickets_ = 0;
+  int awake_ = 0, idle_ = 0;  // lanes that are ready and do not rest, and those of them without a call
+  std::atomic<bool> has_room_{false};  // whether more images may wait for the device
   bool closing_ = false;
   std::atomic<int64_t> busy_{0};
   int workers_ = 0;                   // threads without a lane

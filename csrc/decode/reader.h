@@ -8,14 +8,16 @@
 #include "decode/exif.h"
 #include "decode/huffman.h"
 #include "decode/need.h"
-#include "decode/pages.h"
 #include "decode/raster.h"
 #include "include/cgotorch_decode.h"
 
 namespace decode {
 
-// The bytes of frames: see ctd_frame.
-using FrameBytes = std::vector<uint8_t, Pages<uint8_t>>;
+// A file in the form of ctd_frame. `rest` is a part of the original file.
+struct FrameFile {
+  std::vector<uint8_t> head;
+  Bytes rest;
+};
 
 // Scratch is memory that a thread keeps from one image to the next.
 struct Scratch {
@@ -69,9 +71,9 @@ class Reader {
   // Reports whether the function `read` accepts a shrink above 1.
   virtual bool shrinks() const { return false; }
 
-  // Appends the file in the form that ctd_frame describes, and returns its sampling: CTD_444 and so
-  // on. Returns 0 and appends nothing if the file has no such form.
-  virtual int32_t frame(FrameBytes& to) const {
+  // Writes the file to `to` in the form that ctd_frame describes, and returns its sampling: CTD_444
+  // and so on. Returns 0 if the file has no such form.
+  virtual int32_t frame(FrameFile& to) const {
     (void)to;
     return 0;
   }

@@ -238,7 +238,7 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   report(work.plan, result);
 }
 
-int32_t Transform::frame(const ctd_image& image, int64_t most, FrameBytes& bytes, ctd_frame& out, ctd_result& result) {
+int32_t Transform::frame(const ctd_image& image, int64_t most, FrameFile& file, ctd_frame& out, ctd_result& result) {
   constexpr int64_t kSmallest = 8;  // the result may have an eighth of the box's rows and columns
   if (image.pixels || options_.channels != 3) return 0;
   const Trim trim{*this};
@@ -253,10 +253,9 @@ int32_t Transform::frame(const ctd_image& image, int64_t most, FrameBytes& bytes
   const Need needed = need(work, reader.get());
   if (needed.sum() > own_) return 0;
   if (held().with(needed).sum() > own_) free();
-  const size_t before = bytes.size();
-  const int32_t sampling = reader->frame(bytes);
+  const int32_t sampling = reader->frame(file);
   if (sampling == 0) return 0;
-  out = {nullptr, bytes.size() - before, result.width, result.height, p.box.top, p.box.left, p.box.height, p.box.width,
+  out = {nullptr, 0, nullptr, 0, result.width, result.height, p.box.top, p.box.left, p.box.height, p.box.width,
          p.resized_height, p.resized_width, p.top, p.left, nullptr, 0};
   result.sound = fingerprint(file_of(image));
   if (image.sound != result.sound) reader->check(scratch_);

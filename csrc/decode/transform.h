@@ -34,11 +34,11 @@ class Transform {
   // If it throws Error, the bytes in `to` mean nothing.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
-  // Prepares an image for a device: appends its file to `bytes`, and sets all fields of `out` except
-  // `data` and `to`, and the fields of `result` as `run` does. Returns the sampling of the file, or 0
-  // if a device cannot do what `run` does for this image, or if it has more than `most` pixels.
-  // Takes no more than `own` bytes. It may throw Error where `run` does.
-  int32_t frame(const ctd_image& image, int64_t most, FrameBytes& bytes, ctd_frame& out, ctd_result& result);
+  // Prepares an image for a device: writes its file to `file`, and sets all fields of `out` except
+  // those of the file and `to`, and the fields of `result` as `run` does. Returns the sampling of the
+  // file, or 0 if a device cannot do what `run` does for this image, or if it has more than `most`
+  // pixels. Takes no more than `own` bytes. It may throw Error where `run` does.
+  int32_t frame(const ctd_image& image, int64_t most, FrameFile& file, ctd_frame& out, ctd_result& result);
 
   // Returns an upper bound of the memory in bytes that one image takes. The bound holds for every
   // image that the options allow.

@@ -98,7 +98,10 @@ enum { CTD_444 = 1 /* 1x1 */, CTD_422 = 2 /* 2x1 */, CTD_420 = 3 /* 2x2 */ };
  * result, which begin at (top, left). The pixels equal those of the pool's threads to the bit. */
 typedef struct ctd_frame {
   /* A sequential JPEG of 8 bits and three components Y, Cb, Cr, in one scan. It has the markers
-   * SOI, DQT, SOF0, DHT, DRI, SOS and EOI, and no others. All of its bytes have been checked. */
+   * SOI, DQT, SOF0, DHT, DRI, SOS and EOI, and no others. All of its bytes have been checked. It is
+   * in two pieces: `head`, which may be empty, and the data that follow it. */
+  const uint8_t* head;
+  size_t head_size;
   const uint8_t* data;
   size_t size;
   int32_t width, height;                               /* of the frame */
@@ -202,15 +205,16 @@ ctd_status* ctd_pool_new(const ctd_options* options /* borrowed */, ctd_pool** o
  * The call fails only for wrong arguments, and then writes nothing. Otherwise it writes every
  * results[i], for failed images too. The caller frees each results[i].error that is not NULL.
  *
- * If the pool has a device, the device takes images from the end of the batch while the threads
- * take images from its beginning. The result does not depend on who takes an image. The device
- * gets only files that a thread has checked to their end, so that damage is found as without a
- * device. That check is left out for an image whose `sound` says that its bytes have passed it. */
+ * If the pool has a device, the threads leave images to the device, as many as it can take. The
+ * result does not depend on who decodes an image. The device gets only files that a thread has
+ * checked to their end, so that damage is found as without a device. That check is left out for an
+ * image whose `sound` says that its bytes have passed it. The device gets no images of a batch that
+ * has no more images than the pool has threads. */
 ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed */, size_t count,
                             uint8_t* dst /* borrowed */, size_t dst_size, ctd_result* results /* borrowed */) CTD_NOEXCEPT;
 
 /* ctd_pool_max_memory returns an upper bound of the memory that decoding takes, in bytes. The
- * bound is 18 MiB for each thread and 82 MiB for each lane of the device, plus memory for large
+ * bound is 18 MiB for each thread and 2 MiB for each lane of the device, plus memory for large
  * images. For large images it counts the larger of two numbers: the option `memory`, and the need
  * of the largest image that max_pixels allows. The bound does not include the images and dst, which
  * are borrowed, and not the memory of the device. */

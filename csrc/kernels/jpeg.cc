@@ -37,7 +37,9 @@ namespace {
 
 using jpeg::Frame;
 
-constexpr int kMostFrames = 64;
+// Beside a training step an image takes about 0.75 ms in a call, because its small steps wait for
+// blocks of the step's kernels. So many lanes with short calls are better than few with long ones.
+constexpr int kMostFrames = 32;
 constexpr int64_t kMostPixels = 32 << 20;
 // The decoder gives up when calls have failed for so long, at least so many of them, and none has
 // succeeded between them. The threads of the pool then decode all files, and none waits for an
@@ -111,11 +113,17 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  // Throws if the device has no engines.
+  void require_engines() {
+    const std::lock_guard lock(mutex_);
+    on_stream([&] { jpeg_->open(CTD_444); });
+  }
+
   // Opens nvJPEG and compiles the kernels.
   void prepare() {
     const std::lock_guard lock(mutex_);
     on_stream([&] {
-      jpeg_->open();
+      for (const int sampling : {CTD_444, CTD_422, CTD_420}) jpeg_->open(sampling);
       for (const auto& step : kSteps) cuda().compile(program(), step.name, stream_.device_index());
     });
   }
@@ -152,7 +160,7 @@ class Lane {
     size_t stored = 0;
     for (const ctd_frame* f : frames) {
       table.push_back(jpeg::frame_of(*f, sampling, height, width));
-      stored += f->size;
+      stored += f->head_size + f->size;
     }
     // On both sides the memory begins with the table and the results. Then the host has the files,
     // and the device has the memory of the frames.
@@ -190,10 +198,12 @@ class Lane {
     std::vector<size_t> sizes;
     std::vector<CudaJpeg::Planes> planes;
     for (size_t i = 0; i < frames.size(); ++i) {
-      std::memcpy(staging, frames[i]->data, frames[i]->size);
+      const ctd_frame& f = *frames[i];
       files.push_back(staging);
-      sizes.push_back(frames[i]->size);
-      staging += frames[i]->size;
+      sizes.push_back(f.head_size + f.size);
+      if (f.head_size > 0) std::memcpy(staging, f.head, f.head_size);
+      std::memcpy(staging + f.head_size, f.data, f.size);
+      staging += sizes.back();
       const jpeg::Plane* p = table[i].planes;
       planes.push_back({{p[0].data, p[1].data, p[2].data}, {p[0].width, p[1].width, p[2].width}});
     }
@@ -224,6 +234,7 @@ struct ct_jpeg_decoder {
   ct_jpeg_decoder(c10::Device where, int32_t lanes) : where(where) {
     at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
     for (int32_t i = 0; i < lanes; ++i) this->lanes.push_back(std::make_unique<ct::Lane>(where));
+    if (lanes > 0) this->lanes.front()->require_engines();
     device.self = this;
     device.lanes = lanes;
     device.most_frames = ct::kMostFrames;

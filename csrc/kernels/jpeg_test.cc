@@ -128,7 +128,7 @@ TEST_F(JPEGDecoderTest, EqualsThePool) {
   uint64_t key = 3 << 20;
   int64_t frames = 0;
   for (int which = 0; which < 3; ++which) {
-    for (const auto& [count, height, width] : {std::tuple{64, 224, 224}, {1, 224, 224}, {7, 33, 57}, {64, 1, 1}, {20, 300, 17}}) {
+    for (const auto& [count, height, width] : {std::tuple{32, 224, 224}, {1, 224, 224}, {7, 33, 57}, {32, 1, 1}, {20, 300, 17}}) {
       Batch batch = random_batch(which, count, height, width, key += 1000);
       batch.run(*device_);
       expect_right(batch);
@@ -160,7 +160,7 @@ TEST_F(JPEGDecoderTest, EqualsThePool_Photographs) {
           if (decode::sampling_of(info) == kind.sampling) more = int64_t{info.image_width} * info.image_height;
         });
         if (more == 0) continue;
-        if (batch.frames.size() == 64 || pixels + more > device_->most_pixels) flush();
+        if (batch.frames.size() == 32 || pixels + more > device_->most_pixels) flush();
         pixels += more;
         batch.add(file, ++key);
       }
@@ -227,7 +227,7 @@ TEST_F(JPEGDecoderTest, RefusedFile) {
   EXPECT_EQ(counts().failed, 20);
 }
 
-// After eight calls in a row without a decoded file the decoder gives up.
+// After five seconds of calls without a decoded file the decoder gives up.
 TEST_F(JPEGDecoderTest, GivesUp) {
   OPEN();
   Batch good = random_batch(2, 2, 16, 16, 15 << 20);
@@ -240,7 +240,9 @@ TEST_F(JPEGDecoderTest, GivesUp) {
   }
   good.run(*device_);
   ASSERT_NO_FATAL_FAILURE(expect_right(good));
-  for (int i = 0; i < 8; ++i) with_refused_file(1, 16 << 20).run(*device_);
+  for (const auto began = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - began < std::chrono::seconds(6);) {
+    for (int i = 0; i < 8; ++i) with_refused_file(1, 16 << 20).run(*device_);
+  }
   good.run(*device_);
   for (const ctd_frame& f : good.frames) EXPECT_EQ(f.failed, 1);
 }
@@ -270,7 +272,7 @@ TEST_F(JPEGDecoderTest, BesideACapture) {
     open();
     if (device_ == nullptr) return;
     for (int which = 0; which < 3; ++which) {
-      Batch batch = random_batch(which, 64, 224, 224, (9 << 20) + which * 1000);
+      Batch batch = random_batch(which, 32, 224, 224, (9 << 20) + which * 1000);
       batch.run(*device_);
       expect_right(batch);
     }
@@ -360,9 +362,9 @@ TEST_F(JPEGDecoderTest, HostileScans) {
   }
 }
 
-// Prints how many files a second the decoder decodes, for calls of 64 random boxes of one
+// Prints how many files a second the decoder decodes, for calls of random boxes of one
 // photograph. nvJPEG is set up anew if the number of files changes. So the last rate is for calls
-// of 64 and 61 files in turn.
+// of two sizes in turn.
 TEST_F(JPEGDecoderTest, DISABLED_Rate) {
   for (const auto& kind : kSamplings) {
     File file = decode::jpeg_of(decode::scene(375, 500, 3), {.across = kind.across, .down = kind.down, .quality = 85});
@@ -371,12 +373,12 @@ TEST_F(JPEGDecoderTest, DISABLED_Rate) {
         if (decode::sampling_of(info) == kind.sampling && info.image_width == 500 && info.image_height == 375) file = photograph;
       });
     }
-    for (const auto& [lanes, fewer] : {std::pair{1, 64}, {2, 64}, {3, 64}, {2, 61}}) {
+    for (const auto& [lanes, more, fewer] : {std::tuple{1, 32, 32}, {2, 32, 32}, {4, 32, 32}, {8, 32, 32}, {8, 32, 29}, {8, 16, 16}, {8, 8, 8}, {8, 1, 1}}) {
       OPEN(lanes);
       std::vector<Batch> batches;
       for (int lane = 0; lane < lanes; ++lane) {
         batches.push_back({kind.sampling, 224, 224});
-        for (int i = 0; i < 64; ++i) batches.back().add(file, (13 << 20) + i);
+        for (int i = 0; i < 32; ++i) batches.back().add(file, (13 << 20) + i);
       }
       std::chrono::steady_clock::time_point began;
       constexpr int kCalls = 100;
@@ -384,18 +386,18 @@ TEST_F(JPEGDecoderTest, DISABLED_Rate) {
         began = std::chrono::steady_clock::now();
         std::vector<std::thread> threads;
         for (int lane = 0; lane < lanes; ++lane) {
-          threads.emplace_back([&, lane, fewer = fewer] {
+          threads.emplace_back([&, lane, more = more, fewer = fewer] {
             auto& frames = batches[lane].frames;
             for (int i = 0; i < calls; ++i) {
-              device_->decode(device_->self, lane, kind.sampling, 224, 224, frames.data(), i % 2 == 0 ? 64 : fewer);
+              device_->decode(device_->self, lane, kind.sampling, 224, 224, frames.data(), i % 2 == 0 ? more : fewer);
             }
           });
         }
         for (auto& thread : threads) thread.join();
       }
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-      std::printf("sampling %d, %zu bytes a file, lanes %d, calls of 64 and %d: %.0f images/s\n", kind.sampling, file.size(), lanes, fewer,
-                  lanes * kCalls * (64 + fewer) / 2 / seconds);
+      std::printf("sampling %d, %zu bytes a file, lanes %d, calls of %d and %d: %.0f images/s\n", kind.sampling, file.size(), lanes, more, fewer,
+                  lanes * kCalls * (more + fewer) / 2 / seconds);
       for (const Batch& batch : batches) expect_right(batch);
       decoder_.reset();
       device_ = nullptr;

@@ -146,7 +146,7 @@ func (p *Pool) Workers() int { return p.workers }
 func (p *Pool) AtATime() int { return p.atATime }
 
 // MaxMemory returns an upper bound of the memory of all threads together, in bytes. The bound is
-// 18 MiB for each thread plus Options.Memory. With a JPEGDevice, each of its lanes adds 82 MiB.
+// 18 MiB for each thread plus Options.Memory. With a JPEGDevice, each of its lanes adds 2 MiB.
 // One image of Options.MaxPixels pixels may need more than Options.Memory. Then the need of that
 // image counts in place of Options.Memory. The need is up to 11.2 bytes a pixel, plus 60 MB for a
 // result of at most a thousand pixels on a side. The bound does not change after NewPool.

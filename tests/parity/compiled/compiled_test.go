@@ -84,6 +84,9 @@ func open(t testing.TB, name string, d cgotorch.Device) fixture {
 		path = filepath.Join(folder(t), name+"_cuda")
 	}
 	file, err := safetensors.Open(path + ".safetensors")
+	if n, _ := cgotorch.CUDACount(); n > 0 && !d.IsCUDA() && errors.Is(err, os.ErrNotExist) {
+		t.Skip("make.py compiles for the GPU of a machine that has one")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,8 @@
     make.py FOLDER
 
 The folder gets NAME_cpu.pt2 for each model, and NAME_cpu.safetensors with the inputs and results of
-calls. On a machine with a GPU it also gets both files with the ending _cuda. torchvision.txt has the
-path of torchvision's operators.
+calls. On a machine with a GPU both have the ending _cuda instead. torchvision.txt has the path of
+torchvision's operators.
 A key such as "1.in.0" names the first input of the second call. The model "table" has also results
 after its weights were replaced, and the new weights under "weight.NAME".
 """
@@ -95,8 +95,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     (folder / "torchvision.txt").write_text(str(next(pathlib.Path(torchvision.__file__).parent.glob("_C*.so"))))
-    for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
-        make(folder, device)
+    make(folder, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def make(folder, device):
