@@ -61,6 +61,9 @@ tests-cc: moved # the C++ test binaries
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/csrc/CMakeCache.txt || { $(CMAKE) -B build/csrc -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
 
+versions: libraries ## build and test with each LibTorch of csrc/libtorch/wheels.lock, on the CPU; VERSIONS="2.9.1 2.15.0" names some
+	@tests/versions/run.sh $(JOBS) $(VERSIONS)
+
 test-loader: moved ## all tests of the half that needs no LibTorch, where there is none
 	@csrc/libtorch/setup.sh test-loader
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/loader/CMakeCache.txt || { \
@@ -145,5 +148,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup moved libraries build loader tools train test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record clean

@@ -13,6 +13,7 @@ const (
 var cures = []struct{ part, cause, cure string }{
 	{"expected scalar type Long", "", toInt64},
 	{"scalar types: Long, Int;", "", toInt64},
+	{"expected target dtype to be Long", "", toInt64},
 	{"Expected dtype int32 or int64 for index", "", toInt64},
 	{"expected scalar type", "", toOneDType},
 	{"to have the same dtype", "", toOneDType},

@@ -4,8 +4,11 @@ import (
 	"archive/zip"
 	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,10 +86,10 @@ func TestLoad_Refused(t *testing.T) {
 		{"compressed", packageOf(cpu, "")[:4], zip.Deflate, "", ErrUnsupported, "is compressed"},
 		{"no device", packageOf(`{}`, ""), zip.Store, "", ErrFormat, "name no device"},
 		{"another device", packageOf(`{"AOTI_DEVICE_KEY": "cuda"}`, ""), zip.Store, "", ErrUnsupported, `compiled for the device "cuda", and this is "cpu"`},
-		{"another PyTorch", packageOf(`{"AOTI_DEVICE_KEY": "cpu", "torch_version": "2.9.1+cu130"}`, ""), zip.Store, "", ErrUnsupported, "PyTorch 2.9.1+cu130 has compiled it"},
+		{"another PyTorch", packageOf(`{"AOTI_DEVICE_KEY": "cpu", "torch_version": "2.1.2+cu121"}`, ""), zip.Store, "", ErrUnsupported, "PyTorch 2.1.2+cu121 has compiled it"},
 		{"no ELF", packageOf(cpu, strings.Repeat("MZ", 100)), zip.Store, "", ErrFormat, "a.wrapper.so: bad magic number"},
 		{"cut", packageOf(cpu, string(library[:len(library)/2])), zip.Store, "", ErrFormat, "a.wrapper.so"},
-		{"another library", packageOf(cpu, string(library)), zip.Store, "", ErrUnsupported, "older than 2.11 has compiled it"},
+		{"another library", packageOf(cpu, string(library)), zip.Store, "", ErrUnsupported, " has compiled it: compile it with torch 2."},
 		{"another processor", packageOf(cpu, string(self[:18])+"\xb7"+string(self[19:])), zip.Store, "", ErrUnsupported, "EM_AARCH64"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,6 +109,41 @@ func TestLoad_Refused(t *testing.T) {
 				t.Errorf("left in the temporary folder: %v, %v", left, err)
 			}
 		})
+	}
+}
+
+// A library is taken with the functions of LibTorch's own release alone.
+func TestForeign(t *testing.T) {
+	of := func(minor int) map[string]bool {
+		has := make(map[string]bool)
+		for _, names := range [][]string{called, known, slices.Collect(maps.Keys(since))} {
+			for _, name := range names {
+				if since[name] <= minor {
+					has[name] = true
+				}
+			}
+		}
+		return has
+	}
+	later := of(15)
+	later["AOTInductorModelContainerOfTomorrow"] = true
+	for _, c := range []struct {
+		has   map[string]bool
+		here  int
+		name  string
+		newer bool
+	}{
+		{of(9), 9, "", false}, {of(10), 10, "", false}, {of(11), 11, "", false}, {of(13), 13, "", false}, {of(15), 15, "", false},
+		{of(9), 11, "AOTInductorModelContainerGetConstantsBlobSize", false},
+		{of(10), 9, "AOTInductorModelContainerGetConstantsBlobSize", true},
+		{of(13), 11, "AOTInductorModelContainerExtractConstantsMapEntries", true},
+		{of(14), 13, "AOTInductorModelContainerCreateWithExternalConstants", true},
+		{of(15), 14, "AOTInductorModelContainerGetStreamAffinityModelIndexForTesting", true},
+		{later, 15, "AOTInductorModelContainerOfTomorrow", true},
+	} {
+		if name, newer := foreign(c.has, fmt.Sprintf("2.%d", c.here)); name != c.name || newer != c.newer {
+			t.Errorf("%d functions with LibTorch 2.%d: %q, newer %v, want %q, newer %v", len(c.has), c.here, name, newer, c.name, c.newer)
+		}
 	}
 }
 

@@ -6,15 +6,17 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// These are the functions by which a library of torch 2.11 is called. A library that lacks one was
-// compiled by an older PyTorch.
+// These are the functions by which a library is called. A library that lacks one of LibTorch's
+// release was compiled by an older PyTorch.
 var called = []string{
 	"AOTInductorModelContainerCreateWithDevice", "AOTInductorModelContainerDelete",
 	"AOTInductorModelContainerExtractConstantsMap", "AOTInductorModelContainerFreeInactiveConstantBuffer",
@@ -30,11 +32,48 @@ var called = []string{
 	"AOTInductorModelUpdateConstantsFromBlob",
 }
 
-// known are further functions of torch 2.11. A library with other ones was compiled by a newer
-// PyTorch.
+// known are further functions. A library with other ones, or with one that LibTorch's release does
+// not have yet, was compiled by a newer PyTorch.
 var known = []string{
 	"AOTInductorModelContainerCreate", "AOTInductorModelContainerGetConstantDataSize", "AOTInductorModelContainerGetConstantType",
-	"AOTInductorModelContainerGetInputName", "AOTInductorModelContainerGetOutputName",
+	"AOTInductorModelContainerGetInputName", "AOTInductorModelContainerGetOutputName", "AOTInductorModelUpdateConstantsMap",
+}
+
+// since has the minor number of the first PyTorch 2 that has a function. PyTorch 2.9 has all other
+// functions.
+var since = map[string]int{
+	"AOTInductorModelContainerGetConstantsBlobSize": 10, "AOTInductorModelContainerUpdateUserManagedConstantBufferPairs": 10,
+	"AOTInductorModelUpdateConstantsFromBlob": 10,
+
+	"AOTInductorModelContainerExtractConstantsMapEntries": 13, "AOTInductorModelContainerUpdateConstantBufferFromCpu": 13,
+	"AOTInductorModelContainerUpdateConstantBufferFromCpuPairs": 13, "AOTInductorModelContainerUpdateConstantBufferPairs": 13,
+	"AOTInductorModelContainerUpdateInactiveConstantBufferPairs": 13, "AOTInductorModelUpdateConstantsMapV2": 13,
+
+	"AOTInductorModelContainerCreateWithExternalConstants": 14, "AOTInductorModelContainerDidCallLoadConstants": 14,
+
+	"AOTInductorModelContainerGetStreamAffinityModelIndexForTesting": 15, "AOTInductorModelContainerSetUseStreamAffinity": 15,
+}
+
+// The function `foreign` compares the functions `has` of a library with those of the release `of`,
+// such as 2.11. It returns a function by which the library is of another release. newer says that
+// the library has the function and should not have it. name is empty if the library may be of the
+// same release.
+func foreign(has map[string]bool, of string) (name string, newer bool) {
+	minor, err := strconv.Atoi(strings.TrimPrefix(of, "2."))
+	if err != nil {
+		return "", false
+	}
+	for _, name := range called {
+		if !has[name] && since[name] <= minor {
+			return name, false
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if first, later := since[name]; later && first > minor || !later && !slices.Contains(called, name) && !slices.Contains(known, name) {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // A library is what the ELF file of a package tells about itself.
@@ -49,8 +88,8 @@ type library struct {
 var drawing = regexp.MustCompile(`^aoti_torch_.*(rand|bernoulli|normal|exponential|geometric|cauchy|multinomial|philox|dropout)`)
 
 // The method `inspect` looks into the shared library, which is not opened. It fails if another
-// version of PyTorch has compiled the library, or for another processor.
-func (m *modelFiles) inspect() (*library, error) {
+// release of PyTorch than that of `torch` has compiled the library, or for another processor.
+func (m *modelFiles) inspect(torch string) (*library, error) {
 	section, err := m.section(m.library)
 	if err != nil {
 		return nil, err
@@ -76,16 +115,12 @@ func (m *modelFiles) inspect() (*library, error) {
 			has[s.Name] = true
 		}
 	}
-	for _, name := range called {
-		if !has[name] {
-			return nil, m.archive.Refuse("its library has no function %s, so a PyTorch older than 2.11 has compiled it: compile it with torch 2.11", name)
-		}
-		delete(has, name)
-	}
-	for name := range has {
-		if name != "AOTInductorModelUpdateConstantsMap" && !slices.Contains(known, name) {
-			return nil, m.archive.Refuse("its library has a function %.100s, so a PyTorch newer than 2.11 has compiled it: compile it with torch 2.11", name)
-		}
+	of := release(torch)
+	switch name, newer := foreign(has, of); {
+	case newer:
+		return nil, m.archive.Refuse("its library has a function %.100s, so a PyTorch newer than %s has compiled it: compile it with torch %s", name, of, of)
+	case name != "":
+		return nil, m.archive.Refuse("its library has no function %s, so a PyTorch older than %s has compiled it: compile it with torch %s", name, of, of)
 	}
 	return l, m.findWrapper(l, file)
 }

@@ -61,13 +61,13 @@ type lane struct{ model *ct.Compiled }
 // A compiled package is a program: Load runs its native code in this process, with all rights of
 // the process. Load only packages from a source that you trust like the source of your own program.
 //
-// Load reads packages of torch 2.11. It looks for faults before it runs the library. Its errors
-// wrap [ErrFormat] for a damaged file, and [ErrUnsupported] for a package that cannot run here.
-// Such packages were compiled for another device, processor, GPU or PyTorch, or hold C++ source and
-// no library. The error names the difference. A package does not say all instructions that it uses,
-// so compile it on a machine of the kind that runs it. The files of the library are written to a
-// folder in [os.TempDir], which Close removes. Failures inside the library are explained on the
-// standard error.
+// Load reads packages of the release of PyTorch that LibTorch has, such as 2.11. It looks for
+// faults before it runs the library. Its errors wrap [ErrFormat] for a damaged file, and
+// [ErrUnsupported] for a package that cannot run here. Such packages were compiled for another
+// device, processor, GPU or PyTorch, or hold C++ source and no library. The error names the
+// difference. A package does not say all instructions that it uses, so compile it on a machine of
+// the kind that runs it. The files of the library are written to a folder in [os.TempDir], which
+// Close removes. Failures inside the library are explained on the standard error.
 //
 // Load makes the first call of each lane itself, with zeros as inputs, because that call computes
 // constants and loads kernels. Later calls may therefore be captured.
@@ -108,7 +108,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	if err := files.compare(thisMachine(x.Device(), int(capability))); err != nil {
 		return nil, err
 	}
-	lib, err := files.inspect()
+	lib, err := files.inspect(cgotorch.LibTorchVersion())
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@
 #include "core/event.h"
 #include "core/memory.h"
 #include "core/stream.h"
+#include "core/versions.h"
 #include "witness/watch.h"
 
 // Note [Where the checker learns]
@@ -348,7 +349,7 @@ void leave(const at::RecordFunction&, at::ObserverContext* context) {
 // LibTorch reports every CUDA event, allocation and wait to its Python interpreter. This process
 // has no Python, so this class stands in for the interpreter. LibTorch calls only its trace
 // functions.
-class CudaTrace final : public c10::impl::PyInterpreterVTable {
+class CudaTrace final : public NoPythonObjects {
  public:
   std::string name() const override { return "streamtorch"; }
   void trace_gpu_event_creation(c10::DeviceType, uintptr_t) const override {}
@@ -388,10 +389,6 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
   }
 
   // These functions are for tensors that Python made. There are no such tensors.
-  void incref(PyObject*) const override { none(); }
-  void decref(PyObject*) const override { none(); }
-  bool try_incref(const c10::impl::PyObjectSlot&) const override { none(); }
-  size_t refcnt(PyObject*) const override { none(); }
   c10::intrusive_ptr<c10::TensorImpl> detach(const c10::TensorImpl*) const override { none(); }
   void dispatch(const c10::OperatorHandle&, torch::jit::Stack*) const override { none(); }
   void reportErrorCallback(PyObject*, c10::DispatchKey) const override { none(); }
@@ -416,8 +413,6 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
   void reset_backward_hooks(const c10::TensorImpl*) const override { none(); }
 
  private:
-  [[noreturn]] static void none() { TORCH_CHECK(false, "there is no Python in this process"); }
-
   static Queue native(uintptr_t stream) {
     return Checker::instance().queue_of_native(cuda_guard().getDevice().index(), stream);
   }

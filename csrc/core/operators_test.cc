@@ -1,6 +1,7 @@
 #include "core/operators.h"
 
 #include <dlfcn.h>
+#include <torch/version.h>
 #include "core/status.h"
 
 #include <filesystem>
@@ -89,7 +90,7 @@ TEST_F(OperatorsTest, Open_OfALibraryThatCannotBeOpened) {
       {"crashes", "it ends a process with signal 11"},
       {"exits", "an initialiser ends the process"},
       {"nothing", "it registers no operators"},
-      {"lacks", "it lacks c10::function_of_another_version(int), so it was built for another LibTorch: install its build for PyTorch 2.11.0"},
+      {"lacks", "it lacks c10::function_of_another_version(int), so it was built for another LibTorch: install its build for PyTorch " TORCH_VERSION},
       {"python", "it uses Python (Py_Initialize), which is not in this process"},
       {"cuda", "it lacks at::cuda::function_of_cuda()"},
       {"needs", "it needs libtest_nothing.so, which is not found: install it, or name its folder in LD_LIBRARY_PATH"},

@@ -1,3 +1,4 @@
+#include <regex>
 #include <string>
 #include <thread>
 
@@ -104,6 +105,6 @@ TEST_F(ProcessTest, Threads) {
   EXPECT_OK(ct_threads_set(before));
 }
 
-TEST_F(ProcessTest, LibTorchVersion) { EXPECT_EQ(std::string(ct_libtorch_version()).rfind("2.11.0", 0), 0U); }
+TEST_F(ProcessTest, LibTorchVersion) { EXPECT_TRUE(std::regex_search(ct_libtorch_version(), std::regex("^2\\.[0-9]+\\.[0-9]+"))); }
 
 }  // namespace

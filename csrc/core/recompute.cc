@@ -14,6 +14,7 @@
 #include "core/exec.h"
 #include "core/tensor.h"
 #include "core/token.h"
+#include "core/versions.h"
 
 // Note [Computing again]
 //
@@ -137,8 +138,7 @@ ct_status* ct_recompute(ct_exec x, ct_function f, const ct_tensor* in, const ct_
     at::Tensor recorded = to.tensor.detach();
     if (x.grad != 0 && torch::autograd::isDifferentiableType(recorded.scalar_type())) {
       auto function = std::make_shared<const Function>(std::move(token), f);
-      const std::shared_ptr<torch::autograd::Node> node(new Recompute(std::move(function), from), torch::autograd::deleteNode);
-      torch::autograd::set_history(recorded, node);
+      torch::autograd::set_history(recorded, ct::new_node<Recompute>(std::move(function), from));
     }
     *out = new ct_tensor(std::move(recorded), to.stream);
   });

@@ -3,7 +3,7 @@
 // there (device.cc). So the core itself is not linked to CUDA.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Stream.h>
 
 #include <cstddef>

@@ -12,7 +12,7 @@ namespace ct {
 namespace {
 
 Cupti open_cupti() {
-  const SharedLibrary library("libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000));
+  const SharedLibrary library("libcupti.so." + std::to_string(CUDART_VERSION / 1000));
   if (!library) {
     throw Failure(CT_UNSUPPORTED, "CUPTI, on which traces and NoWaits rest, cannot be opened; run `make setup` on this machine (" + library.reason() + ")");
   }
@@ -27,7 +27,7 @@ Cupti open_cupti() {
   library.find(all.result_string, "cuptiGetResultString");
   library.find(all.stream_id, "cuptiGetStreamIdEx");
   library.find(all.set_thread_id_type, "cuptiSetThreadIdType");
-  library.find(all.subscribe, "cuptiSubscribe_v2");
+  library.find(all.subscribe.function, CuptiSubscribe::kName);
   library.find(all.unsubscribe, "cuptiUnsubscribe");
   all.current_context = reinterpret_cast<decltype(all.current_context)>(dlsym(RTLD_DEFAULT, "cuCtxGetCurrent"));
   if (all.current_context == nullptr) throw Failure(CT_UNSUPPORTED, "the driver has no cuCtxGetCurrent");
@@ -63,19 +63,14 @@ CUpti_SubscriberHandle subscribe() {
   Subscription& shared = subscription();
   const std::lock_guard lock(shared.mutex);
   if (shared.users == 0) {
-    char other[CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN + 1] = "";
-    CUpti_SubscriberParams params{};
-    params.structSize = CUpti_SubscriberParams_STRUCT_SIZE;
-    params.subscriberName = "streamtorch";
-    params.oldSubscriberName = other;
-    params.oldSubscriberSize = CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN;
-    const CUptiResult result = cupti().subscribe(&shared.handle, on_call, nullptr, &params);
+    std::string other;
+    const CUptiResult result = cupti().subscribe(&shared.handle, on_call, other);
     if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
       throw Failure(CT_UNSUPPORTED, "another tool watches this process through CUPTI, which allows one at a time (" +
-                                        std::string(other[0] == '\0' ? "Nsight, cuda-gdb, compute-sanitizer or a profiler" : other) +
+                                        (other.empty() ? "Nsight, cuda-gdb, compute-sanitizer or a profiler" : other) +
                                         "): run without it");
     }
-    cupti().check(result, "cuptiSubscribe_v2");
+    cupti().check(result, CuptiSubscribe::kName);
   }
   ++shared.users;
   return shared.handle;

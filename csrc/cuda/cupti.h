@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "core/versions.h"
 #include "cuda/backend.h"
 
 namespace ct {
@@ -23,7 +24,7 @@ struct Cupti {
   decltype(&cuptiGetResultString) result_string;
   decltype(&cuptiGetStreamIdEx) stream_id;
   decltype(&cuptiSetThreadIdType) set_thread_id_type;
-  decltype(&cuptiSubscribe_v2) subscribe;
+  CuptiSubscribe subscribe;
   decltype(&cuptiUnsubscribe) unsubscribe;
   decltype(&cuCtxGetCurrent) current_context;  // a function of the driver
 

@@ -1,6 +1,5 @@
 #include "cuda/graph.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/versions.h"
 #include "cuda/graph_fills.h"
 
 namespace ct {
@@ -75,6 +75,10 @@ class GeneratorState {
 };
 
 class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
+  auto* drawn_place() const {
+    return captured_generator_states_.empty() ? nullptr : drawn_in(*captured_generator_states_.begin()->first, capture_id_);
+  }
+
  public:
   explicit Graph(c10::DeviceIndex device) : at::cuda::CUDAGraph(/*keep_graph=*/true), device_(device) {}
 
@@ -97,7 +101,7 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     try {
       capture_end();
     } catch (...) {
-      abandon();
+      abandon(/*ended=*/true);
       throw;
     }
     begun_ = false;
@@ -122,8 +126,13 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
 
   bool random() const override { return random_; }
 
-  uint64_t drawn() const override { return captured_generator_states_.begin()->first->offset_intragraph_; }
-  void set_drawn(uint64_t drawn) override { captured_generator_states_.begin()->first->offset_intragraph_ = drawn; }
+  uint64_t drawn() const override {
+    const auto* const place = drawn_place();
+    return place == nullptr ? 0 : *place;
+  }
+  void set_drawn(uint64_t drawn) override {
+    if (auto* const place = drawn_place()) *place = drawn;
+  }
 
   void count(int64_t* nodes, int64_t* kernels, int64_t* copies, int64_t* fills) override {
     size_t all = 0;
@@ -141,7 +150,6 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     }
   }
 
-
  private:
   // Takes over the older graph's memory on the device, if CUDA can replace the older graph's
   // parameters by those of this graph. Returns whether it did.
@@ -158,9 +166,12 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
   }
 
   // Ends a capture that has failed, or that was begun and is not wanted. LibTorch's own function
-  // for the end would leave the pools open.
-  void abandon() noexcept {
+  // for the end would leave the pools open. `ended` says that this function has failed.
+  void abandon(bool ended = false) noexcept {
     if (!std::exchange(begun_, false)) return;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    (void)cudaStreamIsCapturing(on_, &status);
+    if (capture_id_ != 0 && status != cudaStreamCaptureStatusNone) capture_ended(device_);
     cudaGraph_t rest = nullptr;
     (void)cudaStreamEndCapture(on_, &rest);  // the capture may have ended already, or may never have begun
     if (rest != nullptr) (void)cudaGraphDestroy(rest);
@@ -173,12 +184,17 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
         return false;
       }
     };
-    if (succeeds([&] { allocator::endAllocateToPool(device_, pool_); })) {
-      succeeds([&] { allocator::releasePool(device_, pool_); });
-    }
-    at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
-    if (succeeds([&] { host->end_allocate_to_pool(pool_); })) {
-      succeeds([&] { host->release_pool(pool_); });
+    if (kResetReleasesPools) {
+      succeeds([&] { reset(); });
+    } else {
+      const bool closed = kEndClosesPools && ended;
+      if (succeeds([&] { allocator::endAllocateToPool(device_, pool_); }) || closed) {
+        succeeds([&] { allocator::releasePool(device_, pool_); });
+      }
+      const HostPool host{pool_};
+      if (succeeds([&] { host.end(); }) || closed) {
+        succeeds([&] { host.release(); });
+      }
     }
     succeeds([&] { generator_.give_back(device_); });
   }
@@ -201,16 +217,16 @@ c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) {
   // A capture also opens a pool of page-locked memory with the same number. LibTorch refuses to
   // open that pool again after its last user has closed it. So this function opens the pool of
   // page-locked memory for as long as the graph pool lives.
-  at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
-  host->begin_allocate_to_pool(pool, [](c10::Stream) { return false; });
-  host->end_allocate_to_pool(pool);
+  const HostPool host{pool};
+  host.begin();
+  host.end();
   return pool;
 }
 
 void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   try {
     allocator::releasePool(device, pool);
-    at::getHostAllocator(at::kCUDA)->release_pool(pool);
+    HostPool{pool}.release();
   } catch (...) {  // the device is lost
   }
 }
@@ -229,7 +245,7 @@ void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
 
 int64_t graph_pool_bytes(c10::DeviceIndex device, c10::MempoolId_t pool) {
   int64_t bytes = 0;
-  for (const auto& segment : allocator::snapshot(pool, false).segments) {
+  for (const auto& segment : segments_of(pool)) {
     if (segment.device == device && segment.owner_private_pool_id == pool) bytes += static_cast<int64_t>(segment.total_size);
   }
   return bytes;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/versions.h"
 #include "cuda/program.h"
 
 // Note [Fills are captured as kernels]
@@ -61,8 +62,8 @@ unsigned repeated(unsigned value, unsigned element) {
 void replace(cudaGraph_t graph, cudaGraphNode_t node, const void* kernel) {
   cudaMemsetParams fill{};
   C10_CUDA_CHECK(cudaGraphMemsetNodeGetParams(node, &fill));
-  const Edges before = edges([&](cudaGraphNode_t* nodes, cudaGraphEdgeData* data, size_t* count) { return cudaGraphNodeGetDependencies(node, nodes, data, count); });
-  const Edges behind = edges([&](cudaGraphNode_t* nodes, cudaGraphEdgeData* data, size_t* count) { return cudaGraphNodeGetDependentNodes(node, nodes, data, count); });
+  const Edges before = edges([&](cudaGraphNode_t* nodes, cudaGraphEdgeData* data, size_t* count) { return graph_node_dependencies(node, nodes, data, count); });
+  const Edges behind = edges([&](cudaGraphNode_t* nodes, cudaGraphEdgeData* data, size_t* count) { return graph_node_dependents(node, nodes, data, count); });
   if (fill.height != 1 || !before.plain || !behind.plain) return;
   unsigned word = repeated(fill.value, fill.elementSize);
   uint64_t bytes = fill.width * fill.elementSize;
@@ -76,7 +77,7 @@ void replace(cudaGraph_t graph, cudaGraphNode_t node, const void* kernel) {
   cudaGraphNode_t fresh = nullptr;
   C10_CUDA_CHECK(cudaGraphAddKernelNode(&fresh, graph, before.nodes.data(), before.nodes.size(), &launch));
   const std::vector<cudaGraphNode_t> from(behind.nodes.size(), fresh);
-  if (!from.empty()) C10_CUDA_CHECK(cudaGraphAddDependencies(graph, from.data(), behind.nodes.data(), nullptr, from.size()));
+  if (!from.empty()) C10_CUDA_CHECK(add_graph_dependencies(graph, from.data(), behind.nodes.data(), nullptr, from.size()));
   C10_CUDA_CHECK(cudaGraphDestroyNode(node));
 }
 

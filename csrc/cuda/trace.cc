@@ -45,7 +45,7 @@ constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, 
 // driver.
 constexpr CUpti_CallbackId kRuntimeLaunches[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000,      CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060,
-    CUPTI_RUNTIME_TRACE_CBID___cudaLaunchKernel_v13000,   CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000,
+    kLaunchOfNvcc13,                                      CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000,
     CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000,      CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020,
     CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,       CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DAsync_v3020,
     CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyPeerAsync_v4000,   CUPTI_RUNTIME_TRACE_CBID_cudaMemset_v3020,
@@ -147,7 +147,7 @@ void add(Recorder& r, const CUpti_Activity& activity) {
   switch (activity.kind) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
-      const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel10&>(activity);
+      const auto& kernel = reinterpret_cast<const KernelActivity&>(activity);
       ct_trace_record record = common(kernel, CT_TRACE_KERNEL);
       record.name = name_number(r, kernel.name);
       const uint64_t blocks = uint64_t(uint32_t(kernel.gridX)) * uint32_t(kernel.gridY) * uint32_t(kernel.gridZ);

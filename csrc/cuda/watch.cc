@@ -96,7 +96,7 @@ constexpr Call kCalls[] = {
     {RUNTIME(cudaHostUnregister, v4000)},
 
     {DRIVER(cuCtxSynchronize, )},
-    {DRIVER(cuCtxSynchronize, _v2)},
+    {CUPTI_CB_DOMAIN_DRIVER_API, kContextSynchronize2, "cuCtxSynchronize"},
     {DRIVER(cuStreamSynchronize, )},
     {DRIVER(cuEventSynchronize, )},
     {DRIVER(cuMemcpyHtoD, _v2)},

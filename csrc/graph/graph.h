@@ -1,7 +1,7 @@
 // Graphs: work that is captured once and launched as one.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <memory>
 #include <mutex>

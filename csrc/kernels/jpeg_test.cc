@@ -263,8 +263,8 @@ TEST_F(JPEGDecoderTest, Retained) {
 // capture. The decoder's first calls allocate memory.
 TEST_F(JPEGDecoderTest, BesideACapture) {
   SKIP_WITHOUT_CUDA();
-  const auto begin = reinterpret_cast<int (*)(void*, int)>(dlsym(dlopen("libcudart.so.13", RTLD_NOW), "cudaStreamBeginCapture"));
-  const auto end = reinterpret_cast<int (*)(void*, void**)>(dlsym(dlopen("libcudart.so.13", RTLD_NOW), "cudaStreamEndCapture"));
+  const auto begin = reinterpret_cast<int (*)(void*, int)>(dlsym(RTLD_DEFAULT, "cudaStreamBeginCapture"));
+  const auto end = reinterpret_cast<int (*)(void*, void**)>(dlsym(RTLD_DEFAULT, "cudaStreamEndCapture"));
   ASSERT_TRUE(begin != nullptr && end != nullptr);
   const Stream captured = ct_test::new_stream(kCuda);
   ASSERT_EQ(begin(ct_stream_native(captured.get()), 0), 0);

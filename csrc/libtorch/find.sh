@@ -1,9 +1,10 @@
 # Finds LibTorch. setup.sh sources this file.
 #
 # find_libtorch sets
+#   version       the version of LibTorch
 #   torch_dir     the folder that holds lib/ and include/ of LibTorch
-#   runtime_dir   the folder nvidia/cu13 of the wheels, with CUDA headers, libcudart and libcupti;
-#                 empty if these wheels are not used
+#   cuda_tree     the folder nvidia of the wheels with CUDA headers, libcudart and libcupti; empty if
+#                 these wheels are not used
 #   origin        where LibTorch comes from, for a message
 find_libtorch() {
   if [ -n "${LIBTORCH-}" ]; then
@@ -18,15 +19,18 @@ from_environment() {
   local dir wrong
   case $LIBTORCH in /*) ;; *) fail "LIBTORCH=$LIBTORCH is not an absolute path; write it from /" ;; esac
   dir=$LIBTORCH
-  [ -d "$dir" ] || fail "LIBTORCH=$LIBTORCH is not a folder; set it to LibTorch $version, or unset it to have that downloaded"
+  [ -d "$dir" ] || fail "LIBTORCH=$LIBTORCH is not a folder; $(cure)"
   [ -d "$dir/lib" ] && [ -d "$dir/include" ] || dir=$LIBTORCH/torch
   wrong=$(wrong_libtorch "$dir")
-  [ -z "$wrong" ] || fail "LIBTORCH=$LIBTORCH: $wrong; set it to LibTorch $version, or unset it to have that downloaded"
+  [ -z "$wrong" ] || fail "LIBTORCH=$LIBTORCH: $wrong; $(cure)"
   use_libtorch "$dir" "\$LIBTORCH"
 }
 
-# from_python uses a torch of this version in the user's Python. It does not import torch,
-# because an import takes seconds.
+# cure prints what the user can do about a wrong $LIBTORCH.
+cure() { echo "set it to LibTorch ${wanted:-$default}, or unset it to have that downloaded"; }
+
+# from_python uses the torch in the user's Python. It does not import torch, because an import takes
+# seconds.
 from_python() {
   local python=${PYTHON:-python3} dir wrong
   command -v "$python" >/dev/null || return 1
@@ -48,13 +52,18 @@ if spec and spec.origin: print(os.path.dirname(os.path.abspath(spec.origin)))' 2
 
 # from_wheels uses the pinned wheels, from the cache or from the network.
 from_wheels() {
+  version=${wanted:-$default}
+  local runtime torch cuda
+  read -r runtime torch cuda <<<"$(sets_of "$version")"
   if [ "$driver" = 1 ]; then
-    wheel_tree libtorch-$version-cuda "runtime torch cuda"
+    [ -n "$cuda" ] ||
+      fail "the CUDA libraries of LibTorch $version are not in wheels.lock; pip install torch==$version and set PYTHON to its Python, or set STREAMTORCH_CUDA=0 for the CPU alone"
+    wheel_tree libtorch-$version-cuda "$runtime $torch $cuda"
   else
-    wheel_tree libtorch-$version-cpu "runtime torch"
+    wheel_tree libtorch-$version-cpu "$runtime $torch"
   fi
   torch_dir=$tree/torch
-  runtime_dir=$tree/nvidia/cu13
+  cuda_tree=$tree/nvidia
   origin="the pinned wheels"
 }
 
@@ -64,35 +73,49 @@ from_wheels() {
 use_libtorch() {
   torch_dir=$1
   origin=$2
-  runtime_dir=""
-  [ -n "$(built_for_cuda "$torch_dir")" ] || return 0
+  cuda_tree=""
+  version=$(version_of "$torch_dir")
+  local cuda runtime
+  cuda=$(built_for_cuda "$torch_dir")
+  [ -n "$cuda" ] || return 0
+  read -r cuda runtime <<<"$(headers_for "$cuda")"
   # Without a GPU, a LibTorch that finds all its libraries does not need the CUDA headers.
   # This machine may be offline, so a failed download is no error.
-  if [ "$driver" = 0 ] && ! unresolved "$torch_dir/lib/libtorch_cpu.so" >/dev/null && ! (wheel_tree cuda-$cuda_version runtime); then
+  if [ "$driver" = 0 ] && ! unresolved "$torch_dir/lib/libtorch_cpu.so" >/dev/null && ! (wheel_tree cuda-$cuda $runtime); then
     say "going on without the CUDA headers: libcgotorch_cuda.so is not built, and needs a GPU to be of use"
     return 0
   fi
-  wheel_tree cuda-$cuda_version runtime
-  runtime_dir=$tree/nvidia/cu13
+  wheel_tree cuda-$cuda $runtime
+  cuda_tree=$tree/nvidia
   if [ "$driver" = 1 ] && unresolved "$torch_dir/lib/libtorch_cuda.so" >/dev/null; then
     say "$torch_dir has no CUDA libraries beside it, so the GPU here cannot be used; unset LIBTORCH to have them downloaded"
   fi
 }
 
+# version_of folder: prints the version of the LibTorch there, such as 2.11.0, or nothing.
+version_of() {
+  local header=$1/include/torch/headeronly/version.h
+  [ -f "$header" ] || header=$1/include/torch/csrc/api/include/torch/version.h
+  [ ! -f "$header" ] || sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\).*/\2/p' "$header" | paste -sd.
+}
+
 # wrong_libtorch folder: prints what is wrong with the folder, or nothing.
 wrong_libtorch() {
-  local dir=$1 header have file
-  header=$dir/include/torch/headeronly/version.h
-  [ -f "$header" ] || header=$dir/include/torch/csrc/api/include/torch/version.h
-  if ! [ -f "$header" ]; then
-    echo "no include/torch there, so it is not LibTorch $version"
+  local dir=$1 have file
+  have=$(version_of "$dir")
+  if [ -z "$have" ]; then
+    echo "no include/torch there, so it is not LibTorch"
     return
   fi
-  have=$(sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\).*/\2/p' "$header" | paste -sd.)
-  if [ "$have" != "$version" ]; then
-    echo "it is LibTorch ${have:-of unknown version}, and $version is needed"
+  if [ "$have" != "${wanted:-$have}" ]; then
+    echo "it is LibTorch $have, and $wanted is needed"
     return
   fi
+  case " $(versions)" in *" ${have%.*}."*) ;; *)
+    echo "it is LibTorch $have, and the library builds with $(versions)"
+    return
+    ;;
+  esac
   for file in lib/libtorch_cpu.so lib/libc10.so include/ATen/core/dispatch/Dispatcher.h; do
     if ! [ -s "$dir/$file" ]; then
       echo "$file is missing"
@@ -104,14 +127,19 @@ wrong_libtorch() {
     return
   fi
   have=$(built_for_cuda "$dir")
-  if [ -n "$have" ] && [ "$have" != "$cuda_version" ]; then
-    echo "it was built for CUDA $have, and $cuda_version is needed"
+  if [ -n "$have" ] && [ -z "$(headers_for "$have")" ]; then
+    echo "it was built for CUDA $have, and CUDA 12 or 13 is needed"
   fi
 }
 
-# built_for_cuda folder: prints the version of CUDA, such as 13.0, or nothing without CUDA. The
-# soname of libcudart has only the major version, such as 13. The minor version is only in
-# version.py of torch.
+# headers_for CUDA: prints the version of the CUDA headers for a LibTorch of this CUDA, and their set.
+# If wheels.lock has no headers of this CUDA, they are others of the same major version.
+headers_for() {
+  awk -v cuda="$1" '$1 == "version" && ($3 == cuda || !found && int($3) == int(cuda)) { found = $3 " " $4 } END { print found }' "$here/wheels.lock"
+}
+
+# built_for_cuda folder: prints the version of CUDA, such as 13.0, or nothing without CUDA. The minor
+# version is only in version.py of torch. Without that file the result is the major version.
 built_for_cuda() {
   local have=""
   [ -f "$1/lib/libtorch_cuda.so" ] || return 0
@@ -120,7 +148,6 @@ built_for_cuda() {
   fi
   if [ -z "$have" ]; then
     have=$(readelf -d "$1/lib/libc10_cuda.so" 2>/dev/null | sed -n 's/.*\[libcudart[^]]*\.so\.\([0-9]*\).*/\1/p' | head -1)
-    [ "$have" = 13 ] && have=$cuda_version
   fi
   echo "$have"
 }
@@ -131,27 +158,36 @@ unresolved() {
   env -u LD_LIBRARY_PATH ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | grep .
 }
 
-# write_libtorch writes build/libtorch.cmake and build/libtorch.env. It does not touch a file
-# whose content stays the same, so that nothing is built again.
+# cuda_folders TREE NAME: prints the folders NAME of the CUDA wheels in the folder TREE, with
+# semicolons. The wheels of CUDA 13 share one folder, cu13. Those of CUDA 12 have one each, such as
+# cuda_runtime.
+cuda_folders() {
+  find -L "$1"/cu[0-9]* "$1"/cuda_* "$1"/nvjpeg -maxdepth 1 -name "$2" 2>/dev/null | sort | paste -sd ';'
+}
+
+# write_libtorch writes libtorch.cmake and libtorch.env. It does not touch a file whose content
+# stays the same, so that nothing is built again.
 write_libtorch() {
-  local extra="" cuda_include="" cuda_lib="" missing
-  if [ -n "$runtime_dir" ]; then
-    cuda_include=$runtime_dir/include
+  local extra="" cuda_include="" cuda_lib missing file
+  # libcgotorch_cuda.so opens some libraries of CUDA by name.
+  cuda_lib=$(cuda_folders "${torch_dir%/*}/nvidia" lib)
+  if [ -n "$cuda_tree" ]; then
+    cuda_include=$(cuda_folders "$cuda_tree" include)
     # libcgotorch.so is linked to the libraries that LibTorch does not find, so LibTorch
     # finds them there.
     for missing in $(unresolved "$torch_dir/lib/libtorch_cpu.so"); do
-      [ -e "$runtime_dir/lib/$missing" ] || fail "$torch_dir/lib/libtorch_cpu.so needs $missing, which is not on this machine; unset LIBTORCH to have all of it downloaded"
-      extra="$extra;$runtime_dir/lib/$missing"
-      cuda_lib=$runtime_dir/lib
+      file=$(echo "$cuda_tree"/*/lib/"$missing")
+      [ -e "$file" ] || fail "$torch_dir/lib/libtorch_cpu.so needs $missing, which is not on this machine; unset LIBTORCH to have all of it downloaded"
+      extra="$extra;$file"
+      cuda_lib=$(cuda_folders "$cuda_tree" lib)
     done
-    [ "$torch_dir" = "${runtime_dir%/nvidia/cu13}/torch" ] && cuda_lib=$runtime_dir/lib
   elif missing=$(unresolved "$torch_dir/lib/libtorch_cpu.so"); then
     fail "$torch_dir/lib/libtorch_cpu.so needs $(echo $missing), not found on this machine; unset LIBTORCH to have LibTorch downloaded"
   fi
-  if [ ! -f "$root/build/libtorch.env" ] || ! grep -qxF "LIBTORCH_LIB=\"$torch_dir/lib\"" "$root/build/libtorch.env"; then
+  if [ ! -f "$out/libtorch.env" ] || ! grep -qxF "LIBTORCH_LIB=\"$torch_dir/lib\"" "$out/libtorch.env"; then
     say "LibTorch $version: $torch_dir, from $origin"
   fi
-  replace "$root/build/libtorch.cmake" <<END
+  replace "$out/libtorch.cmake" <<END
 # Written by csrc/libtorch/setup.sh.
 set(LIBTORCH_INCLUDE "$torch_dir/include;$torch_dir/include/torch/csrc/api/include")
 set(LIBTORCH_LIB "$torch_dir/lib")
@@ -159,7 +195,7 @@ set(CUDA_INCLUDE "$cuda_include")
 set(CUDA_LIB "$cuda_lib")
 set(LIBTORCH_EXTRA "${extra#;}")
 END
-  replace "$root/build/libtorch.env" <<END
+  replace "$out/libtorch.env" <<END
 # Written by csrc/libtorch/setup.sh.
 LIBTORCH_LIB="$torch_dir/lib"
 CUDA_LIB="$cuda_lib"

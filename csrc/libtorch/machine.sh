@@ -77,7 +77,7 @@ need_packages() {
     sudo="sudo -n"
   fi
   say "installing $packages with apt-get"
-  local log="$root/build/apt.log" apt="env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"
+  local log="$out/apt.log" apt="env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"
   if ! $sudo $apt update >"$log" 2>&1; then
     say "apt-get update failed; going on with the package lists that are here (see $log)"
   fi

@@ -12,9 +12,15 @@ cache_folder() {
   echo "${STREAMTORCH_CACHE:-${XDG_CACHE_HOME:-${HOME-}/.cache}/streamtorch}"
 }
 
+# versions prints the versions of LibTorch with which the library builds.
+versions() { awk '$1 == "version" { print $2 }' "$here/wheels.lock" | paste -sd ' '; }
+
+# sets_of version: prints the sets of this version, or nothing if wheels.lock does not list the version.
+sets_of() { awk -v of="$1" '$1 == "version" && $2 == of { print $4, $5, $6 }' "$here/wheels.lock"; }
+
 # wheels_of sets: prints the lines of wheels.lock for these sets.
 wheels_of() {
-  awk -v sets=" $1 " '!/^#/ && NF == 7 && index(sets, " " $1 " ")' "$here/wheels.lock"
+  awk -v sets=" $1 " '!/^#/ && $1 != "version" && NF == 7 && index(sets, " " $1 " ")' "$here/wheels.lock"
 }
 
 # wheel_tree name sets: sets `tree` to a folder in which the wheels of these sets are unpacked.
@@ -55,8 +61,8 @@ wheel_tree() {
 # is_whole tree sets: succeeds if the tree is complete. A tree gets its name only when it is
 # complete, so a file is missing only if a user has deleted it.
 is_whole() {
-  [ -d "$1/nvidia/cu13/include" ] || return 1
-  case " $2 " in *" torch "*) [ -s "$1/torch/lib/libtorch_cpu.so" ] ;; esac
+  compgen -G "$1/nvidia/*/include" >/dev/null || return 1
+  case $2 in *torch*) [ -s "$1/torch/lib/libtorch_cpu.so" ] ;; esac
 }
 
 # stop_download stops pip and removes unfinished files.
@@ -163,9 +169,9 @@ pip_failure() {
   elif grep -qE 'DO NOT MATCH THE HASHES|hashes are required|HashMismatch' "$1"; then
     echo "what the package index sent is not the file that wheels.lock names; check which index pip is configured for"
   elif grep -qE 'NewConnectionError|NameResolutionError|Temporary failure in name resolution|Network is unreachable|ConnectTimeout|ReadTimeout|Read timed out|ProxyError|Max retries exceeded|SSLError|Connection broken|IncompleteRead' "$1"; then
-    echo "pip cannot reach its package index; check the network and pip's configuration (pip config list), or set LIBTORCH to an unpacked LibTorch $version"
+    echo "pip cannot reach its package index; check the network and pip's configuration (pip config list), or set LIBTORCH to an unpacked LibTorch ${wanted:-$default}"
   elif grep -qE 'No matching distribution|Could not find a version' "$1"; then
-    echo "the package index that pip is configured for does not have it; use one that mirrors PyPI, or set LIBTORCH to an unpacked LibTorch $version"
+    echo "the package index that pip is configured for does not have it; use one that mirrors PyPI, or set LIBTORCH to an unpacked LibTorch ${wanted:-$default}"
   else
     echo "pip failed ($(grep -E '^ERROR' "$1" | tail -1)); mend that"
   fi

@@ -24,6 +24,7 @@
 #include "core/device.h"
 #include "core/event.h"
 #include "core/exec.h"
+#include "core/versions.h"
 #include "graph/capture.h"
 #include "graph/graph.h"
 #include "kernels/cast.h"
@@ -33,10 +34,6 @@ namespace ct {
 namespace {
 
 using Mask = GradientMask;
-
-// The Overlapping of a backward is kept as thread-local debug information of this kind. LibTorch
-// itself does not use this kind, and no other library in the process may use it.
-constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // Makes the main stream wait for a side stream.
 void join(const Overlapping& o, const ct_stream& side) {
@@ -184,7 +181,7 @@ void install(c10::DispatchKey key) {
   before_gradients_are_cast.store([] {
     if (Overlapping* o = Overlapping::current()) o->late.release();
   });
-  at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
+  allow_gradients_of_other_streams(at::globalContext());
   return true;
 }();
 
@@ -256,7 +253,7 @@ Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
   return o;
 }
 
-Overlapping* Overlapping::current() noexcept { return static_cast<Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+Overlapping* Overlapping::current() noexcept { return static_cast<Overlapping*>(c10::ThreadLocalDebugInfo::get(kOverlapKind)); }
 
 std::ostream& operator<<(std::ostream& out, const Described& of) {
   out << of.tensor.scalar_type() << of.tensor.sizes();
@@ -266,7 +263,7 @@ std::ostream& operator<<(std::ostream& out, const Described& of) {
 
 OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
                            const torch::autograd::variable_list& roots)
-    : failures_(std::uncaught_exceptions()), leave_(std::make_shared<Overlapping>(overlap, main, sides, pool, roots)), info_(kKind, leave_) {}
+    : failures_(std::uncaught_exceptions()), leave_(std::make_shared<Overlapping>(overlap, main, sides, pool, roots)), info_(kOverlapKind, leave_) {}
 
 OverlapScope::~OverlapScope() {
   try {

@@ -28,17 +28,10 @@ bool has_hooks(Node& node) {
          node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-// Makes autograd run a node with one input on a stream. New metadata records the stream that is
-// current when the metadata is made.
+// Makes autograd run a node with one input on a stream.
 void move(Node& node, c10::Stream stream) {
-  const auto& of = node.input_metadata(0);
-  const at::TensorOptions options = of.options();
-  const torch::autograd::SymIntSmallVec shape(of.shape_as_dim_vector().begin(), of.shape_as_dim_vector().end());
-  const bool subclass = of.is_tensor_subclass(), nested = of.is_nested_tensor();
-  const auto dtype = of.grad_dtype();
   const CurrentStream current(stream);
-  node.clear_input_metadata();
-  node.add_input_metadata(options, shape, subclass, nested, dtype);
+  renew_input_metadata(node);
 }
 
 }  // namespace

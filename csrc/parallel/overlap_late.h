@@ -16,6 +16,7 @@
 
 #include "core/event.h"
 #include "core/stream.h"
+#include "core/versions.h"
 
 namespace ct {
 
@@ -64,7 +65,7 @@ class LateGradients {
     std::unique_ptr<const ct_event> end;
   };
   struct Moved {
-    std::shared_ptr<Node> node;
+    NodePtr node;
     c10::Stream before;
   };
   bool simple(const torch::autograd::Edge& edge, std::vector<Node*>& path) const;
@@ -73,7 +74,7 @@ class LateGradients {
   int64_t kept_bytes() const;
 
   const ct_stream& main_;
-  std::vector<std::shared_ptr<Node>> roots_;  // the nodes of the roots; the node of a leaf has no other owner
+  std::vector<NodePtr> roots_;  // the nodes of the roots; the node of a leaf has no other owner
   std::unordered_map<const Node*, int> edges_to_;
   std::map<std::pair<const Node*, uint32_t>, int> edges_to_cast_;  // for each gradient that a node of cast_weights reads
   std::unordered_map<const Node*, const ct_stream*> layers_;

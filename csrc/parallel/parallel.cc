@@ -26,6 +26,7 @@
 #include "core/exec.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "core/versions.h"
 
 namespace {
 
@@ -83,8 +84,7 @@ ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* resu
     if (tensor.requires_grad() && c10::GradMode::is_enabled()) {
       auto edges = torch::autograd::collect_next_edges(tensor);
       tensor = tensor.detach();
-      const std::shared_ptr<torch::autograd::Node> node(new Join(std::move(edges), borrowed), torch::autograd::deleteNode);
-      torch::autograd::set_history(tensor, node);
+      torch::autograd::set_history(tensor, ct::new_node<Join>(std::move(edges), borrowed));
     }
     *out = new ct_tensor(std::move(tensor), result->stream);
     if (side != nullptr && transient != 0 && result->stream == side->id) (*out)->recorded.store(x.stream->id, std::memory_order_relaxed);

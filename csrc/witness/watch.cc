@@ -5,13 +5,10 @@
 #include <unordered_set>
 
 #include "core/device.h"
+#include "core/versions.h"
 
 namespace ct {
 namespace {
-
-// A Watch is kept as thread-local debug information of this kind. LibTorch itself does not use
-// this kind, and no other library in the process may use it.
-constexpr auto kKind = c10::DebugInfoKind::INFERENCE_CONTEXT;
 
 // The operators that run on this thread, outermost first. LibTorch keeps the names as long as the
 // operators run.
@@ -80,7 +77,7 @@ bool waits_on_cpu_alone_in(std::string_view op) noexcept {
   return names->count(op) != 0;
 }
 
-Watch* Watch::current() noexcept { return static_cast<Watch*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+Watch* Watch::current() noexcept { return static_cast<Watch*>(c10::ThreadLocalDebugInfo::get(kWatchKind)); }
 
 void Watch::waits(const std::string& what) noexcept {
   try {
@@ -126,7 +123,7 @@ void Watch::judge() noexcept {
 }
 
 Watching::Watching(const ct_watch& watch)
-    : watch_(watch.watch), info_(kKind, watch_),
+    : watch_(watch.watch), info_(kWatchKind, watch_),
       callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(begin_operator, end_operator)
                                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}))) {}
 

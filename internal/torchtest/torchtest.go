@@ -211,10 +211,14 @@ func Sleep(x *cgotorch.Exec, d time.Duration) {
 }
 
 // OperatorLibrary returns the path of the library libtest_operators.so, which registers operators.
-// It skips the test if the C++ tests are not built.
+// In a test of `make versions` the library is of that version. It skips the test if the C++ tests
+// are not built.
 func OperatorLibrary(t testing.TB) string {
 	t.Helper()
-	const path = "build/csrc/libtest_operators.so" // from the root of the repository
+	path := "build/csrc/libtest_operators.so" // from the root of the repository
+	if version := os.Getenv("CGOTORCH_LIBTORCH"); version != "" {
+		path = filepath.Join("build/versions", version, "csrc/libtest_operators.so")
+	}
 	for up := "."; len(up) < 20; up += "/.." {
 		if full, err := filepath.Abs(filepath.Join(up, path)); err == nil {
 			if _, err := os.Stat(full); err == nil {

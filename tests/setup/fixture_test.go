@@ -116,13 +116,19 @@ func (c *clone) mustFail(env []string, words ...string) {
 // libtorch returns the folder lib that setup.sh has chosen.
 func (c *clone) libtorch() string {
 	c.t.Helper()
+	return c.set("LIBTORCH_LIB")
+}
+
+// set returns what build/libtorch.cmake sets the variable `name` to.
+func (c *clone) set(name string) string {
+	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.root, "build/libtorch.cmake"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), `set(LIBTORCH_LIB "`)
-	lib, _, _ := strings.Cut(rest, `"`)
-	return lib
+	_, rest, _ := strings.Cut(string(text), "set("+name+` "`)
+	value, _, _ := strings.Cut(rest, `"`)
+	return value
 }
 
 // index is a server that serves wheels as PyPI does.
@@ -146,6 +152,7 @@ func newIndex(t *testing.T) *index {
 	t.Helper()
 	library := sharedLibrary(t)
 	version := "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n"
+	older := "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 1\n"
 	ix := &index{requests: map[string]int{}, stalled: make(chan struct{}), left: make(chan struct{})}
 	add := func(set, name, version string, files map[string]string) {
 		ix.wheels = append(ix.wheels, wheel{set, name, version, wheelFile(t, name, version, files)})
@@ -155,6 +162,12 @@ func newIndex(t *testing.T) *index {
 	add("torch", "fixture-torch", "2.11.0", map[string]string{
 		"torch/lib/libtorch_cpu.so": library, "torch/lib/libc10.so": library, "torch/nn/functional.py": "pass",
 		"torch/include/torch/headeronly/version.h": version, "torch/include/ATen/core/dispatch/Dispatcher.h": "//"})
+	add("runtime12", "fixture-runtime12", "12.8.90", map[string]string{
+		"nvidia/cuda_runtime/include/cuda_runtime_api.h": "//", "nvidia/cuda_runtime/lib/libcudart.so.12": library,
+		"nvidia/cuda_cupti/include/cupti.h": "//", "nvidia/cuda_cupti/lib/libcupti.so.12": library})
+	add("torch2.9.1", "fixture-older-torch", "2.9.1", map[string]string{
+		"torch/lib/libtorch_cpu.so": library, "torch/lib/libc10.so": library,
+		"torch/include/torch/headeronly/version.h": older, "torch/include/ATen/core/dispatch/Dispatcher.h": "//"})
 	add("cuda", "fixture-cudnn", "9.0", map[string]string{"nvidia/cudnn/lib/libcudnn.so.9": library})
 	ix.server = httptest.NewServer(http.HandlerFunc(ix.serve))
 	t.Cleanup(ix.server.Close)
@@ -170,8 +183,11 @@ func (ix *index) lock() string {
 	for _, w := range ix.wheels {
 		fmt.Fprintf(&lock, "%s %s %s manylinux2014_x86_64 %d %d %x\n", w.set, w.name, w.version, len(w.data), 4*len(w.data), sha256.Sum256(w.data))
 	}
-	return lock.String()
+	return lock.String() + lockedVersions
 }
+
+// lockedVersions are the versions of LibTorch that the wheels.lock of the tests lists.
+const lockedVersions = "version 2.9.1 12.8 runtime12 torch2.9.1\nversion 2.11.0 13.0 runtime torch cuda\n"
 
 // env returns the environment in which pip uses only this index.
 func (ix *index) env() []string {

@@ -214,7 +214,7 @@ func TestSetup_DiskFills(t *testing.T) {
 			first.data = wheelFile(t, first.name, first.version, map[string]string{"nvidia/cu13/include/big.h": content})
 			line := strings.Fields(c.index.lock())[:7]
 			line[4], line[5] = "1", "1"
-			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n")
+			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n"+lockedVersions)
 			if err := os.MkdirAll(c.cache, 0o777); err != nil {
 				t.Fatal(err)
 			}
@@ -269,15 +269,11 @@ func TestSetup_LIBTORCH_Wrong(t *testing.T) {
 	}{
 		{"not there", func(dir string) string { return dir + "x" }, "is not a folder"},
 		{"relative", func(dir string) string { return "torch" }, "is not an absolute path"},
-		{"something else", func(dir string) string { return "/usr" }, "it is not LibTorch 2.11.0"},
+		{"something else", func(dir string) string { return "/usr" }, "so it is not LibTorch;"},
 		{"without libraries", func(dir string) string { os.Remove(dir + "/lib/libtorch_cpu.so"); return dir }, "lib/libtorch_cpu.so is missing"},
 		{"without headers", func(dir string) string { os.RemoveAll(dir + "/include/ATen"); return dir }, "Dispatcher.h is missing"},
 		{"truncated", func(dir string) string { os.Truncate(dir+"/lib/libtorch_cpu.so", 8000); return dir }, "lib/libtorch_cpu.so is damaged"},
-		{"other CUDA", func(dir string) string {
-			os.Link(dir+"/lib/libtorch_cpu.so", dir+"/lib/libtorch_cuda.so")
-			os.WriteFile(dir+"/version.py", []byte("cuda: Optional[str] = '12.8'\n"), 0o666)
-			return dir
-		}, "it was built for CUDA 12.8, and 13.0 is needed"},
+		{"other CUDA", func(dir string) string { builtForCUDA(dir, "11.8"); return dir }, "it was built for CUDA 11.8, and CUDA 12 or 13 is needed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -288,9 +284,74 @@ func TestSetup_LIBTORCH_Wrong(t *testing.T) {
 	}
 	t.Run("version", func(t *testing.T) {
 		t.Parallel()
-		dir := fakeLibTorch(t, "2.9.1")
-		newClone(t).mustFail([]string{"LIBTORCH=" + dir}, "it is LibTorch 2.9.1, and 2.11.0 is needed", "unset it")
+		dir := fakeLibTorch(t, "2.8.0")
+		newClone(t).mustFail([]string{"LIBTORCH=" + dir}, "it is LibTorch 2.8.0, and the library builds with 2.9.1 2.11.0", "unset it")
 	})
+}
+
+func builtForCUDA(dir, version string) {
+	os.Link(dir+"/lib/libtorch_cpu.so", dir+"/lib/libtorch_cuda.so")
+	os.WriteFile(dir+"/version.py", []byte("cuda: Optional[str] = '"+version+"'\n"), 0o666)
+}
+
+// LIBTORCH_VERSION chooses one of the versions of wheels.lock. Without it, a LibTorch that is there
+// may be of any of their releases.
+func TestSetup_LIBTORCH_VERSION(t *testing.T) {
+	t.Parallel()
+	c := newClone(t)
+	older := "LIBTORCH_VERSION=2.9.1"
+	c.mustSetup(older)
+	if got := c.libtorch(); !strings.HasPrefix(got, c.cache+"/libtorch-2.9.1-cpu-") {
+		t.Errorf("%s: LIBTORCH_LIB = %s, want a folder of the cache %s", older, got, c.cache)
+	}
+	// The wheels of CUDA 12 have a folder each.
+	nvidia := filepath.Join(c.libtorch(), "../../nvidia")
+	for name, want := range map[string]string{
+		"CUDA_INCLUDE": nvidia + "/cuda_cupti/include;" + nvidia + "/cuda_runtime/include",
+		"CUDA_LIB":     nvidia + "/cuda_cupti/lib;" + nvidia + "/cuda_runtime/lib",
+	} {
+		if got := c.set(name); got != want {
+			t.Errorf("%s = %s, want %s", name, got, want)
+		}
+	}
+	c.mustSetup()
+	if got := c.libtorch(); !strings.HasPrefix(got, c.cache+"/libtorch-2.11.0-cpu-") {
+		t.Errorf("LIBTORCH_VERSION unset: LIBTORCH_LIB = %s, want that of 2.11.0", got)
+	}
+	// The set-up of another folder leaves this one as it is.
+	cmd := c.command(older)
+	cmd.Args = append(cmd.Args, "build/versions/2.9.1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("setup.sh build build/versions/2.9.1: %v\n%s", err, out)
+	}
+	if text, err := os.ReadFile(filepath.Join(c.root, "build/versions/2.9.1/libtorch.cmake")); err != nil || !strings.Contains(string(text), "/libtorch-2.9.1-cpu-") {
+		t.Errorf("build/versions/2.9.1/libtorch.cmake: %v\n%s", err, text)
+	}
+	if got := c.libtorch(); !strings.HasPrefix(got, c.cache+"/libtorch-2.11.0-cpu-") {
+		t.Errorf("after the set-up of another folder: LIBTORCH_LIB = %s, want that of 2.11.0", got)
+	}
+
+	// A LibTorch that is there, of a listed release and for another CUDA of a listed major version.
+	dir := fakeLibTorch(t, "2.9.0")
+	builtForCUDA(dir, "12.6")
+	c.mustSetup("LIBTORCH=" + dir)
+	if got, want := c.libtorch(), dir+"/lib"; got != want {
+		t.Errorf("LIBTORCH=%s: LIBTORCH_LIB = %s, want %s", dir, got, want)
+	}
+	if got := c.set("CUDA_INCLUDE"); !strings.HasSuffix(got, "/nvidia/cuda_runtime/include") {
+		t.Errorf("a LibTorch for CUDA 12.6: CUDA_INCLUDE = %s, want the headers of CUDA 12.8", got)
+	}
+	// Its CUDA libraries lie beside it.
+	write(t, filepath.Join(dir, "../nvidia/cu13/lib/libnvrtc.so.13"), "")
+	c.mustSetup("LIBTORCH="+dir, "CXX=g++")
+	if got, want := c.set("CUDA_LIB"), filepath.Dir(dir)+"/nvidia/cu13/lib"; got != want {
+		t.Errorf("CUDA_LIB = %s, want %s", got, want)
+	}
+
+	os.Remove(filepath.Join(c.root, "build/setup.build"))
+	c.mustFail([]string{"LIBTORCH_VERSION=2.16.0"}, "LIBTORCH_VERSION=2.16.0", "these are: 2.9.1 2.11.0")
+	c.mustFail([]string{older, "LIBTORCH=" + dir}, "it is LibTorch 2.9.0, and 2.9.1 is needed")
+	c.mustFail([]string{older, "STREAMTORCH_CUDA=1"}, "the CUDA libraries of LibTorch 2.9.1 are not in wheels.lock", "pip install torch==2.9.1")
 }
 
 func TestSetup_PythonTorch(t *testing.T) {
@@ -302,7 +363,8 @@ func TestSetup_PythonTorch(t *testing.T) {
 		says    string
 	}{
 		{"2.11.0", "0", true, ""},
-		{"2.10.0", "0", false, "it is LibTorch 2.10.0, and 2.11.0 is needed"},
+		{"2.9.0", "0", true, ""},
+		{"2.10.0", "0", false, "it is LibTorch 2.10.0, and the library builds with 2.9.1 2.11.0"},
 		{"2.11.0", "1", false, "it was built without CUDA"},
 	} {
 		t.Run(test.version+" cuda="+test.cuda, func(t *testing.T) {

@@ -94,7 +94,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    (folder / "torchvision.txt").write_text(str(pathlib.Path(torchvision.__file__).parent / "_C.so"))
+    (folder / "torchvision.txt").write_text(str(next(pathlib.Path(torchvision.__file__).parent.glob("_C*.so"))))
     make(folder, "cuda" if torch.cuda.is_available() else "cpu")
 
 

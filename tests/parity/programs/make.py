@@ -178,7 +178,7 @@ def main():
         attempt(name, one)
     for name, make, x, rate in trained():
         attempt(name, lambda: write_training(folder, name, make(), x(), rate, STEPS))
-    (folder / "torchvision.txt").write_text(str(pathlib.Path(torchvision.__file__).parent / "_C.so"))
+    (folder / "torchvision.txt").write_text(str(next(pathlib.Path(torchvision.__file__).parent.glob("_C*.so"))))
     (folder / "failures.json").write_text(json.dumps(failures, indent=1))
     print(json.dumps(failures, indent=1))
 

@@ -1,0 +1,46 @@
+package rules
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// Everything in which the versions of LibTorch differ stands in one file.
+func TestVersions_OneFile(t *testing.T) {
+	asks := regexp.MustCompile(`TORCH_VERSION_M|CT_LIBTORCH_SINCE|CUDART_VERSION *[<>=]`)
+	files, err := filepath.Glob(filepath.Join(root, "csrc/*/*.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const place = "csrc/core/versions.h"
+	var found []string
+	for _, file := range files {
+		path, err := filepath.Rel(root, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path = filepath.ToSlash(path); regexp.MustCompile(`\.(cc|h)$`).MatchString(path) && asks.MatchString(document(t, path)) {
+			found = append(found, path)
+		}
+	}
+	if !slices.Equal(found, []string{place}) {
+		t.Errorf("%v ask for the version of LibTorch or CUDA, want %s alone", found, place)
+	}
+}
+
+// The table of versions has those with which setup.sh builds, in the same order.
+func TestVersions_Documented(t *testing.T) {
+	versions := func(path, line string) (all []string) {
+		for _, match := range regexp.MustCompile(line).FindAllStringSubmatch(document(t, path), -1) {
+			all = append(all, match[1])
+		}
+		return all
+	}
+	locked := versions("csrc/libtorch/wheels.lock", `(?m)^version +(\S+)`)
+	documented := versions("docs/versions.md", `(?m)^\| (\d+\.\d+\.\d+)\b`)
+	if len(locked) == 0 || !slices.Equal(documented, locked) {
+		t.Errorf("docs/versions.md has %v, wheels.lock has %v", documented, locked)
+	}
+}
