@@ -4,6 +4,7 @@ import "strings"
 
 const (
 	toOneDType = "give both one dtype with x.To; vision.Normalize makes images of bytes"
+	setTensor  = `a nil *Tensor was given: check the name in a map, as in["image"] of a batch, or set the variable or field`
 	toInt64    = "labels and indices are integers: convert them with x.To(t, cgotorch.Int64)"
 )
 
@@ -11,6 +12,8 @@ const (
 // of the message; three dots in it stand for any text. `cause` stands for the message where it is
 // long. `cure` says what to do. The first that fits counts.
 var cures = []struct{ part, cause, cure string }{
+	{"(Tensor ... cannot be None", "", setTensor},
+	{"(Tensor[] ... is nil", "", setTensor},
 	{"expected scalar type Long", "", toInt64},
 	{"scalar types: Long, Int;", "", toInt64},
 	{"expected target dtype to be Long", "", toInt64},

@@ -59,6 +59,10 @@ func TestError_Cures(t *testing.T) {
 		"the layer for the number of channels": func(x *Exec) {
 			x.BatchNorm(x.Ones(Float32, 2, 5, 3, 3), nil, nil, x.Zeros(Float32, 4), x.Ones(Float32, 4), BatchNormOptions{})
 		},
+		"self) cannot be None; a nil *Tensor":   func(x *Exec) { x.Add(nil, x.Ones(Float32)) },
+		"other) cannot be None; a nil *Tensor":  func(x *Exec) { x.Add(x.Ones(Float32), nil) },
+		"is nil; a nil *Tensor":                 func(x *Exec) { x.Cat([]*Tensor{x.Ones(Float32, 2), nil}, 0) },
+		"the tensor is nil; a nil *Tensor":      func(x *Exec) { x.Item(nil) },
 		"the layer for the last sizes":          func(x *Exec) { x.LayerNorm(x.Ones(Float32, 2, 5), []int64{4}, nil, nil, LayerNormOptions{}) },
 		"dimensions count from 0":               func(x *Exec) { x.Softmax(x.Ones(Float32, 2, 3), 5) },
 		"in the list; cut them with x.Narrow":   func(x *Exec) { x.Cat([]*Tensor{x.Ones(Float32, 2, 3), x.Ones(Float32, 3, 4)}, 0) },

@@ -365,7 +365,7 @@ func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:
-		x.s.fail(refuse(op, ErrInvalidArgument, "the tensor is nil"))
+		x.s.fail(refuse(op, ErrInvalidArgument, "the tensor is nil; %s", setTensor))
 	case t.h == nil:
 		x.s.fail(refuse(op, ErrClosed,
 			"the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"))

@@ -10,7 +10,7 @@ import (
 )
 
 // Tensor is a handle of a LibTorch tensor. The methods of Tensor read metadata or close the
-// handle. They never enqueue work. A closed tensor has a nil shape and zero elements.
+// handle. They never enqueue work. A closed or nil tensor has a nil shape and zero elements.
 //
 // Any number of goroutines may read a tensor at a time. But [Tensor.Close], [Tensor.Grad],
 // [Tensor.SetGrad] and [Tensor.SetRequiresGrad] change it. While one of them runs, no other
@@ -55,11 +55,16 @@ func (t *Tensor) Close() error {
 	return nil
 }
 
-// Closed reports whether the tensor has been closed or freed with its Do.
-func (t *Tensor) Closed() bool { return t.h == nil }
+// Closed reports whether the tensor has been closed or freed with its Do, or is nil.
+func (t *Tensor) Closed() bool { return t == nil || t.h == nil }
 
+// The method `info` describes a nil tensor as a closed one. So a module that asks for the shape of
+// a nil input goes on to the operator, whose error names the argument.
 func (t *Tensor) info() ct.TensorInfo {
 	var info ct.TensorInfo
+	if t == nil {
+		return info
+	}
 	ct.TensorDescribe(t.h, &info)
 	runtime.KeepAlive(t)
 	return info
@@ -72,7 +77,7 @@ func (t *Tensor) Shape() []int64 { shape, _ := t.geometry(); return shape }
 func (t *Tensor) Strides() []int64 { _, strides := t.geometry(); return strides }
 
 func (t *Tensor) geometry() (shape, strides []int64) {
-	if t.h == nil {
+	if t.Closed() {
 		return nil, nil
 	}
 	n := t.Dim()

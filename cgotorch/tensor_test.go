@@ -76,6 +76,10 @@ func TestTensor_Closed(t *testing.T) {
 		if none.Close() != nil || none.String() != "nil" {
 			t.Error("a nil tensor cannot be closed or printed")
 		}
+		if !none.Closed() || none.Shape() != nil || none.Strides() != nil || none.Dim() != 0 || none.Numel() != 0 || none.Device() != CPU ||
+			none.StorageBytes() != 0 || open.SharesMemory(none) {
+			t.Error("a nil tensor has metadata")
+		}
 	})
 }
 

@@ -19,20 +19,23 @@ type Column struct {
 	ends []int // if the samples differ in length: the end of each sample in Data
 }
 
-// Of returns a column of numbers. The shape is that of one sample, and none is a scalar. The
-// column uses the memory of `values`: do not change them. [NewTable] fails if `values` is not a
-// whole number of samples.
-func Of[T cgotorch.Element](name string, values []T, shape ...int64) Column {
-	c := Column{Field: Field{Name: name, DType: cgotorch.DTypeOf[T](), Shape: shape}, Data: bytesOf(values)}
+// Of returns a column of numbers. An int becomes an int64. The shape is that of one sample, and
+// none is a scalar. The column uses the memory of `values`: do not change them. [NewTable] fails
+// if `values` is not a whole number of samples.
+func Of[T cgotorch.Element | int](name string, values []T, shape ...int64) Column {
+	memory, dtype, _ := numbersOf(values)
+	c := Column{Field: Field{Name: name, DType: dtype, Shape: shape}, Data: memory}
 	if unit := c.unit(); unit > 0 {
 		c.N = len(c.Data) / unit
 	}
 	return c
 }
 
-// OfRows returns a column whose samples differ in length. It copies the rows.
-func OfRows[T cgotorch.Element](name string, rows [][]T) Column {
-	c := Column{Field: Field{Name: name, DType: cgotorch.DTypeOf[T](), Shape: []int64{Variable}}, N: len(rows)}
+// OfRows returns a column whose samples differ in length. It copies the rows. An int becomes an
+// int64.
+func OfRows[T cgotorch.Element | int](name string, rows [][]T) Column {
+	_, dtype, _ := numbersOf([]T(nil))
+	c := Column{Field: Field{Name: name, DType: dtype, Shape: []int64{Variable}}, N: len(rows)}
 	for _, row := range rows {
 		c.Data = append(c.Data, bytesOf(row)...)
 		c.ends = append(c.ends, len(c.Data))
@@ -121,8 +124,8 @@ func (c *Column) check() error {
 	return nil
 }
 
-// bytesOf returns `values` as bytes.
-func bytesOf[T cgotorch.Element](values []T) []byte {
+// bytesOf returns `values` as bytes. An int has 8 bytes, because LibTorch needs a 64-bit machine.
+func bytesOf[T cgotorch.Element | int](values []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
 }
 

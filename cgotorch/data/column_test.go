@@ -79,3 +79,68 @@ func TestNewTable_Refused(t *testing.T) {
 		torchtest.WantError(t, err, ErrInvalidOptions, want)
 	}
 }
+
+// An []int becomes int64, in memory that is shared for Of and copied for OfRows.
+func TestOf_Int(t *testing.T) {
+	labels := []int{3, -1}
+	of, rows := Of("label", labels), OfRows("tokens", [][]int{{1, 2}, {-3}})
+	labels[1] = 7
+	for _, c := range []Column{of, rows} {
+		if c.DType != cgotorch.Int64 || c.N != 2 {
+			t.Errorf("%s has %d samples", c.Field, c.N)
+		}
+	}
+	if got := fmt.Sprint(Values[int64](of), Values[int64](rows)); got != "[3 7] [1 2 -3]" {
+		t.Error(got)
+	}
+}
+
+func TestTable_Slice(t *testing.T) {
+	points := []float32{0, 1, 2, 3, 4, 5, 6, 7}
+	table, err := NewTable(Of("point", points, 2), OfRows("tokens", [][]int64{{1}, {2, 3}, {}, {4, 5}}), OfTexts("name", []string{"a", "bc", "", "d"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		from, to int
+		samples  string
+	}{
+		{0, 4, fmt.Sprint(rowsOf(t, table))},
+		{1, 3, "[map[name:bc point:[2 3] tokens:[2 3]] map[name: point:[4 5] tokens:[]]]"},
+		{3, 4, "[map[name:d point:[6 7] tokens:[4 5]]]"},
+		{4, 4, "[]"},
+	} {
+		part, err := table.Slice(want.from, want.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(rowsOf(t, part)); got != want.samples || part.Len() != want.to-want.from {
+			t.Errorf("%d to %d: %d samples: %s", want.from, want.to, part.Len(), got)
+		}
+		for _, c := range part.rows.columns {
+			if err := c.check(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	part, _ := table.Slice(1, 4)
+	points[4] = 9
+	if part, err = part.Slice(1, 2); err != nil || fmt.Sprint(rowsOf(t, part)) != "[map[name: point:[9 5] tokens:[]]]" {
+		t.Errorf("a slice of a slice: %v, %v", err, rowsOf(t, part))
+	}
+	for _, bad := range [][2]int{{-1, 2}, {3, 2}, {0, 5}} {
+		_, err := table.Slice(bad[0], bad[1])
+		torchtest.WantError(t, err, ErrInvalidOptions, "of a table of 4: want 0 <= from <= to <= 4")
+	}
+}
+
+func rowsOf(t *testing.T, table *Table) (samples []Sample) {
+	for i := range table.Len() {
+		s, err := table.Sample(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		samples = append(samples, s)
+	}
+	return samples
+}

@@ -481,7 +481,11 @@ func (c *CSV) store(rows *Rows, j int, text []byte) *Error {
 		trimmed = []byte("NaN")
 	}
 	if !parse(cell.dtype, memory, trimmed) {
-		return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: fmt.Sprintf("%s is no %v", quoted(text), cell.dtype)}
+		reason := fmt.Sprintf("%s is no %v", quoted(text), cell.dtype)
+		if len(trimmed) == 0 {
+			reason += "; CSVOptions.EmptyNaN, set in each reader of the file, makes NaN of an empty cell in a floating-point field"
+		}
+		return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: reason}
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func TestCSV_Errors(t *testing.T) {
 		{"age,b\n1,2\n" + strings.Repeat("x", 3<<20) + "\n", "longer than MaxRow, 2000000 bytes", ErrTooLarge, CSVOptions{MaxRow: 2_000_000}},
 		{"age\n300\n", `"300" is no uint8`, ErrBadRow, CSVOptions{Fields: []Field{{Name: "age", DType: cgotorch.Uint8}}}},
 		{"age\n1e99\n", `"1e99" is no float32`, ErrBadRow, CSVOptions{Fields: float("age")}},
-		{"age,b\n,2\n", `"" is no float32`, ErrBadRow, CSVOptions{Fields: float("age")}},
+		{"age,b\n,2\n", `"" is no float32; CSVOptions.EmptyNaN, set in each reader of the file, makes NaN of an empty cell`, ErrBadRow, CSVOptions{Fields: float("age")}},
 		{"", "train.csv: the file is empty", ErrBadRow, CSVOptions{}},
 		{strings.Repeat(",", 70_000), "70001 columns", ErrTooLarge, CSVOptions{}},
 		{"a\n1\n", `no column "b"`, ErrInvalidOptions, CSVOptions{Fields: float("b")}},

@@ -112,17 +112,7 @@ func (c *Column) appendNumbers(v any) (elements int, ok bool) {
 	case []float64:
 		return len(v), c.appendFloats(v)
 	}
-	var memory []byte
-	var dtype cgotorch.DType
-	for _, try := range []func(any) ([]byte, cgotorch.DType, int){
-		elementsOf[float32], elementsOf[int64], elementsOf[uint8], elementsOf[int32], elementsOf[bool], elementsOf[int8], elementsOf[int16],
-		elementsOf[uint16], elementsOf[uint32], elementsOf[uint64], elementsOf[complex64], elementsOf[complex128],
-		elementsOf[cgotorch.Float16Bits], elementsOf[cgotorch.BFloat16Bits],
-	} {
-		if memory, dtype, elements = try(v); elements >= 0 {
-			break
-		}
-	}
+	memory, dtype, elements := numbersOf(v)
 	if elements < 0 || dtype != c.DType {
 		return 0, false
 	}
@@ -130,6 +120,24 @@ func (c *Column) appendNumbers(v any) (elements int, ok bool) {
 	c.grow(len(memory))
 	copy(c.Data[at:], memory)
 	return elements, true
+}
+
+// numbersOf returns the memory of a number or of a slice of numbers. The elements of an []int count
+// as int64. For another type the number of elements is -1.
+func numbersOf(v any) (memory []byte, dtype cgotorch.DType, elements int) {
+	if ints, ok := v.([]int); ok {
+		return bytesOf(ints), cgotorch.Int64, len(ints)
+	}
+	for _, try := range []func(any) ([]byte, cgotorch.DType, int){
+		elementsOf[float32], elementsOf[int64], elementsOf[uint8], elementsOf[int32], elementsOf[bool], elementsOf[int8], elementsOf[int16],
+		elementsOf[uint16], elementsOf[uint32], elementsOf[uint64], elementsOf[float64], elementsOf[complex64], elementsOf[complex128],
+		elementsOf[cgotorch.Float16Bits], elementsOf[cgotorch.BFloat16Bits],
+	} {
+		if memory, dtype, elements = try(v); elements >= 0 {
+			return memory, dtype, elements
+		}
+	}
+	return nil, 0, -1
 }
 
 // elementsOf returns the memory of a T or a []T. For another type the number of elements is -1.

@@ -3,6 +3,7 @@ package data
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Dataset is a data set that gives any sample at any time. [Table] and [Files] are Datasets. A
@@ -40,6 +41,27 @@ func NewTable(columns ...Column) (*Table, error) {
 		return nil, fmt.Errorf("data: a table of %d samples is too long: %w", t.rows.n, ErrInvalidOptions)
 	}
 	return t, nil
+}
+
+// Slice returns the samples `from` to `to`-1 as a table that uses the same memory. It fails with
+// [ErrInvalidOptions] for samples that t does not have.
+func (t *Table) Slice(from, to int) (*Table, error) {
+	if from < 0 || to < from || to > t.rows.n {
+		return nil, fmt.Errorf("data: Slice: samples %d to %d of a table of %d: want 0 <= from <= to <= %[3]d: %w", from, to, t.rows.n, ErrInvalidOptions)
+	}
+	part := &Table{Rows{n: to - from, columns: slices.Clone(t.rows.columns)}}
+	for i := range part.rows.columns {
+		c := &part.rows.columns[i]
+		first, last := c.span(from, to)
+		c.N, c.Data = to-from, c.Data[first:last:last]
+		if c.ends != nil {
+			c.ends = slices.Clone(c.ends[from:to])
+			for k := range c.ends {
+				c.ends[k] -= first
+			}
+		}
+	}
+	return part, nil
 }
 
 // Fields returns the fields of a sample.

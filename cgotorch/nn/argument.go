@@ -7,11 +7,14 @@ import (
 )
 
 // The function `refuse` makes the Do fail with ErrInvalidArgument. The arguments `format` and
-// `args` give the text of the error.
+// `args` give the text of the error. For a nil tensor among `args`, the text says what to check.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	for i, arg := range args {
 		if t, ok := arg.(*cgotorch.Tensor); ok {
 			args[i] = t.String() // not its values
+			if t == nil {
+				args[i] = "nil (check the name in a batch's map, or set the variable)"
+			}
 		}
 	}
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))

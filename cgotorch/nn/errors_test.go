@@ -145,6 +145,30 @@ func TestForward_RefusesShapes(t *testing.T) {
 	}
 }
 
+// A wrong name of a batch's field gives a nil tensor. A module then fails with an error, and not
+// with a panic of Go.
+func TestForward_RefusesNil(t *testing.T) {
+	for name, make := range map[string]func(x *cgotorch.Exec) nn.Module{
+		"aten::linear":            func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 3, 2, nn.LinearOptions{}) },
+		"aten::conv2d":            func(x *cgotorch.Exec) nn.Module { return nn.NewConv2d(x, 3, 2, nn.Square(1), nn.Conv2dOptions{}) },
+		"aten::embedding":         func(x *cgotorch.Exec) nn.Module { return nn.NewEmbedding(x, 3, 2, nn.EmbeddingOptions{}) },
+		"aten::layer_norm":        func(x *cgotorch.Exec) nn.Module { return nn.NewLayerNorm(x, []int64{3}, nn.LayerNormOptions{}) },
+		"aten::relu":              func(x *cgotorch.Exec) nn.Module { return nn.NewSequential(&nn.ReLU{}) },
+		"aten::group_norm":        func(x *cgotorch.Exec) nn.Module { return nn.NewGroupNorm(x, 1, 3, nn.GroupNormOptions{}) },
+		"streamtorch::max_pool2d": func(x *cgotorch.Exec) nn.Module { return &nn.MaxPool2d{Kernel: nn.Square(2)} },
+		"nn.BatchNorm2d":          func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}) },
+		"nn.LSTM":                 func(x *cgotorch.Exec) nn.Module { return nn.NewLSTM(x, 3, 2, nn.RNNOptions{}) },
+		"nn.GRU":                  func(x *cgotorch.Exec) nn.Module { return nn.NewGRU(x, 3, 2, nn.RNNOptions{}) },
+		"nn.MultiheadAttention":   func(x *cgotorch.Exec) nn.Module { return nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{}) },
+	} {
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			m := make(x)
+			defer nn.Close(m)
+			m.Forward(x, nil)
+		}), cgotorch.ErrInvalidArgument, name, "nil", "check the name in a")
+	}
+}
+
 func TestLosses_RefuseArguments(t *testing.T) {
 	for _, c := range []struct {
 		run  func(x *cgotorch.Exec, logits *cgotorch.Tensor)
@@ -189,8 +213,8 @@ func TestLosses_RefuseNilAndClosed(t *testing.T) {
 			want string
 			run  func(x *cgotorch.Exec, open, closed *cgotorch.Tensor)
 		}{
-			{": nil, ", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, nil, open) }},
-			{": nil;", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, open, nil) }},
+			{": nil (check the name in a batch's map, or set the variable), ", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, nil, open) }},
+			{": nil (check the name in a batch's map, or set the variable);", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, open, nil) }},
 			{": closed, ", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, closed, open) }},
 			{": closed;", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, open, closed) }},
 		} {

@@ -43,7 +43,7 @@ func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
 
 // checkOpen makes the Do fail if a or b is nil or closed.
 func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB string, b *cgotorch.Tensor) {
-	if a == nil || b == nil || a.Closed() || b.Closed() {
+	if a.Closed() || b.Closed() {
 		refuse(x, where, "%s: %s, %s: %s; want two open tensors", nameA, a, nameB, b)
 	}
 }

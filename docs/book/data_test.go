@@ -2,6 +2,7 @@ package book
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -24,8 +25,9 @@ func Example_slices() {
 	points, labels := twoClouds()
 
 	// cut: slices
-	table := cgotorch.Must(data.NewTable(data.Of("point", points, 2), data.Of("label", labels))) // []float32, []int64
-	loader := cgotorch.Must(data.NewLoader(table, data.Options{BatchSize: 50, Shuffle: true}))
+	table := cgotorch.Must(data.NewTable(data.Of("point", points, 2), data.Of("label", labels))) // []float32, []int
+	train, test := cgotorch.Must(table.Slice(0, 400)), cgotorch.Must(table.Slice(400, table.Len()))
+	loader := cgotorch.Must(data.NewLoader(train, data.Options{BatchSize: 50, Shuffle: true}))
 	defer loader.Close()
 
 	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Linear, error) {
@@ -43,39 +45,80 @@ func Example_slices() {
 		}))
 	}
 	// end: slices
+
+	path := filepath.Join(folder, "clouds.safetensors")
+	var again *nn.Linear
+	// cut: save
 	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
-		logits := model.Forward(x.NoGrad(), cgotorch.FromSlice(x, points, int64(len(labels)), 2))
-		right := metric.Correct(x, logits, cgotorch.FromSlice(x, labels), 1)
-		if got := int(x.Item(right)); got != len(labels) {
-			return fmt.Errorf("%d of %d right", got, len(labels))
+		return checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Epoch: 5})
+	}))
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { // in another program
+		again = nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+		return checkpoint.LoadModel(x, path, again, nn.LoadOptions{})
+	}))
+	// end: save
+	defer nn.Close(again)
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
+		if !x.Equal(again.Weight, model.Weight) {
+			return errors.New("the weights differ")
 		}
 		return nil
 	}))
 
-	// cut: save
-	path := filepath.Join(folder, "clouds.safetensors")
-	run := checkpoint.Checkpoint{Model: model, Optimizer: opt, Epoch: 5}
-	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { return checkpoint.Save(x, path, run) }))
-	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { // in another program
-		again := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-		defer nn.Close(again)
-		cgotorch.Check(checkpoint.LoadModel(x, path, again, nn.LoadOptions{}))
-		fmt.Println("the same weights:", x.Equal(again.Weight, model.Weight))
+	// cut: test
+	tests := cgotorch.Must(data.NewLoader(test, data.Options{BatchSize: 50}))
+	defer tests.Close()
+	nn.SetTraining(model, false) // for dropout and batch norm; true before the next epoch of training
+	right := 0.0
+	cgotorch.Must(cgotorch.DoEach(stream, tests.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) error {
+		x, in := x.NoGrad(), batch.Use(x) // no graph for a backward
+		right += x.Item(metric.Correct(x, model.Forward(x, in["point"]), in["label"], 1))
 		return nil
 	}))
-	// end: save
+	fmt.Println("accuracy:", right/float64(test.Len()))
+	// end: test
 
-	// Output: the same weights: true
+	// Output: accuracy: 1
 }
 
 // twoClouds returns points around (1, 1) with label 1 and points around (-1, -1) with label 0.
-func twoClouds() (points []float32, labels []int64) {
+func twoClouds() (points []float32, labels []int) {
 	for i := range 500 {
-		side, shift := int64(i%2), float32(i%7)/10-0.3
+		side, shift := i%2, float32(i%7)/10-0.3
 		centre := float32(2*side - 1)
 		points, labels = append(points, centre+shift, centre-shift), append(labels, side)
 	}
 	return points, labels
+}
+
+func Example_lengths() {
+	ctx := context.Background()
+	texts, labels := [][]int{{5, 6, 7}, {8}, {9, 4}}, []int{1, 0, 1}
+	var embedding *nn.Embedding
+	var lstm *nn.LSTM
+	var head *nn.Linear
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
+		embedding = nn.NewEmbedding(x, 10, 4, nn.EmbeddingOptions{})
+		lstm = nn.NewLSTM(x, 4, 8, nn.RNNOptions{BatchFirst: true})
+		head = nn.NewLinear(x, 8, 2, nn.LinearOptions{})
+		return nil
+	}))
+	defer nn.Close(embedding)
+	defer nn.Close(lstm)
+	defer nn.Close(head)
+	table := cgotorch.Must(data.NewTable(data.OfRows("tokens", texts), data.Of("label", labels)))
+	loader := cgotorch.Must(data.NewLoader(table, data.Options{BatchSize: 32}))
+	defer loader.Close()
+	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) error {
+		// cut: lengths
+		in, lengths := batch.Use(x), data.Values[int64](batch.Column("tokens_length")) // the lengths are on the host
+		_, last, _ := lstm.ForwardLengths(x, embedding.Forward(x, in["tokens"]), lengths, nil, nil)
+		logits := head.Forward(x, x.Select(last, 0, -1)) // last is [layers, N, hidden]
+		// end: lengths
+		fmt.Println(lengths, in["tokens"].Shape(), logits.Shape())
+		return nil
+	}))
+	// Output: [3 1 2] [3 3] [3 2]
 }
 
 func Example_sequence() {
@@ -90,17 +133,15 @@ func Example_sequence() {
 			}
 		}
 	}
-	sequence, err := data.NewSequence("my sensor", fields, samples)
-	cgotorch.Check(err)
-	loader, err := data.NewStreamLoader(sequence, data.Options{BatchSize: 2})
-	cgotorch.Check(err)
+	sequence := cgotorch.Must(data.NewSequence("my sensor", fields, samples))
+	loader := cgotorch.Must(data.NewStreamLoader(sequence, data.Options{BatchSize: 2}))
+	// end: sequence
 	defer loader.Close()
 	for batch, err := range loader.Epoch(context.Background()) {
 		cgotorch.Check(err)
 		fmt.Println(data.Values[float32](batch.Column("x")), data.Values[int64](batch.Column("y")))
-		batch.Release() // or let a prefetcher do it
+		batch.Release()
 	}
-	// end: sequence
 
 	// Output:
 	// [0 1 1 1] [0 1]
@@ -112,25 +153,25 @@ func Example_csv() {
 	cgotorch.Check(err)
 	defer os.RemoveAll(folder)
 	path := filepath.Join(folder, "houses.csv")
-	cgotorch.Check(os.WriteFile(path, []byte("height,width,street,price\n1,2,Elm,3.5\n4,5,Oak,6.5\n"), 0o600))
+	cgotorch.Check(os.WriteFile(path, []byte("height,width,street,price\n1,2,Elm,3.5\n4,5,Oak,\n"), 0o600))
 
 	ctx := context.Background()
 
 	// cut: csv
-	whole := cgotorch.Must(data.OpenCSV(path, data.CSVOptions{}))    // each column is a field
-	streets := cgotorch.Must(data.ReadClasses(ctx, whole, "street")) // its texts, sorted
-	rows := cgotorch.Must(data.OpenCSV(path, data.CSVOptions{Fields: []data.Field{
+	whole := cgotorch.Must(data.OpenCSV(path, data.CSVOptions{EmptyNaN: true})) // each column is a field
+	streets := cgotorch.Must(data.ReadClasses(ctx, whole, "street"))            // its texts, sorted
+	rows := cgotorch.Must(data.OpenCSV(path, data.CSVOptions{EmptyNaN: true, Fields: []data.Field{
 		{Name: "size", DType: cgotorch.Float32, Shape: []int64{2}, From: []string{"height", "width"}}, // two columns
 		{Name: "street", DType: cgotorch.Int64, Classes: streets},                                     // the number of a text
-		{Name: "price", DType: cgotorch.Float32},
+		{Name: "price", DType: cgotorch.Float32},                                                      // NaN where it is missing: see x.NaNToNum
 	}}))
 	loader := cgotorch.Must(data.NewStreamLoader(rows, data.Options{BatchSize: 256, Shuffle: true}))
 	// end: csv
 	defer loader.Close()
 	for batch, err := range loader.Epoch(ctx) {
 		cgotorch.Check(err)
-		fmt.Println(batch.N, streets, data.Values[int64](batch.Column("street"))[0] == int64(data.Values[float32](batch.Column("size"))[0])/4)
+		fmt.Println(batch.N, streets, data.Values[int64](batch.Column("street"))[0] == int64(data.Values[float32](batch.Column("size"))[0])/4, data.Values[float32](batch.Column("price")))
 		batch.Release()
 	}
-	// Output: 2 [Elm Oak] true
+	// Output: 2 [Elm Oak] true [NaN 3.5]
 }

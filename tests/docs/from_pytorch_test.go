@@ -23,6 +23,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/metric"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
@@ -694,6 +695,13 @@ func TestFromPyTorch_Modules(t *testing.T) {
 		attention := nn.NewMultiheadAttention(x, 8, 2, nn.AttentionOptions{})
 		c.shape(attention.Attend(x, x.Ones(cgotorch.Float32, 1, 3, 8), x.Ones(cgotorch.Float32, 1, 3, 8), x.Ones(cgotorch.Float32, 1, 3, 8), nn.AttentionMask{}), 1, 3, 8)
 
+		// Python: t = torch.arange(16.).view(1, 1, 4, 4)
+		t := x.View(x.Arange(cgotorch.Float32, 0, 16, 1), 1, 1, 4, 4)
+		// PyTorch: F.max_pool2d(t, 2)
+		largest := x.MaxPool2d(t, []int64{2, 2}, cgotorch.MaxPool2dOptions{})
+		// Remark: Modules take sizes as an nn.Size, such as `nn.Square(2)`, and operators as an []int64.
+		c.values(largest, 5, 7, 13, 15)
+
 		// PyTorch: F.dropout(torch.ones(4), 0.5, training=False)
 		kept := x.Dropout(x.Ones(cgotorch.Float32, 4), 0.5, false)
 		c.values(kept, 1, 1, 1, 1)
@@ -1055,8 +1063,16 @@ func TestFromPyTorch_Files(t *testing.T) {
 		c.is(len(bytes) == 8)
 		c.noError(opened.Close())
 
-		// PyTorch, not run: torch.jit.load("model.pt"), torch.export.load("model.pt2")
-		// Remark: Not read yet. Load the state dict into a model of package vision or of yours.
+		exported := filepath.Join(t.TempDir(), "model.pt2")
+		// PyTorch, not run: torch.export.load("model.pt2").module()
+		program, err := pt2.Load(x, exported, pt2.Options{})
+		// Remark: A module, without Python: see [chapter 9](book/09-weights.md) and [ten
+		//      models](book/models.md).
+		c.is(program == nil && errors.Is(err, os.ErrNotExist), err)
+
+		// PyTorch, not run: torch.jit.load("model.pt")
+		// Remark: The program of a TorchScript file is not read, but its weights are. Export the model
+		//      with torch.export.
 	})
 }
 
