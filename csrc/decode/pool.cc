@@ -129,6 +129,7 @@ void Pool::stop() {
   }
   wake_.notify_all();
   wake_lanes_.notify_all();
+  end_rest_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   if (device_) device_->release(device_->self);
@@ -345,7 +346,7 @@ void Pool::work_with_device(int number) {
         give_back(group.front().image);
       }
     }
-    wake_lanes_.wait_for(lock, rest, [&] { return closing_; });
+    end_rest_.wait_for(lock, rest, [&] { return closing_; });
     rest = std::min(2 * rest, kLongest);
     wake(1);
   }

@@ -80,7 +80,7 @@ class Pool {
   const std::optional<ctd_device> device_;
   Memory memory_;
   std::mutex mutex_;
-  std::condition_variable wake_, wake_lanes_;
+  std::condition_variable wake_, wake_lanes_, end_rest_;  // for threads, for idle lanes, for lanes that rest
   std::deque<Batch*> queue_;  // batches that have images which no thread has taken
   std::deque<Image> back_;    // images at which the device has failed
   std::atomic<bool> has_back_{false};
