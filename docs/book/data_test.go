@@ -38,10 +38,9 @@ func Example_slices() {
 	defer opt.Close()
 
 	for range 5 {
-		cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) error {
+		cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) {
 			in := batch.Use(x) // to hide the copy to a GPU, put prefetcher.NewTensors around the loader
 			opt.Minimize(x, nn.CrossEntropy(x, model.Forward(x, in["point"]), in["label"], nn.CrossEntropyOptions{}))
-			return nil
 		}))
 	}
 	// end: slices
@@ -70,10 +69,9 @@ func Example_slices() {
 	defer tests.Close()
 	nn.SetTraining(model, false) // for dropout and batch norm; true before the next epoch of training
 	right := 0.0
-	cgotorch.Must(cgotorch.DoEach(stream, tests.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) error {
+	cgotorch.Must(cgotorch.DoEach(stream, tests.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) {
 		x, in := x.NoGrad(), batch.Use(x) // no graph for a backward
 		right += x.Item(metric.Correct(x, model.Forward(x, in["point"]), in["label"], 1))
-		return nil
 	}))
 	fmt.Println("accuracy:", right/float64(test.Len()))
 	// end: test
@@ -109,14 +107,13 @@ func Example_lengths() {
 	table := cgotorch.Must(data.NewTable(data.OfRows("tokens", texts), data.Of("label", labels)))
 	loader := cgotorch.Must(data.NewLoader(table, data.Options{BatchSize: 32}))
 	defer loader.Close()
-	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) error {
+	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) {
 		// cut: lengths
 		in, lengths := batch.Use(x), data.Values[int64](batch.Column("tokens_length")) // the lengths are on the host
 		_, last, _ := lstm.ForwardLengths(x, embedding.Forward(x, in["tokens"]), lengths, nil, nil)
 		logits := head.Forward(x, x.Select(last, 0, -1)) // last is [layers, N, hidden]
 		// end: lengths
 		fmt.Println(lengths, in["tokens"].Shape(), logits.Shape())
-		return nil
 	}))
 	// Output: [3 1 2] [3 3] [3 2]
 }
