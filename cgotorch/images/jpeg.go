@@ -27,8 +27,8 @@ type JPEGDecoder struct {
 // JPEGDecoderOptions are the options of [NewJPEGDecoder].
 type JPEGDecoderOptions struct {
 	// Lanes is the number of calls of pools that the decoder works on at a time. While one call waits
-	// for the engines, another one prepares its files. 0 means 8, which keeps the engines of an H200
-	// busy beside a training step.
+	// for the engines, another one prepares its files. 0 means 8. An H200 decodes about as many
+	// images a second with 4, in longer calls.
 	Lanes int
 }
 

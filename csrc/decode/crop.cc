@@ -157,7 +157,7 @@ ctd_options checked(const ctd_options& options) {
   if (o.max_pixels == 0) o.max_pixels = kMostPixels;
   if (o.memory < 0) refuse("memory is " + std::to_string(o.memory) + "; it must not be less than 0");
   if (o.memory == 0) o.memory = kMemory;
-  if (const ctd_device* d = o.device; d && (d->lanes < 1 || d->most_frames < 1 || d->most_pixels < 2 || !d->decode || !d->retain || !d->release)) {
+  if (const ctd_device* d = o.device; d && (d->lanes < 1 || d->most_frames < 1 || d->most_pixels < 2 || !d->prepare || !d->decode || !d->retain || !d->release)) {
     refuse("device is not a ctd_device with lanes, limits and functions");
   }
   return o;

@@ -247,6 +247,11 @@ bool Pool::leave_to_device(Transform& transform, const Image& image) {
 void Pool::count_waiting(ptrdiff_t images, ptrdiff_t bytes) {
   waiting_count_ += images;
   waiting_bytes_ += bytes;
+  update_room();
+}
+
+// Looks whether the device has room for more images. The caller holds the mutex.
+void Pool::update_room() {
   has_room_.store(awake_ > 0 && waiting_count_ + in_calls_ < room_ && waiting_bytes_ < kMostWaiting, std::memory_order_relaxed);
 }
 
@@ -291,6 +296,15 @@ void Pool::give_back(const Image& image) {
   wake_.notify_one();
 }
 
+// Gives the images that wait for the device to the threads. The caller holds the mutex.
+void Pool::give_all_back() {
+  for (std::deque<Prepared>& group : waiting_) {
+    for (const Prepared& p : group) give_back(p.image);
+    group.clear();
+  }
+  count_waiting(-static_cast<ptrdiff_t>(waiting_count_), -static_cast<ptrdiff_t>(waiting_bytes_));
+}
+
 void Pool::work_with_device(int number) {
   // A lane rests if the device has not decoded a single image of a call. It rests longer each time,
   // so that a device which fails takes less and less time.
@@ -302,7 +316,7 @@ void Pool::work_with_device(int number) {
   const auto wake = [&](int lanes) {
     awake_ += lanes;
     idle_ += lanes;
-    count_waiting(0, 0);
+    update_room();
   };
   wake(1);
   for (;;) {
@@ -323,7 +337,7 @@ void Pool::work_with_device(int number) {
     ++idle_;
     in_calls_ -= call.size();
     adapt(std::chrono::steady_clock::now() - call.front().since);
-    count_waiting(0, 0);
+    update_room();
     bool decoded = false;
     for (size_t i = 0; i < call.size(); ++i) {
       const Image& image = call[i].image;
@@ -340,12 +354,7 @@ void Pool::work_with_device(int number) {
       continue;
     }
     wake(-1);
-    for (std::deque<Prepared>& group : waiting_) {
-      for (; awake_ == 0 && !group.empty(); group.pop_front()) {
-        count_waiting(-1, -static_cast<ptrdiff_t>(group.front().bytes()));
-        give_back(group.front().image);
-      }
-    }
+    if (awake_ == 0) give_all_back();
     end_rest_.wait_for(lock, rest, [&] { return closing_; });
     rest = std::min(2 * rest, kLongest);
     wake(1);

@@ -70,9 +70,11 @@ class Pool {
   void run(Transform& transform, const Image& image);
   bool leave_to_device(Transform& transform, const Image& image);
   void count_waiting(ptrdiff_t images, ptrdiff_t bytes);
+  void update_room();
   void adapt(std::chrono::steady_clock::duration took);
   std::vector<Prepared> next_call(int32_t& sampling);
   void give_back(const Image& image);
+  void give_all_back();
   void exhausted(Batch& batch);
   void release(Batch& batch);
 

@@ -37,8 +37,8 @@ namespace {
 
 using jpeg::Frame;
 
-// Beside a training step an image takes about 0.75 ms in a call, because its small steps wait for
-// blocks of the step's kernels. So many lanes with short calls are better than few with long ones.
+// A call takes longer the more frames it has. Calls of 32 decode as many images a second as calls
+// of 64, with four lanes of an H200.
 constexpr int kMostFrames = 32;
 constexpr int64_t kMostPixels = 32 << 20;
 // The decoder gives up when calls have failed for so long, at least so many of them, and none has
@@ -234,7 +234,7 @@ struct ct_jpeg_decoder {
   ct_jpeg_decoder(c10::Device where, int32_t lanes) : where(where) {
     at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
     for (int32_t i = 0; i < lanes; ++i) this->lanes.push_back(std::make_unique<ct::Lane>(where));
-    if (lanes > 0) this->lanes.front()->require_engines();
+    this->lanes.front()->require_engines();
     device.self = this;
     device.lanes = lanes;
     device.most_frames = ct::kMostFrames;
