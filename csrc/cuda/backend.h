@@ -81,17 +81,20 @@ class CudaGraph {
 // c10::Error on a CUDA error.
 class CudaJpeg {
  public:
+  static constexpr int kMostFiles = 8;  // in a call of `decode`
   // The samples of the three components, in memory of the device. Rows have no gaps.
   struct Planes {
     uint8_t* data[3];
     int widths[3];
+    int height;  // of the first component
   };
   virtual ~CudaJpeg() = default;
-  // Opens nvJPEG for the files of a sampling. Without the call, the first `decode` of the sampling
-  // does so. Throws if the device has no engines.
-  virtual void open(int sampling) = 0;
-  // Enqueues the decoding of `count` files of one sampling, which is CTD_444, CTD_422 or CTD_420.
-  // The files are page-locked, and stay unchanged until the work is done. Returns false if nvJPEG
+  // Opens nvJPEG for the files of all samplings. Without the call, the first `decode` does so. It
+  // waits for all work of the device. Throws if the device has no engines.
+  virtual void open() = 0;
+  // Enqueues the decoding of 1 to kMostFiles files of one sampling, which is CTD_444, CTD_422 or
+  // CTD_420. The files are page-locked, and stay unchanged until the work is done. For the first
+  // files of a greater size the call waits for all work of the device. Returns false if nvJPEG
   // refuses a file. It then has waited for the stream, and planes may be partly written.
   virtual bool decode(int sampling, int count, const uint8_t* const* files, const size_t* sizes, const Planes* planes) = 0;
   // Waits for all work of the stream so far, without using a core.

@@ -1,20 +1,20 @@
 #include "cuda/nvjpeg.h"
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
-#include <mutex>
+#include <cstring>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/status.h"
+#include "cuda/filler_jpeg.h"
 #include "cuda/shared_library.h"
 #include "include/cgotorch_decode.h"
 
@@ -30,15 +30,10 @@ struct Nvjpeg {
     unsigned char* planes[4];
     size_t pitches[4];
   };
-  struct Allocator {
-    int (*allocate)(void* context, void** out, size_t bytes, cudaStream_t);
-    int (*free)(void* context, void* memory, size_t bytes, cudaStream_t);
-    void* context;
-  };
   static constexpr int kEngines = 3;  // NVJPEG_BACKEND_HARDWARE
   static constexpr int kPlanes = 1;   // NVJPEG_OUTPUT_YUV
 
-  int (*create)(int backend, Allocator* device, Allocator* pinned, unsigned flags, Handle*);
+  int (*create)(int backend, void* device_allocator, void* pinned_allocator, unsigned flags, Handle*);
   int (*destroy)(Handle);
   int (*create_state)(Handle, State*);
   int (*destroy_state)(State);
@@ -54,7 +49,7 @@ Nvjpeg open_nvjpeg() {
                                       library.name() + " to LD_LIBRARY_PATH (" + library.reason() + ")");
   }
   Nvjpeg all{};
-  library.find(all.create, "nvjpegCreateExV2");
+  library.find(all.create, "nvjpegCreateEx");
   library.find(all.destroy, "nvjpegDestroy");
   library.find(all.create_state, "nvjpegJpegStateCreate");
   library.find(all.destroy_state, "nvjpegJpegStateDestroy");
@@ -68,58 +63,31 @@ const Nvjpeg& nvjpeg() {
   return all;
 }
 
-// Memory gives nvJPEG memory of LibTorch's allocators. nvJPEG may free memory while the device
-// still uses it, because cudaFree would wait for the device. So freed memory is kept until the
-// stream is known to be idle.
-class Memory {
- public:
-  Memory(c10::Allocator* from, c10::Stream stream) : from_(from), stream_(stream) {}
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  Nvjpeg::Allocator allocator() { return {allocate, free, this}; }
-  void stream_is_idle() {
-    const std::lock_guard lock(mutex_);
-    freed_.clear();
-  }
-
- private:
-  static int allocate(void* context, void** out, size_t bytes, cudaStream_t) noexcept {
-    try {
-      Memory& self = *static_cast<Memory*>(context);
-      const std::lock_guard lock(self.mutex_);
-      const c10::StreamGuard guard(self.stream_);
-      c10::DataPtr memory = self.from_->allocate(bytes == 0 ? 1 : bytes);
-      void* const address = memory.get();
-      self.used_[address] = std::move(memory);
-      *out = address;
-      return cudaSuccess;
-    } catch (...) {
-      (void)cudaGetLastError();
-      return cudaErrorMemoryAllocation;
-    }
-  }
-
-  static int free(void* context, void* memory, size_t, cudaStream_t) noexcept {
-    Memory& self = *static_cast<Memory*>(context);
-    const std::lock_guard lock(self.mutex_);
-    if (auto node = self.used_.extract(memory)) self.freed_.push_back(std::move(node.mapped()));
-    return cudaSuccess;
-  }
-
-  c10::Allocator* const from_;
-  const c10::Stream stream_;
-  std::mutex mutex_;
-  std::unordered_map<void*, c10::DataPtr> used_;
-  std::vector<c10::DataPtr> freed_;
-};
+// Note [nvJPEG's memory]
+//
+// nvJPEG has buffers for each file of a call: for the file's bytes and for its samples. When a
+// buffer is too small, nvJPEG allocates a larger one and frees the old one with cudaFree, whatever
+// allocator it has been given. cudaFree waits for all work of the device. A decoder beside a
+// training step would wait for all steps that are enqueued, and with it every thread that calls
+// CUDA. nvJPEG also sets itself up anew when the number of files changes.
+//
+// So every call has the same number of files, and small fillers take the places of files that are
+// not there. Before the first files of a greater size come, a call with fillers of that size makes
+// all buffers large enough. The sizes are powers of two, so such calls are rare.
 
 // Engine is nvJPEG for the files of one sampling. If one state decodes files of several samplings,
 // nvJPEG is three times slower, because it sets itself up anew.
 class Engine {
  public:
-  Engine(Memory& device, Memory& pinned) : device_(device.allocator()), pinned_(pinned.allocator()) {
-    if (const int code = nvjpeg().create(Nvjpeg::kEngines, &device_, &pinned_, 0, &handle_); code != 0) {
+  static constexpr int kFiles = CudaJpeg::kMostFiles;
+
+  Engine(int sampling, c10::Stream stream) : sampling_(sampling), stream_(stream) {
+    const std::vector<uint8_t> file = filler(kSmall, kSmall);
+    filler_ = at::getHostAllocator(at::kCUDA)->allocate(file.size());
+    filler_size_ = file.size();
+    std::memcpy(filler_.get(), file.data(), file.size());
+    planes_ = planes_of(kSmall, kSmall);
+    if (const int code = nvjpeg().create(Nvjpeg::kEngines, nullptr, nullptr, 0, &handle_); code != 0) {
       throw Failure(CT_UNSUPPORTED, "nvJPEG finds no engines that decode JPEG on this device (its status is " + std::to_string(code) + ")");
     }
   }
@@ -131,48 +99,112 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Makes the state, unless there is one. Returns whether there is one now.
-  bool open() { return state_ != nullptr || nvjpeg().create_state(handle_, &state_) == 0; }
+  bool open() {
+    if (state_ != nullptr) return true;
+    if (nvjpeg().create_state(handle_, &state_) != 0) return false;
+    width_ = height_ = 0;
+    return nvjpeg().begin(handle_, state_, kFiles, 1, Nvjpeg::kPlanes) == 0 && reserve(kFirst, kFirst);
+  }
 
-  bool decode(int count, const uint8_t* const* files, const size_t* sizes, Nvjpeg::Image* images, cudaStream_t stream) {
-    if (!open()) return false;
-    if (count_ != count && nvjpeg().begin(handle_, state_, count, 1, Nvjpeg::kPlanes) != 0) return false;
-    count_ = count;
-    return nvjpeg().decode(handle_, state_, files, sizes, images, stream) == 0;
+  bool decode(int count, const uint8_t* const* files, const size_t* sizes, const CudaJpeg::Planes* planes) {
+    int width = 0, height = 0;
+    Call call;
+    for (int i = 0; i < count; ++i) {
+      width = std::max(width, planes[i].widths[0]);
+      height = std::max(height, planes[i].height);
+      call.files[i] = files[i];
+      call.sizes[i] = sizes[i];
+      for (int c = 0; c < 3; ++c) {
+        call.images[i].planes[c] = planes[i].data[c];
+        call.images[i].pitches[c] = planes[i].widths[c];
+      }
+    }
+    call.fill(count, static_cast<const uint8_t*>(filler_.get()), filler_size_, planes_, kSmall, kSmall);
+    return open() && reserve(width, height) && run(call);
   }
 
   // Frees the state. A state in which a file has failed is not used again.
   void forget() {
     if (state_ != nullptr) (void)nvjpeg().destroy_state(std::exchange(state_, nullptr));
-    count_ = 0;
   }
 
  private:
-  Nvjpeg::Allocator device_, pinned_;  // nvJPEG may keep their addresses
+  // The size of a filler in the place of a file, of the first files for which there is room, and of
+  // the largest files for which room is made in advance.
+  static constexpr int kSmall = 16, kFirst = 1024, kLargest = 2048;
+
+  struct Call {
+    const uint8_t* files[kFiles];
+    size_t sizes[kFiles];
+    Nvjpeg::Image images[kFiles]{};
+
+    // Puts the file in all places from `from` on.
+    void fill(int from, const uint8_t* file, size_t size, const c10::DataPtr& to, int width, int height) {
+      for (int i = from; i < kFiles; ++i) {
+        files[i] = file;
+        sizes[i] = size;
+        for (int c = 0; c < 3; ++c) {
+          images[i].planes[c] = static_cast<uint8_t*>(to.get()) + size_t{1} * c * width * height;
+          images[i].pitches[c] = width;
+        }
+      }
+    }
+  };
+
+  std::vector<uint8_t> filler(int width, int height) const {
+    return filler_jpeg(width, height, sampling_ == CTD_444 ? 1 : 2, sampling_ == CTD_420 ? 2 : 1);
+  }
+  static c10::DataPtr planes_of(int width, int height) { return c10::cuda::CUDACachingAllocator::get()->allocate(size_t{3} * width * height); }
+  bool run(const Call& call) {
+    return nvjpeg().decode(handle_, state_, call.files, call.sizes, const_cast<Nvjpeg::Image*>(call.images), c10::cuda::CUDAStream(stream_).stream()) == 0;
+  }
+
+  // Makes nvJPEG's buffers large enough for files of a size, up to kLargest.
+  bool reserve(int width, int height) {
+    const auto size_for = [](int least, int length) {
+      int size = std::max(least, kFirst);
+      while (size < length && size < kLargest) size *= 2;
+      return size;
+    };
+    width = size_for(width_, width);
+    height = size_for(height_, height);
+    if (width == width_ && height == height_) return true;
+    const std::vector<uint8_t> file = filler(width, height);
+    const c10::DataPtr to = planes_of(width, height);
+    Call call;
+    call.fill(0, file.data(), file.size(), to, width, height);
+    const bool good = run(call);
+    C10_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::CUDAStream(stream_).stream()));
+    width_ = width;
+    height_ = height;
+    return good;
+  }
+
+  const int sampling_;
+  const c10::Stream stream_;
+  c10::DataPtr filler_, planes_;  // a small filler, page-locked, and room for its samples
+  size_t filler_size_ = 0;
   Nvjpeg::Handle handle_ = nullptr;
   Nvjpeg::State state_ = nullptr;
-  int count_ = 0;  // the files in a call for which the state is ready
+  int width_ = 0, height_ = 0;  // of the files for which the buffers are large enough
 };
 
 class Jpeg final : public CudaJpeg {
  public:
-  explicit Jpeg(c10::Stream stream)
-      : stream_(stream), device_(c10::cuda::CUDACachingAllocator::get(), stream), pinned_(at::getHostAllocator(at::kCUDA), stream) {
+  explicit Jpeg(c10::Stream stream) : stream_(stream) {
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&done_, cudaEventBlockingSync | cudaEventDisableTiming));
   }
   ~Jpeg() override { (void)cudaEventDestroy(done_); }
 
-  void open(int sampling) override { engine(sampling).open(); }
+  void open() override {
+    for (const int sampling : {CTD_444, CTD_422, CTD_420}) {
+      if (Engine& one = engine(sampling); !one.open()) one.forget();
+    }
+  }
 
   bool decode(int sampling, int count, const uint8_t* const* files, const size_t* sizes, const Planes* planes) override {
-    images_.resize(count);
-    for (int i = 0; i < count; ++i) {
-      for (int c = 0; c < 3; ++c) {
-        images_[i].planes[c] = planes[i].data[c];
-        images_[i].pitches[c] = planes[i].widths[c];
-      }
-    }
     Engine& with = engine(sampling);
-    if (with.decode(count, files, sizes, images_.data(), c10::cuda::CUDAStream(stream_).stream())) return true;
+    if (with.decode(count, files, sizes, planes)) return true;
     (void)cudaGetLastError();
     wait();
     with.forget();
@@ -182,22 +214,18 @@ class Jpeg final : public CudaJpeg {
   void wait() override {
     C10_CUDA_CHECK(cudaEventRecord(done_, c10::cuda::CUDAStream(stream_).stream()));
     C10_CUDA_CHECK(cudaEventSynchronize(done_));
-    device_.stream_is_idle();
-    pinned_.stream_is_idle();
   }
 
  private:
   Engine& engine(int sampling) {
     auto& one = engines_.at(sampling - 1);
-    if (!one) one = std::make_unique<Engine>(device_, pinned_);
+    if (!one) one = std::make_unique<Engine>(sampling, stream_);
     return *one;
   }
 
   const c10::Stream stream_;
-  Memory device_, pinned_;
   std::array<std::unique_ptr<Engine>, 3> engines_;
   cudaEvent_t done_ = nullptr;
-  std::vector<Nvjpeg::Image> images_;
 };
 
 }  // namespace

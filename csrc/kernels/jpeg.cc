@@ -37,9 +37,7 @@ namespace {
 
 using jpeg::Frame;
 
-// A call takes longer the more frames it has. Calls of 32 decode as many images a second as calls
-// of 64, with four lanes of an H200.
-constexpr int kMostFrames = 32;
+constexpr int kMostFrames = CudaJpeg::kMostFiles;
 constexpr int64_t kMostPixels = 32 << 20;
 // The decoder gives up when calls have failed for so long, at least so many of them, and none has
 // succeeded between them. The threads of the pool then decode all files, and none waits for an
@@ -114,16 +112,13 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   // Throws if the device has no engines.
-  void require_engines() {
+  void open() {
     const std::lock_guard lock(mutex_);
-    on_stream([&] { jpeg_->open(CTD_444); });
+    on_stream([&] { jpeg_->open(); });
   }
 
-  // Opens nvJPEG and compiles the kernels.
-  void prepare() {
-    const std::lock_guard lock(mutex_);
+  void compile() {
     on_stream([&] {
-      for (const int sampling : {CTD_444, CTD_422, CTD_420}) jpeg_->open(sampling);
       for (const auto& step : kSteps) cuda().compile(program(), step.name, stream_.device_index());
     });
   }
@@ -205,7 +200,7 @@ class Lane {
       std::memcpy(staging + f.head_size, f.data, f.size);
       staging += sizes.back();
       const jpeg::Plane* p = table[i].planes;
-      planes.push_back({{p[0].data, p[1].data, p[2].data}, {p[0].width, p[1].width, p[2].width}});
+      planes.push_back({{p[0].data, p[1].data, p[2].data}, {p[0].width, p[1].width, p[2].width}, p[0].height});
     }
     if (jpeg_->decode(sampling, static_cast<int>(files.size()), files.data(), sizes.data(), planes.data())) return;
     size_t left = 0;
@@ -234,7 +229,7 @@ struct ct_jpeg_decoder {
   ct_jpeg_decoder(c10::Device where, int32_t lanes) : where(where) {
     at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
     for (int32_t i = 0; i < lanes; ++i) this->lanes.push_back(std::make_unique<ct::Lane>(where));
-    this->lanes.front()->require_engines();
+    for (const auto& lane : this->lanes) lane->open();
     device.self = this;
     device.lanes = lanes;
     device.most_frames = ct::kMostFrames;
@@ -256,7 +251,7 @@ struct ct_jpeg_decoder {
 
   void prepare(int32_t lane) noexcept {
     try {
-      if (lane >= 0 && lane < device.lanes && !ct::is_lost(where)) lanes[lane]->prepare();
+      if (lane >= 0 && lane < device.lanes && !ct::is_lost(where)) lanes[lane]->compile();
     } catch (...) {
       ct_status_free(ct::status_of_exception(where));  // remembers that the device is lost
     }

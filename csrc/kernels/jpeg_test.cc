@@ -128,7 +128,7 @@ TEST_F(JPEGDecoderTest, EqualsThePool) {
   uint64_t key = 3 << 20;
   int64_t frames = 0;
   for (int which = 0; which < 3; ++which) {
-    for (const auto& [count, height, width] : {std::tuple{32, 224, 224}, {1, 224, 224}, {7, 33, 57}, {32, 1, 1}, {20, 300, 17}}) {
+    for (const auto& [count, height, width] : {std::tuple{8, 224, 224}, {1, 224, 224}, {7, 33, 57}, {8, 1, 1}, {5, 300, 17}}) {
       Batch batch = random_batch(which, count, height, width, key += 1000);
       batch.run(*device_);
       expect_right(batch);
@@ -160,7 +160,7 @@ TEST_F(JPEGDecoderTest, EqualsThePool_Photographs) {
           if (decode::sampling_of(info) == kind.sampling) more = int64_t{info.image_width} * info.image_height;
         });
         if (more == 0) continue;
-        if (batch.frames.size() == 32 || pixels + more > device_->most_pixels) flush();
+        if (static_cast<int>(batch.frames.size()) == device_->most_frames || pixels + more > device_->most_pixels) flush();
         pixels += more;
         batch.add(file, ++key);
       }
@@ -174,7 +174,7 @@ TEST_F(JPEGDecoderTest, Lanes) {
   OPEN(3);
   std::vector<std::vector<Batch>> batches(3);
   for (int lane = 0; lane < 3; ++lane) {
-    for (int i = 0; i < 6; ++i) batches[lane].push_back(random_batch((lane + i) % 3, 16, 64, 64, (5 << 20) + lane * 10000 + i * 100));
+    for (int i = 0; i < 6; ++i) batches[lane].push_back(random_batch((lane + i) % 3, 5, 64, 64, (5 << 20) + lane * 10000 + i * 100));
   }
   std::vector<std::thread> threads;
   for (int lane = 0; lane < 3; ++lane) {
@@ -186,7 +186,7 @@ TEST_F(JPEGDecoderTest, Lanes) {
   for (const auto& of_lane : batches) {
     for (const Batch& batch : of_lane) expect_right(batch);
   }
-  EXPECT_EQ(counts().decoded, 3 * 30 * 16);
+  EXPECT_EQ(counts().decoded, 3 * 30 * 5);
 }
 
 // Frames that break the limits fail. The others of the call are decoded.
@@ -199,7 +199,7 @@ TEST_F(JPEGDecoderTest, Limits) {
   batch.run(*device_);
   for (const int bad : {1, 3, 5}) EXPECT_EQ(batch.frames[bad].failed, 1);
   for (const int good : {0, 2, 4, 6, 7}) EXPECT_TRUE(right(batch, good)) << good;
-  Batch large = random_batch(2, 65, 16, 16, 7 << 20);
+  Batch large = random_batch(2, device_->most_frames + 1, 16, 16, 7 << 20);
   large.run(*device_);
   for (const ctd_frame& f : large.frames) EXPECT_EQ(f.failed, 1);
 }
@@ -272,7 +272,7 @@ TEST_F(JPEGDecoderTest, BesideACapture) {
     open();
     if (device_ == nullptr) return;
     for (int which = 0; which < 3; ++which) {
-      Batch batch = random_batch(which, 32, 224, 224, (9 << 20) + which * 1000);
+      Batch batch = random_batch(which, 8, 224, 224, (9 << 20) + which * 1000);
       batch.run(*device_);
       expect_right(batch);
     }
@@ -363,8 +363,7 @@ TEST_F(JPEGDecoderTest, HostileScans) {
 }
 
 // Prints how many files a second the decoder decodes, for calls of random boxes of one
-// photograph. nvJPEG is set up anew if the number of files changes. So the last rate is for calls
-// of two sizes in turn.
+// photograph. `more` and `fewer` are the files of two calls in turn.
 TEST_F(JPEGDecoderTest, DISABLED_Rate) {
   for (const auto& kind : kSamplings) {
     File file = decode::jpeg_of(decode::scene(375, 500, 3), {.across = kind.across, .down = kind.down, .quality = 85});
@@ -373,15 +372,15 @@ TEST_F(JPEGDecoderTest, DISABLED_Rate) {
         if (decode::sampling_of(info) == kind.sampling && info.image_width == 500 && info.image_height == 375) file = photograph;
       });
     }
-    for (const auto& [lanes, more, fewer] : {std::tuple{1, 32, 32}, {2, 32, 32}, {4, 32, 32}, {8, 32, 32}, {8, 32, 29}, {8, 16, 16}, {8, 8, 8}, {8, 1, 1}}) {
+    for (const auto& [lanes, more, fewer] : {std::tuple{1, 8, 8}, {2, 8, 8}, {3, 8, 8}, {4, 8, 8}, {8, 8, 8}, {4, 8, 5}, {4, 4, 4}, {4, 1, 1}}) {
       OPEN(lanes);
       std::vector<Batch> batches;
       for (int lane = 0; lane < lanes; ++lane) {
         batches.push_back({kind.sampling, 224, 224});
-        for (int i = 0; i < 32; ++i) batches.back().add(file, (13 << 20) + i);
+        for (int i = 0; i < 8; ++i) batches.back().add(file, (13 << 20) + i);
       }
       std::chrono::steady_clock::time_point began;
-      constexpr int kCalls = 100;
+      constexpr int kCalls = 400;
       for (const int calls : {4, kCalls}) {
         began = std::chrono::steady_clock::now();
         std::vector<std::thread> threads;
@@ -401,7 +400,7 @@ TEST_F(JPEGDecoderTest, DISABLED_Rate) {
       for (const Batch& batch : batches) expect_right(batch);
       decoder_.reset();
       device_ = nullptr;
-      }
+    }
   }
 }
 
