@@ -100,7 +100,7 @@ func main() {
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
 	flag.BoolVar(&c.Truncated, "allow-truncated", false, "use what there is of an archive that is cut short")
 	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")
-	flag.BoolVar(&c.Engines, "jpeg-engines", true, "let the JPEG engines of a GPU decode some of the images, to the same pixels")
+	flag.BoolVar(&c.Engines, "jpeg-engines", false, "let the JPEG engines of a GPU decode some of the images, to the same pixels; for hosts with too few cores for their GPU")
 	flag.BoolVar(&c.Contiguous, "contiguous", false, "NCHW memory order instead of channels last")
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
