@@ -34,8 +34,8 @@ type request struct {
 	Count int
 }
 
-// serve answers requests until the input ends. Each request is a JSON object.
-func serve(in io.Reader, out io.Writer) error {
+// answerRequests writes answers to requests until the input ends. Each request is a JSON object.
+func answerRequests(in io.Reader, out io.Writer) error {
 	s := &server{}
 	defer s.close()
 	requests, replies := json.NewDecoder(in), json.NewEncoder(out)

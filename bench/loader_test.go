@@ -27,7 +27,7 @@ func fewImages(t *testing.T, images int) string {
 func ask(t *testing.T, requests ...string) []map[string]any {
 	t.Helper()
 	var out bytes.Buffer
-	if err := serve(strings.NewReader(strings.Join(requests, "\n")), &out); err != nil {
+	if err := answerRequests(strings.NewReader(strings.Join(requests, "\n")), &out); err != nil {
 		t.Fatal(err)
 	}
 	var replies []map[string]any

@@ -57,6 +57,7 @@ var benchmarks = append([]benchmark{
 	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
 	{name: "graph/fed", slow: true, run: benchGraphFed},
 	{name: "graph/written", slow: true, run: benchWritten},
+	{name: "serve", slow: true, run: benchServe},
 	{name: "overlap/step", slow: true, run: benchOverlapStep},
 	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
@@ -96,7 +97,7 @@ func main() {
 		fail(2, fmt.Errorf("%q is no flag; the benchmarks are chosen by -run", flag.Arg(0)))
 	}
 	if *serving {
-		if err := serve(os.Stdin, os.Stdout); err != nil {
+		if err := answerRequests(os.Stdin, os.Stdout); err != nil {
 			fail(1, err)
 		}
 		return

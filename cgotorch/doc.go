@@ -5,9 +5,9 @@
 // was made. These calls return at once. The few calls that wait for the device say so in their
 // doc comments.
 //
-// Objects with streams of their own are an [Inference], a Prefetcher of package prefetcher, a Cache
-// of package prefetcher/weights, and a JPEGDecoder of package images. Objects that are made from a
-// Cache use the Cache's stream.
+// Objects with streams of their own are an [Inference], a Batcher of package serve, a Prefetcher of
+// package prefetcher, a Cache of package prefetcher/weights, and a JPEGDecoder of package images.
+// Objects that are made from a Cache use the Cache's stream.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {

@@ -82,6 +82,19 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 	return data, err
 }
 
+// Bytes returns the elements as raw bytes, in row-major order and in the machine's byte order. It
+// waits until the copy is done, and fails like [HostRead.Item].
+func (r *HostRead) Bytes() (data []byte, err error) {
+	err = r.read("HostRead.Bytes", func(host *Tensor) error {
+		data = make([]byte, host.Numel()*int64(host.DType().Size()))
+		if len(data) > 0 {
+			copy(data, unsafe.Slice((*byte)(ct.TensorHostData(host.h)), len(data)))
+		}
+		return nil
+	})
+	return data, err
+}
+
 // The method `read` waits for the copy and calls fn with the tensor in host memory.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {

@@ -49,6 +49,9 @@ func TestReadAsync(t *testing.T) {
 		if v, err := Elements[float32](nothing); len(v) != 0 || err != nil {
 			t.Errorf("no elements are %v, %v", v, err)
 		}
+		if v, err := sum.Bytes(); !slices.Equal(v, []byte{0, 0, 0xa8, 0x41}) || err != nil {
+			t.Errorf("the bytes are %v, %v", v, err)
+		}
 		_, err := Elements[int64](matrix)
 		wantError(t, err, ErrInvalidArgument, "Elements", "float32[3 2]", "hostread_test.go")
 		_, err = matrix.Item()

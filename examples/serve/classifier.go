@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
@@ -22,7 +23,7 @@ type classifier struct {
 	size    int64 // height and width of the model's input
 	pool    *decode.Pool
 	model   nn.Module
-	infer   *cgotorch.Inference
+	batcher *serve.Batcher
 }
 
 // answer is a class and its probability.
@@ -42,9 +43,9 @@ type settings struct {
 	Classes []string `json:"classes"`
 }
 
-// newClassifier loads the model and captures it on each stream. It waits for the device. The
+// newClassifier loads the model and captures it for each batch size. It waits for the device. The
 // caller closes the classifier.
-func newClassifier(ctx context.Context, path, deviceName string, streams int) (*classifier, error) {
+func newClassifier(path, deviceName string, sizes []int) (*classifier, error) {
 	device, err := cgotorch.ParseDevice(deviceName)
 	if err != nil {
 		return nil, err
@@ -58,14 +59,14 @@ func newClassifier(ctx context.Context, path, deviceName string, streams int) (*
 		return nil, fmt.Errorf("%s was not saved by examples/train", path)
 	}
 	c := &classifier{classes: s.Classes, size: int64(s.Config.Size)}
-	if err := c.start(ctx, device, path, s, streams); err != nil {
+	if err := c.start(device, path, s, sizes); err != nil {
 		c.close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *classifier) start(ctx context.Context, device cgotorch.Device, path string, s settings, streams int) (err error) {
+func (c *classifier) start(device cgotorch.Device, path string, s settings, sizes []int) (err error) {
 	var transform decode.Transform = decode.ResizeCenterCrop{Resize: s.Config.Size * 8 / 7, Height: s.Config.Size, Width: s.Config.Size}
 	if s.Config.Crop == "pad" {
 		transform = decode.Resize{Height: s.Config.Size, Width: s.Config.Size}
@@ -90,21 +91,18 @@ func (c *classifier) start(ctx context.Context, device cgotorch.Device, path str
 	if err != nil {
 		return err
 	}
-	forward := func(x *cgotorch.Exec, pixels *cgotorch.Tensor) *cgotorch.Tensor {
-		x = x.NoGrad()
-		images := vision.Normalize(x, pixels, vision.ImageNetMean, vision.ImageNetStd)
-		return x.Softmax(c.model.Forward(x, images), 1)
+	forward := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		images := vision.Normalize(x, in[0], vision.ImageNetMean, vision.ImageNetStd)
+		probabilities, numbers := x.TopK(x.Softmax(c.model.Forward(x, images), 1), min(top, len(c.classes)), 1, cgotorch.TopKOptions{})
+		return []*cgotorch.Tensor{probabilities, numbers}
 	}
-	if c.infer, err = cgotorch.NewInference(device, forward, cgotorch.InferenceOptions{Streams: streams}); err != nil {
-		return err
-	}
-	return c.infer.Prepare(ctx, func(x *cgotorch.Exec) *cgotorch.Tensor {
-		return x.Zeros(cgotorch.Uint8, 1, c.size, c.size, 3)
-	})
+	pixels := serve.Input{Name: "pixels", DType: cgotorch.Uint8, Shape: []int64{c.size, c.size, 3}}
+	c.batcher, err = serve.New(device, forward, serve.Options{Inputs: []serve.Input{pixels}, BatchSizes: sizes})
+	return err
 }
 
-// classify returns the most probable classes of a picture. It waits for a free stream and for the
-// device. For a picture that cannot be decoded it fails with a *decode.Error.
+// classify returns the most probable classes of a picture. It waits for the device. It fails with
+// a *decode.Error for a picture that cannot be decoded, and with [serve.ErrQueueFull].
 func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, error) {
 	pixels, results := make([]byte, 3*c.size*c.size), make([]decode.Result, 1)
 	if err := c.pool.Decode([]decode.Image{{Data: picture}}, pixels, results); err != nil {
@@ -113,25 +111,29 @@ func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, er
 	if results[0].Err != nil {
 		return nil, results[0].Err
 	}
+	out, err := c.batcher.Predict(ctx, serve.Of(pixels, 1, c.size, c.size, 3))
+	if err != nil {
+		return nil, err
+	}
+	probabilities, err := serve.Elements[float32](out[0])
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := serve.Elements[int64](out[1])
+	if err != nil {
+		return nil, err
+	}
 	var answers []answer
-	err := c.infer.Do(ctx, func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
-		scores := forward(cgotorch.FromSlice(x, pixels, 1, c.size, c.size, 3))
-		probabilities, classes := x.TopK(scores, min(top, len(c.classes)), 1, cgotorch.TopKOptions{})
-		p, numbers := cgotorch.ToSlice[float32](x, probabilities), cgotorch.ToSlice[int64](x, classes) // both calls wait for the device
-		for i, n := range numbers {
-			answers = append(answers, answer{c.classes[n], p[i]})
-		}
-		return nil
-	})
-	return answers, err
+	for i, n := range numbers {
+		answers = append(answers, answer{c.classes[n], probabilities[i]})
+	}
+	return answers, nil
 }
 
 // close frees everything that the method `start` has made, also after a failure of `start`.
 func (c *classifier) close() error {
 	var errs []error
-	if c.infer != nil {
-		errs = append(errs, c.infer.Close())
-	}
+	errs = append(errs, c.batcher.Close())
 	if c.model != nil {
 		nn.Close(c.model)
 	}

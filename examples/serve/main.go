@@ -3,9 +3,9 @@
 //	go run ./examples/serve -checkpoint runs/train/checkpoint.safetensors
 //	curl --data-binary @cat.jpg http://localhost:8080/classify
 //
-// The body of a request is a picture. The answer is a JSON list of the most probable classes. On
-// a GPU there are a few streams, and each stream has a CUDA graph of the model. Requests on
-// different streams run at the same time.
+// The body of a request is a picture. The answer is a JSON list of the most probable classes.
+// Requests that come while the device computes are computed together, in one batch. On a GPU there
+// is a CUDA graph of the model for each batch size.
 package main
 
 import (
@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
@@ -30,20 +31,24 @@ func main() {
 	path := flag.String("checkpoint", filepath.Join("runs", "train", "checkpoint.safetensors"), "what examples/train has saved")
 	address := flag.String("listen", "localhost:8080", "host and port; port 0 takes a free one")
 	device := flag.String("device", "auto", "auto, cpu, cuda or cuda:N")
-	streams := flag.Int("streams", 0, "requests that the device answers at a time; 0: 4")
+	batch := flag.Int("batch", 32, "largest number of pictures that the device computes together")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, *path, *address, *device, *streams); err != nil {
+	if err := listen(ctx, *path, *address, *device, *batch); err != nil {
 		fmt.Fprintln(os.Stderr, "serve:", err)
 		os.Exit(1)
 	}
 }
 
-// serve answers requests until ctx ends. It still answers requests that have begun, for at most
+// listen answers requests until ctx ends. It still answers requests that have begun, for at most
 // 10 seconds.
-func serve(ctx context.Context, path, address, device string, streams int) error {
-	c, err := newClassifier(ctx, path, device, streams)
+func listen(ctx context.Context, path, address, device string, batch int) error {
+	sizes := []int{batch}
+	for n := 1; n < batch; n *= 2 {
+		sizes = append(sizes, n)
+	}
+	c, err := newClassifier(path, device, sizes)
 	if err != nil {
 		return err
 	}
@@ -83,6 +88,9 @@ func (c *classifier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.As(err, &bad):
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	case errors.Is(err, serve.ErrQueueFull):
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -29,8 +29,8 @@ var errorPages = []struct {
 	packages    []string
 }{
 	{"errors-tensors.md", "tensors, operators, streams and traces", []string{"cgotorch", "cgotorch/images", "cgotorch/trace"}},
-	{"errors-models.md", "layers, training, models and tokens", []string{
-		"cgotorch/nn", "cgotorch/optim", "cgotorch/metric", "cgotorch/vision", "cgotorch/text", "cgotorch/text/tokenizer",
+	{"errors-models.md", "layers, training, models, serving and tokens", []string{
+		"cgotorch/nn", "cgotorch/optim", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/text", "cgotorch/text/tokenizer",
 	}},
 	{"errors-files.md", "files of weights and of programs, and weights in host memory", []string{
 		"cgotorch/checkpoint", "cgotorch/safetensors", "cgotorch/pth", "cgotorch/pt2", "cgotorch/aoti", "cgotorch/internal/torchzip", "prefetcher/weights",
@@ -127,6 +127,8 @@ var parts = map[string]string{
 	"the tensor … in …":                                                "stands before another error",
 	"…: the input …":                                                   "stands before another error",
 	"pt2: operators.json":                                              "stands before another error",
+	"serve: New":                                                       "stands before another error",
+	"serve: input … …":                                                 "stands before another error",
 	"aoti":                                                             "stands before another error",
 	"input …":                                                          "stands before another error",
 	"input … is …":                                                     "stands before another error",

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,7 @@ import (
 // sends one body and returns the answer and its status. The end of the test kills the server.
 func startServe(t *testing.T, checkpoint string) (cmd *exec.Cmd, post func(body []byte) (answer string, status int)) {
 	t.Helper()
-	cmd = exec.Command(filepath.Join(bin, "serve"), "-checkpoint", checkpoint, "-device", "cpu", "-listen", "localhost:0", "-streams", "2")
+	cmd = exec.Command(filepath.Join(bin, "serve"), "-checkpoint", checkpoint, "-device", "cpu", "-listen", "localhost:0")
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -64,10 +65,11 @@ func TestServe(t *testing.T) {
 
 	cmd, post := startServe(t, checkpoint)
 	first, status := post(picture)
-	var answers []struct {
+	type answer struct {
 		Class       string
 		Probability float64
 	}
+	var answers []answer
 	if err := json.Unmarshal([]byte(first), &answers); err != nil || status != http.StatusOK || len(answers) != 5 {
 		t.Fatalf("status %d, %v: %s", status, err, first)
 	}
@@ -91,8 +93,14 @@ func TestServe(t *testing.T) {
 		go func() {
 			defer requests.Done()
 			for range 5 {
-				if got, status := post(picture); got != first || status != http.StatusOK {
-					t.Errorf("status %d, %s, want %s", status, got, first)
+				text, status := post(picture)
+				var got []answer
+				err := json.Unmarshal([]byte(text), &got)
+				same := slices.EqualFunc(got, answers, func(a, b answer) bool { // batches of other sizes round differently
+					return a.Class == b.Class && math.Abs(a.Probability-b.Probability) < 1e-5
+				})
+				if err != nil || !same || status != http.StatusOK {
+					t.Errorf("status %d, %s, want %s", status, text, first)
 				}
 			}
 		}()

@@ -1,0 +1,425 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
+type tensor = cgotorch.Tensor
+
+var vector = []Input{{Name: "x", DType: cgotorch.Float32, Shape: []int64{3}}}
+
+func open(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec, in ...*tensor) []*tensor, o Options) *Batcher {
+	t.Helper()
+	if o.Inputs == nil {
+		o.Inputs = vector
+	}
+	b, err := New(d, fn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// plusOne is a function whose result shows the entry that it was given.
+func plusOne(x *cgotorch.Exec, in ...*tensor) []*tensor {
+	return []*tensor{x.AddScalar(in[0], 1), x.SumDim(in[0], []int64{1}, cgotorch.SumOptions{})}
+}
+
+func row(v float32) Array { return Of([]float32{v, 2 * v, 3 * v}, 1, 3) }
+
+// check fails unless out is what plusOne makes of rows that begin with the values.
+func check(out []Array, values ...float32) error {
+	rows, err := Elements[float32](out[0])
+	sums, err2 := Elements[float32](out[1])
+	if err = errors.Join(err, err2); err != nil {
+		return err
+	}
+	var want, sum []float32
+	for _, v := range values {
+		want = append(want, v+1, 2*v+1, 3*v+1)
+		sum = append(sum, 6*v)
+	}
+	if n := int64(len(values)); !slices.Equal(rows, want) || !slices.Equal(sums, sum) || !slices.Equal(out[0].Shape, []int64{n, 3}) || !slices.Equal(out[1].Shape, []int64{n}) {
+		return fmt.Errorf("%v%v %v%v, want %v %v", rows, out[0].Shape, sums, out[1].Shape, want, sum)
+	}
+	return nil
+}
+
+func TestBatcher_ManyCallers(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, plusOne, Options{BatchSizes: []int{1, 4, 16}})
+		var all sync.WaitGroup
+		for c := range 32 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				draw := rand.New(rand.NewPCG(1, uint64(c)))
+				for range 50 {
+					values := make([]float32, 1+draw.IntN(5))
+					var data []float32
+					for i := range values {
+						values[i] = float32(draw.IntN(1000))
+						data = append(data, values[i], 2*values[i], 3*values[i])
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(draw.IntN(5000))*time.Microsecond)
+					out, err := b.Predict(ctx, Of(data, int64(len(values)), 3))
+					cancel()
+					for i := range data { // the inputs belong to the caller again
+						data[i] = float32(math.NaN())
+					}
+					if err == nil {
+						err = check(out, values...)
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		all.Wait()
+		if s := b.Stats(); s.Waiting != 0 || s.Batches == 0 || s.Requests == 0 || s.Entries < s.Requests {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// held serves a function that computes nothing until the test lets it. It counts its calls.
+type held struct {
+	gate    chan struct{}
+	entered chan struct{} // gets a value when a call begins
+	sizes   []int64
+}
+
+func (h *held) forward(x *cgotorch.Exec, in ...*tensor) []*tensor {
+	h.entered <- struct{}{}
+	<-h.gate
+	h.sizes = append(h.sizes, in[0].Shape()[0])
+	return plusOne(x, in...)
+}
+
+func openHeld(t *testing.T, o Options) (*held, *Batcher) {
+	h := &held{gate: make(chan struct{}, 100), entered: make(chan struct{}, 100)}
+	calls := 2 * len(o.BatchSizes) // of New
+	for range calls {
+		h.gate <- struct{}{}
+	}
+	b := open(t, cgotorch.CPU, h.forward, o)
+	for range calls {
+		<-h.entered
+	}
+	h.sizes = nil
+	return h, b
+}
+
+// waitFor waits until so many entries wait in the queue.
+func waitFor(t *testing.T, b *Batcher, entries int) {
+	t.Helper()
+	for began := time.Now(); b.Stats().Waiting != entries; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("%d entries wait, want %d", b.Stats().Waiting, entries)
+		}
+	}
+}
+
+// predict starts a request for a row that begins with v. The channel gets what became of it.
+func predict(ctx context.Context, b *Batcher, v float32) chan error {
+	out := make(chan error, 1)
+	go func() {
+		got, err := b.Predict(ctx, row(v))
+		if err == nil {
+			err = check(got, v)
+		}
+		out <- err
+	}()
+	return out
+}
+
+func TestBatcher_GathersWhatWaits(t *testing.T) {
+	h, b := openHeld(t, Options{BatchSizes: []int{8}})
+	var results []chan error
+	for i := range 18 {
+		results = append(results, predict(context.Background(), b, float32(i)))
+		if i == 0 {
+			<-h.entered
+		}
+	}
+	waitFor(t, b, 17)
+	for range 18 {
+		h.gate <- struct{}{}
+	}
+	for _, r := range results {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []int64{1, 8, 8, 1}; !slices.Equal(h.sizes, want) {
+		t.Errorf("batches of %v, want %v", h.sizes, want)
+	}
+}
+
+func TestBatcher_MaxDelay(t *testing.T) {
+	h, b := openHeld(t, Options{BatchSizes: []int{4}, MaxDelay: time.Minute})
+	for range 4 {
+		h.gate <- struct{}{}
+	}
+	var results []chan error
+	for i := range 4 {
+		results = append(results, predict(context.Background(), b, float32(i)))
+	}
+	for _, r := range results {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []int64{4}; !slices.Equal(h.sizes, want) {
+		t.Errorf("batches of %v, want %v", h.sizes, want)
+	}
+}
+
+func TestBatcher_QueueFullAndCancelled(t *testing.T) {
+	h, b := openHeld(t, Options{BatchSizes: []int{4}, Queue: 2})
+	first := predict(context.Background(), b, 1)
+	<-h.entered
+	ctx, cancel := context.WithCancel(context.Background())
+	cancelled := predict(ctx, b, 2)
+	kept := predict(context.Background(), b, 3)
+	waitFor(t, b, 2)
+	if _, err := b.Predict(context.Background(), row(4)); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("a request for a full queue: %v", err)
+	}
+	cancel()
+	if err := <-cancelled; !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled request: %v", err)
+	}
+	h.gate <- struct{}{}
+	h.gate <- struct{}{}
+	for _, r := range []chan error{first, kept} {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []int64{1, 1}; !slices.Equal(h.sizes, want) {
+		t.Errorf("batches of %v, want %v", h.sizes, want)
+	}
+	if s := b.Stats(); s.Refused != 1 || s.Dropped != 1 || s.Requests != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A request for which the function fails does not fail the others of its batch.
+func TestBatcher_BatchMates(t *testing.T) {
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		if math.IsNaN(x.Item(x.Sum(in[0]))) {
+			x.Fail("forward", fmt.Errorf("a value is NaN: %w", cgotorch.ErrInvalidArgument))
+		}
+		return plusOne(x, in...)
+	}, Options{BatchSizes: []int{8}, MaxDelay: time.Minute})
+	var results []chan error
+	for i := range 8 {
+		v := float32(i)
+		if i == 3 {
+			v = float32(math.NaN())
+		}
+		results = append(results, predict(context.Background(), b, v))
+	}
+	for i, r := range results {
+		if err := <-r; (i == 3) != errors.Is(err, cgotorch.ErrInvalidArgument) || i != 3 && err != nil {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
+}
+
+// Where a batch does not fit the memory, smaller ones are computed.
+func TestBatcher_OutOfMemory(t *testing.T) {
+	var limit atomic.Int64
+	limit.Store(16)
+	var logged atomic.Int64
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		if in[0].Shape()[0] > limit.Load() {
+			x.Fail("forward", &cgotorch.Error{Op: "forward", Kind: cgotorch.ErrOutOfMemory, Message: "no memory"})
+		}
+		return plusOne(x, in...)
+	}, Options{BatchSizes: []int{2, 4, 8, 32}, MaxDelay: 20 * time.Millisecond, Log: func(string) { logged.Add(1) }})
+	if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 4, 8}) {
+		t.Errorf("sizes %v", s.Sizes)
+	}
+	limit.Store(4)
+	var results []chan error
+	for i := range 24 {
+		results = append(results, predict(context.Background(), b, float32(i)))
+	}
+	for _, r := range results {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := b.Predict(context.Background(), Of(make([]float32, 18), 6, 3)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
+		t.Errorf("6 entries: %v", err)
+	}
+	if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 4}) || logged.Load() == 0 {
+		t.Errorf("sizes %v, %d lines logged", s.Sizes, logged.Load())
+	}
+}
+
+// Every answer is of exactly one version of the weights.
+func TestBatcher_Update(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		var weight *tensor
+		torchtest.Do(t, d, func(x *cgotorch.Exec) { weight = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
+		defer weight.Close()
+		b := open(t, d, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+			return []*tensor{x.Add(in[0], weight), x.Add(x.MulScalar(in[0], 0), weight)}
+		}, Options{BatchSizes: []int{1, 4}})
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for range 8 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				last := float32(0)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					out, err := b.Predict(context.Background(), Of([]float32{10, 10, 10}, 1, 3))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					sum, _ := Elements[float32](out[0])
+					version, _ := Elements[float32](out[1])
+					for i := range sum {
+						if sum[i] != 10+version[0] || version[i] != version[0] || version[0] < last {
+							t.Errorf("%v and %v after version %v", sum, version, last)
+						}
+					}
+					last = version[0]
+				}
+			}()
+		}
+		for v := range 100 {
+			if err := b.Update(context.Background(), func(x *cgotorch.Exec) error {
+				cgotorch.CopyFrom(x, weight, []float32{float32(v), float32(v), float32(v)})
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		close(stop)
+		all.Wait()
+	})
+}
+
+func TestBatcher_Close(t *testing.T) {
+	h, b := openHeld(t, Options{BatchSizes: []int{1}})
+	var results []chan error
+	for i := range 5 {
+		results = append(results, predict(context.Background(), b, float32(i)))
+	}
+	closed := make(chan error)
+	<-h.entered
+	waitFor(t, b, 4)
+	go func() { closed <- b.Close() }()
+	for range 5 {
+		h.gate <- struct{}{}
+	}
+	for _, r := range results {
+		if err := <-r; err != nil {
+			t.Errorf("a request before Close: %v", err)
+		}
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Predict(context.Background(), row(1)); !errors.Is(err, cgotorch.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if err := (*Batcher)(nil).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBatcher_HasNoRace(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
+		b := open(t, d, plusOne, Options{BatchSizes: []int{1, 4}})
+		var all sync.WaitGroup
+		for c := range 8 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for i := range 20 {
+					if err := <-predict(context.Background(), b, float32(20*c+i)); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		all.Wait()
+	})
+}
+
+func TestNew_Refused(t *testing.T) {
+	for _, c := range []struct {
+		fn   func(x *cgotorch.Exec, in ...*tensor) []*tensor
+		o    Options
+		text string
+	}{
+		{nil, Options{Inputs: vector}, "the function is nil"},
+		{plusOne, Options{}, "Options.Inputs is empty"},
+		{plusOne, Options{Inputs: []Input{{Name: "a", DType: cgotorch.Float32, Shape: []int64{0}}}}, `input 0, "a"`},
+		{plusOne, Options{Inputs: vector, BatchSizes: []int{0, 1}}, "BatchSizes is [0 1]"},
+		{plusOne, Options{Inputs: vector, MaxDelay: -1}, "MaxDelay is -1ns"},
+		{func(x *cgotorch.Exec, in ...*tensor) []*tensor { return []*tensor{x.Sum(in[0])} }, Options{Inputs: vector}, "its first dimension must be that of the inputs"},
+		{func(*cgotorch.Exec, ...*tensor) []*tensor { return nil }, Options{Inputs: vector}, "the function has no result"},
+	} {
+		b, err := New(cgotorch.CPU, c.fn, c.o)
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, c.text)
+		if b != nil {
+			t.Errorf("%s: a Batcher besides the error", c.text)
+		}
+	}
+}
+
+func TestPredict_Refused(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{2}})
+	for _, c := range []struct {
+		in   []Array
+		text string
+	}{
+		{nil, "0 inputs, want 1"},
+		{[]Array{Of([]int64{1, 2, 3}, 1, 3)}, `input "x" is int64, want float32`},
+		{[]Array{Of([]float32{1, 2, 3}, 3)}, `input "x" has the shape [3], want [n 3]`},
+		{[]Array{Of([]float32{1, 2, 3}, 0, 3)}, `has the shape [0 3]`},
+		{[]Array{Of([]float32{1, 2}, 1, 3)}, `has 8 bytes, want 12 for each of 1 entries`},
+		{[]Array{Of([]float32{1, 2}, math.MaxInt64, 3)}, `has 8 bytes`},
+		{[]Array{Of(make([]float32, 9), 3, 3)}, "3 entries, at most 2"},
+	} {
+		_, err := b.Predict(context.Background(), c.in...)
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, c.text)
+	}
+	if _, err := Elements[int64](row(1)); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Error(err)
+	}
+}
