@@ -79,7 +79,7 @@ func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
 	at := 0
 	defer func() {
 		if at < len(g.steps) { // an operator has failed and unwinds
-			seam.Explain(x, g.steps[at].node.place())
+			seam.Explain(x, g.steps[at].node.place(), g.steps[at].node.cure)
 		}
 	}()
 	for ; at < len(g.steps); at++ {
@@ -117,6 +117,7 @@ func (g *graph) call(x *cgotorch.Exec, inputs []any) []any {
 // operatorCall calls an operator of LibTorch.
 type operatorCall struct {
 	op     opcall.Operator
+	schema string
 	args   []operand // in the order of the schema
 	outs   []int
 	single bool // the operator has one result, a tensor
