@@ -22,6 +22,7 @@ import (
 
 // A graph is a list of steps. A sub-graph, such as a branch of a condition, is a graph too.
 type graph struct {
+	file    string // for errors
 	name    string
 	slots   int
 	inputs  []int // the slots of the inputs
@@ -94,11 +95,15 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 		return nil, c.file.Bad("the graph %.100s: more than %d graphs inside each other", name, mostGraphDepth)
 	}
 	defer func() { c.depth-- }()
-	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{name: name}}
+	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{file: c.file.Name, name: name}}
+	place := "the program"
+	if name != "" {
+		place = fmt.Sprintf("the graph %.100s", name)
+	}
 	for i := range text.Inputs {
 		slot, err := b.define(&text.Inputs[i])
 		if err != nil {
-			return nil, b.bad("input %d of the graph %.100s: %w", i, name, err)
+			return nil, b.bad("input %d of %s: %w", i, place, err)
 		}
 		b.graph.inputs = append(b.graph.inputs, slot)
 	}
@@ -110,7 +115,7 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 	for i := range text.Outputs {
 		o, err := b.operand(&text.Outputs[i])
 		if err != nil {
-			return nil, b.bad("output %d of the graph %.100s: %w", i, name, err)
+			return nil, b.bad("output %d of %s: %w", i, place, err)
 		}
 		twice := o.slot >= 0 && slices.ContainsFunc(b.graph.outputs, func(before operand) bool { return before.slot == o.slot })
 		b.graph.outputs = append(b.graph.outputs, o)

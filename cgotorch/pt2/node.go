@@ -62,11 +62,11 @@ func pythonLine(stack string) string {
 	return best
 }
 
-// The method `place` describes a node in an error.
-func (n *Node) place() string {
-	text := fmt.Sprintf("in node %.80s", n.Name)
+// The method `place` describes a node of a file in an error.
+func (n *Node) place(file string) string {
+	text := fmt.Sprintf("in node %.80s of %.200s", n.Name, file)
 	if n.Where != "" {
-		text += fmt.Sprintf(" from %.120s", n.Where)
+		text += fmt.Sprintf(", from %.120s", n.Where)
 	}
 	return text
 }

@@ -79,7 +79,8 @@ func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
 	at := 0
 	defer func() {
 		if at < len(g.steps) { // an operator has failed and unwinds
-			seam.Explain(x, g.steps[at].node.place(), g.steps[at].node.cure)
+			n := g.steps[at].node
+			seam.Explain(x, n.place(g.file), n.cure)
 		}
 	}()
 	for ; at < len(g.steps); at++ {
