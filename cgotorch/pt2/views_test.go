@@ -2,6 +2,7 @@ package pt2_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,6 +86,9 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 		"other memory written":      {"v = view t size=4,2;r = relu v;w = add_.Tensor r r;add = add.Tensor v w", "", []float32{3, 9, 15, 21, 6, 12, 18, 24}},
 		"copy of the view written":  {"v = view t size=4,2;r = clone v;w = add_.Tensor r r;add = add.Tensor v w", "", []float32{3, 9, 15, 21, 6, 12, 18, 24}},
 		"graph that writes its own": {"v = view t size=4,2;g = higher_order/wrap_with_set_grad_enabled on=false graph=reads v;add = add.Tensor v g", "", []float32{3, 21, 55, 105, 10, 36, 78, 136}},
+		"another view made later":   {"v = view t size=4,2;u = t m;add = add.Tensor v v", "", []float32{2, 6, 10, 14, 4, 8, 12, 16}},
+		"new memory of a graph":     {"v = view t size=4,2;g = higher_order/wrap_with_set_grad_enabled on=false graph=reads m;w = add_.Tensor g g;add = add.Tensor v v", "", []float32{2, 6, 10, 14, 4, 8, 12, 16}},
+		"result beside it written":  {"r = rrelu_with_noise x m;v = view t size=4,2;w = add_.Tensor r r;add = add.Tensor v v", "", []float32{2, 6, 10, 14, 4, 8, 12, 16}},
 		"base written":              {"v = view t size=4,2;w = add_.Tensor m m;add = add.Tensor v v", "what node w writes", nil},
 		"base of the base written":  {"v = view t size=4,2;w = add_.Tensor t t;add = add.Tensor v v", "what node w writes", nil},
 		"view written":              {"v = view t size=4,2;w = add_.Tensor v v;add = add.Tensor m m", "what node w writes", nil},
@@ -95,6 +99,9 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 		"dropout of it written":     {"v = view t size=4,2;d = dropout m p=0 train=false;w = add_.Tensor d d;add = add.Tensor v v", "what node w writes", nil},
 		"graph writes":              {"v = view t size=4,2;g = higher_order/wrap_with_set_grad_enabled on=false graph=writes m;add = add.Tensor v v", "what node g writes", nil},
 		"result of a graph written": {"v = view t size=4,2;g = higher_order/wrap_with_set_grad_enabled on=false graph=same m;w = add_.Tensor g g;add = add.Tensor v v", "what node w writes", nil},
+		"result of a cond written":  {"v = view t size=4,2;s = sum m;g = higher_order/cond s graph=reads graph=same list=m;w = add_.Tensor g g;add = add.Tensor v v", "what node w writes", nil},
+		"result of a loop written":  {"v = view t size=4,2;g = higher_order/while_loop graph=reads graph=reads list=m;w = add_.Tensor g g;add = add.Tensor v v", "what node w writes", nil},
+		"result of a scan written":  {"v = view t size=4,2;g = higher_order/scan graph=reads list=m list=m;w = add_.Tensor g g;add = add.Tensor v v", "what node w writes", nil},
 		"view of a graph":           {"g = higher_order/wrap_with_set_grad_enabled on=false graph=views t;w = add_.Tensor m m;add = add.Tensor g g", "what is written into an input of its graph", nil},
 		"view of an input returned": {"u = t x;add = view u size=4,2", "what is written into an input of its graph", nil},
 	} {
@@ -113,6 +120,9 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 					t.Fatalf("the result is %v, want an error", cgotorch.ToSlice[float32](x, out))
 				}
 				torchtest.Equal(t, x, out, c.want, 4, 2)
+				if !slices.ContainsFunc(p.Nodes(), func(n *pt2.Node) bool { return n.Text == "v = aten.reshape.default(t, size=[4 2])" }) {
+					t.Error("no node tells that v may copy")
+				}
 				return nil
 			})
 			if c.fails != "" {
