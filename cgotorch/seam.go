@@ -1,6 +1,8 @@
 package cgotorch
 
 import (
+	"strings"
+
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
@@ -17,9 +19,14 @@ func init() {
 	seam.Device = func(device any) ct.Device { return device.(Device).c() }
 	seam.Operator = func(name string) any { return &operator{name: name} }
 	seam.Schema = func(op any) (string, error) { return op.(*operator).schema() }
-	seam.Explain = func(x any, place string) {
-		if e := x.(*Exec).s.err; e != nil && e.place == "" {
-			e.place = place
+	seam.Explain = func(x any, place, cure string) {
+		e := x.(*Exec).s.err
+		if e == nil || e.place != "" {
+			return
+		}
+		if e.place = place; cure != "" {
+			message, _, _ := strings.Cut(e.Message, "; ")
+			e.Message = message + "; " + cure
 		}
 	}
 	seam.Watched = func(x any) bool { return x.(*Exec).c.Watch != nil }

@@ -184,7 +184,7 @@ func (b *binder) input(s *inputSpec) error {
 	case s.Token != nil:
 		return b.file.Refuse("it orders side effects by tokens")
 	default:
-		return b.file.Refuse("an input of a kind that this package does not know")
+		return b.file.Refuse("input %d of its signature is of a kind that this package does not know", len(p.inputs))
 	}
 	if !ok {
 		return b.file.Bad("the tensor %.100q is in no table of the archive", name)
@@ -200,10 +200,11 @@ func (b *binder) value(a *argument) (Value, error) {
 		if !ok {
 			return Value{}, b.file.Bad("the input %.100q has no shape", a.Tensor.Name)
 		}
-		v := Value{Tensor: true, DType: dtypes[m.DType]}
-		if v.DType == cgotorch.Float32 && b.program.float != 0 {
-			v.DType = b.program.float
+		dtype, err := (&compiler{float: b.program.float}).dtype(m.DType)
+		if err != nil {
+			return Value{}, b.file.Bad("the input %.100q: %w", a.Tensor.Name, err)
 		}
+		v := Value{Tensor: true, DType: dtype}
 		for _, s := range m.Sizes {
 			size, err := b.size(s)
 			if err != nil {
@@ -221,7 +222,7 @@ func (b *binder) value(a *argument) (Value, error) {
 	}
 	fixed, err := (&builder{compiler: &compiler{file: b.file}}).constant(a)
 	if err != nil {
-		return Value{}, b.file.Bad("an input: %w", err)
+		return Value{}, b.file.Bad("input %d of the program: %w", len(b.program.inputs), err)
 	}
 	return Value{Fixed: fixed}, nil
 }
@@ -230,6 +231,9 @@ const maxSize = 1<<63 - 1
 
 func (b *binder) size(s size) (Size, error) {
 	if s.Int != nil {
+		if *s.Int < 0 {
+			return Size{}, fmt.Errorf("its size %d is negative", *s.Int)
+		}
 		return Size{Text: fmt.Sprint(*s.Int), Min: *s.Int, Max: *s.Int}, nil
 	}
 	if s.Expr == nil {
@@ -248,6 +252,9 @@ func (b *binder) size(s size) (Size, error) {
 		}
 		if c.Max != nil && *c.Max >= 0 && *c.Max < maxSize {
 			size.Max = int64(*c.Max)
+		}
+		if size.Min > size.Max {
+			return Size{}, fmt.Errorf("its size %.60s is from %d to %d", e, size.Min, size.Max)
 		}
 	}
 	return size, nil
@@ -272,7 +279,7 @@ func (b *binder) output(s *outputSpec) (programOutput, error) {
 	case s.Gradient != nil, s.InputGradient != nil:
 		return o, b.file.Refuse("it computes its own gradients: export the model for training without them, and use Exec.Backward")
 	default:
-		return o, b.file.Refuse("an output of a kind that this package does not know")
+		return o, b.file.Refuse("output %d of its signature is of a kind that this package does not know", len(b.program.outputs))
 	}
 	if !ok {
 		return o, b.file.Bad("an output is written to %.100q, which the program does not have", name)

@@ -22,12 +22,15 @@ import (
 
 // A graph is a list of steps. A sub-graph, such as a branch of a condition, is a graph too.
 type graph struct {
+	file    string // for errors
 	name    string
 	slots   int
 	inputs  []int // the slots of the inputs
 	outputs []operand
 	aliased []bool // output i is also an input or an earlier output, so its handle must be made anew
 	steps   []step
+
+	shares, writes bool // outputs may share memory with inputs; steps may write into it
 }
 
 // A step is one node.
@@ -92,15 +95,18 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 		return nil, c.file.Bad("the graph %.100s: more than %d graphs inside each other", name, mostGraphDepth)
 	}
 	defer func() { c.depth-- }()
-	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{name: name}}
+	b := &builder{compiler: c, text: text, slots: map[string]int{}, graph: &graph{file: c.file.Name, name: name}}
+	place := "the program"
+	if name != "" {
+		place = fmt.Sprintf("the graph %.100s", name)
+	}
 	for i := range text.Inputs {
 		slot, err := b.define(&text.Inputs[i])
 		if err != nil {
-			return nil, b.bad("input %d of the graph %.100s: %w", i, name, err)
+			return nil, b.bad("input %d of %s: %w", i, place, err)
 		}
 		b.graph.inputs = append(b.graph.inputs, slot)
 	}
-	viewsMayCopy(text)
 	for i := range text.Nodes {
 		if err := b.node(&text.Nodes[i]); err != nil {
 			return nil, err
@@ -109,12 +115,13 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 	for i := range text.Outputs {
 		o, err := b.operand(&text.Outputs[i])
 		if err != nil {
-			return nil, b.bad("output %d of the graph %.100s: %w", i, name, err)
+			return nil, b.bad("output %d of %s: %w", i, place, err)
 		}
 		twice := o.slot >= 0 && slices.ContainsFunc(b.graph.outputs, func(before operand) bool { return before.slot == o.slot })
 		b.graph.outputs = append(b.graph.outputs, o)
 		b.graph.aliased = append(b.graph.aliased, twice || slices.Contains(b.graph.inputs, o.slot))
 	}
+	b.graph.viewsMayCopy()
 	b.graph.free()
 	return b.graph, nil
 }
@@ -205,31 +212,6 @@ func pointers(lists ...[]operand) (all []*operand) {
 		}
 	}
 	return all
-}
-
-// viewsMayCopy makes each view a reshape, which copies where a view is impossible. A program that
-// was exported on another device has such views, because operators order the elements of their
-// results differently on each device. A view that a node writes into stays a view.
-func viewsMayCopy(text *graphText) {
-	written := map[string]bool{}
-	for _, n := range text.Nodes {
-		operator, _, _ := strings.Cut(strings.TrimPrefix(n.Target, "torch.ops.aten."), ".")
-		if strings.HasSuffix(operator, "_") && len(n.Inputs) > 0 && n.Inputs[0].Arg.Tensor != nil {
-			written[n.Inputs[0].Arg.Tensor.Name] = true
-		}
-	}
-	for i := range text.Nodes {
-		n := &text.Nodes[i]
-		if n.Target != "torch.ops.aten.view.default" || len(n.Outputs) != 1 || n.Outputs[0].Tensor == nil || written[n.Outputs[0].Tensor.Name] {
-			continue
-		}
-		n.Target = "torch.ops.aten.reshape.default"
-		for k := range n.Inputs {
-			if n.Inputs[k].Name == "size" {
-				n.Inputs[k].Name = "shape"
-			}
-		}
-	}
 }
 
 // The method `node` adds a step for a node.
@@ -368,7 +350,7 @@ func (b *builder) operator(n *Node, text *nodeText) (action, error) {
 		return nil, err
 	}
 	single := len(outs) == 1 && text.Outputs[0].Tensor != nil && strings.HasSuffix(schema, "-> Tensor") || returnsOneTensor(schema)
-	return &operatorCall{op: op, args: args, outs: outs, single: single && len(outs) == 1}, nil
+	return &operatorCall{op: op, schema: schema, args: args, outs: outs, single: single && len(outs) == 1}, nil
 }
 
 // returnsOneTensor reports whether a schema ends with a single result such as Tensor(a!).

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -66,6 +67,25 @@ func TestGoSource_FreeEarly(t *testing.T) {
 	for _, want := range []string{"package early\n", "relu := x.ReLU(linear)\n\t\tfree(linear)\n", "free(relu)\n\t\treturn add"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+}
+
+// Go builds the file on each system, whatever the package's name.
+func TestGoSource_PackageName(t *testing.T) {
+	for _, name := range []string{"net_windows", "net_test", "_net", "__"} {
+		files, err := goSource(t, entries(), pt2.GoOptions{Package: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		folder := t.TempDir()
+		for file, data := range files {
+			if err := os.WriteFile(filepath.Join(folder, file), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p, err := build.ImportDir(folder, 0); err != nil || len(p.GoFiles) != 1 || p.Name != name {
+			t.Errorf("package %s: Go builds %q of it (%v)", name, p.GoFiles, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package pt2
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/format"
@@ -43,10 +44,11 @@ func (s *goSource) files() (map[string][]byte, error) {
 		declarations = append(declarations, goHelpers[name])
 	}
 	files := map[string][]byte{}
+	base := cmp.Or(strings.ReplaceAll(s.pkg, "_", ""), "net") // Go passes over files such as net_windows.go and net_test.go
 	for len(declarations) > 0 {
-		name, lines, n := s.pkg+".go", 0, 0
+		name, lines, n := base+".go", 0, 0
 		if len(files) > 0 {
-			name = s.pkg + strconv.Itoa(len(files)+1) + ".go"
+			name = base + strconv.Itoa(len(files)+1) + ".go"
 		}
 		for n < len(declarations) && (n == 0 || lines+strings.Count(declarations[n], "\n") < mostLines) {
 			lines += strings.Count(declarations[n], "\n") + 1

@@ -13,6 +13,8 @@ type Node struct {
 	Module   string // the name of the Python module that made it, such as "layer1.0.conv1"; "" if it is not known
 	Where    string // the line of Python that made it, as in "model.py:42: y = self.fc(x)"; "" if it is not known
 	Waits    bool   // it waits for the device, because a size or a branch depends on its values
+
+	cure string // what to do if it fails; "" means what the error says anyway
 }
 
 // newNode describes a node.
@@ -60,11 +62,11 @@ func pythonLine(stack string) string {
 	return best
 }
 
-// The method `place` describes a node in an error.
-func (n *Node) place() string {
-	text := fmt.Sprintf("in node %.80s", n.Name)
+// The method `place` describes a node of a file in an error.
+func (n *Node) place(file string) string {
+	text := fmt.Sprintf("in node %.80s of %.200s", n.Name, file)
 	if n.Where != "" {
-		text += fmt.Sprintf(" from %.120s", n.Where)
+		text += fmt.Sprintf(", from %.120s", n.Where)
 	}
 	return text
 }

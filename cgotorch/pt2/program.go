@@ -129,6 +129,9 @@ func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, err
 	if err := a.json("models/"+model+".json", &text); err != nil {
 		return nil, err
 	}
+	if text.SchemaVersion == (schemaVersion{}) {
+		return nil, a.Bad("the entry models/%.100s.json has no schema_version", model)
+	}
 	if v := text.SchemaVersion; v.Major != schemaMajor {
 		return nil, a.Refuse("its schema has version %d.%d (PyTorch %.40s), and this package reads %d.x: export it with PyTorch 2.9 to 2.11",
 			v.Major, v.Minor, text.TorchVersion, schemaMajor)

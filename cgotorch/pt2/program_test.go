@@ -321,7 +321,7 @@ func TestProgram_Forward_FailedOperator(t *testing.T) {
 		p.Forward(x, x.Zeros(cgotorch.Float32, 1, 3))
 		return nil
 	})
-	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "aten::linear", "in node linear from model.py:42: y = self.fc(x)", "program_test.go")
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "aten::linear", "in node linear of net.pt2, from model.py:42: y = self.fc(x)", "program_test.go")
 }
 
 func TestLoad_Refused(t *testing.T) {
@@ -375,6 +375,13 @@ func TestLoad_Refused(t *testing.T) {
 		"negative offset":      {replace(weights, `"storage_offset": {"as_int": 0}`, `"storage_offset": {"as_int": -1}`), pt2.ErrFormat, "fc.weight"},
 		"pickled":              {replace(weights, `"use_pickle": false`, `"use_pickle": true`), pt2.ErrUnsupported, `"fc.weight" is pickled`},
 		"entry outside":        {replace(weights, `"path_name": "weight_0"`, `"path_name": "../../../etc/passwd"`), pt2.ErrFormat, "is missing"},
+		"input twice":          {replace(m, `{"as_tensor": {"name": "c_c"}}, {"as_tensor": {"name": "x"}}]`, `{"as_tensor": {"name": "x"}}, {"as_tensor": {"name": "x"}}]`), pt2.ErrFormat, `input 3 of the program: two values have the name "x"`},
+		"input dtype":          {replace(m, `"x": {"dtype": 7`, `"x": {"dtype": 99`), pt2.ErrFormat, `the input "x": there is no dtype number 99`},
+		"input size":           {replace(m, `{"as_int": 2}], "requires_grad": false`, `{"as_int": -2}], "requires_grad": false`), pt2.ErrFormat, `the input "x": its size -2 is negative`},
+		"input range":          {replace(m, `{"min_val": 2, "max_val": 8}`, `{"min_val": 8, "max_val": 2}`), pt2.ErrFormat, `the input "x": its size s0 is from 8 to 2`},
+		"input kind":           {replace(m, `{"tensor_constant": {"arg": {"name": "c_c"}, "tensor_constant_name": "c"}}`, `{"quaternion": {}}`), pt2.ErrUnsupported, "input 2 of its signature"},
+		"output kind":          {replace(m, `{"user_output": {`, `{"quaternion": {`), pt2.ErrUnsupported, "output 0 of its signature"},
+		"no schema":            {replace(m, `"schema_version"`, `"other_version"`), pt2.ErrFormat, "the entry models/model.json has no schema_version"},
 		"graphs in graphs":     {func(e map[string]string) { e[m] = strings.Repeat(`{"a":[`, 300) + strings.Repeat("]}", 300) }, pt2.ErrFormat, "values inside each other"},
 		"size without number":  {replace(m, `"torch.ops.aten.relu.default"`, `"torch.ops.aten.sym_size.int"`), pt2.ErrFormat, "node relu (aten.sym_size.int)"},
 		"trained integers":     {replace(weights, `"dtype": 7, "sizes": [{"as_int": 2}],`, `"dtype": 5, "sizes": [{"as_int": 1}],`), pt2.ErrFormat, `the parameter "fc.bias"`},
@@ -435,6 +442,27 @@ func TestLoad_CutShort(t *testing.T) {
 			t.Fatalf("cut at %d: %v", n, err)
 		}
 	}
+}
+
+// What a download leaves instead of a file is named.
+func TestLoad_NoProgram(t *testing.T) {
+	for text, want := range map[string]string{
+		"version https://git-lfs.github.com/spec/v1\n": "a pointer of Git LFS, and not the file itself: run git lfs pull",
+		"<!DOCTYPE html>": "a web page: download the file itself",
+		"\x1f\x8b\x08":    "a gzip file: unpack it",
+		"":                "not a valid zip file",
+	} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			_, err := load(x, []byte(text), pt2.Options{})
+			return err
+		})
+		torchtest.WantError(t, err, pt2.ErrFormat, "net.pt2", want)
+	}
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		_, err := pt2.LoadFrom(x, bytes.NewReader(nil), -1, "net.pt2", pt2.Options{})
+		return err
+	})
+	torchtest.WantError(t, err, pt2.ErrFormat, "net.pt2", "negative")
 }
 
 func TestLoad_Path(t *testing.T) {

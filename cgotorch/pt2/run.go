@@ -79,7 +79,8 @@ func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
 	at := 0
 	defer func() {
 		if at < len(g.steps) { // an operator has failed and unwinds
-			seam.Explain(x, g.steps[at].node.place())
+			n := g.steps[at].node
+			seam.Explain(x, n.place(g.file), n.cure)
 		}
 	}()
 	for ; at < len(g.steps); at++ {
@@ -117,6 +118,7 @@ func (g *graph) call(x *cgotorch.Exec, inputs []any) []any {
 // operatorCall calls an operator of LibTorch.
 type operatorCall struct {
 	op     opcall.Operator
+	schema string
 	args   []operand // in the order of the schema
 	outs   []int
 	single bool // the operator has one result, a tensor

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 )
 
 // ErrKind is wrapped by the errors for files of a known kind that hold no tensors for this package.
@@ -31,18 +33,15 @@ func kindOf(name string, head []byte) error {
 		}
 		return false
 	}
+	if err := torchzip.NoModel(head); err != nil {
+		return fmt.Errorf("pth: %s: %w: %w", name, ErrKind, err)
+	}
 	isTar := len(head) >= 262 && string(head[257:262]) == "ustar"
 	switch {
 	case isTar && begins("storages\x00", "tensors\x00", "pickle\x00", "sys_info\x00"):
 		return ofKind(name, "an archive of torch.save before PyTorch 0.2", "run "+python("torch.save(torch.load('%s', weights_only=False), 'weights.pth')", name))
 	case isTar:
 		return ofKind(name, "a .tar archive", "unpack it with tar xf, and open the file of weights in it")
-	case begins("\x1f\x8b"):
-		return ofKind(name, "a gzip file", "unpack it with gunzip, or with tar xzf if it is a .tgz")
-	case begins("version https://git-lfs"):
-		return ofKind(name, "a pointer of Git LFS, and not the file itself", "run git lfs pull in its repository")
-	case begins("<!DOCTYPE", "<!doctype", "<html", "<HTML", "<?xml"):
-		return ofKind(name, "a web page", "download the file itself: the address gave a page, perhaps of an error")
 	case begins("GGUF"):
 		return ofKind(name, "a GGUF file of llama.cpp", "get the .safetensors files of the model")
 	case begins("\x89HDF\r\n"):

@@ -25,9 +25,10 @@ var (
 	Operator func(name string) any
 	// Schema returns the schema of an operator that Operator has returned.
 	Schema func(op any) (string, error)
-	// Explain adds a text to the error of x's Do, if an operator has failed. x is a *cgotorch.Exec. A
-	// second text is not added.
-	Explain func(x any, place string)
+	// Explain adds a place to the error of x's Do, if an operator has failed. A cure, if it is not "",
+	// takes the place of the one that the error names. x is a *cgotorch.Exec. A second place is not
+	// added.
+	Explain func(x any, place, cure string)
 	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
 	Watched func(x any) bool
 	// Core returns x, a *cgotorch.Exec, and `tensors`, a []*cgotorch.Tensor, for a call of the core. It

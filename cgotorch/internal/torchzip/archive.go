@@ -4,6 +4,7 @@ package torchzip
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"iter"
@@ -85,7 +86,9 @@ func Open(kind Kind, source io.ReaderAt, size int64, name string) (*Archive, err
 	a := &Archive{Kind: kind, Name: name, source: source, size: size, entries: map[string]*zip.File{}}
 	directory, err := Directory(source, size)
 	if err != nil {
-		return nil, a.Bad("%w", err)
+		head := make([]byte, 32)
+		n, _ := source.ReadAt(head[:max(0, min(size, 32))], 0)
+		return nil, a.Bad("%w", cmp.Or(NoModel(head[:n]), err))
 	}
 	if len(directory.File) > kind.Entries {
 		return nil, a.Bad("it has %d entries, more than %d", len(directory.File), kind.Entries)
