@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // ErrQueueFull means that as many entries wait as [Options.Queue] allows. The request was not
@@ -30,7 +31,8 @@ var ErrQueueFull = errors.New("the queue is full")
 type Options struct {
 	Inputs []Input // the inputs of the served function, in its order
 	// BatchSizes are the sizes for which graphs are made on a GPU. A batch is padded to the next of
-	// them. On the CPU a batch has any size up to the largest. Empty means 1, 2, 4, 8, 16 and 32.
+	// them. On the CPU a batch has any size up to the largest. Empty means 1, 2, 4, 8, 16 and 32. A
+	// size for which the memory does not suffice is given up, with all larger ones.
 	BatchSizes []int
 	// MaxDelay is the longest time for which a request waits for others while the device has nothing
 	// to do. 0 means that it does not wait.
@@ -94,10 +96,12 @@ type Stats struct {
 // New returns a Batcher of fn, and captures fn for each batch size. It waits for the device. fn
 // gets one tensor for each of Options.Inputs, with the batch in the first dimension. Its results
 // have the batch in the first dimension too, and each entry of a result depends on the same entry
-// of the inputs alone. So a model must be in evaluation mode. The caller must close the Batcher.
+// of the inputs alone. So a model must be in evaluation mode. New calls fn with zeros, and batches
+// are padded with zeros. The caller must close the Batcher.
 //
 // New fails with [cgotorch.ErrInvalidArgument] for bad options, with [cgotorch.ErrOutOfMemory] if
-// there is no memory for the smallest batch, and as fn fails.
+// there is no memory for the inputs of two of the largest batches or to compute the smallest one,
+// and as fn fails.
 func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor, o Options) (*Batcher, error) {
 	o, err := o.complete(fn != nil)
 	if err != nil {
@@ -142,6 +146,10 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 			return refuse("input %d, %q, is %v of shape %v; want a dtype, and sizes above 0", i, in.Name, in.DType, in.Shape)
 		}
 	}
+	o.Inputs = slices.Clone(o.Inputs)
+	for i := range o.Inputs {
+		o.Inputs[i].Shape = slices.Clone(o.Inputs[i].Shape)
+	}
 	o.BatchSizes = slices.Clone(o.BatchSizes)
 	if len(o.BatchSizes) == 0 {
 		o.BatchSizes = []int{1, 2, 4, 8, 16, 32}
@@ -168,7 +176,8 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 // Predict fails with [cgotorch.ErrInvalidArgument] for inputs that do not fit, with [ErrQueueFull],
 // with [cgotorch.ErrClosed] after Close, with [cgotorch.ErrDeviceLost], and with the cause of ctx's
 // end. A request whose ctx ends while it waits is never computed. If the function fails for a
-// batch, each of its requests is computed alone, and Predict fails as the function does.
+// batch, each of its requests is computed alone, and Predict fails as the function does. A panic of
+// the function is raised again here.
 func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error) {
 	r, err := b.request(ctx, inputs)
 	if err != nil {
@@ -185,8 +194,12 @@ func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error)
 
 // Update runs fn in a Do between two batches. Answers to requests before it do not see what fn
 // changes, and all later answers do: fn may copy new weights over the old ones. Update waits
-// until fn has returned. It fails as fn does, and as Predict fails.
+// until fn has returned, or until ctx ends before fn begins. It fails as fn does, and as Predict
+// fails.
 func (b *Batcher) Update(ctx context.Context, fn func(x *cgotorch.Exec) error) error {
+	if fn == nil {
+		return fmt.Errorf("serve: Update: the function is nil; give one that changes the weights: %w", cgotorch.ErrInvalidArgument)
+	}
 	r := &request{ctx: ctx, update: fn, copied: make(chan struct{}), done: make(chan struct{})}
 	if err := b.enqueue(r); err != nil {
 		return err
@@ -215,6 +228,8 @@ func (b *Batcher) request(ctx context.Context, inputs []Array) (*request, error)
 	return r, nil
 }
 
+func isUpdate(r *request) bool { return r.update != nil }
+
 func (b *Batcher) enqueue(r *request) error {
 	if err := context.Cause(r.ctx); err != nil {
 		return err
@@ -228,7 +243,7 @@ func (b *Batcher) enqueue(r *request) error {
 		return fmt.Errorf("serve: the Batcher is %w", cgotorch.ErrClosed)
 	case r.entries > b.policy.largest():
 		return b.tooLarge(r)
-	case b.waiting+r.entries > b.o.Queue:
+	case b.waiting > 0 && b.waiting+r.entries > b.o.Queue:
 		b.stats.Refused++
 		return fmt.Errorf("serve: %d entries wait: %w", b.waiting, ErrQueueFull)
 	}
@@ -243,6 +258,7 @@ func (b *Batcher) enqueue(r *request) error {
 func (b *Batcher) await(r *request) error {
 	select {
 	case <-r.done:
+		panics.Raise(r.err)
 		return r.err
 	case <-r.ctx.Done():
 	}
@@ -250,7 +266,9 @@ func (b *Batcher) await(r *request) error {
 	if i := slices.Index(b.queue, r); i >= 0 && !r.taken {
 		b.queue = slices.Delete(b.queue, i, i+1)
 		b.waiting -= r.entries
-		b.stats.Dropped++
+		if !isUpdate(r) {
+			b.stats.Dropped++
+		}
 		b.wake()
 		b.mu.Unlock()
 		return context.Cause(r.ctx)
@@ -292,7 +310,7 @@ func (b *Batcher) Memory() (int64, error) { return b.captured.Memory() }
 // Close refuses new requests, waits until all earlier ones are answered, and frees the Batcher. A
 // second Close waits too.
 func (b *Batcher) Close() error {
-	if b == nil {
+	if b == nil || b.ended == nil {
 		return nil
 	}
 	b.mu.Lock()

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -419,7 +422,100 @@ func TestPredict_Refused(t *testing.T) {
 		_, err := b.Predict(context.Background(), c.in...)
 		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, c.text)
 	}
+	torchtest.WantError(t, b.Update(context.Background(), nil), cgotorch.ErrInvalidArgument, "the function is nil")
 	if _, err := Elements[int64](row(1)); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Error(err)
+	}
+}
+
+// Ten thousand requests, of which a third ends early, beside new weights. No answer is wrong, and
+// nothing is left.
+func TestBatcher_Stress(t *testing.T) {
+	if testing.Short() {
+		t.Skip("10,000 requests")
+	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, plusOne, Options{Queue: 1 << 12})
+		var answered, ended atomic.Int64
+		var all sync.WaitGroup
+		for c := range 64 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				draw := rand.New(rand.NewPCG(2, uint64(c)))
+				for i := range 157 {
+					ctx, cancel := context.WithCancel(context.Background())
+					if i%3 == 0 {
+						time.AfterFunc(time.Duration(draw.IntN(2000))*time.Microsecond, cancel)
+					}
+					switch err := <-predict(ctx, b, float32(draw.IntN(1000))); {
+					case err == nil:
+						answered.Add(1)
+					case errors.Is(err, context.Canceled):
+						ended.Add(1)
+					default:
+						t.Error(err)
+					}
+					cancel()
+				}
+			}()
+		}
+		for range 50 {
+			if err := b.Update(context.Background(), func(*cgotorch.Exec) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}
+		all.Wait()
+		if n := answered.Load() + ended.Load(); n != 64*157 || answered.Load() < 64*157/2 {
+			t.Errorf("%d answered and %d ended", answered.Load(), ended.Load())
+		}
+		if s := b.Stats(); s.Waiting != 0 || s.Requests < answered.Load() || s.Requests+s.Dropped > 64*157 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A panic of the function is raised in the caller, and the Batcher goes on.
+func TestBatcher_Panic(t *testing.T) {
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		switch v := x.Item(x.Sum(in[0])); v {
+		case 6:
+			panic("six")
+		case 12:
+			runtime.Goexit()
+		}
+		return plusOne(x, in...)
+	}, Options{BatchSizes: []int{1}})
+	for range 3 {
+		func() {
+			defer func() {
+				if p, ok := recover().(*panics.Panic); !ok || !strings.Contains(p.Error(), "six") {
+					t.Errorf("the caller gets the panic %v", p)
+				}
+			}()
+			_, err := b.Predict(context.Background(), row(1))
+			t.Error("no panic, and the error", err)
+		}()
+		if _, err := b.Predict(context.Background(), row(2)); err == nil {
+			t.Error("no error after a Goexit")
+		}
+		if err := <-predict(context.Background(), b, 3); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Padding is zeros, and not what the slot held before.
+func TestSlot_Padding(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{4}})
+	s := &slot{slab: b.slots[0].slab, offsets: b.slots[0].offsets}
+	memory := s.slab.Bytes()
+	for i := range memory {
+		memory[i] = 0xFF
+	}
+	r := &request{entries: 1, inputs: []Array{row(1)}, copied: make(chan struct{})}
+	b.gather(s, []*request{r}, 4)
+	if !slices.Equal(memory[:12], row(1).Data) || slices.ContainsFunc(memory[12:48], func(v byte) bool { return v != 0 }) {
+		t.Errorf("%v", memory[:48])
 	}
 }

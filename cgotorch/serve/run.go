@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // open makes the streams and slots, captures the function for each size, and measures the sizes.
@@ -43,7 +45,6 @@ func (b *Batcher) open() (err error) {
 }
 
 // measure captures the function for a size, with each slot, and measures how long a batch takes.
-// It checks the results.
 func (b *Batcher) measure(size int) error {
 	const warm, measured = 3, 3 // warm-up, capture and first launch
 	least := time.Duration(1<<63 - 1)
@@ -55,16 +56,8 @@ func (b *Batcher) measure(size int) error {
 		for i := range rounds {
 			began := time.Now()
 			err := b.compute.Do(func(x *cgotorch.Exec) error {
-				results := b.captured.Run(x, s.view(x, size)...)
-				if len(results) == 0 {
-					return fmt.Errorf("serve: New: the function has no result: %w", cgotorch.ErrInvalidArgument)
-				}
-				for k, out := range results {
-					if shape := out.Shape(); len(shape) == 0 || shape[0] != int64(size) {
-						return fmt.Errorf("serve: New: result %d of the function is %v for %d entries; its first dimension must be that of the inputs: %w", k, out, size, cgotorch.ErrInvalidArgument)
-					}
-				}
-				return nil
+				_, err := b.results(x, s, size)
+				return err
 			})
 			if err == nil {
 				err = b.compute.Synchronize()
@@ -81,6 +74,20 @@ func (b *Batcher) measure(size int) error {
 	return nil
 }
 
+// results enqueues the function on the slot's first entries, and checks the results.
+func (b *Batcher) results(x *cgotorch.Exec, s *slot, size int) ([]*cgotorch.Tensor, error) {
+	results := b.captured.Run(x, s.view(x, size)...)
+	if len(results) == 0 {
+		return nil, fmt.Errorf("serve: the function has no result: %w", cgotorch.ErrInvalidArgument)
+	}
+	for k, out := range results {
+		if shape := out.Shape(); len(shape) == 0 || shape[0] != int64(size) {
+			return nil, fmt.Errorf("serve: result %d of the function is %v for %d entries; its first dimension must be that of the inputs: %w", k, out, size, cgotorch.ErrInvalidArgument)
+		}
+	}
+	return results, nil
+}
+
 // run is the dispatcher. It ends when the Batcher is closed and no request waits.
 func (b *Batcher) run() {
 	defer close(b.ended)
@@ -92,8 +99,8 @@ func (b *Batcher) run() {
 			return
 		}
 		if update := batch[0].update; update != nil {
+			err := b.do("Batcher.Update", update)
 			close(batch[0].copied)
-			err := b.compute.Do(update)
 			b.note(err)
 			b.answer(batch[0], nil, err)
 			b.free <- s
@@ -103,6 +110,14 @@ func (b *Batcher) run() {
 	}
 }
 
+// do runs fn in a Do on a goroutine of its own, so that a panic of the program's function, or a
+// runtime.Goexit, does not end the dispatcher.
+func (b *Batcher) do(where string, fn func(x *cgotorch.Exec) error) error {
+	done := make(chan error, 1)
+	go panics.Run(where, func() error { return b.compute.Do(fn) }, func(err error) { done <- err })
+	return <-done
+}
+
 // next waits for the next batch, and takes it from the queue. It returns nil when the Batcher is
 // closed and nothing waits.
 func (b *Batcher) next() (batch []*request, size int) {
@@ -110,7 +125,7 @@ func (b *Batcher) next() (batch []*request, size int) {
 		b.mu.Lock()
 		wait := time.Duration(-1)
 		if len(b.queue) > 0 {
-			if wait = b.policy.wait(time.Now(), b.waiting, b.queue[0].since); b.closed || b.queue[0].update != nil || b.queue[0].alone {
+			if wait = b.policy.wait(time.Now(), b.waiting, b.queue[0].since); b.closed || b.queue[0].alone || slices.ContainsFunc(b.queue, isUpdate) {
 				wait = 0
 			}
 		}
@@ -122,16 +137,16 @@ func (b *Batcher) next() (batch []*request, size int) {
 		if len(batch) > 0 || ended {
 			return batch, size
 		}
-		var late <-chan time.Time
-		if wait > 0 {
-			timer := time.NewTimer(wait)
-			defer timer.Stop()
-			late = timer.C
+		if wait < 0 {
+			<-b.changed
+			continue
 		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-b.changed:
-		case <-late:
+		case <-timer.C:
 		}
+		timer.Stop()
 	}
 }
 
@@ -156,6 +171,7 @@ func (b *Batcher) take() (batch []*request, size int) {
 			entries += r.entries
 		}
 		r.taken = true
+		b.queue[0] = nil // the queue's memory must not keep the request's
 		b.queue = b.queue[1:]
 		b.waiting -= r.entries
 		if r.update != nil {
@@ -174,7 +190,7 @@ func (b *Batcher) tooLarge(r *request) error {
 // begin computes a batch. It does not wait for the device.
 func (b *Batcher) begin(s *slot, batch []*request, size int) {
 	gathered := time.Now()
-	b.gather(s, batch)
+	b.gather(s, batch, size)
 	reads, results, err := b.enqueueBatch(s, size)
 	if err != nil {
 		b.failed(batch, size, err)

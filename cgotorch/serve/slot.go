@@ -53,15 +53,21 @@ func (b *Batcher) newSlot() (*slot, error) {
 // view returns the first n entries of the slot's inputs.
 func (s *slot) view(x *cgotorch.Exec, n int) []*cgotorch.Tensor {
 	if s.views[n] == nil {
+		var views []*cgotorch.Tensor
 		for _, t := range s.whole {
-			s.views[n] = append(s.views[n], x.Keep(x.Narrow(t, 0, 0, n)))
+			views = append(views, x.Narrow(t, 0, 0, n))
 		}
+		for _, t := range views {
+			x.Keep(t)
+		}
+		s.views[n] = views
 	}
 	return s.views[n]
 }
 
-// gather copies the requests' inputs into the slot's host memory.
-func (b *Batcher) gather(s *slot, batch []*request) {
+// gather copies the requests' inputs into the slot's host memory, and zeros behind them up to the
+// size of the batch.
+func (b *Batcher) gather(s *slot, batch []*request, size int) {
 	s.slab.HostWrites()
 	memory, first, bytes := s.slab.Bytes(), 0, 0
 	firsts := make([]int, len(batch))
@@ -71,6 +77,9 @@ func (b *Batcher) gather(s *slot, batch []*request) {
 		for _, in := range r.inputs {
 			bytes += len(in.Data)
 		}
+	}
+	for k, each := range b.each {
+		clear(memory[s.offsets[k]+first*each : s.offsets[k]+size*each])
 	}
 	one := func(i int) {
 		for k, in := range batch[i].inputs {
@@ -104,7 +113,7 @@ func (b *Batcher) gather(s *slot, batch []*request) {
 func (b *Batcher) enqueueBatch(s *slot, size int) (reads []*cgotorch.HostRead, shapes []Array, err error) {
 	views := s.views[size]
 	if views == nil {
-		if err := b.compute.Do(func(x *cgotorch.Exec) error { views = s.view(x, size); return nil }); err != nil {
+		if err := b.do("serve.New", func(x *cgotorch.Exec) error { views = s.view(x, size); return nil }); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -118,13 +127,14 @@ func (b *Batcher) enqueueBatch(s *slot, size int) (reads []*cgotorch.HostRead, s
 	}
 	defer began.Close()
 	defer done.Close()
-	err = b.compute.Do(func(x *cgotorch.Exec) error {
+	err = b.do("serve.New", func(x *cgotorch.Exec) error {
 		x.Wait(done) //edge:computed-behind-copy TestBatcher_HasNoRace checked
-		for _, out := range b.captured.Run(x, views...) {
+		results, err := b.results(x, s, size)
+		for _, out := range results {
 			reads = append(reads, x.ReadAsync(out))
 			shapes = append(shapes, Array{DType: out.DType(), Shape: out.Shape()})
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		for _, r := range reads {
