@@ -38,7 +38,8 @@ func newClone(t *testing.T) *clone {
 	// so that setup.sh never finds an installed torch.
 	empty := t.TempDir()
 	write(t, filepath.Join(empty, "torch/__init__.py"), "")
-	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHONPATH="+empty)
+	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHON=", "VIRTUAL_ENV=", "CONDA_PREFIX=",
+		"PYTHONPATH="+empty)
 	return c
 }
 
