@@ -83,7 +83,7 @@ from_wheels() {
   local runtime torch cuda
   read -r runtime torch cuda <<<"$(sets_of "$version")"
   if [ "$driver" = 1 ]; then
-    [ -n "$cuda" ] ||
+    [ -n "$(wheels_of "$cuda")" ] ||
       fail "the CUDA libraries of LibTorch $version are not in wheels.lock; pip install torch==$version and set PYTHON to its Python, or set STREAMTORCH_CUDA=0 for the CPU alone"
     wheel_tree libtorch-$version-cuda "$runtime $torch $cuda"
   else

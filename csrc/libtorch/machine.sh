@@ -1,10 +1,9 @@
 # Checks what the machine must have. setup.sh sources this file.
 
-# need_platform fails on another platform than Linux x86-64, for which LibTorch's wheels are
-# built.
+# need_platform fails on a platform for which wheels.lock has no wheels of LibTorch.
 need_platform() {
   local have="$(uname -s) $(uname -m)"
-  [ "$have" = "Linux x86_64" ] || fail "this is $have, and only Linux x86-64 is supported"
+  case $have in "Linux x86_64" | "Linux aarch64") ;; *) fail "this is $have, and only Linux on x86-64 and on arm64 is supported" ;; esac
   case $root in *[[:space:]]*) fail "$root: cgo cannot build in a folder with a space in its name; move the clone" ;; esac
 }
 

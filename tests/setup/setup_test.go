@@ -207,10 +207,11 @@ func TestSetup_DiskFills(t *testing.T) {
 			t.Parallel()
 			c := newClone(t)
 			first := &c.index.wheels[0]
-			first.data = wheelFile(t, first.name, first.version, map[string]string{"nvidia/cu13/include/big.h": content})
-			line := strings.Fields(c.index.lock())[:7]
+			first.data = wheelFile(t, first.name, first.version, first.platform, map[string]string{"nvidia/cu13/include/big.h": content})
+			locked, others, _ := strings.Cut(c.index.lock(), "\n")
+			line := strings.Fields(locked)
 			line[4], line[5] = "1", "1"
-			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n"+lockedVersions)
+			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n"+others)
 			if err := os.MkdirAll(c.cache, 0o777); err != nil {
 				t.Fatal(err)
 			}
@@ -570,9 +571,21 @@ func TestSetup_MissingPackages(t *testing.T) {
 
 func TestSetup_Platform(t *testing.T) {
 	t.Parallel()
-	tools := toolbox(t, "uname")
-	write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo Darwin;; -m) echo arm64;; esac\n")
-	newClone(t).mustFail([]string{"PATH=" + tools}, "this is Darwin arm64, and only Linux x86-64 is supported")
+	path := func(system, machine string) string {
+		tools := t.TempDir()
+		write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo "+system+";; -m) echo "+machine+";; esac\n")
+		return "PATH=" + tools + ":" + os.Getenv("PATH")
+	}
+	newClone(t).mustFail([]string{path("Darwin", "arm64")}, "this is Darwin arm64, and only Linux on x86-64 and on arm64 is supported")
+
+	// A machine with an arm64 processor gets the wheels for arm64.
+	c, arm64 := newClone(t), path("Linux", "aarch64")
+	c.mustSetup(arm64)
+	if got, want := c.index.downloads(), map[string]int{"fixture-runtime-arm64": 1, "fixture-torch-arm64": 1}; !maps.Equal(got, want) {
+		t.Errorf("downloads = %v, want %v", got, want)
+	}
+	newClone(t).mustFail([]string{arm64, "LIBTORCH_VERSION=2.9.1"}, "wheels.lock has no runtime12 for aarch64; use LibTorch 2.11.0 there")
+	newClone(t).mustFail([]string{arm64, "STREAMTORCH_CUDA=1"}, "the CUDA libraries of LibTorch 2.11.0 are not in wheels.lock")
 }
 
 // The loader needs only compilers and system packages. For the loader, setup.sh does not look for
