@@ -6,6 +6,8 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <cstdint>
+#include <cstring>
 #include <mutex>
 
 #include "check/checker.h"
@@ -23,23 +25,40 @@ void count(int64_t bytes) {
   }
 }
 
-// Wraps LibTorch's CPU allocator and counts its blocks. The C library knows the size of each
-// block, so the wrapper stores no size.
+#ifdef __x86_64__
+// LibTorch has its blocks from the C library, which knows the size of each block.
+constexpr size_t kFront = 0;
+size_t size_of(void* block) { return malloc_usable_size(block); }
+#else
+// LibTorch for arm64 has its blocks from mimalloc, which it hides. So the size of a block stands in
+// front of it. The block stays aligned as LibTorch aligns it.
+constexpr size_t kFront = c10::gAlignment;
+size_t size_of(void* block) {
+  size_t bytes;
+  std::memcpy(&bytes, static_cast<char*>(block) - kFront, sizeof bytes);
+  return bytes;
+}
+#endif
+
+// Wraps LibTorch's CPU allocator and counts its blocks.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* base) : base_(base) { base_delete = base->raw_deleter(); }
 
   c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr block = base_->allocate(bytes);
+    if (bytes == 0 || bytes > PTRDIFF_MAX - kFront) return base_->allocate(bytes);  // no block, or an error
+    c10::DataPtr block = base_->allocate(bytes + kFront);
     void* data = block.get();
     if (data == nullptr) return block;
+    if (block.get_deleter() != base_delete) throw ct::Failure(CT_INTERNAL, "LibTorch's CPU allocator has changed its deleter");
+    if (kFront > 0) std::memcpy(data, &bytes, sizeof bytes);
+    data = static_cast<char*>(data) + kFront;
+    block.release_context();
+    block = c10::DataPtr(data, data, &release, block.device());
     ++allocations;
-    count(static_cast<int64_t>(malloc_usable_size(data)));
+    count(static_cast<int64_t>(size_of(data)));
     //edge:allocation-is-known TestCheckStreams_FindsMistakes checked
     if (ct::checker::is_on()) ct::checker::allocated(data, static_cast<int64_t>(bytes));
-    if (!block.compare_exchange_deleter(base_delete, &release)) {
-      throw ct::Failure(CT_INTERNAL, "LibTorch's CPU allocator has changed its deleter");
-    }
     return block;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -48,9 +67,9 @@ class CountingAllocator final : public c10::Allocator {
  private:
   static void release(void* data) {
     if (data == nullptr) return;
-    allocated -= static_cast<int64_t>(malloc_usable_size(data));
+    allocated -= static_cast<int64_t>(size_of(data));
     if (ct::checker::is_on()) ct::checker::freed(data);  //edge:free-is-known TestCheckStreams_FindsMistakes checked
-    base_delete(data);
+    base_delete(static_cast<char*>(data) - kFront);
   }
   static inline c10::DeleterFnPtr base_delete = nullptr;
   c10::Allocator* const base_;

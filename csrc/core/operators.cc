@@ -230,7 +230,7 @@ std::string explain(const std::string& path, std::string text) {
     if (is_of_cuda(library) && !cuda) return for_cuda + " (it needs " + library + ")";
     return "it needs " + library + ", which is not found: install it, or name its folder in LD_LIBRARY_PATH";
   }
-  return text + "; give a shared library for Linux on x86-64";
+  return text + "; give a shared library for this machine";
 }
 
 // Says what an exception in an initialiser means.

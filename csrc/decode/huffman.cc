@@ -55,8 +55,11 @@ size_t intervals_of(size_t data, size_t mcus, unsigned every) {
 
 }  // namespace
 
-Huffman::Huffman(bool portable)
-    : decode_(!portable && __builtin_cpu_supports("bmi2") ? &Huffman::decode_bmi2 : &Huffman::decode_portable) {}
+Huffman::Huffman([[maybe_unused]] bool portable) : decode_(&Huffman::decode_portable) {
+#ifdef __x86_64__
+  if (!portable && __builtin_cpu_supports("bmi2")) decode_ = &Huffman::decode_bmi2;
+#endif
+}
 
 // An encoder never writes a scan that is longer than its coefficients, which take 2 bytes each. A
 // scan that is longer is left to libjpeg, which copies nothing. So the memory taken depends on
@@ -222,7 +225,9 @@ INLINE inline Huffman::Result Huffman::mcu(JBLOCKROW* blocks) {
   return (next_ - end_) * 8 > left_ ? Result::kShort : Result::kOk;
 }
 
+#ifdef __x86_64__
 __attribute__((target("bmi2"))) Huffman::Result Huffman::decode_bmi2(JBLOCKROW* blocks) { return mcu(blocks); }
+#endif
 
 Huffman::Result Huffman::decode_portable(JBLOCKROW* blocks) { return mcu(blocks); }
 

@@ -64,7 +64,7 @@ class Huffman {
  private:
   Result unstuff(Bytes data, size_t most, size_t intervals);
   Result restart();
-  Result decode_bmi2(JBLOCKROW* blocks);
+  Result decode_bmi2(JBLOCKROW* blocks);  // on x86-64 alone
   Result decode_portable(JBLOCKROW* blocks);
   Result mcu(JBLOCKROW* blocks);
   template <bool kKeep>

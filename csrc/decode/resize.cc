@@ -91,10 +91,12 @@ void down(const Pass& pass, const Axis& y, size_t row) {
 
 }  // namespace
 
-Resizer::Resizer(bool portable) : across_grey_(across<1>), across_rgb_(across<3>), down_(down) {
+Resizer::Resizer([[maybe_unused]] bool portable) : across_grey_(across<1>), across_rgb_(across<3>), down_(down) {
+#ifdef __x86_64__
   if (portable || !__builtin_cpu_supports("avx2")) return;
   across_rgb_ = across_rgb_avx2;
   down_ = down_avx2;
+#endif
 }
 
 void Resizer::resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to,

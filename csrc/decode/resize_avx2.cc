@@ -1,3 +1,4 @@
+#ifdef __x86_64__  // on other processors this file is empty
 #include "decode/resize_avx2.h"
 
 #include <immintrin.h>
@@ -168,3 +169,4 @@ AVX2 void down_avx2(const Pass& pass, const Axis& y, size_t row) {
 }
 
 }  // namespace decode
+#endif

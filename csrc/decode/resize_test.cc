@@ -23,6 +23,7 @@ const struct Size {
               {1, 1, 5, 5},     {5, 5, 1, 1},       {64, 64, 32, 32}, {200, 9, 17, 8},  {1, 300, 1, 7},   {300, 1, 7, 1},
               {33, 65, 33, 65}};
 
+#ifdef __x86_64__
 TEST(Resizer, Avx2EqualsPortable) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
   Resizer fast, portable(true);
@@ -51,6 +52,7 @@ TEST(Resizer, Avx2EqualsPortable_RandomSizes) {
         << from.height << "x" << from.width << " to " << all.height << "x" << all.width;
   }
 }
+#endif
 
 TEST(Resizer, WindowEqualsPartOfWhole) {
   Resizer resizer;

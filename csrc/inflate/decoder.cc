@@ -18,7 +18,7 @@ Bits::Bits(Bytes bytes, uint64_t position)
 void Bits::refill() {
   if (end_ - next_ >= 8) {
     uint64_t word;
-    std::memcpy(&word, next_, 8);  // little-endian, as x86-64
+    std::memcpy(&word, next_, 8);  // little-endian, as x86-64 and arm64
     bits_ |= word << count_;
     next_ += (63 - count_) >> 3;
     count_ |= 56;

@@ -29,25 +29,52 @@ from_environment() {
 # cure prints what the user can do about a wrong $LIBTORCH.
 cure() { echo "set it to LibTorch ${wanted:-$default}, or unset it to have that downloaded"; }
 
-# from_python uses the torch in the user's Python. It does not import torch, because an import takes
-# seconds.
+# from_python uses the torch of a Python that is here. The first Python with a usable torch is taken.
 from_python() {
-  local python=${PYTHON:-python3} dir wrong
-  command -v "$python" >/dev/null || return 1
-  dir=$("$python" -c '
+  local list python dir wrong seen=:
+  mapfile -t list < <(pythons)
+  for python in "${list[@]}"; do
+    dir=$(torch_of "$python") || continue
+    case $seen in *":$dir:"*) continue ;; esac
+    seen=$seen$dir:
+    wrong=$(wrong_libtorch "$dir")
+    if [ -z "$wrong" ] && [ "$driver" = 1 ] && ! [ -f "$dir/lib/libtorch_cuda.so" ]; then
+      wrong="it was built without CUDA, and this machine has an NVIDIA driver"
+    fi
+    [ -n "$wrong" ] || wrong=$(lacks "$dir")
+    if [ -z "$wrong" ]; then
+      use_libtorch "$dir" "$("$python" -c 'import sys; print(sys.executable)')"
+      return
+    fi
+    say "not using the torch of $python in $dir: $wrong"
+  done
+  return 1
+}
+
+# torch_of python: prints the folder of the torch of this Python. Fails if there is none. It does not
+# import torch, because an import takes seconds.
+torch_of() {
+  local dir real
+  dir=$("$1" -c '
 import importlib.util, os
 spec = importlib.util.find_spec("torch")
 if spec and spec.origin: print(os.path.dirname(os.path.abspath(spec.origin)))' 2>/dev/null) || return 1
   [ -n "$dir" ] && [ -f "$dir/lib/libtorch_cpu.so" ] || return 1
-  wrong=$(wrong_libtorch "$dir")
-  if [ -z "$wrong" ] && [ "$driver" = 1 ] && ! [ -f "$dir/lib/libtorch_cuda.so" ]; then
-    wrong="it was built without CUDA, and this machine has an NVIDIA driver"
+  # In an environment of conda these files are links to those of the environment, and only there does
+  # LibTorch find its libraries. In a venv of uv they may be links too, and there it is the reverse.
+  real=$(readlink -f "$dir/lib/libtorch_cpu.so")
+  if unresolved "$dir/lib/libtorch_cpu.so" >/dev/null && ! unresolved "$real" >/dev/null && [ -d "${real%/lib/*}/include/ATen" ]; then
+    dir=${real%/lib/*}
   fi
-  if [ -n "$wrong" ]; then
-    say "not using the torch of $python in $dir: $wrong"
-    return 1
-  fi
-  use_libtorch "$dir" "$("$python" -c 'import sys; print(sys.executable)')"
+  echo "$dir"
+}
+
+# lacks folder: prints which libraries the LibTorch there does not find, or nothing. The set-up has
+# libcudart and libcupti for it.
+lacks() {
+  local missing
+  missing=$(unresolved "$1/lib/libtorch_cpu.so" | grep -v '^lib\(cudart\|cupti\)\.so')
+  [ -z "$missing" ] || echo "it needs" $missing", not found on this machine"
 }
 
 # from_wheels uses the pinned wheels, from the cache or from the network.
@@ -56,7 +83,7 @@ from_wheels() {
   local runtime torch cuda
   read -r runtime torch cuda <<<"$(sets_of "$version")"
   if [ "$driver" = 1 ]; then
-    [ -n "$cuda" ] ||
+    [ -n "$(wheels_of "$cuda")" ] ||
       fail "the CUDA libraries of LibTorch $version are not in wheels.lock; pip install torch==$version and set PYTHON to its Python, or set STREAMTORCH_CUDA=0 for the CPU alone"
     wheel_tree libtorch-$version-cuda "$runtime $torch $cuda"
   else

@@ -1,10 +1,9 @@
 # Checks what the machine must have. setup.sh sources this file.
 
-# need_platform fails on another platform than Linux x86-64, for which LibTorch's wheels are
-# built.
+# need_platform fails on a platform for which wheels.lock has no wheels of LibTorch.
 need_platform() {
   local have="$(uname -s) $(uname -m)"
-  [ "$have" = "Linux x86_64" ] || fail "this is $have, and only Linux x86-64 is supported"
+  case $have in "Linux x86_64" | "Linux aarch64") ;; *) fail "this is $have, and only Linux on x86-64 and on arm64 is supported" ;; esac
   case $root in *[[:space:]]*) fail "$root: cgo cannot build in a folder with a space in its name; move the clone" ;; esac
 }
 
@@ -37,14 +36,28 @@ need_tools() {
   esac
 }
 
-# need_python sets `python` to the path of the interpreter itself. PYTHON may be a script that
-# starts an interpreter, as with pyenv. To kill such a script would leave the interpreter
-# running. Python is needed only if something must be downloaded.
+# pythons prints the Pythons that the set-up asks, one a line: $PYTHON alone if it is set. Else that of
+# the active environment, then those on the PATH, then that of the system.
+pythons() {
+  local named list=("${PYTHON-}")
+  [ -n "${PYTHON-}" ] ||
+    list=(${VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python3"} ${CONDA_PREFIX:+"$CONDA_PREFIX/bin/python3"} python3 python3.{14..10} /usr/bin/python3)
+  for named in "${list[@]}"; do
+    ! command -v "$named" >/dev/null || echo "$named"
+  done
+}
+
+# need_python sets `python` to the path of an interpreter with pip. $PYTHON may be a script that starts
+# an interpreter, as with pyenv. To kill such a script would leave the interpreter running. Python is
+# needed only if something must be downloaded.
 need_python() {
-  local named=${PYTHON:-python3}
-  command -v "$named" >/dev/null || fail "missing: python3; run: $(install_command python3 python3-pip)"
-  python=$("$named" -c 'import sys; print(sys.executable)') && "$python" -m pip --version >/dev/null 2>&1 ||
-    fail "$named has no pip; run: $(install_command python3-pip)"
+  local list named
+  mapfile -t list < <(pythons)
+  for named in "${list[@]}"; do
+    python=$("$named" -c 'import sys; print(sys.executable)' 2>/dev/null) && "$python" -m pip --version >/dev/null 2>&1 && return
+  done
+  [ ${#list[@]} -gt 0 ] || fail "missing: python3; run: $(install_command python3 python3-pip)"
+  fail "${list[0]} has no pip; run: $(install_command python3-pip)"
 }
 
 # install_command packages...: prints the command by which the user of this machine installs

@@ -12,7 +12,9 @@
 # Environment:
 #   LIBTORCH           folder that holds lib/ and include/ of LibTorch, or the folder above it
 #   LIBTORCH_VERSION   a version of wheels.lock, such as 2.15.0: LibTorch must be of this version
-#   PYTHON             the Python that is asked for an installed torch and for pip. Default: python3
+#   PYTHON             the Python that is asked for an installed torch and for pip. Unset: that of the
+#                      active venv or conda environment, python3, python3.14 to python3.10, and
+#                      /usr/bin/python3 are asked, one after the other
 #   STREAMTORCH_CACHE  folder for downloads. Default: ${XDG_CACHE_HOME:-~/.cache}/streamtorch
 #   STREAMTORCH_CUDA   1: get the CUDA libraries even if no driver is found. 0: do not get them
 #                      even if a driver is found. Unset: get them if a driver is found
@@ -51,7 +53,7 @@ wanted=${LIBTORCH_VERSION-}
 stamp="$out/setup.$purpose"
 driver=0
 if has_driver; then driver=1; fi
-key="libtorch=${LIBTORCH-} version=$wanted cache=$(cache_folder) cuda=$driver cxx=${CXX-}"
+key="libtorch=${LIBTORCH-} version=$wanted cache=$(cache_folder) cuda=$driver cxx=${CXX-} python=${PYTHON-}"
 
 # is_done succeeds if nothing on which this set-up depends has changed since it last ran.
 is_done() {

@@ -18,16 +18,20 @@ versions() { awk '$1 == "version" { print $2 }' "$here/wheels.lock" | paste -sd 
 # sets_of version: prints the sets of this version, or nothing if wheels.lock does not list the version.
 sets_of() { awk -v of="$1" '$1 == "version" && $2 == of { print $4, $5, $6 }' "$here/wheels.lock"; }
 
-# wheels_of sets: prints the lines of wheels.lock for these sets.
+# wheels_of sets: prints the lines of wheels.lock for these sets and this machine.
 wheels_of() {
-  awk -v sets=" $1 " '!/^#/ && $1 != "version" && NF == 7 && index(sets, " " $1 " ")' "$here/wheels.lock"
+  awk -v sets=" $1 " -v machine="_$(uname -m)$" '!/^#/ && $1 != "version" && NF == 7 && index(sets, " " $1 " ") && $4 ~ machine' "$here/wheels.lock"
 }
 
 # wheel_tree name sets: sets `tree` to a folder in which the wheels of these sets are unpacked.
 # Downloads the wheels that are missing.
 wheel_tree() {
-  local cache lines
+  local cache lines set
   cache=$(cache_folder)
+  for set in $2; do
+    [ -n "$(wheels_of "$set")" ] ||
+      fail "wheels.lock has no $set for $(uname -m); use LibTorch $default there"
+  done
   lines=$(wheels_of "$2")
   tree=$cache/$1-$(echo "$lines" | sha256sum | cut -c1-12)
   ! is_whole "$tree" "$2" || return 0

@@ -74,7 +74,7 @@ func TestLibraries_ExportOnlyTheirPrefix(t *testing.T) {
 // libcgotorch.so is linked with two libraries of LibTorch, and the other libraries with none.
 // libcgotorch_cuda.so and libcgotorch_decode.so are not linked with CUDA.
 func TestLibraries_NeedOnly(t *testing.T) {
-	system := `libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-x86-64`
+	system := `libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64)`
 	for _, test := range []struct{ library, allowed string }{
 		{"libcgotorch.so", `libc10|libtorch_cpu|libcudart|libcupti|` + system},
 		{"libcgotorch_cuda.so", system},

@@ -38,7 +38,8 @@ func newClone(t *testing.T) *clone {
 	// so that setup.sh never finds an installed torch.
 	empty := t.TempDir()
 	write(t, filepath.Join(empty, "torch/__init__.py"), "")
-	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHONPATH="+empty)
+	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHON=", "VIRTUAL_ENV=", "CONDA_PREFIX=",
+		"PYTHONPATH="+empty)
 	return c
 }
 
@@ -144,8 +145,8 @@ type index struct {
 }
 
 type wheel struct {
-	set, name, version string
-	data               []byte
+	set, name, version, platform string
+	data                         []byte
 }
 
 func newIndex(t *testing.T) *index {
@@ -154,14 +155,18 @@ func newIndex(t *testing.T) *index {
 	version := "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n"
 	older := "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 1\n"
 	ix := &index{requests: map[string]int{}, stalled: make(chan struct{}), left: make(chan struct{})}
+	platform := "manylinux2014_x86_64"
 	add := func(set, name, version string, files map[string]string) {
-		ix.wheels = append(ix.wheels, wheel{set, name, version, wheelFile(t, name, version, files)})
+		ix.wheels = append(ix.wheels, wheel{set, name, version, platform, wheelFile(t, name, version, platform, files)})
 	}
-	add("runtime", "fixture-runtime", "13.0.96", map[string]string{
-		"nvidia/cu13/include/cuda_runtime_api.h": "//", "nvidia/cu13/lib/libcudart.so.13": library})
-	add("torch", "fixture-torch", "2.11.0", map[string]string{
-		"torch/lib/libtorch_cpu.so": library, "torch/lib/libc10.so": library, "torch/nn/functional.py": "pass",
-		"torch/include/torch/headeronly/version.h": version, "torch/include/ATen/core/dispatch/Dispatcher.h": "//"})
+	defaults := func(machine string) {
+		add("runtime", "fixture-runtime"+machine, "13.0.96", map[string]string{
+			"nvidia/cu13/include/cuda_runtime_api.h": "//", "nvidia/cu13/lib/libcudart.so.13": library})
+		add("torch", "fixture-torch"+machine, "2.11.0", map[string]string{
+			"torch/lib/libtorch_cpu.so": library, "torch/lib/libc10.so": library, "torch/nn/functional.py": "pass",
+			"torch/include/torch/headeronly/version.h": version, "torch/include/ATen/core/dispatch/Dispatcher.h": "//"})
+	}
+	defaults("")
 	add("runtime12", "fixture-runtime12", "12.8.90", map[string]string{
 		"nvidia/cuda_runtime/include/cuda_runtime_api.h": "//", "nvidia/cuda_runtime/lib/libcudart.so.12": library,
 		"nvidia/cuda_cupti/include/cupti.h": "//", "nvidia/cuda_cupti/lib/libcupti.so.12": library})
@@ -169,19 +174,21 @@ func newIndex(t *testing.T) *index {
 		"torch/lib/libtorch_cpu.so": library, "torch/lib/libc10.so": library,
 		"torch/include/torch/headeronly/version.h": older, "torch/include/ATen/core/dispatch/Dispatcher.h": "//"})
 	add("cuda", "fixture-cudnn", "9.0", map[string]string{"nvidia/cudnn/lib/libcudnn.so.9": library})
+	platform = "manylinux2014_aarch64"
+	defaults("-arm64")
 	ix.server = httptest.NewServer(http.HandlerFunc(ix.serve))
 	t.Cleanup(ix.server.Close)
 	return ix
 }
 
 func (w wheel) file() string {
-	return strings.ReplaceAll(w.name, "-", "_") + "-" + w.version + "-py3-none-manylinux2014_x86_64.whl"
+	return strings.ReplaceAll(w.name, "-", "_") + "-" + w.version + "-py3-none-" + w.platform + ".whl"
 }
 
 func (ix *index) lock() string {
 	var lock strings.Builder
 	for _, w := range ix.wheels {
-		fmt.Fprintf(&lock, "%s %s %s manylinux2014_x86_64 %d %d %x\n", w.set, w.name, w.version, len(w.data), 4*len(w.data), sha256.Sum256(w.data))
+		fmt.Fprintf(&lock, "%s %s %s %s %d %d %x\n", w.set, w.name, w.version, w.platform, len(w.data), 4*len(w.data), sha256.Sum256(w.data))
 	}
 	return lock.String() + lockedVersions
 }
@@ -244,11 +251,11 @@ func (ix *index) downloads() map[string]int {
 }
 
 // wheelFile returns a wheel that pip accepts.
-func wheelFile(t *testing.T, name, version string, files map[string]string) []byte {
+func wheelFile(t *testing.T, name, version, platform string, files map[string]string) []byte {
 	t.Helper()
 	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
 	files[info+"METADATA"] = "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"
-	files[info+"WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-manylinux2014_x86_64\n"
+	files[info+"WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-" + platform + "\n"
 	var buffer bytes.Buffer
 	archive := zip.NewWriter(&buffer)
 	for file, text := range files {

@@ -145,11 +145,7 @@ func TestSetup_TwoAtOnce(t *testing.T) {
 func TestSetup_DownloadFails(t *testing.T) {
 	t.Parallel()
 	const first = "fixture-runtime 13.0.96"
-	noPip := t.TempDir()
-	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", noPip).CombinedOutput(); err != nil {
-		t.Fatalf("python3 -m venv: %v\n%s", err, out)
-	}
-	noPip += "/bin/python3"
+	noPip := venv(t) + "/bin/python3"
 	for _, test := range []struct {
 		name  string
 		lock  func(string) string // nil means that wheels.lock is unchanged
@@ -211,10 +207,11 @@ func TestSetup_DiskFills(t *testing.T) {
 			t.Parallel()
 			c := newClone(t)
 			first := &c.index.wheels[0]
-			first.data = wheelFile(t, first.name, first.version, map[string]string{"nvidia/cu13/include/big.h": content})
-			line := strings.Fields(c.index.lock())[:7]
+			first.data = wheelFile(t, first.name, first.version, first.platform, map[string]string{"nvidia/cu13/include/big.h": content})
+			locked, others, _ := strings.Cut(c.index.lock(), "\n")
+			line := strings.Fields(locked)
 			line[4], line[5] = "1", "1"
-			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n"+lockedVersions)
+			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n"+others)
 			if err := os.MkdirAll(c.cache, 0o777); err != nil {
 				t.Fatal(err)
 			}
@@ -383,6 +380,137 @@ func TestSetup_PythonTorch(t *testing.T) {
 	}
 }
 
+// setup.sh finds the torch of a Python in each place where users install it. The python3 of the
+// PATH has a usable torch only where the test is about that.
+func TestSetup_PythonTorch_Places(t *testing.T) {
+	t.Parallel()
+	// install makes a torch in the folder site, which Python imports from, and returns its folder.
+	install := func(t *testing.T, site, version string) string {
+		dir := filepath.Join(site, "torch")
+		if err := os.CopyFS(dir, os.DirFS(fakeLibTorch(t, version))); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir+"/__init__.py", "raise Exception('imported')")
+		return dir
+	}
+	// python makes an interpreter that imports from the folder site, which may be empty.
+	python := func(t *testing.T, file, site string) {
+		write(t, file, "#!/bin/sh\nPYTHONPATH='"+site+"' exec python3 \"$@\"\n")
+	}
+	run := func(t *testing.T, c *clone, want string, env ...string) {
+		t.Helper()
+		out := c.mustSetup(append(env, "PIP_INDEX_URL=http://127.0.0.1:1/simple")...)
+		if got := c.libtorch(); got != want+"/lib" {
+			t.Errorf("LIBTORCH_LIB = %s, want %s/lib\n%s", got, want, out)
+		}
+	}
+	for minor := 10; minor <= 14; minor++ {
+		name := fmt.Sprintf("python3.%d", minor)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix := t.TempDir()
+			site := filepath.Join(prefix, "lib", name, "site-packages")
+			python(t, filepath.Join(prefix, "bin", name), site)
+			run(t, newClone(t), install(t, site, "2.11.0"), "PATH="+prefix+"/bin:"+os.Getenv("PATH"))
+		})
+	}
+	t.Run("the first usable one", func(t *testing.T) {
+		t.Parallel()
+		prefix := t.TempDir()
+		for name, version := range map[string]string{"python3.14": "2.8.0", "python3.12": "2.11.0", "python3.10": "2.9.1"} {
+			site := filepath.Join(prefix, "lib", name, "site-packages")
+			python(t, filepath.Join(prefix, "bin", name), site)
+			install(t, site, version)
+		}
+		write(t, prefix+"/bin/python3.13", "#!/bin/sh\necho 'python3.13: command not found' >&2\nexit 127\n") // as pyenv's
+		c, path := newClone(t), "PATH="+prefix+"/bin:"+os.Getenv("PATH")
+		run(t, c, prefix+"/lib/python3.12/site-packages/torch", path)
+		run(t, c, prefix+"/lib/python3.10/site-packages/torch", path, "PYTHON=python3.10")
+	})
+	t.Run("venv", func(t *testing.T) {
+		t.Parallel()
+		dir := venv(t)
+		sites, err := filepath.Glob(dir + "/lib/python3.*/site-packages")
+		if err != nil || len(sites) != 1 {
+			t.Fatalf("site-packages of a venv: %v, %v", sites, err)
+		}
+		torch := install(t, sites[0], "2.11.0")
+		run(t, newClone(t), torch, "PYTHONPATH=", "PATH="+dir+"/bin:"+os.Getenv("PATH"))
+		run(t, newClone(t), torch, "PYTHONPATH=", "VIRTUAL_ENV="+dir) // another python3 is before it on the PATH
+	})
+	t.Run("user site", func(t *testing.T) {
+		t.Parallel()
+		base := "PYTHONUSERBASE=" + t.TempDir()
+		cmd := exec.Command("python3", "-m", "site", "--user-site")
+		cmd.Env = append(os.Environ(), base)
+		site, _ := cmd.Output() // its exit code says that the folder is not there yet
+		run(t, newClone(t), install(t, strings.TrimSpace(string(site)), "2.11.0"), "PYTHONPATH=", base)
+	})
+	// In a conda environment, LibTorch is in lib and include of the environment. The folder of torch
+	// has links to it. The other libraries of the environment lie only in lib.
+	t.Run("conda", func(t *testing.T) {
+		t.Parallel()
+		prefix := t.TempDir()
+		torch := install(t, filepath.Join(prefix, "lib/python3.13/site-packages"), "2.11.0")
+		dependent(t, prefix+"/lib")
+		for _, link := range []string{"lib/libtorch_cpu.so", "lib/libc10.so", "include"} {
+			if link != "lib/libtorch_cpu.so" {
+				if err := os.Rename(filepath.Join(torch, link), filepath.Join(prefix, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			os.Remove(filepath.Join(torch, link))
+			if err := os.Symlink(filepath.Join(prefix, link), filepath.Join(torch, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		python(t, prefix+"/bin/python3", filepath.Dir(torch))
+		run(t, newClone(t), prefix, "CONDA_PREFIX="+prefix)
+
+		// Without that library this torch cannot be used.
+		if err := os.Remove(prefix + "/lib/libneeded.so"); err != nil {
+			t.Fatal(err)
+		}
+		c := newClone(t)
+		out := c.mustSetup("CONDA_PREFIX=" + prefix)
+		if got := c.libtorch(); !strings.HasPrefix(got, c.cache) || !strings.Contains(out, "it needs libneeded.so, not found on this machine") {
+			t.Errorf("LIBTORCH_LIB = %s, want a folder of the cache\n%s", got, out)
+		}
+	})
+}
+
+// venv makes a virtual environment without pip.
+func venv(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
+		t.Fatalf("python3 -m venv: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// dependent makes dir/libtorch_cpu.so, which needs dir/libneeded.so and looks for it beside itself.
+func dependent(t *testing.T, dir string) {
+	t.Helper()
+	for _, args := range [][]string{{"libneeded.so", "-Wl,-soname,libneeded.so"}, {"libtorch_cpu.so", "-L" + dir, "-lneeded", "-Wl,-rpath,$ORIGIN"}} {
+		args = append([]string{"-shared", "-x", "c", "/dev/null", "-Wl,--no-as-needed", "-o", filepath.Join(dir, args[0])}, args[1:]...)
+		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("gcc: %v\n%s", err, out)
+		}
+	}
+}
+
+// The Python of an active venv of uv has no pip. Another Python then downloads.
+func TestSetup_VenvWithoutPip(t *testing.T) {
+	t.Parallel()
+	dir := venv(t)
+	c := newClone(t)
+	c.mustSetup("PATH=" + dir + "/bin:" + os.Getenv("PATH"))
+	if got := c.libtorch(); !strings.HasPrefix(got, c.cache) {
+		t.Errorf("LIBTORCH_LIB = %s, want a folder of the cache", got)
+	}
+}
+
 // toolbox returns a folder with all programs that setup.sh runs, except those in `without`.
 func toolbox(t *testing.T, without ...string) string {
 	t.Helper()
@@ -443,9 +571,21 @@ func TestSetup_MissingPackages(t *testing.T) {
 
 func TestSetup_Platform(t *testing.T) {
 	t.Parallel()
-	tools := toolbox(t, "uname")
-	write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo Darwin;; -m) echo arm64;; esac\n")
-	newClone(t).mustFail([]string{"PATH=" + tools}, "this is Darwin arm64, and only Linux x86-64 is supported")
+	path := func(system, machine string) string {
+		tools := t.TempDir()
+		write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo "+system+";; -m) echo "+machine+";; esac\n")
+		return "PATH=" + tools + ":" + os.Getenv("PATH")
+	}
+	newClone(t).mustFail([]string{path("Darwin", "arm64")}, "this is Darwin arm64, and only Linux on x86-64 and on arm64 is supported")
+
+	// A machine with an arm64 processor gets the wheels for arm64.
+	c, arm64 := newClone(t), path("Linux", "aarch64")
+	c.mustSetup(arm64)
+	if got, want := c.index.downloads(), map[string]int{"fixture-runtime-arm64": 1, "fixture-torch-arm64": 1}; !maps.Equal(got, want) {
+		t.Errorf("downloads = %v, want %v", got, want)
+	}
+	newClone(t).mustFail([]string{arm64, "LIBTORCH_VERSION=2.9.1"}, "wheels.lock has no runtime12 for aarch64; use LibTorch 2.11.0 there")
+	newClone(t).mustFail([]string{arm64, "STREAMTORCH_CUDA=1"}, "the CUDA libraries of LibTorch 2.11.0 are not in wheels.lock")
 }
 
 // The loader needs only compilers and system packages. For the loader, setup.sh does not look for
