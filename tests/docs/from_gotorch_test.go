@@ -572,4 +572,4 @@ func TestFromGotorch_Data(t *testing.T) {
 //      epoch evenly
 
 // gotorch: XLA, Go+, macOS, Raspberry Pi, ARM builds
-// Remark: none; Linux on x86-64
+// Remark: none; Linux on x86-64 or arm64
