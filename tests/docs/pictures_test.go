@@ -23,6 +23,7 @@ type picture struct {
 }
 
 var pictures = []picture{
+	{"01-install", "make train, files to weights, on two CPU cores", "2026-11-21-cpu", [][2]string{{"train/cifar/cpu", "ResNet-20"}}},
 	{"02-tensor", "one call of x.Add, beside the same addition in C++; shorter is better", "2026-11-21-h200", [][2]string{
 		{"op/add/cuda", "H200"}, {"op/add/cuda/handwritten", "H200, wrapper by hand"},
 	}},
@@ -44,6 +45,10 @@ var pictures = []picture{
 	}},
 	{"08-precision", "peak memory of a training step of ResNet-50, batch 32; shorter is better", "2026-11-21-h200", [][2]string{
 		{"memory/resnet50/train", "float32"}, {"memory/resnet50/bf16/train", "bfloat16"},
+	}},
+	{"09-weights", "an eager call with torchvision's weights, batch 1; shorter is better", "2026-11-21-h200", [][2]string{
+		{"graph/inference/resnet18/1/eager", "ResNet-18"}, {"graph/inference/resnet50/1/eager", "ResNet-50"},
+		{"graph/inference/mobilenet_v2/1/eager", "MobileNetV2"},
 	}},
 	{"10-own", "max pooling of 3 x 3 and 2 x 2 by kernels of the library's own; shorter is better", "2026-11-21-h200", [][2]string{
 		{"pool/max_pool2d/64x112x112/kernel=3/stride=2/batch=8", "64 x 112 x 112, batch 8"},
