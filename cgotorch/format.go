@@ -67,17 +67,6 @@ func (t *Tensor) MarshalJSON() ([]byte, error) {
 	}{v.dtype.String(), v.shape, values})
 }
 
-// GobEncode fails with [ErrUnsupported], because a tensor is a handle: encode the slice of
-// [ToSlice], or write a file with package safetensors.
-func (t *Tensor) GobEncode() ([]byte, error) {
-	return nil, refuse("Tensor.GobEncode", ErrUnsupported, "a tensor is a handle: encode the slice of ToSlice, or write a file with package safetensors")
-}
-
-// GobDecode fails as GobEncode does.
-func (t *Tensor) GobDecode([]byte) error {
-	return refuse("Tensor.GobDecode", ErrUnsupported, "a tensor is a handle: decode a slice and use FromSlice, or read a file with package safetensors")
-}
-
 // Format returns dtype, shape and values of t, as NumPy prints them. It waits for x's stream. Of a
 // large tensor it copies only the values that it shows. A sparse tensor is shown as a dense one.
 func (x *Exec) Format(t *Tensor) string {

@@ -3,9 +3,7 @@ package cgotorch_test
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/gob"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -139,9 +137,6 @@ func TestTensor_MarshalJSON(t *testing.T) {
 			if got, err := json.Marshal(v); err == nil {
 				t.Errorf("%v gives %s", v, got)
 			}
-		}
-		if err := gob.NewEncoder(&bytes.Buffer{}).Encode(x.Ones(Float32, 1)); !errors.Is(err, ErrUnsupported) {
-			t.Errorf("gob gives %v", err)
 		}
 	})
 	var closed Tensor

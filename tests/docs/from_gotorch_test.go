@@ -231,8 +231,8 @@ func TestFromGotorch_Tensors(t *testing.T) {
 
 		// gotorch: gob.NewEncoder(file).Encode(a); a.Save("a.pt"); torch.Load("a.pt")
 		err = gob.NewEncoder(&bytes.Buffer{}).Encode(a)
-		// Remark: refused, because a tensor is a handle: safetensors and pth, see below
-		c.is(errors.Is(err, cgotorch.ErrUnsupported), err)
+		// Remark: on the CPU, inside the Do; for other programs safetensors and pth, see below
+		c.is(err == nil, err)
 	})
 }
 
