@@ -86,6 +86,7 @@ type request struct {
 // Stats counts a Batcher's work.
 type Stats struct {
 	Requests, Entries int64         // that were computed
+	Failed            int64         // requests for which the function or the device failed
 	Batches           int64         // batches that were computed
 	Refused, Dropped  int64         // requests for which the queue was full, and requests that ended while they waited
 	Took              time.Duration // from the call to the answer, of all computed requests together

@@ -249,6 +249,9 @@ func TestBatcher_BatchMates(t *testing.T) {
 			t.Errorf("request %d: %v", i, err)
 		}
 	}
+	if s := b.Stats(); s.Failed != 1 || s.Requests != 7 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // Where a batch does not fit the memory, smaller ones are computed.

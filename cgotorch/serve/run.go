@@ -244,11 +244,15 @@ func (b *Batcher) deliver(batch []*request, size int, results []Array, err error
 }
 
 func (b *Batcher) answer(r *request, out []Array, err error) {
-	if err == nil && r.update == nil {
+	if !isUpdate(r) {
 		b.mu.Lock()
-		b.stats.Requests++
-		b.stats.Entries += int64(r.entries)
-		b.stats.Took += time.Since(r.since)
+		if err != nil {
+			b.stats.Failed++
+		} else {
+			b.stats.Requests++
+			b.stats.Entries += int64(r.entries)
+			b.stats.Took += time.Since(r.since)
+		}
 		b.mu.Unlock()
 	}
 	r.out, r.err = out, err
