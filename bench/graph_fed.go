@@ -127,6 +127,7 @@ func (f *fed) open(r recipe) error {
 	return f.stream.Do(func(x *cgotorch.Exec) error {
 		f.images, f.labels = randomBatch(x, r.batch, r.size, r.classes)
 		if f.c.device.IsCUDA() {
+			defer f.images.Close() // that of float32
 			f.images = x.Keep(x.To(f.images, cgotorch.BFloat16))
 		}
 		return nil

@@ -40,18 +40,14 @@ func (t *Tensor) GobEncode() ([]byte, error) {
 func (v *elements) bytes() []byte {
 	size, count := v.dtype.Size(), int(numel(v.shape))
 	data := make([]byte, 0, size*count)
-	at := make([]int64, len(v.shape))
+	index := make([]int, len(v.shape))
 	for range count {
-		offset := int64(0)
-		for d, i := range at {
-			offset += i * v.strides[d]
-		}
-		data = append(data, unsafe.Slice((*byte)(unsafe.Add(v.at, offset*int64(size))), size)...)
-		for d := len(at) - 1; d >= 0; d-- {
-			if at[d]++; at[d] < v.shape[d] {
+		data = append(data, unsafe.Slice((*byte)(v.element(index)), size)...)
+		for d := len(index) - 1; d >= 0; d-- {
+			if index[d]++; index[d] < int(v.shape[d]) {
 				break
 			}
-			at[d] = 0
+			index[d] = 0
 		}
 	}
 	return data
@@ -66,10 +62,11 @@ func (t *Tensor) GobDecode(data []byte) error {
 		return refuse(op, ErrInvalidArgument, "%s is open: decode into a new Tensor", t.safeString())
 	}
 	var e encoded
-	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&e); err != nil {
-		return &Error{Op: op, Kind: ErrInvalidArgument, Message: "the gob is damaged, or is not of a tensor", Caller: caller(), Err: err}
+	var dtype DType
+	err := gob.NewDecoder(bytes.NewReader(data)).Decode(&e)
+	if err == nil {
+		dtype, err = ParseDType(e.DType)
 	}
-	dtype, err := ParseDType(e.DType)
 	if err != nil {
 		return &Error{Op: op, Kind: ErrInvalidArgument, Message: "the gob is damaged, or is not of a tensor", Caller: caller(), Err: err}
 	}

@@ -76,7 +76,6 @@ type request struct {
 	since   time.Time
 	alone   bool // a batch with this request has failed
 
-	taken  bool          // the request has left the queue. Guarded by the Batcher's mutex
 	copied chan struct{} // closed when the inputs are not read any more
 	done   chan struct{}
 	out    []Array
@@ -264,12 +263,10 @@ func (b *Batcher) await(r *request) error {
 	case <-r.ctx.Done():
 	}
 	b.mu.Lock()
-	if i := slices.Index(b.queue, r); i >= 0 && !r.taken {
+	if i := slices.Index(b.queue, r); i >= 0 {
 		b.queue = slices.Delete(b.queue, i, i+1)
 		b.waiting -= r.entries
-		if !isUpdate(r) {
-			b.stats.Dropped++
-		}
+		b.dropped(r)
 		b.wake()
 		b.mu.Unlock()
 		return context.Cause(r.ctx)
@@ -278,6 +275,13 @@ func (b *Batcher) await(r *request) error {
 	b.mu.Unlock()
 	<-copied
 	return context.Cause(r.ctx)
+}
+
+// dropped counts a request that has ended while it waited. The caller holds b.mu.
+func (b *Batcher) dropped(r *request) {
+	if !isUpdate(r) {
+		b.stats.Dropped++
+	}
 }
 
 // wake tells the dispatcher that something has changed.

@@ -20,7 +20,7 @@ func (b *Batcher) open() (err error) {
 		return err
 	}
 	for range slotCount {
-		if _, err := b.newSlot(); err != nil {
+		if err := b.newSlot(); err != nil {
 			return err
 		}
 	}
@@ -156,7 +156,7 @@ func (b *Batcher) take() (batch []*request, size int) {
 	for len(b.queue) > 0 {
 		r := b.queue[0]
 		if context.Cause(r.ctx) != nil {
-			b.stats.Dropped++
+			b.dropped(r)
 			close(r.copied)
 		} else if r.entries > b.policy.largest() {
 			close(r.copied)
@@ -170,7 +170,6 @@ func (b *Batcher) take() (batch []*request, size int) {
 			batch = append(batch, r)
 			entries += r.entries
 		}
-		r.taken = true
 		b.queue[0] = nil // the queue's memory must not keep the request's
 		b.queue = b.queue[1:]
 		b.waiting -= r.entries
@@ -269,7 +268,6 @@ func (b *Batcher) failed(batch []*request, size int, err error) {
 	if again {
 		for _, r := range batch {
 			r.alone = r.alone || !smaller
-			r.taken = false
 			r.copied = make(chan struct{})
 			b.waiting += r.entries
 		}
@@ -296,9 +294,6 @@ func (b *Batcher) note(err error) {
 	b.lost = err
 	waiting := b.queue
 	b.queue, b.waiting = nil, 0
-	for _, r := range waiting {
-		r.taken = true
-	}
 	b.mu.Unlock()
 	for _, r := range waiting {
 		close(r.copied)

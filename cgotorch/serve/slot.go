@@ -22,7 +22,7 @@ type slot struct {
 
 const alignment = 64
 
-func (b *Batcher) newSlot() (*slot, error) {
+func (b *Batcher) newSlot() error {
 	s := &slot{views: map[int][]*cgotorch.Tensor{}}
 	b.slots = append(b.slots, s)
 	size, most := 0, b.o.BatchSizes[len(b.o.BatchSizes)-1]
@@ -32,14 +32,14 @@ func (b *Batcher) newSlot() (*slot, error) {
 	}
 	var err error
 	if s.slab, err = cgotorch.NewHostSlab(size); err != nil {
-		return nil, err
+		return err
 	}
 	if b.device.IsCUDA() {
 		if err := s.slab.Pin(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return s, b.compute.Do(func(x *cgotorch.Exec) error {
+	return b.compute.Do(func(x *cgotorch.Exec) error {
 		for _, in := range b.o.Inputs {
 			s.whole = append(s.whole, x.Keep(x.Zeros(in.DType, append([]int64{int64(most)}, in.Shape...)...)))
 		}
