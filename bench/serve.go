@@ -68,7 +68,7 @@ func serveRows(c *config, name string, size, classes int, clients []int, emit fu
 		}
 	}()
 	for i := range sizes {
-		o := serve.Options{Inputs: []serve.Input{{Name: "pixels", DType: cgotorch.Uint8, Shape: []int64{int64(size), int64(size), 3}}}, BatchSizes: sizes[i], Queue: 4096, Log: c.tell}
+		o := serve.Options{Inputs: []serve.Spec{{Name: "pixels", DType: cgotorch.Uint8, Shape: []int64{int64(size), int64(size), 3}}}, BatchSizes: sizes[i], Queue: 4096, Log: c.tell}
 		if c.device.IsCUDA() {
 			o.Autocast = cgotorch.BFloat16
 		}

@@ -3,24 +3,25 @@
 // A [Batcher] gathers the requests that wait while the device computes the batch before. So a
 // request that comes to an idle device is computed at once, and under load the batches grow.
 //
-//	image := serve.Input{Name: "image", DType: cgotorch.Uint8, Shape: []int64{224, 224, 3}}
-//	b, err := serve.New(device, forward, serve.Options{Inputs: []serve.Input{image}})
+//	image := serve.Spec{Name: "image", DType: cgotorch.Uint8, Shape: []int64{224, 224, 3}}
+//	b, err := serve.New(device, forward, serve.Options{Inputs: []serve.Spec{image}})
 //	...
 //	out, err := b.Predict(ctx, serve.Of(pixels, 1, 224, 224, 3))
 //
-// No Exec and no Tensor crosses: a request and its answer are Arrays in Go memory.
+// No Exec and no Tensor crosses: a request and its answer are Arrays in Go memory. A request may
+// also hold encoded images, for an input with a Decoder. A [Repository] has several models.
 package serve
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // ErrQueueFull means that as many entries wait as [Options.Queue] allows. The request was not
@@ -29,10 +30,16 @@ var ErrQueueFull = errors.New("the queue is full")
 
 // Options are the options of [New].
 type Options struct {
-	Inputs []Input // the inputs of the served function, in its order
+	Inputs  []Spec   // the inputs of the served function, in its order
+	Outputs []string // names of its results; a missing one is output0, output1 and so on
+	// Lengths are the lengths to which an input's dimensions of -1 are padded. All such dimensions of
+	// a request are padded to one of them, and a batch has one length. Results are of this length
+	// too: they are not cut.
+	Lengths []int64
 	// BatchSizes are the sizes for which graphs are made on a GPU. A batch is padded to the next of
-	// them. On the CPU a batch has any size up to the largest. Empty means 1, 2, 4, 8, 16 and 32. A
-	// size for which the memory does not suffice is given up, with all larger ones.
+	// them. On the CPU a batch has any size up to the largest. Empty means 1, 2, 4, 8, 16 and 32. If
+	// the memory does not suffice for a size, it is given up with all larger ones. They are tried
+	// again after 10 seconds, and then after twice that time.
 	BatchSizes []int
 	// MaxDelay is the longest time for which a request waits for others while the device has nothing
 	// to do. 0 means that it does not wait.
@@ -46,7 +53,8 @@ type Options struct {
 // goroutine, outside a Do.
 type Batcher struct {
 	o        Options
-	each     []int // bytes of an entry of each input
+	outputs  []Spec
+	decoders []*decoding // of each input; nil where it takes no files
 	device   cgotorch.Device
 	compute  *cgotorch.Stream
 	copies   *cgotorch.Stream
@@ -54,43 +62,32 @@ type Batcher struct {
 	slots    []*slot
 	free     chan *slot // slots that no batch uses
 	ended    chan struct{}
+	broken   chan struct{}  // closed when the device is lost
 	answers  sync.WaitGroup // batches whose answers are not delivered yet
 
 	mu       sync.Mutex
 	policy   policy
-	queue    []*request // in order of arrival
-	inFlight []int      // the sizes of the batches on the device, in their order
-	waiting  int        // entries in the queue
+	queue    []*request // by priority, then in order of arrival
+	inFlight []form     // the batches on the device, in their order
+	waiting  int        // entries in the queue, and of requests that are decoded
 	changed  chan struct{}
-	closed   bool
-	lost     error // why nothing can be computed any more, or nil
+	closed   bool           // refuses new requests
+	draining bool           // ends when the queue is empty
+	decoded  sync.WaitGroup // requests that are decoded; none begins when closed is true
+	lost     error          // why nothing can be computed any more, or nil
 	stats    Stats
-}
-
-// request is a call of Predict, or of Update.
-type request struct {
-	ctx     context.Context
-	entries int
-	inputs  []Array
-	update  func(x *cgotorch.Exec) error // of an Update, which has no entries
-	since   time.Time
-	alone   bool // a batch with this request has failed
-
-	copied chan struct{} // closed when the inputs are not read any more
-	done   chan struct{}
-	out    []Array
-	err    error
 }
 
 // Stats counts a Batcher's work.
 type Stats struct {
 	Requests, Entries int64         // that were computed
 	Failed            int64         // requests for which the function or the device failed
-	Batches           int64         // batches that were computed
+	Batches           map[int]int64 // batches that were computed, by number of entries without padding
 	Refused, Dropped  int64         // requests for which the queue was full, and requests that ended while they waited
 	Took              time.Duration // from the call to the answer, of all computed requests together
-	Waiting           int           // entries in the queue now
-	Sizes             []int         // batch sizes in use
+	Queued            time.Duration // the part of Took before a batch took the request
+	Waiting           int           // entries that wait now
+	Sizes             []int         // batch sizes in use, of the first length
 }
 
 // New returns a Batcher of fn, and captures fn for each batch size. It waits for the device. fn
@@ -110,9 +107,10 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 	if err := device.Synchronize(); err != nil {
 		return nil, err
 	}
-	b := &Batcher{o: o, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), changed: make(chan struct{}, 1)}
+	b := &Batcher{o: o, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), broken: make(chan struct{}),
+		changed: make(chan struct{}, 1), stats: Stats{Batches: map[int]int64{}}}
 	for _, in := range o.Inputs {
-		b.each = append(b.each, in.bytes())
+		b.decoders = append(b.decoders, newDecoding(in))
 	}
 	b.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		x = x.NoGrad()
@@ -120,7 +118,7 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 			x = x.Autocast(o.Autocast)
 		}
 		return fn(x, in...)
-	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, MaxGraphs: slotCount * len(o.BatchSizes), Log: o.Log})
+	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, MaxGraphs: slotCount * len(o.BatchSizes) * len(o.Lengths), Log: o.Log})
 	if err := b.open(); err != nil {
 		b.release()
 		return nil, err
@@ -141,14 +139,23 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 	if len(o.Inputs) == 0 {
 		return refuse("Options.Inputs is empty; describe each input of the function")
 	}
-	for i, in := range o.Inputs {
-		if in.DType.Size() == 0 || slices.ContainsFunc(in.Shape, func(d int64) bool { return d < 1 }) {
-			return refuse("input %d, %q, is %v of shape %v; want a dtype, and sizes above 0", i, in.Name, in.DType, in.Shape)
-		}
-	}
 	o.Inputs = slices.Clone(o.Inputs)
-	for i := range o.Inputs {
-		o.Inputs[i].Shape = slices.Clone(o.Inputs[i].Shape)
+	variable := false
+	for i, in := range o.Inputs {
+		var err error
+		if o.Inputs[i], err = in.complete(); err != nil {
+			return refuse("input %d, %q, %v", i, in.Name, err)
+		}
+		variable = variable || in.variable()
+	}
+	o.Lengths = slices.Clone(o.Lengths)
+	slices.Sort(o.Lengths)
+	o.Lengths = slices.Compact(o.Lengths)
+	if variable != (len(o.Lengths) > 0) || len(o.Lengths) > 0 && o.Lengths[0] < 1 {
+		return refuse("Lengths is %v; give the lengths, above 0, to which dimensions of -1 are padded, and none if no input has such a dimension", o.Lengths)
+	}
+	if !variable {
+		o.Lengths = []int64{0}
 	}
 	o.BatchSizes = slices.Clone(o.BatchSizes)
 	if len(o.BatchSizes) == 0 {
@@ -169,21 +176,26 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 }
 
 // Predict computes the function for the entries of the inputs, which are its Options.Inputs in
-// order. Each has the shape of its Input with the number of entries before it. Predict waits for
+// order. Each has the shape of its Spec with the number of entries before it. Predict waits for
 // the answer, without an OS thread. The inputs may be changed after the return. The results belong
-// to the caller.
+// to the caller. Files are decoded before the request waits for a batch.
 //
 // Predict fails with [cgotorch.ErrInvalidArgument] for inputs that do not fit, with [ErrQueueFull],
-// with [cgotorch.ErrClosed] after Close, with [cgotorch.ErrDeviceLost], and with the cause of ctx's
-// end. A request whose ctx ends while it waits is never computed. If the function fails for a
-// batch, each of its requests is computed alone, and Predict fails as the function does. A panic of
-// the function is raised again here.
+// with [cgotorch.ErrClosed] after Close, with [cgotorch.ErrDeviceLost], with the Decoder's error,
+// and with the cause of ctx's end. A request whose ctx ends while it waits is never computed. If
+// the function fails for a batch, each of its requests is computed alone, and Predict fails as the
+// function does. A panic of the function is raised again here.
 func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error) {
 	r, err := b.request(ctx, inputs)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.enqueue(r); err != nil {
+	if r.encoded {
+		defer b.giveBack(r)
+		if err := b.decode(r); err != nil {
+			return nil, err
+		}
+	} else if err := b.enqueue(r); err != nil {
 		return nil, err
 	}
 	if err := b.await(r); err != nil {
@@ -200,96 +212,12 @@ func (b *Batcher) Update(ctx context.Context, fn func(x *cgotorch.Exec) error) e
 	if fn == nil {
 		return fmt.Errorf("serve: Update: the function is nil; give one that changes the weights: %w", cgotorch.ErrInvalidArgument)
 	}
-	r := &request{ctx: ctx, update: fn, copied: make(chan struct{}), done: make(chan struct{})}
+	r := newRequest(ctx)
+	r.update = fn
 	if err := b.enqueue(r); err != nil {
 		return err
 	}
 	return b.await(r)
-}
-
-func (b *Batcher) request(ctx context.Context, inputs []Array) (*request, error) {
-	if len(inputs) != len(b.o.Inputs) {
-		return nil, fmt.Errorf("serve: %d inputs, want %d: %w", len(inputs), len(b.o.Inputs), cgotorch.ErrInvalidArgument)
-	}
-	r := &request{ctx: ctx, inputs: inputs, copied: make(chan struct{}), done: make(chan struct{})}
-	for i, in := range b.o.Inputs {
-		n, err := in.entries(inputs[i])
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 && n != r.entries {
-			return nil, in.refuse("has %d entries, and input %q has %d", n, b.o.Inputs[0].Name, r.entries)
-		}
-		r.entries = n
-	}
-	if most := b.o.BatchSizes[len(b.o.BatchSizes)-1]; r.entries > most {
-		return nil, fmt.Errorf("serve: %d entries, at most %d are computed at once: divide the request: %w", r.entries, most, cgotorch.ErrInvalidArgument)
-	}
-	return r, nil
-}
-
-func isUpdate(r *request) bool { return r.update != nil }
-
-func (b *Batcher) enqueue(r *request) error {
-	if err := context.Cause(r.ctx); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.lost != nil:
-		return b.lost
-	case b.closed:
-		return fmt.Errorf("serve: the Batcher is %w", cgotorch.ErrClosed)
-	case r.entries > b.policy.largest():
-		return b.tooLarge(r)
-	case b.waiting > 0 && b.waiting+r.entries > b.o.Queue:
-		b.stats.Refused++
-		return fmt.Errorf("serve: %d entries wait: %w", b.waiting, ErrQueueFull)
-	}
-	r.since = time.Now()
-	b.queue = append(b.queue, r)
-	b.waiting += r.entries
-	b.wake()
-	return nil
-}
-
-// await waits for the answer, or until the request's context ends.
-func (b *Batcher) await(r *request) error {
-	select {
-	case <-r.done:
-		panics.Raise(r.err)
-		return r.err
-	case <-r.ctx.Done():
-	}
-	b.mu.Lock()
-	if i := slices.Index(b.queue, r); i >= 0 {
-		b.queue = slices.Delete(b.queue, i, i+1)
-		b.waiting -= r.entries
-		b.dropped(r)
-		b.wake()
-		b.mu.Unlock()
-		return context.Cause(r.ctx)
-	}
-	copied := r.copied // a batch that is tried again has a new channel
-	b.mu.Unlock()
-	<-copied
-	return context.Cause(r.ctx)
-}
-
-// dropped counts a request that has ended while it waited. The caller holds b.mu.
-func (b *Batcher) dropped(r *request) {
-	if !isUpdate(r) {
-		b.stats.Dropped++
-	}
-}
-
-// wake tells the dispatcher that something has changed.
-func (b *Batcher) wake() {
-	select {
-	case b.changed <- struct{}{}:
-	default:
-	}
 }
 
 // Stats returns the counts so far.
@@ -297,7 +225,7 @@ func (b *Batcher) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stats
-	s.Waiting, s.Sizes = b.waiting, slices.Clone(b.policy.sizes)
+	s.Waiting, s.Sizes, s.Batches = b.waiting, slices.Clone(b.policy.sizes[b.o.Lengths[0]]), maps.Clone(s.Batches)
 	return s
 }
 
@@ -309,8 +237,28 @@ func (b *Batcher) Err() error {
 	return b.lost
 }
 
-// Memory returns the number of bytes on the device that the graphs hold.
-func (b *Batcher) Memory() (int64, error) { return b.captured.Memory() }
+// Lost returns a channel that is closed when Err has an error.
+func (b *Batcher) Lost() <-chan struct{} { return b.broken }
+
+// Inputs returns the inputs, with the dtypes and shapes of decoded images.
+func (b *Batcher) Inputs() []Spec { return slices.Clone(b.o.Inputs) }
+
+// Outputs returns the results of the function for one entry. A size of -1 depends on the length of
+// the request.
+func (b *Batcher) Outputs() []Spec { return slices.Clone(b.outputs) }
+
+// MaxEntries returns the largest number of entries of a request.
+func (b *Batcher) MaxEntries() int { return b.o.BatchSizes[len(b.o.BatchSizes)-1] }
+
+// Memory returns the number of bytes on the device that the inputs of batches and the graphs hold.
+// The weights do not count.
+func (b *Batcher) Memory() (int64, error) {
+	n, err := b.captured.Memory()
+	for _, s := range b.slots {
+		n += int64(len(s.slab.Bytes()))
+	}
+	return n, err
+}
 
 // Close refuses new requests, waits until all earlier ones are answered, and frees the Batcher. A
 // second Close waits too.
@@ -320,6 +268,10 @@ func (b *Batcher) Close() error {
 	}
 	b.mu.Lock()
 	b.closed = true
+	b.mu.Unlock()
+	b.decoded.Wait() // these requests still come into the queue
+	b.mu.Lock()
+	b.draining = true
 	b.wake()
 	b.mu.Unlock()
 	<-b.ended

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 type tensor = cgotorch.Tensor
 
-var vector = []Input{{Name: "x", DType: cgotorch.Float32, Shape: []int64{3}}}
+var vector = []Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{3}}}
 
 func open(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec, in ...*tensor) []*tensor, o Options) *Batcher {
 	t.Helper()
@@ -99,7 +99,7 @@ func TestBatcher_ManyCallers(t *testing.T) {
 			}()
 		}
 		all.Wait()
-		if s := b.Stats(); s.Waiting != 0 || s.Batches == 0 || s.Requests == 0 || s.Entries < s.Requests {
+		if s := b.Stats(); s.Waiting != 0 || len(s.Batches) == 0 || s.Requests == 0 || s.Entries < s.Requests {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -394,7 +394,7 @@ func TestNew_Refused(t *testing.T) {
 	}{
 		{nil, Options{Inputs: vector}, "the function is nil"},
 		{plusOne, Options{}, "Options.Inputs is empty"},
-		{plusOne, Options{Inputs: []Input{{Name: "a", DType: cgotorch.Float32, Shape: []int64{0}}}}, `input 0, "a"`},
+		{plusOne, Options{Inputs: []Spec{{Name: "a", DType: cgotorch.Float32, Shape: []int64{0}}}}, `input 0, "a"`},
 		{plusOne, Options{Inputs: vector, BatchSizes: []int{0, 1}}, "BatchSizes is [0 1]"},
 		{plusOne, Options{Inputs: vector, MaxDelay: -1}, "MaxDelay is -1ns"},
 		{func(x *cgotorch.Exec, in ...*tensor) []*tensor { return []*tensor{x.Sum(in[0])} }, Options{Inputs: vector}, "its first dimension must be that of the inputs"},
@@ -517,7 +517,7 @@ func TestSlot_Padding(t *testing.T) {
 		memory[i] = 0xFF
 	}
 	r := &request{entries: 1, inputs: []Array{row(1)}, copied: make(chan struct{})}
-	b.gather(s, []*request{r}, 4)
+	b.gather(s, []*request{r}, form{size: 4})
 	if !slices.Equal(memory[:12], row(1).Data) || slices.ContainsFunc(memory[12:48], func(v byte) bool { return v != 0 }) {
 		t.Errorf("%v", memory[:48])
 	}

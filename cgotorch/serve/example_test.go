@@ -15,7 +15,7 @@ func ExampleBatcher() {
 		return []*cgotorch.Tensor{x.MulScalar(in[0], 2)}
 	}
 	b, err := serve.New(cgotorch.CPU, double, serve.Options{
-		Inputs: []serve.Input{{Name: "x", DType: cgotorch.Float32, Shape: []int64{2}}},
+		Inputs: []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{2}}},
 	})
 	if err != nil {
 		fmt.Println(err)

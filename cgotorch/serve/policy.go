@@ -6,26 +6,51 @@ import (
 )
 
 // policy decides when a batch begins, and how many entries it has. It knows how long a batch of
-// each size takes.
+// each form takes.
 //
 // While the device computes, more requests may come, and waiting for them costs nothing. So the
 // next batch is gathered when the device is about to end the one before. If nothing is computed,
 // it is gathered at once, or after Options.MaxDelay.
 type policy struct {
-	sizes []int                 // ascending
-	takes map[int]time.Duration // the time of a batch, by size
-	exact bool                  // a batch is not padded
-	until time.Time             // when the device will have done what is enqueued
-	lead  time.Duration         // from the gathering of a batch to the beginning of its work on the device
-	delay time.Duration         // Options.MaxDelay
+	all   []int             // the sizes of Options.BatchSizes, ascending
+	sizes map[int64][]int   // the sizes in use, by length
+	retry map[int64]backoff // when the sizes that are not in use are tried again
+	takes map[form]time.Duration
+	exact bool          // a batch is not padded to a size
+	until time.Time     // when the device will have done what is enqueued
+	ends  time.Time     // when the device had done the batch before
+	lead  time.Duration // from the gathering of a batch to the beginning of its work on the device
+	delay time.Duration // Options.MaxDelay
 }
 
-func (p *policy) largest() int { return p.sizes[len(p.sizes)-1] }
+// form is the form of a batch.
+type form struct {
+	size   int   // number of entries
+	length int64 // to which the variable dimensions are padded; 0 if there are none
+}
 
-// wait returns how long the dispatcher may still wait for more entries than `waiting`, of which the
-// oldest came at `since`.
-func (p *policy) wait(now time.Time, waiting int, since time.Time) time.Duration {
-	if waiting >= p.largest() {
+type backoff struct {
+	at    time.Time
+	after time.Duration
+}
+
+func newPolicy(sizes []int, lengths []int64, exact bool, delay time.Duration) policy {
+	p := policy{all: sizes, sizes: map[int64][]int{}, retry: map[int64]backoff{}, takes: map[form]time.Duration{}, exact: exact, delay: delay}
+	for _, l := range lengths {
+		p.sizes[l] = sizes
+	}
+	return p
+}
+
+func (p *policy) largest(length int64) int {
+	sizes := p.sizes[length]
+	return sizes[len(sizes)-1]
+}
+
+// wait returns how long the dispatcher may still wait for more entries than `waiting` of a length,
+// of which the oldest came at `since`.
+func (p *policy) wait(now time.Time, length int64, waiting int, since time.Time) time.Duration {
+	if waiting >= p.largest(length) {
 		return 0
 	}
 	return max(p.until.Sub(now)-p.lead, min(p.delay-now.Sub(since), p.delay), 0)
@@ -33,13 +58,13 @@ func (p *policy) wait(now time.Time, waiting int, since time.Time) time.Duration
 
 // size returns the size of the batch to compute, if so many entries wait: the one by which the
 // most entries are done in a second.
-func (p *policy) size(waiting int) int {
+func (p *policy) size(length int64, waiting int) int {
 	if p.exact {
-		return min(waiting, p.largest())
+		return min(waiting, p.largest(length))
 	}
-	best, rate := p.sizes[0], 0.0
-	for _, s := range p.sizes {
-		if r := float64(min(s, waiting)) / max(p.takes[s].Seconds(), 1e-9); r >= rate {
+	best, rate := p.sizes[length][0], 0.0
+	for _, s := range p.sizes[length] {
+		if r := float64(min(s, waiting)) / max(p.takes[form{s, length}].Seconds(), 1e-9); r >= rate {
 			best, rate = s, r
 		}
 		if s >= waiting {
@@ -50,37 +75,59 @@ func (p *policy) size(waiting int) int {
 }
 
 // padded returns the size of the graph for a number of entries.
-func (p *policy) padded(entries int) int {
+func (p *policy) padded(length int64, entries int) int {
 	if p.exact {
 		return entries
 	}
-	i, _ := slices.BinarySearch(p.sizes, entries)
-	return p.sizes[i]
+	i, _ := slices.BinarySearch(p.sizes[length], entries)
+	return p.sizes[length][i]
 }
 
-// began notes that a batch of a size was enqueued. `gathered` is when its gathering began.
-func (p *policy) began(size int, gathered, now time.Time) {
+// began notes that a batch was enqueued. `gathered` is when its gathering began.
+func (p *policy) began(f form, gathered, now time.Time) {
 	p.lead += (now.Sub(gathered)*3/2 - p.lead) / 4
 	if p.until.Before(now) {
 		p.until = now
 	}
-	p.until = p.until.Add(p.takes[size])
+	p.until = p.until.Add(p.takes[f])
 }
 
-// ended notes that the device has done all that is enqueued but `left`, the sizes of other batches.
-func (p *policy) ended(now time.Time, left []int) {
-	p.until = now
-	for _, s := range left {
-		p.until = p.until.Add(p.takes[s])
+// ended notes that the device has done a batch, which was enqueued at `began`, and all that is
+// enqueued but `left`. The time of a batch follows what it takes, as other work on the device
+// changes it.
+func (p *policy) ended(f form, began, now time.Time, left []form) {
+	if began.Before(p.ends) {
+		began = p.ends
+	}
+	p.takes[f] += (now.Sub(began) - p.takes[f]) / 8
+	p.ends, p.until = now, now
+	for _, f := range left {
+		p.until = p.until.Add(p.takes[f])
 	}
 }
 
-// drop removes the sizes from `size` on. It reports whether there is a smaller one.
-func (p *policy) drop(size int) bool {
-	i, _ := slices.BinarySearch(p.sizes, size)
+const (
+	firstRetry = 10 * time.Second
+	lastRetry  = 10 * time.Minute
+)
+
+// drop gives up the sizes from f.size on, for some time. It reports whether there is a smaller one.
+func (p *policy) drop(f form, now time.Time) bool {
+	i, _ := slices.BinarySearch(p.sizes[f.length], f.size)
 	if i == 0 {
 		return false
 	}
-	p.sizes = p.sizes[:i]
+	p.sizes[f.length] = p.sizes[f.length][:i]
+	after := min(max(2*p.retry[f.length].after, firstRetry), lastRetry)
+	p.retry[f.length] = backoff{now.Add(after), after}
 	return true
+}
+
+// restore takes sizes back that were given up long ago: memory may have become free.
+func (p *policy) restore(now time.Time) {
+	for length, sizes := range p.sizes {
+		if len(sizes) < len(p.all) && now.After(p.retry[length].at) {
+			p.sizes[length] = p.all
+		}
+	}
 }

@@ -19,23 +19,24 @@ func (b *Batcher) open() (err error) {
 	if b.copies, err = cgotorch.NewStream(b.device, cgotorch.StreamOptions{Name: "serve copies"}); err != nil {
 		return err
 	}
-	for range slotCount {
-		if err := b.newSlot(); err != nil {
-			return err
-		}
+	if err := b.openSlots(); err != nil {
+		return err
 	}
 	if err := b.compute.Synchronize(); err != nil { // the copies' stream writes what this stream has made
 		return err
 	}
-	b.policy = policy{sizes: b.o.BatchSizes, takes: map[int]time.Duration{}, exact: !b.device.IsCUDA(), delay: b.o.MaxDelay}
-	for _, size := range b.o.BatchSizes {
-		err := b.measure(size)
-		if errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(size) {
-			b.log("batches of %d and more do not fit: %v", size, err)
-			break
-		}
-		if err != nil {
-			return err
+	b.policy = newPolicy(b.o.BatchSizes, b.o.Lengths, !b.device.IsCUDA(), b.o.MaxDelay)
+	for _, length := range b.o.Lengths {
+		for _, size := range b.o.BatchSizes {
+			f := form{size, length}
+			err := b.measure(f)
+			if errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(f, time.Now()) {
+				b.log("batches of %d and more do not fit: %v", size, err)
+				break
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	for _, s := range b.slots {
@@ -44,8 +45,29 @@ func (b *Batcher) open() (err error) {
 	return nil
 }
 
-// measure captures the function for a size, with each slot, and measures how long a batch takes.
-func (b *Batcher) measure(size int) error {
+// openSlots makes the slots, for the largest batches that have room.
+func (b *Batcher) openSlots() error {
+	for {
+		var err error
+		for range slotCount {
+			if err = b.newSlot(); err != nil {
+				break
+			}
+		}
+		last := len(b.o.BatchSizes) - 1
+		if !errors.Is(err, cgotorch.ErrOutOfMemory) || last == 0 {
+			return err
+		}
+		b.log("two batches of %d do not fit: %v", b.o.BatchSizes[last], err)
+		for _, s := range b.slots {
+			s.close()
+		}
+		b.slots, b.o.BatchSizes = nil, b.o.BatchSizes[:last]
+	}
+}
+
+// measure captures the function for a form, with each slot, and measures how long a batch takes.
+func (b *Batcher) measure(f form) error {
 	const warm, measured = 3, 3 // warm-up, capture and first launch
 	least := time.Duration(1<<63 - 1)
 	for _, s := range b.slots {
@@ -56,7 +78,10 @@ func (b *Batcher) measure(size int) error {
 		for i := range rounds {
 			began := time.Now()
 			err := b.compute.Do(func(x *cgotorch.Exec) error {
-				_, err := b.results(x, s, size)
+				results, err := b.results(x, s, f)
+				if err == nil {
+					b.describe(results, f)
+				}
 				return err
 			})
 			if err == nil {
@@ -70,19 +95,39 @@ func (b *Batcher) measure(size int) error {
 			}
 		}
 	}
-	b.policy.takes[size] = least
+	b.policy.takes[f] = least
 	return nil
 }
 
+// describe notes the results as the outputs. A size that is not the same for each length becomes
+// -1.
+func (b *Batcher) describe(results []*cgotorch.Tensor, f form) {
+	for k, out := range results {
+		shape := out.Shape()[1:]
+		if k == len(b.outputs) {
+			s := Spec{Name: fmt.Sprint("output", k), DType: out.DType(), Shape: shape}
+			if k < len(b.o.Outputs) {
+				s.Name = b.o.Outputs[k]
+			}
+			b.outputs = append(b.outputs, s)
+		}
+		for i, d := range b.outputs[k].Shape {
+			if i < len(shape) && shape[i] != d {
+				b.outputs[k].Shape[i] = -1
+			}
+		}
+	}
+}
+
 // results enqueues the function on the slot's first entries, and checks the results.
-func (b *Batcher) results(x *cgotorch.Exec, s *slot, size int) ([]*cgotorch.Tensor, error) {
-	results := b.captured.Run(x, s.view(x, size)...)
+func (b *Batcher) results(x *cgotorch.Exec, s *slot, f form) ([]*cgotorch.Tensor, error) {
+	results := b.captured.Run(x, b.view(x, s, f)...)
 	if len(results) == 0 {
 		return nil, fmt.Errorf("serve: the function has no result: %w", cgotorch.ErrInvalidArgument)
 	}
 	for k, out := range results {
-		if shape := out.Shape(); len(shape) == 0 || shape[0] != int64(size) {
-			return nil, fmt.Errorf("serve: result %d of the function is %v for %d entries; its first dimension must be that of the inputs: %w", k, out, size, cgotorch.ErrInvalidArgument)
+		if shape := out.Shape(); len(shape) == 0 || shape[0] != int64(f.size) {
+			return nil, fmt.Errorf("serve: result %d of the function is %v for %d entries; its first dimension must be that of the inputs: %w", k, out, f.size, cgotorch.ErrInvalidArgument)
 		}
 	}
 	return results, nil
@@ -93,7 +138,7 @@ func (b *Batcher) run() {
 	defer close(b.ended)
 	defer b.release()
 	for s := range b.free {
-		batch, size := b.next()
+		batch, f := b.next()
 		if batch == nil {
 			b.answers.Wait()
 			return
@@ -106,7 +151,7 @@ func (b *Batcher) run() {
 			b.free <- s
 			continue
 		}
-		b.begin(s, batch, size)
+		b.begin(s, batch, f)
 	}
 }
 
@@ -120,22 +165,22 @@ func (b *Batcher) do(where string, fn func(x *cgotorch.Exec) error) error {
 
 // next waits for the next batch, and takes it from the queue. It returns nil when the Batcher is
 // closed and nothing waits.
-func (b *Batcher) next() (batch []*request, size int) {
+func (b *Batcher) next() (batch []*request, f form) {
 	for {
 		b.mu.Lock()
 		wait := time.Duration(-1)
 		if len(b.queue) > 0 {
-			if wait = b.policy.wait(time.Now(), b.waiting, b.queue[0].since); b.closed || b.queue[0].alone || slices.ContainsFunc(b.queue, isUpdate) {
+			if wait = b.wait(b.queue[0]); b.draining || b.queue[0].alone || slices.ContainsFunc(b.queue, isUpdate) {
 				wait = 0
 			}
 		}
 		if wait == 0 {
-			batch, size = b.take()
+			batch, f = b.take()
 		}
-		ended := b.closed && len(b.queue) == 0 && len(batch) == 0
+		ended := b.draining && len(b.queue) == 0 && len(batch) == 0
 		b.mu.Unlock()
 		if len(batch) > 0 || ended {
-			return batch, size
+			return batch, f
 		}
 		if wait < 0 {
 			<-b.changed
@@ -150,56 +195,94 @@ func (b *Batcher) next() (batch []*request, size int) {
 	}
 }
 
-// take takes a batch from the front of the queue. The caller holds b.mu.
-func (b *Batcher) take() (batch []*request, size int) {
-	entries, most := 0, 0
-	for len(b.queue) > 0 {
-		r := b.queue[0]
-		if context.Cause(r.ctx) != nil {
-			b.dropped(r)
-			close(r.copied)
-		} else if r.entries > b.policy.largest() {
-			close(r.copied)
-			go b.answer(r, nil, b.tooLarge(r)) // answer takes the mutex
-		} else if len(batch) > 0 && (r.alone || batch[0].alone || r.update != nil || entries+r.entries > most) {
-			break
-		} else {
-			if len(batch) == 0 {
-				most = max(b.policy.size(b.waiting), b.policy.padded(r.entries))
-			}
-			batch = append(batch, r)
-			entries += r.entries
-		}
-		b.queue[0] = nil // the queue's memory must not keep the request's
-		b.queue = b.queue[1:]
-		b.waiting -= r.entries
-		if r.update != nil {
-			break
-		}
+// wait returns how long the batch of the first request may wait for others. The caller holds b.mu.
+func (b *Batcher) wait(first *request) time.Duration {
+	if isUpdate(first) {
+		return 0
 	}
-	return batch, b.policy.padded(max(entries, 1))
+	return b.policy.wait(time.Now(), first.length, b.alike(first), first.since)
 }
 
-// tooLarge is the error of a request that had been allowed before batch sizes were given up. The
-// caller holds b.mu.
-func (b *Batcher) tooLarge(r *request) error {
-	return fmt.Errorf("serve: %d entries, at most %d fit the device's memory at once: divide the request: %w", r.entries, b.policy.largest(), cgotorch.ErrOutOfMemory)
+// alike returns how many entries wait that could be of the first request's batch. The caller holds
+// b.mu.
+func (b *Batcher) alike(first *request) (entries int) {
+	for _, r := range b.queue {
+		if isUpdate(r) {
+			break
+		}
+		if r.length == first.length {
+			entries += r.entries
+		}
+	}
+	return entries
+}
+
+// take takes a batch from the queue: its first request, and those of the same length behind it, up
+// to an Update. The caller holds b.mu.
+func (b *Batcher) take() (batch []*request, f form) {
+	now := time.Now()
+	b.policy.restore(now)
+	entries, most := 0, 0
+	full := false // what is behind stays in the queue
+	kept := b.queue[:0]
+	for _, r := range b.queue {
+		first := len(batch) == 0
+		switch {
+		case full:
+		case context.Cause(r.ctx) != nil:
+			b.dropped(r)
+			close(r.copied)
+			b.waiting -= r.entries
+			continue
+		case isUpdate(r):
+			full = true
+			if first {
+				batch = append(batch, r)
+				continue
+			}
+		case r.entries > b.policy.largest(r.length):
+			close(r.copied)
+			go b.answer(r, nil, b.tooLarge(r)) // answer takes the mutex
+			b.waiting -= r.entries
+			continue
+		case first:
+			f.length = r.length
+			most = max(b.policy.size(f.length, b.alike(r)), b.policy.padded(f.length, r.entries))
+			fallthrough
+		case r.length == f.length && !r.alone && entries+r.entries <= most:
+			full = r.alone
+			batch = append(batch, r)
+			entries += r.entries
+			r.taken = now
+			b.waiting -= r.entries
+			continue
+		case r.length == f.length:
+			full = true
+		}
+		kept = append(kept, r)
+	}
+	clear(b.queue[len(kept):]) // the queue's memory must not keep the requests'
+	b.queue = kept
+	if entries > 0 {
+		f.size = b.policy.padded(f.length, entries)
+	}
+	return batch, f
 }
 
 // begin computes a batch. It does not wait for the device.
-func (b *Batcher) begin(s *slot, batch []*request, size int) {
+func (b *Batcher) begin(s *slot, batch []*request, f form) {
 	gathered := time.Now()
-	b.gather(s, batch, size)
-	reads, results, err := b.enqueueBatch(s, size)
+	b.gather(s, batch, f)
+	began := time.Now()
+	reads, results, err := b.enqueueBatch(s, f)
 	if err != nil {
-		b.failed(batch, size, err)
+		b.failed(batch, f, err)
 		b.free <- s
 		return
 	}
-	now := time.Now()
 	b.mu.Lock()
-	b.policy.began(size, gathered, now)
-	b.inFlight = append(b.inFlight, size)
+	b.policy.began(f, gathered, time.Now())
+	b.inFlight = append(b.inFlight, f)
 	b.mu.Unlock()
 	b.answers.Add(1)
 	go func() {
@@ -215,13 +298,17 @@ func (b *Batcher) begin(s *slot, batch []*request, size int) {
 		}
 		b.mu.Lock()
 		b.inFlight = b.inFlight[1:]
-		b.policy.ended(time.Now(), b.inFlight)
-		b.stats.Batches++
+		b.policy.ended(f, began, time.Now(), b.inFlight)
+		entries := 0
+		for _, r := range batch {
+			entries += r.entries
+		}
+		b.stats.Batches[entries]++
 		b.wake()
 		b.mu.Unlock()
 		b.free <- s
 		b.note(err)
-		b.deliver(batch, size, results, err)
+		b.deliver(batch, f.size, results, err)
 	}()
 }
 
@@ -234,7 +321,7 @@ func (b *Batcher) deliver(batch []*request, size int, results []Array, err error
 			if err == nil {
 				each := len(all.Data) / size
 				shape := append([]int64{int64(r.entries)}, all.Shape[1:]...)
-				out = append(out, Array{all.DType, shape, all.Data[first*each : (first+r.entries)*each : (first+r.entries)*each]})
+				out = append(out, Array{DType: all.DType, Shape: shape, Data: all.Data[first*each : (first+r.entries)*each : (first+r.entries)*each]})
 			}
 		}
 		first += r.entries
@@ -251,6 +338,7 @@ func (b *Batcher) answer(r *request, out []Array, err error) {
 			b.stats.Requests++
 			b.stats.Entries += int64(r.entries)
 			b.stats.Took += time.Since(r.since)
+			b.stats.Queued += r.taken.Sub(r.since)
 		}
 		b.mu.Unlock()
 	}
@@ -260,10 +348,10 @@ func (b *Batcher) answer(r *request, out []Array, err error) {
 
 // failed is called when a batch could not be enqueued. Its requests are tried again in smaller
 // batches, or they fail.
-func (b *Batcher) failed(batch []*request, size int, err error) {
+func (b *Batcher) failed(batch []*request, f form, err error) {
 	b.note(err)
 	b.mu.Lock()
-	smaller := errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(size)
+	smaller := errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(f, time.Now())
 	again := b.lost == nil && (smaller || len(batch) > 1)
 	if again {
 		for _, r := range batch {
@@ -276,7 +364,7 @@ func (b *Batcher) failed(batch []*request, size int, err error) {
 	}
 	b.mu.Unlock()
 	if smaller {
-		b.log("batches of %d and more are given up: %v", size, err)
+		b.log("batches of %d and more are given up for a time: %v", f.size, err)
 	}
 	if !again {
 		for _, r := range batch {
@@ -291,9 +379,15 @@ func (b *Batcher) note(err error) {
 		return
 	}
 	b.mu.Lock()
+	if b.lost == nil {
+		close(b.broken)
+	}
 	b.lost = err
 	waiting := b.queue
-	b.queue, b.waiting = nil, 0
+	b.queue = nil
+	for _, r := range waiting {
+		b.waiting -= r.entries
+	}
 	b.mu.Unlock()
 	for _, r := range waiting {
 		close(r.copied)
@@ -311,6 +405,9 @@ func (b *Batcher) log(format string, args ...any) {
 func (b *Batcher) release() {
 	for _, s := range b.slots {
 		s.close()
+	}
+	for _, d := range b.decoders {
+		d.close()
 	}
 	b.captured.Close()
 	b.compute.Close()

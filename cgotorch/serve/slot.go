@@ -3,6 +3,7 @@ package serve
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -15,20 +16,20 @@ const slotCount = 2
 // free when the results of its last batch are on the host, so nothing reads it then.
 type slot struct {
 	slab    *cgotorch.HostSlab
-	offsets []int                      // where each input begins in the slab
-	whole   []*cgotorch.Tensor         // the largest batch, on the device
-	views   map[int][]*cgotorch.Tensor // its first entries, by their number
+	offsets []int                       // where each input begins in the slab
+	whole   []*cgotorch.Tensor          // of each input: the elements of the largest batch, on the device
+	views   map[form][]*cgotorch.Tensor // the inputs of a batch, at the beginning of `whole`
 }
 
 const alignment = 64
 
 func (b *Batcher) newSlot() error {
-	s := &slot{views: map[int][]*cgotorch.Tensor{}}
+	s := &slot{views: map[form][]*cgotorch.Tensor{}}
 	b.slots = append(b.slots, s)
-	size, most := 0, b.o.BatchSizes[len(b.o.BatchSizes)-1]
-	for _, each := range b.each {
+	size, most, longest := 0, b.MaxEntries(), b.o.Lengths[len(b.o.Lengths)-1]
+	for _, in := range b.o.Inputs {
 		s.offsets = append(s.offsets, size)
-		size += (each*most + alignment - 1) / alignment * alignment
+		size += (in.bytes(longest)*most + alignment - 1) / alignment * alignment
 	}
 	var err error
 	if s.slab, err = cgotorch.NewHostSlab(size); err != nil {
@@ -41,49 +42,52 @@ func (b *Batcher) newSlot() error {
 	}
 	return b.compute.Do(func(x *cgotorch.Exec) error {
 		for _, in := range b.o.Inputs {
-			s.whole = append(s.whole, x.Keep(x.Zeros(in.DType, append([]int64{int64(most)}, in.Shape...)...)))
+			s.whole = append(s.whole, x.Keep(x.Zeros(in.DType, int64(most)*product(in.at(longest)))))
 		}
-		for _, n := range b.o.BatchSizes {
-			s.view(x, n)
+		for _, length := range b.o.Lengths {
+			for _, n := range b.o.BatchSizes {
+				b.view(x, s, form{n, length})
+			}
 		}
 		return nil
 	})
 }
 
-// view returns the first n entries of the slot's inputs.
-func (s *slot) view(x *cgotorch.Exec, n int) []*cgotorch.Tensor {
-	if s.views[n] == nil {
+// view returns the slot's inputs for a batch of a form.
+func (b *Batcher) view(x *cgotorch.Exec, s *slot, f form) []*cgotorch.Tensor {
+	if s.views[f] == nil {
 		var views []*cgotorch.Tensor
-		for _, t := range s.whole {
-			views = append(views, x.Narrow(t, 0, 0, n))
+		for i, in := range b.o.Inputs {
+			shape := append([]int64{int64(f.size)}, in.at(f.length)...)
+			views = append(views, x.View(x.Narrow(s.whole[i], 0, 0, int(product(shape))), shape...))
 		}
 		for _, t := range views {
 			x.Keep(t)
 		}
-		s.views[n] = views
+		s.views[f] = views
 	}
-	return s.views[n]
+	return s.views[f]
 }
 
-// gather copies the requests' inputs into the slot's host memory, and zeros behind them up to the
-// size of the batch.
-func (b *Batcher) gather(s *slot, batch []*request, size int) {
+// gather copies the requests' inputs into the slot's host memory. The rest of the batch is zeros.
+func (b *Batcher) gather(s *slot, batch []*request, f form) {
 	s.slab.HostWrites()
-	memory, first, bytes := s.slab.Bytes(), 0, 0
+	first, bytes := 0, 0
 	firsts := make([]int, len(batch))
 	for i, r := range batch {
 		firsts[i] = first
 		first += r.entries
-		for _, in := range r.inputs {
-			bytes += len(in.Data)
+		for _, in := range b.o.Inputs {
+			bytes += r.entries * in.bytes(f.length)
 		}
 	}
-	for k, each := range b.each {
-		clear(memory[s.offsets[k]+first*each : s.offsets[k]+size*each])
+	for k, in := range b.o.Inputs {
+		each := in.bytes(f.length)
+		clear(s.slab.Bytes()[s.offsets[k]+first*each : s.offsets[k]+f.size*each])
 	}
 	one := func(i int) {
-		for k, in := range batch[i].inputs {
-			copy(memory[s.offsets[k]+firsts[i]*b.each[k]:], in.Data)
+		for k := range b.o.Inputs {
+			b.fill(s, k, firsts[i], batch[i], f)
 		}
 		close(batch[i].copied)
 	}
@@ -96,8 +100,8 @@ func (b *Batcher) gather(s *slot, batch []*request, size int) {
 		return
 	}
 	var all sync.WaitGroup
-	all.Add(workers)
 	for w := range workers {
+		all.Add(1)
 		go func() {
 			defer all.Done()
 			for i := w; i < len(batch); i += workers {
@@ -108,18 +112,48 @@ func (b *Batcher) gather(s *slot, batch []*request, size int) {
 	all.Wait()
 }
 
+// fill copies input k of a request into the slot's host memory, from entry `first` on.
+func (b *Batcher) fill(s *slot, k, first int, r *request, f form) {
+	in, spec := r.inputs[k], b.o.Inputs[k]
+	each := spec.bytes(f.length)
+	to := s.slab.Bytes()[s.offsets[k]+first*each:][:r.entries*each]
+	switch {
+	case in.Files != nil:
+		for i, pixels := range r.pixels[k] {
+			copy(to[i*each:], pixels)
+		}
+	case len(in.Data) == len(to):
+		copy(to, in.Data)
+	default: // padded
+		clear(to)
+		copyInto(to, append([]int64{int64(r.entries)}, spec.at(f.length)...), in.Data, in.Shape, spec.DType.Size())
+	}
+}
+
+// copyInto copies elements to the beginning of each dimension of a larger shape.
+func copyInto(to []byte, larger []int64, from []byte, shape []int64, element int) {
+	if slices.Equal(larger[1:], shape[1:]) {
+		copy(to, from)
+		return
+	}
+	toRow, fromRow := int(product(larger[1:]))*element, int(product(shape[1:]))*element
+	for i := range int(shape[0]) {
+		copyInto(to[i*toRow:], larger[1:], from[i*fromRow:(i+1)*fromRow], shape[1:], element)
+	}
+}
+
 // enqueueBatch enqueues the copy of the slot's inputs, the function, and the copies of its
 // results. It does not wait for the device.
-func (b *Batcher) enqueueBatch(s *slot, size int) (reads []*cgotorch.HostRead, shapes []Array, err error) {
-	views := s.views[size]
+func (b *Batcher) enqueueBatch(s *slot, f form) (reads []*cgotorch.HostRead, shapes []Array, err error) {
+	views := s.views[f]
 	if views == nil {
-		if err := b.do("serve.New", func(x *cgotorch.Exec) error { views = s.view(x, size); return nil }); err != nil {
+		if err := b.do("serve.New", func(x *cgotorch.Exec) error { views = b.view(x, s, f); return nil }); err != nil {
 			return nil, nil, err
 		}
 	}
 	copies := make([]cgotorch.HostCopy, len(views))
 	for i, t := range views {
-		copies[i] = cgotorch.HostCopy{To: t, From: s.slab.Bytes()[s.offsets[i]:][:size*b.each[i]]}
+		copies[i] = cgotorch.HostCopy{To: t, From: s.slab.Bytes()[s.offsets[i]:][:f.size*b.o.Inputs[i].bytes(f.length)]}
 	}
 	began, done, err := b.copies.CopyFrom(nil, copies...)
 	if err != nil {
@@ -129,7 +163,7 @@ func (b *Batcher) enqueueBatch(s *slot, size int) (reads []*cgotorch.HostRead, s
 	defer done.Close()
 	err = b.do("serve.New", func(x *cgotorch.Exec) error {
 		x.Wait(done) //edge:computed-behind-copy TestBatcher_HasNoRace checked
-		results, err := b.results(x, s, size)
+		results, err := b.results(x, s, f)
 		for _, out := range results {
 			reads = append(reads, x.ReadAsync(out))
 			shapes = append(shapes, Array{DType: out.DType(), Shape: out.Shape()})

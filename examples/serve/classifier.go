@@ -96,8 +96,8 @@ func (c *classifier) start(device cgotorch.Device, path string, s settings, size
 		probabilities, numbers := x.TopK(x.Softmax(c.model.Forward(x, images), 1), min(top, len(c.classes)), 1, cgotorch.TopKOptions{})
 		return []*cgotorch.Tensor{probabilities, numbers}
 	}
-	pixels := serve.Input{Name: "pixels", DType: cgotorch.Uint8, Shape: []int64{c.size, c.size, 3}}
-	c.batcher, err = serve.New(device, forward, serve.Options{Inputs: []serve.Input{pixels}, BatchSizes: sizes})
+	pixels := serve.Spec{Name: "pixels", DType: cgotorch.Uint8, Shape: []int64{c.size, c.size, 3}}
+	c.batcher, err = serve.New(device, forward, serve.Options{Inputs: []serve.Spec{pixels}, BatchSizes: sizes})
 	return err
 }
 

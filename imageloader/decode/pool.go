@@ -197,6 +197,27 @@ func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
 	return p.decode(images, dst, results)
 }
 
+// DecodeFiles is [Pool.Decode] for files alone. It fails with the first file that has a fault.
+// A random transform chooses the same for each file of a place in the batch.
+func (p *Pool) DecodeFiles(files [][]byte, to []byte) error {
+	images, results := make([]Image, len(files)), make([]Result, len(files))
+	for i, file := range files {
+		images[i] = Image{Data: file, Key: uint64(i)}
+	}
+	if err := p.Decode(images, to, results); err != nil {
+		return err
+	}
+	for i, r := range results {
+		if r.Err != nil {
+			if len(files) > 1 {
+				return fmt.Errorf("file %d of %d: %w", i, len(files), r.Err)
+			}
+			return r.Err
+		}
+	}
+	return nil
+}
+
 // Close waits for the batches that are being decoded, ends the threads and frees the pool. Close
 // may be called twice.
 func (p *Pool) Close() error {

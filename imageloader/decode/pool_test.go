@@ -338,3 +338,20 @@ func BenchmarkPool_Decode(b *testing.B) {
 	}
 	b.ReportMetric(float64(len(images)*b.N)/b.Elapsed().Seconds(), "images/s")
 }
+
+func TestPool_DecodeFiles(t *testing.T) {
+	images := samples(t)[:3]
+	for i := range images {
+		images[i].Key = uint64(i)
+	}
+	pool := newPool(t, Options{Transform: Resize{Height: 4, Width: 5}})
+	want, _ := decodeAll(t, pool, images)
+	files, got := [][]byte{images[0].Data, images[1].Data, images[2].Data}, make([]byte, len(want))
+	if err := pool.DecodeFiles(files, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v, or other pixels than those of Decode", err)
+	}
+	files[1] = []byte("no picture")
+	if err := pool.DecodeFiles(files, got); !errors.Is(err, ErrNotAnImage) || !strings.Contains(err.Error(), "file 1 of 3") {
+		t.Errorf("a file that is no picture: %v", err)
+	}
+}

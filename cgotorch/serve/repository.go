@@ -1,0 +1,453 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ErrNotFound means that the Repository has no model of this name and version.
+var ErrNotFound = errors.New("no such model")
+
+// ErrNotLoaded means that a model is known and not loaded. [Repository.Load] loads it.
+var ErrNotLoaded = errors.New("the model is not loaded")
+
+// Model is a Batcher with its weights.
+type Model struct {
+	*Batcher
+	Labels  []string     // names of the classes; may be empty
+	Weights int64        // bytes of the weights on the device
+	Free    func() error // frees the weights, after the Batcher's Close; may be nil
+}
+
+func (m *Model) close() error {
+	err := m.Batcher.Close()
+	if m.Free != nil {
+		err = errors.Join(err, m.Free())
+	}
+	return err
+}
+
+// RepositoryOptions are the options of [NewRepository].
+type RepositoryOptions struct {
+	// Memory bounds the bytes of all models: their weights and what [Batcher.Memory] tells. A load
+	// beyond it unloads the models that were not used for longest. They are loaded again when they
+	// are used. A load has its memory before others are unloaded for it. 0 means no bound.
+	Memory int64
+	Log    func(text string) // is told of each load and unload; may be nil
+}
+
+// Repository has models by name and version. Its methods may be called from any goroutine. Each
+// model has streams of its own and at most two batches on the device, so none keeps the device for
+// itself.
+type Repository struct {
+	o       RepositoryOptions
+	turn    chan struct{} // has a value while a model is loaded or unloaded
+	lost    chan struct{}
+	loseOne sync.Once
+
+	mu      sync.Mutex
+	entries []*entry // by name, then by version
+	closed  bool
+}
+
+// entry is a model that the Repository knows.
+type entry struct {
+	name, version string
+	load          func() (*Model, error)
+	wanted        bool // Use loads the model
+	bytes         int64
+	used          time.Time
+	open          *openModel // nil if the model is not loaded
+	err           error      // why the last load failed, or nil
+	loading       bool
+}
+
+// openModel is a model in memory.
+type openModel struct {
+	model   *Model
+	users   int
+	closing bool          // no Use begins
+	idle    chan struct{} // closed when closing is true and nobody uses the model
+}
+
+// NewRepository returns a Repository without models. The caller must close it.
+func NewRepository(o RepositoryOptions) *Repository {
+	return &Repository{o: o, turn: make(chan struct{}, 1), lost: make(chan struct{})}
+}
+
+// Add makes a model known, and does not load it. The function `load` is called for each load. Add
+// fails with [cgotorch.ErrInvalidArgument] if the Repository has this name and version.
+func (r *Repository) Add(name, version string, load func() (*Model, error)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, found := slices.BinarySearchFunc(r.entries, entry{name: name, version: version}, func(a *entry, b entry) int { return compare(a, &b) })
+	if found || name == "" || version == "" || load == nil {
+		return fmt.Errorf("serve: Add: the model %q, version %q, is there already, or has no name, version or function: %w", name, version, cgotorch.ErrInvalidArgument)
+	}
+	r.entries = slices.Insert(r.entries, at, &entry{name: name, version: version, load: load})
+	return nil
+}
+
+// compare orders by name, then by version: numbers before texts, and by their value.
+func compare(a, b *entry) int {
+	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(number(a.version), number(b.version)), cmp.Compare(a.version, b.version))
+}
+
+func number(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 63)
+	if err != nil {
+		return 1 << 63
+	}
+	return n
+}
+
+// find returns a model. Without a version it is the last one that `fits`. The caller holds r.mu.
+func (r *Repository) find(name, version string, fits func(e *entry) bool) (*entry, error) {
+	known := false
+	for _, e := range slices.Backward(r.entries) {
+		if e.name == name && (version == "" || e.version == version) {
+			known = true
+			if fits(e) {
+				return e, nil
+			}
+		}
+	}
+	if r.closed {
+		return nil, r.isClosed()
+	}
+	err := ErrNotFound
+	if known {
+		err = ErrNotLoaded
+	}
+	if version == "" {
+		return nil, fmt.Errorf("serve: %q: %w", name, err)
+	}
+	return nil, fmt.Errorf("serve: %q, version %q: %w", name, version, err)
+}
+
+// Load loads a model, if it is not loaded. Without a version it loads the last one. It waits for
+// the load, or until ctx ends before the load begins. It fails as the model's function does, and
+// with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory.
+func (r *Repository) Load(ctx context.Context, name, version string) error {
+	r.mu.Lock()
+	e, err := r.find(name, version, func(*entry) bool { return !r.closed })
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return r.open(ctx, e, func() bool { return true })
+}
+
+// take waits for the turn to load or unload.
+func (r *Repository) take(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// open loads a model, if it is still asked for and is not loaded.
+func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) error {
+	if err := r.take(ctx); err != nil {
+		return err
+	}
+	defer func() { <-r.turn }()
+	r.mu.Lock()
+	switch {
+	case r.closed:
+		r.mu.Unlock()
+		return r.isClosed()
+	case !asked() || e.open != nil:
+		e.wanted = e.wanted || e.open != nil
+		r.mu.Unlock()
+		return nil
+	}
+	e.loading = true
+	bytes := e.bytes // of the load before
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		e.loading = false
+	}()
+
+	m, bytes, err := r.load(ctx, e, bytes)
+	r.mu.Lock()
+	if e.err = err; err != nil && context.Cause(ctx) != nil {
+		e.err = nil // a later load may succeed
+	}
+	if err == nil {
+		e.wanted, e.bytes, e.used = true, bytes, time.Now()
+		e.open = &openModel{model: m, idle: make(chan struct{})}
+		go r.watch(e.open)
+	}
+	r.mu.Unlock()
+	if err != nil {
+		r.log("%s, version %s, is not loaded: %v", e.name, e.version, err)
+	} else {
+		r.log("%s, version %s, is loaded: %d bytes", e.name, e.version, bytes)
+	}
+	return err
+}
+
+// load calls the model's function, and makes room for the model. `bytes` is what it is known to
+// take, or 0. The caller has the turn.
+func (r *Repository) load(ctx context.Context, e *entry, bytes int64) (*Model, int64, error) {
+	if err := r.makeRoom(ctx, e, bytes); err != nil {
+		return nil, 0, err
+	}
+	m, err := e.load()
+	for errors.Is(err, cgotorch.ErrOutOfMemory) && r.unloadOldest(ctx, e) == nil {
+		m, err = e.load()
+	}
+	if err == nil && (m == nil || m.Batcher == nil) {
+		err = fmt.Errorf("serve: the load of %q has no Batcher: %w", e.name, cgotorch.ErrInvalidArgument)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if bytes, err = m.Memory(); err == nil {
+		bytes += m.Weights
+		err = r.makeRoom(ctx, e, bytes)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, m.close())
+	}
+	return m, bytes, nil
+}
+
+func (r *Repository) isClosed() error {
+	return fmt.Errorf("serve: the Repository is %w", cgotorch.ErrClosed)
+}
+
+// watch closes r.lost if the model's device is lost before the model is unloaded.
+func (r *Repository) watch(o *openModel) {
+	select {
+	case <-o.model.Lost():
+		r.loseOne.Do(func() { close(r.lost) })
+	case <-o.idle:
+	}
+}
+
+// makeRoom unloads other models until `bytes` more fit the bound. The caller has the turn.
+func (r *Repository) makeRoom(ctx context.Context, e *entry, bytes int64) error {
+	if r.o.Memory > 0 && bytes > r.o.Memory {
+		return fmt.Errorf("serve: %s, version %s, takes %d bytes, and RepositoryOptions.Memory is %d: %w", e.name, e.version, bytes, r.o.Memory, cgotorch.ErrOutOfMemory)
+	}
+	for r.o.Memory > 0 && r.Memory()+bytes > r.o.Memory {
+		if err := r.unloadOldest(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unloadOldest unloads the model that was not used for longest, and is not e. The caller has the
+// turn.
+func (r *Repository) unloadOldest(ctx context.Context, e *entry) error {
+	r.mu.Lock()
+	var oldest *entry
+	for _, other := range r.entries {
+		if other != e && other.open != nil && (oldest == nil || other.used.Before(oldest.used)) {
+			oldest = other
+		}
+	}
+	r.mu.Unlock()
+	if oldest == nil {
+		return fmt.Errorf("serve: no other model can be unloaded: %w", cgotorch.ErrOutOfMemory)
+	}
+	return r.close(ctx, oldest)
+}
+
+// close waits until nobody uses the model, and frees it. If ctx ends first, the model stays. The
+// caller has the turn.
+func (r *Repository) close(ctx context.Context, e *entry) error {
+	r.mu.Lock()
+	o := e.open
+	o.closing = true
+	if o.users == 0 {
+		close(o.idle)
+	}
+	r.mu.Unlock()
+	select {
+	case <-o.idle:
+	case <-ctx.Done():
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if o.users > 0 {
+			o.closing = false
+			return context.Cause(ctx)
+		}
+	}
+	err := o.model.close()
+	r.mu.Lock()
+	e.open = nil
+	r.mu.Unlock()
+	r.log("%s, version %s, is unloaded", e.name, e.version)
+	return err
+}
+
+// Unload refuses new uses of a model, waits until the present ones have ended, and frees it.
+// Without a version it unloads all versions. It fails with [ErrNotLoaded], and with the cause of
+// ctx's end: the model then stays loaded.
+func (r *Repository) Unload(ctx context.Context, name, version string) error {
+	if err := r.take(ctx); err != nil {
+		return err
+	}
+	defer func() { <-r.turn }()
+	for unloaded := 0; ; unloaded++ {
+		r.mu.Lock()
+		e, err := r.find(name, version, func(e *entry) bool { return e.wanted })
+		if err != nil {
+			r.mu.Unlock()
+			if unloaded > 0 {
+				return nil
+			}
+			return err
+		}
+		e.wanted = false
+		loaded := e.open != nil
+		r.mu.Unlock()
+		if loaded {
+			if err := r.close(ctx, e); err != nil {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				e.wanted = e.open != nil
+				return err
+			}
+		}
+	}
+}
+
+// Use calls fn with a model, which stays loaded until fn returns. Without a version it is the last
+// version that is loaded. A model that was unloaded for its memory is loaded again first. Use
+// fails with [ErrNotFound] and [ErrNotLoaded], as Load fails, and as fn fails. The function fn must
+// not call Use, Load or Unload of a model that is not loaded: it could wait for itself.
+func (r *Repository) Use(ctx context.Context, name, version string, fn func(m *Model) error) error {
+	for {
+		r.mu.Lock()
+		e, err := r.find(name, version, func(e *entry) bool { return e.wanted && !r.closed })
+		if err != nil {
+			r.mu.Unlock()
+			return err
+		}
+		if o := e.open; o != nil && !o.closing {
+			o.users++
+			e.used = time.Now()
+			r.mu.Unlock()
+			defer r.give(e, o)
+			return fn(o.model)
+		}
+		r.mu.Unlock()
+		if err := r.open(ctx, e, func() bool { return e.wanted }); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Repository) give(e *entry, o *openModel) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.used = time.Now()
+	o.users--
+	if o.users == 0 && o.closing {
+		close(o.idle)
+	}
+}
+
+// Predict is [Batcher.Predict] of a model, as [Repository.Use] finds it.
+func (r *Repository) Predict(ctx context.Context, name, version string, inputs ...Array) (out []Array, err error) {
+	err = r.Use(ctx, name, version, func(m *Model) error {
+		out, err = m.Predict(ctx, inputs...)
+		return err
+	})
+	return out, err
+}
+
+// ModelInfo tells of one model of a Repository.
+type ModelInfo struct {
+	Name, Version string
+	Ready         bool  // requests are answered; the model may have to be loaded again for them
+	Loaded        bool  // the model is in memory
+	Loading       bool  // the model is being loaded
+	Bytes         int64 // its memory, at the last load
+	Err           error // why the last load failed, or why the device is lost, or nil
+	Stats         Stats // since the load; zero if the model is not loaded
+}
+
+// List returns the known models, by name and then by version.
+func (r *Repository) List() []ModelInfo {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]ModelInfo, len(r.entries))
+	for i, e := range r.entries {
+		list[i] = ModelInfo{Name: e.name, Version: e.version, Ready: e.wanted && e.err == nil, Loaded: e.open != nil, Loading: e.loading, Bytes: e.bytes, Err: e.err}
+		if e.open != nil {
+			list[i].Stats = e.open.model.Stats()
+			if err := e.open.model.Err(); err != nil {
+				list[i].Ready, list[i].Err = false, err
+			}
+		}
+	}
+	return list
+}
+
+// Memory returns the bytes of all loaded models.
+func (r *Repository) Memory() (bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		if e.open != nil {
+			bytes += e.bytes
+		}
+	}
+	return bytes
+}
+
+// Lost returns a channel that is closed when the device of a model is lost. The process then
+// should end with an error, so that its supervisor starts it again.
+func (r *Repository) Lost() <-chan struct{} { return r.lost }
+
+// Close refuses new uses, waits for the present ones, and unloads all models. A second Close does
+// nothing.
+func (r *Repository) Close() error {
+	if r == nil {
+		return nil
+	}
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	r.mu.Lock()
+	r.closed = true
+	entries := slices.Clone(r.entries)
+	r.mu.Unlock()
+	var errs []error
+	for _, e := range entries {
+		r.mu.Lock()
+		loaded := e.open != nil
+		e.wanted = false
+		r.mu.Unlock()
+		if loaded {
+			errs = append(errs, r.close(context.Background(), e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Repository) log(format string, args ...any) {
+	if r.o.Log != nil {
+		r.o.Log("serve: " + fmt.Sprintf(format, args...))
+	}
+}

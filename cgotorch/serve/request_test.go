@@ -1,0 +1,265 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"image"
+	"image/png"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// A request of a higher priority goes before those that wait, and not before an Update.
+func TestWithPriority(t *testing.T) {
+	var order []float32
+	gate, entered := make(chan struct{}, 100), make(chan struct{}, 100)
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		entered <- struct{}{}
+		<-gate
+		order = append(order, cgotorch.ToSlice[float32](x, in[0])[0])
+		return plusOne(x, in...)
+	}, prepared(gate, Options{BatchSizes: []int{1}}))
+	<-entered
+	<-entered
+	order = nil
+	var results []chan error
+	send := func(priority int, v float32) {
+		results = append(results, predict(WithPriority(context.Background(), priority), b, v))
+		waitFor(t, b, max(len(results)-1, 0))
+	}
+	send(0, 1)
+	<-entered
+	send(0, 2)
+	send(-1, 3)
+	send(5, 4)
+	send(5, 5)
+	updated := make(chan error)
+	go func() {
+		updated <- b.Update(context.Background(), func(*cgotorch.Exec) error { order = append(order, -1); return nil })
+	}()
+	for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(time.Millisecond) {
+		b.mu.Lock()
+		queued := slices.ContainsFunc(b.queue, isUpdate)
+		b.mu.Unlock()
+		if queued {
+			break
+		}
+	}
+	send(9, 6)
+	for range results {
+		gate <- struct{}{}
+	}
+	for _, r := range append(results, updated) {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []float32{1, 4, 5, 2, 3, -1, 6}; !slices.Equal(order, want) {
+		t.Errorf("order %v, want %v", order, want)
+	}
+}
+
+// prepared lets the two calls of New through a gate.
+func prepared(gate chan struct{}, o Options) Options {
+	gate <- struct{}{}
+	gate <- struct{}{}
+	return o
+}
+
+// Requests of several lengths are padded to Options.Lengths, and batched by them.
+func TestBatcher_Lengths(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		var mu sync.Mutex
+		seen := map[int64]bool{}
+		b := open(t, d, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+			mu.Lock()
+			seen[in[0].Shape()[2]] = true
+			mu.Unlock()
+			return []*tensor{x.SumDim(in[0], []int64{1, 2}, cgotorch.SumOptions{}), x.AddScalar(in[0], 1)}
+		}, Options{Inputs: []Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{2, -1}}}, Outputs: []string{"sum"}, Lengths: []int64{16, 4}, BatchSizes: []int{1, 4}})
+		out := b.Outputs()
+		if len(out) != 2 || out[0].Name != "sum" || len(out[0].Shape) != 0 || out[1].Name != "output1" || !slices.Equal(out[1].Shape, []int64{2, -1}) {
+			t.Errorf("outputs %v", out)
+		}
+		var all sync.WaitGroup
+		for c := range 8 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for i := range 16 {
+					n := int64(1 + (c+i)%16)
+					data := make([]float32, 2*n)
+					sum := float32(0)
+					for k := range data {
+						data[k] = float32(c*k + i)
+						sum += data[k]
+					}
+					got, err := b.Predict(context.Background(), Of(data, 1, 2, n))
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					sums, _ := Elements[float32](got[0])
+					rows, _ := Elements[float32](got[1])
+					length := 4
+					if n > 4 {
+						length = 16
+					}
+					if sums[0] != sum || got[1].Shape[2] != int64(length) || rows[length] != data[n]+1 || rows[length-1] != data[min(int(n), length)-1]+1 && int(n) == length {
+						t.Errorf("length %d: sum %v want %v, rows %v of %v", n, sums, sum, rows, data)
+					}
+				}
+			}()
+		}
+		all.Wait()
+		if len(seen) != 2 || !seen[4] || !seen[16] {
+			t.Errorf("computed lengths %v", seen)
+		}
+		_, err := b.Predict(context.Background(), Of(make([]float32, 34), 1, 2, 17))
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "the length 17")
+	})
+}
+
+// sized decodes PNG files of one size with image/png.
+type sized struct {
+	width int
+	mu    sync.Mutex
+	calls int
+	most  int
+	hold  chan struct{}
+}
+
+func (*sized) Workers() int                          { return 2 }
+func (s *sized) Size() (height, width, channels int) { return 1, s.width, 3 }
+
+func (s *sized) DecodeFiles(files [][]byte, to []byte) error {
+	s.mu.Lock()
+	s.calls++
+	s.most = max(s.most, s.calls)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.calls--
+		s.mu.Unlock()
+	}()
+	if s.hold != nil {
+		<-s.hold
+	}
+	img, err := png.Decode(bytes.NewReader(files[0]))
+	if err != nil {
+		return err
+	}
+	for x := range s.width {
+		r, g, b, _ := img.At(x, 0).RGBA()
+		copy(to[3*x:], []byte{byte(r >> 8), byte(g >> 8), byte(b >> 8)})
+	}
+	return nil
+}
+
+func pngOf(t *testing.T, grey byte) []byte {
+	img := image.NewGray(image.Rect(0, 0, 4, 1))
+	for i := range img.Pix {
+		img.Pix[i] = grey
+	}
+	var out bytes.Buffer
+	if err := png.Encode(&out, img); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// Files are decoded, by no more goroutines than the Decoder has use for, and their memory is given
+// back.
+func TestPredict_Files(t *testing.T) {
+	d := &sized{width: 4}
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		return []*tensor{x.SumDim(x.To(in[0], cgotorch.Float32), []int64{1, 2, 3}, cgotorch.SumOptions{})}
+	}, Options{Inputs: []Spec{{Name: "image", Decoder: d}}, BatchSizes: []int{1, 8}})
+	if in := b.Inputs()[0]; in.DType != cgotorch.Uint8 || !slices.Equal(in.Shape, []int64{1, 4, 3}) {
+		t.Errorf("input %v", in)
+	}
+	var all sync.WaitGroup
+	for c := range 16 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := range 20 {
+				grey := byte(16*c + i%16)
+				in := Array{Files: [][]byte{pngOf(t, grey), pngOf(t, 1)}}
+				if i%5 == 4 {
+					in.Files[1] = []byte("no picture")
+				}
+				out, err := b.Predict(context.Background(), in)
+				if i%5 == 4 {
+					if err == nil || out != nil {
+						t.Error("a file that is no picture was computed")
+					}
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				if sums, _ := Elements[float32](out[0]); !slices.Equal(sums, []float32{12 * float32(grey), 12}) {
+					t.Errorf("sums %v of %d", sums, grey)
+				}
+			}
+		}()
+	}
+	all.Wait()
+	if d.most > d.Workers()+1 {
+		t.Errorf("%d calls of the Decoder at a time", d.most)
+	}
+	b.mu.Lock()
+	s := b.stats
+	b.mu.Unlock()
+	if free, made := len(b.decoders[0].free), entriesOfSlab*len(b.decoders[0].slabs); free != made || s.Failed != 64 || b.waiting != 0 {
+		t.Errorf("%d of %d entries are free, %+v", free, made, s)
+	}
+	// Pixels are taken beside files.
+	if _, err := b.Predict(context.Background(), Of(make([]byte, 12), 1, 1, 4, 3)); err != nil {
+		t.Error(err)
+	}
+	_, err := b.Predict(context.Background(), Array{Files: [][]byte{}})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `input "image" has 0 encoded files`)
+}
+
+// A request that ends before its turn is never decoded, and one that waits counts for the queue.
+func TestPredict_FilesThatWait(t *testing.T) {
+	d := &sized{width: 4, hold: make(chan struct{})}
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		return []*tensor{x.To(in[0], cgotorch.Float32)}
+	}, Options{Inputs: []Spec{{Name: "image", Decoder: d}}, BatchSizes: []int{1}, Queue: 4})
+	ctx, cancel := context.WithCancel(context.Background())
+	results := make(chan error, 5)
+	for i := range 5 {
+		c := context.Background()
+		if i == 3 {
+			c = ctx
+		}
+		go func() {
+			_, err := b.Predict(c, Array{Files: [][]byte{pngOf(t, 1)}})
+			results <- err
+		}()
+		waitFor(t, b, min(i+1, 4))
+	}
+	if err := <-results; !errors.Is(err, ErrQueueFull) {
+		t.Errorf("the fifth request: %v", err)
+	}
+	cancel()
+	if err := <-results; !errors.Is(err, context.Canceled) {
+		t.Errorf("the cancelled request: %v", err)
+	}
+	close(d.hold)
+	for range 3 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+}
