@@ -2,11 +2,15 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
+
+// ErrNotDecoded means that a Decoder has refused a file of a request.
+var ErrNotDecoded = errors.New("not decoded")
 
 // decoding decodes the files of one input, before their request waits for a batch. So the threads
 // of the Decoder work while the device computes. No more goroutines call the Decoder than it can
@@ -67,7 +71,7 @@ func (d *decoding) decode(ctx context.Context, files [][]byte) (pixels [][]byte,
 	all.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return pixels, fmt.Errorf("serve: input %q, file %d of %d: %w", d.spec.Name, i, len(files), err)
+			return pixels, fmt.Errorf("serve: input %q, file %d of %d: %w: %w", d.spec.Name, i, len(files), ErrNotDecoded, err)
 		}
 	}
 	return pixels, nil

@@ -22,9 +22,10 @@ var ErrNotLoaded = errors.New("the model is not loaded")
 // Model is a Batcher with its weights.
 type Model struct {
 	*Batcher
-	Labels  []string     // names of the classes; may be empty
-	Weights int64        // bytes of the weights on the device
-	Free    func() error // frees the weights, after the Batcher's Close; may be nil
+	Name, Version string       // are set by the Repository
+	Labels        []string     // names of the classes; may be empty
+	Weights       int64        // bytes of the weights on the device
+	Free          func() error // frees the weights, after the Batcher's Close; may be nil
 }
 
 func (m *Model) close() error {
@@ -219,6 +220,7 @@ func (r *Repository) load(ctx context.Context, e *entry, bytes int64) (*Model, i
 	if err != nil {
 		return nil, 0, err
 	}
+	m.Name, m.Version = e.name, e.version
 	if bytes, err = m.Memory(); err == nil {
 		bytes += m.Weights
 		err = r.makeRoom(ctx, e, bytes)

@@ -30,7 +30,7 @@ var errorPages = []struct {
 }{
 	{"errors-tensors.md", "tensors, operators, streams and traces", []string{"cgotorch", "cgotorch/images", "cgotorch/trace"}},
 	{"errors-models.md", "layers, training, models, serving and tokens", []string{
-		"cgotorch/nn", "cgotorch/optim", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/text", "cgotorch/text/tokenizer",
+		"cgotorch/nn", "cgotorch/optim", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/serve/oip", "cgotorch/text", "cgotorch/text/tokenizer",
 	}},
 	{"errors-files.md", "files of weights and of programs, and weights in host memory", []string{
 		"cgotorch/checkpoint", "cgotorch/safetensors", "cgotorch/pth", "cgotorch/pt2", "cgotorch/aoti", "cgotorch/internal/torchzip", "prefetcher/weights",

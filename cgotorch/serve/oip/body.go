@@ -1,0 +1,231 @@
+package oip
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const lengthHeader = "Inference-Header-Content-Length"
+
+var (
+	errTooLarge = errors.New("the body is too large")
+	errBusy     = errors.New("the bodies of other requests take the memory")
+)
+
+// bodies bounds the memory of bodies that are being answered, and uses buffers again.
+type bodies struct {
+	most, all int64 // bytes of one body, and of all
+
+	mu   sync.Mutex
+	used int64
+	free sync.Pool // of *[]byte
+}
+
+// body is a request's body.
+type body struct {
+	bytes []byte
+	taken int64
+}
+
+// read returns the body of a request. It fails with errTooLarge and errBusy. The caller gives the
+// body back when nothing reads it any more.
+func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
+	from, size := io.Reader(http.MaxBytesReader(w, r.Body, b.most)), r.ContentLength
+	if size > b.most {
+		return nil, fmt.Errorf("%d bytes, at most %d are taken: %w", size, b.most, errTooLarge)
+	}
+	switch encoding := r.Header.Get("Content-Encoding"); encoding {
+	case "", "identity":
+	case "gzip", "deflate":
+		open := func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }
+		if encoding == "deflate" {
+			open = zlib.NewReader
+		}
+		inflated, err := open(from)
+		if err != nil {
+			return nil, refuse("the body is not %s: %v", encoding, err)
+		}
+		defer inflated.Close()
+		from, size = io.LimitReader(inflated, b.most+1), -1
+	default:
+		return nil, refuse("Content-Encoding is %q; want gzip, deflate or none", encoding)
+	}
+	taken := size
+	if size < 0 {
+		taken = b.most
+	}
+	if !b.take(taken) {
+		return nil, errBusy
+	}
+	buffer, _ := b.free.Get().(*[]byte)
+	if buffer == nil {
+		buffer = new([]byte)
+	}
+	got := &body{taken: taken}
+	var err error
+	if size >= 0 {
+		if int64(cap(*buffer)) < size {
+			*buffer = make([]byte, size)
+		}
+		got.bytes = (*buffer)[:size]
+		_, err = io.ReadFull(from, got.bytes)
+	} else {
+		all := bytes.NewBuffer((*buffer)[:0])
+		_, err = all.ReadFrom(from)
+		if got.bytes = all.Bytes(); err == nil && int64(len(got.bytes)) > b.most {
+			err = new(http.MaxBytesError)
+		}
+	}
+	if err == nil {
+		return got, nil
+	}
+	b.give(got)
+	if large := new(http.MaxBytesError); errors.As(err, &large) {
+		return nil, fmt.Errorf("more than %d bytes: %w", b.most, errTooLarge)
+	}
+	return nil, refuse("the body ends early: %v", err)
+}
+
+func (b *bodies) take(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used+n > b.all {
+		return false
+	}
+	b.used += n
+	return true
+}
+
+func (b *bodies) give(used *body) {
+	b.free.Put(&used.bytes)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= used.taken
+}
+
+// parameters are those of a request, a tensor or an output. Other parameters are ignored.
+type parameters struct {
+	BinaryDataSize   *int64          `json:"binary_data_size"`
+	BinaryData       *bool           `json:"binary_data"`
+	BinaryDataOutput bool            `json:"binary_data_output"`
+	Classification   int             `json:"classification"`
+	Priority         int             `json:"priority"`
+	Timeout          json.RawMessage `json:"timeout"` // microseconds
+}
+
+// message is the JSON of a request.
+type message struct {
+	ID         string     `json:"id"`
+	Parameters parameters `json:"parameters"`
+	Inputs     []struct {
+		Name       string          `json:"name"`
+		DataType   string          `json:"datatype"`
+		Shape      []int64         `json:"shape"`
+		Parameters parameters      `json:"parameters"`
+		Data       json.RawMessage `json:"data"`
+	} `json:"inputs"`
+	Outputs []struct {
+		Name       string     `json:"name"`
+		Parameters parameters `json:"parameters"`
+	} `json:"outputs"`
+}
+
+// parse returns the request in a body, and which outputs are wanted as binary data. Without a list
+// of outputs, all are or none.
+func parse(text []byte, header string) (r Request, binary []bool, err error) {
+	raw := []byte(nil)
+	if header != "" {
+		n, err := strconv.Atoi(header)
+		if err != nil || n < 0 || n > len(text) {
+			return r, nil, refuse("%s is %.20q, and the body has %d bytes", lengthHeader, header, len(text))
+		}
+		text, raw = text[:n], text[n:]
+	}
+	var m message
+	if err := json.Unmarshal(text, &m); err != nil {
+		return r, nil, refuse("the request is no JSON of the protocol: %v", err)
+	}
+	r.ID, r.Priority = m.ID, m.Parameters.Priority
+	if t := bytes.Trim(m.Parameters.Timeout, `"`); len(t) > 0 {
+		micros, err := strconv.ParseInt(string(t), 10, 64)
+		if err != nil || micros < 0 || micros > int64(time.Hour/time.Microsecond) {
+			return r, nil, refuse("the parameter timeout is %.20q; want microseconds, at most an hour", t)
+		}
+		r.Timeout = time.Duration(micros) * time.Microsecond
+	}
+	for _, in := range m.Inputs {
+		t := Tensor{Name: in.Name, DataType: in.DataType, Shape: in.Shape}
+		if size := in.Parameters.BinaryDataSize; size == nil {
+			err = t.setJSON(in.Data)
+		} else if *size < 0 || *size > int64(len(raw)) || in.Data != nil {
+			err = refuse("input %q has the binary_data_size %d, and %d bytes are left", in.Name, *size, len(raw))
+		} else {
+			err = t.SetRaw(raw[:*size])
+			raw = raw[*size:]
+		}
+		if err != nil {
+			return r, nil, err
+		}
+		r.Inputs = append(r.Inputs, t)
+	}
+	if len(raw) > 0 {
+		return r, nil, refuse("%d bytes of the body belong to no input", len(raw))
+	}
+	for _, out := range m.Outputs {
+		b := m.Parameters.BinaryDataOutput
+		if out.Parameters.BinaryData != nil {
+			b = *out.Parameters.BinaryData
+		}
+		r.Outputs, binary = append(r.Outputs, Output{out.Name, out.Parameters.Classification}), append(binary, b)
+	}
+	if len(m.Outputs) == 0 && m.Parameters.BinaryDataOutput {
+		binary = []bool{true}
+	}
+	return r, binary, nil
+}
+
+// format returns the answer's JSON, and behind it the outputs that are wanted as binary data. The
+// length of the JSON is 0 if there is no binary data.
+func format(a *Response, r Request, binary []bool) (parts [][]byte, length int, err error) {
+	type output struct {
+		Name       string           `json:"name"`
+		DataType   string           `json:"datatype"`
+		Shape      []int64          `json:"shape"`
+		Parameters map[string]int64 `json:"parameters,omitempty"`
+		Data       json.RawMessage  `json:"data,omitempty"`
+	}
+	answer := struct {
+		ID      string   `json:"id,omitempty"`
+		Model   string   `json:"model_name"`
+		Version string   `json:"model_version"`
+		Outputs []output `json:"outputs"`
+	}{ID: a.ID, Model: a.Model, Version: a.Version}
+	parts = make([][]byte, 1)
+	for i, t := range a.Outputs {
+		o := output{Name: t.Name, DataType: t.DataType, Shape: t.Shape}
+		if i < len(binary) && binary[i] || len(r.Outputs) == 0 && len(binary) > 0 {
+			raw := t.Raw()
+			o.Parameters = map[string]int64{"binary_data_size": int64(len(raw))}
+			parts = append(parts, raw)
+		} else if o.Data, err = t.appendJSON(nil); err != nil {
+			return nil, 0, err
+		}
+		answer.Outputs = append(answer.Outputs, o)
+	}
+	if parts[0], err = json.Marshal(answer); err != nil {
+		return nil, 0, err
+	}
+	if len(parts) > 1 {
+		length = len(parts[0])
+	}
+	return parts, length, nil
+}

@@ -1,0 +1,184 @@
+package oip
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+)
+
+// Options are the options of [NewHandler].
+type Options struct {
+	Name, Version string // of the server, in its metadata
+	MaxBody       int64  // most bytes of a request's body, inflated; 0 means 64 MiB
+	Memory        int64  // most bytes of all bodies at the same time; 0 means 1 GiB
+	// Control allows to load and unload models, and to list what is not loaded.
+	Control bool
+	// Observe is told of each inference request that has ended; may be nil.
+	Observe func(Observation)
+}
+
+// Observation tells of an inference request.
+type Observation struct {
+	Model, Version string // the version is empty if none was found
+	Status         int    // the HTTP status, as StatusOf returns it
+	Took           time.Duration
+	Err            error
+}
+
+// NewHandler returns the protocol over HTTP. These are its paths:
+//
+//	GET  /v2                       the server's name and extensions
+//	GET  /v2/health/live, ready    200, or 503 if a wanted model or its device has failed
+//	GET  /v2/models/M              inputs and outputs; also /versions/V behind M, here and below
+//	GET  /v2/models/M/ready        200 or 503
+//	GET  /v2/models/M/config       the batch sizes, as Triton tells them
+//	GET  /v2/models/M/stats        counts and times, as Triton tells them; /v2/models/stats for all
+//	POST /v2/models/M/infer        a request
+//	POST /v2/repository/index      the known models, with Options.Control
+//	POST /v2/repository/models/M/load, unload
+//
+// A failure is a JSON object with the field "error", and the status of [StatusOf].
+func NewHandler(models *serve.Repository, o Options) http.Handler {
+	if o.MaxBody == 0 {
+		o.MaxBody = 64 << 20
+	}
+	if o.Memory == 0 {
+		o.Memory = max(1<<30, o.MaxBody)
+	}
+	if o.Name == "" {
+		o.Name = "streamtorch"
+	}
+	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory}}
+	routes := http.NewServeMux()
+	get := func(path string, fn func(r *http.Request) (any, error)) {
+		routes.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			v, err := fn(r)
+			answer(w, r, v, err)
+		})
+	}
+	get("GET /v2", h.server)
+	get("GET /v2/{$}", h.server)
+	get("GET /v2/health/live", func(*http.Request) (any, error) { return map[string]bool{"live": true}, nil })
+	get("GET /v2/health/ready", func(*http.Request) (any, error) { return map[string]bool{"ready": true}, Ready(h.models) })
+	get("GET /v2/models/stats", h.stats)
+	for _, model := range []string{"/v2/models/{model}", "/v2/models/{model}/versions/{version}"} {
+		get("GET "+model, h.metadata)
+		get("GET "+model+"/ready", h.ready)
+		get("GET "+model+"/config", h.config)
+		get("GET "+model+"/stats", h.stats)
+		routes.HandleFunc("POST "+model+"/infer", h.infer)
+	}
+	if o.Control {
+		get("POST /v2/repository/index", func(*http.Request) (any, error) { return index(models), nil })
+		get("POST /v2/repository/models/{model}/load", func(r *http.Request) (any, error) {
+			return struct{}{}, models.Load(r.Context(), r.PathValue("model"), "")
+		})
+		get("POST /v2/repository/models/{model}/unload", func(r *http.Request) (any, error) {
+			return struct{}{}, models.Unload(r.Context(), r.PathValue("model"), "")
+		})
+	}
+	return routes
+}
+
+type handler struct {
+	models *serve.Repository
+	o      Options
+	bodies bodies
+}
+
+// answer writes a value as JSON, or an error.
+func answer(w http.ResponseWriter, r *http.Request, v any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		v = map[string]string{"error": err.Error()}
+	}
+	text, failed := json.Marshal(v)
+	if err = errors.Join(err, failed); err != nil {
+		status := StatusOf(r.Context(), err)
+		if status == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "1")
+		}
+		w.WriteHeader(status)
+	}
+	_, _ = w.Write(text) // an error means that the client is gone
+}
+
+func (h *handler) infer(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	o := Observation{Model: r.PathValue("model"), Version: r.PathValue("version")}
+	if trace := r.Header.Get("Traceparent"); trace != "" { // W3C's trace context
+		w.Header().Set("Traceparent", trace)
+	}
+	var parts [][]byte
+	length := 0
+	body, err := h.bodies.read(w, r)
+	if err == nil {
+		parts, length, o.Version, err = h.compute(r.Context(), r, body, o)
+		h.bodies.give(body)
+	}
+	o.Status, o.Took, o.Err = StatusOf(r.Context(), err), time.Since(began), err
+	if h.o.Observe != nil {
+		defer h.o.Observe(o)
+	}
+	if err != nil {
+		answer(w, r, nil, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if length > 0 {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set(lengthHeader, strconv.Itoa(length))
+	}
+	total := 0
+	for _, p := range parts {
+		total += len(p)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(total))
+	for _, p := range parts {
+		if _, err := w.Write(p); err != nil {
+			return // the client is gone
+		}
+	}
+}
+
+func (h *handler) compute(ctx context.Context, r *http.Request, body *body, o Observation) (parts [][]byte, length int, version string, err error) {
+	request, binary, err := parse(body.bytes, r.Header.Get(lengthHeader))
+	if err != nil {
+		return nil, 0, o.Version, err
+	}
+	request.Model, request.Version = o.Model, o.Version
+	got, err := Infer(ctx, h.models, request)
+	if err != nil {
+		return nil, 0, o.Version, err
+	}
+	parts, length, err = format(got, request, binary)
+	return parts, length, got.Version, err
+}
+
+func (h *handler) server(*http.Request) (any, error) {
+	extensions := []string{"binary_tensor_data", "classification", "model_configuration", "statistics"}
+	if h.o.Control {
+		extensions = append(extensions, "model_repository")
+	}
+	version := h.o.Version
+	if version == "" {
+		version = runtime.Version()
+	}
+	return map[string]any{"name": h.o.Name, "version": version, "extensions": extensions}, nil
+}
+
+func (h *handler) metadata(r *http.Request) (any, error) {
+	return MetadataOf(r.Context(), h.models, r.PathValue("model"), r.PathValue("version"))
+}
+
+func (h *handler) ready(r *http.Request) (any, error) {
+	_, err := find(h.models, r.PathValue("model"), r.PathValue("version"))
+	return map[string]any{"name": strings.Clone(r.PathValue("model")), "ready": err == nil}, err
+}

@@ -1,0 +1,373 @@
+package oip
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
+// raw is a Decoder of files that hold the pixels.
+type raw struct{}
+
+func (raw) Workers() int                        { return 1 }
+func (raw) Size() (height, width, channels int) { return 1, 2, 3 }
+func (raw) DecodeFiles(files [][]byte, to []byte) error {
+	if copy(to, files[0]) != len(files[0]) || len(to) != len(files[0]) {
+		return errors.New("no picture")
+	}
+	return nil
+}
+
+// open returns a server of the models "sum", which adds two inputs, and "picture", which scores 3
+// classes by the first pixel.
+func open(t testing.TB, o Options) (*serve.Repository, http.Handler) {
+	torchtest.CheckLeaks(t)
+	models := serve.NewRepository(serve.RepositoryOptions{})
+	t.Cleanup(func() {
+		if err := models.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	batcher := func(fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor, labels []string, o serve.Options) func() (*serve.Model, error) {
+		return func() (*serve.Model, error) {
+			b, err := serve.New(cgotorch.CPU, fn, o)
+			return &serve.Model{Batcher: b, Labels: labels}, err
+		}
+	}
+	sum := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		return []*cgotorch.Tensor{x.Add(in[0], in[1]), x.To(in[1], cgotorch.Float16)}
+	}
+	picture := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		v := x.To(x.Select(x.Select(in[0], 1, 0), 1, 0), cgotorch.Float32)
+		return []*cgotorch.Tensor{v}
+	}
+	spec := func(name string) serve.Spec {
+		return serve.Spec{Name: name, DType: cgotorch.Float32, Shape: []int64{2}}
+	}
+	err := errors.Join(
+		models.Add("sum", "1", batcher(sum, nil, serve.Options{Inputs: []serve.Spec{spec("a"), spec("b")}, Outputs: []string{"sum", "half"}, BatchSizes: []int{1, 4}})),
+		models.Add("picture", "3", batcher(picture, []string{"red", "green", "blue"}, serve.Options{Inputs: []serve.Spec{{Name: "image", Decoder: raw{}}}, BatchSizes: []int{4}})),
+		models.Load(context.Background(), "sum", ""), models.Load(context.Background(), "picture", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return models, NewHandler(models, o)
+}
+
+// call returns the answer's status and body.
+func call(h http.Handler, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func floats(v ...float32) string {
+	var raw []byte
+	for _, f := range v {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(f))
+	}
+	return string(raw)
+}
+
+const sumJSON = `{"id":"7","inputs":[{"name":"b","datatype":"FP32","shape":[1,2],"data":[10,20]},{"name":"a","datatype":"FP32","shape":[1,2],"data":[[1.5,2e0]]}],"outputs":[{"name":"sum"}]}`
+
+func TestInfer_JSON(t *testing.T) {
+	var seen []Observation
+	_, h := open(t, Options{Observe: func(o Observation) { seen = append(seen, o) }})
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	w := call(h, "POST", "/v2/models/sum/infer", sumJSON, "Traceparent", trace)
+	const want = `{"id":"7","model_name":"sum","model_version":"1","outputs":[{"name":"sum","datatype":"FP32","shape":[1,2],"data":[11.5,22]}]}`
+	if w.Code != 200 || w.Body.String() != want || w.Header().Get("Traceparent") != trace {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if len(seen) != 1 || seen[0].Model != "sum" || seen[0].Version != "1" || seen[0].Status != 200 || seen[0].Took <= 0 {
+		t.Errorf("%+v", seen)
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	io.WriteString(z, sumJSON)
+	z.Close()
+	if w := call(h, "POST", "/v2/models/sum/versions/1/infer", zipped.String(), "Content-Encoding", "gzip"); w.Body.String() != want {
+		t.Errorf("gzip: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestInfer_Binary(t *testing.T) {
+	_, h := open(t, Options{})
+	head := `{"inputs":[{"name":"a","datatype":"FP32","shape":[2,2],"parameters":{"binary_data_size":16}},{"name":"b","datatype":"FP32","shape":[2,2],"parameters":{"binary_data_size":16}}],"parameters":{"binary_data_output":true}}`
+	w := call(h, "POST", "/v2/models/sum/infer", head+floats(1, 2, 3, 4)+floats(10, 20, 30, 40), lengthHeader, strconv.Itoa(len(head)))
+	n, _ := strconv.Atoi(w.Header().Get(lengthHeader))
+	if w.Code != 200 || n == 0 || n > w.Body.Len() {
+		t.Fatalf("%d, header of %d: %s", w.Code, n, w.Body)
+	}
+	half := "\x00\x49\x00\x4d\x80\x4f\x00\x51" // 10, 20, 30 and 40
+	if text := w.Body.String()[n:]; text != floats(11, 22, 33, 44)+half {
+		t.Errorf("%q behind %s", text, w.Body.String()[:n])
+	}
+}
+
+func TestInfer_Pictures(t *testing.T) {
+	_, h := open(t, Options{})
+	head := `{"inputs":[{"name":"image","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":20}}],"outputs":[{"name":"output0","parameters":{"classification":2}}]}`
+	file := func(pixels string) string {
+		return string(binary.LittleEndian.AppendUint32(nil, uint32(len(pixels)))) + pixels
+	}
+	w := call(h, "POST", "/v2/models/picture/infer", head+file("\x01\x05\x03...")+file("\x09\x08\x07..."), lengthHeader, strconv.Itoa(len(head)))
+	if want := `"datatype":"BYTES","shape":[2,2],"data":["5.000000:1:green","3.000000:2:blue","9.000000:0:red","8.000000:1:green"]`; w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w = call(h, "POST", "/v2/models/picture/infer", `{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["abc"]}]}`)
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "not decoded: no picture") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w = call(h, "POST", "/v2/models/picture/infer", `{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,1,2,3],"data":[1,2,3,4,5,6]}]}`)
+	if w.Code != 200 || !strings.Contains(w.Body.String(), `"data":[1,2,3]`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestInfer_Refused(t *testing.T) {
+	_, h := open(t, Options{MaxBody: 4096})
+	sum := "/v2/models/sum/infer"
+	in := func(b string) string {
+		return `{"inputs":[{"name":"a","datatype":"FP32","shape":[1,2],"data":[1,2]},` + b + `]}`
+	}
+	for _, c := range []struct {
+		path, body, text string
+		status           int
+		headers          []string
+	}{
+		{"/v2/models/none/infer", sumJSON, "no such model", 404, nil},
+		{"/v2/models/sum/versions/2/infer", sumJSON, "no such model", 404, nil},
+		{sum, "", "no JSON of the protocol", 400, nil},
+		{sum, "[]", "no JSON of the protocol", 400, nil},
+		{sum, `{"inputs":[]}`, `want [\"a\" \"b\"]`, 400, nil},
+		{sum, in(`{"name":"c","datatype":"FP32","shape":[1,2],"data":[1,2]}`), `want [\"a\" \"b\"]`, 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"data":[1]}`), "has 4 bytes", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"data":[1,"x"]}`), "the element", 400, nil},
+		{sum, in(`{"name":"b","datatype":"INT32","shape":[1,2],"data":[1,2]}`), "is int32, want float32", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP16","shape":[1,2],"data":[1,2]}`), "no JSON form", 400, nil},
+		{sum, in(`{"name":"b","datatype":"UINT64","shape":[1,2],"data":[1,2]}`), "UINT64", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[3037000500,3037000500],"data":[1,2]}`), "has the shape", 400, nil},
+		{sum, in(`{"name":"b","datatype":"BYTES","shape":[1],"data":["x"]}`), "encoded files", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}}`), "0 bytes are left", 400, nil},
+		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"product"`, 1), `the output \"product\"`, 400, nil},
+		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"half"`, 1), "ask for binary data", 400, nil},
+		{sum, strings.Replace(sumJSON, `"id":"7"`, `"parameters":{"timeout":-1}`, 1), "timeout", 400, nil},
+		{sum, sumJSON, "has 172 bytes", 400, []string{lengthHeader, "185"}},
+		{sum, sumJSON + "tail", "belong to no input", 400, []string{lengthHeader, strconv.Itoa(len(sumJSON))}},
+		{sum, "no gzip", "not gzip", 400, []string{"Content-Encoding", "gzip"}},
+		{sum, "", "Content-Encoding", 400, []string{"Content-Encoding", "br"}},
+		{sum, strings.Repeat(" ", 4097), "too large", 413, nil},
+		{sum, zeros(1 << 20), "too large", 413, []string{"Content-Encoding", "gzip"}},
+	} {
+		w := call(h, "POST", c.path, c.body, c.headers...)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%.150s: %d %s, want %d %q", c.body, w.Code, w.Body, c.status, c.text)
+		}
+	}
+}
+
+// zeros returns so many zeros in gzip.
+func zeros(n int) string {
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	z.Write(make([]byte, n))
+	z.Close()
+	return zipped.String()
+}
+
+// The bodies of all requests have one bound, and a body that never ends holds its part alone.
+func TestInfer_Memory(t *testing.T) {
+	_, h := open(t, Options{MaxBody: 1000, Memory: 1500})
+	from, to := io.Pipe()
+	done := make(chan *httptest.ResponseRecorder)
+	go func() {
+		r := httptest.NewRequest("POST", "/v2/models/sum/infer", from)
+		r.ContentLength = 1000
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		done <- w
+	}()
+	to.Write([]byte("{")) // the body is being read
+	long := sumJSON + strings.Repeat(" ", 600-len(sumJSON))
+	if w := call(h, "POST", "/v2/models/sum/infer", long); w.Code != 429 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("beside a body that does not end: %d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
+		t.Errorf("a small body: %d %s", w.Code, w.Body)
+	}
+	to.CloseWithError(io.ErrUnexpectedEOF)
+	if w := <-done; w.Code != 400 {
+		t.Errorf("a body that ends early: %d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/models/sum/infer", long); w.Code != 200 {
+		t.Errorf("after it: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestHandler_About(t *testing.T) {
+	models, h := open(t, Options{Name: "test", Version: "2"})
+	call(h, "POST", "/v2/models/sum/infer", sumJSON)
+	for _, c := range []struct {
+		path, text string
+		status     int
+	}{
+		{"/v2", `{"extensions":["binary_tensor_data","classification","model_configuration","statistics"],"name":"test","version":"2"}`, 200},
+		{"/v2/health/live", `{"live":true}`, 200},
+		{"/v2/health/ready", `{"ready":true}`, 200},
+		{"/v2/models/picture", `{"name":"picture","versions":["3"],"platform":"streamtorch","inputs":[{"name":"image","datatype":"UINT8","shape":[-1,1,2,3]}],"outputs":[{"name":"output0","datatype":"FP32","shape":[-1,3]}]}`, 200},
+		{"/v2/models/picture/versions/3/ready", `{"name":"picture","ready":true}`, 200},
+		{"/v2/models/picture/versions/4/ready", "no such model", 404},
+		{"/v2/models/none", "no such model", 404},
+		{"/v2/models/sum/config", `"max_batch_size":4`, 200},
+		{"/v2/models/sum/stats", `"inference_count":1,"execution_count":1`, 200},
+		{"/v2/models/stats", `"name":"picture"`, 200},
+		{"/v2/models/none/stats", "no such model", 404},
+		{"/v2/repository/index", "", 404},
+	} {
+		method := "GET"
+		if w := call(h, method, c.path, ""); w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
+			t.Errorf("%s: %d %s, want %d %s", c.path, w.Code, w.Body, c.status, c.text)
+		}
+	}
+	if err := models.Unload(context.Background(), "picture", ""); err != nil {
+		t.Error(err)
+	}
+	if w := call(h, "GET", "/v2/models/picture/ready", ""); w.Code != 503 {
+		t.Errorf("an unloaded model: %d %s", w.Code, w.Body)
+	}
+	if err := models.Unload(context.Background(), "sum", ""); err != nil {
+		t.Error(err)
+	}
+	if w := call(h, "GET", "/v2/health/ready", ""); w.Code != 503 {
+		t.Errorf("without a model: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestHandler_Control(t *testing.T) {
+	_, h := open(t, Options{Control: true})
+	index := func() string { return call(h, "POST", "/v2/repository/index", "").Body.String() }
+	if text := index(); text != `[{"name":"picture","version":"3","state":"READY","reason":""},{"name":"sum","version":"1","state":"READY","reason":""}]` {
+		t.Error(text)
+	}
+	if w := call(h, "POST", "/v2/repository/models/sum/unload", ""); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if text := index(); !strings.Contains(text, `"sum","version":"1","state":"UNAVAILABLE"`) {
+		t.Error(text)
+	}
+	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 503 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/repository/models/sum/load", ""); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/repository/models/none/load", ""); w.Code != 404 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		want int
+	}{
+		{context.Background(), nil, 200},
+		{context.Background(), serve.ErrQueueFull, 429},
+		{context.Background(), fmt.Errorf("a: %w", cgotorch.ErrDeviceLost), 503},
+		{context.Background(), context.DeadlineExceeded, 504},
+		{gone, errors.New("any"), 499},
+		{context.Background(), errors.New("any"), 500},
+	} {
+		if got := StatusOf(c.ctx, c.err); got != c.want {
+			t.Errorf("%v: %d, want %d", c.err, got, c.want)
+		}
+	}
+	if _, err := Infer(context.Background(), serve.NewRepository(serve.RepositoryOptions{}), Request{Model: "a", Timeout: time.Nanosecond}); StatusOf(context.Background(), err) != 404 {
+		t.Error(err)
+	}
+}
+
+// Each datatype goes through JSON and the binary form unchanged.
+func TestTensor_RoundTrip(t *testing.T) {
+	for name, text := range map[string]string{
+		"BOOL": "[true,false]", "UINT8": "[0,255]", "INT8": "[-128,127]", "INT16": "[-32768,32767]", "INT32": "[-2147483648,2147483647]",
+		"INT64": "[-9223372036854775808,9223372036854775807]", "FP32": "[1e-45,-3.4028235e+38]", "FP64": "[5e-324,0.1]", "BYTES": `["a\u0001","é"]`,
+	} {
+		first := Tensor{Name: "x", DataType: name}
+		if err := first.setJSON([]byte(text)); err != nil {
+			t.Error(name, err)
+			continue
+		}
+		second := Tensor{Name: "x", DataType: name}
+		if err := second.SetRaw(first.Raw()); err != nil {
+			t.Error(name, err)
+		}
+		if got, err := second.appendJSON(nil); err != nil || string(got) != text {
+			t.Errorf("%s: %s, %v, want %s", name, got, err, text)
+		}
+	}
+	for name, text := range map[string]string{"UINT8": "[256]", "INT8": "[-129]", "INT32": "[1.5]", "BOOL": "[2]", "FP32": "[null]", "BYTES": "[1]"} {
+		x := Tensor{Name: "x", DataType: name}
+		torchtest.WantError(t, x.setJSON([]byte(text)), ErrInvalidArgument, name)
+	}
+	short := Tensor{DataType: "BYTES"}
+	torchtest.WantError(t, short.SetRaw([]byte{5, 0, 0, 0, 1}), ErrInvalidArgument, "inside an element")
+}
+
+// FuzzParse: no body makes parse panic, and what it accepts has its bytes inside the body.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(sumJSON), "")
+	f.Add([]byte(`{"inputs":[{"name":"i","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":5}}]}`+"\x01\x00\x00\x00x"), "87")
+	f.Fuzz(func(t *testing.T, body []byte, header string) {
+		copied := slices.Clone(body)
+		r, binary, err := parse(body, header)
+		if !bytes.Equal(body, copied) {
+			t.Error("the body was changed")
+		}
+		if err != nil {
+			if !errors.Is(err, ErrInvalidArgument) {
+				t.Error(err)
+			}
+			return
+		}
+		for _, in := range r.Inputs {
+			if a, err := in.array(); err == nil && a.Files == nil && len(a.Data) > 16*len(body)+16 {
+				t.Errorf("%d bytes of a body of %d", len(a.Data), len(body))
+			}
+		}
+		if len(binary) > len(r.Outputs)+1 {
+			t.Errorf("%d forms of %d outputs", len(binary), len(r.Outputs))
+		}
+	})
+}

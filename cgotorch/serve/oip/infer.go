@@ -1,0 +1,206 @@
+// Package oip answers the Open Inference Protocol, version 2, with the models of a
+// [serve.Repository]. KServe, Triton and their clients speak it.
+//
+// [NewHandler] is the protocol over HTTP, with the binary tensor extension. [Infer] is the part
+// that does not depend on the transport. examples/serve has both HTTP and gRPC.
+//
+// An input of images takes pixels, or encoded images as BYTES.
+//
+// Source: the Open Inference Protocol of KServe, and Triton's extensions for binary tensors,
+// classification, model configuration, statistics and the model repository.
+package oip
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+)
+
+// ErrInvalidArgument means that a request does not fit the protocol or the model.
+var ErrInvalidArgument = cgotorch.ErrInvalidArgument
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalidArgument)
+}
+
+// Request is an inference request.
+type Request struct {
+	Model, Version, ID string
+	Inputs             []Tensor
+	Outputs            []Output      // empty means all
+	Priority           int           // 0 is first, as in [serve.WithPriority] of its negative
+	Timeout            time.Duration // 0 means none
+}
+
+// Output asks for an output.
+type Output struct {
+	Name    string
+	Classes int // above 0: as many of the best classes, as BYTES "score:index:label"
+}
+
+// Response is the answer to a Request.
+type Response struct {
+	Model, Version, ID string
+	Outputs            []Tensor
+}
+
+// Infer answers a request. It waits for the answer, without an OS thread. It fails with
+// [ErrInvalidArgument] for a request that does not fit, and as [serve.Repository.Predict] fails.
+// The data of the request may be changed after the return.
+func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
+	if r.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
+		defer cancel()
+	}
+	if r.Priority != 0 {
+		ctx = serve.WithPriority(ctx, -r.Priority)
+	}
+	answer := &Response{Model: r.Model, Version: r.Version, ID: r.ID}
+	err := models.Use(ctx, r.Model, r.Version, func(m *serve.Model) error {
+		answer.Version = m.Version
+		inputs, err := arrays(m.Inputs(), r.Inputs)
+		if err != nil {
+			return err
+		}
+		wanted, err := chosen(m.Outputs(), r.Outputs)
+		if err != nil {
+			return err
+		}
+		out, err := m.Predict(ctx, inputs...)
+		if err != nil {
+			return err
+		}
+		for i, w := range wanted {
+			t := tensorOf(m.Outputs()[w].Name, out[w])
+			if len(r.Outputs) > 0 && r.Outputs[i].Classes > 0 {
+				if t, err = best(t, r.Outputs[i].Classes, m.Labels); err != nil {
+					return err
+				}
+			}
+			answer.Outputs = append(answer.Outputs, t)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// arrays returns the inputs in the model's order.
+func arrays(specs []serve.Spec, inputs []Tensor) ([]serve.Array, error) {
+	list := make([]serve.Array, len(specs))
+	for i, s := range specs {
+		at := slices.IndexFunc(inputs, func(t Tensor) bool { return t.Name == s.Name })
+		if at < 0 || len(inputs) != len(specs) {
+			return nil, refuse("the request has the inputs %q, want %q", names(inputs), specNames(specs))
+		}
+		var err error
+		if list[i], err = inputs[at].array(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// chosen returns the places of the outputs that a request asks for.
+func chosen(specs []serve.Spec, outputs []Output) (places []int, err error) {
+	if len(outputs) == 0 {
+		for i := range specs {
+			places = append(places, i)
+		}
+	}
+	for _, o := range outputs {
+		at := slices.IndexFunc(specs, func(s serve.Spec) bool { return s.Name == o.Name })
+		if at < 0 {
+			return nil, refuse("the request asks for the output %q, and the model has %q", o.Name, specNames(specs))
+		}
+		places = append(places, at)
+	}
+	return places, nil
+}
+
+func names(list []Tensor) (names []string) {
+	for _, t := range list {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+func specNames(list []serve.Spec) (names []string) {
+	for _, s := range list {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// best returns the n best classes of each row of scores.
+func best(scores Tensor, n int, labels []string) (Tensor, error) {
+	size := map[string]int{"FP32": 4, "FP64": 8}[scores.DataType]
+	if len(scores.Shape) != 2 || size == 0 {
+		return scores, refuse("output %q is %s of shape %v; classes are of FP32 or FP64 scores [n classes]", scores.Name, scores.DataType, scores.Shape)
+	}
+	classes := int(scores.Shape[1])
+	n = min(n, classes)
+	t := Tensor{Name: scores.Name, DataType: bytesType, Shape: []int64{scores.Shape[0], int64(n)}}
+	values, order := make([]float64, classes), make([]int, classes)
+	for row := range int(scores.Shape[0]) {
+		for i := range classes {
+			at := scores.Data[(row*classes+i)*size:]
+			if order[i] = i; size == 4 {
+				values[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
+			} else {
+				values[i] = math.Float64frombits(binary.LittleEndian.Uint64(at))
+			}
+		}
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
+		for _, i := range order[:n] {
+			text := fmt.Sprintf("%f:%d", values[i], i)
+			if i < len(labels) {
+				text += ":" + labels[i]
+			}
+			t.Bytes = append(t.Bytes, []byte(text))
+		}
+	}
+	return t, nil
+}
+
+// StatusOf returns the HTTP status of an error of Infer. `ctx` is the request's.
+//
+// 400 means that the request does not fit, 404 an unknown model, 429 a full queue, 499 that the
+// client has gone, 503 a model that is not loaded, is closed, or has no memory or no device, 504
+// that the time was over, and 500 that the model failed.
+func StatusOf(ctx context.Context, err error) int {
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+	}
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case is(context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	case is(context.Canceled) || context.Cause(ctx) != nil:
+		return 499
+	case is(serve.ErrNotFound):
+		return http.StatusNotFound
+	case is(serve.ErrQueueFull, errBusy):
+		return http.StatusTooManyRequests
+	case is(serve.ErrNotLoaded, cgotorch.ErrClosed, cgotorch.ErrOutOfMemory, cgotorch.ErrDeviceLost):
+		return http.StatusServiceUnavailable
+	case is(errTooLarge):
+		return http.StatusRequestEntityTooLarge
+	case is(ErrInvalidArgument, serve.ErrNotDecoded):
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}

@@ -1,0 +1,222 @@
+package oip
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+)
+
+// Tensor is a tensor of a request or an answer. Its elements are in Data, or in Bytes if DataType
+// is BYTES. All dimensions are in Shape.
+type Tensor struct {
+	Name, DataType string
+	Shape          []int64
+	Data           []byte // row-major, little-endian
+	Bytes          [][]byte
+}
+
+const bytesType = "BYTES"
+
+var dataTypes = map[string]cgotorch.DType{
+	"BOOL": cgotorch.Bool, "UINT8": cgotorch.Uint8, "INT8": cgotorch.Int8, "INT16": cgotorch.Int16, "INT32": cgotorch.Int32,
+	"INT64": cgotorch.Int64, "FP16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "FP32": cgotorch.Float32, "FP64": cgotorch.Float64,
+}
+
+// dataTypeOf returns the protocol's name of a dtype, or the dtype's own name if the protocol has
+// none.
+func dataTypeOf(d cgotorch.DType) string {
+	for name, dtype := range dataTypes {
+		if dtype == d {
+			return name
+		}
+	}
+	return d.String()
+}
+
+// array returns the tensor as an input of a Batcher.
+func (t Tensor) array() (serve.Array, error) {
+	if t.DataType == bytesType {
+		if len(t.Shape) != 1 && (len(t.Shape) != 2 || t.Shape[1] != 1) || t.Shape[0] != int64(len(t.Bytes)) {
+			return serve.Array{}, refuse("input %q of BYTES has the shape %v and %d elements; want [n] encoded images", t.Name, t.Shape, len(t.Bytes))
+		}
+		return serve.Array{Files: t.Bytes}, nil
+	}
+	dtype, known := dataTypes[t.DataType]
+	if !known {
+		return serve.Array{}, refuse("input %q has the datatype %q; want one of the Open Inference Protocol that PyTorch has", t.Name, t.DataType)
+	}
+	return serve.Array{DType: dtype, Shape: t.Shape, Data: t.Data}, nil
+}
+
+// tensorOf returns an output of a Batcher.
+func tensorOf(name string, a serve.Array) Tensor {
+	return Tensor{Name: name, DataType: dataTypeOf(a.DType), Shape: a.Shape, Data: a.Data}
+}
+
+// SetRaw sets the elements from the binary form: Data, or Bytes that each begin with their length
+// in 4 bytes. The elements are parts of `raw`.
+func (t *Tensor) SetRaw(raw []byte) error {
+	if t.DataType != bytesType {
+		t.Data = raw
+		return nil
+	}
+	for len(raw) > 0 {
+		if len(raw) < 4 || uint64(binary.LittleEndian.Uint32(raw)) > uint64(len(raw)-4) {
+			return refuse("input %q of BYTES ends inside an element", t.Name)
+		}
+		n := 4 + int(binary.LittleEndian.Uint32(raw))
+		t.Bytes, raw = append(t.Bytes, raw[4:n]), raw[n:]
+	}
+	return nil
+}
+
+// Raw returns the elements in the binary form.
+func (t *Tensor) Raw() []byte {
+	if t.DataType != bytesType {
+		return t.Data
+	}
+	var raw []byte
+	for _, b := range t.Bytes {
+		raw = append(binary.LittleEndian.AppendUint32(raw, uint32(len(b))), b...)
+	}
+	return raw
+}
+
+// setJSON sets the elements from a JSON array, which may be nested.
+func (t *Tensor) setJSON(text []byte) error {
+	if t.DataType == bytesType {
+		return t.setStrings(text)
+	}
+	dtype, known := dataTypes[t.DataType]
+	if !known || dtype == cgotorch.Float16 || dtype == cgotorch.BFloat16 {
+		return refuse("input %q is of %q, which has no JSON form: send it as binary data", t.Name, t.DataType)
+	}
+	for len(text) > 0 {
+		end := bytes.IndexAny(text, "[], \t\r\n")
+		if end < 0 {
+			end = len(text)
+		}
+		if end == 0 {
+			text = text[1:]
+			continue
+		}
+		var err error
+		if t.Data, err = appendElement(t.Data, dtype, string(text[:end])); err != nil {
+			return refuse("input %q of %s has the element %.40q", t.Name, t.DataType, text[:end])
+		}
+		text = text[end:]
+	}
+	return nil
+}
+
+func (t *Tensor) setStrings(text []byte) error {
+	var walk func(v any) error
+	walk = func(v any) error {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				if err := walk(e); err != nil {
+					return err
+				}
+			}
+		case string:
+			t.Bytes = append(t.Bytes, []byte(v))
+		default:
+			return refuse("input %q of BYTES has the element %v; want strings", t.Name, v)
+		}
+		return nil
+	}
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		return refuse("input %q: %v", t.Name, err)
+	}
+	return walk(v)
+}
+
+func appendElement(to []byte, dtype cgotorch.DType, text string) ([]byte, error) {
+	bits := 8 * dtype.Size()
+	switch dtype {
+	case cgotorch.Bool:
+		v, err := strconv.ParseBool(text) // "1" and "0" too, as Triton
+		if v {
+			return append(to, 1), err
+		}
+		return append(to, 0), err
+	case cgotorch.Float32:
+		v, err := strconv.ParseFloat(text, 32)
+		return binary.LittleEndian.AppendUint32(to, math.Float32bits(float32(v))), err
+	case cgotorch.Float64:
+		v, err := strconv.ParseFloat(text, 64)
+		return binary.LittleEndian.AppendUint64(to, math.Float64bits(v)), err
+	case cgotorch.Uint8:
+		v, err := strconv.ParseUint(text, 10, bits)
+		return append(to, byte(v)), err
+	}
+	v, err := strconv.ParseInt(text, 10, bits)
+	var eight [8]byte
+	binary.LittleEndian.PutUint64(eight[:], uint64(v))
+	return append(to, eight[:dtype.Size()]...), err
+}
+
+// appendJSON appends the elements as a flat JSON array.
+func (t *Tensor) appendJSON(to []byte) ([]byte, error) {
+	dtype := dataTypes[t.DataType]
+	if t.DataType != bytesType && dtype.Size() == 0 || dtype == cgotorch.Float16 || dtype == cgotorch.BFloat16 {
+		return nil, refuse("output %q is of %q, which has no JSON form: ask for binary data", t.Name, t.DataType)
+	}
+	to = append(to, '[')
+	count := len(t.Bytes)
+	if t.DataType != bytesType {
+		count = len(t.Data) / dtype.Size()
+	}
+	for i := range count {
+		if i > 0 {
+			to = append(to, ',')
+		}
+		if t.DataType == bytesType {
+			text, err := json.Marshal(string(t.Bytes[i]))
+			if err != nil {
+				return nil, err
+			}
+			to = append(to, text...)
+			continue
+		}
+		var err error
+		if to, err = appendNumber(to, dtype, t.Data[i*dtype.Size():]); err != nil {
+			return nil, refuse("output %q: element %d: %v: ask for binary data", t.Name, i, err)
+		}
+	}
+	return append(to, ']'), nil
+}
+
+func appendNumber(to []byte, dtype cgotorch.DType, at []byte) ([]byte, error) {
+	le := binary.LittleEndian
+	switch dtype {
+	case cgotorch.Bool:
+		return strconv.AppendBool(to, at[0] != 0), nil
+	case cgotorch.Uint8:
+		return strconv.AppendUint(to, uint64(at[0]), 10), nil
+	case cgotorch.Int8:
+		return strconv.AppendInt(to, int64(int8(at[0])), 10), nil
+	case cgotorch.Int16:
+		return strconv.AppendInt(to, int64(int16(le.Uint16(at))), 10), nil
+	case cgotorch.Int32:
+		return strconv.AppendInt(to, int64(int32(le.Uint32(at))), 10), nil
+	case cgotorch.Int64:
+		return strconv.AppendInt(to, int64(le.Uint64(at)), 10), nil
+	}
+	v, bits := float64(math.Float32frombits(le.Uint32(at))), 32
+	if dtype == cgotorch.Float64 {
+		v, bits = math.Float64frombits(le.Uint64(at)), 64
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil, fmt.Errorf("%v has no JSON form", v)
+	}
+	return strconv.AppendFloat(to, v, 'g', -1, bits), nil
+}
