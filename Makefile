@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PREFIX  ?= /usr/local
 VERSION := 0.1.0
 ARGS    ?=
+LISTEN  ?= localhost:8080
 FUZZTIME ?= 10m
 RACETIME ?= 12m
 
@@ -21,7 +22,7 @@ QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 help: ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
 	@awk -F ':[^#]*## ' '/^[a-z-]+:[^#]*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "ARGS=... goes to train and bench, JOBS=n limits how much is compiled at a time (here $(JOBS))."
+	@echo "ARGS=... goes to train, serve and bench, JOBS=n limits how much is compiled at a time (here $(JOBS))."
 
 setup: ## find or download LibTorch, install missing system packages (the others call it)
 	@csrc/libtorch/setup.sh build
@@ -52,6 +53,11 @@ tools: libraries ## the command build/bin/streamtorch: pack, ls, labels, inspect
 train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epochs 2" are flags
 	@go build -o build/bin/train ./examples/train
 	@build/bin/train $(ARGS)
+
+serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8080 is the address, ARGS=... are flags
+	@go build -o build/bin/serve ./examples/serve
+	@echo 'curl --data-binary @examples/serve/frog.jpg http://$(LISTEN)/v2/models/cifar10/classify'
+	@exec build/bin/serve -models examples/serve/models -listen $(LISTEN) $(ARGS)
 
 test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
 	@tests/run.sh $(JOBS)
@@ -148,5 +154,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup moved libraries build loader tools train serve test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record clean

@@ -41,6 +41,7 @@ type Options struct {
 	// the memory does not suffice for a size, it is given up with all larger ones. They are tried
 	// again after 10 seconds, and then after twice that time.
 	BatchSizes []int
+	Pad        bool // pad batches on the CPU too, for a function that takes no other sizes
 	// MaxDelay is the longest time for which a request waits for others while the device has nothing
 	// to do. 0 means that it does not wait.
 	MaxDelay time.Duration

@@ -179,6 +179,19 @@ func TestBatcher_GathersWhatWaits(t *testing.T) {
 	}
 }
 
+// A function that takes one size alone gets this size.
+func TestBatcher_Pad(t *testing.T) {
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		if n := in[0].Shape()[0]; n != 4 {
+			x.Fail("forward", fmt.Errorf("%d entries: %w", n, cgotorch.ErrInvalidArgument))
+		}
+		return plusOne(x, in...)
+	}, Options{BatchSizes: []int{4}, Pad: true})
+	if err := <-predict(context.Background(), b, 5); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBatcher_MaxDelay(t *testing.T) {
 	h, b := openHeld(t, Options{BatchSizes: []int{4}, MaxDelay: time.Minute})
 	for range 4 {

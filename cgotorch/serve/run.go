@@ -25,7 +25,7 @@ func (b *Batcher) open() (err error) {
 	if err := b.compute.Synchronize(); err != nil { // the copies' stream writes what this stream has made
 		return err
 	}
-	b.policy = newPolicy(b.o.BatchSizes, b.o.Lengths, !b.device.IsCUDA(), b.o.MaxDelay)
+	b.policy = newPolicy(b.o.BatchSizes, b.o.Lengths, !b.device.IsCUDA() && !b.o.Pad, b.o.MaxDelay)
 	for _, length := range b.o.Lengths {
 		for _, size := range b.o.BatchSizes {
 			f := form{size, length}

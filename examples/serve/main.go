@@ -1,101 +1,306 @@
-// Serve answers HTTP requests with a model that examples/train has trained.
+// Serve answers the Open Inference Protocol, version 2, over HTTP and gRPC, as KServe and Triton
+// do.
 //
-//	go run ./examples/serve -checkpoint runs/train/checkpoint.safetensors
-//	curl --data-binary @cat.jpg http://localhost:8080/classify
+//	go run ./examples/serve -models examples/serve/models
+//	curl --data-binary @cat.jpg http://localhost:8080/v2/models/cifar10/classify
 //
-// The body of a request is a picture. The answer is a JSON list of the most probable classes.
+// The folder of -models has a folder for each model, and in it one for each version:
+//
+//	NAME/labels.txt                   names of the classes, one on each line; may be left out
+//	NAME/model.json                   settings; see the type settings
+//	NAME/1/checkpoint.safetensors     a model that examples/train has saved,
+//	NAME/1/model.safetensors          or weights of an architecture of package vision,
+//	NAME/1/model.pt2                  or a program of torch.export.save,
+//	NAME/1/compiled.pt2               or a compiled package: code, only with -allow-compiled
+//
 // Requests that come while the device computes are computed together, in one batch. On a GPU there
-// is a CUDA graph of the model for each batch size.
+// is a CUDA graph of the model for each batch size. Models are loaded and unloaded, and metrics
+// read, on the address of -admin alone. SIGTERM refuses new requests and answers the others.
+//
+// The exit status is 0 after SIGTERM, 1 if the server cannot start, 2 for wrong flags, and 3 if the
+// device is lost. A supervisor then starts the server again.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/cgotorch/serve/oip"
 )
 
+type flags struct {
+	models, checkpoint      string
+	listen, grpc, admin     string
+	device                  string
+	batch, queue, maxPixels int
+	memory                  float64
+	maxBody                 int64
+	perClient               int
+	timeout, drain          time.Duration
+	token, cert, key        string
+	compiled                bool
+}
+
 func main() {
-	path := flag.String("checkpoint", filepath.Join("runs", "train", "checkpoint.safetensors"), "what examples/train has saved")
-	address := flag.String("listen", "localhost:8080", "host and port; port 0 takes a free one")
-	device := flag.String("device", "auto", "auto, cpu, cuda or cuda:N")
-	batch := flag.Int("batch", 32, "largest number of pictures that the device computes together")
+	var f flags
+	flag.StringVar(&f.models, "models", "", "folder of models")
+	flag.StringVar(&f.checkpoint, "checkpoint", "", "one model in place of -models: a checkpoint of examples/train")
+	flag.StringVar(&f.listen, "listen", "localhost:8080", "host and port of HTTP; port 0 takes a free one")
+	flag.StringVar(&f.grpc, "grpc", "", "host and port of gRPC, such as localhost:8081; empty: none")
+	flag.StringVar(&f.admin, "admin", "", "host and port of metrics, and to load and unload models, such as localhost:8082; empty: none")
+	flag.StringVar(&f.device, "device", "auto", "auto, cpu, cuda or cuda:N")
+	flag.IntVar(&f.batch, "batch", 32, "most entries that the device computes together")
+	flag.IntVar(&f.queue, "queue", 0, "most entries that wait for a model; 0: 16 batches. A request beyond has the status 429")
+	flag.Float64Var(&f.memory, "memory", 0, "GiB that all models may take on the device; 0: no bound. A model that was not used for long gives way")
+	flag.Int64Var(&f.maxBody, "max-body", 64, "MiB of the largest request")
+	flag.IntVar(&f.maxPixels, "max-pixels", 50_000_000, "pixels of the largest image")
+	flag.IntVar(&f.perClient, "per-client", 256, "most requests of one address at the same time; a request beyond has the status 429")
+	flag.DurationVar(&f.timeout, "timeout", 30*time.Second, "most time for a request")
+	flag.DurationVar(&f.drain, "drain", 10*time.Second, "most time for the requests that SIGTERM finds")
+	flag.StringVar(&f.token, "token-file", "", "file with a token that each request must bear, but those of health")
+	flag.StringVar(&f.cert, "tls-cert", "", "certificate file of TLS")
+	flag.StringVar(&f.key, "tls-key", "", "key file of TLS")
+	flag.BoolVar(&f.compiled, "allow-compiled", false, "load compiled packages, which are code")
 	flag.Parse()
+	if (f.models == "") == (f.checkpoint == "") || flag.NArg() > 0 || f.batch < 1 || f.memory < 0 || f.maxBody < 1 || f.perClient < 1 || (f.cert == "") != (f.key == "") {
+		fmt.Fprintln(os.Stderr, "serve: give -models or -checkpoint, -batch, -max-body and -per-client above 0, -tls-cert with -tls-key, and nothing else")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := listen(ctx, *path, *address, *device, *batch); err != nil {
+	if err := run(ctx, f); err != nil {
 		fmt.Fprintln(os.Stderr, "serve:", err)
+		if errors.Is(err, cgotorch.ErrDeviceLost) {
+			os.Exit(3)
+		}
 		os.Exit(1)
 	}
 }
 
-// listen answers requests until ctx ends. It still answers requests that have begun, for at most
-// 10 seconds.
-func listen(ctx context.Context, path, address, device string, batch int) error {
-	sizes := []int{batch}
-	for n := 1; n < batch; n *= 2 {
-		sizes = append(sizes, n)
-	}
-	c, err := newClassifier(path, device, sizes)
+// run serves until ctx ends or the device is lost.
+func run(ctx context.Context, f flags) error {
+	token, err := readToken(f.token)
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	listener, err := net.Listen("tcp", address)
+	device, err := cgotorch.ParseDevice(f.device)
 	if err != nil {
 		return err
 	}
-	routes := http.NewServeMux()
-	routes.Handle("POST /classify", c)
-	server := &http.Server{Handler: routes, ReadTimeout: time.Minute}
-	fmt.Printf("listening on http://%v/classify\n", listener.Addr())
+	tell := func(format string, args ...any) { slog.Info(fmt.Sprintf(format, args...)) }
+	models := serve.NewRepository(serve.RepositoryOptions{Memory: int64(f.memory * (1 << 30)), Log: func(text string) { tell("%s", text) }})
+	defer models.Close()
+	o := &opener{device: device, batchSizes: powersTo(f.batch), queue: f.queue, maxPixels: f.maxPixels, compiled: f.compiled, log: tell}
 
-	stopped := make(chan error)
-	go func() {
-		<-ctx.Done()
-		deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		stopped <- server.Shutdown(deadline)
-	}()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	m := newMetrics(models, device)
+	options := oip.Options{MaxBody: f.maxBody << 20, Observe: m.observe}
+	g := guard{token: token, most: f.perClient, timeout: f.timeout, clients: map[string]int{}}
+	admin := options
+	admin.Control = true
+	s := servers{g: &g, f: f}
+	if err := s.open(); err != nil { // before the models, so that a taken port is told at once
 		return err
 	}
-	return <-stopped
+	defer s.close()
+	rpc := newGRPC(models, options, s.grpcOptions()...)
+	main, side := http.NewServeMux(), http.NewServeMux()
+	main.Handle("/v2/", oip.NewHandler(models, options))
+	addPage(main, models, m)
+
+	load := func() error { return o.loadCheckpoint(ctx, models, f.checkpoint) }
+	if f.models != "" {
+		folder, err := openFolder(f.models, models, o)
+		if err != nil {
+			return err
+		}
+		defer folder.root.Close()
+		admin.Scan = folder.scan
+		load = func() error { return folder.loadAll(ctx) }
+	}
+	side.Handle("/v2/", oip.NewHandler(models, admin))
+	side.Handle("GET /metrics", m.handler())
+	addPage(side, models, m)
+
+	failed := s.start(g.wrap(main), g.wrap(side), rpc)
+	if err := load(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	for _, line := range s.addresses() {
+		fmt.Println(line)
+	}
+	select {
+	case err := <-failed:
+		return err
+	case <-models.Lost():
+		return fmt.Errorf("%w: nothing can be computed any more", cgotorch.ErrDeviceLost)
+	case <-ctx.Done():
+	}
+	tell("no new request is taken; those that have begun are answered")
+	s.stop(rpc)
+	return models.Close()
 }
 
-const maxBytes = 32 << 20 // largest size of a picture
+// powersTo returns 1, 2, 4 and so on, and n.
+func powersTo(n int) []int {
+	sizes := []int{n}
+	for size := 1; size < n; size *= 2 {
+		sizes = append(sizes, size)
+	}
+	return sizes
+}
 
-func (c *classifier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	picture, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
+// loadCheckpoint adds one model, under the name of its architecture.
+func (o *opener) loadCheckpoint(ctx context.Context, models *serve.Repository, path string) error {
+	s, err := checkpointSettings(path, settings{})
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
-		return
+		return err
 	}
-	answers, err := c.classify(r.Context(), picture)
-	var bad *decode.Error
-	switch {
-	case errors.As(err, &bad):
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-		return
-	case errors.Is(err, serve.ErrQueueFull):
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+	if err := models.Add(s.Architecture, "1", func() (*serve.Model, error) { return o.weights(path, settings{}) }); err != nil {
+		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answers) // an error means that the client is gone
+	return models.Load(ctx, s.Architecture, "1")
+}
+
+// servers are the server's ports.
+type servers struct {
+	f                 flags
+	g                 *guard
+	http, admin, grpc net.Listener
+	tls               *tls.Config
+	main, side        *http.Server
+}
+
+func (s *servers) open() (err error) {
+	if s.f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(s.f.cert, s.f.key)
+		if err != nil {
+			return err
+		}
+		s.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	for _, l := range []struct {
+		to      *net.Listener
+		address string
+		http    bool
+	}{{&s.http, s.f.listen, true}, {&s.admin, s.f.admin, true}, {&s.grpc, s.f.grpc, false}} {
+		if l.address == "" {
+			continue
+		}
+		if *l.to, err = net.Listen("tcp", l.address); err != nil {
+			s.close()
+			return err
+		}
+		if s.tls != nil && l.http {
+			*l.to = tls.NewListener(*l.to, s.tls)
+		}
+	}
+	return nil
+}
+
+func (s *servers) grpcOptions() (o []grpc.ServerOption) {
+	if s.tls != nil {
+		o = append(o, grpc.Creds(credentials.NewTLS(s.tls)))
+	}
+	return append(o, grpc.ChainUnaryInterceptor(s.g.unary))
+}
+
+// start begins to answer. The channel gets an error if a port fails.
+func (s *servers) start(main, side http.Handler, rpc *grpc.Server) chan error {
+	failed := make(chan error, 3)
+	serve := func(h http.Handler, l net.Listener) *http.Server {
+		// A slow sender has a minute for its request. The answer has its own time, in the guard.
+		server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+			WriteTimeout: time.Minute + s.f.timeout, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug)}
+		go func() {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- err
+			}
+		}()
+		return server
+	}
+	s.main = serve(main, s.http)
+	if s.admin != nil {
+		s.side = serve(side, s.admin)
+	}
+	if s.grpc != nil {
+		go func() {
+			if err := rpc.Serve(s.grpc); err != nil {
+				failed <- err
+			}
+		}()
+	}
+	return failed
+}
+
+func (s *servers) addresses() []string {
+	scheme := "http"
+	if s.tls != nil {
+		scheme = "https"
+	}
+	lines := []string{fmt.Sprintf("listening on %s://%v/v2", scheme, s.http.Addr())}
+	if s.grpc != nil {
+		lines = append(lines, fmt.Sprintf("gRPC on %v", s.grpc.Addr()))
+	}
+	if s.admin != nil {
+		lines = append(lines, fmt.Sprintf("metrics and models on %s://%v/", scheme, s.admin.Addr()))
+	}
+	return lines
+}
+
+// stop takes no new requests, and waits for those that have begun, for at most flags.drain.
+func (s *servers) stop(rpc *grpc.Server) {
+	deadline, cancel := context.WithTimeout(context.Background(), s.f.drain)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() {
+		rpc.GracefulStop()
+		close(drained)
+	}()
+	for _, server := range []*http.Server{s.main, s.side} {
+		if server != nil && server.Shutdown(deadline) != nil {
+			server.Close()
+		}
+	}
+	select {
+	case <-drained:
+	case <-deadline.Done():
+		rpc.Stop()
+	}
+}
+
+func (s *servers) close() {
+	for _, l := range []net.Listener{s.http, s.admin, s.grpc} {
+		if l != nil {
+			l.Close()
+		}
+	}
+}
+
+// readToken returns the token in a file, or "" without a file.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(filepath.Clean(path))
+	if token := strings.TrimSpace(string(text)); err != nil || len(token) >= 16 {
+		return token, err
+	}
+	return "", fmt.Errorf("%s has a token of fewer than 16 characters", path)
 }

@@ -55,7 +55,7 @@ var pictures = []picture{
 		{"pool/max_pool2d/480x14x14/kernel=3/stride=1/batch=8", "480 x 14 x 14, batch 8"},
 		{"pool/max_pool2d/512x32x32/kernel=2/stride=2/batch=8", "512 x 32 x 32, batch 8"},
 	}},
-	{"11-deploy", "one call of a fused and captured model, batch 1; shorter is better", "2026-11-21-h200", [][2]string{
+	{"11-serve", "one call of a fused and captured model, batch 1; shorter is better", "2026-11-21-h200", [][2]string{
 		{"graph/inference/resnet18/1/fused-against-compile", "ResNet-18"}, {"graph/inference/resnet50/1/fused-against-compile", "ResNet-50"},
 	}},
 }

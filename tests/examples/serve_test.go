@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -35,6 +37,7 @@ func startServe(t *testing.T, checkpoint string) (cmd *exec.Cmd, post func(body 
 	if err != nil || !found {
 		t.Fatalf("serve printed %q, %v", line, err)
 	}
+	address += "/models/resnet20/classify"
 	return cmd, func(body []byte) (answer string, status int) {
 		response, err := http.Post(address, "application/octet-stream", bytes.NewReader(body))
 		if err != nil {
@@ -52,7 +55,7 @@ func startServe(t *testing.T, checkpoint string) (cmd *exec.Cmd, post func(body 
 
 // Many requests at the same time all get the answer that a single request gets. The first class
 // of this answer is also in the output of examples/predict. A body that is no picture gets status
-// 422. An interrupted server ends without an error.
+// 400. An interrupted server ends without an error.
 func TestServe(t *testing.T) {
 	data, out := part(t, 200, 64, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-model", "resnet20", "-epochs", "1")...)
@@ -66,8 +69,8 @@ func TestServe(t *testing.T) {
 	cmd, post := startServe(t, checkpoint)
 	first, status := post(picture)
 	type answer struct {
-		Class       string
-		Probability float64
+		Class string
+		Score float64
 	}
 	var answers []answer
 	if err := json.Unmarshal([]byte(first), &answers); err != nil || status != http.StatusOK || len(answers) != 5 {
@@ -75,8 +78,8 @@ func TestServe(t *testing.T) {
 	}
 	sum := 0.0
 	for i, a := range answers {
-		sum += a.Probability
-		if i > 0 && a.Probability > answers[i-1].Probability {
+		sum += a.Score
+		if i > 0 && a.Score > answers[i-1].Score {
 			t.Errorf("the answers are not in order: %s", first)
 		}
 	}
@@ -97,7 +100,7 @@ func TestServe(t *testing.T) {
 				var got []answer
 				err := json.Unmarshal([]byte(text), &got)
 				same := slices.EqualFunc(got, answers, func(a, b answer) bool { // batches of other sizes round differently
-					return a.Class == b.Class && math.Abs(a.Probability-b.Probability) < 1e-5
+					return a.Class == b.Class && math.Abs(a.Score-b.Score) < 1e-5
 				})
 				if err != nil || !same || status != http.StatusOK {
 					t.Errorf("status %d, %s, want %s", status, text, first)
@@ -107,7 +110,7 @@ func TestServe(t *testing.T) {
 	}
 	requests.Wait()
 
-	if text, status := post([]byte("no picture")); status != http.StatusUnprocessableEntity {
+	if text, status := post([]byte("no picture")); status != http.StatusBadRequest {
 		t.Errorf("a body that is no picture: status %d, %s", status, text)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -115,5 +118,48 @@ func TestServe(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("an interrupted server: %v", err)
+	}
+}
+
+// `make serve` prints a command, which shows what the model in the repository makes of a picture.
+func TestServe_Make(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("there is no curl")
+	}
+	free, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	cmd := exec.Command("make", "-C", "../..", "serve", "LISTEN="+address, "ARGS=-device cpu")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		cmd.Wait()
+	})
+	command, lines := "", bufio.NewScanner(pipe)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "listening on ") {
+		if strings.HasPrefix(lines.Text(), "curl ") {
+			command = lines.Text()
+		}
+	}
+	run := exec.Command("sh", "-c", command)
+	run.Dir = filepath.Join("..", "..")
+	out, err := run.Output()
+	var classes []struct{ Class string }
+	if err != nil || json.Unmarshal(out, &classes) != nil || len(classes) != 5 || classes[0].Class != "frog" {
+		t.Errorf("%q gave %s, %v", command, out, err)
+	}
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM); err != nil {
+		t.Error(err)
 	}
 }

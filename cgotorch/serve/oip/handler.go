@@ -1,7 +1,6 @@
 package oip
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -20,6 +19,8 @@ type Options struct {
 	Memory        int64  // most bytes of all bodies at the same time; 0 means 1 GiB
 	// Control allows to load and unload models, and to list what is not loaded.
 	Control bool
+	// Scan looks for new models, before a list or a load; may be nil.
+	Scan func() error
 	// Observe is told of each inference request that has ended; may be nil.
 	Observe func(Observation)
 }
@@ -41,6 +42,7 @@ type Observation struct {
 //	GET  /v2/models/M/config       the batch sizes, as Triton tells them
 //	GET  /v2/models/M/stats        counts and times, as Triton tells them; /v2/models/stats for all
 //	POST /v2/models/M/infer        a request
+//	POST /v2/models/M/classify     an image file; the answer has "class" and "score", ?top=5 of them
 //	POST /v2/repository/index      the known models, with Options.Control
 //	POST /v2/repository/models/M/load, unload
 //
@@ -73,11 +75,21 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 		get("GET "+model+"/ready", h.ready)
 		get("GET "+model+"/config", h.config)
 		get("GET "+model+"/stats", h.stats)
-		routes.HandleFunc("POST "+model+"/infer", h.infer)
+		routes.HandleFunc("POST "+model+"/infer", h.observed(h.infer))
+		routes.HandleFunc("POST "+model+"/classify", h.observed(h.classify))
 	}
 	if o.Control {
-		get("POST /v2/repository/index", func(*http.Request) (any, error) { return index(models), nil })
+		scan := func() error {
+			if o.Scan == nil {
+				return nil
+			}
+			return o.Scan()
+		}
+		get("POST /v2/repository/index", func(*http.Request) (any, error) { return index(models), scan() })
 		get("POST /v2/repository/models/{model}/load", func(r *http.Request) (any, error) {
+			if err := scan(); err != nil {
+				return nil, err
+			}
 			return struct{}{}, models.Load(r.Context(), r.PathValue("model"), "")
 		})
 		get("POST /v2/repository/models/{model}/unload", func(r *http.Request) (any, error) {
@@ -110,56 +122,120 @@ func answer(w http.ResponseWriter, r *http.Request, v any, err error) {
 	_, _ = w.Write(text) // an error means that the client is gone
 }
 
-func (h *handler) infer(w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
-	o := Observation{Model: r.PathValue("model"), Version: r.PathValue("version")}
-	if trace := r.Header.Get("Traceparent"); trace != "" { // W3C's trace context
-		w.Header().Set("Traceparent", trace)
+// reply is the body of an answer.
+type reply struct {
+	parts   [][]byte
+	length  int    // of the JSON, if binary data stands behind it
+	version string // of the model that has answered
+}
+
+// observed reads the body of a request, computes the answer, writes it, and tells of it.
+func (h *handler) observed(compute func(r *http.Request, body []byte) (reply, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		o := Observation{Model: r.PathValue("model"), Version: r.PathValue("version")}
+		if trace := r.Header.Get("Traceparent"); trace != "" { // W3C's trace context
+			w.Header().Set("Traceparent", trace)
+		}
+		var out reply
+		body, err := h.bodies.read(w, r)
+		if err == nil {
+			out, err = compute(r, body.bytes)
+			h.bodies.give(body)
+		}
+		if err == nil {
+			o.Version = out.version
+		}
+		o.Status, o.Took, o.Err = StatusOf(r.Context(), err), time.Since(began), err
+		if h.o.Observe != nil {
+			defer h.o.Observe(o)
+		}
+		if err != nil {
+			answer(w, r, nil, err)
+			return
+		}
+		out.write(w)
 	}
-	var parts [][]byte
-	length := 0
-	body, err := h.bodies.read(w, r)
-	if err == nil {
-		parts, length, o.Version, err = h.compute(r.Context(), r, body, o)
-		h.bodies.give(body)
-	}
-	o.Status, o.Took, o.Err = StatusOf(r.Context(), err), time.Since(began), err
-	if h.o.Observe != nil {
-		defer h.o.Observe(o)
-	}
-	if err != nil {
-		answer(w, r, nil, err)
-		return
-	}
+}
+
+func (out reply) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	if length > 0 {
+	if out.length > 0 {
 		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set(lengthHeader, strconv.Itoa(length))
+		w.Header().Set(lengthHeader, strconv.Itoa(out.length))
 	}
 	total := 0
-	for _, p := range parts {
+	for _, p := range out.parts {
 		total += len(p)
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(total))
-	for _, p := range parts {
+	for _, p := range out.parts {
 		if _, err := w.Write(p); err != nil {
 			return // the client is gone
 		}
 	}
 }
 
-func (h *handler) compute(ctx context.Context, r *http.Request, body *body, o Observation) (parts [][]byte, length int, version string, err error) {
-	request, binary, err := parse(body.bytes, r.Header.Get(lengthHeader))
+func (h *handler) infer(r *http.Request, body []byte) (out reply, err error) {
+	request, binary, err := parse(body, r.Header.Get(lengthHeader))
 	if err != nil {
-		return nil, 0, o.Version, err
+		return out, err
 	}
-	request.Model, request.Version = o.Model, o.Version
-	got, err := Infer(ctx, h.models, request)
+	request.Model, request.Version = r.PathValue("model"), r.PathValue("version")
+	got, err := Infer(r.Context(), h.models, request)
 	if err != nil {
-		return nil, 0, o.Version, err
+		return out, err
 	}
-	parts, length, err = format(got, request, binary)
-	return parts, length, got.Version, err
+	out.version = got.Version
+	out.parts, out.length, err = format(got, request, binary)
+	return out, err
+}
+
+// classify is for curl: its body is one encoded picture.
+func (h *handler) classify(r *http.Request, body []byte) (out reply, err error) {
+	top := 5
+	if text := r.URL.Query().Get("top"); text != "" {
+		if top, err = strconv.Atoi(text); err != nil || top < 1 {
+			return out, refuse("top is %.20q; want a number of classes", text)
+		}
+	}
+	request := Request{Model: r.PathValue("model"), Version: r.PathValue("version")}
+	var labels []string
+	err = h.models.Use(r.Context(), request.Model, request.Version, func(m *serve.Model) error {
+		in, out := m.Inputs(), m.Outputs()
+		if len(in) != 1 || in[0].Decoder == nil {
+			return refuse("the model %q does not take one picture", m.Name)
+		}
+		labels, request.Version = m.Labels, m.Version
+		request.Inputs = []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{body}}}
+		request.Outputs = []Output{{Name: out[0].Name}}
+		return nil
+	})
+	if err != nil {
+		return out, err
+	}
+	got, err := Infer(r.Context(), h.models, request)
+	if err != nil {
+		return out, err
+	}
+	order, scores, err := ranking(got.Outputs[0], 0)
+	if err != nil {
+		return out, err
+	}
+	type class struct {
+		Class string  `json:"class"`
+		Score float64 `json:"score"`
+	}
+	var list []class
+	for _, i := range order[:min(top, len(order))] {
+		name := strconv.Itoa(i)
+		if i < len(labels) {
+			name = labels[i]
+		}
+		list = append(list, class{name, scores[i]})
+	}
+	text, err := json.Marshal(list)
+	return reply{parts: [][]byte{text}, version: got.Version}, err
 }
 
 func (h *handler) server(*http.Request) (any, error) {

@@ -146,24 +146,13 @@ func specNames(list []serve.Spec) (names []string) {
 
 // best returns the n best classes of each row of scores.
 func best(scores Tensor, n int, labels []string) (Tensor, error) {
-	size := map[string]int{"FP32": 4, "FP64": 8}[scores.DataType]
-	if len(scores.Shape) != 2 || size == 0 {
-		return scores, refuse("output %q is %s of shape %v; classes are of FP32 or FP64 scores [n classes]", scores.Name, scores.DataType, scores.Shape)
-	}
-	classes := int(scores.Shape[1])
-	n = min(n, classes)
-	t := Tensor{Name: scores.Name, DataType: bytesType, Shape: []int64{scores.Shape[0], int64(n)}}
-	values, order := make([]float64, classes), make([]int, classes)
-	for row := range int(scores.Shape[0]) {
-		for i := range classes {
-			at := scores.Data[(row*classes+i)*size:]
-			if order[i] = i; size == 4 {
-				values[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
-			} else {
-				values[i] = math.Float64frombits(binary.LittleEndian.Uint64(at))
-			}
+	t := Tensor{Name: scores.Name, DataType: bytesType}
+	for row := 0; row == 0 || row < int(scores.Shape[0]); row++ {
+		order, values, err := ranking(scores, row)
+		if err != nil {
+			return t, err
 		}
-		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
+		n = min(n, len(order))
 		for _, i := range order[:n] {
 			text := fmt.Sprintf("%f:%d", values[i], i)
 			if i < len(labels) {
@@ -172,7 +161,28 @@ func best(scores Tensor, n int, labels []string) (Tensor, error) {
 			t.Bytes = append(t.Bytes, []byte(text))
 		}
 	}
+	t.Shape = []int64{scores.Shape[0], int64(n)}
 	return t, nil
+}
+
+// ranking returns the classes of one row of scores, the best one first, and their scores.
+func ranking(scores Tensor, row int) (order []int, values []float64, err error) {
+	size := map[string]int{"FP32": 4, "FP64": 8}[scores.DataType]
+	if len(scores.Shape) != 2 || size == 0 {
+		return nil, nil, refuse("output %q is %s of shape %v; classes are of FP32 or FP64 scores [n classes]", scores.Name, scores.DataType, scores.Shape)
+	}
+	classes := int(scores.Shape[1])
+	order, values = make([]int, classes), make([]float64, classes)
+	for i := range classes {
+		at := scores.Data[(row*classes+i)*size:]
+		if order[i] = i; size == 4 {
+			values[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
+		} else {
+			values[i] = math.Float64frombits(binary.LittleEndian.Uint64(at))
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
+	return order, values, nil
 }
 
 // StatusOf returns the HTTP status of an error of Infer. `ctx` is the request's.

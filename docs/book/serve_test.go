@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 )
 
 func Example_inference() {
@@ -41,4 +42,42 @@ func Example_inference() {
 	// end: inference
 	fmt.Println(len(answers[0]), answers[0][0] == answers[9][0])
 	// Output: 1 true
+}
+
+func Example_batcher() {
+	var model nn.Module
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
+		model = nn.NewLinear(x, 2, 1, nn.LinearOptions{})
+		return nil
+	}))
+	defer nn.Close(model)
+
+	// cut: batcher
+	nn.SetTraining(model, false)
+	forward := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		return []*cgotorch.Tensor{model.Forward(x, in[0])}
+	}
+	batcher, err := serve.New(cgotorch.CPU, forward, serve.Options{
+		Inputs:     []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{2}}}, // of one entry
+		BatchSizes: []int{1, 8, 32},
+	})
+	cgotorch.Check(err)
+	defer batcher.Close()
+
+	var all sync.WaitGroup
+	answers := make([][]float32, 10)
+	for i := range answers {
+		all.Add(1)
+		go func() { // a request of one entry
+			defer all.Done()
+			out, err := batcher.Predict(context.Background(), serve.Of([]float32{1, 2}, 1, 2))
+			cgotorch.Check(err)
+			answers[i], err = serve.Elements[float32](out[0])
+			cgotorch.Check(err)
+		}()
+	}
+	all.Wait()
+	// end: batcher
+	fmt.Println(len(answers[0]))
+	// Output: 1
 }

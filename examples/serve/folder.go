@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+)
+
+// folder is a model repository: a folder for each model, with a folder for each version.
+type folder struct {
+	path   string
+	root   *os.Root // no path leads out of it, also not by a link
+	models *serve.Repository
+	opener *opener
+
+	mu    sync.Mutex
+	known map[[2]string]bool // name and version
+}
+
+func openFolder(path string, models *serve.Repository, o *opener) (*folder, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	return &folder{path: path, root: root, models: models, opener: o, known: map[[2]string]bool{}}, nil
+}
+
+// Names stand in addresses and in metrics.
+var (
+	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	versionForm = regexp.MustCompile(`^[0-9]{1,18}$`)
+)
+
+// scan makes new models and versions known.
+func (f *folder) scan() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	files := f.root.FS()
+	names, err := fs.ReadDir(files, ".")
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if !n.IsDir() || !nameForm.MatchString(n.Name()) {
+			continue
+		}
+		versions, err := fs.ReadDir(files, n.Name())
+		if err != nil {
+			return err
+		}
+		for _, v := range versions {
+			key := [2]string{n.Name(), v.Name()}
+			if !v.IsDir() || !versionForm.MatchString(v.Name()) || f.known[key] {
+				continue
+			}
+			err := f.models.Add(key[0], key[1], func() (*serve.Model, error) { return f.opener.open(files, f.path, key[0], key[1]) })
+			if err != nil {
+				return err
+			}
+			f.known[key] = true
+		}
+	}
+	return nil
+}
+
+// loadAll loads the last version of each model. A model that cannot be loaded is told, and the
+// others are loaded: the server is not ready then.
+func (f *folder) loadAll(ctx context.Context) error {
+	if err := f.scan(); err != nil {
+		return err
+	}
+	list := f.models.List()
+	if len(list) == 0 {
+		return fmt.Errorf("%s has no model: put one into NAME/1/, as %s", f.path, modelFiles[0])
+	}
+	var names []string
+	for _, m := range list {
+		names = append(names, m.Name)
+	}
+	for _, name := range slices.Compact(names) {
+		if err := f.models.Load(ctx, name, ""); err != nil {
+			f.opener.log("%v", err)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

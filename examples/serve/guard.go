@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// guard lets requests pass that bear the token, and so many of one address at the same time.
+type guard struct {
+	token   string // "" lets all pass
+	most    int
+	timeout time.Duration
+
+	mu      sync.Mutex
+	clients map[string]int // requests under way, by address
+}
+
+// bears reports whether a given token is right. The time that it takes tells nothing of the token.
+func (g *guard) bears(token string) bool {
+	want, got := sha256.Sum256([]byte(g.token)), sha256.Sum256([]byte(token))
+	return g.token == "" || subtle.ConstantTimeCompare(want[:], got[:]) == 1
+}
+
+// enter counts a request of a client, if it is not one too many.
+func (g *guard) enter(address string) (client string, ok bool) {
+	client, _, err := net.SplitHostPort(address)
+	if err != nil {
+		client = address
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.clients[client] >= g.most {
+		return client, false
+	}
+	g.clients[client]++
+	return client, true
+}
+
+func (g *guard) leave(client string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.clients[client]--; g.clients[client] == 0 {
+		delete(g.clients, client)
+	}
+}
+
+const (
+	noToken  = "the request does not bear the server's token: send the header Authorization: Bearer TOKEN"
+	tooMany  = "this address has as many requests under way as -per-client allows: wait for an answer"
+	anyUser  = `Basic realm="streamtorch, any user and the token as the password"`
+	healthOf = "/v2/health/"
+)
+
+// wrap guards HTTP. A browser may send the token as the password of any user.
+func (g *guard) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, healthOf) { // probes bear no token
+			next.ServeHTTP(w, r)
+			return
+		}
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if _, password, basic := r.BasicAuth(); basic {
+			token = password
+		}
+		if !g.bears(token) {
+			w.Header().Set("WWW-Authenticate", anyUser)
+			refuse(w, http.StatusUnauthorized, noToken)
+			return
+		}
+		client, ok := g.enter(r.RemoteAddr)
+		if !ok {
+			w.Header().Set("Retry-After", "1")
+			refuse(w, http.StatusTooManyRequests, tooMany)
+			return
+		}
+		defer g.leave(client)
+		ctx, cancel := context.WithTimeout(r.Context(), g.timeout)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // an error means that the client is gone
+}
+
+// unary guards gRPC.
+func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if strings.HasSuffix(info.FullMethod, "/ServerLive") || strings.HasSuffix(info.FullMethod, "/ServerReady") || strings.HasPrefix(info.FullMethod, "/grpc.health.") {
+		return next(ctx, request)
+	}
+	token := ""
+	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
+		token = strings.TrimPrefix(values[0], "Bearer ")
+	}
+	if !g.bears(token) {
+		return nil, status.Error(codes.Unauthenticated, noToken)
+	}
+	address := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		address = p.Addr.String()
+	}
+	client, ok := g.enter(address)
+	if !ok {
+		return nil, status.Error(codes.ResourceExhausted, tooMany)
+	}
+	defer g.leave(client)
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	return next(ctx, request)
+}

@@ -1,0 +1,380 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
+// server is a running server of the model in the repository.
+type server struct {
+	main, admin string // addresses
+	stop        func() error
+	client      *http.Client
+}
+
+func free(t *testing.T) string {
+	l, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start runs the server, and waits until it is ready.
+func start(t *testing.T, f flags) server {
+	t.Helper()
+	f.listen, f.admin, f.device = free(t), free(t), "cpu"
+	if f.models == "" {
+		f.models = "models"
+	}
+	if f.perClient == 0 {
+		f.perClient = 64
+	}
+	f.batch, f.maxBody, f.maxPixels, f.timeout, f.drain = 8, 1, 1_000_000, 10*time.Second, 5*time.Second
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, f) }()
+	var once sync.Once
+	var err error
+	s := server{main: "http://" + f.listen, admin: "http://" + f.admin, client: &http.Client{Timeout: 20 * time.Second}}
+	if f.cert != "" {
+		s.main, s.admin = "https://"+f.listen, "https://"+f.admin
+		s.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // the certificate is the test's own
+	}
+	s.stop = func() error {
+		once.Do(func() {
+			cancel()
+			err = <-ended
+		})
+		return err
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+		s.client.CloseIdleConnections()
+	})
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if r, err := s.client.Get(s.main + "/v2/health/ready"); err == nil {
+			r.Body.Close()
+			if r.StatusCode == 200 {
+				return s
+			}
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatal(err)
+		default:
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("the server is not ready after 30 s")
+		}
+	}
+}
+
+// call returns the status and the body of an answer.
+func (s server) call(t *testing.T, method, url string, body []byte, headers ...string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, url, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+func frog(t *testing.T) []byte {
+	data, err := os.ReadFile("frog.jpg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+const classify = "/v2/models/cifar10/classify?top=1"
+
+func TestServer(t *testing.T) {
+	s := start(t, flags{})
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, `"class":"frog"`) {
+		t.Errorf("%d %s", status, text)
+	}
+	for _, c := range []struct {
+		method, url, text string
+		status            int
+	}{
+		{"GET", s.main + "/", "streamtorch serve", 200},
+		{"GET", s.main + "/v2/models/cifar10", `"outputs":[{"name":"probabilities","datatype":"FP32","shape":[-1,10]}]`, 200},
+		{"GET", s.main + "/metrics", "", 404},
+		{"POST", s.main + "/v2/repository/index", "", 404},
+		{"POST", s.main + "/v2/repository/models/cifar10/unload", "", 404},
+		{"GET", s.admin + "/metrics", `streamtorch_requests_total{model="cifar10",status="200",version="1"} 1`, 200},
+		{"GET", s.admin + "/metrics", `streamtorch_batches_total{entries="1",model="cifar10",version="1"} 1`, 200},
+		{"POST", s.admin + "/v2/repository/index", `"state":"READY"`, 200},
+		{"POST", s.admin + "/v2/repository/models/cifar10/unload", "{}", 200},
+		{"POST", s.main + classify, "not loaded", 503},
+		{"GET", s.main + "/v2/health/ready", "no model is loaded", 503},
+		{"POST", s.admin + "/v2/repository/models/cifar10/load", "{}", 200},
+		{"POST", s.admin + "/v2/repository/models/..%2F..%2Fmodels/load", "no such model", 404},
+		{"GET", s.main + "/v2/health/ready", "", 200},
+		{"POST", s.main + classify, "zero bytes", 400},
+	} {
+		if status, text := s.call(t, c.method, c.url, nil); status != c.status || !strings.Contains(text, c.text) {
+			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.url, status, text, c.status, c.text)
+		}
+	}
+	if status, _ := s.call(t, "POST", s.main+classify, make([]byte, 1<<20+1)); status != 413 {
+		t.Errorf("a body of more than 1 MiB: %d", status)
+	}
+	var n numbers
+	if _, text := s.call(t, "GET", s.main+"/status", nil); json.Unmarshal([]byte(text), &n) != nil || n.PerSecond <= 0 || n.Failed != 3 || len(n.Models) != 1 || n.Models[0].State != "ready" {
+		t.Errorf("%s", text)
+	}
+}
+
+// A stop answers the requests that have begun.
+func TestServer_Drains(t *testing.T) {
+	s := start(t, flags{})
+	address, picture := strings.TrimPrefix(s.main, "http://"), frog(t)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", classify, len(picture))
+	from := bufio.NewReader(c)
+	if line, err := from.ReadString('\n'); !strings.Contains(line, "100 Continue") { // the request has begun
+		t.Fatalf("%q, %v", line, err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(5 * time.Millisecond) {
+		other, err := net.Dial("tcp", address)
+		if err != nil {
+			break // new connections are refused
+		}
+		other.Close()
+	}
+	c.Write(picture)
+	if text, err := io.ReadAll(from); !strings.Contains(string(text), `"class":"frog"`) {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServer_Token(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	const token = "0123456789abcdef"
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, flags{token: path})
+	for _, c := range []struct {
+		url, value string
+		status     int
+	}{
+		{s.main + "/v2/models/cifar10", "", 401},
+		{s.main + "/v2/models/cifar10", "Bearer 0123456789abcdeg", 401},
+		{s.main + "/v2/models/cifar10", "Bearer " + token, 200},
+		{s.main + "/", "", 401},
+		{s.admin + "/metrics", "", 401},
+		{s.admin + "/metrics", "Bearer " + token, 200},
+		{s.admin + "/", "Basic " + "YW55OjAxMjM0NTY3ODlhYmNkZWY=", 200}, // any:token
+		{s.main + "/v2/health/live", "", 200},
+	} {
+		if status, text := s.call(t, "GET", c.url, nil, "Authorization", c.value); status != c.status {
+			t.Errorf("%s with %q: %d %s, want %d", c.url, c.value, status, text, c.status)
+		}
+	}
+	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readToken(path); err == nil {
+		t.Error("a short token is taken")
+	}
+}
+
+// One client that sends slowly does not keep others out, and is itself bounded.
+func TestServer_PerClient(t *testing.T) {
+	s := start(t, flags{perClient: 2})
+	for range 2 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", classify)
+	}
+	var status int
+	for began := time.Now(); status != 429 && time.Since(began) < 10*time.Second; time.Sleep(5 * time.Millisecond) {
+		status, _ = s.call(t, "POST", s.main+classify, frog(t))
+	}
+	if status != 429 {
+		t.Errorf("a third request of one address: %d", status)
+	}
+	if status, text := s.call(t, "GET", s.main+"/v2/health/live", nil); status != 200 {
+		t.Errorf("a probe: %d %s", status, text)
+	}
+}
+
+func TestServer_TLS(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, private := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: certificate}, private: {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := start(t, flags{cert: cert, key: private})
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, "frog") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// copyModel returns a folder with the model of the repository.
+func copyModel(t *testing.T) string {
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS("models")); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// A version that comes while the server runs is found and loaded, and answers from then on.
+func TestServer_NewVersion(t *testing.T) {
+	models := copyModel(t)
+	s := start(t, flags{models: models})
+	if err := os.CopyFS(filepath.Join(models, "cifar10", "2"), os.DirFS(filepath.Join("models", "cifar10", "1"))); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := s.call(t, "POST", s.admin+"/v2/repository/models/cifar10/load", nil); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, text := s.call(t, "GET", s.main+"/v2/models/cifar10", nil); !strings.Contains(text, `"versions":["1","2"]`) {
+		t.Error(text)
+	}
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); !strings.Contains(text, `streamtorch_requests_total{model="cifar10",status="200",version="2"} 1`) {
+		t.Error("version 2 has not answered")
+	}
+}
+
+func TestFolder_Refused(t *testing.T) {
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(models string)
+		text   string
+	}{
+		"empty":     {func(models string) { os.RemoveAll(filepath.Join(models, "cifar10")) }, "has no model"},
+		"settings":  {func(models string) { write(filepath.Join(models, "cifar10", "model.json"), `{"size": 32}`) }, `unknown field "size"`},
+		"no file":   {func(models string) { os.Remove(filepath.Join(models, "cifar10", "1", "model.safetensors")) }, "has none of"},
+		"damaged":   {func(models string) { write(filepath.Join(models, "cifar10", "1", "model.safetensors"), "x") }, "safetensors"},
+		"no labels": {func(models string) { os.Remove(filepath.Join(models, "cifar10", "labels.txt")) }, "labels.txt"},
+		"compiled": {func(models string) {
+			os.Remove(filepath.Join(models, "cifar10", "1", "model.safetensors"))
+			write(filepath.Join(models, "cifar10", "1", "compiled.pt2"), "x")
+		}, "-allow-compiled"},
+		"link outside": {func(models string) {
+			os.RemoveAll(filepath.Join(models, "cifar10", "1"))
+			outside, err := filepath.Abs(filepath.Join("models", "cifar10", "1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(outside, filepath.Join(models, "cifar10", "1")); err != nil {
+				t.Fatal(err)
+			}
+		}, "has no model"},
+		"file outside": {func(models string) {
+			outside, err := filepath.Abs(filepath.Join("models", "cifar10", "1", "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			inside := filepath.Join(models, "cifar10", "1", "model.safetensors")
+			os.Remove(inside)
+			if err := os.Symlink(outside, inside); err != nil {
+				t.Fatal(err)
+			}
+		}, "has none of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := copyModel(t)
+			c.change(path)
+			models := serve.NewRepository(serve.RepositoryOptions{})
+			defer models.Close()
+			f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: t.Logf})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.root.Close()
+			err = f.loadAll(context.Background())
+			if list := models.List(); err == nil && len(list) == 1 {
+				err = list[0].Err
+			}
+			if err == nil || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("got %v, want %q", err, c.text)
+			}
+		})
+	}
+}

@@ -1,0 +1,365 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/aoti"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+)
+
+// settings are the fields of a model's model.json. All may be left out.
+type settings struct {
+	Architecture string   `json:"architecture"` // of model.safetensors: a name of vision.Names
+	Image        *picture `json:"image"`        // the model's input is normalised images [N, 3, height, width]
+	Softmax      bool     `json:"softmax"`      // the answer is softmax of the model's result
+	Outputs      []string `json:"outputs"`      // names
+	BatchSizes   []int    `json:"batch_sizes"`
+	Lengths      []int64  `json:"lengths"`      // as serve.Options.Lengths
+	MaxDelayMS   float64  `json:"max_delay_ms"` // as serve.Options.MaxDelay
+	Autocast     string   `json:"autocast"`     // a dtype, such as bfloat16
+
+	labels []string
+}
+
+// picture says how an image becomes a model's input.
+type picture struct {
+	Size   int        `json:"size"`   // height and width of the input
+	Resize int        `json:"resize"` // length of the shorter side before the centre is cut out; 0 resizes to Size alone
+	Mean   [3]float64 `json:"mean"`   // zeros stand for ImageNet's
+	Std    [3]float64 `json:"std"`
+}
+
+// opener opens models on a device.
+type opener struct {
+	device     cgotorch.Device
+	batchSizes []int
+	queue      int
+	maxPixels  int
+	compiled   bool // compiled packages may be loaded
+	log        func(format string, args ...any)
+}
+
+// network is a model with its inputs.
+type network struct {
+	forward func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
+	inputs  []serve.Spec
+	least   int64 // smallest batch; 0 means 1
+	most    int64 // largest batch; 0 means that there is no bound
+	weights int64
+	close   func() error
+}
+
+// The files of a model, in the order in which they are looked for.
+const (
+	checkpointFile  = "checkpoint.safetensors" // of examples/train
+	safetensorsFile = "model.safetensors"      // weights of an architecture
+	programFile     = "model.pt2"              // of torch.export.save
+	compiledFile    = "compiled.pt2"           // of AOTInductor
+)
+
+var modelFiles = []string{checkpointFile, safetensorsFile, programFile, compiledFile}
+
+// open opens the model in a folder. `root` is the folder on disk that `files` begins at.
+func (o *opener) open(files fs.FS, root, name, version string) (*serve.Model, error) {
+	s, err := readSettings(files, name)
+	if err != nil {
+		return nil, err
+	}
+	folder := path.Join(name, version)
+	file := ""
+	for _, f := range modelFiles {
+		if _, err := fs.Stat(files, path.Join(folder, f)); err == nil {
+			file = f
+			break
+		}
+	}
+	if file == "" {
+		return nil, fmt.Errorf("the folder %s has none of %s", folder, strings.Join(modelFiles, ", "))
+	}
+	full := filepath.Join(root, filepath.FromSlash(folder), file)
+	switch {
+	case file == compiledFile && !o.compiled:
+		return nil, fmt.Errorf("%s is code: -allow-compiled loads it", full)
+	case file == compiledFile:
+		return o.program(files, path.Join(folder, file), s, compiled)
+	case file == programFile:
+		return o.program(files, path.Join(folder, file), s, exported)
+	}
+	return o.weights(full, s)
+}
+
+func readSettings(files fs.FS, name string) (s settings, err error) {
+	text, err := fs.ReadFile(files, path.Join(name, "model.json"))
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(&s)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return s, fmt.Errorf("%s/model.json: %w", name, err)
+	}
+	labels, err := fs.ReadFile(files, path.Join(name, "labels.txt"))
+	for line := range strings.Lines(string(labels)) {
+		s.labels = append(s.labels, strings.TrimSpace(line))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return s, err
+}
+
+// trained is what examples/train has saved in a checkpoint, beside the tensors.
+type trained struct {
+	Config struct {
+		Model string `json:"model"`
+		Size  int    `json:"size"`
+		Crop  string `json:"crop"`
+	} `json:"config"`
+	Classes []string `json:"classes"`
+}
+
+// checkpointSettings completes the settings by those in a checkpoint.
+func checkpointSettings(path string, s settings) (settings, error) {
+	info, err := checkpoint.Inspect(path)
+	if err != nil {
+		return s, err
+	}
+	var t trained
+	if err := json.Unmarshal(info.Config, &t); err != nil || len(t.Classes) == 0 || t.Config.Size < 1 {
+		return s, fmt.Errorf("%s was not saved by examples/train", path)
+	}
+	s.Architecture, s.labels, s.Softmax = t.Config.Model, t.Classes, true
+	s.Image = &picture{Size: t.Config.Size, Resize: t.Config.Size * 8 / 7}
+	if t.Config.Crop == "pad" {
+		s.Image.Resize = 0
+	}
+	return s, nil
+}
+
+// weights opens a model of package vision with the weights in a file.
+func (o *opener) weights(path string, s settings) (*serve.Model, error) {
+	if filepath.Base(path) != safetensorsFile {
+		var err error
+		if s, err = checkpointSettings(path, s); err != nil {
+			return nil, err
+		}
+	}
+	if s.Architecture == "" || s.Image == nil || s.Image.Size < 1 || len(s.labels) == 0 {
+		return nil, fmt.Errorf("%s needs a model.json with architecture and image.size, and a labels.txt", path)
+	}
+	var model nn.Module
+	err := cgotorch.DefaultStream(o.device).Do(func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		made, err := vision.New(x, s.Architecture, vision.Options{Classes: len(s.labels), ImageSize: nn.Square(s.Image.Size)})
+		if err != nil {
+			return err
+		}
+		defer nn.Close(made)
+		if err := checkpoint.LoadModel(x, path, made, nn.LoadOptions{}); err != nil {
+			return err
+		}
+		nn.SetTraining(made, false)
+		model = nn.Fuse(x, made, nn.FuseOptions{}) // Fuse gives a model with fewer operators, only for inference
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return o.serve(network{
+		forward: func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			return []*cgotorch.Tensor{model.Forward(x, in[0])}
+		},
+		weights: bytesOf(model),
+		close:   func() error { nn.Close(model); return nil },
+	}, s)
+}
+
+func bytesOf(model nn.Module) (bytes int64) {
+	for _, t := range nn.State(model) {
+		bytes += t.Tensor.StorageBytes()
+	}
+	return bytes
+}
+
+// program opens a program of PyTorch.
+func (o *opener) program(files fs.FS, name string, s settings, load func(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (network, error)) (*serve.Model, error) {
+	file, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	at, ok := file.(io.ReaderAt)
+	if !ok {
+		return nil, fmt.Errorf("%s is no file", name)
+	}
+	var n network
+	err = cgotorch.DefaultStream(o.device).Do(func(x *cgotorch.Exec) (err error) {
+		n, err = load(x.NoGrad(), at, info.Size(), name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return o.serve(n, s)
+}
+
+func exported(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n network, err error) {
+	program, err := pt2.LoadFrom(x, at, size, name, pt2.Options{Fuse: true})
+	if err != nil {
+		return n, err
+	}
+	n.close, n.weights = program.Close, bytesOf(program)
+	for _, v := range program.Inputs() {
+		if !v.Tensor && v.Fixed == nil {
+			return n, errors.Join(fmt.Errorf("%s: the input %s is no tensor", name, v.Name), program.Close())
+		}
+		if v.Tensor {
+			n.add(v.Name, v.DType, len(v.Shape), func(i int) (int64, int64) { return v.Shape[i].Min, v.Shape[i].Max })
+		}
+	}
+	n.forward = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		args := make([]any, len(in))
+		for i, t := range in {
+			args[i] = t
+		}
+		return tensorsIn(program.Call(x, args...))
+	}
+	return n, nil
+}
+
+// tensorsIn returns the tensors of a result of Python, in the order of lists and of sorted keys.
+func tensorsIn(v any) (list []*cgotorch.Tensor) {
+	switch v := v.(type) {
+	case *cgotorch.Tensor:
+		list = append(list, v)
+	case []any:
+		for _, e := range v {
+			list = append(list, tensorsIn(e)...)
+		}
+	case map[string]any:
+		var keys []string
+		for k := range v {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		for _, k := range keys {
+			list = append(list, tensorsIn(v[k])...)
+		}
+	}
+	return list
+}
+
+func compiled(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n network, err error) {
+	model, err := aoti.LoadFrom(x, at, size, name, aoti.Options{})
+	if err != nil {
+		return n, err
+	}
+	n.forward, n.close, n.weights = model.Forward, model.Close, size
+	for i, in := range model.Inputs() {
+		n.add(fmt.Sprint("input", i), in.DType, len(in.Shape), func(i int) (int64, int64) { return in.Shape[i].Min, in.Shape[i].Max })
+	}
+	return n, nil
+}
+
+// add adds an input whose first dimension is the batch. bounds returns the sizes that a dimension
+// may have.
+func (n *network) add(name string, dtype cgotorch.DType, dims int, bounds func(i int) (least, most int64)) {
+	s := serve.Spec{Name: name, DType: dtype}
+	for i := range dims {
+		least, most := bounds(i)
+		switch {
+		case i > 0 && least == most:
+			s.Shape = append(s.Shape, most)
+		case i > 0:
+			s.Shape = append(s.Shape, -1)
+		default:
+			n.least, n.most = least, most
+		}
+	}
+	n.inputs = append(n.inputs, s)
+}
+
+// serve makes a Batcher of a network.
+func (o *opener) serve(n network, s settings) (*serve.Model, error) {
+	options := serve.Options{
+		Inputs: n.inputs, Outputs: s.Outputs, Lengths: s.Lengths, BatchSizes: o.batchSizes, Queue: o.queue,
+		MaxDelay: time.Duration(s.MaxDelayMS * float64(time.Millisecond)), Log: func(text string) { o.log("%s", text) },
+	}
+	closeAll := n.close
+	err := func() (err error) {
+		if s.Autocast != "" {
+			if options.Autocast, err = cgotorch.ParseDType(s.Autocast); err != nil {
+				return err
+			}
+		}
+		if len(s.BatchSizes) > 0 {
+			options.BatchSizes = s.BatchSizes
+		}
+		if n.most > 0 {
+			options.Pad = n.least > 1
+			options.BatchSizes = slices.DeleteFunc(slices.Clone(options.BatchSizes), func(size int) bool { return int64(size) < n.least || int64(size) > n.most })
+			if len(options.BatchSizes) == 0 {
+				options.BatchSizes = []int{int(min(n.most, max(n.least, 32)))}
+			}
+		}
+		if s.Image == nil {
+			return nil
+		}
+		pool, err := o.pool(*s.Image)
+		if err != nil {
+			return err
+		}
+		closeAll = func() error { return errors.Join(n.close(), pool.Close()) }
+		options.Inputs = []serve.Spec{{Name: "image", Decoder: pool}}
+		return nil
+	}()
+	if err != nil {
+		return nil, errors.Join(err, closeAll())
+	}
+	b, err := serve.New(o.device, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		if s.Image != nil {
+			mean, std := s.Image.Mean, s.Image.Std
+			if mean == [3]float64{} && std == [3]float64{} {
+				mean, std = vision.ImageNetMean, vision.ImageNetStd
+			}
+			in = []*cgotorch.Tensor{vision.Normalize(x, in[0], mean, std)}
+		}
+		out := n.forward(x, in...)
+		if s.Softmax && len(out) > 0 {
+			out[0] = x.Softmax(x.To(out[0], cgotorch.Float32), 1)
+		}
+		return out
+	}, options)
+	if err != nil {
+		return nil, errors.Join(err, closeAll())
+	}
+	return &serve.Model{Batcher: b, Labels: s.labels, Weights: n.weights, Free: closeAll}, nil
+}
+
+func (o *opener) pool(p picture) (*decode.Pool, error) {
+	var t decode.Transform = decode.ResizeCenterCrop{Resize: p.Resize, Height: p.Size, Width: p.Size}
+	if p.Resize == 0 {
+		t = decode.Resize{Height: p.Size, Width: p.Size}
+	}
+	return decode.NewPool(decode.Options{Transform: t, MaxPixels: o.maxPixels})
+}
