@@ -96,8 +96,8 @@ func (b *browser) await(expression string) {
 	b.t.Errorf("it never became true: %s; the page is\n%s", expression, page)
 }
 
-// A browser shows the models, the rates and the plot, with the token as a password. STREAMTORCH_PAGE
-// is a file for a picture of the page.
+// A browser shows the models, the rates and the plot, with the token as a password. The file
+// STREAMTORCH_PAGE gets a picture of the page.
 func TestPage_Browser(t *testing.T) {
 	b := openBrowser(t)
 	token := "0123456789abcdef"
