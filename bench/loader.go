@@ -32,6 +32,8 @@ type request struct {
 	Rows, Width int
 
 	Count int
+
+	Load loadRequest
 }
 
 // answerRequests writes answers to requests until the input ends. Each request is a JSON object.
@@ -56,8 +58,10 @@ func answerRequests(in io.Reader, out io.Writer) error {
 	}
 }
 
-func (s *server) answer(r request) (map[string]any, error) {
+func (s *server) answer(r request) (any, error) {
 	switch r.Do {
+	case "load":
+		return load(r.Load)
 	case "start":
 		return map[string]any{"versions": runtime.Version()}, nil
 	case "open":

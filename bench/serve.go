@@ -11,33 +11,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// benchServe measures how many requests of one image a Batcher answers to many callers, beside a
-// Batcher that answers one by one.
-func benchServe(c *config, emit func(row)) error {
-	models := []struct {
-		name    string
-		size    int
-		classes int
-		clients []int
-	}{{"resnet20", 32, 10, []int{1, 64}}, {"resnet18", 224, 1000, []int{32}}}
-	if c.device.IsCUDA() {
-		models[1].name, models[1].clients = "resnet50", []int{1, 8, 64, 512}
-	}
-	for _, m := range models {
-		if c.brief {
-			m.clients = m.clients[:1]
-		}
-		if err := serveRows(c, m.name, m.size, m.classes, m.clients, emit); err != nil {
-			return err
-		}
-	}
-	return nil
+// service is a model that answers with the scores of images.
+type service struct {
+	c             *config
+	name          string
+	size, classes int
+	model         nn.Module
 }
 
-func serveRows(c *config, name string, size, classes int, clients []int, emit func(row)) error {
-	var model nn.Module
+func (c *config) newService(name string, size, classes int) (*service, error) {
+	s := &service{c: c, name: name, size: size, classes: classes}
 	err := cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
 		x = x.NoGrad()
 		trained, err := newModel(x, name, vision.Options{Classes: classes})
@@ -47,82 +33,285 @@ func serveRows(c *config, name string, size, classes int, clients []int, emit fu
 		defer nn.Close(trained)
 		nn.SetTraining(trained, false)
 		nn.To(x, trained, nn.ToOptions{ChannelsLast: true})
-		model = nn.Fuse(x, trained, nn.FuseOptions{})
+		s.model = nn.Fuse(x, trained, nn.FuseOptions{})
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	defer nn.Close(model)
-	sizes := [][]int{{1, 2, 4, 8, 16, 32}, {1}}
+	return s, err
+}
+
+// service returns the model that rows about requests serve.
+func (c *config) service() (*service, error) {
 	if c.device.IsCUDA() {
-		sizes[0] = append(sizes[0], 64, 128, 256)
+		return c.newService("resnet50", 224, 1000)
 	}
-	if c.brief {
-		sizes[0] = sizes[0][:2]
+	return c.newService("resnet20", 32, 10)
+}
+
+func (s *service) close() { nn.Close(s.model) }
+
+func (s *service) shape() []int64 { return []int64{int64(s.size), int64(s.size), 3} }
+
+// pixels returns n images.
+func (s *service) pixels(n int) serve.Array {
+	return serve.Of(make([]uint8, n*s.size*s.size*3), append([]int64{int64(n)}, s.shape()...)...)
+}
+
+func (s *service) forward(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	if s.c.device.IsCUDA() {
+		x = x.Autocast(cgotorch.BFloat16)
 	}
-	batchers := make([]*serve.Batcher, len(sizes))
+	return []*cgotorch.Tensor{s.model.Forward(x, vision.Normalize(x, in[0], vision.ImageNetMean, vision.ImageNetStd))}
+}
+
+// batchSizes are those that a server would have.
+func (c *config) batchSizes() []int {
+	switch {
+	case c.brief:
+		return []int{1, 2}
+	case c.device.IsCUDA():
+		return []int{1, 2, 4, 8, 16, 32, 64, 128, 256}
+	}
+	return []int{1, 2, 4, 8, 16, 32}
+}
+
+// batcher returns a Batcher of the model, for pixels, or for files of images if there is a pool.
+func (s *service) batcher(sizes []int, pool *decode.Pool) (*serve.Batcher, error) {
+	in := serve.Spec{Name: "image", DType: cgotorch.Uint8, Shape: s.shape()}
+	if pool != nil {
+		in = serve.Spec{Name: "image", Decoder: pool}
+	}
+	return serve.New(s.c.device, s.forward, serve.Options{Inputs: []serve.Spec{in}, Outputs: []string{"scores"}, BatchSizes: sizes, Queue: 4096, Log: s.c.tell})
+}
+
+// benchServe measures how many requests of one image a Batcher answers to many callers. The peers
+// are a Batcher that answers one by one, and batches that are computed back to back.
+func benchServe(c *config, emit func(row)) error {
+	models := []struct {
+		name          string
+		size, classes int
+		clients       []int
+	}{{"resnet20", 32, 10, []int{1, 64}}, {"resnet18", 224, 1000, []int{32}}}
+	if c.device.IsCUDA() {
+		models[1].name, models[1].clients = "resnet50", []int{1, 8, 64, 512}
+	}
+	for _, m := range models {
+		if c.brief {
+			m.clients = m.clients[:1]
+		}
+		s, err := c.newService(m.name, m.size, m.classes)
+		if err != nil {
+			return err
+		}
+		err = s.closedLoop(m.clients, emit)
+		s.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closedLoop emits two rows for each number of callers.
+func (s *service) closedLoop(clients []int, emit func(row)) error {
+	c := s.c
+	var batchers []*serve.Batcher
 	defer func() {
 		for _, b := range batchers {
 			b.Close()
 		}
 	}()
-	for i := range sizes {
-		o := serve.Options{Inputs: []serve.Spec{{Name: "pixels", DType: cgotorch.Uint8, Shape: []int64{int64(size), int64(size), 3}}}, BatchSizes: sizes[i], Queue: 4096, Log: c.tell}
-		if c.device.IsCUDA() {
-			o.Autocast = cgotorch.BFloat16
-		}
-		if batchers[i], err = serve.New(c.device, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			return []*cgotorch.Tensor{model.Forward(x, vision.Normalize(x, in[0], vision.ImageNetMean, vision.ImageNetStd))}
-		}, o); err != nil {
-			return err
-		}
-	}
-	for _, n := range clients {
-		var latency [2]sample
-		sides := make([]side, 2)
-		for i, b := range batchers {
-			sides[i] = func() (float64, error) {
-				before := b.Stats()
-				rate, err := callers(b, n, size, time.Duration(c.or(1, 30))*100*time.Millisecond)
-				after := b.Stats()
-				latency[i] = append(latency[i], (after.Took-before.Took).Seconds()*1e3/float64(max(after.Requests-before.Requests, 1)))
-				return rate, err
-			}
-		}
-		values, err := interleave(c.roundsOr(5), sides...)
+	for _, sizes := range [][]int{c.batchSizes(), {1}} {
+		b, err := s.batcher(sizes, nil)
 		if err != nil {
 			return err
 		}
-		emit(inTurns(fmt.Sprintf("serve/%s/%d", name, n), values[0], "images/s", "one by one", values[1], higher,
-			fmt.Sprintf("%d callers in a closed loop, one image of %d x %d each, uint8; mean latency %.2f ms, one by one %.2f ms; %s", n, size, size, latency[0].median(), latency[1].median(), c.settings())))
+		batchers = append(batchers, b)
+	}
+	block := time.Duration(c.or(1, 30)) * 100 * time.Millisecond
+	for _, n := range clients {
+		var latency [2]sample
+		var sides []side
+		for i, b := range batchers {
+			sides = append(sides, func() (float64, error) {
+				rate, took, err := callers(b, n, block, func() serve.Array { return s.pixels(1) })
+				latency[i] = append(latency[i], took...)
+				return rate, err
+			})
+		}
+		batch := min(max(n/2, 1), c.batchSizes()[len(c.batchSizes())-1]) // the other half waits while a batch is computed
+		offline, err := s.newOffline(batch)
+		if err != nil {
+			return err
+		}
+		values, err := interleave(c.roundsOr(5), append(sides, func() (float64, error) { return offline.run(block) })...)
+		offline.close()
+		if err != nil {
+			return err
+		}
+		note := fmt.Sprintf("%d callers in a closed loop, one image of %d x %d each, uint8; latency: median %.2f ms, 99 %% %.2f ms; %s; %s", n, s.size, s.size,
+			latency[0].median(), latency[0].quantile(0.99), values[0], c.settings())
+		emit(inTurns(fmt.Sprintf("serve/%s/%d", s.name, n), values[0], "images/s", "one by one", values[1], higher,
+			fmt.Sprintf("%s; one by one: median %.2f ms", note, latency[1].median())))
+		emit(inTurns(fmt.Sprintf("serve/%s/%d/offline", s.name, n), values[0], "images/s", fmt.Sprintf("batches of %d back to back", batch), values[2], higher, note))
 	}
 	return nil
 }
 
-// callers lets n goroutines call the Batcher again and again. It returns requests a second.
-func callers(b *serve.Batcher, n, size int, long time.Duration) (float64, error) {
-	var done atomic.Int64
+// callers lets n goroutines call the Batcher again and again. It returns requests a second, and the
+// milliseconds of each request.
+func callers(b *serve.Batcher, n int, long time.Duration, input func() serve.Array) (rate float64, took sample, err error) {
 	var first atomic.Pointer[error]
 	var all sync.WaitGroup
+	each := make([]sample, n)
 	began := time.Now()
-	for range n {
+	for i := range n {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			pixels := serve.Of(make([]uint8, size*size*3), 1, int64(size), int64(size), 3)
+			in := input()
 			for time.Since(began) < long {
-				if _, err := b.Predict(context.Background(), pixels); err != nil {
+				at := time.Now()
+				if _, err := b.Predict(context.Background(), in); err != nil {
 					first.CompareAndSwap(nil, &err)
 					return
 				}
-				done.Add(1)
+				each[i] = append(each[i], time.Since(at).Seconds()*1e3)
 			}
 		}()
 	}
 	all.Wait()
+	seconds := time.Since(began).Seconds()
 	if err := first.Load(); err != nil {
-		return 0, *err
+		return 0, nil, *err
 	}
-	return float64(done.Load()) / time.Since(began).Seconds(), nil
+	for _, e := range each {
+		took = append(took, e...)
+	}
+	return float64(len(took)) / seconds, took, nil
+}
+
+// offline computes batches back to back: while one is computed, the next one is copied from
+// page-locked memory on a stream of its own. No server can answer more images of this batch size.
+type offline struct {
+	s        *service
+	batch    int
+	captured *cgotorch.Captured
+	streams  [2]*cgotorch.Stream // computes, copies
+	slabs    [2]*cgotorch.HostSlab
+	inputs   [2]*cgotorch.Tensor
+	reads    [2]*cgotorch.HostRead // the results of the last batch of each input
+}
+
+func (s *service) newOffline(batch int) (*offline, error) {
+	o := &offline{s: s, batch: batch, captured: cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		return s.forward(x.NoGrad(), in...)
+	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, Log: s.c.tell})}
+	if err := o.open(); err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+func (o *offline) open() (err error) {
+	for i := range o.streams {
+		if o.streams[i], err = cgotorch.NewStream(o.s.c.device, cgotorch.StreamOptions{}); err != nil {
+			return err
+		}
+	}
+	for i := range o.slabs {
+		if o.slabs[i], err = cgotorch.NewHostSlab(o.batch * o.s.size * o.s.size * 3); err != nil {
+			return err
+		}
+		if o.s.c.device.IsCUDA() {
+			if err := o.slabs[i].Pin(); err != nil {
+				return err
+			}
+		}
+		err := o.streams[0].Do(func(x *cgotorch.Exec) error {
+			o.inputs[i] = x.Keep(x.Zeros(cgotorch.Uint8, append([]int64{int64(o.batch)}, o.s.shape()...)...))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return o.streams[0].Synchronize()
+}
+
+// one enqueues a batch from one of the two slabs.
+func (o *offline) one(i int) error {
+	began, done, err := o.streams[1].CopyFrom(nil, cgotorch.HostCopy{To: o.inputs[i], From: o.slabs[i].Bytes()})
+	if err != nil {
+		return err
+	}
+	defer began.Close()
+	defer done.Close()
+	return o.streams[0].Do(func(x *cgotorch.Exec) error {
+		x.Wait(done)
+		o.reads[i] = x.ReadAsync(o.captured.Run(x, o.inputs[i])[0])
+		return nil
+	})
+}
+
+// await waits for the results of the last batch from a slab.
+func (o *offline) await(i int) error {
+	if o.reads[i] == nil {
+		return nil
+	}
+	<-o.reads[i].Done()
+	_, err := o.reads[i].Bytes()
+	o.reads[i].Close()
+	o.reads[i] = nil
+	return err
+}
+
+// run returns images a second.
+func (o *offline) run(long time.Duration) (float64, error) {
+	count := 0
+	began := time.Now()
+	for time.Since(began) < long || count < 2 {
+		i := count % 2
+		if err := o.await(i); err != nil {
+			return 0, err
+		}
+		if err := o.one(i); err != nil {
+			return 0, err
+		}
+		count++
+	}
+	for i := range o.reads {
+		if err := o.await(i); err != nil {
+			return 0, err
+		}
+	}
+	return float64(count*o.batch) / time.Since(began).Seconds(), nil
+}
+
+// alone returns the milliseconds of a batch for which the host waits each time.
+func (o *offline) alone(times int) (sample, error) {
+	var took sample
+	for range times {
+		began := time.Now()
+		if err := o.one(0); err != nil {
+			return nil, err
+		}
+		if err := o.await(0); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(began).Seconds()*1e3)
+	}
+	return took, nil
+}
+
+func (o *offline) close() {
+	o.captured.Close()
+	for _, r := range o.reads {
+		r.Close()
+	}
+	for i := range o.inputs {
+		o.inputs[i].Close()
+		o.slabs[i].Close()
+		o.streams[i].Close()
+	}
 }
