@@ -109,7 +109,7 @@ func Example_lengths() {
 	defer loader.Close()
 	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) {
 		// cut: lengths
-		in, lengths := batch.Use(x), data.Values[int64](batch.Column("tokens_length")) // the lengths are on the host
+		in, lengths := batch.Use(x), batch.Lengths("tokens") // the lengths are on the host
 		_, last, _ := lstm.ForwardLengths(x, embedding.Forward(x, in["tokens"]), lengths, nil, nil)
 		logits := head.Forward(x, x.Select(last, 0, -1)) // last is [layers, N, hidden]
 		// end: lengths
