@@ -46,14 +46,13 @@ func Example_slices() {
 	// end: slices
 
 	path := filepath.Join(folder, "clouds.safetensors")
-	var again *nn.Linear
 	// cut: save
 	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		return checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Epoch: 5})
 	}))
-	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { // in another program
-		again = nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-		return checkpoint.LoadModel(x, path, again, nn.LoadOptions{})
+	again := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Linear, error) { // in another program
+		m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+		return m, checkpoint.LoadModel(x, path, m, nn.LoadOptions{})
 	}))
 	// end: save
 	defer nn.Close(again)
