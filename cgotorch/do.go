@@ -41,9 +41,15 @@ func doOne[B any](s *Stream, batch B, fn func(x *Exec, batch B) error) error {
 	return s.Do(func(x *Exec) error { return fn(x, batch) })
 }
 
-// DoValue is [Stream.Do] for a function with a result, such as a model or a number. It returns
-// the zero value if the Do fails. A tensor in the result must be kept with [Exec.Keep]. The
-// parameters of modules are kept already.
+// DoValue is [Stream.Do] for a function with a result, such as a model or a number:
+//
+//	model, err := cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Linear, error) {
+//		return nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nil
+//	})
+//
+// It waits as Do does. The caller owns the result. A tensor in the result must be kept with
+// [Exec.Keep]. The parameters of modules are kept already. DoValue returns the zero value if the
+// Do fails. It closes nothing that fn has made: fn does so before it returns an error.
 func DoValue[T any](s *Stream, fn func(x *Exec) (T, error)) (T, error) {
 	var value T
 	err := s.Do(func(x *Exec) (err error) {

@@ -50,6 +50,7 @@ type indexer struct {
 	index   *index
 
 	holding bool // the contents of all samples so far are kept
+	small   bool // give up if the contents cannot be kept
 	bytes   int  // memory that the kept contents take
 
 	// splits counts images that have a split. Its keys are the directories above the class. unsplit
@@ -67,10 +68,22 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 // buildIndex finds the members of an archive in the index files, or by going through the archive.
 // If a .tgz fits into Options.ShuffleBuffer, buildIndex keeps its images in memory. A larger .tgz
 // without an index file is left to the first epoch if its classes are given. If `now` is true,
-// buildIndex reads this .tgz too.
+// buildIndex reads this .tgz too. If only the first samples of this .tgz are wanted, and fit into
+// Options.ShuffleBuffer, buildIndex keeps them in memory and reads no further.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
+	compressed := !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
+	if compressed && !a.small && o.Limit > 0 && classes.fixed {
+		b := newIndexer(a, o, classes)
+		b.holding, b.small = true, true
+		if err := b.all(ctx, make([]*table, len(a.shards)), stats); err != nil {
+			return nil, err
+		}
+		if b.holding {
+			return b.index, b.finish()
+		}
+	}
 	b := newIndexer(a, o, classes)
-	b.holding = a.small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
+	b.holding = compressed && a.small
 	tables := make([]*table, len(a.shards))
 	for i, s := range a.shards {
 		if s.format != directory && !b.holding && !o.NoIndexFile {
@@ -84,17 +97,34 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 			return &index{classes: classes, ignored: map[string]int{}}, nil
 		}
 	}
-	for i, s := range a.shards {
-		if err := b.shard(ctx, s, tables[i], stats); err != nil {
-			return nil, err
-		}
+	if err := b.all(ctx, tables, stats); err != nil {
+		return nil, err
 	}
 	return b.index, b.finish()
 }
 
+// The method `all` adds the members of all shards.
+func (b *indexer) all(ctx context.Context, tables []*table, stats *statistics) error {
+	for i, s := range b.archive.shards {
+		if err := b.shard(ctx, s, tables[i], stats); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The method `full` reports whether no more samples are wanted.
+func (b *indexer) full() bool { return b.options.Limit > 0 && b.index.length >= b.options.Limit }
+
+// done reports whether the members that follow cannot change the index.
+func (b *indexer) done() bool { return b.full() && b.index.classes.fixed }
+
 // shard adds the members of a shard. The members are in the table t. If t is nil, a pass through
 // the shard finds them.
 func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statistics) error {
+	if b.done() || b.small && !b.holding {
+		return nil
+	}
 	if t != nil {
 		if t.gzip != nil {
 			s.content.Store(inflate.NewFile(s.file, t.gzip, s.memory))
@@ -112,6 +142,9 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 	}
 	defer pass.close()
 	for {
+		if b.done() && (b.holding || s.format != gzipTar) { // else the pass makes the index of the .tgz
+			return nil
+		}
 		e, err := pass.next()
 		if err == io.EOF {
 			return b.ended(pass, stats)
@@ -128,6 +161,9 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 				return b.ended(pass, stats)
 			} else if err != nil {
 				return err
+			}
+			if b.small && !b.holding {
+				return nil
 			}
 		}
 	}
@@ -230,6 +266,9 @@ func (p *pass) keep(o Options, small bool, stats *statistics) error {
 // member is a sample, add appends it to the index.
 func (b *indexer) add(s *shard, e entry) (verdict, error) {
 	x := b.index
+	if b.done() {
+		return verdict{}, nil
+	}
 	v, err := s.judge(e, b.options, x.classes)
 	if err != nil {
 		return v, err
@@ -242,7 +281,7 @@ func (b *indexer) add(s *shard, e entry) (verdict, error) {
 	if v.ignored != "" {
 		x.ignored[v.ignored]++
 	}
-	if !v.sample {
+	if v.sample = v.sample && !b.full(); !v.sample {
 		return v, nil
 	}
 	number := x.length
@@ -283,7 +322,7 @@ func (b *indexer) hold(e entry, usable bool, s stream) error {
 // finish completes the index after the last member.
 func (b *indexer) finish() error {
 	x := b.index
-	if x.length == 0 {
+	if x.length == 0 && (x.classes.only == nil || len(x.classes.names) == 0) {
 		return b.noImages()
 	}
 	if !x.classes.fixed {
@@ -291,11 +330,17 @@ func (b *indexer) finish() error {
 		if err != nil {
 			return &Error{Path: b.archive.path, Reason: err.Error(), Kind: ErrUnknownClass}
 		}
+		if err := x.classes.restrict(); err != nil {
+			return &Error{Path: b.archive.path, Reason: err.Error(), Kind: ErrInvalidOptions}
+		}
 		for i := range x.samples {
 			if label := &x.samples[i].label; *label >= 0 {
-				*label = labels[*label]
+				*label = x.classes.label(labels[*label])
 			}
 		}
+	}
+	if x.length == 0 {
+		return b.noImages()
 	}
 	x.samples = slices.Clip(x.samples)
 	if x.held == nil && slices.ContainsFunc(b.archive.shards, func(s *shard) bool { return s.format == gzipTar }) {
@@ -317,6 +362,9 @@ func (b *indexer) noImages() error {
 		if len(b.splits)+len(b.unsplit) > 0 {
 			reason += "; Options.Split \"\" takes all"
 		}
+	}
+	if only := b.options.OnlyClasses; len(only) > 0 {
+		reason = "no images of Options.OnlyClasses (" + some(only) + "): " + reason
 	}
 	if len(b.index.ignored) > 0 {
 		reason += " (passed over: " + counts(b.index.ignored) + ")"
@@ -353,6 +401,7 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 	}
 	if !classes.fixed {
 		v.label = classes.collect(where.class)
+		v.sample = v.sample && classes.keeps(where.class)
 		return v, nil
 	}
 	if v.sample {
@@ -360,7 +409,7 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 		if !known {
 			return verdict{}, classes.unknown(s, e, where.class)
 		}
-		v.label = label
+		v.label, v.sample = label, label >= 0
 	}
 	return v, nil
 }

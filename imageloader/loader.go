@@ -159,8 +159,9 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), l.memory, &l.stats); err != nil {
 		return err
 	}
-	l.streamsFirst = classes.fixed && !l.archive.small && o.Ranks == 1
-	index, err := buildIndex(context.Background(), l.archive, o, classes, o.Ranks > 1, &l.stats)
+	now := o.Ranks > 1 || o.Limit > 0
+	l.streamsFirst = classes.fixed && !l.archive.small && !now
+	index, err := buildIndex(context.Background(), l.archive, o, classes, now, &l.stats)
 	if err != nil {
 		return err
 	}
@@ -279,8 +280,9 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 }
 
 // startOf returns the state `from`, the start of an epoch. If `from` lacks the number of samples,
-// startOf fills it in.
+// startOf fills it in. It also fills in the part of the archive.
 func (l *Loader) startOf(from State) State {
+	from.Part = l.options.part()
 	if from.Samples == 0 {
 		from.Samples = l.Len()
 	}
@@ -332,7 +334,7 @@ func (l *Loader) stop(e *epoch, cause error) {
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
 // epoch that is being read. It fails with ErrInvalidState if the archive of s had a different
-// number of images.
+// number of images, or if Options.OnlyClasses or Options.Limit was different.
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
 	if ahead != nil {
@@ -349,7 +351,7 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	if l.closed {
 		return nil, l.errClosed()
 	}
-	if err := s.check(l.Len(), l.options.Ranks > 1); err != nil {
+	if err := s.check(l.Len(), l.options.part(), l.options.Ranks > 1); err != nil {
 		return nil, l.fail("cannot continue from this state: "+err.Error(), ErrInvalidState)
 	}
 	if l.ahead != nil && l.ahead.from != s {
@@ -361,8 +363,9 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 
 // Classes returns the names of the classes. Labels are indices into these names. If a second
 // loader reads test images from a second archive, it should get these names as its
-// Options.Classes.
-func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
+// Options.Classes. With Options.OnlyClasses, these are the selected classes. The second loader then
+// gets them as its Options.OnlyClasses too.
+func (l *Loader) Classes() []string { return l.index.Load().classes.classes() }
 
 // Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
 // are counted too. Len returns 0 while the number is not known. This can be so for a .tgz that is

@@ -2,6 +2,7 @@ package imageloader
 
 import (
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -31,9 +32,22 @@ type Options struct {
 	Classes   []string
 	ClassFile string
 
+	// OnlyClasses, when not empty, selects the images of these classes. Labels are then indices into
+	// these classes alone, in the order that they have among all classes. A name that is no class is
+	// an error.
+	OnlyClasses []string
+
+	// Limit, when not 0, is the largest number of images. The loader takes the first images of Split
+	// and OnlyClasses, in the archive's order. Ranks divide these images. The classes do not change:
+	// if none are given, Open still looks for the classes of the whole archive. If they are given and
+	// the images fit into ShuffleBuffer, Open reads no further than the last of these images. It
+	// keeps the images of a .tgz in memory.
+	Limit int
+
 	// Labels says where the label of an image is from. LabelField is the name of the field in a .json
 	// member that holds the label. "" means "label". A label that is a number is the index of the
-	// class. If Classes is not set, the names of these classes are the numbers.
+	// class. If Classes is not set, the names of these classes are the numbers. If Classes is set and
+	// has only numbers, a label is one of these names.
 	Labels     Labels
 	LabelField string
 
@@ -138,7 +152,7 @@ func (o Options) complete() (Options, error) {
 		value int
 	}{
 		{"BatchSize", o.BatchSize}, {"ShuffleBuffer", o.ShuffleBuffer}, {"Workers", o.Workers}, {"Buffers", o.Buffers},
-		{"DecodeMemory", o.DecodeMemory}, {"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes}, {"Ranks", o.Ranks}, {"Rank", o.Rank},
+		{"DecodeMemory", o.DecodeMemory}, {"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes}, {"Ranks", o.Ranks}, {"Rank", o.Rank}, {"Limit", o.Limit},
 	} {
 		if number.value < 0 {
 			return refuse("%s is %d; it must not be below 0 (0 means the default)", number.name, number.value)
@@ -168,6 +182,11 @@ func (o Options) complete() (Options, error) {
 	if len(o.Classes) > 0 && o.ClassFile != "" {
 		return refuse("Classes and ClassFile are both set; drop one")
 	}
+	for i, name := range o.OnlyClasses {
+		if name == "" || slices.Contains(o.OnlyClasses[:i], name) {
+			return refuse("OnlyClasses has %q as name %d; each name must be a class, and be there once", name, i)
+		}
+	}
 	if o.NoIndexFile && o.IndexDir != "" {
 		return refuse("IndexDir and NoIndexFile are both set; drop one")
 	}
@@ -188,7 +207,7 @@ func (o Options) complete() (Options, error) {
 	}
 	o.ShuffleBuffer = orDefault(o.ShuffleBuffer, defaultShuffleBuffer)
 	o.MaxMemberBytes = orDefault(o.MaxMemberBytes, defaultMaxMemberBytes)
-	o.Classes = slices.Clone(o.Classes)
+	o.Classes, o.OnlyClasses = slices.Clone(o.Classes), slices.Clone(o.OnlyClasses)
 	if o.Train && !o.NoFlip && o.HorizontalFlip == 0 {
 		o.HorizontalFlip = 0.5
 	}
@@ -213,6 +232,19 @@ func (o Options) share(images int) int {
 		return images / o.Ranks
 	}
 	return (images + o.Ranks - 1) / o.Ranks
+}
+
+// part returns a number that stands for OnlyClasses and Limit. It is 0 without them.
+func (o Options) part() uint32 {
+	if len(o.OnlyClasses) == 0 && o.Limit == 0 {
+		return 0
+	}
+	hash := fnv.New32a()
+	for _, name := range slices.Sorted(slices.Values(o.OnlyClasses)) {
+		fmt.Fprintf(hash, "%d %s ", len(name), name)
+	}
+	fmt.Fprint(hash, o.Limit)
+	return max(hash.Sum32(), 1)
 }
 
 // aside returns the memory, in bytes, for images that have left the shuffle buffer and are not

@@ -50,9 +50,10 @@ type TensorBatch struct {
 	Texts []data.Column // the columns of texts, in host memory. They stay valid
 	State data.State    // the source's position after this batch: Loader.Restore resumes there
 
-	shapes [][]int64 // for each field, [N, Shape...]
-	slot   *slot
-	ahead  *Tensors
+	shapes  [][]int64 // for each field, [N, Shape...]
+	lengths map[string][]int64
+	slot    *slot
+	ahead   *Tensors
 }
 
 // NewTensors allocates Depth+1 slots on the device, and calls source.Pin. The source stays the
@@ -122,6 +123,11 @@ func (b *TensorBatch) Use(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
 	}
 	return tensors
 }
+
+// Lengths returns the length that each sample of a padded field had before the padding, as
+// [data.Batch.Lengths] does. They are in host memory and stay valid. Lengths does not wait. It
+// returns nil for a field that is not padded.
+func (b *TensorBatch) Lengths(field string) []int64 { return b.lengths[field] }
 
 // String returns the number of the batch, as messages give it.
 func (b *TensorBatch) String() string { return fmt.Sprintf("batch %d of epoch %d", b.Index, b.Epoch) }
@@ -241,6 +247,12 @@ func (l *tensorLoad) lend(s *slot) (batch any, added Stats) {
 	}
 	for _, c := range l.columns {
 		b.shapes = append(b.shapes, append([]int64{int64(c.N)}, c.Shape...))
+		if lengths := h.Lengths(c.Name); lengths != nil {
+			if b.lengths == nil {
+				b.lengths = map[string][]int64{}
+			}
+			b.lengths[c.Name] = slices.Clone(lengths) // the batch goes back to the loader while this one is used
+		}
 		added.Bytes += int64(len(c.Data))
 	}
 	return b, added

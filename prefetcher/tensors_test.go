@@ -52,6 +52,7 @@ func TestTensors_Values(t *testing.T) {
 		torchtest.CheckStreams(t)
 		p := startTensors(t, tableLoader(t, 50, data.Options{BatchSize: 4, Pad: map[string]data.Pad{"list": {Length: 2, Value: -7}}}), d, TensorOptions{})
 		seen := 0
+		var kept []int64
 		for b, err := range p.Epoch(context.Background()) {
 			if err != nil {
 				t.Fatal(err)
@@ -60,6 +61,10 @@ func TestTensors_Values(t *testing.T) {
 				in := b.Use(x)
 				ids, pairs, lists := cgotorch.ToSlice[int64](x, in["id"]), cgotorch.ToRows[float32](x, in["pair"]), cgotorch.ToRows[int32](x, in["list"])
 				lengths := cgotorch.ToSlice[int64](x, in["list_length"])
+				if got := b.Lengths("list"); !slices.Equal(got, lengths) || b.Lengths("pair") != nil || b.Lengths("name") != nil || b.Lengths("none") != nil {
+					t.Errorf("lengths %v, want %v", got, lengths)
+				}
+				kept = append(kept, b.Lengths("list")...)
 				for i := range b.N {
 					n := seen + i
 					want := slices.Repeat([]int32{int32(n)}, n%3)
@@ -75,6 +80,11 @@ func TestTensors_Values(t *testing.T) {
 				}
 			})
 			seen += b.N
+		}
+		for i, n := range kept {
+			if n != int64(i%3) {
+				t.Errorf("after the epoch, the length of sample %d is %d", i, n)
+			}
 		}
 		if s := p.Stats(); seen != 50 || s.Batches != 13 || s.Samples != 50 || s.Staged != 0 || s.Bytes == 0 {
 			t.Errorf("%d samples, %+v", seen, s)

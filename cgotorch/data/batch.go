@@ -41,6 +41,17 @@ type Batch struct {
 // no samples.
 func (b *Batch) Column(name string) Column { return columnOf(b.Columns, name) }
 
+// Lengths returns the length that each sample of a padded field had before the padding, as
+// LSTM.ForwardLengths of package nn takes them. They are the field's column of lengths, and are
+// valid until Release. Lengths returns nil for a field without this column.
+func (b *Batch) Lengths(field string) []int64 {
+	c := b.Column(lengthsOf(Field{Name: field}).Name)
+	if c.Text || c.DType != cgotorch.Int64 || len(c.Shape) > 0 {
+		return nil
+	}
+	return Values[int64](c)
+}
+
 // Use returns copies of the columns on x's device, by the names of their fields, each [N,
 // Shape...]. Texts are left out. Like [Column.Tensor] it waits until a CUDA device has read the
 // columns: package prefetcher copies batches without this wait. The Do owns the tensors. Use fails

@@ -178,7 +178,7 @@ func TestLoader_Pad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, fmt.Sprint(Values[int64](b.Column("tokens")), b.Column("tokens").Shape, Values[int64](b.Column("tokens_length")),
+		got = append(got, fmt.Sprint(Values[int64](b.Column("tokens")), b.Column("tokens").Shape, b.Lengths("tokens"),
 			Values[float32](b.Column("wave")), Values[int64](b.Column("wave_length"))))
 		b.Release()
 	}

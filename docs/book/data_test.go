@@ -46,14 +46,13 @@ func Example_slices() {
 	// end: slices
 
 	path := filepath.Join(folder, "clouds.safetensors")
-	var again *nn.Linear
 	// cut: save
 	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		return checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Epoch: 5})
 	}))
-	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error { // in another program
-		again = nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-		return checkpoint.LoadModel(x, path, again, nn.LoadOptions{})
+	again := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Linear, error) { // in another program
+		m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+		return m, checkpoint.LoadModel(x, path, m, nn.LoadOptions{})
 	}))
 	// end: save
 	defer nn.Close(again)
@@ -109,7 +108,7 @@ func Example_lengths() {
 	defer loader.Close()
 	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(ctx), func(x *cgotorch.Exec, batch *data.Batch) {
 		// cut: lengths
-		in, lengths := batch.Use(x), data.Values[int64](batch.Column("tokens_length")) // the lengths are on the host
+		in, lengths := batch.Use(x), batch.Lengths("tokens") // the lengths are on the host
 		_, last, _ := lstm.ForwardLengths(x, embedding.Forward(x, in["tokens"]), lengths, nil, nil)
 		logits := head.Forward(x, x.Select(last, 0, -1)) // last is [layers, N, hidden]
 		// end: lengths

@@ -11,10 +11,8 @@ import (
 )
 
 func Example_inference() {
-	var model nn.Module
-	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
-		model = nn.NewLinear(x, 2, 1, nn.LinearOptions{})
-		return nil
+	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (nn.Module, error) {
+		return nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nil
 	}))
 	defer nn.Close(model)
 
@@ -45,10 +43,8 @@ func Example_inference() {
 }
 
 func Example_batcher() {
-	var model nn.Module
-	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
-		model = nn.NewLinear(x, 2, 1, nn.LinearOptions{})
-		return nil
+	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (nn.Module, error) {
+		return nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nil
 	}))
 	defer nn.Close(model)
 

@@ -79,8 +79,8 @@ func predict(open func(x *cgotorch.Exec) (*classifier, error), deviceName string
 		return false, err
 	}
 	stream := cgotorch.DefaultStream(device)
-	var model *classifier
-	if err := stream.Do(func(x *cgotorch.Exec) (err error) { model, err = open(x.NoGrad()); return err }); err != nil {
+	model, err := cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*classifier, error) { return open(x.NoGrad()) })
+	if err != nil {
 		return false, err
 	}
 	defer nn.Close(model.Module)

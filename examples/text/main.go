@@ -18,6 +18,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/data"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 const words, width = 1 << 12, 32 // token 0 is padding; the token of a word is its hash
@@ -67,20 +68,22 @@ func main() {
 	tokens := data.Field{Name: "tokens", DType: cgotorch.Int64, Shape: []int64{data.Variable}} // padded with 0, see data.Pad
 	loader := cgotorch.Must(data.NewStreamLoader(lines, data.Options{BatchSize: 32, Shuffle: true, Map: tokenize, Fields: []data.Field{tokens, label}}))
 
-	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
+	ahead := cgotorch.Must(prefetcher.NewTensors(loader, device, prefetcher.TensorOptions{}))
+
+	stream := cgotorch.DefaultStream(device)
 	model := cgotorch.Must(cgotorch.DoValue(stream, newClassifier))
 	opt := cgotorch.Must(optim.NewAdam(optim.AdamOptions{LR: 0.003}, optim.Group{Params: nn.Parameters(model)}))
-	// The lengths are numbers of the host, so this loop takes the loader's own batches.
-	cgotorch.Must(cgotorch.DoEach(stream, loader.Epoch(context.Background()), func(x *cgotorch.Exec, batch *data.Batch) error {
-		in, lengths := batch.Use(x), data.Values[int64](batch.Column("tokens_length"))
-		loss := nn.CrossEntropy(x, model.forward(x, in["tokens"], lengths), in["label"], nn.CrossEntropyOptions{})
+	cgotorch.Must(cgotorch.DoEach(stream, ahead.Epoch(context.Background()), func(x *cgotorch.Exec, batch *prefetcher.TensorBatch) error {
+		in := batch.Use(x) // the lengths are on the host, where the LSTM wants them
+		loss := nn.CrossEntropy(x, model.forward(x, in["tokens"], batch.Lengths("tokens")), in["label"], nn.CrossEntropyOptions{})
 		opt.Minimize(x, loss)
 		if batch.Index%20 == 0 {
 			fmt.Printf("batch %d: loss %.4f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
 		}
 		return nil
 	}))
-} // the end of the process frees everything; a longer program closes opt, model and loader
+} // the end of the process frees everything; a longer program closes opt, model, ahead and loader
 
 // reviews returns 4,000 made-up reviews as JSON lines.
 func reviews() []byte {

@@ -37,6 +37,8 @@ type Config struct {
 	TestData  string  `json:"test_data"`
 	TrainPart string  `json:"train_part"`
 	TestPart  string  `json:"test_part"`
+	Only      string  `json:"only_classes,omitempty"`
+	Limit     int     `json:"limit,omitempty"`
 	Size      int     `json:"size"`
 	Crop      string  `json:"crop"`
 	Epochs    int     `json:"epochs"`
@@ -79,6 +81,8 @@ func main() {
 	flag.StringVar(&c.TestData, "test-data", "", "the same for the images to test on; empty: those in -data")
 	flag.StringVar(&c.TrainPart, "train-part", "train", "folder in -data of the images to train on; empty for all")
 	flag.StringVar(&c.TestPart, "test-part", "test", "folder of the images to test on; empty for all of -test-data, and for no test without that")
+	flag.StringVar(&c.Only, "classes", "", "take only these classes, such as cat,dog; empty: all")
+	flag.IntVar(&c.Limit, "limit", 0, "take only so many images to train on, and so many to test on, the first of the archive; 0: all")
 	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
 	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad where the first images are of about -size, as CIFAR's are, and no larger")
 	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
@@ -146,7 +150,8 @@ func main() {
 // The errors of package imageloader name its options. flagNames has the flags of this program that
 // set them.
 var flagNames = strings.NewReplacer("Options.MaxSkipRate", "-skip-rate", "Options.AllowTruncated", "-allow-truncated",
-	"Options.BatchSize", "-batch", "Options.Workers", "-workers", "Options.Split", "-train-part or -test-part")
+	"Options.BatchSize", "-batch", "Options.Workers", "-workers", "Options.Split", "-train-part or -test-part",
+	"Options.OnlyClasses", "-classes", "Options.Limit", "-limit")
 
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))
@@ -171,6 +176,8 @@ func (c Config) complete(ctx context.Context) (Config, error) {
 		return c, fmt.Errorf("-epochs %d: at least 1", c.Epochs)
 	case c.Size < 1:
 		return c, fmt.Errorf("-size %d: at least 1", c.Size)
+	case c.Limit < 0:
+		return c, fmt.Errorf("-limit %d: at least 0", c.Limit)
 	case c.BatchSize < 1:
 		return c, fmt.Errorf("-batch %d: at least 1", c.BatchSize)
 	case !(c.LR > 0) || math.IsInf(c.LR, 0):

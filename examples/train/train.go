@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -456,7 +457,10 @@ type images struct {
 func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
 	o := imageloader.Options{
 		Train: training, BatchSize: t.BatchSize, Split: part, Transform: t.transform(training),
-		Classes: classes, Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated,
+		Classes: classes, Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated, Limit: t.Limit,
+	}
+	if t.Only != "" {
+		o.OnlyClasses = strings.Split(t.Only, ",")
 	}
 	if t.jpeg != nil {
 		o.JPEGDevice = t.jpeg
