@@ -129,13 +129,14 @@ if [ -e "$new/lib/libcgotorch.so" ]; then
     for library in "$torch"/*.so*; do
       case ${library##*/} in libtorch_python* | libshm* | libtorch_global_deps*) ;; *) opened+=("$library") ;; esac
     done
-    # NVIDIA's libraries open others by name, which lie beside them.
-    folders=$({ loads "$torch/libtorch_cuda.so" | awk '$2 != "-" { sub("/[^/]*$", "", $2); print $2 }'; printf '%s\n' "$torch"/../../nvidia/*/lib; } | sort -u)
-    for folder in $folders; do
-      for library in "$folder"/lib@(cu|nv|nccl)*.so*; do
+    # These are opened by name: by libcgotorch_cuda.so, cuDNN, cuFile, NVRTC and CUPTI.
+    while read -r folder; do
+      for library in "$folder"/lib@(cudnn_|cufile_rdma|nvJitLink|nvjpeg|nvperf_host|nvrtc)*.so*; do
+        case $library in *.alt.*) continue ;; esac
         [ "$(patchelf --print-soname "$library" 2>/dev/null)" != "${library##*/}" ] || opened+=("$library")
       done
-    done
+    done < <({ loads "$torch/libtorch_cuda.so" | awk '$2 != "-" { sub("/[^/]*$", "", $2); print $2 }'
+      printf '%s\n' "$torch"/../../nvidia/*/lib; } | sort -u)
   fi
   for library in "${opened[@]}"; do
     copy "${library##*/}" "$library"
