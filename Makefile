@@ -59,6 +59,11 @@ serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8
 	@echo 'curl --data-binary @examples/serve/frog.jpg http://$(LISTEN)/v2/models/cifar10/classify'
 	@exec build/bin/serve -models examples/serve/models -listen $(LISTEN) $(ARGS)
 
+# Without PROGRAM the script says what to do, and nothing is built before.
+bundle: $(if $(PROGRAM),libraries) ## a folder with the program PROGRAM=./path and all that it loads, for a container or a machine without Go; OUT=folder, CUDA=0 or 1
+	@$(if $(PROGRAM),csrc/libtorch/setup.sh bundle)
+	@$(if $(CUDA),CUDA='$(CUDA)') csrc/libtorch/bundle.sh '$(PROGRAM)' '$(OUT)'
+
 test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
 	@tests/run.sh $(JOBS)
 
@@ -154,5 +159,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train serve test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup moved libraries build loader tools train serve bundle test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record clean

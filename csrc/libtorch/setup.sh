@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [build|test|loader|test-loader [FOLDER]]: makes the machine ready to build, or to build
-# and test. On a machine that is ready it does nothing and ends at once. The loader needs no
+# setup.sh [build|test|bundle|loader|test-loader [FOLDER]]: makes the machine ready to build, or to
+# build and test, or to build and bundle. On a machine that is ready it does nothing and ends at once. The loader needs no
 # LibTorch, so for the loader the script handles only compilers and system packages.
 #
 # LibTorch comes from the first of these that is there: $LIBTORCH, an installed Python torch, or the
@@ -36,7 +36,7 @@ fail() {
 . "$here/wheels.sh"
 . "$here/find.sh"
 
-case $purpose in build | test | loader | test-loader) ;; *) fail "setup.sh $purpose: want build, test, loader or test-loader" ;; esac
+case $purpose in build | test | bundle | loader | test-loader) ;; *) fail "setup.sh $purpose: want build, test, bundle, loader or test-loader" ;; esac
 need_platform
 need_tools
 

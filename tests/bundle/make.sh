@@ -46,7 +46,7 @@ strip "$bundle/bin/bench"
 # Some packages are left out. Tests of the tree and of its generator need the tree, Go and a
 # compiler. The other packages do not use a device.
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... |
-  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|imageloader(/decode)?|internal/(arena|inflate|cuts|cuts/cutdocs)|cgotorch/(safetensors|text/tokenizer))$')
+  grep -vE '/(tests/(rules|setup|install|examples|deploy|mutation)|internal/opgen|bench|examples/inspect|imageloader(/decode)?|internal/(arena|inflate|cuts|cuts/cutdocs)|cgotorch/(safetensors|text/tokenizer))$')
 while read -r package; do
   name=${package#github.com/streamtorch/streamtorch/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"
