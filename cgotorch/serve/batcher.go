@@ -179,7 +179,8 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 // Predict computes the function for the entries of the inputs, which are its Options.Inputs in
 // order. Each has the shape of its Spec with the number of entries before it. Predict waits for
 // the answer, without an OS thread. The inputs may be changed after the return. The results belong
-// to the caller. Files are decoded before the request waits for a batch.
+// to the caller. Results of one batch lie side by side, so a kept result keeps the memory of all.
+// Files are decoded before the request waits for a batch.
 //
 // Predict fails with [cgotorch.ErrInvalidArgument] for inputs that do not fit, with [ErrQueueFull],
 // with [cgotorch.ErrClosed] after Close, with [cgotorch.ErrDeviceLost], with the Decoder's error,
