@@ -58,22 +58,22 @@ if __name__ == "__main__":
     litserve.LitServer(api, accelerator="cpu" if device == "cpu" else "cuda", devices=1).run(host="127.0.0.1", port=int(port), generate_client_file=False, log_level="error")
 """
 
-running = None
+running = []
 
 
-def listen(model, size, classes, batch, device, compiled):
-    """Starts the server, and waits until it answers."""
-    global running
+def listen(model, size, classes, batch, device, compiled, threads):
+    """Starts a server, and waits until it answers."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     folder = __file__.rsplit("/", 1)[0]
     with open(folder + "/litserver.py", "w") as f:
         f.write(SERVER)
-    running = subprocess.Popen([sys.executable, folder + "/litserver.py", *map(str, (model, size, classes, batch, device, compiled, port))], stdout=2, start_new_session=True)
+    server = subprocess.Popen([sys.executable, folder + "/litserver.py", *map(str, (model, size, classes, batch, device, compiled, port))], stdout=2, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+    running.append(server)
     url = f"http://127.0.0.1:{port}"
     for _ in range(6000):
-        if running.poll() is not None:
+        if server.poll() is not None:
             raise RuntimeError("LitServe has ended; is it installed? python -m pip install litserve python-multipart")
         try:
             if urllib.request.urlopen(url + "/health", timeout=1).status == 200:
@@ -89,6 +89,6 @@ if __name__ == "__main__":
     try:
         peer.serve(listen)
     finally:
-        if running is not None:  # its workers do not end with it
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
+        for server in running:  # its workers do not end with it
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
