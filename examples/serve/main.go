@@ -218,7 +218,7 @@ func (s *servers) grpcOptions() (o []grpc.ServerOption) {
 	if s.tls != nil {
 		o = append(o, grpc.Creds(credentials.NewTLS(s.tls)))
 	}
-	return append(o, grpc.ChainUnaryInterceptor(s.g.unary))
+	return append(o, grpc.InTapHandle(s.g.tap), grpc.MaxConcurrentStreams(uint32(s.f.perClient)))
 }
 
 // start begins to answer. The channel gets an error if a port fails.

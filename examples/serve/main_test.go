@@ -243,14 +243,13 @@ func TestServer_PerClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", classify)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n", classify)
+		if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, "100 Continue") { // the request is counted
+			t.Fatalf("%q, %v", line, err)
+		}
 	}
-	var status int
-	for began := time.Now(); status != 429 && time.Since(began) < 10*time.Second; time.Sleep(5 * time.Millisecond) {
-		status, _ = s.call(t, "POST", s.main+classify, frog(t))
-	}
-	if status != 429 {
-		t.Errorf("a third request of one address: %d", status)
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 429 {
+		t.Errorf("a third request of one address: %d %s", status, text)
 	}
 	if status, text := s.call(t, "GET", s.main+"/v2/health/live", nil); status != 200 {
 		t.Errorf("a probe: %d %s", status, text)
@@ -258,6 +257,15 @@ func TestServer_PerClient(t *testing.T) {
 }
 
 func TestServer_TLS(t *testing.T) {
+	cert, key := certificate(t)
+	s := start(t, flags{cert: cert, key: key})
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, "frog") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// certificate returns the files of a certificate for localhost and of its key.
+func certificate(t *testing.T) (cert, private string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -271,15 +279,27 @@ func TestServer_TLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, private := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	cert, private = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: certificate}, private: {Type: "PRIVATE KEY", Bytes: der}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := start(t, flags{cert: cert, key: private})
-	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, "frog") {
-		t.Errorf("%d %s", status, text)
+	return cert, private
+}
+
+// A client cannot put names of its own into the metrics, nor a name that is no text.
+func TestServer_UnknownNames(t *testing.T) {
+	s := start(t, flags{})
+	for path, want := range map[string]int{
+		"/v2/models/mine/infer": 400, "/v2/models/%ff/infer": 400, "/v2/models/mine/classify": 404, "/v2/models/cifar10/versions/mine/classify": 404,
+	} {
+		if status, text := s.call(t, "POST", s.main+path, []byte("x")); status != want {
+			t.Errorf("%s: %d %s, want %d", path, status, text, want)
+		}
+	}
+	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); strings.Contains(text, "mine") || !strings.Contains(text, `streamtorch_requests_total{model="",status="400",version=""} 2`) {
+		t.Error(text)
 	}
 }
 

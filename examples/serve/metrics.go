@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 // metrics counts requests for Prometheus and for the page.
 type metrics struct {
+	models   *serve.Repository
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	took     *prometheus.HistogramVec
@@ -35,6 +37,7 @@ type sample struct {
 
 func newMetrics(models *serve.Repository, device cgotorch.Device) *metrics {
 	m := &metrics{
+		models:   models,
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "streamtorch_requests_total", Help: "Inference requests that have ended, by HTTP status."},
 			[]string{"model", "version", "status"}),
@@ -50,13 +53,16 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// observe counts a request. A model that was not found has no name here: clients choose names.
+// observe counts a request. A model that is not known has neither name nor version here: clients
+// choose both.
 func (m *metrics) observe(o oip.Observation) {
-	model := o.Model
-	if o.Status == http.StatusNotFound {
-		model = ""
+	model, version := o.Model, o.Version
+	if o.Err != nil && !slices.ContainsFunc(m.models.List(), func(i serve.ModelInfo) bool {
+		return i.Name == model && (i.Version == version || version == "")
+	}) {
+		model, version = "", ""
 	}
-	m.requests.WithLabelValues(model, o.Version, strconv.Itoa(o.Status)).Inc()
+	m.requests.WithLabelValues(model, version, strconv.Itoa(o.Status)).Inc()
 	m.took.WithLabelValues(model).Observe(o.Took.Seconds())
 	m.mu.Lock()
 	defer m.mu.Unlock()

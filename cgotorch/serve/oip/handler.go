@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ type Options struct {
 
 // Observation tells of an inference request.
 type Observation struct {
-	Model, Version string // the version is empty if none was found
+	Model, Version string // as the client asks; the version is that which has answered
 	Status         int    // the HTTP status, as StatusOf returns it
 	Took           time.Duration
 	Err            error
@@ -54,9 +53,6 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 	if o.Memory == 0 {
 		o.Memory = max(1<<30, o.MaxBody)
 	}
-	if o.Name == "" {
-		o.Name = "streamtorch"
-	}
 	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory}}
 	routes := http.NewServeMux()
 	get := func(path string, fn func(r *http.Request) (any, error)) {
@@ -65,8 +61,9 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 			answer(w, r, v, err)
 		})
 	}
-	get("GET /v2", h.server)
-	get("GET /v2/{$}", h.server)
+	server := func(*http.Request) (any, error) { return ServerMetadataOf(o), nil }
+	get("GET /v2", server)
+	get("GET /v2/{$}", server)
 	get("GET /v2/health/live", func(*http.Request) (any, error) { return map[string]bool{"live": true}, nil })
 	get("GET /v2/health/ready", func(*http.Request) (any, error) { return map[string]bool{"ready": true}, Ready(h.models) })
 	get("GET /v2/models/stats", h.stats)
@@ -85,7 +82,12 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 			}
 			return o.Scan()
 		}
-		get("POST /v2/repository/index", func(*http.Request) (any, error) { return index(models), scan() })
+		get("POST /v2/repository/index", func(*http.Request) (any, error) {
+			if err := scan(); err != nil {
+				return nil, err
+			}
+			return IndexOf(models), nil
+		})
 		get("POST /v2/repository/models/{model}/load", func(r *http.Request) (any, error) {
 			if err := scan(); err != nil {
 				return nil, err
@@ -238,18 +240,6 @@ func (h *handler) classify(r *http.Request, body []byte) (out reply, err error) 
 	return reply{parts: [][]byte{text}, version: got.Version}, err
 }
 
-func (h *handler) server(*http.Request) (any, error) {
-	extensions := []string{"binary_tensor_data", "classification", "model_configuration", "statistics"}
-	if h.o.Control {
-		extensions = append(extensions, "model_repository")
-	}
-	version := h.o.Version
-	if version == "" {
-		version = runtime.Version()
-	}
-	return map[string]any{"name": h.o.Name, "version": version, "extensions": extensions}, nil
-}
-
 func (h *handler) metadata(r *http.Request) (any, error) {
 	return MetadataOf(r.Context(), h.models, r.PathValue("model"), r.PathValue("version"))
 }
@@ -257,4 +247,13 @@ func (h *handler) metadata(r *http.Request) (any, error) {
 func (h *handler) ready(r *http.Request) (any, error) {
 	_, err := find(h.models, r.PathValue("model"), r.PathValue("version"))
 	return map[string]any{"name": strings.Clone(r.PathValue("model")), "ready": err == nil}, err
+}
+
+func (h *handler) config(r *http.Request) (any, error) {
+	return ConfigOf(r.Context(), h.models, r.PathValue("model"), r.PathValue("version"))
+}
+
+func (h *handler) stats(r *http.Request) (any, error) {
+	list, err := StatisticsOf(h.models, r.PathValue("model"), r.PathValue("version"))
+	return map[string]any{"model_stats": list}, err
 }

@@ -236,7 +236,7 @@ func TestHandler_About(t *testing.T) {
 		path, text string
 		status     int
 	}{
-		{"/v2", `{"extensions":["binary_tensor_data","classification","model_configuration","statistics"],"name":"test","version":"2"}`, 200},
+		{"/v2", `{"name":"test","version":"2","extensions":["binary_tensor_data","classification","model_configuration","statistics"]}`, 200},
 		{"/v2/health/live", `{"live":true}`, 200},
 		{"/v2/health/ready", `{"ready":true}`, 200},
 		{"/v2/models/picture", `{"name":"picture","versions":["3"],"platform":"streamtorch","inputs":[{"name":"image","datatype":"UINT8","shape":[-1,1,2,3]}],"outputs":[{"name":"output0","datatype":"FP32","shape":[-1,3]}]}`, 200},

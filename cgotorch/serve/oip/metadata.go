@@ -1,9 +1,10 @@
 package oip
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"net/http"
+	"runtime"
 	"slices"
 	"time"
 
@@ -90,18 +91,36 @@ func find(models *serve.Repository, name, version string) (found serve.ModelInfo
 	return found, fmt.Errorf("%q, version %q: %w", name, version, err)
 }
 
-// indexEntry is a model in the list of Triton's model repository extension.
-type indexEntry struct {
+// ServerMetadata describes a server.
+type ServerMetadata struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Extensions []string `json:"extensions"`
+}
+
+// ServerMetadataOf describes a server with these options.
+func ServerMetadataOf(o Options) ServerMetadata {
+	m := ServerMetadata{cmp.Or(o.Name, "streamtorch"), cmp.Or(o.Version, runtime.Version()),
+		[]string{"binary_tensor_data", "classification", "model_configuration", "statistics"}}
+	if o.Control {
+		m.Extensions = append(m.Extensions, "model_repository")
+	}
+	return m
+}
+
+// ModelIndex is a model in the list of Triton's model repository extension.
+type ModelIndex struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	State   string `json:"state"`
+	State   string `json:"state"` // LOADING, READY or UNAVAILABLE
 	Reason  string `json:"reason"`
 }
 
-func index(models *serve.Repository) []indexEntry {
-	list := []indexEntry{}
+// IndexOf lists the known models.
+func IndexOf(models *serve.Repository) []ModelIndex {
+	list := []ModelIndex{}
 	for _, m := range models.List() {
-		e := indexEntry{Name: m.Name, Version: m.Version, State: "UNAVAILABLE"}
+		e := ModelIndex{Name: m.Name, Version: m.Version, State: "UNAVAILABLE"}
 		switch {
 		case m.Loading:
 			e.State = "LOADING"
@@ -116,73 +135,106 @@ func index(models *serve.Repository) []indexEntry {
 	return list
 }
 
-// config answers Triton's model configuration extension, as far as its tools read it.
-func (h *handler) config(r *http.Request) (any, error) {
-	type io struct {
-		Name     string  `json:"name"`
-		DataType string  `json:"data_type"`
-		Dims     []int64 `json:"dims"`
-	}
-	ios := func(specs []serve.Spec) (list []io) {
+// ModelConfig is Triton's model configuration, as far as its tools read it.
+type ModelConfig struct {
+	Name            string          `json:"name"`
+	Platform        string          `json:"platform"`
+	Backend         string          `json:"backend"`
+	MaxBatchSize    int             `json:"max_batch_size"`
+	Input           []TensorConfig  `json:"input"`
+	Output          []TensorConfig  `json:"output"`
+	DynamicBatching DynamicBatching `json:"dynamic_batching"`
+}
+
+// TensorConfig describes an input or an output of one entry.
+type TensorConfig struct {
+	Name     string  `json:"name"`
+	DataType string  `json:"data_type"` // such as TYPE_FP32
+	Dims     []int64 `json:"dims"`
+}
+
+// DynamicBatching has the sizes for which the model is prepared.
+type DynamicBatching struct {
+	PreferredBatchSize []int `json:"preferred_batch_size"`
+}
+
+// ConfigOf returns a model's configuration. A model that was unloaded for its memory is loaded
+// first.
+func ConfigOf(ctx context.Context, models *serve.Repository, name, version string) (*ModelConfig, error) {
+	tensors := func(specs []serve.Spec) (list []TensorConfig) {
 		for _, s := range specs {
-			list = append(list, io{s.Name, "TYPE_" + dataTypeOf(s.DType), append([]int64{}, s.Shape...)})
+			list = append(list, TensorConfig{s.Name, "TYPE_" + dataTypeOf(s.DType), append([]int64{}, s.Shape...)})
 		}
 		return list
 	}
-	var config map[string]any
-	err := h.models.Use(r.Context(), r.PathValue("model"), r.PathValue("version"), func(m *serve.Model) error {
-		config = map[string]any{
-			"name": m.Name, "platform": "streamtorch", "backend": "streamtorch", "max_batch_size": m.MaxEntries(),
-			"input": ios(m.Inputs()), "output": ios(m.Outputs()),
-			"dynamic_batching": map[string]any{"preferred_batch_size": m.Stats().Sizes},
-		}
+	var c *ModelConfig
+	err := models.Use(ctx, name, version, func(m *serve.Model) error {
+		c = &ModelConfig{Name: m.Name, Platform: "streamtorch", Backend: "streamtorch", MaxBatchSize: m.MaxEntries(),
+			Input: tensors(m.Inputs()), Output: tensors(m.Outputs()), DynamicBatching: DynamicBatching{m.Stats().Sizes}}
 		return nil
 	})
-	return config, err
+	return c, err
 }
 
-// stats answers Triton's statistics extension, for one model or for all.
-func (h *handler) stats(r *http.Request) (any, error) {
-	type times struct {
-		Count int64 `json:"count"`
-		NS    int64 `json:"ns"`
-	}
-	type batch struct {
-		Size    int   `json:"batch_size"`
-		Compute times `json:"compute_infer"`
-	}
-	type model struct {
-		Name       string           `json:"name"`
-		Version    string           `json:"version"`
-		Inferences int64            `json:"inference_count"`
-		Executions int64            `json:"execution_count"`
-		Stats      map[string]times `json:"inference_stats"`
-		Batches    []batch          `json:"batch_stats"`
-	}
-	list := []model{}
-	name, version := r.PathValue("model"), r.PathValue("version")
+// ModelStatistics are the counts and times of a model since its load, as Triton tells them.
+type ModelStatistics struct {
+	Name           string            `json:"name"`
+	Version        string            `json:"version"`
+	InferenceCount int64             `json:"inference_count"` // entries
+	ExecutionCount int64             `json:"execution_count"` // batches
+	InferenceStats InferStatistics   `json:"inference_stats"`
+	BatchStats     []BatchStatistics `json:"batch_stats"`
+}
+
+// Statistic is a number of requests or batches, and the sum of their times.
+type Statistic struct {
+	Count int64 `json:"count"`
+	NS    int64 `json:"ns"`
+}
+
+// InferStatistics are statistics of requests. The times of copies are part of ComputeInfer.
+type InferStatistics struct {
+	Success       Statistic `json:"success"`
+	Fail          Statistic `json:"fail"`
+	Queue         Statistic `json:"queue"`
+	ComputeInput  Statistic `json:"compute_input"`
+	ComputeInfer  Statistic `json:"compute_infer"`
+	ComputeOutput Statistic `json:"compute_output"`
+	Cancel        Statistic `json:"cancel"`
+	Reject        Statistic `json:"reject"`
+}
+
+// BatchStatistics are statistics of the batches of one size.
+type BatchStatistics struct {
+	BatchSize    int       `json:"batch_size"`
+	ComputeInfer Statistic `json:"compute_infer"`
+}
+
+// StatisticsOf returns the statistics of the loaded models. An empty name stands for all. It fails
+// with [serve.ErrNotFound] and [serve.ErrNotLoaded].
+func StatisticsOf(models *serve.Repository, name, version string) ([]ModelStatistics, error) {
 	if name != "" {
-		if _, err := find(h.models, name, version); err != nil {
+		if _, err := find(models, name, version); err != nil {
 			return nil, err
 		}
 	}
-	for _, info := range h.models.List() {
+	list := []ModelStatistics{}
+	for _, info := range models.List() {
 		if !info.Loaded || name != "" && info.Name != name || version != "" && info.Version != version {
 			continue
 		}
 		s := info.Stats
-		ns := func(d time.Duration) times { return times{s.Requests, d.Nanoseconds()} }
-		m := model{Name: info.Name, Version: info.Version, Inferences: s.Entries, Stats: map[string]times{
-			"success": ns(s.Took), "queue": ns(s.Queued), "compute_infer": ns(s.Took - s.Queued),
-			"fail": {Count: s.Failed}, "cancel": {Count: s.Dropped}, "reject": {Count: s.Refused},
-			"compute_input": {Count: s.Requests}, "compute_output": {Count: s.Requests},
+		over := func(d time.Duration) Statistic { return Statistic{s.Requests, d.Nanoseconds()} }
+		m := ModelStatistics{Name: info.Name, Version: info.Version, InferenceCount: s.Entries, InferenceStats: InferStatistics{
+			Success: over(s.Took), Queue: over(s.Queued), ComputeInput: over(0), ComputeInfer: over(s.Took - s.Queued), ComputeOutput: over(0),
+			Fail: Statistic{Count: s.Failed}, Cancel: Statistic{Count: s.Dropped}, Reject: Statistic{Count: s.Refused},
 		}}
 		for size, count := range s.Batches {
-			m.Executions += count
-			m.Batches = append(m.Batches, batch{size, times{Count: count}})
+			m.ExecutionCount += count
+			m.BatchStats = append(m.BatchStats, BatchStatistics{size, Statistic{Count: count}})
 		}
-		slices.SortFunc(m.Batches, func(a, b batch) int { return a.Size - b.Size })
+		slices.SortFunc(m.BatchStats, func(a, b BatchStatistics) int { return a.BatchSize - b.BatchSize })
 		list = append(list, m)
 	}
-	return map[string]any{"model_stats": list}, nil
+	return list, nil
 }
