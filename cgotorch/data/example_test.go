@@ -92,3 +92,23 @@ func ExampleReadClasses() {
 	fmt.Println(kinds, data.Values[int64](table.Column("kind")))
 	// Output: [elm oak] [1 0 1]
 }
+
+func ExampleNewStandardizer() {
+	train, err := data.NewTable(data.Of("size", []float32{1, 2, 3, 6}), data.Of("price", []float32{10, 20, 30, 60}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	standard, err := data.NewStandardizer(train, "size")
+	if err != nil {
+		log.Fatal(err)
+	}
+	test, err := data.NewTable(data.Of("size", []float32{3, 5}), data.Of("price", []float32{30, 50}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if test, err = standard.Table(test); err != nil { // by the numbers of the training data
+		log.Fatal(err)
+	}
+	fmt.Printf("mean %.1f, deviation %.3f, sizes %.3f\n", standard["size"].Mean, standard["size"].Std, data.Values[float32](test.Column("size")))
+	// Output: mean [3.0], deviation [1.871], sizes [0.000 1.069]
+}
