@@ -60,9 +60,9 @@ serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8
 	@exec build/bin/serve -models examples/serve/models -listen $(LISTEN) $(ARGS)
 
 # Without PROGRAM the script says what to do, and nothing is built before.
-bundle: $(if $(PROGRAM),libraries) ## a folder with the program PROGRAM=./path and all that it loads, for a container or a machine without Go; OUT=folder, CUDA=0 or 1
+bundle: $(if $(PROGRAM),libraries) ## a folder with PROGRAM=./path and all that it loads, for a container or a machine without Go; OUT=folder, CUDA=0 or 1
 	@$(if $(PROGRAM),csrc/libtorch/setup.sh bundle)
-	@$(if $(CUDA),CUDA='$(CUDA)') csrc/libtorch/bundle.sh '$(PROGRAM)' '$(OUT)'
+	@csrc/libtorch/bundle.sh '$(PROGRAM)' '$(OUT)'
 
 test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
 	@tests/run.sh $(JOBS)

@@ -13,8 +13,9 @@
 # that machine. Only the driver of NVIDIA comes from the machine in both cases.
 #
 # Environment:
-#   CUDA  1: with LibTorch's CUDA libraries; it fails if they are not all here. 0: without them.
-#         Unset: with them if they are all here
+#   CUDA        1: with LibTorch's CUDA libraries; it fails if they are not all here. 0: without
+#               them. Unset: with them if they are all here
+#   GO_LDFLAGS  more flags for Go's linker, such as -X main.version=1
 set -euo pipefail
 shopt -s extglob nullglob
 
@@ -50,7 +51,7 @@ mkdir -p "$new"
 
 # The dynamic loader replaces $ORIGIN, so the shell must not. An RPATH, unlike a RUNPATH, also serves
 # the libraries that name no folder of their own.
-go -C "$program" build -trimpath -ldflags '-extldflags "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"' -o "$root/$new/" . ||
+go -C "$program" build -trimpath -ldflags "${GO_LDFLAGS-} "'-extldflags "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"' -o "$root/$new/" . ||
   fail "PROGRAM=$program does not build; see above"
 name=$(ls "$new")
 binary=$new/$name
@@ -60,7 +61,7 @@ mkdir "$new/lib"
 # found.
 loads() {
   { LD_LIBRARY_PATH="$root/build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ldd "$1" 2>/dev/null || true; } |
-    awk '$2 == "=>" { print $1, $3 ~ /^\// ? $3 : "-" }'
+    awk '$2 == "=>" && $1 !~ /^\// { print $1, $3 ~ /^\// ? $3 : "-" }'
 }
 
 # of_glibc NAME succeeds if the library belongs to glibc, whose parts must all be of one version.
@@ -199,5 +200,5 @@ out=$(cd "$out" && pwd)
 # Nothing may come from elsewhere but glibc, which comes from the machine where there is one.
 while read -r library path; do
   of_glibc "$library" || [ "${path#"$out"/}" != "$path" ] || fail "$out/$name would load $library from $path; please report this"
-done < <(LD_LIBRARY_PATH= ldd "$out/$name" | awk '$2 == "=>" { print $1, $3 }')
+done < <(LD_LIBRARY_PATH= ldd "$out/$name" | awk '$2 == "=>" && $1 !~ /^\// { print $1, $3 }')
 echo "$out is ready, $(($(du -sb "$out" | cut -f1) / 1000000)) MB, $with CUDA: run $out/$name, or make it the root of a container"

@@ -30,7 +30,7 @@ func root(t *testing.T) string {
 
 // makeBundle makes a bundle without CUDA and returns its folder. The end of the test removes it.
 // It lies in build/, because /tmp may be in memory.
-func makeBundle(t *testing.T, program string) string {
+func makeBundle(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(filepath.Join(root(t), "build"), "deploy")
 	if err != nil {
@@ -38,7 +38,8 @@ func makeBundle(t *testing.T, program string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	bundle := filepath.Join(dir, "bundle")
-	if out, err := exec.Command("make", "-C", root(t), "--no-print-directory", "bundle", "PROGRAM="+program, "OUT="+bundle, "CUDA=0").CombinedOutput(); err != nil {
+	args = append([]string{"-C", root(t), "--no-print-directory", "bundle", "PROGRAM=" + program, "OUT=" + bundle, "CUDA=0"}, args...)
+	if out, err := exec.Command("make", args...).CombinedOutput(); err != nil {
 		t.Fatalf("make bundle PROGRAM=%s: %v\n%s", program, err, out)
 	}
 	return bundle
@@ -119,7 +120,9 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-func main() { fmt.Println(decode.Sniff([]byte("\x89PNG\r\n\x1a\n"))) }
+var version = "none"
+
+func main() { fmt.Println(version, decode.Sniff([]byte("\x89PNG\r\n\x1a\n"))) }
 `
 
 func TestBundle_OtherModule(t *testing.T) {
@@ -143,7 +146,7 @@ func TestBundle_OtherModule(t *testing.T) {
 	if out, err := tidy.CombinedOutput(); err != nil {
 		t.Skipf("go mod tidy, which wants modules that only tests need: %v\n%s", err, out)
 	}
-	bundle := makeBundle(t, dir)
+	bundle := makeBundle(t, dir, "GO_LDFLAGS=-X main.version=v1")
 	checkLibraries(t, bundle)
 	if torch, _ := filepath.Glob(filepath.Join(bundle, "lib/libtorch*")); torch != nil {
 		t.Errorf("the program needs no LibTorch, and the bundle has %v", torch)
@@ -156,7 +159,7 @@ func TestBundle_OtherModule(t *testing.T) {
 	cmd := inEmptyRoot(t, bundle, nil, "/other")
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
-	if out, err := cmd.Output(); err != nil || !strings.EqualFold(string(out), "PNG\n") {
+	if out, err := cmd.Output(); err != nil || !strings.EqualFold(string(out), "v1 PNG\n") {
 		t.Errorf("the program printed %q, %v\n%s", out, err, errs.String())
 	}
 }
