@@ -172,7 +172,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	c.runner.Store(x.s.thread)
 	defer c.runner.Store(0)
 	if c.closed {
-		x.Fail(op, refuse(op, ErrClosed, "the captured function is closed"))
+		x.Fail(op, refuse(op, ErrClosed, "the captured function is closed; close it after its last Run"))
 	}
 	if c.o.Eager || !x.Device().IsCUDA() {
 		return c.runEagerly(x, in)

@@ -60,7 +60,7 @@ func (x *Exec) Launch(g *Graph) {
 	g.pool.lock(op, x)
 	defer g.pool.unlock()
 	if g.closed {
-		x.Fail(op, refuse(op, ErrClosed, "the graph is closed"))
+		x.Fail(op, refuse(op, ErrClosed, "the graph is closed; close it after its last launch"))
 	}
 	if err := g.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
@@ -144,7 +144,7 @@ func (g *Graph) ask(op string, question func() error) error {
 	defer g.pool.mu.Unlock()
 	switch {
 	case g.closed:
-		return refuse(op, ErrClosed, "the graph is closed")
+		return refuse(op, ErrClosed, "the graph is closed; close it after its last launch")
 	case g.Eager():
 		return nil
 	}

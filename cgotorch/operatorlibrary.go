@@ -30,7 +30,9 @@ func OpenOperators(path string) error {
 	full, err := filepath.Abs(path)
 	if err == nil {
 		var info os.FileInfo
-		if info, err = os.Stat(full); err == nil && !info.Mode().IsRegular() {
+		if info, err = os.Stat(full); err != nil {
+			err = fmt.Errorf("%w; check the path", err)
+		} else if !info.Mode().IsRegular() {
 			err = fmt.Errorf("%s is no file: name the .so file", path)
 		}
 	}

@@ -206,7 +206,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 // The method `open` does the same as the method `handle`, for a caller that holds s.state.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
-		return nil, refuse(op, ErrClosed, "the stream is closed")
+		return nil, refuse(op, ErrClosed, "the stream is closed; close it after its last use")
 	}
 	if s.h == nil && !s.isDefault {
 		return nil, noStream(op)

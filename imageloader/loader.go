@@ -463,7 +463,9 @@ func (l *Loader) close() error {
 	return nil
 }
 
-func (l *Loader) errClosed() error { return l.fail("the loader is closed", ErrClosed) }
+func (l *Loader) errClosed() error {
+	return l.fail("the loader is closed; close it after its last epoch", ErrClosed)
+}
 
 func (l *Loader) fail(reason string, kind error) error {
 	return &Error{Path: l.archive.path, Reason: reason, Kind: kind}

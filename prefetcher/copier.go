@@ -157,7 +157,7 @@ func (p *copier) begin(cancel context.CancelCauseFunc) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return fmt.Errorf("prefetcher: Epoch: %w", ErrClosed)
+		return fmt.Errorf("prefetcher: Epoch: %w; close the prefetcher after its last epoch", ErrClosed)
 	case p.running != nil:
 		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
 	}

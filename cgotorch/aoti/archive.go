@@ -60,6 +60,8 @@ func (a *archive) model(wanted string) (string, error) {
 	switch {
 	case len(names) == 0 && exported:
 		return "", a.Refuse("it is an exported program and not compiled: load it with package pt2, or compile it with torch._inductor.aoti_compile_and_package")
+	case len(names) == 0 && a.Has("data.pkl"):
+		return "", a.Bad("torch.save has written it: load weights with checkpoint.LoadModel")
 	case len(names) == 0:
 		return "", a.Bad("it has no entry %sMODEL/…", folderOfModels)
 	}

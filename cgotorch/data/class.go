@@ -65,7 +65,7 @@ func classesOf(texts []string) classes {
 func (c classes) put(dtype cgotorch.DType, memory, text []byte) (fault string) {
 	n, ok := c[string(text)]
 	if !ok {
-		return fmt.Sprintf("%s is none of the %d Classes", quoted(text), len(c))
+		return fmt.Sprintf("%s is none of the %d Classes; ReadClasses finds all of a file", quoted(text), len(c))
 	}
 	putInt(dtype, memory, n)
 	return ""

@@ -34,9 +34,9 @@ func TestField_Classes(t *testing.T) {
 	}{
 		{"plain CSV", csv, "1,a b\n2,7\r\n3,\n", "map[kind:1 size:1] map[kind:0 size:2] map[kind:3 size:3]"},
 		{"quoted CSV", csv, "1,\"x\"\"y\"\n2,7\n", "map[kind:2 size:1] map[kind:0 size:2]"},
-		{"CSV, unknown", csv, "1,7\n2, 7\n", `map[kind:0 size:1] data: train.csv: row 2, column "kind": " 7" is none of the 4 Classes`},
+		{"CSV, unknown", csv, "1,7\n2, 7\n", `map[kind:0 size:1] data: train.csv: row 2, column "kind": " 7" is none of the 4 Classes; ReadClasses finds all of a file`},
 		{"JSON", lines, "{\"size\":1,\"kind\":\"x\\\"y\"}\n{\"size\":2,\"kind\":\"7\"}", "map[kind:2 size:1] map[kind:0 size:2]"},
-		{"JSON, unknown", lines, `{"size":1,"kind":"b"}`, `data: train.jsonl: row 1, column "kind": "b" is none of the 4 Classes`},
+		{"JSON, unknown", lines, `{"size":1,"kind":"b"}`, `data: train.jsonl: row 1, column "kind": "b" is none of the 4 Classes; ReadClasses finds all of a file`},
 		{"JSON, a number", lines, `{"size":1,"kind":7}`, `data: train.jsonl: row 1, column "kind": "7" is no text`},
 	} {
 		samples, err := read(t, c.of(t, c.text), 0)

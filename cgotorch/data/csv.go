@@ -333,7 +333,7 @@ func (c *CSV) parseQuoted(rows *Rows, chunk []byte, skip int64) *Error {
 }
 
 func (c *CSV) misfit(row int64, columns int) *Error {
-	return &Error{Row: row, Kind: ErrBadRow, Reason: fmt.Sprintf("it has %d columns, want %d", columns, len(c.cells))}
+	return &Error{Row: row, Kind: ErrBadRow, Reason: fmt.Sprintf("it has %d columns, want %d; give each row a cell for each column", columns, len(c.cells))}
 }
 
 // addRow adds one sample of zeros to each field of numbers.
@@ -482,7 +482,9 @@ func (c *CSV) store(rows *Rows, j int, text []byte) *Error {
 	}
 	if !parse(cell.dtype, memory, trimmed) {
 		reason := fmt.Sprintf("%s is no %v", quoted(text), cell.dtype)
-		if len(trimmed) == 0 {
+		if len(trimmed) > 0 {
+			reason += "; write a number, or leave the row out"
+		} else {
 			reason += "; CSVOptions.EmptyNaN, set in each reader of the file, makes NaN of an empty cell in a floating-point field"
 		}
 		return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: reason}

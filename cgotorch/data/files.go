@@ -64,7 +64,7 @@ func NewFiles(fsys fs.FS, o FilesOptions) (*Files, error) {
 		return nil, fmt.Errorf("data: %w", err)
 	}
 	if len(f.paths) == 0 {
-		return nil, fmt.Errorf("data: there is no file %q: %w", o.Pattern, ErrInvalidOptions)
+		return nil, fmt.Errorf("data: there is no file %q; check the folder and FilesOptions.Pattern: %w", o.Pattern, ErrInvalidOptions)
 	}
 	slices.Sort(f.paths)
 	slices.Sort(f.classes)

@@ -107,12 +107,12 @@ func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 		}
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(line, &object); err != nil {
-			return rows, &Error{Row: row, Reason: err.Error(), Kind: ErrBadRow, Cause: err}
+			return rows, &Error{Row: row, Reason: err.Error() + "; a row is one JSON object on one line", Kind: ErrBadRow, Cause: err}
 		}
 		for i := range rows.columns {
 			c := &rows.columns[i]
 			value, ok := object[c.Name]
-			reason := "the object has no such value"
+			reason := "the object has no such value; name the field as the rows do"
 			if ok {
 				reason = c.appendJSON(value, j.classes[i])
 			}

@@ -192,7 +192,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
-		return nil, fmt.Errorf("data: Epoch: %w", ErrClosed)
+		return nil, fmt.Errorf("data: Epoch: %w; close the loader after its last epoch", ErrClosed)
 	case l.running != nil:
 		return nil, fmt.Errorf("data: Epoch: %w; end its loop first", ErrBusy)
 	case ctx.Err() != nil:

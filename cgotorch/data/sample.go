@@ -88,7 +88,7 @@ func (c *Column) appendValue(s Sample) error {
 		elements, ok = c.appendNumbers(v)
 	}
 	if c.Text || !ok {
-		return fmt.Errorf("data: field %s: the sample's value is a %T: %w", c.Field, v, ErrBadRow)
+		return fmt.Errorf("data: field %s: the sample's value is a %T; give values of the field's dtype: %w", c.Field, v, ErrBadRow)
 	}
 	unit := c.unit()
 	if bytes := len(c.Data) - at; c.variable() && unit > 0 && bytes%unit == 0 && bytes <= maxSample {
@@ -97,7 +97,7 @@ func (c *Column) appendValue(s Sample) error {
 	} else if !c.variable() && bytes == unit {
 		return nil
 	}
-	return fmt.Errorf("data: field %s: the sample's value has %d elements: %w", c.Field, elements, ErrBadRow)
+	return fmt.Errorf("data: field %s: the sample's value has %d elements; give as many as the field's shape has: %w", c.Field, elements, ErrBadRow)
 }
 
 // appendNumbers adds the elements of a value. It returns false if their type does not fit.

@@ -24,9 +24,9 @@ func (s State) check(samples int64, o Options) error {
 	share := (samples + int64(o.Ranks) - 1) / int64(o.Ranks)
 	switch {
 	case s.Epoch < 0 || s.Batch < 0 || s.Position < 0 || s.Row < 0 || s.Samples < 0 || s.Row%int64(o.Ranks) != 0 || s.Row/int64(o.Ranks) > s.Position:
-		return fmt.Errorf("data: %+v has a value out of range: %w", s, ErrInvalidState)
+		return fmt.Errorf("data: %+v has a value out of range; give the State of a batch: %w", s, ErrInvalidState)
 	case samples != s.Samples:
-		return fmt.Errorf("data: the state was saved from %d samples, and these are %d: %w", s.Samples, samples, ErrInvalidState)
+		return fmt.Errorf("data: the state was saved from %d samples, and these are %d; restore with the data of the checkpoint: %w", s.Samples, samples, ErrInvalidState)
 	case samples > 0 && (s.Position > share || s.Row != 0):
 		return fmt.Errorf("data: the state's position is %d, in an epoch of %d samples: %w", s.Position, share, ErrInvalidState)
 	}

@@ -34,7 +34,7 @@ func NewTable(columns ...Column) (*Table, error) {
 			return nil, err
 		}
 		if c.N != t.rows.n {
-			return nil, fmt.Errorf("data: column %s has %d samples, and %s has %d: %w", c.Field, c.N, columns[0].Field, t.rows.n, ErrInvalidOptions)
+			return nil, fmt.Errorf("data: column %s has %d samples, and %s has %d; give all columns equally many, and Of the shape of one sample: %w", c.Field, c.N, columns[0].Field, t.rows.n, ErrInvalidOptions)
 		}
 	}
 	if t.rows.n > math.MaxInt32 {

@@ -39,8 +39,11 @@ type MultiheadAttention struct {
 func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOptions) *MultiheadAttention {
 	const where = "nn.NewMultiheadAttention"
 	atLeast(x, where, 1, argument{"width", width}, argument{"heads", heads})
-	if width%heads != 0 || !(o.Dropout >= 0 && o.Dropout < 1) {
-		refuse(x, where, "width is %d, heads is %d, want a divisor of width; Dropout is %v, want from 0 to below 1", width, heads, o.Dropout)
+	if width%heads != 0 {
+		refuse(x, where, "width is %d, heads is %d, want a divisor of width", width, heads)
+	}
+	if !(o.Dropout >= 0 && o.Dropout < 1) {
+		refuse(x, where, "Dropout is %v, want from 0 to below 1", o.Dropout)
 	}
 	n := int64(width)
 	m := &MultiheadAttention{Heads: heads, Dropout: o.Dropout, Causal: o.Causal}

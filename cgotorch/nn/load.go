@@ -79,6 +79,9 @@ func (e *LoadError) Error() string {
 	if prefixes := e.prefixes(); len(prefixes) > 0 {
 		text += "; the missing names are there with " + strings.Join(prefixes[:min(shown, len(prefixes))], " or ") + " in front: set LoadOptions.Prefix to it"
 	}
+	if len(e.Missing)+len(e.Unexpected) == 0 {
+		text += "; make the model with these shapes, or leave out layers with LoadOptions.Skip"
+	}
 	return text
 }
 

@@ -52,7 +52,7 @@ func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB 
 // and broadcasting is a mistake in a loss.
 func checkShapes(x *cgotorch.Exec, where string, a, b *cgotorch.Tensor) {
 	if !slices.Equal(a.Shape(), b.Shape()) {
-		refuse(x, where, "%s and %s are of different shapes", a, b)
+		refuse(x, where, "%s and %s are of different shapes; give both one shape, with x.Squeeze or x.Reshape", a, b)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 	switch {
 	case group < 0 || group >= len(o.groups):
-		return o.refuse("there is no group %d of %d", group, len(o.groups))
+		return o.refuse("there is no group %d of %d; groups count from 0", group, len(o.groups))
 	case !legal(weightDecay):
 		return o.refuse("a weight decay of %v is not a number from 0 up", weightDecay)
 	}

@@ -224,7 +224,7 @@ func (o *Optimizer) SetLR(lr float64) { o.lr = lr }
 func (o *Optimizer) SetGroupLR(group int, lr float64) error {
 	switch {
 	case group < 0 || group >= len(o.groups):
-		return o.refuse("there is no group %d of %d", group, len(o.groups))
+		return o.refuse("there is no group %d of %d; groups count from 0", group, len(o.groups))
 	case !legal(lr):
 		return o.refuse("group %d: a learning rate of %v is not a number from 0 up", group, lr)
 	}

@@ -204,7 +204,7 @@ func (o *Optimizer) match(s State) ([][]*RememberedTensor, error) {
 	case o.closed:
 		return nil, fmt.Errorf("the optimizer: %w", cgotorch.ErrClosed)
 	case s.Rule != o.rule.name():
-		return nil, fmt.Errorf("the state is one of %q", s.Rule)
+		return nil, fmt.Errorf("the state is one of %q; restore it to an optimizer of that rule", s.Rule)
 	case !legal(s.LR) || !legal(s.Scale):
 		return nil, fmt.Errorf("the state has a learning rate of %v, scaled by %v", s.LR, s.Scale)
 	case len(s.Steps) != len(o.parameters):

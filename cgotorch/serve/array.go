@@ -33,7 +33,7 @@ func Of[T cgotorch.Element](data []T, shape ...int64) Array {
 func Elements[T cgotorch.Element](a Array) ([]T, error) {
 	size := int(unsafe.Sizeof(*new(T)))
 	if want := cgotorch.DTypeOf[T](); a.DType != want || len(a.Data)%size != 0 {
-		return nil, fmt.Errorf("serve: the Array has %d bytes of %v, asked for as %v: %w", len(a.Data), a.DType, want, cgotorch.ErrInvalidArgument)
+		return nil, fmt.Errorf("serve: the Array has %d bytes of %v, asked for as %v; ask for the Array's own dtype: %w", len(a.Data), a.DType, want, cgotorch.ErrInvalidArgument)
 	}
 	data := make([]T, len(a.Data)/size)
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(a.Data)), a.Data)

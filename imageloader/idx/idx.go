@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -139,5 +140,8 @@ func find(folder, name string) (a Array, path string, err error) {
 		}
 	}
 	a, err = Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; give the folder of MNIST's four files", err)
+	}
 	return a, path, err
 }

@@ -43,6 +43,9 @@ func Create(path string) (*File, error) {
 	for {
 		name := path + mark + strconv.FormatUint(rand.Uint64(), 36)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("there is no folder %s; make it first: %w", filepath.Dir(path), fs.ErrNotExist)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -21,7 +21,7 @@ const (
 func checkFooter(file io.ReaderAt, size int64) error {
 	var tail [8]byte
 	if _, err := file.ReadAt(tail[:], size-8); size < 12 || err != nil || string(tail[4:]) != "PAR1" {
-		return errors.New("it is no Parquet file: its end is not PAR1")
+		return errors.New("it is no Parquet file: its end is not PAR1; copy it again, or open it as what it is")
 	}
 	n := int64(binary.LittleEndian.Uint32(tail[:]))
 	if n > size-12 || n > maxFooter {

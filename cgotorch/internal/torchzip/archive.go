@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -88,6 +89,9 @@ func Open(kind Kind, source io.ReaderAt, size int64, name string) (*Archive, err
 	if err != nil {
 		head := make([]byte, 32)
 		n, _ := source.ReadAt(head[:max(0, min(size, 32))], 0)
+		if n > 8 && head[8] == '{' {
+			err = errors.New("a safetensors file, which holds weights and no program: use checkpoint.LoadModel")
+		}
 		return nil, a.Bad("%w", cmp.Or(NoModel(head[:n]), err))
 	}
 	if len(directory.File) > kind.Entries {

@@ -94,7 +94,10 @@ func (t *Tensor) setJSON(text []byte) error {
 		return t.setStrings(text)
 	}
 	dtype, known := dataTypes[t.DataType]
-	if !known || dtype == cgotorch.Float16 || dtype == cgotorch.BFloat16 {
+	if !known {
+		return refuse("input %q is of %q, which is no datatype of the protocol; use FP32, INT64, UINT8, BOOL, BYTES or another", t.Name, t.DataType)
+	}
+	if dtype == cgotorch.Float16 || dtype == cgotorch.BFloat16 {
 		return refuse("input %q is of %q, which has no JSON form: send it as binary data", t.Name, t.DataType)
 	}
 	for len(text) > 0 {

@@ -410,6 +410,9 @@ func unmarshal(data []byte, field string, to any) error {
 	if errors.As(err, &kind) {
 		return bad(strings.Trim(field+"."+kind.Field, "."), "it is a %s", kind.Value)
 	}
+	if field == "" {
+		return bad(field, "%v; give a tokenizer.json", err)
+	}
 	return bad(field, "%v", err)
 }
 
