@@ -36,7 +36,7 @@ func (s State) check(samples int, part uint32, ranks bool) error {
 	case samples == 0:
 		return nil
 	case s.Samples != 0 && s.Samples != samples:
-		return fmt.Errorf("it was saved from an epoch of %d images, and this one has %d", s.Samples, samples)
+		return fmt.Errorf("it was saved from an epoch of %d images, and this one has %d; take the archive and the options of the checkpoint", s.Samples, samples)
 	case s.Position > samples && !ranks, s.Position-s.Skipped > samples:
 		return fmt.Errorf("its position is %d, in an epoch of %d images", s.Position, samples)
 	}

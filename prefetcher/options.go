@@ -188,7 +188,7 @@ func perChannel(name string, values []float64, zero float64, channels int) ([]fl
 	case len(values) == 0:
 		values = []float64{zero}
 	case len(values) > 1:
-		return nil, fmt.Errorf("prefetcher: Options.%s has %d values for %d channels: %w", name, len(values), channels, ErrInvalidOptions)
+		return nil, fmt.Errorf("prefetcher: Options.%s has %d values for %d channels; give one for each channel: %w", name, len(values), channels, ErrInvalidOptions)
 	}
 	all := make([]float64, channels)
 	for i := range all {

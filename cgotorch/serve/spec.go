@@ -95,7 +95,7 @@ func (s Spec) entries(a Array) (n int, length int64, err error) {
 	case a.DType != s.DType:
 		return 0, 0, s.refuse("is %v, want %v", a.DType, s.DType)
 	case !fits:
-		return 0, 0, s.refuse("has the shape %v, want %s", a.Shape, s.shape())
+		return 0, 0, s.refuse("has the shape %v, want %s with n above 0", a.Shape, s.shape())
 	case a.Shape[0] > int64(len(a.Data)) || product(a.Shape) != int64(len(a.Data)/s.DType.Size()) || len(a.Data)%s.DType.Size() != 0:
 		return 0, 0, s.refuse("has %d bytes, want %d for each of %d entries", len(a.Data), s.DType.Size()*int(product(a.Shape[1:])), a.Shape[0])
 	}

@@ -152,7 +152,7 @@ func parse(text []byte, header string) (r Request, binary []bool, err error) {
 	}
 	var m message
 	if err := json.Unmarshal(text, &m); err != nil {
-		return r, nil, refuse("the request is no JSON of the protocol: %v", err)
+		return r, nil, refuse("the request is no JSON of the protocol: %v; send {\"inputs\": [...]}", err)
 	}
 	r.ID, r.Priority = m.ID, m.Parameters.Priority
 	if t := bytes.Trim(m.Parameters.Timeout, `"`); len(t) > 0 {
