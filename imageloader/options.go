@@ -34,7 +34,7 @@ type Options struct {
 
 	// OnlyClasses, when not empty, selects the images of these classes. Labels are then indices into
 	// these classes alone, in the order that they have among all classes. A name that is no class is
-	// an error.
+	// an error. The other images may be of classes that Classes does not have.
 	OnlyClasses []string
 
 	// Limit, when not 0, is the largest number of images. The loader takes the first images of Split
