@@ -529,6 +529,32 @@ func TestGRPC_Ends(t *testing.T) {
 	wantStatus("held", 200)
 }
 
+// The requests that are being answered have one bound of memory.
+func TestGRPC_Memory(t *testing.T) {
+	h := openHeld(t)
+	c := inMemory(t, h.models, oip.Options{Memory: int64(proto.Size(vector(1)) + 10)})
+	ctx := within(t, 20*time.Second)
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { h.hold.Store(nil); close(hold) })
+	defer release()
+	h.hold.Store(&hold)
+	first := make(chan error, 1)
+	go func() {
+		_, err := c.ModelInfer(ctx, vector(1))
+		first <- err
+	}()
+	<-h.begun
+	_, err := c.ModelInfer(ctx, vector(1))
+	wantCode(t, "beside another request", err, codes.ResourceExhausted, "take the memory")
+	release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if _, err := c.ModelInfer(ctx, vector(1)); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
+
 // A model that panics fails its request alone.
 func TestGRPC_Panic(t *testing.T) {
 	h := openHeld(t)
