@@ -103,8 +103,8 @@ test-asan: moved ## the C++ tests under AddressSanitizer, leaks included
 	@for binary in build/asan/{cgotorch,decode}_test; do \
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
-fuzz: libraries ## fuzz what reads archives, images, tables, tokenizers and weights, FUZZTIME=10m each
-	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile cgotorch/data:FuzzCSV cgotorch/data:FuzzJSONLines cgotorch/data/parquet:FuzzFile imageloader/idx:FuzzDecode imageloader/cifar:FuzzReadPython cgotorch/pt2:FuzzLoad cgotorch/pt2:FuzzGoSource; do \
+fuzz: libraries ## fuzz what reads archives, images, tables, tokenizers, weights and requests, FUZZTIME=10m each
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile cgotorch/data:FuzzCSV cgotorch/data:FuzzJSONLines cgotorch/data/parquet:FuzzFile imageloader/idx:FuzzDecode imageloader/cifar:FuzzReadPython cgotorch/pt2:FuzzLoad cgotorch/pt2:FuzzGoSource cgotorch/serve/oip:FuzzParse examples/serve:FuzzModelInfer; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
 mutations: libraries ## take each wait, record and free away: a test must fail

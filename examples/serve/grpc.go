@@ -9,6 +9,7 @@ import (
 	"path"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/serve/oip"
@@ -28,6 +30,9 @@ import (
 func newGRPC(models *serve.Repository, o oip.Options, more ...grpc.ServerOption) *grpc.Server {
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
+	}
+	if o.Memory == 0 {
+		o.Memory = max(1<<30, o.MaxBody)
 	}
 	s := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(min(o.MaxBody, math.MaxInt32))),
@@ -105,6 +110,7 @@ type service struct {
 	inference.UnimplementedGRPCInferenceServiceServer
 	models *serve.Repository
 	o      oip.Options
+	taken  atomic.Int64 // bytes of the requests that are being answered
 }
 
 func (s *service) ServerLive(context.Context, *inference.ServerLiveRequest) (*inference.ServerLiveResponse, error) {
@@ -147,6 +153,11 @@ func (s *service) ModelInfer(ctx context.Context, r *inference.ModelInferRequest
 	began := time.Now()
 	var got *oip.Response
 	request, err := requestOf(r)
+	size := int64(proto.Size(r))
+	defer s.taken.Add(-size)
+	if all := s.taken.Add(size); err == nil && all > s.o.Memory {
+		err = fmt.Errorf("the other requests that are being answered take the memory: %w", serve.ErrQueueFull)
+	}
 	if err == nil {
 		got, err = oip.Infer(ctx, s.models, request)
 	}

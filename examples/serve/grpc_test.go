@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -175,6 +176,9 @@ func TestGRPC_Methods(t *testing.T) {
 	if a, err := c.ServerReady(ctx, &inference.ServerReadyRequest{}); err != nil || a.Ready {
 		t.Errorf("%v, %v", a, err)
 	}
+	if a, err := c.ModelReady(ctx, &inference.ModelReadyRequest{Name: "cifar10"}); err != nil || a.Ready {
+		t.Errorf("%v, %v", a, err)
+	}
 	if a, err := probe.Check(ctx, &grpc_health_v1.HealthCheckRequest{}); err != nil || a.Status != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("%v, %v", a, err)
 	}
@@ -227,6 +231,9 @@ func TestGRPC_Refused(t *testing.T) {
 		r.change(request)
 		_, err := c.ModelInfer(ctx, request)
 		wantCode(t, name, err, r.code, r.text)
+		if text := status.Convert(err).Message(); len(text) > mostText+10 || !utf8.ValidString(text) {
+			t.Errorf("%s: a message of %d bytes", name, len(text))
+		}
 	}
 	_, err := c.ModelInfer(ctx, imageRequest(make([]byte, 2<<20)), grpc.UseCompressor(gzip.Name))
 	wantCode(t, "too large when inflated", err, codes.ResourceExhausted, "larger than max")
@@ -423,7 +430,9 @@ type held struct {
 }
 
 func openHeld(t testing.TB) *held {
-	torchtest.CheckLeaks(t)
+	if t, test := t.(*testing.T); test { // go test -fuzz itself leaves a goroutine, for signals
+		torchtest.CheckLeaks(t)
+	}
 	h := &held{models: serve.NewRepository(serve.RepositoryOptions{}), begun: make(chan struct{}, 100)}
 	t.Cleanup(func() {
 		if err := h.models.Close(); err != nil {
@@ -518,6 +527,32 @@ func TestGRPC_Ends(t *testing.T) {
 		t.Error(err)
 	}
 	wantStatus("held", 200)
+}
+
+// The requests that are being answered have one bound of memory.
+func TestGRPC_Memory(t *testing.T) {
+	h := openHeld(t)
+	c := inMemory(t, h.models, oip.Options{Memory: int64(proto.Size(vector(1)) + 10)})
+	ctx := within(t, 20*time.Second)
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { h.hold.Store(nil); close(hold) })
+	defer release()
+	h.hold.Store(&hold)
+	first := make(chan error, 1)
+	go func() {
+		_, err := c.ModelInfer(ctx, vector(1))
+		first <- err
+	}()
+	<-h.begun
+	_, err := c.ModelInfer(ctx, vector(1))
+	wantCode(t, "beside another request", err, codes.ResourceExhausted, "take the memory")
+	release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if _, err := c.ModelInfer(ctx, vector(1)); err != nil {
+		t.Errorf("after it: %v", err)
+	}
 }
 
 // A model that panics fails its request alone.
@@ -645,7 +680,7 @@ func TestSetContents(t *testing.T) {
 // The codec gives what protobuf gives, and copies no raw tensor.
 func TestCodec(t *testing.T) {
 	request := vector(1)
-	request.RawInputContents = [][]byte{bytes.Repeat([]byte{1}, 1000), nil, bytes.Repeat([]byte{2}, 10)}
+	request.RawInputContents = [][]byte{bytes.Repeat([]byte{1}, 1024), nil, bytes.Repeat([]byte{2}, 10)}
 	text, err := proto.Marshal(request)
 	if err != nil {
 		t.Fatal(err)
@@ -654,7 +689,7 @@ func TestCodec(t *testing.T) {
 	if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(text[:700]), mem.SliceBuffer(text[700:])}, &got); err != nil || !proto.Equal(&got, request) {
 		t.Errorf("%v, %v", &got, err)
 	}
-	if raw := got.RawInputContents; cap(raw[0]) < 1010 { // the end of the message is behind the first tensor
+	if raw := got.RawInputContents; cap(raw[0]) <= 1024 { // the end of the message is behind the first tensor
 		t.Errorf("the tensor is a copy: its capacity is %d", cap(raw[0]))
 	}
 	for _, answer := range []*inference.ModelInferResponse{

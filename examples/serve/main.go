@@ -121,7 +121,7 @@ func run(ctx context.Context, f flags) error {
 	defer s.close()
 	rpc := newGRPC(models, options, s.grpcOptions()...)
 	main, side := http.NewServeMux(), http.NewServeMux()
-	main.Handle("/v2/", oip.NewHandler(models, options))
+	handle(main, oip.NewHandler(models, options))
 	addPage(main, models, m)
 
 	load := func() error { return o.loadCheckpoint(ctx, models, f.checkpoint) }
@@ -134,7 +134,7 @@ func run(ctx context.Context, f flags) error {
 		admin.Scan = folder.scan
 		load = func() error { return folder.loadAll(ctx) }
 	}
-	side.Handle("/v2/", oip.NewHandler(models, admin))
+	handle(side, oip.NewHandler(models, admin))
 	side.Handle("GET /metrics", m.handler())
 	addPage(side, models, m)
 
@@ -155,6 +155,12 @@ func run(ctx context.Context, f flags) error {
 	tell("no new request is taken; those that have begun are answered")
 	s.stop(rpc)
 	return models.Close()
+}
+
+// handle adds the protocol. Clients do not follow the redirect that /v2 alone would have.
+func handle(routes *http.ServeMux, protocol http.Handler) {
+	routes.Handle("/v2", protocol)
+	routes.Handle("/v2/", protocol)
 }
 
 // powersTo returns 1, 2, 4 and so on, and n.

@@ -63,6 +63,7 @@ func start(t *testing.T, f flags) server {
 	var once sync.Once
 	var err error
 	s := server{main: "http://" + f.listen, admin: "http://" + f.admin, client: &http.Client{Timeout: 20 * time.Second}}
+	s.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as clients of the protocol
 	if f.cert != "" {
 		s.main, s.admin = "https://"+f.listen, "https://"+f.admin
 		s.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // the certificate is the test's own
@@ -142,6 +143,8 @@ func TestServer(t *testing.T) {
 		status            int
 	}{
 		{"GET", s.main + "/", "streamtorch serve", 200},
+		{"GET", s.main + "/v2", `"name":"streamtorch"`, 200},
+		{"GET", s.admin + "/v2", "model_repository", 200},
 		{"GET", s.main + "/v2/models/cifar10", `"outputs":[{"name":"probabilities","datatype":"FP32","shape":[-1,10]}]`, 200},
 		{"GET", s.main + "/metrics", "", 404},
 		{"POST", s.main + "/v2/repository/index", "", 404},

@@ -36,7 +36,7 @@ func main() {
 		{Name: "town", DType: cgotorch.Int64, Classes: towns},                                           // the text towns[i] becomes i
 		{Name: "price", DType: cgotorch.Float32},
 	}}))
-	standard := cgotorch.Must(data.ReadStandardizer(ctx, rows, "features")) // each column gets mean 0 and deviation 1; keep it with the model
+	standard := cgotorch.Must(data.ReadStandardizer(ctx, rows, "features"))                                             // each column gets mean 0 and deviation 1; keep it with the model
 	loader := cgotorch.Must(data.NewStreamLoader(rows, data.Options{BatchSize: 256, Shuffle: true, Map: standard.Map})) // the file may be larger than memory
 	ahead := cgotorch.Must(prefetcher.NewTensors(loader, device, prefetcher.TensorOptions{}))
 

@@ -120,6 +120,7 @@ type parameters struct {
 	Classification   int             `json:"classification"`
 	Priority         int             `json:"priority"`
 	Timeout          json.RawMessage `json:"timeout"` // microseconds
+	SharedMemory     *string         `json:"shared_memory_region"`
 }
 
 // message is the JSON of a request.
@@ -137,6 +138,14 @@ type message struct {
 		Name       string     `json:"name"`
 		Parameters parameters `json:"parameters"`
 	} `json:"outputs"`
+}
+
+// noSharedMemory fails for a tensor that is not in the request.
+func noSharedMemory(name string, p parameters) error {
+	if p.SharedMemory == nil {
+		return nil
+	}
+	return refuse("%q is in shared memory, which the server does not open: send the tensor in the request", name)
 }
 
 // parse returns the request in a body, and which outputs are wanted as binary data. Without a list
@@ -164,6 +173,9 @@ func parse(text []byte, header string) (r Request, binary []bool, err error) {
 	}
 	for _, in := range m.Inputs {
 		t := Tensor{Name: in.Name, DataType: in.DataType, Shape: in.Shape}
+		if err := noSharedMemory(in.Name, in.Parameters); err != nil {
+			return r, nil, err
+		}
 		if size := in.Parameters.BinaryDataSize; size == nil {
 			err = t.setJSON(in.Data)
 		} else if *size < 0 || *size > int64(len(raw)) || in.Data != nil {
@@ -181,6 +193,9 @@ func parse(text []byte, header string) (r Request, binary []bool, err error) {
 		return r, nil, refuse("%d bytes of the body belong to no input", len(raw))
 	}
 	for _, out := range m.Outputs {
+		if err := noSharedMemory(out.Name, out.Parameters); err != nil {
+			return r, nil, err
+		}
 		b := m.Parameters.BinaryDataOutput
 		if out.Parameters.BinaryData != nil {
 			b = *out.Parameters.BinaryData

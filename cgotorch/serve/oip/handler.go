@@ -1,9 +1,13 @@
 package oip
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,14 +86,25 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 			}
 			return o.Scan()
 		}
-		get("POST /v2/repository/index", func(*http.Request) (any, error) {
-			if err := scan(); err != nil {
+		get("POST /v2/repository/index", func(r *http.Request) (any, error) {
+			m, err := control(r)
+			if err == nil {
+				err = scan()
+			}
+			if err != nil {
 				return nil, err
 			}
-			return IndexOf(models), nil
+			return slices.DeleteFunc(IndexOf(models), func(i ModelIndex) bool { return m.Ready && i.State != "READY" }), nil
 		})
 		get("POST /v2/repository/models/{model}/load", func(r *http.Request) (any, error) {
-			if err := scan(); err != nil {
+			m, err := control(r)
+			if err == nil && len(m.Parameters) > 0 {
+				err = refuse("a model is loaded as the server has it: send neither a configuration nor files")
+			}
+			if err == nil {
+				err = scan()
+			}
+			if err != nil {
 				return nil, err
 			}
 			return struct{}{}, models.Load(r.Context(), r.PathValue("model"), "")
@@ -98,7 +113,42 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 			return struct{}{}, models.Unload(r.Context(), r.PathValue("model"), "")
 		})
 	}
+	routes.HandleFunc("/v2/", h.unknown)
 	return routes
+}
+
+// controlMessage is the body of a request to list or load models.
+type controlMessage struct {
+	Ready      bool           `json:"ready"` // only models that are ready
+	Parameters map[string]any `json:"parameters"`
+}
+
+func control(r *http.Request) (m controlMessage, err error) {
+	text, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)) // a longer one is no JSON then
+	if err == nil && len(bytes.TrimSpace(text)) > 0 {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		err = refuse("the body is no JSON of the protocol: %v", err)
+	}
+	return m, err
+}
+
+// unknown says why a path is missing, in the form that clients of the protocol read.
+func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
+	status, text := http.StatusNotFound, "there is no such path with this method"
+	path := strings.TrimPrefix(r.URL.Path, "/v2/")
+	switch {
+	case strings.HasPrefix(path, "systemsharedmemory"), strings.HasPrefix(path, "cudasharedmemory"):
+		status, text = http.StatusNotImplemented, "the server opens no memory of its clients: send tensors in the request"
+	case strings.Contains(path, "trace/setting"), strings.HasPrefix(path, "logging"):
+		status, text = http.StatusNotImplemented, "the server has no settings of traces and of its log"
+	case strings.HasPrefix(path, "repository/") && !h.o.Control:
+		text = "models are not listed, loaded or unloaded on this address"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": fmt.Sprintf("%s %s: %s", r.Method, r.URL.Path, text)}) // an error means that the client is gone
 }
 
 type handler struct {

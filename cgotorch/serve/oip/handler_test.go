@@ -177,6 +177,8 @@ func TestInfer_Refused(t *testing.T) {
 		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"product"`, 1), `the output \"product\"`, 400, nil},
 		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"half"`, 1), "ask for binary data", 400, nil},
 		{sum, strings.Replace(sumJSON, `"id":"7"`, `"parameters":{"timeout":-1}`, 1), "timeout", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"parameters":{"shared_memory_region":"r"}}`), `"b\" is in shared memory`, 400, nil},
+		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"sum","parameters":{"shared_memory_region":"r"}`, 1), `"sum\" is in shared memory`, 400, nil},
 		{sum, sumJSON, "has 172 bytes", 400, []string{lengthHeader, "185"}},
 		{sum, sumJSON + "tail", "belong to no input", 400, []string{lengthHeader, strconv.Itoa(len(sumJSON))}},
 		{sum, "no gzip", "not gzip", 400, []string{"Content-Encoding", "gzip"}},
@@ -247,7 +249,11 @@ func TestHandler_About(t *testing.T) {
 		{"/v2/models/sum/stats", `"inference_count":1,"execution_count":1`, 200},
 		{"/v2/models/stats", `"name":"picture"`, 200},
 		{"/v2/models/none/stats", "no such model", 404},
-		{"/v2/repository/index", "", 404},
+		{"/v2/repository/index", `"GET /v2/repository/index: models are not listed`, 404},
+		{"/v2/systemsharedmemory/status", "no memory of its clients", 501},
+		{"/v2/cudasharedmemory/region/a/register", "no memory of its clients", 501},
+		{"/v2/models/sum/trace/setting", "no settings", 501},
+		{"/v2/models/sum/infer", `{"error":"GET /v2/models/sum/infer: there is no such path`, 404},
 	} {
 		method := "GET"
 		if w := call(h, method, c.path, ""); w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
@@ -280,10 +286,19 @@ func TestHandler_Control(t *testing.T) {
 	if text := index(); !strings.Contains(text, `"sum","version":"1","state":"UNAVAILABLE"`) {
 		t.Error(text)
 	}
+	if text := call(h, "POST", "/v2/repository/index", `{"ready":true}`).Body.String(); strings.Contains(text, `"sum"`) || !strings.Contains(text, `"picture"`) {
+		t.Error(text)
+	}
 	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 503 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := call(h, "POST", "/v2/repository/models/sum/load", ""); w.Code != 200 {
+	if w := call(h, "POST", "/v2/repository/models/sum/load", `{"parameters":{"config":"{}"}}`); w.Code != 400 || !strings.Contains(w.Body.String(), "neither a configuration nor files") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/repository/models/sum/load", "no JSON"); w.Code != 400 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/repository/models/sum/load", "{}"); w.Code != 200 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
@@ -291,6 +306,18 @@ func TestHandler_Control(t *testing.T) {
 	}
 	if w := call(h, "POST", "/v2/repository/models/none/load", ""); w.Code != 404 {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A list has the models that its scan has found.
+func TestHandler_ScansFirst(t *testing.T) {
+	var models *serve.Repository
+	add := func() error {
+		return models.Add("found", "1", func() (*serve.Model, error) { return nil, errors.New("not here") })
+	}
+	models, h := open(t, Options{Control: true, Scan: func() error { return add() }})
+	if text := call(h, "POST", "/v2/repository/index", "").Body.String(); !strings.Contains(text, `"found"`) {
+		t.Error(text)
 	}
 }
 
