@@ -132,6 +132,7 @@ check-generate: generate ## fail if a generated file is not what its generator w
 bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_PYTHON=python that has PyTorch
 	@$(MAKE) libraries >&2
 	@bench/build.sh build/bin/bench >&2
+	@go build -o build/bin/serve ./examples/serve >&2
 	@PEER_PYTHON="$${PEER_PYTHON:-$$(bench/environment.sh)}" && export PEER_PYTHON && build/bin/bench $(ARGS)
 
 # `sudo make install` only copies: what root builds would rest on a LibTorch in root's own cache.

@@ -1,32 +1,44 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/oip"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	oip "github.com/streamtorch/streamtorch/examples/serve/inference"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // loadRequest asks the load generator, a process of its own, for requests of so many clients.
 type loadRequest struct {
-	URL     string
-	Body    string            // a file
-	Headers map[string]string // of HTTP
-	Clients int
-	Seconds float64
+	URL      string
+	Protocol string            // grpc, or HTTP
+	Body     string            // a file
+	Headers  map[string]string // of HTTP
+	Clients  int
+	Seconds  float64
 }
 
 // loadReply is what the load generator has seen. Cores is its own use of the CPU.
@@ -41,16 +53,14 @@ func (r loadReply) String() string {
 	return fmt.Sprintf("latency: median %.2f ms, 99 %% %.2f ms; the load generator used %.1f cores", r.P50, r.P99, r.Cores)
 }
 
-// load sends requests over HTTP in a closed loop.
-func load(r loadRequest) (reply loadReply, err error) {
-	body, err := os.ReadFile(r.Body)
-	if err != nil {
-		return reply, err
-	}
+// caller sends one request and waits for its answer.
+type caller func() error
+
+// overHTTP returns a caller of HTTP, for any number of goroutines.
+func overHTTP(r loadRequest, body []byte) (call caller, end func()) {
 	transport := &http.Transport{MaxIdleConnsPerHost: r.Clients, WriteBufferSize: 64 << 10, DisableCompression: true}
-	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: time.Minute}
-	one := func() error {
+	return func() error {
 		request, err := http.NewRequest("POST", r.URL, bytes.NewReader(body))
 		if err != nil {
 			return err
@@ -68,7 +78,50 @@ func load(r loadRequest) (reply loadReply, err error) {
 			err = fmt.Errorf("%s: %.200s", answer.Status, text)
 		}
 		return err
+	}, transport.CloseIdleConnections
+}
+
+// overGRPC returns a caller of gRPC, with up to 8 connections.
+func overGRPC(r loadRequest, body []byte) (call caller, end func(), err error) {
+	var request oip.ModelInferRequest
+	if err := proto.Unmarshal(body, &request); err != nil {
+		return nil, nil, err
 	}
+	var connections []*grpc.ClientConn
+	var clients []oip.GRPCInferenceServiceClient
+	end = func() {
+		for _, c := range connections {
+			c.Close()
+		}
+	}
+	for range min(8, r.Clients) {
+		c, err := grpc.NewClient(r.URL, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		connections, clients = append(connections, c), append(clients, oip.NewGRPCInferenceServiceClient(c))
+	}
+	var next atomic.Int64
+	return func() error {
+		_, err := clients[int(next.Add(1))%len(clients)].ModelInfer(context.Background(), &request)
+		return err
+	}, end, nil
+}
+
+// load sends requests in a closed loop.
+func load(r loadRequest) (reply loadReply, err error) {
+	body, err := os.ReadFile(r.Body)
+	if err != nil {
+		return reply, err
+	}
+	one, end := overHTTP(r, body)
+	if r.Protocol == "grpc" {
+		if one, end, err = overGRPC(r, body); err != nil {
+			return reply, err
+		}
+	}
+	defer end()
 	var first atomic.Pointer[error]
 	var all sync.WaitGroup
 	each := make([]sample, r.Clients)
@@ -99,19 +152,19 @@ func load(r loadRequest) (reply loadReply, err error) {
 	return loadReply{float64(len(took)) / seconds, took.median(), took.quantile(0.99), (processorTime() - cpu).Seconds() / seconds}, nil
 }
 
-// endpoint is a model behind the Open Inference Protocol, on a port of the loopback address, and a
-// load generator for it.
+// endpoint is the program examples/serve with a model of the same architecture, and a load
+// generator for it. Both are processes of their own.
 type endpoint struct {
 	folder    string
-	models    *serve.Repository
-	server    *http.Server
-	url       string
+	command   *exec.Cmd
+	http      string // the address of requests
+	grpc      string // host and port
 	generator *peer
 }
 
-func (c *config) newEndpoint(b *serve.Batcher) (*endpoint, error) {
-	e := &endpoint{models: serve.NewRepository(serve.RepositoryOptions{})}
-	err := e.open(c, b)
+func (s *service) newEndpoint() (*endpoint, error) {
+	e := &endpoint{}
+	err := e.open(s)
 	if err != nil {
 		e.close()
 		return nil, err
@@ -119,53 +172,110 @@ func (c *config) newEndpoint(b *serve.Batcher) (*endpoint, error) {
 	return e, nil
 }
 
-func (e *endpoint) open(c *config, b *serve.Batcher) (err error) {
-	if err := e.models.Add("m", "1", func() (*serve.Model, error) { return &serve.Model{Batcher: b}, nil }); err != nil {
+func (e *endpoint) open(s *service) (err error) {
+	own, err := os.Executable()
+	if err != nil {
 		return err
 	}
-	if err := e.models.Load(context.Background(), "m", ""); err != nil {
-		return err
+	program := filepath.Join(filepath.Dir(own), "serve")
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("%w: go build -o %s ./examples/serve", err, program)
 	}
 	if e.folder, err = os.MkdirTemp("", "bench-serve-"); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err := s.save(filepath.Join(e.folder, "models", "m")); err != nil {
+		return err
+	}
+	largest := s.c.batchSizes()[len(s.c.batchSizes())-1]
+	e.command = exec.Command(program, "-models", filepath.Join(e.folder, "models"), "-device", s.c.device.String(), "-listen", "127.0.0.1:0", "-grpc", "127.0.0.1:0",
+		"-batch", fmt.Sprint(largest), "-queue", "4096", "-per-client", "4096")
+	e.command.Stderr = os.Stderr
+	pipe, err := e.command.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	e.server = &http.Server{Handler: oip.NewHandler(e.models, oip.Options{})}
-	go e.server.Serve(listener)
-	e.url = "http://" + listener.Addr().String() + "/v2/models/m/infer"
-	e.generator, err = c.startOwn()
+	if err := e.command.Start(); err != nil {
+		e.command = nil
+		return err
+	}
+	lines := bufio.NewScanner(pipe)
+	for (e.http == "" || e.grpc == "") && lines.Scan() {
+		if address, found := strings.CutPrefix(lines.Text(), "listening on "); found {
+			e.http = address + "/models/m/infer"
+		} else if address, found := strings.CutPrefix(lines.Text(), "gRPC on "); found {
+			e.grpc = address
+		}
+	}
+	if e.grpc == "" {
+		return errors.Join(errors.New("serve has ended"), lines.Err())
+	}
+	e.generator, err = s.c.startOwn()
 	return err
+}
+
+// save writes a model into a folder of examples/serve. Its weights are other ones.
+func (s *service) save(folder string) error {
+	if err := os.MkdirAll(filepath.Join(folder, "1"), 0o700); err != nil {
+		return err
+	}
+	settings := map[string]any{"architecture": s.name, "image": map[string]int{"size": s.size, "resize": s.size * 8 / 7}, "outputs": []string{"scores"}}
+	if s.c.device.IsCUDA() {
+		settings["autocast"] = "bfloat16"
+	}
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	labels := strings.Repeat("class\n", s.classes)
+	if err := errors.Join(os.WriteFile(filepath.Join(folder, "model.json"), text, 0o600), os.WriteFile(filepath.Join(folder, "labels.txt"), []byte(labels), 0o600)); err != nil {
+		return err
+	}
+	return cgotorch.DefaultStream(s.c.device).Do(func(x *cgotorch.Exec) error {
+		model, err := newModel(x, s.name, vision.Options{Classes: s.classes})
+		if err != nil {
+			return err
+		}
+		defer nn.Close(model)
+		return checkpoint.Save(x, filepath.Join(folder, "1", "model.safetensors"), checkpoint.Checkpoint{Model: model})
+	})
 }
 
 func (e *endpoint) close() {
 	if e.generator != nil {
 		e.generator.close()
 	}
-	if e.server != nil {
-		e.server.Close()
-	}
-	if err := e.models.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
+	if e.command != nil {
+		err := e.command.Process.Signal(syscall.SIGTERM)
+		if err = errors.Join(err, e.command.Wait()); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: serve:", err)
+		}
 	}
 	if e.folder != "" {
 		os.RemoveAll(e.folder)
 	}
 }
 
-// request writes a request with one binary input to a file.
-func (e *endpoint) request(data []byte, dataType string, shape []int64, clients int, seconds float64) (loadRequest, error) {
-	header, err := json.Marshal(map[string]any{
-		"inputs":  []any{map[string]any{"name": "image", "datatype": dataType, "shape": shape, "parameters": map[string]any{"binary_data_size": len(data)}}},
-		"outputs": []any{map[string]any{"name": "scores", "parameters": map[string]any{"binary_data": true}}},
-	})
-	if err != nil {
-		return loadRequest{}, err
+// request writes a request with one image to a file, for HTTP or gRPC.
+func (e *endpoint) request(protocol string, image serve.Array, clients int, seconds float64) (r loadRequest, err error) {
+	r = loadRequest{URL: e.http, Protocol: protocol, Body: filepath.Join(e.folder, protocol), Clients: clients, Seconds: seconds}
+	var body []byte
+	if protocol == "grpc" {
+		r.URL = e.grpc
+		body, err = proto.Marshal(&oip.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{image.Data},
+			Inputs: []*oip.ModelInferRequest_InferInputTensor{{Name: "image", Datatype: "UINT8", Shape: image.Shape}}})
+	} else {
+		body, err = json.Marshal(map[string]any{
+			"inputs":  []any{map[string]any{"name": "image", "datatype": "UINT8", "shape": image.Shape, "parameters": map[string]any{"binary_data_size": len(image.Data)}}},
+			"outputs": []any{map[string]any{"name": "scores", "parameters": map[string]any{"binary_data": true}}},
+		})
+		r.Headers = map[string]string{"Inference-Header-Content-Length": fmt.Sprint(len(body))}
+		body = append(body, image.Data...)
 	}
-	path := filepath.Join(e.folder, "body")
-	return loadRequest{e.url, path, map[string]string{"Inference-Header-Content-Length": fmt.Sprint(len(header))}, clients, seconds}, os.WriteFile(path, append(header, data...), 0o600)
+	if err != nil {
+		return r, err
+	}
+	return r, os.WriteFile(r.Body, body, 0o600)
 }
 
 // send lets the load generator send requests. The side's value is requests a second.
@@ -176,44 +286,48 @@ func (p *peer) send(r loadRequest, last *loadReply) side {
 	}
 }
 
-// benchServeHTTP measures the same requests over HTTP, from another process, and in this process.
-func benchServeHTTP(c *config, emit func(row)) error {
-	s, err := c.service()
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	b, err := s.batcher(c.batchSizes(), nil)
-	if err != nil {
-		return err
-	}
-	e, err := c.newEndpoint(b) // closes the Batcher
-	if err != nil {
-		return errors.Join(err, b.Close())
-	}
-	defer e.close()
-	clients := []int{1, 64}
-	if c.device.IsCUDA() {
-		clients = append(clients, 512)
-	}
-	for _, n := range clients {
-		block := time.Duration(c.or(1, 30)) * 100 * time.Millisecond
-		r, err := e.request(s.pixels(1).Data, "UINT8", append([]int64{1}, s.shape()...), n, block.Seconds())
+// benchServeWire measures the same requests in this process, and over HTTP and gRPC, from one
+// process to another.
+func benchServeWire(protocol string) func(c *config, emit func(row)) error {
+	return func(c *config, emit func(row)) error {
+		s, err := c.service()
 		if err != nil {
 			return err
 		}
-		var last loadReply
-		values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
-			rate, _, err := callers(b, n, block, func() serve.Array { return s.pixels(1) })
-			return rate, err
-		})
+		defer s.close()
+		b, err := s.batcher(c.batchSizes(), nil)
 		if err != nil {
 			return err
 		}
-		emit(inTurns(fmt.Sprintf("serve/http/%d", n), values[0], "images/s", "in process", values[1], higher,
-			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
+		defer b.Close()
+		e, err := s.newEndpoint()
+		if err != nil {
+			return err
+		}
+		defer e.close()
+		clients := []int{1, 64}
+		if c.device.IsCUDA() {
+			clients = append(clients, 512)
+		}
+		for _, n := range clients {
+			block := time.Duration(c.or(1, 30)) * 100 * time.Millisecond
+			r, err := e.request(protocol, s.pixels(1), n, block.Seconds())
+			if err != nil {
+				return err
+			}
+			var last loadReply
+			values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
+				rate, _, err := callers(b, n, block, func() serve.Array { return s.pixels(1) })
+				return rate, err
+			})
+			if err != nil {
+				return err
+			}
+			emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
+				fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
+		}
+		return nil
 	}
-	return nil
 }
 
 // benchServeJPEG measures requests that are photographs, and the decoding alone.
@@ -271,13 +385,9 @@ func benchServeLitServe(c *config, emit func(row)) error {
 		return err
 	}
 	defer s.close()
-	b, err := s.batcher(c.batchSizes(), nil)
+	e, err := s.newEndpoint()
 	if err != nil {
 		return err
-	}
-	e, err := c.newEndpoint(b)
-	if err != nil {
-		return errors.Join(err, b.Close())
 	}
 	defer e.close()
 	p, err := c.startPeer("serve.py", switches{benchmark: c.device.IsCUDA()})
@@ -305,14 +415,14 @@ func benchServeLitServe(c *config, emit func(row)) error {
 	}
 	seconds := float64(c.or(1, 30)) / 10
 	for _, n := range []int{1, 64} {
-		r, err := e.request(image.Data, "UINT8", append([]int64{1}, s.shape()...), n, seconds)
+		r, err := e.request("http", image, n, seconds)
 		if err != nil {
 			return err
 		}
 		var ours loadReply
 		sides := []side{e.generator.send(r, &ours)}
 		for i := range servers {
-			sides = append(sides, e.generator.send(loadRequest{servers[i].URL, formPath, map[string]string{"Content-Type": formType}, n, seconds}, &servers[i].last))
+			sides = append(sides, e.generator.send(loadRequest{URL: servers[i].URL, Body: formPath, Headers: map[string]string{"Content-Type": formType}, Clients: n, Seconds: seconds}, &servers[i].last))
 		}
 		values, err := interleave(c.roundsOr(5), sides...)
 		if err != nil {

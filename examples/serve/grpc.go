@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	_ "google.golang.org/grpc/encoding/gzip" // requests may be compressed
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -74,7 +75,7 @@ func rpcError(ctx context.Context, err error) error {
 	return status.Error(codeOf[oip.StatusOf(ctx, err)], strings.ToValidUTF8(text, "?"))
 }
 
-// recovered answers a request whose model panics. HTTP does so by itself.
+// recovered answers a request that makes the server panic. HTTP does so by itself.
 func recovered(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -151,6 +152,11 @@ func (s *service) ModelMetadata(ctx context.Context, r *inference.ModelMetadataR
 
 func (s *service) ModelInfer(ctx context.Context, r *inference.ModelInferRequest) (*inference.ModelInferResponse, error) {
 	began := time.Now()
+	if trace := metadata.ValueFromIncomingContext(ctx, "traceparent"); len(trace) > 0 { // W3C's trace context
+		if err := grpc.SetHeader(ctx, metadata.Pairs("traceparent", trace[0])); err != nil {
+			return nil, err
+		}
+	}
 	var got *oip.Response
 	request, err := requestOf(r)
 	size := int64(proto.Size(r))

@@ -568,6 +568,17 @@ func TestGRPC_Panic(t *testing.T) {
 	}
 }
 
+// The trace context of a request comes back with its answer.
+func TestGRPC_Trace(t *testing.T) {
+	h := openHeld(t)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	var header metadata.MD
+	ctx := metadata.AppendToOutgoingContext(within(t, 20*time.Second), "traceparent", trace)
+	if _, err := inMemory(t, h.models, oip.Options{}).ModelInfer(ctx, vector(1), grpc.Header(&header)); err != nil || !slices.Equal(header["traceparent"], []string{trace}) {
+		t.Errorf("%v, %v", header, err)
+	}
+}
+
 // A message that comes too slowly ends with the server's time.
 func TestGRPC_SlowMessage(t *testing.T) {
 	h := openHeld(t)

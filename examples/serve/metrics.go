@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -56,6 +58,9 @@ func (m *metrics) handler() http.Handler {
 // observe counts a request. A model that is not known has neither name nor version here: clients
 // choose both.
 func (m *metrics) observe(o oip.Observation) {
+	if o.Status == http.StatusInternalServerError {
+		slog.Error(o.Err.Error(), "cause", errors.Unwrap(o.Err))
+	}
 	model, version := o.Model, o.Version
 	if o.Err != nil && !slices.ContainsFunc(m.models.List(), func(i serve.ModelInfo) bool {
 		return i.Name == model && (i.Version == version || version == "")

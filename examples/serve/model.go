@@ -175,6 +175,7 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 			return err
 		}
 		nn.SetTraining(made, false)
+		nn.To(x, made, nn.ToOptions{ChannelsLast: true})
 		model = nn.Fuse(x, made, nn.FuseOptions{}) // Fuse gives a model with fewer operators, only for inference
 		return nil
 	})

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,6 +113,37 @@ func TestInfer_JSON(t *testing.T) {
 	z.Close()
 	if w := call(h, "POST", "/v2/models/sum/versions/1/infer", zipped.String(), "Content-Encoding", "gzip"); w.Body.String() != want {
 		t.Errorf("gzip: %d %s", w.Code, w.Body)
+	}
+}
+
+// A panic of the model is an error of its request, without the stack.
+func TestInfer_Panics(t *testing.T) {
+	var seen []Observation
+	models, h := open(t, Options{Observe: func(o Observation) { seen = append(seen, o) }})
+	var armed atomic.Bool
+	err := models.Add("panics", "1", func() (*serve.Model, error) {
+		b, err := serve.New(cgotorch.CPU, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			if armed.Load() {
+				panic("secret")
+			}
+			return in
+		}, serve.Options{Inputs: []serve.Spec{{Name: "a", DType: cgotorch.Float32, Shape: []int64{1}}}})
+		return &serve.Model{Batcher: b}, err
+	})
+	if err = errors.Join(err, models.Load(context.Background(), "panics", "")); err != nil {
+		t.Fatal(err)
+	}
+	const body = `{"inputs":[{"name":"a","datatype":"FP32","shape":[1,1],"data":[1]}]}`
+	armed.Store(true)
+	if w := call(h, "POST", "/v2/models/panics/infer", body); w.Code != 500 || strings.Contains(w.Body.String(), "secret") || !strings.Contains(w.Body.String(), "panicked") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if len(seen) != 1 || seen[0].Status != 500 || !strings.Contains(fmt.Sprint(errors.Unwrap(seen[0].Err)), "secret") {
+		t.Errorf("%+v", seen)
+	}
+	armed.Store(false)
+	if w := call(h, "POST", "/v2/models/panics/infer", body); w.Code != 200 {
+		t.Errorf("after a panic: %d %s", w.Code, w.Body)
 	}
 }
 

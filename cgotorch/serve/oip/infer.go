@@ -53,9 +53,10 @@ type Response struct {
 	Outputs            []Tensor
 }
 
-// Infer answers a request. It waits for the answer, without an OS thread. It fails with
-// [ErrInvalidArgument] for a request that does not fit, and as [serve.Repository.Predict] fails.
-// The data of the request may be changed after the return.
+// Infer answers a request. It waits for the answer, without an OS thread. The data of the request
+// may be changed after the return. It fails with [ErrInvalidArgument] for a request that does not
+// fit, and as [serve.Repository.Predict] fails. A panic of the model is an error too, and
+// errors.Unwrap of it has the stack.
 func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
 	if r.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -76,7 +77,7 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 		if err != nil {
 			return err
 		}
-		out, err := m.Predict(ctx, inputs...)
+		out, err := predict(ctx, m, inputs)
 		if err != nil {
 			return err
 		}
@@ -95,6 +96,33 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 		return nil, err
 	}
 	return answer, nil
+}
+
+// predict returns a panic of the model as an error.
+func predict(ctx context.Context, m *serve.Model, inputs []serve.Array) (out []serve.Array, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicked{m.Name, m.Version, v}
+		}
+	}()
+	return m.Predict(ctx, inputs...)
+}
+
+// panicked is an error without the panic's stack, which is not for clients. Its Unwrap has it.
+type panicked struct {
+	model, version string
+	value          any
+}
+
+func (p *panicked) Error() string {
+	return fmt.Sprintf("oip: %s, version %s, has panicked", p.model, p.version)
+}
+
+func (p *panicked) Unwrap() error {
+	if err, ok := p.value.(error); ok {
+		return err
+	}
+	return fmt.Errorf("panic: %v", p.value)
 }
 
 // arrays returns the inputs in the model's order.
