@@ -40,7 +40,8 @@ func (m *Model) close() error {
 type RepositoryOptions struct {
 	// Memory bounds the bytes of all models: their weights and what [Batcher.Memory] tells. A load
 	// beyond it unloads the models that were not used for longest. They are loaded again when they
-	// are used. A load has its memory before others are unloaded for it. 0 means no bound.
+	// are used. The first load of a model needs its memory before others are unloaded. 0 means no
+	// bound.
 	Memory int64
 	Log    func(text string) // is told of each load and unload; may be nil
 }
@@ -135,8 +136,9 @@ func (r *Repository) find(name, version string, fits func(e *entry) bool) (*entr
 }
 
 // Load loads a model, if it is not loaded. Without a version it loads the last one. It waits for
-// the load, or until ctx ends before the load begins. It fails as the model's function does, and
-// with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory.
+// the load, or until ctx ends before the load begins. A load that has begun cannot be stopped. Load
+// fails as the model's function does, and with [cgotorch.ErrOutOfMemory] if the model alone is
+// beyond RepositoryOptions.Memory.
 func (r *Repository) Load(ctx context.Context, name, version string) error {
 	r.mu.Lock()
 	e, err := r.find(name, version, func(*entry) bool { return !r.closed })
@@ -332,6 +334,37 @@ func (r *Repository) Unload(ctx context.Context, name, version string) error {
 			}
 		}
 	}
+}
+
+// Remove unloads a version, if it is loaded, and forgets it. It waits as Unload does. It fails with
+// [ErrNotFound], and with the cause of ctx's end: the version then stays known.
+func (r *Repository) Remove(ctx context.Context, name, version string) error {
+	if err := r.take(ctx); err != nil {
+		return err
+	}
+	defer func() { <-r.turn }()
+	r.mu.Lock()
+	e, err := r.find(name, version, func(e *entry) bool { return e.version == version })
+	if err != nil {
+		r.mu.Unlock()
+		return err
+	}
+	wanted := e.wanted
+	e.wanted = false
+	loaded := e.open != nil
+	r.mu.Unlock()
+	if loaded {
+		if err := r.close(ctx, e); err != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			e.wanted = wanted && e.open != nil
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entries = slices.DeleteFunc(r.entries, func(other *entry) bool { return other == e })
+	return nil
 }
 
 // Use calls fn with a model, which stays loaded until fn returns. Without a version it is the last

@@ -147,7 +147,7 @@ func copyInto(to []byte, larger []int64, from []byte, shape []int64, element int
 func (b *Batcher) enqueueBatch(s *slot, f form) (reads []*cgotorch.HostRead, shapes []Array, err error) {
 	views := s.views[f]
 	if views == nil {
-		if err := b.do("serve.New", func(x *cgotorch.Exec) error { views = b.view(x, s, f); return nil }); err != nil {
+		if err := b.do("Batcher.Predict", func(x *cgotorch.Exec) error { views = b.view(x, s, f); return nil }); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -161,7 +161,7 @@ func (b *Batcher) enqueueBatch(s *slot, f form) (reads []*cgotorch.HostRead, sha
 	}
 	defer began.Close()
 	defer done.Close()
-	err = b.do("serve.New", func(x *cgotorch.Exec) error {
+	err = b.do("Batcher.Predict", func(x *cgotorch.Exec) error {
 		x.Wait(done) //edge:computed-behind-copy TestBatcher_HasNoRace checked
 		results, err := b.results(x, s, f)
 		for _, out := range results {

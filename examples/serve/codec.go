@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec that this one is made of
 	"google.golang.org/grpc/mem"
@@ -22,6 +24,9 @@ const (
 	rawOutput = 6
 )
 
+// mostFields bounds the memory of a small message with many empty tensors.
+const mostFields = 4096
+
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	r, ok := v.(*inference.ModelInferRequest)
 	if !ok {
@@ -30,6 +35,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	text := data.Materialize() // the tensors keep it
 	var raw [][]byte
 	var others []byte
+	fields := 0
 	for rest := text; len(rest) > 0; {
 		field, kind, n := protowire.ConsumeTag(rest)
 		if n < 0 {
@@ -38,6 +44,9 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		size := protowire.ConsumeFieldValue(field, kind, rest[n:])
 		if size < 0 {
 			return protowire.ParseError(size)
+		}
+		if fields++; fields > mostFields {
+			return fmt.Errorf("the request has more than %d fields", mostFields)
 		}
 		if field == rawInput && kind == protowire.BytesType {
 			tensor, _ := protowire.ConsumeBytes(rest[n:])

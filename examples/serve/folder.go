@@ -37,7 +37,7 @@ var (
 	versionForm = regexp.MustCompile(`^[0-9]{1,18}$`)
 )
 
-// scan makes new models and versions known.
+// scan makes new models and versions known, and forgets those that are neither there nor loaded.
 func (f *folder) scan() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,6 +46,7 @@ func (f *folder) scan() error {
 	if err != nil {
 		return err
 	}
+	there := map[[2]string]bool{}
 	for _, n := range names {
 		if !n.IsDir() || !nameForm.MatchString(n.Name()) {
 			continue
@@ -56,7 +57,10 @@ func (f *folder) scan() error {
 		}
 		for _, v := range versions {
 			key := [2]string{n.Name(), v.Name()}
-			if !v.IsDir() || !versionForm.MatchString(v.Name()) || f.known[key] {
+			if !v.IsDir() || !versionForm.MatchString(v.Name()) {
+				continue
+			}
+			if there[key] = true; f.known[key] {
 				continue
 			}
 			err := f.models.Add(key[0], key[1], func() (*serve.Model, error) { return f.opener.open(files, f.path, key[0], key[1]) })
@@ -65,6 +69,16 @@ func (f *folder) scan() error {
 			}
 			f.known[key] = true
 		}
+	}
+	for _, m := range f.models.List() {
+		key := [2]string{m.Name, m.Version}
+		if there[key] || m.Ready || m.Loading {
+			continue
+		}
+		if err := f.models.Remove(context.Background(), m.Name, m.Version); err != nil {
+			return err
+		}
+		delete(f.known, key)
 	}
 	return nil
 }

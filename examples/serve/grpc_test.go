@@ -703,6 +703,9 @@ func TestCodec(t *testing.T) {
 	if raw := got.RawInputContents; cap(raw[0]) <= 1024 { // the end of the message is behind the first tensor
 		t.Errorf("the tensor is a copy: its capacity is %d", cap(raw[0]))
 	}
+	if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(bytes.Repeat([]byte{5<<3 | 2, 0}, mostFields+1))}, &got); err == nil { // empty inputs
+		t.Error("a message of many fields is taken")
+	}
 	for _, answer := range []*inference.ModelInferResponse{
 		{}, {ModelName: "a", RawOutputContents: [][]byte{bytes.Repeat([]byte{1}, 300), nil, {5}}}, {RawOutputContents: [][]byte{nil}},
 	} {
@@ -752,7 +755,7 @@ func FuzzModelInfer(f *testing.F) {
 		var want, got inferRequest
 		wantErr := proto.Unmarshal(text, &want)
 		err := codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, &got)
-		if (err == nil) != (wantErr == nil) {
+		if (err == nil) != (wantErr == nil) && !strings.Contains(fmt.Sprint(err), "fields") {
 			t.Fatalf("the codec says %v, and protobuf %v", err, wantErr)
 		}
 		if err == nil {

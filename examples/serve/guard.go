@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -83,6 +84,10 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			refuse(w, http.StatusUnauthorized, noToken)
 			return
 		}
+		if fromOtherSite(r) {
+			refuse(w, http.StatusForbidden, "a page of another site may not do this")
+			return
+		}
 		client, ok := g.enter(r.RemoteAddr)
 		if !ok {
 			w.Header().Set("Retry-After", "1")
@@ -94,6 +99,20 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		defer cancel()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// fromOtherSite reports whether a browser sends a request that changes something for a page of
+// another site. Browsers tell this by one of two headers.
+func fromOtherSite(r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return false
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+		return site != "same-origin" && site != "none"
+	}
+	origin := r.Header.Get("Origin")
+	from, err := url.Parse(origin)
+	return origin != "" && (err != nil || from.Host != r.Host)
 }
 
 func refuse(w http.ResponseWriter, status int, text string) {

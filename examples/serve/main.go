@@ -74,13 +74,13 @@ func main() {
 	flag.IntVar(&f.perClient, "per-client", 256, "most requests of one address at the same time; a request beyond has the status 429")
 	flag.DurationVar(&f.timeout, "timeout", 30*time.Second, "most time for a request")
 	flag.DurationVar(&f.drain, "drain", 10*time.Second, "most time for the requests that SIGTERM finds")
-	flag.StringVar(&f.token, "token-file", "", "file with a token that each request must bear, but those of health")
+	flag.StringVar(&f.token, "token-file", "", "file with a token that each request must send, except health probes")
 	flag.StringVar(&f.cert, "tls-cert", "", "certificate file of TLS")
 	flag.StringVar(&f.key, "tls-key", "", "key file of TLS")
 	flag.BoolVar(&f.compiled, "allow-compiled", false, "load compiled packages, which are code")
 	flag.Parse()
-	if (f.models == "") == (f.checkpoint == "") || flag.NArg() > 0 || f.batch < 1 || f.memory < 0 || f.maxBody < 1 || f.perClient < 1 || (f.cert == "") != (f.key == "") {
-		fmt.Fprintln(os.Stderr, "serve: give -models or -checkpoint, -batch, -max-body and -per-client above 0, -tls-cert with -tls-key, and nothing else")
+	if (f.models == "") == (f.checkpoint == "") || flag.NArg() > 0 || f.batch < 1 || f.memory < 0 || f.maxBody < 1 || f.perClient < 1 || f.maxBody > 1<<20 || f.maxPixels < 1 || f.queue < 0 || f.timeout <= 0 || f.drain < 0 || (f.cert == "") != (f.key == "") {
+		fmt.Fprintln(os.Stderr, "serve: give -models or -checkpoint, -batch, -max-body, -max-pixels, -per-client and -timeout above 0, -queue, -memory and -drain not below 0, -tls-cert with -tls-key, and nothing else")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -233,7 +233,7 @@ func (s *servers) start(main, side http.Handler, rpc *grpc.Server) chan error {
 	serve := func(h http.Handler, l net.Listener) *http.Server {
 		// A slow sender has a minute for its request. The answer has its own time, in the guard.
 		server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
-			WriteTimeout: time.Minute + s.f.timeout, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug)}
+			WriteTimeout: time.Minute + s.f.timeout, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)}
 		go func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err

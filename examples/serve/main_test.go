@@ -336,6 +336,50 @@ func TestServer_NewVersion(t *testing.T) {
 	}
 }
 
+// A version that cannot be loaded leaves the others and the health as they are. The server forgets
+// it when its folder has gone.
+func TestServer_BadVersion(t *testing.T) {
+	models := copyModel(t)
+	s := start(t, flags{models: models})
+	bad := filepath.Join(models, "cifar10", "2")
+	if err := os.MkdirAll(bad, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const load = "/v2/repository/models/cifar10/load"
+	want := func(method, url string, body []byte, status int) {
+		t.Helper()
+		if got, text := s.call(t, method, url, body); got != status {
+			t.Errorf("%s: %d %s, want %d", url, got, text, status)
+		}
+	}
+	want("POST", s.admin+load, nil, 500)
+	want("GET", s.main+"/v2/health/ready", nil, 200)
+	want("POST", s.main+classify, frog(t), 200)
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	want("POST", s.admin+load, nil, 200)
+	want("POST", s.admin+"/v2/repository/models/cifar10/unload", nil, 200)
+	want("POST", s.admin+load, nil, 200)
+	want("POST", s.main+classify, frog(t), 200)
+}
+
+// A page of another site cannot make a browser change anything.
+func TestServer_OtherSite(t *testing.T) {
+	s := start(t, flags{})
+	for _, c := range []struct {
+		header, value string
+		status        int
+	}{
+		{"Sec-Fetch-Site", "cross-site", 403}, {"Sec-Fetch-Site", "same-site", 403}, {"Origin", "https://evil.example", 403}, {"Origin", "null", 403},
+		{"Sec-Fetch-Site", "same-origin", 200}, {"Origin", s.admin, 200},
+	} {
+		if status, text := s.call(t, "POST", s.admin+"/v2/repository/index", nil, c.header, c.value); status != c.status {
+			t.Errorf("%s: %s: %d %s, want %d", c.header, c.value, status, text, c.status)
+		}
+	}
+}
+
 func TestFolder_Refused(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()

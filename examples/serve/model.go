@@ -115,7 +115,7 @@ func readSettings(files fs.FS, name string) (s settings, err error) {
 		return s, fmt.Errorf("%s/model.json: %w", name, err)
 	}
 	labels, err := fs.ReadFile(files, path.Join(name, "labels.txt"))
-	for line := range strings.Lines(string(labels)) {
+	for line := range strings.Lines(strings.TrimRight(string(labels), "\r\n")) {
 		s.labels = append(s.labels, strings.TrimSpace(line))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -340,8 +340,11 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 	b, err := serve.New(o.device, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		if s.Image != nil {
 			mean, std := s.Image.Mean, s.Image.Std
-			if mean == [3]float64{} && std == [3]float64{} {
-				mean, std = vision.ImageNetMean, vision.ImageNetStd
+			if mean == [3]float64{} {
+				mean = vision.ImageNetMean
+			}
+			if std == [3]float64{} {
+				std = vision.ImageNetStd
 			}
 			in = []*cgotorch.Tensor{vision.Normalize(x, in[0], mean, std)}
 		}

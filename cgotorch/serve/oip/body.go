@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,40 +60,59 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	default:
 		return nil, refuse("Content-Encoding is %q; want gzip, deflate or none", encoding)
 	}
-	taken := size
-	if size < 0 {
-		taken = b.most
-	}
-	if !b.take(taken) {
-		return nil, errBusy
-	}
 	buffer, _ := b.free.Get().(*[]byte)
 	if buffer == nil {
 		buffer = new([]byte)
 	}
-	got := &body{taken: taken}
-	var err error
-	if size >= 0 {
-		if int64(cap(*buffer)) < size {
-			*buffer = make([]byte, size)
-		}
-		got.bytes = (*buffer)[:size]
-		_, err = io.ReadFull(from, got.bytes)
-	} else {
-		all := bytes.NewBuffer((*buffer)[:0])
-		_, err = all.ReadFrom(from)
-		if got.bytes = all.Bytes(); err == nil && int64(len(got.bytes)) > b.most {
-			err = new(http.MaxBytesError)
-		}
-	}
+	got := &body{bytes: (*buffer)[:0]}
+	err := b.fill(got, from, size)
 	if err == nil {
 		return got, nil
 	}
 	b.give(got)
+	if errors.Is(err, errBusy) {
+		return nil, err
+	}
 	if large := new(http.MaxBytesError); errors.As(err, &large) {
 		return nil, fmt.Errorf("more than %d bytes: %w", b.most, errTooLarge)
 	}
 	return nil, refuse("the body ends early: %v", err)
+}
+
+// fill reads a body. It takes memory as the bytes come, so that nobody has more memory than it has
+// sent. The size is below 0 if it is not known.
+func (b *bodies) fill(to *body, from io.Reader, size int64) error {
+	const step = int64(256 << 10)
+	for {
+		n := int64(len(to.bytes))
+		if size >= 0 && n == size {
+			return nil
+		}
+		if n == to.taken {
+			more := min(step, b.most+1-n)
+			if size >= 0 {
+				more = min(step, size-n)
+			}
+			if !b.take(more) {
+				return errBusy
+			}
+			to.taken += more
+		}
+		want := to.taken - n
+		to.bytes = slices.Grow(to.bytes, int(want))
+		got, err := from.Read(to.bytes[n : n+want])
+		to.bytes = to.bytes[:n+int64(got)]
+		switch {
+		case n+int64(got) > b.most:
+			return new(http.MaxBytesError)
+		case err == io.EOF && size < 0:
+			return nil
+		case err == io.EOF && n+int64(got) < size:
+			return io.ErrUnexpectedEOF
+		case err != nil && err != io.EOF:
+			return err
+		}
+	}
 }
 
 func (b *bodies) take(n int64) bool {
@@ -125,19 +145,49 @@ type parameters struct {
 
 // message is the JSON of a request.
 type message struct {
-	ID         string     `json:"id"`
+	ID         string           `json:"id"`
+	Parameters parameters       `json:"parameters"`
+	Inputs     list[inputJSON]  `json:"inputs"`
+	Outputs    list[outputJSON] `json:"outputs"`
+}
+
+type inputJSON struct {
+	Name       string          `json:"name"`
+	DataType   string          `json:"datatype"`
+	Shape      []int64         `json:"shape"`
+	Parameters parameters      `json:"parameters"`
+	Data       json.RawMessage `json:"data"`
+}
+
+type outputJSON struct {
+	Name       string     `json:"name"`
 	Parameters parameters `json:"parameters"`
-	Inputs     []struct {
-		Name       string          `json:"name"`
-		DataType   string          `json:"datatype"`
-		Shape      []int64         `json:"shape"`
-		Parameters parameters      `json:"parameters"`
-		Data       json.RawMessage `json:"data"`
-	} `json:"inputs"`
-	Outputs []struct {
-		Name       string     `json:"name"`
-		Parameters parameters `json:"parameters"`
-	} `json:"outputs"`
+}
+
+// list is a JSON array of so few elements that a small body cannot become much memory.
+type list[T any] []T
+
+const mostTensors = 1024
+
+func (l *list[T]) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
+		if begin == nil && err == nil { // null
+			return nil
+		}
+		return errors.New("want a list of tensors")
+	}
+	for d.More() {
+		var e T
+		if len(*l) == mostTensors {
+			return fmt.Errorf("more than %d tensors", mostTensors)
+		}
+		if err := d.Decode(&e); err != nil {
+			return err
+		}
+		*l = append(*l, e)
+	}
+	return nil
 }
 
 // noSharedMemory fails for a tensor that is not in the request.

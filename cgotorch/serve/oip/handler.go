@@ -30,7 +30,7 @@ type Options struct {
 
 // Observation tells of an inference request.
 type Observation struct {
-	Model, Version string // as the client asks; the version is that which has answered
+	Model, Version string // as the client asks; after a success the version that has answered
 	Status         int    // the HTTP status, as StatusOf returns it
 	Took           time.Duration
 	Err            error
@@ -57,7 +57,7 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 	if o.Memory == 0 {
 		o.Memory = max(1<<30, o.MaxBody)
 	}
-	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory}}
+	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory + 1}}
 	routes := http.NewServeMux()
 	get := func(path string, fn func(r *http.Request) (any, error)) {
 		routes.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -192,8 +192,7 @@ func (h *handler) observed(compute func(r *http.Request, body []byte) (reply, er
 		var out reply
 		body, err := h.bodies.read(w, r)
 		if err == nil {
-			out, err = compute(r, body.bytes)
-			h.bodies.give(body)
+			out, err = h.computed(r, body, compute)
 		}
 		if err == nil {
 			o.Version = out.version
@@ -208,6 +207,12 @@ func (h *handler) observed(compute func(r *http.Request, body []byte) (reply, er
 		}
 		out.write(w)
 	}
+}
+
+// computed gives the body back, also after a panic.
+func (h *handler) computed(r *http.Request, b *body, compute func(r *http.Request, body []byte) (reply, error)) (reply, error) {
+	defer h.bodies.give(b)
+	return compute(r, b.bytes)
 }
 
 func (out reply) write(w http.ResponseWriter) {

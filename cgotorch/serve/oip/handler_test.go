@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,6 +145,40 @@ func TestInfer_Panics(t *testing.T) {
 	armed.Store(false)
 	if w := call(h, "POST", "/v2/models/panics/infer", body); w.Code != 200 {
 		t.Errorf("after a panic: %d %s", w.Code, w.Body)
+	}
+}
+
+// Few bytes do not become much memory, and a client that only promises bytes takes none.
+func TestInfer_SmallBodies(t *testing.T) {
+	_, h := open(t, Options{MaxBody: 8 << 20, Memory: 8 << 20})
+	for text, body := range map[string]string{
+		"more than 1024 tensors":   `{"inputs":[` + strings.Repeat("{},", 2_000_000) + "{}]}",
+		"more than 65536 elements": `{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":[` + strings.Repeat(`"",`, 2_000_000) + `""]}]}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		w := call(h, "POST", "/v2/models/picture/infer", body)
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; w.Code != 400 || !strings.Contains(w.Body.String(), text) || used > 64<<20 {
+			t.Errorf("%d %s, %d MiB, want %q", w.Code, w.Body, used>>20, text)
+		}
+	}
+	slow, sender := io.Pipe()
+	done := make(chan int, 1)
+	go func() {
+		r := httptest.NewRequest("POST", "/v2/models/sum/infer", slow)
+		r.ContentLength = 8 << 20
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		done <- w.Code
+	}()
+	sender.Write([]byte("{"))
+	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
+		t.Errorf("beside a slow sender: %d %s", w.Code, w.Body)
+	}
+	sender.Close()
+	if code := <-done; code != 400 {
+		t.Errorf("a body that ends early: %d", code)
 	}
 }
 

@@ -58,6 +58,9 @@ type Response struct {
 // fit, and as [serve.Repository.Predict] fails. A panic of the model is an error too, and
 // errors.Unwrap of it has the stack.
 func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
+	if r.Priority < 0 {
+		return nil, refuse("the priority is %d; want 0 or more, and 0 is first", r.Priority)
+	}
 	if r.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
@@ -227,7 +230,7 @@ func StatusOf(ctx context.Context, err error) int {
 		return http.StatusOK
 	case is(context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
-	case is(context.Canceled) || context.Cause(ctx) != nil:
+	case is(context.Canceled):
 		return 499
 	case is(serve.ErrNotFound):
 		return http.StatusNotFound
@@ -239,6 +242,10 @@ func StatusOf(ctx context.Context, err error) int {
 		return http.StatusRequestEntityTooLarge
 	case is(ErrInvalidArgument, serve.ErrNotDecoded):
 		return http.StatusBadRequest
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	case context.Cause(ctx) != nil:
+		return 499
 	}
 	return http.StatusInternalServerError
 }

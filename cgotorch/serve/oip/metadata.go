@@ -53,25 +53,31 @@ func describe(specs []serve.Spec) (list []TensorMetadata) {
 	return list
 }
 
-// Ready returns nil if each model that is to be loaded is ready, and the reason otherwise.
+// Ready returns nil if each model that is to be loaded has a version that is ready, and the reason
+// otherwise.
 func Ready(models *serve.Repository) error {
 	select {
 	case <-models.Lost():
 		return fmt.Errorf("a device is lost: %w", serve.ErrNotLoaded)
 	default:
 	}
-	ready := 0
-	for _, m := range models.List() {
-		switch {
-		case m.Err != nil:
-			return fmt.Errorf("%s, version %s: %w: %v", m.Name, m.Version, serve.ErrNotLoaded, m.Err)
-		case m.Loading && !m.Ready:
-			return fmt.Errorf("%s, version %s, is being loaded: %w", m.Name, m.Version, serve.ErrNotLoaded)
-		case m.Ready:
-			ready++
+	list := models.List()
+	ready := map[string]bool{}
+	for _, m := range list {
+		if m.Ready {
+			ready[m.Name] = true
 		}
 	}
-	if ready == 0 {
+	for _, m := range list {
+		switch {
+		case ready[m.Name]:
+		case m.Err != nil:
+			return fmt.Errorf("%s, version %s: %w: %v", m.Name, m.Version, serve.ErrNotLoaded, m.Err)
+		case m.Loading:
+			return fmt.Errorf("%s, version %s, is being loaded: %w", m.Name, m.Version, serve.ErrNotLoaded)
+		}
+	}
+	if len(ready) == 0 {
 		return fmt.Errorf("no model is loaded: %w", serve.ErrNotLoaded)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 
@@ -67,6 +68,9 @@ func (t *Tensor) SetRaw(raw []byte) error {
 		return nil
 	}
 	for len(raw) > 0 {
+		if len(t.Bytes) == mostFiles {
+			return refuse("input %q of BYTES has more than %d elements", t.Name, mostFiles)
+		}
 		if len(raw) < 4 || uint64(binary.LittleEndian.Uint32(raw)) > uint64(len(raw)-4) {
 			return refuse("input %q of BYTES ends inside an element", t.Name)
 		}
@@ -119,28 +123,32 @@ func (t *Tensor) setJSON(text []byte) error {
 }
 
 func (t *Tensor) setStrings(text []byte) error {
-	var walk func(v any) error
-	walk = func(v any) error {
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		v, err := d.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return refuse("input %q: %v", t.Name, err)
+		}
 		switch v := v.(type) {
-		case []any:
-			for _, e := range v {
-				if err := walk(e); err != nil {
-					return err
-				}
+		case json.Delim:
+			if v == '{' {
+				return refuse("input %q of BYTES has the element {…}; want strings", t.Name)
 			}
 		case string:
+			if len(t.Bytes) == mostFiles {
+				return refuse("input %q of BYTES has more than %d elements", t.Name, mostFiles)
+			}
 			t.Bytes = append(t.Bytes, []byte(v))
 		default:
 			return refuse("input %q of BYTES has the element %v; want strings", t.Name, v)
 		}
-		return nil
 	}
-	var v any
-	if err := json.Unmarshal(text, &v); err != nil {
-		return refuse("input %q: %v", t.Name, err)
-	}
-	return walk(v)
 }
+
+// mostFiles bounds the memory of an input with many empty elements.
+const mostFiles = 1 << 16
 
 func appendElement(to []byte, dtype cgotorch.DType, text string) ([]byte, error) {
 	bits := 8 * dtype.Size()
@@ -192,7 +200,7 @@ func (t *Tensor) appendJSON(to []byte) ([]byte, error) {
 		}
 		var err error
 		if to, err = appendNumber(to, dtype, t.Data[i*dtype.Size():]); err != nil {
-			return nil, refuse("output %q: element %d: %v: ask for binary data", t.Name, i, err)
+			return nil, fmt.Errorf("output %q: element %d: %w: ask for binary data", t.Name, i, err)
 		}
 	}
 	return append(to, ']'), nil
