@@ -102,7 +102,7 @@ func benchServe(c *config, emit func(row)) error {
 		if err != nil {
 			return err
 		}
-		err = s.closedLoop(m.clients, emit)
+		err = s.rows(m.clients, emit)
 		s.close()
 		if err != nil {
 			return err
@@ -111,8 +111,8 @@ func benchServe(c *config, emit func(row)) error {
 	return nil
 }
 
-// closedLoop emits two rows for each number of callers.
-func (s *service) closedLoop(clients []int, emit func(row)) error {
+// rows emits two rows for each number of callers.
+func (s *service) rows(clients []int, emit func(row)) error {
 	c := s.c
 	var batchers []*serve.Batcher
 	defer func() {
@@ -157,9 +157,35 @@ func (s *service) closedLoop(clients []int, emit func(row)) error {
 	return nil
 }
 
-// callers lets n goroutines call the Batcher again and again. It returns requests a second, and the
-// milliseconds of each request.
+// withService calls `use` with the model that rows about requests serve, and with a Batcher of it.
+func (c *config) withService(use func(s *service, b *serve.Batcher) error) error {
+	s, err := c.service()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	b, err := s.batcher(c.batchSizes(), nil)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	return use(s, b)
+}
+
+// callers lets n goroutines call the Batcher in a closed loop.
 func callers(b *serve.Batcher, n int, long time.Duration, input func() serve.Array) (rate float64, took sample, err error) {
+	return closedLoop(n, long, func() func() error {
+		in := input()
+		return func() error {
+			_, err := b.Predict(context.Background(), in)
+			return err
+		}
+	})
+}
+
+// closedLoop lets n goroutines make requests again and again, each with a function of its own. It
+// returns requests a second, and the milliseconds of each request.
+func closedLoop(n int, long time.Duration, requester func() func() error) (rate float64, took sample, err error) {
 	var first atomic.Pointer[error]
 	var all sync.WaitGroup
 	each := make([]sample, n)
@@ -168,10 +194,10 @@ func callers(b *serve.Batcher, n int, long time.Duration, input func() serve.Arr
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			in := input()
+			request := requester()
 			for time.Since(began) < long {
 				at := time.Now()
-				if _, err := b.Predict(context.Background(), in); err != nil {
+				if err := request(); err != nil {
 					first.CompareAndSwap(nil, &err)
 					return
 				}

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,7 +26,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	oip "github.com/streamtorch/streamtorch/examples/serve/inference"
+	protocol "github.com/streamtorch/streamtorch/examples/serve/inference"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
@@ -83,12 +82,12 @@ func overHTTP(r loadRequest, body []byte) (call caller, end func()) {
 
 // overGRPC returns a caller of gRPC, with up to 8 connections.
 func overGRPC(r loadRequest, body []byte) (call caller, end func(), err error) {
-	var request oip.ModelInferRequest
+	var request protocol.ModelInferRequest
 	if err := proto.Unmarshal(body, &request); err != nil {
 		return nil, nil, err
 	}
 	var connections []*grpc.ClientConn
-	var clients []oip.GRPCInferenceServiceClient
+	var clients []protocol.GRPCInferenceServiceClient
 	end = func() {
 		for _, c := range connections {
 			c.Close()
@@ -100,7 +99,7 @@ func overGRPC(r loadRequest, body []byte) (call caller, end func(), err error) {
 			end()
 			return nil, nil, err
 		}
-		connections, clients = append(connections, c), append(clients, oip.NewGRPCInferenceServiceClient(c))
+		connections, clients = append(connections, c), append(clients, protocol.NewGRPCInferenceServiceClient(c))
 	}
 	var next atomic.Int64
 	return func() error {
@@ -122,34 +121,12 @@ func load(r loadRequest) (reply loadReply, err error) {
 		}
 	}
 	defer end()
-	var first atomic.Pointer[error]
-	var all sync.WaitGroup
-	each := make([]sample, r.Clients)
 	cpu, began := processorTime(), time.Now()
-	for i := range each {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			for time.Since(began).Seconds() < r.Seconds {
-				at := time.Now()
-				if err := one(); err != nil {
-					first.CompareAndSwap(nil, &err)
-					return
-				}
-				each[i] = append(each[i], time.Since(at).Seconds()*1e3)
-			}
-		}()
+	rate, took, err := closedLoop(r.Clients, time.Duration(r.Seconds*1e9), func() func() error { return one })
+	if err != nil {
+		return reply, err
 	}
-	all.Wait()
-	seconds := time.Since(began).Seconds()
-	if err := first.Load(); err != nil {
-		return reply, *err
-	}
-	var took sample
-	for _, e := range each {
-		took = append(took, e...)
-	}
-	return loadReply{float64(len(took)) / seconds, took.median(), took.quantile(0.99), (processorTime() - cpu).Seconds() / seconds}, nil
+	return loadReply{rate, took.median(), took.quantile(0.99), (processorTime() - cpu).Seconds() / time.Since(began).Seconds()}, nil
 }
 
 // endpoint is the program examples/serve with a model of the same architecture, and a load
@@ -262,8 +239,8 @@ func (e *endpoint) request(protocol string, image serve.Array, clients int, seco
 	var body []byte
 	if protocol == "grpc" {
 		r.URL = e.grpc
-		body, err = proto.Marshal(&oip.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{image.Data},
-			Inputs: []*oip.ModelInferRequest_InferInputTensor{{Name: "image", Datatype: "UINT8", Shape: image.Shape}}})
+		body, err = proto.Marshal(&protocol.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{image.Data},
+			Inputs: []*protocol.ModelInferRequest_InferInputTensor{{Name: "image", Datatype: "UINT8", Shape: image.Shape}}})
 	} else {
 		body, err = json.Marshal(map[string]any{
 			"inputs":  []any{map[string]any{"name": "image", "datatype": "UINT8", "shape": image.Shape, "parameters": map[string]any{"binary_data_size": len(image.Data)}}},

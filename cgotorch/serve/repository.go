@@ -322,18 +322,30 @@ func (r *Repository) Unload(ctx context.Context, name, version string) error {
 			}
 			return err
 		}
-		e.wanted = false
-		loaded := e.open != nil
 		r.mu.Unlock()
-		if loaded {
-			if err := r.close(ctx, e); err != nil {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				e.wanted = e.open != nil
-				return err
-			}
+		if err := r.unload(ctx, e); err != nil {
+			return err
 		}
 	}
+}
+
+// unload closes a model that is loaded, and Use does not load it again. If it fails, the model
+// stays as it was. The caller has the turn.
+func (r *Repository) unload(ctx context.Context, e *entry) error {
+	r.mu.Lock()
+	e.wanted = false
+	loaded := e.open != nil
+	r.mu.Unlock()
+	if !loaded {
+		return nil
+	}
+	err := r.close(ctx, e)
+	if err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		e.wanted = e.open != nil
+	}
+	return err
 }
 
 // Remove unloads a version, if it is loaded, and forgets it. It waits as Unload does. It fails with
@@ -345,21 +357,12 @@ func (r *Repository) Remove(ctx context.Context, name, version string) error {
 	defer func() { <-r.turn }()
 	r.mu.Lock()
 	e, err := r.find(name, version, func(e *entry) bool { return e.version == version })
+	r.mu.Unlock()
 	if err != nil {
-		r.mu.Unlock()
 		return err
 	}
-	wanted := e.wanted
-	e.wanted = false
-	loaded := e.open != nil
-	r.mu.Unlock()
-	if loaded {
-		if err := r.close(ctx, e); err != nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			e.wanted = wanted && e.open != nil
-			return err
-		}
+	if err := r.unload(ctx, e); err != nil {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

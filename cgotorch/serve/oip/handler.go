@@ -57,6 +57,7 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 	if o.Memory == 0 {
 		o.Memory = max(1<<30, o.MaxBody)
 	}
+	// A body of unknown size needs room for one byte more, to see its end.
 	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory + 1}}
 	routes := http.NewServeMux()
 	get := func(path string, fn func(r *http.Request) (any, error)) {
