@@ -26,7 +26,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	protocol "github.com/streamtorch/streamtorch/examples/serve/inference"
+	messages "github.com/streamtorch/streamtorch/examples/serve/inference"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
@@ -82,12 +82,12 @@ func overHTTP(r loadRequest, body []byte) (call caller, end func()) {
 
 // overGRPC returns a caller of gRPC, with up to 8 connections.
 func overGRPC(r loadRequest, body []byte) (call caller, end func(), err error) {
-	var request protocol.ModelInferRequest
+	var request messages.ModelInferRequest
 	if err := proto.Unmarshal(body, &request); err != nil {
 		return nil, nil, err
 	}
 	var connections []*grpc.ClientConn
-	var clients []protocol.GRPCInferenceServiceClient
+	var clients []messages.GRPCInferenceServiceClient
 	end = func() {
 		for _, c := range connections {
 			c.Close()
@@ -99,7 +99,7 @@ func overGRPC(r loadRequest, body []byte) (call caller, end func(), err error) {
 			end()
 			return nil, nil, err
 		}
-		connections, clients = append(connections, c), append(clients, protocol.NewGRPCInferenceServiceClient(c))
+		connections, clients = append(connections, c), append(clients, messages.NewGRPCInferenceServiceClient(c))
 	}
 	var next atomic.Int64
 	return func() error {
@@ -239,8 +239,8 @@ func (e *endpoint) request(protocol string, image serve.Array, clients int, seco
 	var body []byte
 	if protocol == "grpc" {
 		r.URL = e.grpc
-		body, err = proto.Marshal(&protocol.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{image.Data},
-			Inputs: []*protocol.ModelInferRequest_InferInputTensor{{Name: "image", Datatype: "UINT8", Shape: image.Shape}}})
+		body, err = proto.Marshal(&messages.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{image.Data},
+			Inputs: []*messages.ModelInferRequest_InferInputTensor{{Name: "image", Datatype: "UINT8", Shape: image.Shape}}})
 	} else {
 		body, err = json.Marshal(map[string]any{
 			"inputs":  []any{map[string]any{"name": "image", "datatype": "UINT8", "shape": image.Shape, "parameters": map[string]any{"binary_data_size": len(image.Data)}}},
