@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -73,6 +74,12 @@ type CapturedOptions struct {
 	// eagerly. If BatchSizes is empty, each batch size gets a graph of its own. With BatchSizes and
 	// InPlace together all Runs are eager.
 	BatchSizes []int
+
+	// Agree makes decisions of several processes one decision, for functions whose processes wait for
+	// each other. Run calls it with this process's wish to capture and with the success of a capture. It
+	// returns whether all processes have given true. All processes then make the same Runs. nil means
+	// that this process decides alone. See Agree of dist.Group.
+	Agree func(yes bool) bool
 
 	// Log is called with a text for each capture. If a function cannot be captured, Log is called
 	// with the reason. Log may be nil. Log must not use the Captured, except for Stats.
@@ -229,7 +236,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		if what := s.graph.stale(); what != "" {
 			c.captureAgain(x, s, in, what)
 		}
-	case s.eager == "" && s.runs >= c.o.WarmUp && s.threads[x.s.thread] && !(s.open && s.runs < c.o.WarmUp+maxTrials):
+	case s.eager == "" && s.runs >= c.o.WarmUp && c.agree(s.threads[x.s.thread] && !(s.open && s.runs < c.o.WarmUp+maxTrials)):
 		c.capture(x, s, in)
 	}
 	if s.graph == nil {
@@ -284,6 +291,16 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	}
 	s.graph.launch(x)
 	return s.out
+}
+
+const otherCannot = "another process of the group cannot capture it"
+
+// The method `agree` returns whether all processes of the group say yes.
+func (c *Captured) agree(yes bool) bool {
+	if c.o.Agree == nil {
+		return yes
+	}
+	return c.o.Agree(yes)
 }
 
 func firstOf(in []*Tensor) *Tensor {
@@ -366,7 +383,9 @@ func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what st
 // The method `capture` captures the function for inputs like `in`. If the capture fails, the Run
 // goes on eagerly.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
-	if s.eager = c.refusal(x, s, in); s.eager != "" {
+	s.eager = c.refusal(x, s, in)
+	if !c.agree(s.eager == "") {
+		s.eager = cmp.Or(s.eager, otherCannot)
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
 		return
 	}
@@ -382,6 +401,11 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 		if x.Device().ReleaseCachedMemory() == nil {
 			graph, out, err = c.tryCapture(x, s, from, false)
 		}
+	}
+	if !c.agree(err == nil) && err == nil {
+		graph.end()
+		closeAll(out)
+		err = refuse("Captured.Run", ErrNotCapturable, otherCannot)
 	}
 	s.drop(c)
 	if err != nil {
@@ -399,7 +423,7 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if size, err := graph.size(); err == nil {
 		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
 	}
-	if graph.parallel {
+	if c.agree(graph.parallel) {
 		c.captureSerial(x, s, from)
 	}
 }
@@ -473,7 +497,7 @@ func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 		x.Fail("Captured.Run", err)
 	}
 	const tries = 3
-	if s.failures++; errors.Is(err, ErrNotCapturable) || errors.Is(err, ErrOutOfMemory) || s.failures >= tries {
+	if s.failures++; errors.Is(err, ErrNotCapturable) || errors.Is(err, ErrOutOfMemory) || s.failures >= tries || c.o.Agree != nil {
 		s.eager = err.Error()
 	}
 	c.log("%s runs eagerly: %v", describeInputs(in), err)

@@ -22,9 +22,10 @@ var (
 	ErrMisuse        = errors.New("misuse of an Exec or a Stream")
 	ErrNotCapturable = errors.New("cannot be captured") // the work cannot be a part of a [Graph]
 	ErrClosed        = errors.New("closed")
-	ErrStreamRace    = errors.New("stream race")           // see [CheckStreams]
-	ErrWaited        = errors.New("waited for the device") // in a Do that uses [Exec.NoWaits]
-	ErrStale         = errors.New("out of date")           // a value that a [Graph] depends on has changed since the capture: see [Exec.DependsOn]
+	ErrStreamRace    = errors.New("stream race")                       // see [CheckStreams]
+	ErrWaited        = errors.New("waited for the device")             // in a Do that uses [Exec.NoWaits]
+	ErrGroupFailed   = errors.New("the group of processes has failed") // see package dist
+	ErrStale         = errors.New("out of date")                       // a value that a [Graph] depends on has changed since the capture: see [Exec.DependsOn]
 )
 
 // kinds maps the core's status codes to kinds of errors. An internal failure of the core or of
@@ -39,6 +40,7 @@ var kinds = [...]error{
 	ct.Misuse:          ErrMisuse,
 	ct.Internal:        nil,
 	ct.NotCapturable:   ErrNotCapturable,
+	ct.GroupFailed:     ErrGroupFailed,
 }
 
 // Error is the failure of one call.
@@ -97,7 +99,7 @@ func kindOf(err error) error {
 	}
 	for _, kind := range []error{
 		ErrInvalidArgument, ErrUnsupported, ErrOutOfMemory, ErrDeviceLost, ErrNoDevice, ErrNotFound,
-		ErrMisuse, ErrNotCapturable, ErrClosed, ErrStreamRace, ErrWaited, ErrStale,
+		ErrMisuse, ErrNotCapturable, ErrClosed, ErrStreamRace, ErrWaited, ErrStale, ErrGroupFailed,
 	} {
 		if errors.Is(err, kind) {
 			return kind

@@ -54,10 +54,12 @@ func newChannelNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOpt
 type BatchNorm struct {
 	ChannelNorm
 	CumulativeAverage bool // as in [BatchNormOptions]; if set, training cannot be captured
+
+	ranks Ranks // in training the statistics are those of the batches of all ranks; nil means of this one
 }
 
 func newBatchNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptions) BatchNorm {
-	return BatchNorm{newChannelNorm(x, where, channels, o), o.CumulativeAverage}
+	return BatchNorm{ChannelNorm: newChannelNorm(x, where, channels, o), CumulativeAverage: o.CumulativeAverage}
 }
 
 // BatchNorm1d normalises each channel over the batch, and over the positions of sequences.
@@ -109,6 +111,9 @@ func (m *BatchNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 
 func (m *BatchNorm) forward(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, where, in)
+	if m.isOverRanks(o) {
+		return m.overRanks(x, in, mean, variance, o)
+	}
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }
 
@@ -134,7 +139,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 // statistics. They are nil if the norm neither uses nor changes them.
 func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
 	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
-	if o.Training && in.Numel() == int64(m.Channels) {
+	if o.Training && in.Numel() == int64(m.Channels) && m.ranks == nil {
 		refuse(x, where, "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, where, &m.Eval)

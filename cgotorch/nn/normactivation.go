@@ -32,6 +32,9 @@ func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tenso
 // of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, in)
+	if m.isOverRanks(o) {
+		return activate(x, m.overRanks(x, in, mean, variance, o), addend, activation)
+	}
 	if r := reportOf(x); r != nil {
 		r.add(m, r.way(x, m, in, addend, o.Training, m.kernels()))
 	}
@@ -49,7 +52,7 @@ func (m *BatchNorm2d) kernels() string {
 
 // activatedWith returns activation(m(in) + norm2(in2)).
 func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2 *BatchNorm2d, in2 *cgotorch.Tensor, activation string) *cgotorch.Tensor {
-	if m == norm2 || m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused {
+	if m == norm2 || m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused || m.ranks != nil || norm2.ranks != nil {
 		addend := norm2.Forward(x, in2)
 		defer addend.Close()
 		return m.activated(x, in, addend, activation)
@@ -109,6 +112,10 @@ func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, n
 // written in the forward. All else is as with [NormReLU].
 func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := norm.begin(x, in)
+	if norm.isOverRanks(o) {
+		out := activate(x, norm.overRanks(x, in, mean, variance, o), nil, "relu")
+		return (&MaxPool2d{Kernel: Size{3, 3}, Stride: Size{2, 2}, Padding: Size{1, 1}}).Forward(x, out)
+	}
 	if r := reportOf(x); r != nil {
 		kernels := norm.kernels()
 		if kernels == "faster" {

@@ -25,6 +25,12 @@ ct_exec without_autocast(ct_exec x);
 // Runs LibTorch's backward and tells the stream checker of it.
 void backward(const variable_list& roots, const variable_list& grads, int32_t retain_graph);
 
+// A base class of the library's own hooks. Such a hook neither changes nor reads the values of a
+// gradient while the node runs, so the node may run on another stream.
+struct OwnHook {
+  virtual ~OwnHook() = default;
+};
+
 // A function that returns another tensor over the memory of the given tensor. The other tensor
 // has its own edge in the autograd graph. The gradient of the given tensor is then the sum of the
 // gradients of the two tensors. If there is no other tensor, the function returns an undefined

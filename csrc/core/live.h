@@ -7,7 +7,7 @@
 namespace ct {
 
 struct Live {
-  std::atomic<int64_t> tensors{0}, streams{0}, events{0}, slabs{0}, statuses{0}, functions{0}, graphs{0}, decoders{0}, compiled{0};
+  std::atomic<int64_t> tensors{0}, streams{0}, events{0}, slabs{0}, statuses{0}, functions{0}, graphs{0}, decoders{0}, compiled{0}, groups{0};
   std::atomic<int64_t> slab_bytes{0}, pinned_bytes{0};
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cuda/graph.h"
+#include "cuda/nccl.h"
 #include "cuda/nvjpeg.h"
 #include "cuda/program.h"
 #include "cuda/trace.h"
@@ -162,6 +163,12 @@ class Backend final : public CudaBackend {
     fn();
   }
   std::unique_ptr<CudaJpeg> new_jpeg(c10::Stream stream) override { return ct::new_jpeg(stream); }
+
+  ct_group_id new_group_id() override { return new_nccl_id(); }
+  std::unique_ptr<Collectives> join_group(c10::DeviceIndex device, const ct_group_id& id, int32_t rank, int32_t world) override {
+    const BesideCaptures beside;
+    return new_nccl(device, id, rank, world);
+  }
 
   std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) override { return ct::new_graph(device); }
 

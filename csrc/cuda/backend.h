@@ -12,9 +12,12 @@
 #include <memory>
 #include <string>
 
+struct ct_group_id;
 struct ct_trace;
 
 namespace ct {
+
+class Collectives;
 
 // A CUDA C++ program without includes. It is compiled after the text of floats.h, which defines
 // the dtypes. Its kernels are extern "C".
@@ -159,6 +162,11 @@ class CudaBackend {
   virtual void beside_captures(const std::function<void()>& fn) = 0;
   // Opens nvJPEG. Throws CT_UNSUPPORTED if it is absent, or if the device has no engines for JPEG.
   virtual std::unique_ptr<CudaJpeg> new_jpeg(c10::Stream stream) = 0;
+
+  // Makes the name of a group over NCCL. Throws CT_UNSUPPORTED if NCCL is absent.
+  virtual ct_group_id new_group_id() = 0;
+  // Begins to join a group over NCCL.
+  virtual std::unique_ptr<Collectives> join_group(c10::DeviceIndex device, const ct_group_id& id, int32_t rank, int32_t world) = 0;
 
   virtual std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) = 0;
   // Returns whether work of the stream becomes part of a graph now.

@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 10
+#define CT_ABI_VERSION 11
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -53,6 +53,9 @@ typedef struct ct_graph ct_graph;
 typedef struct ct_graph_pool ct_graph_pool;
 typedef struct ct_jpeg_decoder ct_jpeg_decoder;
 typedef struct ct_compiled ct_compiled;
+typedef struct ct_store ct_store;
+typedef struct ct_group ct_group;
+typedef struct ct_reducer ct_reducer;
 
 /* ---- Status ---------------------------------------------------------------------------------- */
 
@@ -66,7 +69,8 @@ enum {
   CT_NOT_FOUND = 6,        /* no operator of that name */
   CT_MISUSE = 7,           /* an exec used on a thread other than its own */
   CT_INTERNAL = 8,         /* any other failure */
-  CT_NOT_CAPTURABLE = 9    /* a call that cannot be part of a graph */
+  CT_NOT_CAPTURABLE = 9,   /* a call that cannot be part of a graph */
+  CT_GROUP_FAILED = 10     /* another process of a group is lost, late or wrong, or cannot be reached */
 };
 
 int32_t ct_status_code(const ct_status* status) CT_NOEXCEPT;
@@ -702,6 +706,97 @@ ct_status* ct_compiled_set_weights(ct_exec x, ct_compiled* compiled, ct_tensor* 
 ct_status* ct_compiled_run(ct_exec x, ct_compiled* compiled, ct_tensor* const* inputs, int32_t count, int32_t draws,
                            ct_tensor** outputs /* each new, or NULL */) CT_NOEXCEPT;
 
+/* ---- Several processes ------------------------------------------------------------------------ */
+
+/* Connects to a store of c10d, which keeps keys and values for the processes of one run. With
+ * listener >= 0 the call first begins to serve the store on this listening socket, which it
+ * consumes. `port` is then the socket's port. Waits until the store answers, at most
+ * timeout_ms. Later calls on the store wait for the answer for at most timeout_ms too. Several
+ * threads may use a store, and one waits for the other. */
+ct_status* ct_store_new(const char* host, int32_t port, int32_t listener, int32_t timeout_ms, ct_store** out /* new */) CT_NOEXCEPT;
+/* Closes the connection. A store that is served by this handle ends with it and with the groups
+ * that were made from it. */
+void ct_store_free(ct_store* store /* consumed */) CT_NOEXCEPT;
+/* Each of these waits for the answer of the store. */
+ct_status* ct_store_set(const ct_store* store, const char* key, const char* value) CT_NOEXCEPT;
+/* *value is NULL if the store has no such key. The value has at most 8 MiB. */
+ct_status* ct_store_get(const ct_store* store, const char* key, char** value /* new, or NULL */) CT_NOEXCEPT;
+ct_status* ct_store_add(const ct_store* store, const char* key, int64_t delta, int64_t* out) CT_NOEXCEPT;
+
+/* Joins `world` processes to a group on the CPU, over c10d's Gloo. All processes name the same
+ * prefix, which no other group of the store has. `address` is this machine's address at which the
+ * others reach it. Waits for the other processes, at most timeout_ms. A collective of the group
+ * waits for the other ranks at most timeout_ms. */
+ct_status* ct_group_gloo(const ct_store* store, const char* prefix, const char* address, int32_t rank, int32_t world, int32_t timeout_ms,
+                         ct_group** out /* new */) CT_NOEXCEPT;
+
+/* The name of a new group of NCCL. One rank makes it and gives it to the others. */
+typedef struct ct_group_id {
+  char bytes[128];
+} ct_group_id;
+/* Opens NCCL. Fails with CT_UNSUPPORTED where the library is absent. */
+ct_status* ct_group_id_new(ct_group_id* out) CT_NOEXCEPT;
+/* Begins to join `world` processes to a group over NCCL. ct_group_ready tells when all have
+ * joined. Does not wait for the other processes. */
+ct_status* ct_group_nccl(ct_device device, const ct_group_id* id, int32_t rank, int32_t world, ct_group** out /* new */) CT_NOEXCEPT;
+/* Sets *ready to 1 if the group can be used. Fails if the group has failed. Does not wait. */
+ct_status* ct_group_ready(ct_group* group, int32_t* ready) CT_NOEXCEPT;
+/* Ends the group's work that is enqueued, so that no stream waits for another rank any more. Its
+ * results are undefined. Later collectives fail. Several threads may call it, also while another
+ * one uses the group. Collectives that run over Gloo end only by their time. */
+void ct_group_abort(ct_group* group) CT_NOEXCEPT;
+/* Frees the group. No work of the group may be running. */
+void ct_group_free(ct_group* group /* consumed */) CT_NOEXCEPT;
+
+enum { CT_SUM = 0, CT_PRODUCT = 1, CT_MAX = 2, CT_MIN = 3, CT_MEAN = 4 };
+
+/* The collectives. All ranks call the same ones in the same order, with tensors of the same dtypes,
+ * shapes and strides. The tensors are dense. They lie on the group's device, on which the exec's
+ * stream is. On CUDA the work is enqueued on the exec's stream, and the call does not wait for
+ * other ranks. On the CPU the call returns when the work is done. */
+
+/* Each tensor becomes the sum over all ranks, or as `op` says. All tensors have one dtype. */
+ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op) CT_NOEXCEPT;
+/* Does the same for the rank `root` alone. The tensors of the other ranks are undefined afterwards. */
+ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op, int32_t root) CT_NOEXCEPT;
+/* Each tensor becomes that of the rank `root`. */
+ct_status* ct_broadcast(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t root) CT_NOEXCEPT;
+/* `to` becomes the tensors `from` of all ranks, one after another. */
+ct_status* ct_all_gather(ct_exec x, ct_group* group, ct_tensor* to, const ct_tensor* from) CT_NOEXCEPT;
+/* `from` is cut into a piece for each rank. `to` becomes the sum of this rank's pieces, or as `op`
+ * says. */
+ct_status* ct_reduce_scatter(ct_exec x, ct_group* group, ct_tensor* to, const ct_tensor* from, int32_t op) CT_NOEXCEPT;
+ct_status* ct_send(ct_exec x, ct_group* group, const ct_tensor* tensor, int32_t to) CT_NOEXCEPT;
+ct_status* ct_receive(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t from) CT_NOEXCEPT;
+/* Returns the sum of the tensor over all ranks. Its gradient is the sum of the gradients over all
+ * ranks: the backward of each rank makes a collective too. */
+ct_status* ct_sum_over_ranks(ct_exec x, ct_group* group, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
+
+/* Reduces gradients while a backward computes them. `parameters` are leaves on the group's device.
+ * They are cut into buckets of at most `bucket_bytes`, the last parameters first, and the first
+ * bucket is of at most `first_bytes`. The parameters and the group outlive the reducer. */
+ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int64_t first_bytes,
+                          ct_reducer** out /* new */) CT_NOEXCEPT;
+void ct_reducer_free(ct_reducer* reducer /* consumed */) CT_NOEXCEPT;
+/* Until ct_reducer_end, the reducer follows the backward of the roots on the exec's stream. When
+ * all gradients of a bucket have arrived, and all earlier buckets are under way, the bucket
+ * becomes its mean over all ranks. `sum`: 1 for the sum. The collectives run on `side`, on which
+ * nothing else runs meanwhile. A gradient of a weight that
+ * streamtorch::cast_weights has cast is reduced in the dtype of the cast, unless the weight has a
+ * gradient already. One backward at a time uses a reducer. */
+ct_status* ct_reducer_begin(ct_exec x, ct_reducer* reducer, const ct_stream* side, ct_tensor* const* roots, int32_t count,
+                            int32_t sum) CT_NOEXCEPT;
+/* Ends what ct_reducer_begin has begun. The exec's stream waits for the collectives. A parameter
+ * without a gradient gets one of zeros with `zeros`. Otherwise the call fails, and missing[i] is 1
+ * for each such parameter. failed: 1 after a backward that has failed. */
+ct_status* ct_reducer_end(ct_exec x, ct_reducer* reducer, int32_t zeros, int32_t failed, uint8_t* missing) CT_NOEXCEPT;
+typedef struct ct_reducer_counts {
+  int64_t buckets;   /* collectives of the last backward */
+  int64_t early;     /* those that began before the backward had ended */
+  int64_t bytes;     /* the bytes that they reduced */
+} ct_reducer_counts;
+void ct_reducer_count(const ct_reducer* reducer, ct_reducer_counts* out) CT_NOEXCEPT;
+
 /* ---- Counting handles ------------------------------------------------------------------------ */
 
 typedef struct ct_live {
@@ -710,6 +805,7 @@ typedef struct ct_live {
   int64_t graphs;    /* graphs and pools of graphs */
   int64_t decoders;  /* JPEG decoders, until their last user has released them */
   int64_t compiled;  /* compiled models */
+  int64_t groups;    /* stores, groups and reducers */
   int64_t slab_bytes, pinned_bytes;
 } ct_live;
 

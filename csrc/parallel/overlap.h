@@ -30,7 +30,7 @@ class Overlapping final : public c10::DebugInfoBase {
  public:
   Overlapping(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
               const torch::autograd::variable_list& roots)
-      : overlap(overlap), main(main), side(*sides.front()), streams(static_cast<int>(sides.size()) + 1), pool(pool), late(roots, main, sides) {}
+      : overlap(overlap), main(main), side(*sides.front()), sides(sides), streams(static_cast<int>(sides.size()) + 1), pool(pool), late(roots, main, sides) {}
 
   // Returns the Overlapping of the backward whose node the calling thread runs, or NULL.
   static Overlapping* current() noexcept;
@@ -38,6 +38,7 @@ class Overlapping final : public c10::DebugInfoBase {
   ct_overlap& overlap;
   const ct_stream& main;
   const ct_stream& side;  // for layers whose gradients `main` waits for at once
+  const std::vector<const ct_stream*> sides;
   const int streams;
   ct_graph_pool* const pool;  // of the graph in whose capture or warm-up run this backward is, or NULL
   LateGradients late;

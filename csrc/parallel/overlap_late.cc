@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/autograd.h"
 #include "core/exec.h"
 #include "core/memory.h"
 #include "kernels/cast.h"
@@ -23,9 +24,12 @@ constexpr size_t kInput = 0, kWeight = 1;
 
 bool is_layer(const Node& node) { return is_linear(node) || node.name() == "ConvolutionBackward0"; }
 
+// Reports whether a node has hooks other than the library's own.
 bool has_hooks(Node& node) {
-  return !node.pre_hooks().empty() || !node.post_hooks().empty() || !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
-         node.tensor_post_acc_grad_hooks() != nullptr;
+  const auto foreign = [](const auto& hook) { return hook != nullptr && dynamic_cast<const autograd::OwnHook*>(hook.get()) == nullptr; };
+  const auto any = [&](const auto& hooks) { return std::any_of(hooks.begin(), hooks.end(), foreign); };
+  return any(node.pre_hooks()) || any(node.post_hooks()) || !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+         foreign(node.tensor_post_acc_grad_hooks());
 }
 
 // Makes autograd run a node with one input on a stream.

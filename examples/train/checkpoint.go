@@ -26,9 +26,14 @@ type saved struct {
 
 func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }
 
-// save writes the checkpoint. It waits for the device.
+// save writes the checkpoint, on the first rank alone: all ranks have the same state. It waits for
+// the device. If a rank has failed, the state may be wrong, and save fails.
 func (t *trainer) save() error {
 	return t.stream.Do(func(x *cgotorch.Exec) error {
+		t.group.Check(x)
+		if !t.first() {
+			return nil
+		}
 		return checkpoint.Save(x, t.checkpointPath(), checkpoint.Checkpoint{
 			Model: t.model, Optimizer: t.opt, Scaler: t.scaler,
 			Epoch: t.progress.Epoch, Step: t.progress.Step, Loader: t.progress.Loader,

@@ -32,7 +32,7 @@ func evaluate(ctx context.Context, c Config) error {
 	if t.Config, err = t.Config.complete(ctx); err != nil {
 		return err
 	}
-	if err := t.openDevice(); err != nil {
+	if err := t.openDevice(ctx); err != nil {
 		return err
 	}
 	if t.test, err = t.openImages(t.Data, t.TestPart, false, classes); err != nil {
@@ -63,6 +63,9 @@ func evaluate(ctx context.Context, c Config) error {
 	}{Tested{sum.Loss / n, sum.Top1 / n, sum.Top5 / n}, sum.Images, t.test.skipped(), n / seconds}
 	if math.IsNaN(result.TestLoss) || math.IsInf(result.TestLoss, 0) {
 		return fmt.Errorf("-evaluate: the test loss of %s is %v: its run has diverged", t.Evaluate, result.TestLoss)
+	}
+	if !t.first() {
+		return nil
 	}
 	fmt.Printf("%s: test loss %.4f  top-1 %.2f %%  top-5 %.2f %%  %d images of %s  %.0f images/s\n",
 		t.Model, result.TestLoss, 100*result.Top1, 100*result.Top5, sum.Images, t.Data, result.ImagesPerSecond)

@@ -42,6 +42,9 @@ func openLog(out string) (*log, error) {
 // begin prepares the log and writes its first line. For a new run it first removes all lines. For
 // a resumed run it first removes the lines that were written after the checkpoint.
 func (l *log) begin(t *trainer) error {
+	if l == nil { // this rank writes no log
+		return nil
+	}
 	l.classes = len(t.train.loader.Classes())
 	if err := l.keep(t); err != nil {
 		return err
@@ -97,7 +100,7 @@ func (l *log) line(v any) error {
 func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 	return progressbar.NewOptions(t.train.loader.Len(),
 		progressbar.OptionSetWriter(os.Stderr),
-		progressbar.OptionSetVisibility(term.IsTerminal(int(os.Stderr.Fd()))),
+		progressbar.OptionSetVisibility(t.first() && term.IsTerminal(int(os.Stderr.Fd()))),
 		progressbar.OptionSetDescription(fmt.Sprintf("epoch %d of %d", t.progress.Epoch+1, t.Epochs)),
 		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("images"),
 		progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
@@ -144,6 +147,9 @@ func (l *log) step(step int, loss float64) error {
 const worthSaying = 0.02
 
 func (l *log) epoch(e Epoch, t *trainer) error {
+	if l == nil {
+		return nil
+	}
 	test := ""
 	if e.Tested != nil {
 		test = fmt.Sprintf("  test loss %.4f  top-1 %.2f %%  top-5 %.2f %%", e.TestLoss, 100*e.Top1, 100*e.Top5)
@@ -164,6 +170,9 @@ func (l *log) epoch(e Epoch, t *trainer) error {
 // finish prints one JSON object as the last line of standard output, and draws the curves. If
 // there was no test, top1, top5 and test_loss are null.
 func (l *log) finish(history []Epoch) error {
+	if l == nil {
+		return nil
+	}
 	last := history[len(history)-1]
 	var images, seconds, stall float64
 	skipped := 0

@@ -4,6 +4,7 @@
 //	go run ./examples/train -data my.tgz -model resnet50  # yours: TRAIN/CLASS/FILE, TEST/CLASS/FILE
 //	go run ./examples/train -resume  # continue the last run
 //	go run ./examples/train -evaluate runs/train/checkpoint.safetensors  # test only
+//	torchrun --no-python --nproc-per-node 4 build/bin/train  # on four GPUs
 //
 // You can copy this folder and change it. train.go has the training step.
 //
@@ -13,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -86,7 +88,7 @@ func main() {
 	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
 	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad where the first images are of about -size, as CIFAR's are, and no larger")
 	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
-	flag.IntVar(&c.BatchSize, "batch", 128, "images a step")
+	flag.IntVar(&c.BatchSize, "batch", 128, "images a step, of all ranks together")
 	flag.Float64Var(&c.LR, "lr", 0.2, "highest learning rate of the one-cycle schedule")
 	flag.Float64Var(&c.Momentum, "momentum", 0.9, "SGD's momentum")
 	flag.Float64Var(&c.Decay, "weight-decay", 5e-4, "SGD's weight decay")
@@ -140,7 +142,7 @@ func main() {
 	}
 	if errors.Is(err, errInterrupted) {
 		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
-		os.Exit(int(status.Load()))
+		os.Exit(int(cmp.Or(status.Load(), 128+int32(syscall.SIGTERM)))) // without a signal of its own, another rank had one
 	}
 	if err != nil {
 		fatal(err)

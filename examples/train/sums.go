@@ -1,16 +1,19 @@
 package main
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
+)
 
 // The type `sums` adds up the numbers of a Tally on the device. The host therefore does not wait
 // in each step.
 type sums struct {
 	images int
-	values *cgotorch.Tensor // float64 [3]: loss, top 1, top 5
+	values *cgotorch.Tensor // float64 [4]: loss, top 1, top 5, images
 }
 
 func newSums(x *cgotorch.Exec) sums {
-	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 3))}
+	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 4))}
 }
 
 // add adds a batch of n images, whose mean loss is the tensor `loss`. The shape of `logits` is
@@ -28,12 +31,14 @@ func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tenso
 	x.AddInPlace(x.Select(s.values, 0, 2), x.Sum(hits))
 }
 
-// read adds the sums to `tally` and sets the sums to 0. It waits for the stream.
-func (s *sums) read(stream *cgotorch.Stream, tally *Tally) error {
+// read adds the sums of all ranks to `tally` and sets the sums to 0. It waits for the stream.
+func (s *sums) read(stream *cgotorch.Stream, group *dist.Group, tally *Tally) error {
 	return stream.Do(func(x *cgotorch.Exec) error {
+		x.FillInPlace(x.Select(s.values, 0, 3), s.images)
+		group.AllReduce(x, s.values, dist.Sum)
 		v := cgotorch.ToSlice[float64](x, s.values)
 		x.ZeroInPlace(s.values)
-		tally.Images += s.images
+		tally.Images += int(v[3])
 		tally.Loss += v[0]
 		tally.Top1 += v[1]
 		tally.Top5 += v[2]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -19,11 +20,15 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-var errInterrupted = errors.New("interrupted")
+var (
+	errInterrupted = errors.New("interrupted")
+	errStopped     = errors.New("another rank was interrupted")
+)
 
 // trainer holds the settings and objects of one run.
 type trainer struct {
 	Config
+	group    *dist.Group // of one rank, unless a launcher has started several
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
 	jpeg     *kernels.JPEGDecoder // nil if the CPU decodes all images
@@ -31,6 +36,7 @@ type trainer struct {
 	test     *images // nil if there is no test
 	model    nn.Module
 	opt      *optim.Optimizer
+	backward *dist.Gradients    // reduces the gradients over the ranks
 	scaler   *optim.Scaler      // nil unless DType is float16
 	step     *cgotorch.Captured // a training step; it takes images and labels, and returns the loss
 	forward  *cgotorch.Captured // a step of the test; it takes images and labels, and returns loss and logits
@@ -112,14 +118,16 @@ func (t *trainer) open(ctx context.Context) error {
 		return err
 	}
 	t.progress.Loader = imageloader.State{Seed: t.Seed} // needed if the run is interrupted before its first step
-	if err := t.openDevice(); err != nil {
+	if err := t.openDevice(ctx); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(t.Out, 0o755); err != nil {
-		return fmt.Errorf("-out: %w", err)
-	}
-	if t.log, err = openLog(t.Out); err != nil {
-		return err
+	if t.first() {
+		if err := os.MkdirAll(t.Out, 0o755); err != nil {
+			return fmt.Errorf("-out: %w", err)
+		}
+		if t.log, err = openLog(t.Out); err != nil {
+			return err
+		}
 	}
 	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
 		return err
@@ -147,6 +155,9 @@ func (t *trainer) open(ctx context.Context) error {
 				return err
 			}
 		}
+		if t.backward, err = dist.NewGradients(x, t.group, t.model, dist.GradientsOptions{}); err != nil {
+			return err
+		}
 		t.schedule = optim.OneCycle(t.Epochs*t.stepsPerEpoch(), optim.OneCycleOptions{})
 		t.sums = newSums(x)
 		if saved != nil {
@@ -162,17 +173,22 @@ func (t *trainer) open(ctx context.Context) error {
 	}
 	t.step = cgotorch.NewCaptured(t.trainStep, t.captured())
 	t.forward = cgotorch.NewCaptured(t.testStep, t.captured())
-	if t.tracer, err = newTracer(t.Trace, t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
+	if err := t.drawApart(); err != nil {
+		return err
+	}
+	if t.tracer, err = newTracer(t.tracePath(), t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
 	return t.log.begin(t) // this comes last, because `begin` empties the log unless the run is resumed
 }
 
-// openDevice chooses the device, its stream and its settings.
-func (t *trainer) openDevice() (err error) {
-	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
+// openDevice joins the other ranks, if there are any. It chooses the device, its stream and its
+// settings.
+func (t *trainer) openDevice(ctx context.Context) (err error) {
+	if t.group, err = t.join(ctx); err != nil {
 		return err
 	}
+	t.device = t.group.Device()
 	if err := t.device.Check(); err != nil {
 		return err
 	}
@@ -236,16 +252,16 @@ func (t *trainer) epoch(ctx context.Context) error {
 	return t.save()
 }
 
-// interrupted reports whether the error is only that ctx has ended.
+// interrupted reports whether the error is only that ctx has ended, of this rank or of another one.
 func interrupted(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	return errors.Is(err, errStopped) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
 // tally adds the training since the time `began` to the sums of the epoch. It waits for the
 // device, so that the measured time includes all of the work.
 func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	tally := &t.progress.Train
-	if err := t.sums.read(t.stream, tally); err != nil {
+	if err := t.sums.read(t.stream, t.group, tally); err != nil {
 		return err
 	}
 	tally.Seconds += time.Since(began).Seconds()
@@ -260,7 +276,8 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 // the device, the loop makes one step.
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
 	var losses lossLog // writes each loss one step later, so that the device always has work
-	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish()) }()
+	stop := stopper{group: t.group}
+	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish(), stop.close()) }()
 	for batch, err := range t.train.ahead.Epoch(ctx) {
 		if err != nil {
 			return withFlag(err)
@@ -275,9 +292,10 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 			pictures, labels := batch.Use(x)
 			l := t.step.Run(x, pictures, labels)[0]
 			t.sums.add(x.NoGrad(), batch.N, l, nil, nil)
-			if t.StepLog {
+			if t.StepLog && t.first() {
 				loss = x.ReadAsync(l)
 			}
+			stop.add(x, ctx.Err() != nil)
 			return nil
 		})
 		if err != nil {
@@ -291,9 +309,11 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 		}
 		t.progress.Step++
 		t.progress.Loader = batch.State
-		done(batch.N)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		done(batch.N * t.group.World())
+		if stopped, err := stop.next(ctx); err != nil {
+			return err
+		} else if stopped {
+			return cmp.Or(context.Cause(ctx), errStopped)
 		}
 	}
 	return nil
@@ -311,7 +331,7 @@ func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorc
 	if t.scaler != nil {
 		scaled = t.scaler.Scale(x, loss)
 	}
-	x.Backward(scaled)
+	t.backward.Backward(x, scaled)
 	if t.ClipNorm > 0 {
 		if t.scaler != nil {
 			t.scaler.Unscale(x, t.opt)
@@ -336,8 +356,8 @@ func (t *trainer) testStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch
 }
 
 func (t *trainer) captured() cgotorch.CapturedOptions {
-	o := cgotorch.CapturedOptions{Eager: !t.Graph}
-	if t.Graph && t.device.IsCUDA() {
+	o := cgotorch.CapturedOptions{Eager: !t.Graph, Agree: t.group.Agree}
+	if t.Graph && t.device.IsCUDA() && t.first() {
 		o.Log = func(text string) { fmt.Fprintln(os.Stderr, text) }
 	}
 	return o
@@ -373,10 +393,13 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 		return tally, err
 	}
 	for batch, err := range t.test.ahead.Epoch(ctx) {
+		if interrupted(ctx, err) {
+			break
+		}
 		if err != nil {
 			return tally, withFlag(err)
 		}
-		err := t.stream.Do(func(x *cgotorch.Exec) error {
+		err = t.stream.Do(func(x *cgotorch.Exec) error {
 			pictures, labels := batch.Use(x)
 			out := t.forward.Run(x, pictures, labels)
 			t.sums.add(x.NoGrad(), batch.N, out[0], out[1], labels)
@@ -386,7 +409,10 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 			return tally, err
 		}
 	}
-	return tally, t.sums.read(t.stream, &tally)
+	if !t.group.Agree(ctx.Err() == nil) {
+		return tally, cmp.Or(t.group.Err(), context.Cause(ctx), errStopped)
+	}
+	return tally, t.sums.read(t.stream, t.group, &tally)
 }
 
 // finishEpoch turns the sums of an epoch into a line of the log, and writes the line.
@@ -428,6 +454,7 @@ func (t *trainer) close() {
 	t.jpeg.Close()
 	t.step.Close()
 	t.forward.Close()
+	t.backward.Close()
 	if t.scaler != nil {
 		t.scaler.Close()
 	}
@@ -442,6 +469,7 @@ func (t *trainer) close() {
 	if t.log != nil {
 		t.log.close()
 	}
+	t.group.Close()
 	if t.stream != nil {
 		t.stream.Close()
 	}
@@ -456,8 +484,8 @@ type images struct {
 // openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
 func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
 	o := imageloader.Options{
-		Train: training, BatchSize: t.BatchSize, Split: part, Transform: t.transform(training),
-		Classes: classes, Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated, Limit: t.Limit,
+		Train: training, BatchSize: t.share(), Ranks: t.group.World(), Rank: t.group.Rank(), Split: part, Transform: t.transform(training),
+		Classes: classes, Seed: t.Seed, Workers: t.workers(), MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated, Limit: t.Limit,
 	}
 	if t.Only != "" {
 		o.OnlyClasses = strings.Split(t.Only, ",")

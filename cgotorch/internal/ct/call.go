@@ -91,6 +91,18 @@ func OpSchemas(out *string) *Status {
 	return nil
 }
 
+// StoreGet is ct_store_get. `found` is false if the store has no such key.
+func StoreGet(store *Store, key string) (value string, found bool, status *Status) {
+	name := C.CString(key)
+	defer C.free(unsafe.Pointer(name))
+	var text *C.char
+	if status = C.ct_store_get(store, name, &text); status != nil || text == nil {
+		return "", false, status
+	}
+	defer C.ct_text_free(text)
+	return C.GoString(text), true, nil
+}
+
 // CUDACount is ct_cuda_count.
 func CUDACount() (count int32, why string) {
 	var text *C.char

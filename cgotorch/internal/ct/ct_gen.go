@@ -40,6 +40,12 @@ type JPEGDecoder = C.ct_jpeg_decoder
 
 type Compiled = C.ct_compiled
 
+type Store = C.ct_store
+
+type Group = C.ct_group
+
+type Reducer = C.ct_reducer
+
 // Status
 
 const (
@@ -52,6 +58,7 @@ const (
 	Misuse          = C.CT_MISUSE
 	Internal        = C.CT_INTERNAL
 	NotCapturable   = C.CT_NOT_CAPTURABLE
+	GroupFailed     = C.CT_GROUP_FAILED
 )
 
 func StatusCode(status *Status) int32 {
@@ -863,6 +870,159 @@ func CompiledRun(x Exec, compiled *Compiled, inputs **Tensor, count int32, draws
 	return C.ct_compiled_run(*(*C.ct_exec)(unsafe.Pointer(&x)), compiled, inputs, C.int32_t(count), C.int32_t(draws), outputs)
 }
 
+// Several processes
+
+func StoreNew(host string, port int32, listener int32, timeoutMs int32, out **Store) *Status {
+	chost := C.CString(host)
+	defer C.free(unsafe.Pointer(chost))
+	hout := *out
+	status := C.ct_store_new(chost, C.int32_t(port), C.int32_t(listener), C.int32_t(timeoutMs), &hout)
+	*out = hout
+	return status
+}
+
+func StoreFree(store *Store) {
+	C.ct_store_free(store)
+}
+
+func StoreSet(store *Store, key string, value string) *Status {
+	ckey := C.CString(key)
+	defer C.free(unsafe.Pointer(ckey))
+	cvalue := C.CString(value)
+	defer C.free(unsafe.Pointer(cvalue))
+	return C.ct_store_set(store, ckey, cvalue)
+}
+
+func StoreAdd(store *Store, key string, delta int64, out *int64) *Status {
+	ckey := C.CString(key)
+	defer C.free(unsafe.Pointer(ckey))
+	return C.ct_store_add(store, ckey, C.int64_t(delta), (*C.int64_t)(out))
+}
+
+func GroupGloo(store *Store, prefix string, address string, rank int32, world int32, timeoutMs int32, out **Group) *Status {
+	cprefix := C.CString(prefix)
+	defer C.free(unsafe.Pointer(cprefix))
+	caddress := C.CString(address)
+	defer C.free(unsafe.Pointer(caddress))
+	hout := *out
+	status := C.ct_group_gloo(store, cprefix, caddress, C.int32_t(rank), C.int32_t(world), C.int32_t(timeoutMs), &hout)
+	*out = hout
+	return status
+}
+
+type GroupID struct {
+	Bytes [128]byte
+}
+
+// The memory is C's.
+var (
+	_ [unsafe.Sizeof(GroupID{})]byte         = [unsafe.Sizeof(C.ct_group_id{})]byte{}
+	_ [unsafe.Offsetof(GroupID{}.Bytes)]byte = [unsafe.Offsetof(C.ct_group_id{}.bytes)]byte{}
+)
+
+func GroupIDNew(out *GroupID) *Status {
+	return C.ct_group_id_new((*C.ct_group_id)(unsafe.Pointer(out)))
+}
+
+func GroupNCCL(device Device, id *GroupID, rank int32, world int32, out **Group) *Status {
+	hout := *out
+	status := C.ct_group_nccl(*(*C.ct_device)(unsafe.Pointer(&device)), (*C.ct_group_id)(unsafe.Pointer(id)), C.int32_t(rank), C.int32_t(world), &hout)
+	*out = hout
+	return status
+}
+
+func GroupReady(group *Group, ready *int32) *Status {
+	return C.ct_group_ready(group, (*C.int32_t)(ready))
+}
+
+func GroupAbort(group *Group) {
+	C.ct_group_abort(group)
+}
+
+func GroupFree(group *Group) {
+	C.ct_group_free(group)
+}
+
+const (
+	Sum     = C.CT_SUM
+	Product = C.CT_PRODUCT
+	Max     = C.CT_MAX
+	Min     = C.CT_MIN
+	Mean    = C.CT_MEAN
+)
+
+func AllReduce(x Exec, group *Group, tensors **Tensor, count int32, op int32) *Status {
+	return C.ct_all_reduce(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensors, C.int32_t(count), C.int32_t(op))
+}
+
+func Reduce(x Exec, group *Group, tensors **Tensor, count int32, op int32, root int32) *Status {
+	return C.ct_reduce(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensors, C.int32_t(count), C.int32_t(op), C.int32_t(root))
+}
+
+func Broadcast(x Exec, group *Group, tensors **Tensor, count int32, root int32) *Status {
+	return C.ct_broadcast(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensors, C.int32_t(count), C.int32_t(root))
+}
+
+func AllGather(x Exec, group *Group, to *Tensor, from *Tensor) *Status {
+	return C.ct_all_gather(*(*C.ct_exec)(unsafe.Pointer(&x)), group, to, from)
+}
+
+func ReduceScatter(x Exec, group *Group, to *Tensor, from *Tensor, op int32) *Status {
+	return C.ct_reduce_scatter(*(*C.ct_exec)(unsafe.Pointer(&x)), group, to, from, C.int32_t(op))
+}
+
+func Send(x Exec, group *Group, tensor *Tensor, to int32) *Status {
+	return C.ct_send(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensor, C.int32_t(to))
+}
+
+func Receive(x Exec, group *Group, tensor *Tensor, from int32) *Status {
+	return C.ct_receive(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensor, C.int32_t(from))
+}
+
+func SumOverRanks(x Exec, group *Group, tensor *Tensor, out **Tensor) *Status {
+	hout := *out
+	status := C.ct_sum_over_ranks(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensor, &hout)
+	*out = hout
+	return status
+}
+
+func ReducerNew(group *Group, parameters **Tensor, count int32, bucketBytes int64, firstBytes int64, out **Reducer) *Status {
+	hout := *out
+	status := C.ct_reducer_new(group, parameters, C.int32_t(count), C.int64_t(bucketBytes), C.int64_t(firstBytes), &hout)
+	*out = hout
+	return status
+}
+
+func ReducerFree(reducer *Reducer) {
+	C.ct_reducer_free(reducer)
+}
+
+func ReducerBegin(x Exec, reducer *Reducer, side *Stream, roots **Tensor, count int32, sum int32) *Status {
+	return C.ct_reducer_begin(*(*C.ct_exec)(unsafe.Pointer(&x)), reducer, side, roots, C.int32_t(count), C.int32_t(sum))
+}
+
+func ReducerEnd(x Exec, reducer *Reducer, zeros int32, failed int32, missing *uint8) *Status {
+	return C.ct_reducer_end(*(*C.ct_exec)(unsafe.Pointer(&x)), reducer, C.int32_t(zeros), C.int32_t(failed), (*C.uint8_t)(missing))
+}
+
+type ReducerCounts struct {
+	Buckets int64
+	Early   int64
+	Bytes   int64
+}
+
+// The memory is C's.
+var (
+	_ [unsafe.Sizeof(ReducerCounts{})]byte           = [unsafe.Sizeof(C.ct_reducer_counts{})]byte{}
+	_ [unsafe.Offsetof(ReducerCounts{}.Buckets)]byte = [unsafe.Offsetof(C.ct_reducer_counts{}.buckets)]byte{}
+	_ [unsafe.Offsetof(ReducerCounts{}.Early)]byte   = [unsafe.Offsetof(C.ct_reducer_counts{}.early)]byte{}
+	_ [unsafe.Offsetof(ReducerCounts{}.Bytes)]byte   = [unsafe.Offsetof(C.ct_reducer_counts{}.bytes)]byte{}
+)
+
+func ReducerCount(reducer *Reducer, out *ReducerCounts) {
+	C.ct_reducer_count(reducer, (*C.ct_reducer_counts)(unsafe.Pointer(out)))
+}
+
 // Counting handles
 
 type Live struct {
@@ -875,6 +1035,7 @@ type Live struct {
 	Graphs      int64
 	Decoders    int64
 	Compiled    int64
+	Groups      int64
 	SlabBytes   int64
 	PinnedBytes int64
 }
@@ -891,6 +1052,7 @@ var (
 	_ [unsafe.Offsetof(Live{}.Graphs)]byte      = [unsafe.Offsetof(C.ct_live{}.graphs)]byte{}
 	_ [unsafe.Offsetof(Live{}.Decoders)]byte    = [unsafe.Offsetof(C.ct_live{}.decoders)]byte{}
 	_ [unsafe.Offsetof(Live{}.Compiled)]byte    = [unsafe.Offsetof(C.ct_live{}.compiled)]byte{}
+	_ [unsafe.Offsetof(Live{}.Groups)]byte      = [unsafe.Offsetof(C.ct_live{}.groups)]byte{}
 	_ [unsafe.Offsetof(Live{}.SlabBytes)]byte   = [unsafe.Offsetof(C.ct_live{}.slab_bytes)]byte{}
 	_ [unsafe.Offsetof(Live{}.PinnedBytes)]byte = [unsafe.Offsetof(C.ct_live{}.pinned_bytes)]byte{}
 )

@@ -20,7 +20,7 @@ import (
 var byHand = map[string]bool{
 	"ct_call": true, "ct_overflow_take": true, "ct_function": true, "ct_recompute": true,
 	"ct_tensor_from_host": true, "ct_tensor_to_host": true, "ct_tensor_copy_from": true, "ct_tensor_copy_to": true, "ct_copies_from": true,
-	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schema": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true,
+	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schema": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true, "ct_store_get": true,
 }
 
 // fillsArray names the functions that write an array of handles.
@@ -316,7 +316,7 @@ func (g *generator) toC(ctype, arg string) string {
 	return arg
 }
 
-var initialisms = map[string]string{"abi": "ABI", "cuda": "CUDA", "cpu": "CPU", "id": "ID", "tf32": "TF32", "cudnn": "CuDNN", "us": "US", "dtype": "DType", "jpeg": "JPEG"}
+var initialisms = map[string]string{"abi": "ABI", "cuda": "CUDA", "cpu": "CPU", "id": "ID", "tf32": "TF32", "cudnn": "CuDNN", "us": "US", "dtype": "DType", "jpeg": "JPEG", "nccl": "NCCL"}
 
 // goName returns the exported Go name for a C name. The prefix ct_ is dropped.
 func goName(c string) string {

@@ -1,0 +1,251 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// onGPUs runs `rank` for a rank on each GPU of this machine, over NCCL. The ranks are goroutines.
+func onGPUs(t *testing.T, o Options, rank func(g *Group, s *cgotorch.Stream) error) {
+	t.Helper()
+	torchtest.CUDA(t)
+	world, _ := cgotorch.CUDACount()
+	port := freePort(t)
+	var all sync.WaitGroup
+	for i := range world {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			o := o
+			o.Device, o.JoinTimeout = cgotorch.CUDA(i), time.Minute
+			err := func() (err error) {
+				g, err := join(context.Background(), o, environment(port, i, world))
+				if err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, g.Close()) }()
+				s, err := cgotorch.NewStream(g.Device(), cgotorch.StreamOptions{Name: "rank"})
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				return rank(g, s)
+			}()
+			if err != nil {
+				t.Errorf("rank %d of %d: %v", i, world, err)
+			}
+		}()
+	}
+	all.Wait()
+}
+
+func TestGroup_CUDA(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		world := float64(g.World())
+		return s.Do(func(x *cgotorch.Exec) error {
+			for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64, cgotorch.BFloat16, cgotorch.Float16, cgotorch.Int64, cgotorch.Int32, cgotorch.Uint8} {
+				tensor := x.Full(dtype, 2, 3)
+				g.AllReduce(x.NoWaits(), tensor, Sum)
+				if got := x.Item(x.Sum(x.To(tensor, cgotorch.Float64))); got != 6*world {
+					t.Errorf("%v: the sum is %v, want %v", dtype, got, 6*world)
+				}
+			}
+			y := x.NoWaits()
+			a := y.Full(cgotorch.Float32, g.Rank()+1, int64(4*g.World()))
+			g.Broadcast(y, a, 0)
+			all := g.AllGather(y, g.ReduceScatter(y, a, Mean))
+			g.Reduce(y, a, Max, 0)
+			if got := x.Item(x.Sum(all)); got != 4*world {
+				t.Errorf("gathered: got %v, want %v", got, 4*world)
+			}
+			g.Barrier(x)
+			return nil
+		})
+	})
+}
+
+// A captured collective runs at each launch, and counts as one of the rank's collectives.
+func TestGroup_Captured(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			out := x.AddScalar(in[0], 1)
+			g.AllReduce(x, out, Sum)
+			return []*cgotorch.Tensor{out}
+		}, cgotorch.CapturedOptions{Agree: g.Agree})
+		defer step.Close()
+		for i := range 10 {
+			err := s.Do(func(x *cgotorch.Exec) error {
+				out := step.Run(x, x.Full(cgotorch.Float32, i, 4))[0]
+				if got, want := x.Item(x.Sum(out)), 4*float64(g.World())*float64(i+1); got != want {
+					t.Errorf("run %d: got %v, want %v", i, got, want)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if stats := step.Stats(); stats.Launches != 7 {
+			t.Errorf("%+v, want 7 launches", stats)
+		}
+		if count, _ := g.lockstep.now(); count != 10 {
+			t.Errorf("%d collectives were counted, want 10", count)
+		}
+		return nil
+	})
+}
+
+// On every device a step with Gradients gives the weights of the plain step: eager, captured, and with
+// an Overlap. With one rank the bits are equal.
+func TestGradients_CUDA(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.Deterministic(t)
+	for _, c := range []struct {
+		name            string
+		eager, overlap  bool
+		autocast        cgotorch.DType
+		early, fewBytes bool
+	}{
+		{"eager", true, false, 0, true, false},
+		{"captured", false, false, 0, true, false},
+		{"overlap", false, true, 0, true, false},
+		{"bfloat16", true, false, cgotorch.BFloat16, true, true},
+		{"bfloat16, captured", false, false, cgotorch.BFloat16, true, true},
+		{"bfloat16, captured, overlap", false, true, cgotorch.BFloat16, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+				weights := func(reduced bool) (all []float64, err error) {
+					var m nn.Module
+					var opt *optim.Optimizer
+					var gradients *Gradients
+					o := cgotorch.BackwardOptions{}
+					if c.overlap {
+						if o.Overlap, err = cgotorch.NewOverlap(cgotorch.OverlapOptions{Always: true, Streams: 3}); err != nil {
+							return nil, err
+						}
+					}
+					err = s.Do(func(x *cgotorch.Exec) (err error) {
+						m = classifier(t, x, 5, cgotorch.Float32)
+						nn.To(x, m, nn.ToOptions{ChannelsLast: true})
+						if opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.05, Momentum: 0.9}, optim.Group{Params: nn.Parameters(m)}); err == nil && reduced {
+							gradients, err = NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000})
+						}
+						return err
+					})
+					if err != nil {
+						return nil, err
+					}
+					defer nn.Close(m)
+					defer opt.Close()
+					defer gradients.Close()
+					step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+						ax := x
+						if c.autocast != 0 {
+							ax = x.Autocast(c.autocast)
+						}
+						loss := nn.CrossEntropy(ax, m.Forward(ax, in[0]), in[1], nn.CrossEntropyOptions{})
+						opt.ZeroGrad()
+						if reduced {
+							gradients.BackwardWith(x, o, loss)
+						} else {
+							x.BackwardWith(o, loss)
+						}
+						opt.Step(x)
+						return []*cgotorch.Tensor{loss}
+					}, cgotorch.CapturedOptions{Eager: c.eager, Agree: g.Agree})
+					defer step.Close()
+					for k := range 12 {
+						err := s.Do(func(x *cgotorch.Exec) error {
+							images, labels := batches(t, x, k, 16, cgotorch.Float32) // every rank has the same
+							step.Run(x, images, labels)
+							return nil
+						})
+						if err != nil {
+							return nil, err
+						}
+					}
+					if stats := step.Stats(); !c.eager && stats.Launches == 0 {
+						t.Errorf("nothing was captured: %+v", stats)
+					}
+					if reduced {
+						stats := gradients.Stats()
+						if c.early && stats.Early == 0 {
+							t.Errorf("no collective began before the backward had ended: %+v", stats)
+						}
+						whole := int64(0)
+						for _, p := range nn.Parameters(m) {
+							whole += 4 * p.Numel()
+						}
+						if c.fewBytes && stats.Bytes >= whole*3/4 {
+							t.Errorf("%d bytes were reduced, of %d in float32: the casts' gradients were not", stats.Bytes, whole)
+						}
+					}
+					err = s.Do(func(x *cgotorch.Exec) error {
+						for _, n := range nn.State(m) {
+							if n.Tensor.Device() == x.Device() {
+								all = append(all, cgotorch.ToSlice[float64](x, x.To(n.Tensor, cgotorch.Float64))...)
+							}
+						}
+						return nil
+					})
+					return all, err
+				}
+				want, err := weights(false)
+				if err != nil {
+					return err
+				}
+				got, err := weights(true)
+				if err != nil {
+					return err
+				}
+				most := 0.0
+				if g.World() > 1 {
+					most = 1e-3
+				}
+				if d := farthest(got, want); !(d <= most) || math.IsNaN(d) {
+					t.Errorf("rank %d: the weights differ by %g", g.Rank(), d)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A captured step of a group that has failed is an error, and nothing waits for ever.
+func TestGroup_CapturedAfterFailure(t *testing.T) {
+	onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			g.AllReduce(x, in[0], Sum)
+			return in
+		}, cgotorch.CapturedOptions{Agree: g.Agree})
+		defer step.Close()
+		run := func() error {
+			return s.Do(func(x *cgotorch.Exec) error {
+				step.Run(x, x.Ones(cgotorch.Float32, 4))
+				return nil
+			})
+		}
+		for range 5 {
+			if err := run(); err != nil {
+				return err
+			}
+		}
+		g.fail("a test ends it")
+		if err := run(); !errors.Is(err, cgotorch.ErrGroupFailed) {
+			t.Errorf("got %v, want %v", err, cgotorch.ErrGroupFailed)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,42 @@
+// Package dist joins processes to a group that trains one model on several GPUs, or on several CPUs.
+//
+// Each GPU has one process. A launcher starts the processes: torchrun, Slurm, Kubernetes, Open MPI,
+// or a shell. [Join] reads what the launcher has put into the environment. Without a launcher it
+// returns a group of one rank, so a program needs no second form:
+//
+//	group, err := dist.Join(ctx, dist.Options{})
+//	if err != nil {
+//		return err
+//	}
+//	defer group.Close()
+//	stream := cgotorch.DefaultStream(group.Device())
+//
+// Every rank makes the model, and [Broadcast] gives all ranks the weights of rank 0. [Gradients]
+// then replaces Exec.Backward. It reduces the gradients over the ranks while the backward computes
+// them:
+//
+//	gradients, err := dist.NewGradients(x, group, model, dist.GradientsOptions{})
+//	…
+//	opt.ZeroGrad()
+//	gradients.Backward(x, loss)
+//	opt.Step(x)
+//
+// The collectives are calls that name their stream, as all calls of this library do. On CUDA they
+// are NCCL's, and no call waits for another rank, unless its first sentence says so. They become
+// part of a captured step. On the CPU they are Gloo's, and the call returns when they are done.
+//
+// # Order
+//
+// All ranks make the same collectives in the same order. Each rank tells the others in the
+// background which ones it has made. If two ranks differ, both fail with an error that names the
+// ranks, the calls and the lines.
+//
+// # Failures
+//
+// If a rank ends, hangs or loses its device, the others fail within Options.Timeout, with an error
+// of kind [cgotorch.ErrGroupFailed]. It names the rank and its last collective. The group is then of
+// no use any more: the process ends, and the launcher starts the ranks again.
+//
+// The processes trust each other and the network between them. Nothing is encrypted, and whoever
+// reaches the store or a rank can disturb the run.
+package dist

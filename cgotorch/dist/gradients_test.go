@@ -1,0 +1,253 @@
+package dist
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// seeded runs fn alone with a seed, because the ranks of these tests share one generator.
+var seeding sync.Mutex
+
+func seeded(t *testing.T, seed uint64, fn func()) {
+	seeding.Lock()
+	defer seeding.Unlock()
+	if err := cgotorch.Seed(seed); err != nil {
+		t.Error(err)
+	}
+	fn()
+}
+
+// classifier returns a small net for images [N, 3, 8, 8], with weights that depend on `seed`.
+func classifier(t *testing.T, x *cgotorch.Exec, seed uint64, dtype cgotorch.DType) nn.Module {
+	var m nn.Module
+	seeded(t, seed, func() {
+		m = nn.NewSequential(
+			nn.NewConv2d(x, 3, 8, nn.Size{3, 3}, nn.Conv2dOptions{Padding: nn.Size{1, 1}}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{},
+			nn.NewConv2d(x, 8, 8, nn.Size{3, 3}, nn.Conv2dOptions{Padding: nn.Size{1, 1}}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{},
+			&nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, nn.NewLinear(x, 8, 5, nn.LinearOptions{}))
+	})
+	if dtype != cgotorch.Float32 {
+		nn.To(x, m, nn.ToOptions{DType: dtype})
+	}
+	return m
+}
+
+// batches returns step k of a training: images [n, 3, 8, 8] and labels.
+func batches(t *testing.T, x *cgotorch.Exec, k, n int, dtype cgotorch.DType) (images, labels *cgotorch.Tensor) {
+	seeded(t, uint64(1000+k), func() {
+		images = x.To(x.Randn(cgotorch.Float32, int64(n), 3, 8, 8), dtype)
+		labels = x.RandInt(cgotorch.Int64, 0, 5, int64(n))
+	})
+	return images, labels
+}
+
+// train makes steps of SGD. It returns the losses of the batches, and the weights at the end.
+func train(t *testing.T, x *cgotorch.Exec, g *Group, steps, n int, dtype cgotorch.DType) (losses, weights []float64) {
+	rank, world := 0, 1
+	seed := uint64(7)
+	if g != nil {
+		rank, world = g.Rank(), g.World()
+		seed += uint64(rank) // all but rank 0 get other weights than these
+	}
+	m := classifier(t, x, seed, dtype)
+	defer nn.Close(m)
+	opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.05, Momentum: 0.9}, optim.Group{Params: nn.Parameters(m)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Close()
+	backward := x.Backward
+	if g != nil {
+		SyncBatchNorm(g, m)
+		gradients, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000})
+		if err != nil {
+			t.Error(err)
+			return nil, nil
+		}
+		defer gradients.Close()
+		backward = func(loss *cgotorch.Tensor) { gradients.Backward(x, loss) }
+	}
+	for k := range steps {
+		images, labels := batches(t, x, k, n, dtype)
+		images, labels = x.Narrow(images, 0, rank*n/world, n/world), x.Narrow(labels, 0, rank*n/world, n/world)
+		loss := nn.CrossEntropy(x, m.Forward(x, images), labels, nn.CrossEntropyOptions{})
+		opt.ZeroGrad()
+		backward(loss)
+		opt.Step(x)
+		total := x.To(x.Detach(loss), cgotorch.Float64)
+		if g != nil {
+			g.AllReduce(x, total, Mean)
+		}
+		losses = append(losses, x.Item(total))
+	}
+	for _, s := range nn.State(m) {
+		weights = append(weights, cgotorch.ToSlice[float64](x, x.To(s.Tensor, cgotorch.Float64))...)
+	}
+	return losses, weights
+}
+
+// The ranks train as one process does with all of their batches.
+func TestGradients_EqualOneProcess(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, c := range []struct {
+		name  string
+		dtype cgotorch.DType
+		world int
+		first int     // steps that are compared
+		most  float64 // the largest difference
+	}{{"float64/2", cgotorch.Float64, 2, 100, 1e-9}, {"float64/4", cgotorch.Float64, 4, 100, 1e-9}, {"float32/2", cgotorch.Float32, 2, 10, 1e-5}} {
+		t.Run(c.name, func(t *testing.T) {
+			var want, wantWeights []float64
+			s := torchtest.NewStream(t, cgotorch.CPU)
+			torchtest.DoOn(t, s, func(x *cgotorch.Exec) { want, wantWeights = train(t, x, nil, c.first, 16, c.dtype) })
+			succeed(t, c.world, func(g *Group, x *cgotorch.Exec) {
+				got, weights := train(t, x, g, c.first, 16, c.dtype)
+				if d := farthest(got, want); !(d <= c.most) {
+					t.Errorf("rank %d: the losses differ by %g, more than %g", g.Rank(), d, c.most)
+				}
+				if d := farthest(weights, wantWeights); !(d <= 10*c.most) {
+					t.Errorf("rank %d: the weights differ by %g", g.Rank(), d)
+				}
+			})
+		})
+	}
+}
+
+func farthest(a, b []float64) float64 {
+	if len(a) != len(b) {
+		return math.Inf(1)
+	}
+	most := 0.0
+	for i := range a {
+		most = max(most, math.Abs(a[i]-b[i]))
+		if math.IsNaN(a[i]) {
+			return math.NaN()
+		}
+	}
+	return most
+}
+
+// Under autocast most gradients are reduced in bfloat16, before the backward has ended.
+func TestGradients_Casts(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
+		m := classifier(t, x, 3, cgotorch.Float32)
+		defer nn.Close(m)
+		gradients, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: 1000})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer gradients.Close()
+		images, labels := batches(t, x, 0, 8, cgotorch.Float32)
+		of := func(backward func(loss *cgotorch.Tensor), rank int) (all []float64) {
+			if err := nn.ZeroGrad(m); err != nil {
+				t.Error(err)
+			}
+			ax := x.Autocast(cgotorch.BFloat16)
+			backward(nn.CrossEntropy(ax, m.Forward(ax, x.Narrow(images, 0, 4*rank, 4)), x.Narrow(labels, 0, 4*rank, 4), nn.CrossEntropyOptions{}))
+			for _, p := range nn.Parameters(m) {
+				all = append(all, cgotorch.ToSlice[float64](x, x.To(p.Grad(), cgotorch.Float64))...)
+			}
+			return all
+		}
+		want, other := of(x.Backward, 0), of(x.Backward, 1)
+		largest := 0.0
+		for i := range want {
+			want[i] = (want[i] + other[i]) / 2
+			largest = max(largest, math.Abs(want[i]))
+		}
+		got := of(func(loss *cgotorch.Tensor) { gradients.Backward(x, loss) }, g.Rank())
+		if d := farthest(got, want); !(d <= largest/100) {
+			t.Errorf("rank %d: the gradients differ by %g, and the largest is %g", g.Rank(), d, largest)
+		}
+		stats := gradients.Stats()
+		if stats.Early == 0 || stats.Collectives < 3 {
+			t.Errorf("rank %d: %+v: no collective began early", g.Rank(), stats)
+		}
+		whole := int64(0)
+		for _, p := range nn.Parameters(m) {
+			whole += 4 * p.Numel()
+		}
+		if stats.Bytes >= whole*3/4 {
+			t.Errorf("%d bytes were reduced, of %d in float32: the casts' gradients were not", stats.Bytes, whole)
+		}
+		// Two backwards are summed, and only the second one is reduced.
+		if err := nn.ZeroGrad(m); err != nil {
+			t.Error(err)
+		}
+		twice := func(rank int) []float64 {
+			ax := x.Autocast(cgotorch.BFloat16)
+			loss := func() *cgotorch.Tensor {
+				return nn.CrossEntropy(ax, m.Forward(ax, x.Narrow(images, 0, 4*rank, 4)), x.Narrow(labels, 0, 4*rank, 4), nn.CrossEntropyOptions{})
+			}
+			x.Backward(loss())
+			gradients.Backward(x, loss())
+			var all []float64
+			for _, p := range nn.Parameters(m) {
+				all = append(all, cgotorch.ToSlice[float64](x, x.To(p.Grad(), cgotorch.Float64))...)
+			}
+			return all
+		}(g.Rank())
+		for i := range twice {
+			twice[i] /= 2
+		}
+		if d := farthest(twice, want); !(d <= largest/50) {
+			t.Errorf("rank %d: two backwards differ by %g", g.Rank(), d)
+		}
+	})
+}
+
+func TestGradients_Unused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, zeros := range []bool{false, true} {
+		errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+			return s.Do(func(x *cgotorch.Exec) error {
+				m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
+				defer nn.Close(&m)
+				gradients, err := NewGradients(x, g, &m, GradientsOptions{Unused: zeros})
+				if err != nil {
+					return err
+				}
+				defer gradients.Close()
+				gradients.Backward(x, x.Sum(m.First.Forward(x, x.Ones(cgotorch.Float32, 1, 2))))
+				if got := x.Item(x.Sum(m.Second.Weight.Grad())); got != 0 {
+					t.Errorf("the gradient of an unused weight is %v", got)
+				}
+				return nil
+			})
+		})
+		for i, err := range errs {
+			switch {
+			case zeros && err != nil:
+				t.Errorf("rank %d: %v", i, err)
+			case !zeros && (!errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "no gradient for second.weight, second.bias")):
+				t.Errorf("rank %d: got %v", i, err)
+			}
+		}
+	}
+}
+
+// Models that differ are refused before the first collective, on every rank.
+func TestBroadcast_Differs(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			m := nn.NewLinear(x, 2, 3+g.Rank(), nn.LinearOptions{})
+			defer nn.Close(m)
+			Broadcast(x, g, m)
+			return nil
+		})
+	})
+	if !strings.Contains(errs[0].Error(), "another rank has another model") || !strings.Contains(errs[1].Error(), "tensor 0 is weight float32[3 2]") {
+		t.Errorf("got %v", errs)
+	}
+}

@@ -1,0 +1,166 @@
+package dist
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
+
+// A Group is this process as one rank of several. Its collectives are made inside a Do of a stream
+// on the group's device. Any goroutine may make them, and the program gives them one order.
+type Group struct {
+	rank, world       int
+	local, localWorld int
+	device            cgotorch.Device
+	timeout           time.Duration
+	h                 *ct.Group // nil for a group of one rank that no launcher has started
+	store             *store
+	names             []string         // of the ranks, for messages
+	side              *cgotorch.Stream // for collectives beside a backward; nil before the first Gradients
+	foreign           []bool           // the ranks that are not of this library, and give no sign of life
+
+	lockstep lockstep
+	monitor  monitor
+	agreed   atomic.Int64 // the number of calls of Agree
+	compared atomic.Int64 // the number of models compared
+
+	state  sync.Mutex
+	err    error
+	failed chan struct{} // closed when err is set
+	closed bool
+}
+
+// Rank returns the number of this process in the group, from 0.
+func (g *Group) Rank() int { return g.rank }
+
+// World returns the number of ranks.
+func (g *Group) World() int { return g.world }
+
+// LocalRank returns the number of this process among those of its machine, from 0. It is 0 if the
+// launcher does not tell.
+func (g *Group) LocalRank() int { return g.local }
+
+// LocalWorld returns the number of ranks on this process's machine.
+func (g *Group) LocalWorld() int { return g.localWorld }
+
+// Device returns the device of this rank. It is cuda:LOCAL_RANK, or the CPU.
+func (g *Group) Device() cgotorch.Device { return g.device }
+
+func (g *Group) String() string {
+	return fmt.Sprintf("rank %d of %d on %s", g.rank, g.world, g.device)
+}
+
+// Err returns why the group has failed, or nil. The error wraps [cgotorch.ErrGroupFailed].
+func (g *Group) Err() error {
+	g.state.Lock()
+	defer g.state.Unlock()
+	return g.err
+}
+
+// Failed returns a channel that is closed when the group has failed.
+func (g *Group) Failed() <-chan struct{} { return g.failed }
+
+// The method `fail` ends the group. Only the first failure counts.
+func (g *Group) fail(format string, args ...any) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	if g.err != nil || g.closed {
+		return
+	}
+	g.err = &cgotorch.Error{Op: "dist.Group", Kind: cgotorch.ErrGroupFailed, Message: fmt.Sprintf(format, args...)}
+	close(g.failed)
+	ct.GroupAbort(g.h)
+}
+
+// Close leaves the group. All work of its collectives must be done. Rank 0, which serves the store,
+// waits until the other ranks have left too, for at most Options.Timeout. Graphs that contain
+// collectives of the group must be closed before. A second Close does nothing.
+func (g *Group) Close() error {
+	if g == nil {
+		return nil
+	}
+	g.state.Lock()
+	if g.closed {
+		g.state.Unlock()
+		return nil
+	}
+	g.closed = true
+	g.state.Unlock()
+	g.monitor.stop(g)
+	ct.GroupFree(g.h)
+	g.h = nil
+	return errors.Join(g.side.Close(), g.store.close())
+}
+
+// The method `makeSide` makes the side stream, if there is none yet.
+func (g *Group) makeSide() (err error) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	if g.side == nil {
+		g.side, err = cgotorch.NewStream(g.device, cgotorch.StreamOptions{Name: "gradients", HighPriority: true})
+	}
+	return err
+}
+
+// The method `collective` makes one collective with x. `of` describes it for the other ranks.
+func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tensor, of call, run func(x ct.Exec, tensors []*ct.Tensor) *ct.Status) {
+	op = "dist." + op
+	c, handles := seam.Core(x, op, tensors)
+	g.check(x, op)
+	if g.h == nil {
+		return
+	}
+	of.at = seam.Caller()
+	g.note(x, of)
+	status := run(c, handles)
+	if status != nil && ct.StatusCode(status) == ct.GroupFailed {
+		x.Fail(op, g.explain(seam.Check(op, status)))
+	}
+	seam.Must(x, op, status, tensors)
+}
+
+// The method `check` fails x's Do if the group cannot be used.
+func (g *Group) check(x *cgotorch.Exec, op string) {
+	g.state.Lock()
+	err := g.err
+	if g.closed {
+		err = fmt.Errorf("the group is closed: %w", cgotorch.ErrClosed)
+	}
+	g.state.Unlock()
+	if err != nil {
+		x.Fail(op, err)
+	}
+	if x.Device() != g.device {
+		x.Fail(op, fmt.Errorf("the stream is on %v, and the group on %v: use a stream of Group.Device: %w", x.Device(), g.device, cgotorch.ErrInvalidArgument))
+	}
+}
+
+// The method `note` counts a collective. A captured collective counts at each launch of its graph,
+// and the graph is out of date when the group has failed.
+func (g *Group) note(x *cgotorch.Exec, of call) {
+	x.EachLaunch(func(*cgotorch.Exec) { g.lockstep.add(of) })
+	x.DependsOn(func() string {
+		if err := g.Err(); err != nil {
+			return "its group of processes has failed"
+		}
+		return ""
+	})
+}
+
+// The method `explain` returns the failure of the group after a call has failed. The other
+// ranks know more than the call, so it waits a moment for them.
+func (g *Group) explain(cause error) error {
+	g.monitor.trouble.Store(true)
+	select {
+	case <-g.failed:
+	case <-time.After(4*g.monitor.interval + time.Second):
+	}
+	g.fail("%v; no other rank is known to have a problem, and this rank's last collective is %s", cause, g.lockstep.last())
+	return g.Err()
+}

@@ -1,0 +1,263 @@
+package dist
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
+
+// Options are the options of [Join].
+type Options struct {
+	// Device is a CUDA device for this rank. The zero value means cuda:LOCAL_RANK, and the CPU on a
+	// machine without CUDA.
+	Device cgotorch.Device
+	OnCPU  bool // join on the CPU, also where a GPU is
+	// Timeout bounds how long the ranks wait for one that makes no collective or gives no sign of
+	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as with
+	// a test or with a checkpoint.
+	Timeout time.Duration
+	// JoinTimeout bounds how long Join waits for the other ranks. 0 means Timeout.
+	JoinTimeout time.Duration
+}
+
+// Note [One rank a GPU]
+//
+// A rank uses cuda:LOCAL_RANK. PyTorchJob of Kubernetes and a shell give no LOCAL_RANK. It is then 0,
+// because each pod usually sees its own GPUs alone. If two ranks of a machine then have the same GPU,
+// Join refuses them, since NCCL would hang.
+
+// Join makes this process a rank of the group that the launcher has started. It waits for the other
+// ranks. Without a launcher it returns a group of one rank and waits for nothing.
+//
+// The launcher is found by its variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
+// LOCAL_RANK if it is there, which torchrun, PyTorchJob and a shell set; else those of srun; else
+// those of Open MPI. Rank 0 serves the store of the run on MASTER_ADDR's interface, unless torchrun
+// does.
+//
+// Join fails if a variable is missing or wrong, if the store cannot be reached, if ranks are missing
+// after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks use one GPU.
+// When ctx ends it fails with its cause. The caller must Close the group.
+func Join(ctx context.Context, o Options) (*Group, error) {
+	g, err := join(ctx, o, os.Getenv)
+	if err != nil {
+		return nil, fmt.Errorf("dist: %w", err)
+	}
+	return g, nil
+}
+
+func join(ctx context.Context, o Options, env func(string) string) (*Group, error) {
+	if err := seam.Ready(); err != nil {
+		return nil, err
+	}
+	p, err := placeOf(env)
+	if err != nil {
+		return nil, err
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 30 * time.Second
+	}
+	if o.JoinTimeout <= 0 {
+		o.JoinTimeout = o.Timeout
+	}
+	g := &Group{rank: p.rank, world: p.world, local: p.local, localWorld: 1, timeout: o.Timeout, failed: make(chan struct{})}
+	if g.device, err = deviceOf(p, o); err != nil {
+		return nil, err
+	}
+	if p.alone {
+		return g, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.JoinTimeout, fmt.Errorf("after %v", o.JoinTimeout))
+	defer cancel()
+	if g.store, err = openStore(ctx, p, o.JoinTimeout); err != nil {
+		return nil, fmt.Errorf("rank %d of %d: %w", p.rank, p.world, err)
+	}
+	if err = g.meet(ctx, p, o); err != nil {
+		g.Close()
+		return nil, fmt.Errorf("rank %d of %d: %w", p.rank, p.world, err)
+	}
+	return g, nil
+}
+
+func deviceOf(p place, o Options) (cgotorch.Device, error) {
+	if o.OnCPU {
+		return cgotorch.CPU, nil
+	}
+	if o.Device.IsCUDA() {
+		return o.Device, o.Device.Check()
+	}
+	n, _ := cgotorch.CUDACount()
+	if n == 0 {
+		return cgotorch.CPU, nil
+	}
+	if p.local >= n {
+		return cgotorch.CPU, fmt.Errorf("rank %d has LOCAL_RANK %d, and this machine shows %d GPUs: start %d processes on it, or fewer: %w", p.rank, p.local, n, n, cgotorch.ErrNoDevice)
+	}
+	return cgotorch.CUDA(p.local), nil
+}
+
+// info is what a rank tells of itself.
+type info struct {
+	LibTorch string
+	Host     string
+	PID      int
+	Device   string
+	Visible  string // CUDA_VISIBLE_DEVICES, which gives the device its number
+	World    int
+	foreign  bool
+}
+
+func (i info) String() string {
+	if i.foreign {
+		return "Python"
+	}
+	return fmt.Sprintf("%s, process %d", i.Host, i.PID)
+}
+
+// The method `meet` waits for the other ranks, compares the ranks, and makes the group of NCCL or
+// Gloo.
+func (g *Group) meet(ctx context.Context, p place, o Options) error {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	own := info{LibTorch: cgotorch.LibTorchVersion(), Host: host, PID: os.Getpid(), Device: g.device.String(), Visible: os.Getenv("CUDA_VISIBLE_DEVICES"), World: g.world}
+	text, err := json.Marshal(own)
+	if err != nil {
+		return err
+	}
+	if err := g.store.set(ctx, fmt.Sprint("rank/", g.rank), string(text)); err != nil {
+		return err
+	}
+	ranks, err := g.arrivals(ctx, own)
+	if err != nil {
+		return err
+	}
+	for i, r := range ranks {
+		g.names = append(g.names, fmt.Sprintf("rank %d (%v)", i, r))
+		g.foreign = append(g.foreign, r.foreign)
+	}
+	g.localWorld = 0
+	for _, r := range ranks {
+		if r.Host == own.Host {
+			g.localWorld++
+		}
+	}
+	if err := compatible(ranks, g.names); err != nil {
+		return err
+	}
+	if g.device.IsCUDA() {
+		err = g.joinNCCL(ctx)
+	} else {
+		prefix := g.store.prefix + "gloo"
+		if slices.Contains(g.foreign, true) {
+			prefix = "default_pg/0//cpu/" // the keys of torch.distributed's first group
+		}
+		err = seam.Check("dist.Join", ct.GroupGloo(g.store.h, prefix, g.store.address, int32(g.rank), int32(g.world), milliseconds(o.Timeout), &g.h))
+	}
+	if err != nil {
+		return err
+	}
+	return g.monitor.start(g, p)
+}
+
+// The method `arrivals` waits for all ranks.
+func (g *Group) arrivals(ctx context.Context, own info) ([]info, error) {
+	ranks := make([]info, g.world)
+	for i := range ranks {
+		text, err := g.store.await(ctx, fmt.Sprint("rank/", i))
+		if err != nil {
+			if ctx.Err() == nil {
+				return nil, err
+			}
+			brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			var missing []string
+			for k := i; k < g.world && len(missing) < 8; k++ {
+				if _, found, err := g.store.get(brief, fmt.Sprint("rank/", k)); err == nil && !found {
+					missing = append(missing, fmt.Sprint(k))
+				}
+			}
+			if len(missing) == 0 {
+				return nil, fmt.Errorf("the store of the run does not answer: %w", err)
+			}
+			return nil, fmt.Errorf("the ranks %s of %d have not joined: start them too, or set WORLD_SIZE to the number of processes: %w", strings.Join(missing, ", "), g.world, err)
+		}
+		if !strings.HasPrefix(text, "{") { // a process with torch.distributed tells its version alone
+			ranks[i] = info{LibTorch: text, World: g.world, Device: own.Device, foreign: true}
+		} else if err := json.Unmarshal([]byte(text), &ranks[i]); err != nil {
+			return nil, fmt.Errorf("rank %d has told %.60q of itself: %w", i, text, err)
+		}
+	}
+	return ranks, nil
+}
+
+// The function `compatible` refuses ranks that cannot work together.
+func compatible(ranks []info, names []string) error {
+	release := func(version string) string { before, _, _ := strings.Cut(version, "+"); return before }
+	gpus := map[string]int{}
+	for i, r := range ranks {
+		switch first := ranks[0]; {
+		case release(r.LibTorch) != release(first.LibTorch):
+			return fmt.Errorf("%s has LibTorch %s and %s has %s: all ranks need the same version", names[0], first.LibTorch, names[i], r.LibTorch)
+		case r.World != first.World:
+			return fmt.Errorf("%s was started as one of %d ranks and %s as one of %d: WORLD_SIZE must be equal", names[0], first.World, names[i], r.World)
+		case strings.HasPrefix(r.Device, "cuda") != strings.HasPrefix(first.Device, "cuda"):
+			return fmt.Errorf("%s is on %s and %s on %s: all ranks must be on GPUs, or all on CPUs (Options.OnCPU)", names[0], first.Device, names[i], r.Device)
+		}
+		if strings.HasPrefix(r.Device, "cuda") {
+			gpu := fmt.Sprint(r.Host, " ", r.Visible, " ", r.Device)
+			if other, taken := gpus[gpu]; taken {
+				return fmt.Errorf("%s and %s both use %s: give each its own LOCAL_RANK or CUDA_VISIBLE_DEVICES, or start one process a GPU: %w", names[other], names[i], r.Device, cgotorch.ErrInvalidArgument)
+			}
+			gpus[gpu] = i
+		}
+	}
+	return nil
+}
+
+// The method `joinNCCL` makes the group of NCCL. It waits for the other ranks.
+func (g *Group) joinNCCL(ctx context.Context) error {
+	var id ct.GroupID
+	if g.rank == 0 {
+		if err := seam.Check("dist.Join", ct.GroupIDNew(&id)); err != nil {
+			return err
+		}
+		if err := g.store.set(ctx, "nccl", base64.StdEncoding.EncodeToString(id.Bytes[:])); err != nil {
+			return err
+		}
+	} else {
+		text, err := g.store.await(ctx, "nccl")
+		if err != nil {
+			return err
+		}
+		bytes, err := base64.StdEncoding.DecodeString(text)
+		if err != nil || copy(id.Bytes[:], bytes) != len(id.Bytes) {
+			return errors.New("rank 0 has given no name of a group of NCCL")
+		}
+	}
+	if err := seam.Check("dist.Join", ct.GroupNCCL(seam.Device(g.device), &id, int32(g.rank), int32(g.world), &g.h)); err != nil {
+		return err
+	}
+	for {
+		var ready int32
+		if err := seam.Check("dist.Join", ct.GroupReady(g.h, &ready)); err != nil || ready != 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			ct.GroupAbort(g.h)
+			return fmt.Errorf("NCCL has not connected the ranks (NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME names the network interface): %w", context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package dist
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Note [Lockstep]
+//
+// If two ranks make different collectives, NCCL and Gloo hang or mix up memory, and say nothing. So
+// each rank counts its collectives, and keeps a hash over all of them so far. Beside the run it
+// tells the others the newest count and hash. Two ranks with equal counts must have equal hashes.
+// When they differ, both tell the last collectives that they made, and the first difference is the
+// error. A collective costs the check a hash of a few words. Nothing is exchanged on its way.
+//
+// A collective of a graph counts at each launch.
+
+// A call is one collective, as all ranks must make it.
+type call struct {
+	what string // the operation and its tensors
+	at   string // file:line on this rank, which may differ between ranks
+}
+
+// of returns the call of an operation on tensors.
+func of(op string, tensors ...*cgotorch.Tensor) call {
+	var b strings.Builder
+	b.WriteString(op)
+	b.WriteByte('(')
+	for i, t := range tensors {
+		if i == 4 && len(tensors) > 5 {
+			fmt.Fprintf(&b, ", … %d more", len(tensors)-i)
+			h := fnv.New32a()
+			for _, t := range tensors[i:] {
+				fmt.Fprint(h, t.DType(), t.Shape())
+			}
+			fmt.Fprintf(&b, " #%08x", h.Sum32())
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%v%v", t.DType(), t.Shape())
+	}
+	b.WriteByte(')')
+	return call{what: b.String()}
+}
+
+// remembered is the number of collectives that a rank remembers.
+const remembered = 256
+
+// lockstep counts the collectives of a rank.
+type lockstep struct {
+	mu    sync.Mutex
+	count int64 // collectives so far
+	hash  uint64
+	ring  [remembered]struct {
+		call
+		hash uint64 // over all collectives up to this one
+	}
+}
+
+func (l *lockstep) add(c call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%x %s", l.hash, c.what)
+	l.hash = h.Sum64()
+	at := &l.ring[l.count%remembered]
+	at.call, at.hash = c, l.hash
+	l.count++
+}
+
+// The method `now` returns the count and the hash.
+func (l *lockstep) now() (count int64, hash uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count, l.hash
+}
+
+// The method `at` returns the hash after `count` collectives. `known` is false if this rank has not
+// made them yet, or has forgotten them.
+func (l *lockstep) at(count int64) (hash uint64, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if count < 1 || count > l.count || count <= l.count-remembered {
+		return 0, false
+	}
+	return l.ring[(count-1)%remembered].hash, true
+}
+
+// The method `last` describes the last collective.
+func (l *lockstep) last() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.count == 0 {
+		return "none"
+	}
+	c := l.ring[(l.count-1)%remembered].call
+	return fmt.Sprintf("number %d, %s%s", l.count, c.what, atLine(c.at))
+}
+
+func atLine(at string) string {
+	if at == "" {
+		return ""
+	}
+	return " at " + at
+}
+
+// made is what a rank tells of a collective after a difference.
+type made struct {
+	Number int64
+	What   string
+	At     string
+}
+
+// The method `history` returns the collectives that are remembered, the oldest first.
+func (l *lockstep) history() []made {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []made
+	for n := max(0, l.count-remembered); n < l.count; n++ {
+		c := l.ring[n%remembered].call
+		all = append(all, made{n + 1, c.what, c.at})
+	}
+	return all
+}
+
+// difference describes the first collective in which two histories differ, or returns "".
+func difference(a, b []made, nameA, nameB string) string {
+	of := map[int64]made{}
+	for _, m := range a {
+		of[m.Number] = m
+	}
+	for _, m := range b {
+		if first, known := of[m.Number]; known && first.What != m.What {
+			return fmt.Sprintf("collective %d differs: %s makes %s%s, and %s makes %s%s; all ranks must make the same collectives in the same order",
+				m.Number, nameA, first.What, atLine(first.At), nameB, m.What, atLine(m.At))
+		}
+	}
+	return ""
+}

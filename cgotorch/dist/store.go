@@ -1,0 +1,252 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
+
+// A store is a connection to the store of the run, with the keys of this start of the run.
+//
+// If the process that serves the store is stopped, a call of LibTorch's waits for ever. So the calls
+// run on a goroutine of the connection, and the caller waits only as long as its context lasts.
+type store struct {
+	h       *ct.Store
+	prefix  string
+	address string // of this machine, as the store's machine sees it
+
+	mu     sync.Mutex // guards calls
+	calls  chan func()
+	closed chan struct{} // closed when the goroutine has ended
+}
+
+// openStore connects to the store of the run. Rank 0 serves it, unless the launcher does.
+func openStore(ctx context.Context, p place, timeout time.Duration) (*store, error) {
+	listener := -1
+	if p.rank == 0 && !p.served {
+		var err error
+		if listener, err = listen(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	address, err := reach(ctx, p)
+	if err != nil {
+		if listener >= 0 {
+			syscall.Close(listener)
+		}
+		return nil, err
+	}
+	s := &store{prefix: "streamtorch/", address: address}
+	if p.attempt != "" && p.attempt != "0" {
+		s.prefix += p.attempt + "/"
+	}
+	return s, s.connect(p, listener, timeout)
+}
+
+// The method `connect` connects to the store, which a listening socket serves if there is one.
+func (s *store) connect(p place, listener int, timeout time.Duration) error {
+	port, err := strconv.Atoi(p.port)
+	if err != nil {
+		return err
+	}
+	if err := seam.Check("dist.Join", ct.StoreNew(p.host, int32(port), int32(listener), milliseconds(timeout), &s.h)); err != nil {
+		return err
+	}
+	calls := make(chan func())
+	s.calls, s.closed = calls, make(chan struct{})
+	go func() {
+		defer close(s.closed)
+		for call := range calls {
+			call()
+		}
+		ct.StoreFree(s.h)
+	}()
+	return nil
+}
+
+// The method `again` returns a second connection, which does not wait for calls of the first.
+func (s *store) again(p place, timeout time.Duration) (*store, error) {
+	other := &store{prefix: s.prefix, address: s.address}
+	return other, other.connect(p, -1, timeout)
+}
+
+// The function `listen` returns a socket that listens on the address of rank 0, and on no other
+// address of the machine.
+func listen(ctx context.Context, p place) (int, error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", p.address())
+	if err != nil {
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			err = fmt.Errorf("rank 0 cannot serve the store on %s, because another program listens there: set MASTER_PORT to a free port on all ranks", p.address())
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			err = fmt.Errorf("rank 0 cannot serve the store on %s, which is no address of this machine: set MASTER_ADDR to an address of the machine of rank 0 on all ranks", p.address())
+		default:
+			err = fmt.Errorf("rank 0 cannot serve the store: %w", err)
+		}
+		return -1, err
+	}
+	defer l.Close()
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	copied := -1
+	if failed := raw.Control(func(fd uintptr) {
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		if copied, err = syscall.Dup(int(fd)); err == nil {
+			syscall.CloseOnExec(copied)
+		}
+	}); failed != nil {
+		err = failed
+	}
+	return copied, err
+}
+
+// The function `reach` waits until the store accepts connections. It returns the address of this
+// machine on the way there: at this address the other ranks reach this one.
+func reach(ctx context.Context, p place) (string, error) {
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	var why error
+	for {
+		c, err := dialer.DialContext(ctx, "tcp", p.address())
+		if err == nil {
+			host, _, err := net.SplitHostPort(c.LocalAddr().String())
+			c.Close()
+			if err == nil {
+				host, err = interfaceAddress(os.Getenv("GLOO_SOCKET_IFNAME"), host)
+			}
+			return host, err
+		}
+		if ctx.Err() == nil { // the error of the last attempt of its own is better than that of ctx
+			why = err
+		}
+		select {
+		case <-ctx.Done():
+			who := "rank 0 serves it"
+			if p.served {
+				who = "the launcher serves it"
+			}
+			return "", fmt.Errorf("the store of the run at %s does not answer (%s; MASTER_ADDR and MASTER_PORT name it): %v: %w", p.address(), who, why, context.Cause(ctx))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// interfaceAddress returns the first address of the interface `name`, or `host` if the name is
+// empty.
+func interfaceAddress(name, host string) (string, error) {
+	if name == "" {
+		return host, nil
+	}
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return "", fmt.Errorf("GLOO_SOCKET_IFNAME=%.40q: %w", name, err)
+	}
+	addresses, err := i.Addrs()
+	if err != nil {
+		return "", err
+	}
+	for _, a := range addresses {
+		if a, ok := a.(*net.IPNet); ok && !a.IP.IsLinkLocalUnicast() {
+			return a.IP.String(), nil
+		}
+	}
+	return "", fmt.Errorf("GLOO_SOCKET_IFNAME=%.40q has no address", name)
+}
+
+func milliseconds(d time.Duration) int32 {
+	return int32(min(max(d.Milliseconds(), 1), 1<<31-1))
+}
+
+// The method `do` runs a call on the connection's goroutine. It waits until ctx ends.
+func (s *store) do(ctx context.Context, call func() *ct.Status) error {
+	s.mu.Lock()
+	calls := s.calls
+	s.mu.Unlock()
+	if calls == nil {
+		return cgotorch.ErrClosed
+	}
+	done := make(chan error, 1)
+	select {
+	case calls <- func() { done <- seam.Check("dist.store", call()) }:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *store) set(ctx context.Context, key, value string) error {
+	return s.do(ctx, func() *ct.Status { return ct.StoreSet(s.h, s.prefix+key, value) })
+}
+
+// The method `get` waits for the store, and not for the key.
+func (s *store) get(ctx context.Context, key string) (value string, found bool, err error) {
+	type answer struct {
+		value string
+		found bool
+	}
+	answers := make(chan answer, 1)
+	err = s.do(ctx, func() *ct.Status {
+		value, found, status := ct.StoreGet(s.h, s.prefix+key)
+		answers <- answer{value, found}
+		return status
+	})
+	if err != nil {
+		return "", false, err
+	}
+	a := <-answers
+	return a.value, a.found, nil
+}
+
+// The method `await` waits until the key is there.
+func (s *store) await(ctx context.Context, key string) (string, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		value, found, err := s.get(ctx, key)
+		if err != nil || found {
+			return value, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// close ends the connection. If a call waits for a process that is stopped, it leaves the connection
+// to the end of this process.
+func (s *store) close() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	calls := s.calls
+	s.calls = nil
+	s.mu.Unlock()
+	if calls == nil {
+		return nil
+	}
+	close(calls)
+	select {
+	case <-s.closed:
+	case <-time.After(time.Second):
+	}
+	return nil
+}

@@ -1,0 +1,14 @@
+// Groups of processes over NCCL.
+#pragma once
+
+#include <memory>
+
+#include "cgotorch.h"
+#include "dist/group.h"
+
+namespace ct {
+
+ct_group_id new_nccl_id();
+std::unique_ptr<Collectives> new_nccl(c10::DeviceIndex device, const ct_group_id& id, int32_t rank, int32_t world);
+
+}  // namespace ct

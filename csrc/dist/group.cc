@@ -1,0 +1,242 @@
+#include "dist/group.h"
+
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <string>
+#include <utility>
+
+#include "core/autograd.h"
+#include "core/device.h"
+#include "core/exec.h"
+#include "core/live.h"
+#include "core/tensor.h"
+
+ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives)
+    : device(device), rank(rank), world(world), collectives(std::move(collectives)) {
+  ++ct::live().groups;
+}
+ct_group::~ct_group() { --ct::live().groups; }
+
+namespace ct {
+
+at::Tensor row_of(const ct_group& group, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device() == group.device, "a tensor on ", tensor.device(), " in a collective of a group on ", group.device);
+  TORCH_CHECK(tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(),
+              "a tensor whose elements have gaps in memory in a collective; make it contiguous first");
+  const at::Tensor plain = tensor.detach();
+  at::Tensor row = at::as_strided(plain, {plain.numel()}, {1});
+  return row.is_complex() ? at::view_as_real(row).flatten() : row;
+}
+
+void check_reduction(at::ScalarType dtype, int32_t op) {
+  TORCH_CHECK(op >= CT_SUM && op <= CT_MEAN, "reduction ", op, " is not one of the five");
+  TORCH_CHECK(dtype != at::kBool, "a reduction of bool; convert the tensor to uint8 first");
+  TORCH_CHECK(op != CT_MEAN || at::isFloatingType(dtype) || at::isComplexType(dtype), "the mean of ", dtype, "; convert the tensor to a floating dtype first");
+  TORCH_CHECK(op == CT_SUM || op == CT_MEAN || !at::isComplexType(dtype), "complex numbers have a sum and a mean over ranks, and nothing else");
+}
+
+void written(const char* op, const at::Tensor& tensor) {
+  checker::writes(op, tensor);
+  tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+namespace {
+
+at::Tensor bytes_of(const ct_group& group, const at::Tensor& tensor) { return row_of(group, tensor).view(at::kByte); }
+
+void check_rank(const ct_group& group, int32_t rank) {
+  TORCH_CHECK(rank >= 0 && rank < group.world, "rank ", rank, " in a group of ", group.world, " ranks");
+}
+
+// Runs a collective on the tensors of the handles, which it writes. `row` makes the tensors that
+// the collective sees.
+template <typename Row, typename Run>
+ct_status* collective(const char* op, const ct_exec& x, ct_group* group, ct_tensor* const* tensors, int32_t count, Row row, Run run) noexcept {
+  return executed(x, [&] {
+    ct_group& g = deref(group, "group");
+    const c10::AutoGradMode no_grad(false);
+    std::vector<at::Tensor> rows;
+    for (int32_t i = 0; i < count; ++i) {
+      const ct_tensor& t = deref(tensors[i], "tensor");
+      use(t, *x.stream);
+      checker::reads(op, t.tensor);
+      if (at::Tensor of = row(g, t.tensor); of.numel() > 0) rows.push_back(std::move(of));
+    }
+    if (rows.empty()) return;
+    with_group([&] {
+      if (const Finish finish = run(*g.collectives, rows)) finish();
+    });
+    for (int32_t i = 0; i < count; ++i) written(op, tensors[i]->tensor);
+  });
+}
+
+at::Tensor summed(ct_group& group, const ct_stream& stream, const at::Tensor& tensor) {
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor sum = tensor.is_non_overlapping_and_dense() ? tensor.clone() : tensor.contiguous();
+  with_group([&] {
+    if (const Finish finish = group.collectives->all_reduce({row_of(group, sum)}, CT_SUM, stream.stream)) finish();
+  });
+  return sum;
+}
+
+// The node of ct_sum_over_ranks.
+struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& tensor, int64_t group, int64_t stream) {
+    context->saved_data["group"] = group;
+    context->saved_data["stream"] = stream;
+    return summed(*reinterpret_cast<ct_group*>(group), *reinterpret_cast<const ct_stream*>(stream), tensor);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    auto& group = *reinterpret_cast<ct_group*>(context->saved_data["group"].toInt());
+    const auto& stream = *reinterpret_cast<const ct_stream*>(context->saved_data["stream"].toInt());
+    return {summed(group, stream, gradients[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+}  // namespace ct
+
+using ct::Collectives;
+using ct::deref;
+using Rows = std::vector<at::Tensor>;
+
+extern "C" {
+
+ct_status* ct_group_id_new(ct_group_id* out) noexcept {
+  return ct::guarded([&] { *out = ct::cuda().new_group_id(); });
+}
+
+ct_status* ct_group_nccl(ct_device device, const ct_group_id* id, int32_t rank, int32_t world, ct_group** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "NCCL has no group on the CPU; ct_group_gloo makes one");
+    *out = new ct_group(where, rank, world, ct::cuda().join_group(where.index(), deref(id, "id"), rank, world));
+  });
+}
+
+ct_status* ct_group_ready(ct_group* group, int32_t* ready) noexcept {
+  return ct::guarded([&] { *ready = deref(group, "group").collectives->ready() ? 1 : 0; });
+}
+
+void ct_group_abort(ct_group* group) noexcept {
+  if (group != nullptr) group->collectives->abort();
+}
+
+void ct_group_free(ct_group* group) noexcept { delete group; }
+
+ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op) noexcept {
+  return ct::collective(
+      "AllReduce", x, group, tensors, count,
+      [&](const ct_group& g, const at::Tensor& t) {
+        ct::check_reduction(t.scalar_type(), op);
+        return ct::row_of(g, t);
+      },
+      [&](Collectives& all, const Rows& rows) { return all.all_reduce(rows, op, x.stream->stream); });
+}
+
+ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op, int32_t root) noexcept {
+  return ct::collective(
+      "Reduce", x, group, tensors, count,
+      [&](const ct_group& g, const at::Tensor& t) {
+        ct::check_rank(g, root);
+        ct::check_reduction(t.scalar_type(), op);
+        return ct::row_of(g, t);
+      },
+      [&](Collectives& all, const Rows& rows) { return all.reduce(rows, op, root, x.stream->stream); });
+}
+
+ct_status* ct_broadcast(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t root) noexcept {
+  return ct::collective(
+      "Broadcast", x, group, tensors, count,
+      [&](const ct_group& g, const at::Tensor& t) {
+        ct::check_rank(g, root);
+        return ct::bytes_of(g, t);
+      },
+      [&](Collectives& all, const Rows& rows) { return all.broadcast(rows, root, x.stream->stream); });
+}
+
+ct_status* ct_all_gather(ct_exec x, ct_group* group, ct_tensor* to, const ct_tensor* from) noexcept {
+  return ct::executed(x, [&] {
+    ct_group& g = deref(group, "group");
+    const c10::AutoGradMode no_grad(false);
+    const at::Tensor &out = deref(to, "to").tensor, &in = deref(from, "from").tensor;
+    TORCH_CHECK(out.scalar_type() == in.scalar_type() && out.numel() == in.numel() * g.world, "AllGather of ", in.sizes(), " of ", in.scalar_type(),
+                " from ", g.world, " ranks into ", out.sizes(), " of ", out.scalar_type());
+    ct::use(*to, *x.stream);
+    ct::use(*from, *x.stream);
+    ct::checker::reads("AllGather", in);
+    if (in.numel() > 0) {
+      ct::with_group([&] {
+        if (const ct::Finish finish = g.collectives->all_gather(ct::bytes_of(g, out), ct::bytes_of(g, in), x.stream->stream)) finish();
+      });
+    }
+    ct::written("AllGather", out);
+  });
+}
+
+ct_status* ct_reduce_scatter(ct_exec x, ct_group* group, ct_tensor* to, const ct_tensor* from, int32_t op) noexcept {
+  return ct::executed(x, [&] {
+    ct_group& g = deref(group, "group");
+    const c10::AutoGradMode no_grad(false);
+    const at::Tensor &out = deref(to, "to").tensor, &in = deref(from, "from").tensor;
+    ct::check_reduction(in.scalar_type(), op);
+    TORCH_CHECK(out.scalar_type() == in.scalar_type() && in.numel() == out.numel() * g.world, "ReduceScatter of ", in.sizes(), " of ", in.scalar_type(),
+                " over ", g.world, " ranks into ", out.sizes(), " of ", out.scalar_type());
+    ct::use(*to, *x.stream);
+    ct::use(*from, *x.stream);
+    ct::checker::reads("ReduceScatter", in);
+    if (in.numel() > 0) {
+      ct::with_group([&] {
+        if (const ct::Finish finish = g.collectives->reduce_scatter(ct::row_of(g, out), ct::row_of(g, in), op, x.stream->stream)) finish();
+      });
+    }
+    ct::written("ReduceScatter", out);
+  });
+}
+
+ct_status* ct_send(ct_exec x, ct_group* group, const ct_tensor* tensor, int32_t to) noexcept {
+  return ct::executed(x, [&] {
+    ct_group& g = deref(group, "group");
+    const c10::AutoGradMode no_grad(false);
+    const ct_tensor& t = deref(tensor, "tensor");
+    ct::check_rank(g, to);
+    ct::use(t, *x.stream);
+    ct::checker::reads("Send", t.tensor);
+    if (t.tensor.numel() == 0) return;
+    ct::with_group([&] {
+      if (const ct::Finish finish = g.collectives->send(ct::bytes_of(g, t.tensor), to, x.stream->stream)) finish();
+    });
+  });
+}
+
+ct_status* ct_receive(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t from) noexcept {
+  return ct::executed(x, [&] {
+    ct_group& g = deref(group, "group");
+    const c10::AutoGradMode no_grad(false);
+    const ct_tensor& t = deref(tensor, "tensor");
+    ct::check_rank(g, from);
+    ct::use(t, *x.stream);
+    if (t.tensor.numel() == 0) return;
+    ct::with_group([&] {
+      if (const ct::Finish finish = g.collectives->receive(ct::bytes_of(g, t.tensor), from, x.stream->stream)) finish();
+    });
+    ct::written("Receive", t.tensor);
+  });
+}
+
+ct_status* ct_sum_over_ranks(ct_exec x, ct_group* group, const ct_tensor* tensor, ct_tensor** out) noexcept {
+  return ct::executed(x, [&] {
+    const ct_tensor& t = deref(tensor, "tensor");
+    ct::check_reduction(t.tensor.scalar_type(), CT_SUM);
+    ct::use(t, *x.stream);
+    ct::checker::reads("SumOverRanks", t.tensor);
+    at::Tensor sum = ct::SumOverRanks::apply(t.tensor, reinterpret_cast<int64_t>(&deref(group, "group")), reinterpret_cast<int64_t>(x.stream));
+    ct::checker::writes("SumOverRanks", sum);
+    *out = new ct_tensor(std::move(sum), x.stream->id);
+  });
+}
+
+}  // extern "C"
