@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
@@ -141,7 +142,7 @@ func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row))
 				return err
 			}
 		}
-		g, err := newGraphStep(c, t, i == 0, overlap)
+		g, err := newGraphStep(c, t, i == 0, overlap, nil)
 		if err != nil {
 			return fmt.Errorf("%s: %w", form, err)
 		}
@@ -237,7 +238,8 @@ type graphStep struct {
 	peak, reserved float64            // bytes
 }
 
-func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap) (*graphStep, error) {
+// newGraphStep makes a step. With a group it reduces the gradients over the ranks.
+func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap, group *dist.Group) (*graphStep, error) {
 	if err := c.device.ReleaseCachedMemory(); err != nil {
 		return nil, err
 	}
@@ -257,10 +259,22 @@ func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap)
 	}
 	l.overlap = overlap
 	g := &graphStep{learner: l, c: c}
+	o := cgotorch.CapturedOptions{InPlace: true, Log: c.tell}
+	if group != nil && group.World() > 1 {
+		o.Agree = group.Agree
+		err := l.stream.Do(func(x *cgotorch.Exec) (err error) {
+			l.reduced, err = dist.NewGradients(x, group, l.model, dist.GradientsOptions{})
+			return err
+		})
+		if err != nil {
+			g.close()
+			return nil, err
+		}
+	}
 	if !eager {
 		g.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			return []*cgotorch.Tensor{l.step(x, in[0], in[1])}
-		}, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
+		}, o)
 	}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
 		g.images, g.labels = randomBatch(x, t.batch, 224, 1000)
@@ -329,6 +343,7 @@ func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 
 func (g *graphStep) close() {
 	g.captured.Close()
+	g.reduced.Close()
 	g.images.Close()
 	g.labels.Close()
 	g.learner.close()

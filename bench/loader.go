@@ -18,6 +18,7 @@ import (
 type server struct {
 	loader *imageloader.Loader
 	data   dataServer
+	rank   ranked
 }
 
 // request holds the arguments of every kind of request.
@@ -34,6 +35,8 @@ type request struct {
 	Count int
 
 	Load loadRequest
+
+	Rank rankRequest
 }
 
 // answerRequests writes answers to requests until the input ends. Each request is a JSON object.
@@ -75,6 +78,12 @@ func (s *server) answer(r request) (any, error) {
 		return map[string]any{}, s.data.file(r)
 	case "samples":
 		return s.data.samples(r)
+	case "rank":
+		return s.rank.open(r.Rank)
+	case "steps":
+		return s.rank.block(r.Count)
+	case "reduce":
+		return s.rank.reduce(r.Rank.Bytes, r.Count)
 	}
 	return nil, fmt.Errorf("%q is no request", r.Do)
 }
@@ -135,6 +144,7 @@ func (s *server) close() {
 		s.loader.Close()
 	}
 	s.data.close()
+	s.rank.close()
 }
 
 // The function `quiet` waits until this process is idle. Otherwise its reading ahead would slow

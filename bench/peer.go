@@ -47,7 +47,7 @@ func (s switches) String() string {
 
 // startPeer runs one of the embedded scripts. It sets the switches in the new process and in this
 // one.
-func (c *config) startPeer(script string, s switches) (*peer, error) {
+func (c *config) startPeer(script string, s switches, env ...string) (*peer, error) {
 	if err := s.set(); err != nil {
 		return nil, err
 	}
@@ -64,26 +64,26 @@ func (c *config) startPeer(script string, s switches) (*peer, error) {
 		p.close()
 		return nil, err
 	}
-	if err := p.start(c, exec.Command(python, filepath.Join(folder, script)), s); err != nil {
+	if err := p.start(c, exec.Command(python, filepath.Join(folder, script)), s, env); err != nil {
 		p.close()
 		return nil, fmt.Errorf("%s: %w; PEER_PYTHON is to be a Python that has PyTorch", script, err)
 	}
 	return p, nil
 }
 
-// startOwn runs this program with -serve. See the function `serve`.
-func (c *config) startOwn() (*peer, error) {
+// startOwn runs this program with -serve and more variables. See the function `serve`.
+func (c *config) startOwn(env ...string) (*peer, error) {
 	p := &peer{}
-	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}); err != nil {
+	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}, env); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *peer) start(c *config, command *exec.Cmd, s switches) error {
+func (p *peer) start(c *config, command *exec.Cmd, s switches, env []string) error {
 	p.command = command
-	p.command.Env = append(os.Environ(), "OMP_NUM_THREADS="+strconv.Itoa(c.threads), "PYTHONUNBUFFERED=1")
+	p.command.Env = append(append(os.Environ(), env...), "OMP_NUM_THREADS="+strconv.Itoa(c.threads), "PYTHONUNBUFFERED=1")
 	p.command.Stderr = os.Stderr
 	var err error
 	if p.requests, err = p.command.StdinPipe(); err != nil {

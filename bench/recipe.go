@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
@@ -97,6 +98,7 @@ type learner struct {
 	schedule optim.Schedule
 	done     int               // number of steps so far
 	overlap  *cgotorch.Overlap // the Overlap that the backward pass uses; nil if it uses none
+	reduced  *dist.Gradients   // reduces the gradients over ranks; nil without ranks
 }
 
 // newLearner makes the named model in channels-last order, and an optimizer for it. `seed`
@@ -143,7 +145,11 @@ func (l *learner) backward(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *c
 	logits := l.model.Forward(y, images)
 	loss := nn.CrossEntropy(y, logits, labels, nn.CrossEntropyOptions{})
 	logits.Close()
-	x.BackwardWith(cgotorch.BackwardOptions{Overlap: l.overlap}, loss)
+	if l.reduced != nil {
+		l.reduced.BackwardWith(x, cgotorch.BackwardOptions{Overlap: l.overlap}, loss)
+	} else {
+		x.BackwardWith(cgotorch.BackwardOptions{Overlap: l.overlap}, loss)
+	}
 	return loss
 }
 

@@ -386,6 +386,7 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	s.eager = c.refusal(x, s, in)
 	if !c.agree(s.eager == "") {
 		s.eager = cmp.Or(s.eager, otherCannot)
+		s.drop(c)
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -84,7 +85,7 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 
 // Broadcast gives all ranks the parameters and buffers of rank 0. It first compares their names,
 // dtypes and shapes, and waits for the other ranks for that. Then it enqueues the broadcast on x's
-// stream. It fails x's Do with [cgotorch.ErrInvalidArgument] if the models of two ranks differ, and
+// stream. If the model has counters on the host, as batch norms have, it waits for the device. It fails x's Do with [cgotorch.ErrInvalidArgument] if the models of two ranks differ, and
 // names the first difference.
 func Broadcast(x *cgotorch.Exec, g *Group, model any) {
 	state := nn.State(model)
@@ -99,7 +100,45 @@ func Broadcast(x *cgotorch.Exec, g *Group, model any) {
 	if err := g.compare(state); err != nil {
 		x.Fail("dist.Broadcast", err)
 	}
+	var counters []*cgotorch.Tensor // which batch norms keep on the host
+	tensors = slices.DeleteFunc(tensors, func(t *cgotorch.Tensor) bool {
+		if t.Device() == g.device {
+			return false
+		}
+		counters = append(counters, t)
+		return true
+	})
 	g.BroadcastList(x.NoGrad(), tensors, 0)
+	if len(counters) > 0 {
+		g.broadcastCounters(x, counters)
+	}
+}
+
+// The method `broadcastCounters` gives all ranks the numbers of rank 0 that lie on the host. It waits
+// for the device.
+func (g *Group) broadcastCounters(x *cgotorch.Exec, counters []*cgotorch.Tensor) {
+	const op = "dist.Broadcast"
+	var all []int64
+	for _, t := range counters {
+		values, err := cgotorch.HostSlice[int64](t)
+		if err != nil {
+			x.Fail(op, fmt.Errorf("a tensor of the model is not on %v: %w", g.device, err))
+		}
+		all = append(all, values...)
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		on := cgotorch.FromSlice(x, all)
+		g.Broadcast(x, on, 0)
+		all = cgotorch.ToSlice[int64](x, on)
+		return nil
+	})
+	for _, t := range counters {
+		values, err := cgotorch.HostSlice[int64](t)
+		if err != nil {
+			x.Fail(op, err)
+		}
+		all = all[copy(values, all):]
+	}
 }
 
 // The method `compare` fails unless the models of all ranks have the same tensors. It waits for the

@@ -6,6 +6,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <pthread.h>
+
+#include <ctime>
 #include <string>
 #include <utility>
 
@@ -22,6 +25,27 @@ ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_
 ct_group::~ct_group() { --ct::live().groups; }
 
 namespace ct {
+
+NoBrokenPipes::NoBrokenPipes() {
+  sigset_t pipe, waiting;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  sigemptyset(&waiting);
+  (void)sigpending(&waiting);
+  pending_ = sigismember(&waiting, SIGPIPE) == 1;
+  (void)pthread_sigmask(SIG_BLOCK, &pipe, &before_);
+}
+
+NoBrokenPipes::~NoBrokenPipes() {
+  if (!pending_) {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    const timespec at_once{};
+    while (sigtimedwait(&pipe, nullptr, &at_once) == SIGPIPE) continue;
+  }
+  (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
 
 at::Tensor row_of(const ct_group& group, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.device() == group.device, "a tensor on ", tensor.device(), " in a collective of a group on ", group.device);

@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
 
+#include <csignal>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -64,10 +65,26 @@ namespace ct {
 at::Tensor row_of(const ct_group& group, const at::Tensor& tensor);
 void check_reduction(at::ScalarType dtype, int32_t op);
 
+// While the object lives, a write to a connection that another process has closed is an error on this
+// thread, and on threads that are made meanwhile. Otherwise SIGPIPE would end the process: neither
+// Gloo nor the store asks for the error, because Python ignores the signal.
+class NoBrokenPipes {
+ public:
+  NoBrokenPipes();
+  ~NoBrokenPipes();
+  NoBrokenPipes(const NoBrokenPipes&) = delete;
+  NoBrokenPipes& operator=(const NoBrokenPipes&) = delete;
+
+ private:
+  sigset_t before_;  // the signals that the thread had blocked
+  bool pending_;     // whether a SIGPIPE waited for the thread already
+};
+
 // Runs a part of a collective, or of a call that joins a group. What it throws becomes a Failure of
 // CT_GROUP_FAILED: on its own, the code of Gloo's failures would be that of a wrong argument.
 template <typename F>
 auto with_group(F&& f) {
+  const NoBrokenPipes errors;
   try {
     return std::forward<F>(f)();
   } catch (const Failure&) {
