@@ -223,8 +223,12 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	g.note(x, r.plan)
 	c, handles := seam.Core(x, op, roots)
 	// In a capture the collectives run on a stream of the graph's own, which stands in for the side
-	// stream and joins the capture by the first event for which it waits.
-	side, _ := seam.Core(x.On(g.side), op, []*cgotorch.Tensor(nil))
+	// stream. It joins the capture by this event.
+	beside := x.On(g.side)
+	fork := x.Record()
+	beside.Wait(fork)
+	fork.Close()
+	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
 	sum := int32(0)
 	if r.o.Sum {
 		sum = 1

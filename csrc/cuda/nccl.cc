@@ -135,6 +135,7 @@ class NcclGroup final : public Collectives {
     }
   }
 
+  bool mixes_dtypes() const override { return true; }
   Finish all_reduce(const std::vector<at::Tensor>& tensors, int32_t op, c10::Stream stream) override {
     return run(stream, [&](cudaStream_t on) {
       for (const at::Tensor& t : tensors) check(nccl().all_reduce(t.data_ptr(), t.data_ptr(), t.numel(), number_of(t.scalar_type()), op, comm_, on));

@@ -34,6 +34,8 @@ class Gloo final : public Collectives {
   Gloo(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int32_t world, std::chrono::milliseconds timeout)
       : group_(std::move(group)), world_(world), timeout_(timeout) {}
 
+  bool mixes_dtypes() const override { return false; }
+
   Finish all_reduce(const std::vector<at::Tensor>& tensors, int32_t op, c10::Stream) override {
     std::vector<at::Tensor> all{together(tensors)};
     c10d::AllreduceOptions options;

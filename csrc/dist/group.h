@@ -35,6 +35,8 @@ using Finish = std::function<void()>;
 class Collectives {
  public:
   virtual ~Collectives() = default;
+  // Returns whether one all_reduce may have tensors of several dtypes.
+  virtual bool mixes_dtypes() const = 0;
   virtual Finish all_reduce(const std::vector<at::Tensor>& tensors, int32_t op, c10::Stream stream) = 0;
   virtual Finish reduce(const std::vector<at::Tensor>& tensors, int32_t op, int32_t root, c10::Stream stream) = 0;
   // In the next four functions the tensors are of bytes.

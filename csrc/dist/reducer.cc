@@ -284,24 +284,23 @@ void Reducer::reduce(Bucket& bucket) {
     }
     behind(ct_stream(group_.device, source, cuda_stream_id(source), /*own=*/false));
   }
-  // Gloo wants one dtype in a collective. For NCCL the few collectives of a bucket are one launch
-  // each.
-  std::vector<std::pair<at::ScalarType, variable_list>> by_dtype;
+  const bool mixes = group_.collectives->mixes_dtypes();
+  std::vector<std::pair<at::ScalarType, variable_list>> parts;  // a collective each
   for (const size_t i : bucket.parameters) {
     Arrival& a = arrivals_[i];
     a.begun = true;
     const at::ScalarType dtype = a.gradient.scalar_type();
-    auto of = std::find_if(by_dtype.begin(), by_dtype.end(), [&](const auto& list) { return list.first == dtype; });
-    if (of == by_dtype.end()) of = by_dtype.insert(by_dtype.end(), {dtype, {}});
+    check_reduction(dtype, op_);
+    auto of = std::find_if(parts.begin(), parts.end(), [&](const auto& part) { return mixes || part.first == dtype; });
+    if (of == parts.end()) of = parts.insert(parts.end(), {dtype, {}});
     if (a.gradient.numel() > 0) of->second.push_back(a.gradient);
     counts_.bytes += static_cast<int64_t>(a.gradient.nbytes());
   }
   std::optional<CurrentStream> stream;
   if (group_.device.is_cuda()) stream.emplace(side_->stream);
   const checker::OnStream checked(*side_);
-  for (auto& [dtype, gradients] : by_dtype) {
+  for (auto& [dtype, gradients] : parts) {
     if (gradients.empty()) continue;
-    check_reduction(dtype, op_);
     std::vector<at::Tensor> rows;
     for (const at::Tensor& g : gradients) {
       checker::reads("Gradients", g);
