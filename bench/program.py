@@ -54,7 +54,7 @@ def small_model(name):
     if name == "vit_b_16":
         return models.VisionTransformer(64, 16, 2, 2, 32, 64)
     if name == "swin_t":
-        return models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4])
+        return models.SwinTransformer([4, 4], 32, [2, 2], [1, 2], [4, 4])
     raise ValueError(f"there is no small model {name}")
 
 

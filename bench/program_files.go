@@ -171,13 +171,25 @@ func (f *programFiles) one(m making, jobs int) error {
 	}
 	r := makingResult{Beside: jobs}
 	if err := p.do(&r, m.kind, arguments...); err != nil {
-		const most = 1000 // the end of a traceback has the reason
-		r.Error = strings.TrimSpace(err.Error())
-		r.Error = r.Error[max(0, len(r.Error)-most):]
+		r.Error = reason(err.Error())
 	}
 	c.tell(fmt.Sprintf("%v: %.0f s %s", m, r.Seconds, r.Error))
 	text, err := json.Marshal(r)
 	return errors.Join(err, os.WriteFile(f.resultFile(m), text, 0o666))
+}
+
+// reason returns the lines of a traceback, or of a compiler, that say what has failed.
+func reason(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "Error: ") || strings.Contains(line, " error: ") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	if len(lines) == 0 {
+		return strings.TrimSpace(text)
+	}
+	return fmt.Sprintf("%.1000s", strings.Join(lines[:min(3, len(lines))], "; "))
 }
 
 // stored returns the input of a batch on the device, and the output of the eager model. The caller

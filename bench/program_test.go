@@ -40,3 +40,14 @@ func TestConfig_KindsOfFiles(t *testing.T) {
 		t.Errorf("got %v", c.kindsOfFiles())
 	}
 }
+
+func TestReason(t *testing.T) {
+	for text, want := range map[string]string{
+		"the peer has ended: EOF\n": "the peer has ended: EOF",
+		"package: Traceback\n  File\nInductorError: CppCompileError: C++\nx.cpp:3:1: error: no\nx.h:1: warning: y\n": "InductorError: CppCompileError: C++; x.cpp:3:1: error: no",
+	} {
+		if got := reason(text); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -17,6 +17,10 @@ import (
 // ReLU behind a convolution become part of its step, which is one operator of cuDNN where cuDNN has
 // one. Each change needs that nobody else reads the values between. Weights are folded in float64
 // and rounded once. Sub-graphs stay as they are.
+//
+// Three kinds of steps then call operators of this library in place of LibTorch's, as the layers of
+// package nn do: pools, a sum with the layer norm of it, and the product of images with a factor
+// for each channel. These operators choose their kernels when they run.
 
 // A fuser fuses one graph.
 type fuser struct {
@@ -27,11 +31,18 @@ type fuser struct {
 }
 
 // A report counts what a fuser has done.
-type report struct{ dropouts, norms, sums, activations, convolutions int }
+type report struct {
+	dropouts, norms, sums, activations, convolutions int
+	pools, layerNorms, products                      int
+}
 
 // String tells what was done.
 func (r report) String() string {
-	return fmt.Sprintf("%d of %d convolutions took a batch norm in, %d a ReLU, %d a sum; %d dropouts left out", r.norms, r.convolutions, r.activations, r.sums, r.dropouts)
+	text := fmt.Sprintf("%d of %d convolutions took a batch norm in, %d a ReLU, %d a sum; %d dropouts left out", r.norms, r.convolutions, r.activations, r.sums, r.dropouts)
+	if r.pools+r.layerNorms+r.products > 0 {
+		text += fmt.Sprintf("; own kernels for %d pools, %d layer norms of sums, %d products with channels", r.pools, r.layerNorms, r.products)
+	}
+	return text
 }
 
 func newFuser(g *graph) *fuser {
@@ -213,6 +224,7 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	}
 	f.remove(gone)
 	f.activations()
+	f.kernels()
 	p.report = f.done
 	b.drop()
 }
