@@ -116,20 +116,20 @@ func (r *programRun) all() error {
 		return err
 	}
 	defer plain.Close()
-	fused, err := r.load(r.model, pt2.Options{Fuse: true})
-	if err != nil {
-		return err
+	fused, failed := r.load(r.model, pt2.Options{Fuse: true})
+	if failed != nil {
+		r.c.tell("the fused program is left out: " + failed.Error())
 	}
 	defer fused.Close()
 	for _, batch := range r.c.programBatches() {
 		if err := r.rows(plain, fused, batch); err != nil {
-			return fmt.Errorf("batch %d: %w", batch, err)
+			failed = errors.Join(failed, fmt.Errorf("batch %d: %w", batch, err))
 		}
 	}
 	if batches := r.c.packageBatches(); len(batches) > 0 {
-		return r.lanes(batches[0])
+		failed = errors.Join(failed, r.lanes(batches[0]))
 	}
-	return nil
+	return failed
 }
 
 // load loads an exported program.
@@ -163,7 +163,9 @@ func (s *sidesByName) measure(rounds int) error {
 	return err
 }
 
-func (r *programRun) rows(plain, fused *pt2.Program, batch int) error {
+// rows makes the rows of a batch. It leaves out a side that fails. `failed` is the failure of a
+// side of ours.
+func (r *programRun) rows(plain, fused *pt2.Program, batch int) (failed error) {
 	c := r.c
 	in, want, err := r.stored(r.model, batch)
 	if err != nil {
@@ -176,14 +178,19 @@ func (r *programRun) rows(plain, fused *pt2.Program, batch int) error {
 		name    string
 		program *pt2.Program
 	}{{"ours", plain}, {"ours, fused", fused}} {
+		if of.program == nil {
+			continue
+		}
 		w, err := newCapturedWork(c, inference(of.program), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, 5, in)
 		defer w.close()
-		if err != nil {
-			return err
+		var far float64
+		if err == nil {
+			far, err = w.difference(want)
 		}
-		far, err := w.difference(want)
 		if err != nil {
-			return fmt.Errorf("%s: %w", of.name, err)
+			c.tell(fmt.Sprintf("%s: left out: %v", of.name, err))
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", of.name, err))
+			continue
 		}
 		if calls == 1 {
 			if calls, err = c.callsOf(w.run); err != nil {
@@ -199,11 +206,12 @@ func (r *programRun) rows(plain, fused *pt2.Program, batch int) error {
 		all.add(of.name, w.side(calls), how)
 	}
 	packaged := slices.Contains(c.packageBatches(), batch)
-	if packaged {
+	if made, _ := r.result(making{"package", r.model, batch}); packaged && made.Error == "" {
 		done, err := r.packageSides(all, batch, calls, in, want)
 		defer done()
 		if err != nil {
 			c.tell("our package is left out: " + err.Error())
+			failed = errors.Join(failed, fmt.Errorf("our package: %w", err))
 		}
 	}
 	for _, mode := range slices.Sorted(maps.Keys(r.peers)) {
@@ -220,6 +228,12 @@ func (r *programRun) rows(plain, fused *pt2.Program, batch int) error {
 	if err := all.measure(c.roundsOr(7)); err != nil {
 		return err
 	}
+	r.report(all, batch, calls)
+	return failed
+}
+
+// report makes the rows of the sides that were measured.
+func (r *programRun) report(all *sidesByName, batch, calls int) {
 	report := func(name, our, peer string) {
 		ours, theirs := all.values[our], all.values[peer]
 		if ours == nil || theirs == nil {
@@ -227,7 +241,7 @@ func (r *programRun) rows(plain, fused *pt2.Program, batch int) error {
 		}
 		r.emit(inTurns(fmt.Sprintf("program/%s/%d/%s", r.model, batch, name), ours, "us", "PyTorch "+peer, theirs, lower,
 			fmt.Sprintf("%s %v (%s); %s %v (%s); blocks of %d calls back to back, in turns; %s, evaluation, input on the device; %s; %v; %s",
-				our, ours, all.how[our], peer, theirs, all.how[peer], calls, r.form(batch), c.settings(), r.s, r.peers[peer].versions)))
+				our, ours, all.how[our], peer, theirs, all.how[peer], calls, r.form(batch), r.c.settings(), r.s, r.peers[peer].versions)))
 	}
 	for _, peer := range []string{"graph", "module graph", "eager", "compile", "aoti"} {
 		report("captured-against-"+strings.ReplaceAll(peer, " ", "-"), "ours", peer)
@@ -235,7 +249,6 @@ func (r *programRun) rows(plain, fused *pt2.Program, batch int) error {
 	}
 	report("package", "package", "aoti")
 	report("package-captured", "package, captured", "aoti")
-	return nil
 }
 
 // prepare makes the process of a mode ready. It returns what a note says of it.

@@ -37,6 +37,8 @@ func lines(lines ...string) string {
 				arg = graph(value)
 			case name == "list":
 				arg = fmt.Sprintf(`{"as_tensors": [{"name": %q}]}`, value)
+			case keyword && strings.Contains(value, "."):
+				arg, kind = fmt.Sprintf(`{"as_float": %s}`, value), 2
 			case keyword && strings.Contains(value, ","):
 				arg, kind = fmt.Sprintf(`{"as_ints": [%s]}`, strings.TrimSuffix(value, ",")), 2
 			case keyword && (value == "true" || value == "false"):
