@@ -70,7 +70,7 @@ var benchmarks = append([]benchmark{
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
 	{name: "modules/overlap", slow: true, run: benchModulesOverlap},
 	{name: "modules/rounds", slow: true, run: benchModulesRounds},
-}, trainBenchmarks()...)
+}, slices.Concat(trainBenchmarks(), programBenchmarks())...)
 
 // config holds the values of the flags.
 type config struct {
@@ -83,6 +83,10 @@ type config struct {
 	rounds      int
 	brief       bool
 	compile     bool // whether torch.compile is measured too
+	programs    string
+	models      modelList
+	batches     batchList
+	packages    batchList // those of batches for which packages of AOTInductor are measured too
 }
 
 func main() {
@@ -97,7 +101,8 @@ func main() {
 	flag.IntVar(&c.members, "members", 16384, "photographs in the archive of graph/fed")
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
-	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/, which takes a minute a row")
+	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/ and program/, which takes a minute a row")
+	c.programFlags()
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {

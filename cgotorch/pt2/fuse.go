@@ -17,6 +17,15 @@ import (
 // ReLU behind a convolution become part of its step, which is one operator of cuDNN where cuDNN has
 // one. Each change needs that nobody else reads the values between. Weights are folded in float64
 // and rounded once. Sub-graphs stay as they are.
+//
+// On CUDA a batch norm stays if an activation or a sum follows that cuDNN does not put into the
+// convolution. Both are then one kernel of this library. If the norm went into the convolution,
+// there would be one kernel for the bias, and another one for the activation.
+//
+// Three kinds of steps then call operators of this library in place of LibTorch's, as the layers of
+// package nn do: pools, a sum with the layer norm of it, and the product of images with a factor
+// for each channel. These operators choose their kernels when they run. A product and a sum become
+// LibTorch's addcmul.
 
 // A fuser fuses one graph.
 type fuser struct {
@@ -27,11 +36,25 @@ type fuser struct {
 }
 
 // A report counts what a fuser has done.
-type report struct{ dropouts, norms, sums, activations, convolutions int }
+type report struct {
+	dropouts, norms, sums, activations, convolutions int
+	normActivations, scaledSums                      int
+	pools, layerNorms, products                      int
+}
 
 // String tells what was done.
 func (r report) String() string {
-	return fmt.Sprintf("%d of %d convolutions took a batch norm in, %d a ReLU, %d a sum; %d dropouts left out", r.norms, r.convolutions, r.activations, r.sums, r.dropouts)
+	text := fmt.Sprintf("%d of %d convolutions took a batch norm in, %d a ReLU, %d a sum; %d dropouts left out", r.norms, r.convolutions, r.activations, r.sums, r.dropouts)
+	if r.normActivations > 0 {
+		text += fmt.Sprintf("; %d batch norms took an activation or a sum in", r.normActivations)
+	}
+	if r.scaledSums > 0 {
+		text += fmt.Sprintf("; %d sums took a product in", r.scaledSums)
+	}
+	if r.pools+r.layerNorms+r.products > 0 {
+		text += fmt.Sprintf("; own kernels for %d pools, %d layer norms of sums, %d products with channels", r.pools, r.layerNorms, r.products)
+	}
+	return text
 }
 
 func newFuser(g *graph) *fuser {
@@ -144,9 +167,6 @@ var convolutions = []string{"aten.conv1d.default", "aten.conv2d.default", "aten.
 // The method `norms` finds the batch norms that can go into convolutions.
 func (f *fuser) norms() (found []normedConvolution) {
 	for i := range f.graph.steps {
-		if f.call(i, convolutions...) != nil {
-			f.done.convolutions++
-		}
 		norm := f.call(i, "aten.batch_norm.default")
 		if norm == nil || len(norm.args) < normArguments-1 || norm.args[0].slot < 0 || f.read[norm.args[0].slot] != 1 {
 			continue
@@ -170,6 +190,11 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	p := b.program
 	f := newFuser(p.graph)
 	f.dropouts()
+	for i := range p.graph.steps {
+		if f.call(i, convolutions...) != nil {
+			f.done.convolutions++
+		}
+	}
 	bySlot := map[int]*storedTensor{}
 	for i, slot := range p.graph.inputs {
 		if w := p.inputs[i].weight; w >= 0 {
@@ -189,6 +214,9 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 			return w
 		}
 		return nil
+	}
+	if p.device.IsCUDA() {
+		f.normActivations(x, own)
 	}
 	gone := map[int]bool{}
 	for _, n := range f.norms() {
@@ -213,6 +241,7 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	}
 	f.remove(gone)
 	f.activations()
+	f.kernels()
 	p.report = f.done
 	b.drop()
 }

@@ -26,9 +26,11 @@ type Options struct {
 	DType cgotorch.DType
 
 	// Fuse makes a program for inference with fewer operators, as [nn.Fuse] does for models. Batch
-	// norms go into the convolutions before them; sums and ReLUs become part of a convolution where
-	// cuDNN has one operator for them; dropouts are left out. Results change by rounding. The
-	// weights have other names then, and must not be trained. [Program.Report] tells what was done.
+	// norms go into the convolutions before them, or on CUDA into the activations behind them. Sums
+	// and ReLUs become part of a convolution where cuDNN has one operator for them. Sums take
+	// products in, and layer norms take sums in. Dropouts are left out. Results change by rounding.
+	// The weights have other names then, and must not be trained. [Program.Report] tells what was
+	// done.
 	Fuse bool
 }
 
@@ -184,7 +186,8 @@ func (c *compiler) lacks() string {
 func (p *Program) Nodes() []*Node { return p.nodes }
 
 // Report tells what [Options].Fuse has done, as in "53 of 53 convolutions took a batch norm in, 49
-// a ReLU, 16 a sum; 0 dropouts left out". It returns "" for a program that is not fused.
+// a ReLU, 16 a sum; 0 dropouts left out; own kernels for 1 pools, …". It returns "" for a program
+// that is not fused.
 func (p *Program) Report() string {
 	if p.report == (report{}) {
 		return ""

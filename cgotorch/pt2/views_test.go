@@ -31,12 +31,16 @@ func lines(lines ...string) string {
 			switch {
 			case name == "out":
 				arg, kind = fmt.Sprintf(`{"as_tensor": {"name": %q}}`, value), 2
+			case strings.HasPrefix(value, "@"):
+				arg, kind = fmt.Sprintf(`{"as_tensor": {"name": %q}}`, value[1:]), 2
 			case name == "graph":
 				arg = graph(value)
 			case name == "list":
 				arg = fmt.Sprintf(`{"as_tensors": [{"name": %q}]}`, value)
+			case keyword && strings.Contains(value, "."):
+				arg, kind = fmt.Sprintf(`{"as_float": %s}`, value), 2
 			case keyword && strings.Contains(value, ","):
-				arg, kind = fmt.Sprintf(`{"as_ints": [%s]}`, value), 2
+				arg, kind = fmt.Sprintf(`{"as_ints": [%s]}`, strings.TrimSuffix(value, ",")), 2
 			case keyword && (value == "true" || value == "false"):
 				arg = fmt.Sprintf(`{"as_bool": %s}`, value)
 			case keyword:

@@ -1,0 +1,152 @@
+package pt2_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// Fused programs call operators of this library, and their results are those of LibTorch's.
+func TestLoad_FusedKernels(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	head, tail, _ := strings.Cut(model, `"nodes": [`)
+	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
+	const none = "" // no change, so no report
+	for name, c := range map[string]struct {
+		nodes string // m is a tensor [4, 2], and i is [1, 2, 2, 2]; the result is named add
+		done  string // the end of Report
+	}{
+		"sum and norm":                {"s = add.Tensor m x;n = layer_norm s normalized_shape=2,;add = add.Tensor n s", "own kernels for 0 pools, 1 layer norms of sums, 0 products with channels"},
+		"sum that nobody else reads":  {"s = add.Tensor m x;n = layer_norm s normalized_shape=2,;add = relu n", "own kernels for 0 pools, 1 layer norms of sums, 0 products with channels"},
+		"two norms of one sum":        {"s = add.Tensor m x;n = layer_norm s normalized_shape=2,;k = layer_norm s normalized_shape=2,;add = add.Tensor n k", "own kernels for 0 pools, 1 layer norms of sums, 0 products with channels"},
+		"norm over two dimensions":    {"s = add.Tensor m x;n = layer_norm s normalized_shape=4,2;add = add.Tensor n s", none},
+		"sum with a factor":           {"s = add.Tensor m x alpha=2;n = layer_norm s normalized_shape=2,;add = add.Tensor n s", none},
+		"sum written before the norm": {"s = add.Tensor m x;w = add_.Tensor s x;n = layer_norm s normalized_shape=2,;add = add.Tensor n s", none},
+		"weight made behind the sum":  {"s = add.Tensor m x;w = select.int m dim=0 index=1;n = layer_norm s normalized_shape=2, weight=@w;add = add.Tensor n s", none},
+		"weight made before the sum":  {"w = select.int m dim=0 index=1;s = add.Tensor m x;n = layer_norm s normalized_shape=2, weight=@w;add = add.Tensor n s", "own kernels for 0 pools, 1 layer norms of sums, 0 products with channels"},
+		"pools":                       {"p = max_pool2d i kernel_size=2,2;q = avg_pool2d i kernel_size=2,2;add = add.Tensor p q", "own kernels for 2 pools, 0 layer norms of sums, 0 products with channels"},
+		"factors of channels":         {"a = mean.dim i dim=2,3 keepdim=true;g = sigmoid a;add = mul.Tensor g i", "own kernels for 0 pools, 0 layer norms of sums, 1 products with channels"},
+		"factors of channels, behind": {"a = mean.dim i dim=2,3 keepdim=true;g = hardsigmoid a;add = mul.Tensor i g", "own kernels for 0 pools, 0 layer norms of sums, 1 products with channels"},
+		"factors of elements":         {"g = sigmoid m;add = mul.Tensor g m", "own kernels for 0 pools, 0 layer norms of sums, 1 products with channels"},
+		"sum of a product":            {"p = mul.Tensor m x;add = add.Tensor x p", "1 sums took a product in"},
+		"product written by the sum":  {"p = mul.Tensor m x;add = add_.Tensor p x", "1 sums took a product in"},
+		"sum written with a product":  {"p = mul.Tensor m x;r = clone x;w = add_.Tensor r p;add = add.Tensor r w", none},
+		"product that others read":    {"p = mul.Tensor m x;s = add.Tensor x p;add = add.Tensor p s", none},
+		"sum of a product and a sum":  {"p = mul.Tensor m x;s = add.Tensor x p alpha=2;add = relu s", none},
+		"product of integers":         {"k = sum.dim_IntList m dim=1, dtype=5;p = mul.Tensor k k;add = add.Tensor k p", "1 sums took a product in"},
+		"other factors":               {"a = mean.dim i dim=2,3 keepdim=true;g = relu a;add = mul.Tensor g i", none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := entries()
+			changed["models/model.json"] = head + `"nodes": [` + lines(append([]string{"m = relu x", "i = reshape x shape=1,2,2,2"}, strings.Split(c.nodes, ";")...)...) + "],\n   \"tensor_values\"" + tail
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+					x = x.NoGrad()
+					in := cgotorch.FromSlice(x, []float32{1, -2, 3, 4, -5, 6, 7, 8}, 4, 2)
+					var results [2]*cgotorch.Tensor
+					for k, fuse := range []bool{false, true} {
+						p, err := load(x, archive(t, changed), pt2.Options{Fuse: fuse})
+						if err != nil {
+							return err
+						}
+						defer p.Close()
+						results[k] = p.Forward(x, in)
+						if _, done, _ := strings.Cut(p.Report(), "left out; "); done != map[bool]string{true: c.done}[fuse] {
+							t.Errorf("fused %v: got %q, want %q", fuse, done, c.done)
+						}
+					}
+					if far := x.Item(x.Max(x.Abs(x.Sub(results[1], results[0])))); !(far <= 1e-5) || results[0].String() != results[1].String() {
+						t.Errorf("%v and %v differ by %g", results[1], results[0], far)
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// On CUDA a batch norm goes into the activation or the sum behind it, unless cuDNN puts both into
+// the convolution. Here the operators run on the CPU.
+func TestLoad_FusedNormActivations(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	inputs, specs, table := "", "", strings.TrimSuffix(strings.TrimSpace(weightTable), "}}")
+	for _, w := range []struct{ name, sizes, strides, data string }{
+		{"k", `{"as_int": 2}, {"as_int": 2}, {"as_int": 1}, {"as_int": 1}`, `{"as_int": 2}, {"as_int": 1}, {"as_int": 1}, {"as_int": 1}`, "data/weights/weight_0"},
+		{"d", `{"as_int": 2}, {"as_int": 1}, {"as_int": 1}, {"as_int": 1}`, `{"as_int": 1}, {"as_int": 1}, {"as_int": 1}, {"as_int": 1}`, "data/constants/tensor_0"},
+		{"g", `{"as_int": 2}`, `{"as_int": 1}`, "data/weights/weight_1"},
+		{"h", `{"as_int": 2}`, `{"as_int": 1}`, "data/constants/tensor_0"},
+		{"m", `{"as_int": 2}`, `{"as_int": 1}`, "data/weights/weight_1"},
+		{"v", `{"as_int": 2}`, `{"as_int": 1}`, "data/constants/tensor_0"},
+	} {
+		inputs += fmt.Sprintf(`{"as_tensor": {"name": %q}}, `, "p_"+w.name)
+		specs += fmt.Sprintf(`{"parameter": {"arg": {"name": %q}, "parameter_name": %q}}, `, "p_"+w.name, w.name)
+		table += fmt.Sprintf(`, %q: {"path_name": %q, "is_param": true, "use_pickle": false, "tensor_meta": {"dtype": 7, "sizes": [%s],
+			"requires_grad": true, "strides": [%s], "storage_offset": {"as_int": 0}, "layout": 7}}`, w.name, w.name, w.sizes, w.strides)
+		changed["data/weights/"+w.name] = changed[w.data]
+	}
+	changed["data/weights/model_weights_config.json"] = table + "}}"
+	wider := strings.Replace(strings.Replace(model, `"inputs": [{"as_tensor": {"name": "p_w"}}`, `"inputs": [`+inputs+`{"as_tensor": {"name": "p_w"}}`, 1),
+		`"input_specs": [`, `"input_specs": [`+specs, 1)
+	head, tail, _ := strings.Cut(wider, `"nodes": [`)
+	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
+	const folded, taken = "1 of 1 convolutions took a batch norm in", "0 of 1 convolutions took a batch norm in, 0 a ReLU, 0 a sum; 0 dropouts left out; 1 batch norms took an activation or a sum in"
+	const norm = " running_mean=@p_m running_var=@p_v training=false momentum=0.1 eps=0.5 cudnn_enabled=true;"
+	for name, c := range map[string]struct{ nodes, report string }{
+		"silu":                       {"add = silu n", taken},
+		"relu6":                      {"add = hardtanh n min_val=0 max_val=6", taken},
+		"hardswish":                  {"add = hardswish n", taken},
+		"hardtanh":                   {"add = hardtanh n min_val=0 max_val=1", folded},
+		"gelu":                       {"add = gelu n", folded},
+		"relu":                       {"add = relu n", folded},
+		"sum":                        {"add = add.Tensor n i", taken},
+		"sum, behind":                {"add = add.Tensor i n", taken},
+		"sum in place":               {"add = add_.Tensor n i", taken},
+		"sum into another tensor":    {"r = clone i;add = add_.Tensor r n", folded},
+		"sum and relu":               {"s = add.Tensor n i;add = relu s", folded},
+		"sum with a factor":          {"add = add.Tensor n i alpha=2", folded},
+		"two readers":                {"s = silu n;add = add.Tensor s n", folded},
+		"a write before":             {"r = clone i;w = relu_ r;s = silu n;add = add.Tensor s w", folded},
+		"relu of groups":             {"add = relu n", taken},
+		"sum and relu of two groups": {"s = add.Tensor n i;add = relu s", folded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			convolution := "c = conv2d i weight=@p_k;"
+			if strings.Contains(name, "groups") {
+				convolution = "c = conv2d i weight=@p_d groups=2;"
+			}
+			text := "i = reshape x shape=1,2,2,2;" + convolution + "n = batch_norm c weight=@p_g bias=@p_h" + norm + c.nodes
+			changed["models/model.json"] = head + `"nodes": [` + lines(strings.Split(text, ";")...) + "],\n   \"tensor_values\"" + tail
+			data := archive(t, changed)
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				x = x.NoGrad()
+				in := cgotorch.FromSlice(x, []float32{1, -2, 3, 4, -5, 6, 7, 8}, 4, 2)
+				for o, most := range map[pt2.Options]float64{{}: 1e-5, {DType: cgotorch.BFloat16}: 0.1} {
+					plain, err := load(x, data, o)
+					if err != nil {
+						return err
+					}
+					defer plain.Close()
+					fused, err := pt2.LoadFusedFor(x, bytes.NewReader(data), int64(len(data)), cgotorch.CUDA(0), o)
+					if err != nil {
+						return err
+					}
+					defer fused.Close()
+					if !strings.HasPrefix(fused.Report(), c.report) {
+						t.Errorf("got %q, want %q", fused.Report(), c.report)
+					}
+					want := plain.Forward(x, in)
+					if far := x.Item(x.Max(x.Abs(x.Sub(fused.Forward(x, in), want)))); !(far <= most) {
+						t.Errorf("%v: the results differ by %g of %v", o, far, x.Format(want))
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
