@@ -61,10 +61,15 @@ func (e *epoch) assemble() error {
 // The method `left` returns the number of images that the epoch still needs. Without ranks, the
 // epoch takes all images, and the method returns the largest int.
 func (e *epoch) left() int {
-	if e.loader.options.Ranks == 1 {
+	o := e.loader.options
+	if o.Ranks == 1 {
 		return math.MaxInt
 	}
-	return e.from.Samples - (e.place.Position - e.place.Skipped)
+	left := e.from.Samples - (e.place.Position - e.place.Skipped)
+	if o.DropLast {
+		left -= left % o.BatchSize
+	}
+	return left
 }
 
 // planned returns how many images the parts in e.parts can give at most. A decoded part counts
