@@ -58,13 +58,18 @@ func (e *epoch) assemble() error {
 	}
 }
 
-// The method `left` returns the number of images that the epoch still needs. Without ranks, the
-// epoch takes all images, and the method returns the largest int.
+// The method `left` returns the number of images that the epoch still needs. If the epoch takes
+// all images of its part, the method returns the largest int.
 func (e *epoch) left() int {
-	if e.loader.options.Ranks == 1 {
+	o := e.loader.options
+	if e.share.images == math.MaxInt {
 		return math.MaxInt
 	}
-	return e.from.Samples - (e.place.Position - e.place.Skipped)
+	left := e.share.images - (e.place.Position - e.place.Skipped)
+	if o.DropLast {
+		left -= left % o.BatchSize
+	}
+	return left
 }
 
 // planned returns how many images the parts in e.parts can give at most. A decoded part counts
@@ -130,7 +135,7 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	}
 	var missing chan int
 	wanted := 0
-	if done == nil && len(e.items) == 0 && l.options.Ranks > 1 {
+	if done == nil && len(e.items) == 0 && e.share.images < math.MaxInt {
 		if wanted = e.left() - e.planned() - len(e.pending); wanted > 0 {
 			missing = e.missing
 		}
@@ -285,6 +290,9 @@ func (e *epoch) complete(p *part, size int) error {
 			e.decode(p, first)
 			return nil
 		}
+		if p.images == 0 && e.share.images < math.MaxInt && len(p.items) >= e.share.own+places(e.share.again) {
+			break // no image is usable, also none of those to repeat. The method `send` fails
+		}
 		if e.ended && e.readErr != nil {
 			return e.readErr
 		}
@@ -384,7 +392,7 @@ func (e *epoch) finish() error {
 	if e.ended && e.readErr != nil {
 		return e.readErr
 	}
-	samples := max(e.place.Position, e.from.Samples) // with DropLast, Position does not count the last images
+	samples := max(e.place.Position, e.samples) // with DropLast, Position does not count the last images
 	if err := l.archive.tooMany(e.bad, e.unusable, samples, l.options.MaxSkipRate); err != nil {
 		return err
 	}

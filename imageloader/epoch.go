@@ -34,8 +34,13 @@ import (
 type epoch struct {
 	loader *Loader
 	from   State
+	share  share // what this rank delivers
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+
+	// samples is the number of images of this rank in a whole epoch, 0 while it is not known.
+	// Options.MaxSkipRate is a share of it.
+	samples int
 
 	items   chan []item
 	readErr error         // why the channel `items` was closed early. Read this field only after the channel is closed
@@ -71,15 +76,12 @@ type epoch struct {
 // The caller holds the loader's mutex.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
-		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
+		loader: l, from: from, share: from.share(l.options), samples: l.options.division().images(from.Samples, l.options.Rank), place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
 		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}), missing: make(chan int),
 		patience: shortestPatience,
 	}
 	l.running[e] = true //edge:close-waits-epochs TestLoader_Close_WhileLeaving
-	e.unusable = from.Skipped
-	if from.Samples > 0 {
-		e.unusable = max(from.Skipped-max(from.Position-from.Samples, 0), 0)
-	}
+	e.unusable = max(from.Skipped-max(from.Position-e.share.own, 0), 0)
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	e.running.Add(2)
 	go func() {
@@ -105,7 +107,7 @@ func (l *Loader) start(from State) *epoch {
 func (e *epoch) read() error {
 	l := e.loader
 	index := l.index.Load()
-	streamed := l.streamsFirst && e.from.Epoch == 0 && l.options.shuffled() || !index.isWhole() && !l.options.shuffled()
+	streamed := l.streamsFirst && e.from.Epoch == 0 && e.share.firstOfOne && l.options.shuffled() || !index.isWhole() && !l.options.shuffled()
 	if !index.isWhole() && !streamed {
 		var err error
 		if index, err = buildIndex(e.ctx, l.archive, l.options, index.classes, true, &l.stats); err != nil {
@@ -113,15 +115,33 @@ func (e *epoch) read() error {
 		}
 		l.adopt(index)
 	}
+	if index.isWhole() {
+		if err := e.checkSamples(index); err != nil {
+			return err
+		}
+	}
 	s := &sequence{
-		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: l.memory, stats: &l.stats, from: e.from,
+		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: l.memory, stats: &l.stats, from: e.from, share: e.share,
 		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items, short: e.short, missing: e.missing,
 	}
 	made, err := s.run()
 	if err == nil && made != nil {
 		l.adopt(made)
+		if e.from.Ranks != "" {
+			err = e.checkSamples(made)
+		}
 	}
 	return err
+}
+
+// checkSamples fails if the archive has another number of images than the state of the epoch. If
+// the number was not known, Restore did not check it.
+func (e *epoch) checkSamples(x *index) error {
+	if e.from.Samples == 0 || e.from.Samples == x.length {
+		return nil
+	}
+	_, err := e.from.startFor(e.loader.options, x.length)
+	return e.loader.fail(fmt.Sprintf("cannot continue from the restored state: %v", err), ErrInvalidState)
 }
 
 // stop ends the pipeline, waits for its goroutines, and releases the batches that the consumer
@@ -195,7 +215,10 @@ func (e *epoch) skip(bad *Error) error {
 	if l.options.MaxSkipRate == 0 {
 		return fatal(bad)
 	}
-	if e.from.Samples > 0 && e.place.Position > e.from.Samples {
+	if repeated := e.place.Position - e.share.own; repeated > 0 {
+		if len(e.share.again) > 0 && repeated >= places(e.share.again) && e.place.Skipped == e.place.Position {
+			return l.archive.tooMany([]*Error{bad}, e.samples, e.samples, l.options.MaxSkipRate) // else it would repeat forever
+		}
 		return nil // a repeated image, which was skipped before
 	}
 	e.unusable++
@@ -203,10 +226,10 @@ func (e *epoch) skip(bad *Error) error {
 	if len(e.bad) < maxExamples {
 		e.bad = append(e.bad, bad)
 	}
-	if e.from.Samples == 0 {
+	if e.samples == 0 {
 		return nil // the number of images is not known, so the function `finish` checks the rate
 	}
-	return l.archive.tooMany(e.bad, e.unusable, e.from.Samples, l.options.MaxSkipRate)
+	return l.archive.tooMany(e.bad, e.unusable, e.samples, l.options.MaxSkipRate)
 }
 
 // tooMany returns the error for more unusable images than the rate allows, or for no usable

@@ -75,10 +75,10 @@ type Loader struct {
 	memory  *arena.Arena // for compressed images, and for inflating
 	stats   statistics
 	sound   numbers      // decode.Result.Sound, by sample
-	length  atomic.Int64 // number of samples per epoch, 0 when not known yet
+	length  atomic.Int64 // number of samples per epoch, of all ranks, 0 when not known yet
 
-	// If streamsFirst is true, a shuffled epoch 0 streams through the archive, even if there is an
-	// index. So the index does not change the order of epoch 0. See Note [Orders].
+	// If streamsFirst is true, a shuffled epoch 0 that one rank begins streams through the archive,
+	// even if there is an index. So the index does not change the order of epoch 0. See Note [Orders].
 	streamsFirst bool
 
 	mu      sync.Mutex
@@ -160,7 +160,7 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		return err
 	}
 	now := o.Ranks > 1 || o.Limit > 0
-	l.streamsFirst = classes.fixed && !l.archive.small && !now
+	l.streamsFirst = classes.fixed && !l.archive.small && o.Limit == 0
 	index, err := buildIndex(context.Background(), l.archive, o, classes, now, &l.stats)
 	if err != nil {
 		return err
@@ -171,13 +171,13 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		if err := l.tooManyKnown(index); err != nil {
 			return err
 		}
-		if l.Len() == 0 {
+		if l.Len() == 0 && !o.EachOnce {
 			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", index.length, o.Ranks), ErrNoImages)
 		}
 		if o.DropLast && batch > l.Len() {
 			return fmt.Errorf("imageloader: Options.DropLast leaves nothing of %s: BatchSize is %d, and an epoch has %d images: %w", l.archive.path, batch, l.Len(), ErrInvalidOptions)
 		}
-		batch = min(batch, l.Len())
+		batch = max(min(batch, l.Len()), 1)
 	}
 	height, width, channels := l.pool.Size()
 	l.ring, err = newBuffers(o.Buffers, batch, height*width*channels)
@@ -198,7 +198,7 @@ func (l *Loader) tooManyKnown(x *index) error {
 // adopt makes x the loader's index. Epochs that begin later use x.
 func (l *Loader) adopt(x *index) {
 	l.index.Store(x)
-	l.length.Store(int64(l.options.share(x.length)))
+	l.length.Store(int64(x.length))
 	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
@@ -279,14 +279,20 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	return l.current, nil
 }
 
-// startOf returns the state `from`, the start of an epoch. If `from` lacks the number of samples,
-// startOf fills it in. It also fills in the part of the archive.
+// startOf returns the state `from`, from which an epoch is to be read. If `from` lacks the number
+// of samples and it is known now, startOf fills it in. It also fills in the part of the archive and
+// the ranks.
 func (l *Loader) startOf(from State) State {
+	n := int(l.length.Load())
 	from.Part = l.options.part()
-	if from.Samples == 0 {
-		from.Samples = l.Len()
+	if n > 0 && from.Position == 0 && from.Ranks == "" {
+		from.Samples = n // perhaps the index file was wrong, and the first epoch has made it again
 	}
-	return from
+	start, err := from.startFor(l.options, n)
+	if err != nil {
+		return from // the number of samples is not that of the state: the epoch ends with this error
+	}
+	return start
 }
 
 // readAhead starts the epoch after e, when all batches of e are assembled. The first batches of
@@ -334,7 +340,8 @@ func (l *Loader) stop(e *epoch, cause error) {
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
 // epoch that is being read. It fails with ErrInvalidState if the archive of s had a different
-// number of images, or if Options.OnlyClasses or Options.Limit was different.
+// number of images, or if Options.OnlyClasses or Options.Limit was different. Options.Ranks may be
+// different, see [State].
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
 	if ahead != nil {
@@ -351,13 +358,14 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	if l.closed {
 		return nil, l.errClosed()
 	}
-	if err := s.check(l.Len(), l.options.part(), l.options.Ranks > 1); err != nil {
+	start, err := s.startFor(l.options, int(l.length.Load()))
+	if err != nil {
 		return nil, l.fail("cannot continue from this state: "+err.Error(), ErrInvalidState)
 	}
 	if l.ahead != nil && l.ahead.from != s {
 		ahead, l.ahead = l.ahead, nil
 	}
-	l.next = s
+	l.next = start
 	return ahead, nil
 }
 
@@ -370,11 +378,13 @@ func (l *Loader) Classes() []string { return l.index.Load().classes.classes() }
 // Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
 // are counted too. Len returns 0 while the number is not known. This can be so for a .tgz that is
 // larger than Options.ShuffleBuffer, has given classes and has no index file. The first epoch
-// then finds the number.
-func (l *Loader) Len() int { return int(l.length.Load()) }
+// then finds the number. With Options.EachOnce, 0 can also mean that this rank has no images.
+func (l *Loader) Len() int {
+	return l.options.division().images(int(l.length.Load()), l.options.Rank)
+}
 
 // Batches returns the number of batches in an epoch if all images are usable. It returns 0 while
-// the number is not known.
+// the number is not known. With Options.EachOnce it is different for different ranks.
 func (l *Loader) Batches() int {
 	whole, rest := l.Len()/l.options.BatchSize, l.Len()%l.options.BatchSize
 	if rest > 0 && !l.options.DropLast {

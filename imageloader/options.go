@@ -93,13 +93,22 @@ type Options struct {
 	ReadRetries int
 	ReadTimeout time.Duration
 
-	// Ranks is the number of processes that divide each epoch. 0 means 1. Rank is the number of this
-	// process, from 0. All processes must have the same Seed and archive. Each process gets a part of
-	// the epoch's order, and all get the same number of images. If the images do not divide evenly,
-	// the last rank also gets some images of the first rank. With DropRest some images are left out
-	// instead. If images of a rank are unusable, the rank repeats usable images of its part instead.
+	// Ranks is the number of processes that divide each epoch, at most 65,536. 0 means 1. Rank is the
+	// number of this process, from 0. All processes must have the same Seed and archive. Each process
+	// gets a part of the epoch's order, and all get the same number of images. If the images do not
+	// divide evenly, the last rank also gets some images of the first rank. With DropRest some images
+	// are left out instead. If images of a rank are unusable, the rank repeats usable images of its
+	// part instead. BatchSize is the batch of one rank. See [State] for a change of Ranks inside an
+	// epoch.
 	Ranks, Rank int
 	DropRest    bool
+
+	// EachOnce gives each usable image of an epoch to exactly one rank, and repeats none. Sums over all
+	// ranks are then sums over the epoch, as an evaluation needs them. Some ranks have one image less
+	// than others, or fewer where images are unusable. So ranks may have different numbers of batches,
+	// and a rank may have none. A step in which ranks wait for each other would then wait forever.
+	// DropRest and DropLast leave images out, so they are errors with EachOnce.
+	EachOnce bool
 
 	// JPEGDevice decodes JPEG files beside the Workers, such as the JPEGDecoder of cgotorch/images. The
 	// batches are the same to the bit with and without it. nil means that there is none.
@@ -179,6 +188,12 @@ func (o Options) complete() (Options, error) {
 	if o.Rank >= max(o.Ranks, 1) {
 		return refuse("Rank is %d; it must be less than Ranks, which is %d", o.Rank, o.Ranks)
 	}
+	if o.Ranks > mostRanks {
+		return refuse("Ranks is %d; it must be at most %d", o.Ranks, mostRanks)
+	}
+	if o.EachOnce && (o.DropRest || o.DropLast) {
+		return refuse("EachOnce is set, and DropRest or DropLast leaves images out; drop one")
+	}
 	if len(o.Classes) > 0 && o.ClassFile != "" {
 		return refuse("Classes and ClassFile are both set; drop one")
 	}
@@ -224,14 +239,6 @@ func orDefault(value, zero int) int {
 		return zero
 	}
 	return value
-}
-
-// share returns this rank's number of images when all ranks together have `images` images.
-func (o Options) share(images int) int {
-	if o.DropRest {
-		return images / o.Ranks
-	}
-	return (images + o.Ranks - 1) / o.Ranks
 }
 
 // part returns a number that stands for OnlyClasses and Limit. It is 0 without them.

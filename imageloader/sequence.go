@@ -2,8 +2,10 @@ package imageloader
 
 import (
 	"context"
+	"errors"
 	"io"
-	"sort"
+	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
@@ -23,7 +25,8 @@ import (
 //
 // Each rank has a contiguous part of the order and reads only its own blocks. All ranks deliver
 // the same number of images. A rank replaces unusable images by usable images from the beginning
-// of its part.
+// of its part. If one rank has streamed the beginning of epoch 0 and several ranks go on, each of
+// them streams. See Note [Divisions].
 
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
@@ -34,6 +37,7 @@ type sequence struct {
 	memory   *arena.Arena
 	stats    *statistics
 	from     State
+	share    share
 	workers  int
 	streamed bool // images come in the archive's order, which only the shuffle buffer changes
 	out      chan<- []item
@@ -44,6 +48,7 @@ type sequence struct {
 	// the reader offers a value here.
 	short   chan<- struct{}
 	pending []item  // items that are not sent yet
+	made    *index  // the index of the archive, if streaming has made it
 	order   []int32 // numbers of all samples in order, if they are read one by one
 }
 
@@ -78,62 +83,66 @@ func (s *sequence) flush() error {
 // run sends the items of the epoch. It begins at the place from.Position and ends with the epoch
 // or the context. It returns the index of the archive if it has made that index.
 func (s *sequence) run() (*index, error) {
-	made, err := s.runAny()
+	err := s.runAny()
 	if err == nil {
 		err = s.flush()
 	}
 	drop(s.pending)
-	return made, err
+	return s.made, err
 }
 
-func (s *sequence) runAny() (*index, error) {
-	if s.streamed {
-		return s.runStreamed()
+func (s *sequence) runAny() error {
+	run := s.runSamples
+	switch {
+	case s.streamed:
+		run = s.runStreamed
+	case s.index.blocks != nil:
+		run = s.runBlocks
 	}
 	for _, shard := range s.archive.shards {
-		if shard.file != nil && s.index.held == nil {
+		if !s.streamed && shard.file != nil && s.index.held == nil {
 			if err := shard.unchanged(); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	run := s.runSamples
-	if s.index.blocks != nil {
-		run = s.runBlocks
+	until := s.share.images
+	if until == math.MaxInt {
+		until = s.share.own
 	}
-	n, share := s.index.length, s.options.share(s.index.length)
-	until := share
 	for k := s.from.Position; ; {
-		if k >= until && s.options.Ranks == 1 {
-			return nil, nil
+		if k >= until && s.share.images == math.MaxInt {
+			return nil
 		}
 		if k >= until {
 			if err := s.flush(); err != nil {
-				return nil, err
+				return err
 			}
 			select {
 			case wanted := <-s.missing:
 				until = k + wanted
 			case <-s.ctx.Done():
-				return nil, context.Cause(s.ctx)
+				return context.Cause(s.ctx)
 			}
 		}
-		place := (s.options.Rank*share + k%share) % n
-		count := min(until-k, share-k%share, n-place)
-		if err := run(place, place+count); err != nil {
-			return nil, err
+		spans := s.share.spans(k, until-k)
+		if err := run(spans); err != nil {
+			return err
 		}
-		k += count
+		k += places(spans)
 	}
 }
 
-// runSamples reads the places `from` to `to` of the epoch's order. It is for an archive whose
-// samples can be read one by one.
-func (s *sequence) runSamples(from, to int) error {
+// runSamples reads some places of the epoch's order. It is for an archive whose samples can be read
+// one by one.
+func (s *sequence) runSamples(spans []span) error {
 	if s.order == nil {
 		s.order = permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
 	}
-	left := s.order[from:to]
+	left := make([]int32, 0, places(spans))
+	for _, p := range spans {
+		left = append(left, s.order[p.from:p.to]...)
+	}
 	parts := (len(left) + blockSamples - 1) / blockSamples
 	part := func(i int) []int32 { return left[i*blockSamples : min((i+1)*blockSamples, len(left))] }
 	room := newBudget(s.options.ShuffleBuffer, s.short)
@@ -178,6 +187,9 @@ type group struct {
 	blocks []int32 // numbers of the blocks
 }
 
+// wanted returns those places of `spans` that are in the group.
+func (g group) wanted(spans []span) []span { return between(spans, g.place, g.place+g.count) }
+
 // groups cuts the epoch's order of blocks into groups. Without shuffling, each block is a group
 // of its own.
 func (s *sequence) groups() []group {
@@ -210,21 +222,20 @@ type loading struct {
 	numbers []int32 // numbers of the wanted samples
 }
 
-// runBlocks reads the places `from` to `to` of the epoch's order. It is for an archive that is
-// inflated block by block.
-func (s *sequence) runBlocks(from, to int) error {
-	groups := s.groups()
-	first := sort.Search(len(groups), func(i int) bool { return groups[i].place+groups[i].count > from })
-	last := sort.Search(len(groups), func(i int) bool { return groups[i].place >= to })
-	groups = groups[first:last]
+// runBlocks reads some places of the epoch's order. It is for an archive that is inflated block by
+// block.
+func (s *sequence) runBlocks(spans []span) error {
+	groups := slices.DeleteFunc(s.groups(), func(g group) bool { return len(g.wanted(spans)) == 0 })
 	orders := make([][]int32, len(groups))
 	var plan []loading
 	for i, g := range groups {
 		d := draws{seed: s.from.Seed, epoch: s.from.Epoch, what: forGroups, i: uint64(g.place) << 20}
 		orders[i] = permutation(g.count, &d, s.options.shuffled())
 		wanted := make([]bool, g.count)
-		for j := max(from-g.place, 0); j < min(g.count, to-g.place); j++ {
-			wanted[orders[i][j]] = true
+		for _, p := range g.wanted(spans) {
+			for _, j := range orders[i][p.from-g.place : p.to-g.place] {
+				wanted[j] = true
+			}
 		}
 		at := 0
 		for _, n := range g.blocks {
@@ -268,12 +279,14 @@ func (s *sequence) runBlocks(from, to int) error {
 		if next < len(plan) && plan[next].group == l.group {
 			continue
 		}
-		for j := max(from-g.place, 0); j < min(g.count, to-g.place); j++ {
-			it := &items[orders[l.group][j]]
-			sent := *it
-			it.memory = nil
-			if err := s.emit(sent); err != nil {
-				return err
+		for _, p := range g.wanted(spans) {
+			for _, j := range orders[l.group][p.from-g.place : p.to-g.place] {
+				it := &items[j]
+				sent := *it
+				it.memory = nil
+				if err := s.emit(sent); err != nil {
+					return err
+				}
 			}
 		}
 		if err := s.flush(); err != nil {
@@ -284,18 +297,29 @@ func (s *sequence) runBlocks(from, to int) error {
 	return nil
 }
 
-// runStreamed goes through an archive from its start. It also reads the images before
-// from.Position and does not send them. It needs them, because a draw from the shuffle buffer
-// depends on all items added before.
-func (s *sequence) runStreamed() (*index, error) {
+// errSent ends a pass through an archive after the last image that is wanted.
+var errSent = errors.New("all images are sent")
+
+// runStreamed goes through an archive from its start, and sends some places of the epoch's order.
+// It also reads the images of other places. It needs them, because a draw from the shuffle buffer
+// depends on all items added before. Several ranks know the index, so they need not read to the
+// end.
+func (s *sequence) runStreamed(spans []span) error {
 	b := newIndexer(s.archive, s.options, s.index.classes)
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
 	room := newBudget(s.options.aside(), s.short) // does not count the items in the shuffle buffer
 	place := 0
 	defer func() { drop(buffer.items) }()
 	emit := func(it item) error {
+		for len(spans) > 0 && place >= spans[0].to {
+			spans = spans[1:]
+		}
+		if len(spans) == 0 && s.options.Ranks > 1 {
+			it.memory.release()
+			return errSent
+		}
 		place++
-		if place <= s.from.Position {
+		if len(spans) == 0 || place <= spans[0].from {
 			it.memory.release()
 			return nil
 		}
@@ -322,16 +346,22 @@ func (s *sequence) runStreamed() (*index, error) {
 			}
 			return nil
 		})
+		if err == errSent {
+			return nil
+		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for len(buffer.items) > 0 {
-		if err := emit(buffer.draw()); err != nil {
-			return nil, err
+		if err := emit(buffer.draw()); err == errSent {
+			return nil
+		} else if err != nil {
+			return err
 		}
 	}
-	return b.index, b.finish()
+	s.made = b.index
+	return b.finish()
 }
 
 // stream goes through one shard and calls `take` with each sample.

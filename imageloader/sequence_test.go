@@ -384,6 +384,23 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 	}
 }
 
+// With DropLast all ranks leave out a last batch that is smaller, and their epochs end.
+func TestEpoch_Ranks_DropLast(t *testing.T) {
+	for _, s := range sources(t, damaged(numbered(20), 3, 13)) {
+		for rank := range 2 {
+			o := options()
+			s.change(&o)
+			o.Ranks, o.Rank, o.DropLast, o.MaxSkipRate = 2, rank, true, 0.2
+			l := open(t, s.path, o)
+			for range 2 {
+				if got := len(read(t, l)); got != 2 || l.Batches() != 2 {
+					t.Errorf("%s, rank %d: %d batches, and Batches is %d, want 2", s.name, rank, got, l.Batches())
+				}
+			}
+		}
+	}
+}
+
 // A rank reads only the 200 images of its part. Every further read would fail, and the epoch is
 // still whole.
 func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
