@@ -167,11 +167,12 @@ func benchDist(batch int) func(c *config, emit func(row)) error {
 		if err != nil {
 			return err
 		}
+		d.rows(ours, nil, reduce, "", emit)
 		theirs, versions, err := d.theirs()
 		if err != nil {
 			return err
 		}
-		d.rows(ours, reduce, theirs, versions, emit)
+		d.rows(ours, theirs, reduce, "; "+versions, emit)
 		return nil
 	}
 }
@@ -269,8 +270,9 @@ func (d distCase) theirs() (values map[string]sample, versions string, err error
 	return values, versions, nil
 }
 
-func (d distCase) rows(ours map[string]sample, reduce map[int]float64, theirs map[string]sample, versions string, emit func(row)) {
-	common := fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, fused SGD; %d ranks; all-reduce of 1, 25, 100 MiB alone %.0f, %.0f, %.0f us; %s; %s",
+// rows emits the rows of our sides, or those that have a side of PyTorch's.
+func (d distCase) rows(ours, theirs map[string]sample, reduce map[int]float64, versions string, emit func(row)) {
+	common := fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, fused SGD; %d ranks; all-reduce of 1, 25, 100 MiB alone %.0f, %.0f, %.0f us; %s%s",
 		d.steps, d.model, d.batch, d.world, reduce[1], reduce[25], reduce[100], d.c.settings(), versions)
 	prefix := fmt.Sprintf("dist/%s/%d/", d.model, d.batch)
 	scaling := func(name string, one, all sample, who string) {
@@ -280,8 +282,11 @@ func (d distCase) rows(ours map[string]sample, reduce map[int]float64, theirs ma
 		r := inTurns(prefix+name, all, "ms", who+", one GPU", one, lower, fmt.Sprintf("all %v; one %v; %s", all, one, common))
 		emit(r)
 	}
-	scaling("scaling", ours["one"], ours["all"], "ours")
-	scaling("scaling-overlapped", ours["one"], ours["all overlapped"], "ours")
+	if theirs == nil {
+		scaling("scaling", ours["one"], ours["all"], "ours")
+		scaling("scaling-overlapped", ours["one"], ours["all overlapped"], "ours")
+		return
+	}
 	for _, mode := range []string{"eager", "graph", "compile"} {
 		scaling("scaling-ddp-"+mode, theirs["one"], theirs[mode], "PyTorch")
 		if v := theirs[mode]; v != nil {

@@ -34,13 +34,19 @@ type GradientsOptions struct {
 	// Unused gives a parameter that a backward does not reach a gradient of zeros. Without it such a
 	// backward fails, and names the parameters.
 	Unused bool
-	// BucketBytes is the size of the pieces that are reduced at once. 0 means 25 MiB.
+	// BucketBytes is the size of the pieces that are reduced at once, in bytes of the parameters. 0 means
+	// 128 MiB. Small pieces begin earlier, but their kernels take multiprocessors from the backward.
 	BucketBytes int64
 }
 
-// firstBucketBytes is the size of the first bucket, which begins while most of the backward is still
-// to come.
-const firstBucketBytes = 1 << 20
+// Note [Few buckets]
+//
+// DistributedDataParallel reduces pieces of 25 MiB, the first of 1 MiB. On two H100 a captured step of
+// ResNet-50 lost 0.51 ms at batch 32 and 0.66 ms at batch 256 with six such pieces. An all-reduce of
+// all its gradients alone takes about 0.2 ms. The kernels of NCCL keep multiprocessors while they wait
+// for each other, and the norms of the backward are launches that need all of them at once. So the
+// default is one piece for models of this size, which begins when the last gradient has arrived.
+const defaultBucketBytes = 128 << 20
 
 // NewGradients returns a Gradients for the parameters of a model that require gradients. The
 // parameters are on the group's device. It gives all ranks the weights and buffers of rank 0, as
@@ -52,7 +58,7 @@ const firstBucketBytes = 1 << 20
 func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*Gradients, error) {
 	r := &Gradients{group: g, o: o}
 	if o.BucketBytes <= 0 {
-		r.o.BucketBytes = 25 << 20
+		r.o.BucketBytes = defaultBucketBytes
 	}
 	seen := map[*cgotorch.Tensor]bool{}
 	for _, p := range nn.State(model) {
@@ -76,7 +82,7 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 		return nil, err
 	}
 	_, handles := seam.Core(x, "dist.NewGradients", r.parameters)
-	err := seam.Check("dist.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, min(firstBucketBytes, r.o.BucketBytes), &r.h))
+	err := seam.Check("dist.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, r.o.BucketBytes, &r.h))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 #include "dist/group.h"
 
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
@@ -8,6 +9,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <ctime>
 #include <string>
 #include <utility>
@@ -17,6 +19,7 @@
 #include "core/exec.h"
 #include "core/live.h"
 #include "core/tensor.h"
+#include "kernels/foreach.h"
 
 ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives)
     : device(device), rank(rank), world(world), collectives(std::move(collectives)) {
@@ -61,6 +64,51 @@ void check_reduction(at::ScalarType dtype, int32_t op) {
   TORCH_CHECK(dtype != at::kBool, "a reduction of bool; convert the tensor to uint8 first");
   TORCH_CHECK(op != CT_MEAN || at::isFloatingType(dtype) || at::isComplexType(dtype), "the mean of ", dtype, "; convert the tensor to a floating dtype first");
   TORCH_CHECK(op == CT_SUM || op == CT_MEAN || !at::isComplexType(dtype), "complex numbers have a sum and a mean over ranks, and nothing else");
+}
+
+Finish reduce_rows(const ct_group& group, const std::vector<at::Tensor>& rows, int32_t op, c10::Stream stream) {
+  constexpr size_t kSmall = 64 << 10;  // bytes; NCCL takes some microseconds for each row
+  using Rows = std::vector<at::Tensor>;
+  Rows sent;
+  std::vector<std::pair<at::ScalarType, Rows>> small;
+  for (const at::Tensor& row : rows) {
+    if (row.nbytes() >= kSmall) {
+      sent.push_back(row);
+      continue;
+    }
+    auto of = std::find_if(small.begin(), small.end(), [&](const auto& list) { return list.first == row.scalar_type(); });
+    if (of == small.end()) of = small.insert(small.end(), {row.scalar_type(), {}});
+    of->second.push_back(row);
+  }
+  std::vector<std::pair<Rows, Rows>> apart;  // small rows, and where their results are
+  for (auto& [dtype, list] : small) {
+    if (list.size() == 1) {
+      sent.push_back(list[0]);
+      continue;
+    }
+    const at::Tensor all = at::cat(list);
+    sent.push_back(all);
+    Rows results;
+    int64_t from = 0;
+    for (const at::Tensor& row : list) {
+      results.push_back(all.narrow(0, from, row.numel()));
+      from += row.numel();
+    }
+    apart.emplace_back(std::move(list), std::move(results));
+  }
+  const Finish finish = group.collectives->all_reduce(sent, op, stream);
+  const auto copy = [apart = std::move(apart)] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (const auto& [to, from] : apart) foreach::copy(to, from);
+  };
+  if (finish) {
+    return [finish, copy] {
+      finish();
+      copy();
+    };
+  }
+  copy();
+  return {};
 }
 
 void written(const char* op, const at::Tensor& tensor) {
@@ -158,7 +206,7 @@ ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, 
         ct::check_reduction(t.scalar_type(), op);
         return ct::row_of(g, t);
       },
-      [&](Collectives& all, const Rows& rows) { return all.all_reduce(rows, op, x.stream->stream); });
+      [&](Collectives&, const Rows& rows) { return ct::reduce_rows(*group, rows, op, x.stream->stream); });
 }
 
 ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op, int32_t root) noexcept {

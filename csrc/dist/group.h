@@ -67,6 +67,10 @@ namespace ct {
 at::Tensor row_of(const ct_group& group, const at::Tensor& tensor);
 void check_reduction(at::ScalarType dtype, int32_t op);
 
+// Does what all_reduce of Collectives does, for rows of any number and size on the current stream.
+// The small rows of one dtype are sent as one.
+Finish reduce_rows(const ct_group& group, const std::vector<at::Tensor>& rows, int32_t op, c10::Stream stream);
+
 // While the object lives, a write to a connection that another process has closed is an error on this
 // thread, and on threads that are made meanwhile. Otherwise SIGPIPE would end the process: neither
 // Gloo nor the store asks for the error, because Python ignores the signal.

@@ -306,7 +306,7 @@ void Reducer::reduce(Bucket& bucket) {
       checker::reads("Gradients", g);
       rows.push_back(row_of(group_, g));
     }
-    begun_.emplace_back(with_group([&] { return group_.collectives->all_reduce(rows, op_, side_->stream); }), gradients);
+    begun_.emplace_back(with_group([&] { return reduce_rows(group_, rows, op_, side_->stream); }), gradients);
     ++counts_.buckets;
   }
 }

@@ -484,7 +484,7 @@ type images struct {
 // openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
 func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
 	o := imageloader.Options{
-		Train: training, BatchSize: t.share(), Ranks: t.group.World(), Rank: t.group.Rank(), Split: part, Transform: t.transform(training),
+		Train: training, BatchSize: t.share(), Ranks: t.group.World(), Rank: t.group.Rank(), EachOnce: !training, Split: part, Transform: t.transform(training),
 		Classes: classes, Seed: t.Seed, Workers: t.workers(), MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated, Limit: t.Limit,
 	}
 	if t.Only != "" {
