@@ -23,8 +23,8 @@ type Options struct {
 	Device cgotorch.Device
 	OnCPU  bool // join on the CPU, also where a GPU is
 	// Timeout bounds how long the ranks wait for one that makes no collective or gives no sign of
-	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as with
-	// a test or with a checkpoint.
+	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as
+	// with a test or with a checkpoint.
 	Timeout time.Duration
 	// JoinTimeout bounds how long Join waits for the other ranks. 0 means Timeout.
 	JoinTimeout time.Duration
@@ -32,9 +32,9 @@ type Options struct {
 
 // Note [One rank a GPU]
 //
-// A rank uses cuda:LOCAL_RANK. PyTorchJob of Kubernetes and a shell give no LOCAL_RANK. It is then 0,
-// because each pod usually sees its own GPUs alone. If two ranks of a machine then have the same GPU,
-// Join refuses them, since NCCL would hang.
+// A rank uses cuda:LOCAL_RANK. PyTorchJob of Kubernetes and a shell give no LOCAL_RANK. It is then
+// 0, because each pod usually sees its own GPUs alone. If two ranks of a machine then have the same
+// GPU, Join refuses them, since NCCL would hang.
 
 // Join makes this process a rank of the group that the launcher has started. It waits for the other
 // ranks. Without a launcher it returns a group of one rank and waits for nothing.
@@ -44,9 +44,9 @@ type Options struct {
 // those of Open MPI. Rank 0 serves the store of the run on MASTER_ADDR's interface, unless torchrun
 // does.
 //
-// Join fails if a variable is missing or wrong, if the store cannot be reached, if ranks are missing
-// after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks use one GPU.
-// When ctx ends it fails with its cause. The caller must Close the group.
+// Join fails if a variable is missing or wrong, if the store cannot be reached, if ranks are
+// missing after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks use
+// one GPU. When ctx ends it fails with its cause. The caller must Close the group.
 func Join(ctx context.Context, o Options) (*Group, error) {
 	g, err := join(ctx, o, os.Getenv)
 	if err != nil {
