@@ -997,11 +997,13 @@ func TestFromPyTorch_Data(t *testing.T) {
 
 	// PyTorch, not run: DistributedSampler(dataset, num_replicas=2, rank=1)
 	share := imageloader.Options{Ranks: 2, Rank: 1}
+	// Remark: `EachOnce` gives each image to one rank, for an evaluation.
 	c.is(c.reads(path, share) == [2]int{224, 3})
 
 	// PyTorch, not run: loader.load_state_dict(state)  # torchdata's StatefulDataLoader
 	err = loader.Restore(imageloader.State{})
-	// Remark: `batch.State` is the position right after a batch.
+	// Remark: `batch.State` is the position right after a batch. It continues with another number of
+	//      ranks too.
 	c.noError(err)
 }
 
