@@ -198,7 +198,7 @@ func (s *service) save(folder string) error {
 	}
 	settings := map[string]any{"architecture": s.name, "image": map[string]int{"size": s.size, "resize": s.size * 8 / 7}, "outputs": []string{"scores"}}
 	if s.c.device.IsCUDA() {
-		settings["autocast"] = "bfloat16"
+		settings["dtype"] = "bfloat16"
 	}
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -287,14 +287,13 @@ func benchServeWire(protocol string) func(c *config, emit func(row)) error {
 			clients = append(clients, 512)
 		}
 		for _, n := range clients {
-			block := time.Duration(c.or(1, 30)) * 100 * time.Millisecond
-			r, err := e.request(protocol, s.pixels(1), n, block.Seconds())
+			r, err := e.request(protocol, s.pixels(1), n, c.block().Seconds())
 			if err != nil {
 				return err
 			}
 			var last loadReply
 			values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
-				rate, _, err := callers(b, n, block, func() serve.Array { return s.pixels(1) })
+				rate, _, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
 				return rate, err
 			})
 			if err != nil {
@@ -334,7 +333,7 @@ func benchServeJPEG(c *config, emit func(row)) error {
 		var next atomic.Int64
 		var latency sample
 		values, err := interleave(c.roundsOr(5), func() (float64, error) {
-			rate, took, err := callers(b, n, time.Duration(c.or(1, 30))*100*time.Millisecond, func() serve.Array {
+			rate, took, err := callers(b, n, c.block(), func() serve.Array {
 				return serve.Array{Files: [][]byte{files[int(next.Add(1))%len(files)].Data}}
 			})
 			latency = append(latency, took...)
@@ -390,8 +389,12 @@ func benchServeLitServe(c *config, emit func(row)) error {
 			return err
 		}
 	}
-	seconds := float64(c.or(1, 30)) / 10
-	for _, n := range []int{1, 64} {
+	seconds := c.block().Seconds()
+	clients := []int{1, 64}
+	if c.device.IsCUDA() {
+		clients = append(clients, 512)
+	}
+	for _, n := range clients {
 		r, err := e.request("http", image, n, seconds)
 		if err != nil {
 			return err
