@@ -53,15 +53,6 @@ func (r *HostRead) Done() <-chan struct{} {
 	return r.event.Done()
 }
 
-// Query reports whether the elements are in host memory. It does not wait. It fails with
-// [ErrDeviceLost] if the device is lost, and with [ErrClosed] after Close.
-func (r *HostRead) Query() (bool, error) {
-	if r == nil || r.host == nil {
-		return false, refuse("HostRead.Query", ErrInvalidArgument, "the read is nil, or was not made by ReadAsync")
-	}
-	return r.event.Query()
-}
-
 // Item returns the value of a tensor of one element. It waits until the copy is done. It fails
 // with [ErrInvalidArgument] for a tensor with more or fewer elements. It fails with
 // [ErrDeviceLost] if the device is lost, and with [ErrClosed] after Close.

@@ -7,7 +7,7 @@ import (
 
 // An alarm rings for each wait, also if a longer one was given up before.
 func TestAlarm(t *testing.T) {
-	a := alarm{rang: make(chan struct{}, 1)}
+	a := newAlarm()
 	defer a.stop()
 	changed := make(chan struct{}, 1)
 	for _, wait := range []time.Duration{5 * time.Millisecond, longest, 100 * time.Microsecond, 0} {

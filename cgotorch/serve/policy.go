@@ -58,10 +58,11 @@ func (p *policy) wait(now time.Time, length int64, waiting int, since time.Time)
 	return max(p.until.Add(-lead).Sub(now), min(p.delay-now.Sub(since), p.delay), 0)
 }
 
-// size returns the size of the batch to compute, if so many entries wait: the largest one by which
-// nearly the most entries are done in a second. The times are not exact, and to leave entries
-// behind for nothing costs more.
-func (p *policy) size(length int64, waiting int) int {
+// size returns the size of the batch to compute, if so many entries wait, beside those that are
+// computed already: the size by which the most entries are done in a second. If half of all
+// entries are done nearly as fast, the size is that half. Else callers who ask again at once would
+// come in a small and a large batch by turns for ever, and the small ones waste the device.
+func (p *policy) size(length int64, waiting, computed int) int {
 	if p.exact {
 		return min(waiting, p.largest(length))
 	}
@@ -69,16 +70,22 @@ func (p *policy) size(length int64, waiting int) int {
 	rate := func(s int) float64 {
 		return float64(min(s, waiting)) / max(p.takes[form{s, length}].Seconds(), 1e-9)
 	}
-	size, best := 0, 0.0
+	best, half := p.sizes[length][0], 0
 	for _, s := range p.sizes[length] {
-		if r := rate(s); r >= nearly*best {
-			size, best = s, max(best, r)
+		if rate(s) >= rate(best) {
+			best = s
+		}
+		if half == 0 && s >= (waiting+computed)/2 {
+			half = s
 		}
 		if s >= waiting {
 			break
 		}
 	}
-	return size
+	if 0 < half && half < best && rate(half) >= nearly*rate(best) {
+		return half
+	}
+	return best
 }
 
 // padded returns the size of the graph for a number of entries.

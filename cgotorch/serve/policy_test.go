@@ -28,15 +28,17 @@ func TestPolicy_Wait(t *testing.T) {
 	wait(5*ms, 1, 0)
 }
 
-// A batch takes all that wait, if the entries that it leaves behind would not be worth their time.
+// A batch is of the size with the highest rate, or of half of all entries.
 func TestPolicy_Size(t *testing.T) {
 	p := newPolicy([]int{1, 16, 32, 64}, []int64{0}, false, 0)
-	for size, ms := range map[int]float64{1: 0.8, 16: 1.7, 32: 3.5, 64: 9} {
+	for size, ms := range map[int]float64{1: 0.8, 16: 1.7, 32: 2.8, 64: 5.5} {
 		p.takes[form{size, 0}] = time.Duration(ms * 1e6)
 	}
-	for waiting, want := range map[int]int{1: 1, 2: 16, 16: 16, 17: 16, 32: 32, 64: 32} {
-		if got := p.size(0, waiting); got != want {
-			t.Errorf("%d entries wait: a batch of %d, want %d", waiting, got, want)
+	for _, c := range []struct{ waiting, computed, want int }{
+		{1, 0, 1}, {2, 0, 1}, {15, 1, 16}, {16, 0, 16}, {17, 16, 16}, {32, 32, 32}, {61, 3, 32}, {63, 1, 32}, {64, 0, 32}, {64, 64, 64},
+	} {
+		if got := p.size(0, c.waiting, c.computed); got != c.want {
+			t.Errorf("%d entries wait and %d are computed: a batch of %d, want %d", c.waiting, c.computed, got, c.want)
 		}
 	}
 }

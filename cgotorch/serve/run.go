@@ -78,13 +78,21 @@ func (b *Batcher) measure(f form) (err error) {
 	}()
 	least := time.Duration(1<<63 - 1)
 	for _, s := range b.slots {
-		rounds := warm + measured
+		rounds, runs := warm+measured, 1
 		if !b.device.IsCUDA() {
 			rounds = 1
 		}
 		for i := range rounds {
+			if i >= warm {
+				runs = 4 // so that the way to the device and back hardly counts
+			}
 			began := time.Now()
 			err := b.compute.Do(func(x *cgotorch.Exec) error {
+				for range runs - 1 {
+					if _, err := b.results(x, s, f); err != nil {
+						return err
+					}
+				}
 				results, err := b.results(x, s, f)
 				if err == nil {
 					b.describe(results, f)
@@ -102,7 +110,7 @@ func (b *Batcher) measure(f form) (err error) {
 			if err != nil {
 				return err
 			}
-			if took := time.Since(began); i >= rounds-measured {
+			if took := time.Since(began) / time.Duration(runs); i >= rounds-measured {
 				least = min(least, took)
 			}
 		}
@@ -282,7 +290,7 @@ func (b *Batcher) take() (batch []*request, f form) {
 			continue
 		case first:
 			f.length = r.length
-			most = max(b.policy.size(f.length, b.alike(r)), b.policy.padded(f.length, r.entries))
+			most = max(b.policy.size(f.length, b.alike(r), b.computed), b.policy.padded(f.length, r.entries))
 			fallthrough
 		case r.length == f.length && !r.alone && entries+r.entries <= most:
 			full = r.alone
@@ -316,15 +324,19 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 	}
 	b.mu.Lock()
 	b.policy.began(f, gathered, enqueued)
-	until := b.policy.until
 	b.inFlight = append(b.inFlight, f)
+	entries := 0
+	for _, r := range batch {
+		entries += r.entries
+	}
+	b.computed += entries
 	b.mu.Unlock()
 	b.answers.Add(1)
 	go func() {
 		defer b.answers.Done()
 		err := error(nil)
 		for i, read := range reads {
-			b.awaitRead(read, until)
+			<-read.Done()
 			var failed error
 			if results[i].Data, failed = read.Bytes(); err == nil {
 				err = failed
@@ -333,10 +345,7 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 		b.mu.Lock()
 		b.inFlight = b.inFlight[1:]
 		b.policy.ended(f, enqueued, time.Now(), b.inFlight)
-		entries := 0
-		for _, r := range batch {
-			entries += r.entries
-		}
+		b.computed -= entries
 		b.stats.Batches[entries]++
 		b.wake()
 		b.mu.Unlock()
@@ -348,22 +357,6 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 			read.Close()
 		}
 	}()
-}
-
-// awaitRead waits until a result is on the host. A notice of an event comes up to 50 us late, and
-// another thread may have to wake up for it. A small batch takes only ten times as long. So a
-// thread asks the device itself around the moment when a small batch should end.
-func (b *Batcher) awaitRead(read *cgotorch.HostRead, until time.Time) {
-	const before, after = 40 * time.Microsecond, 60 * time.Microsecond
-	if b.device.IsCUDA() && time.Until(until) < longest {
-		sleep(until.Add(-before - sleepLate))
-		for time.Until(until) > -after {
-			if done, err := read.Query(); done || err != nil {
-				break
-			}
-		}
-	}
-	<-read.Done()
 }
 
 // deliver gives each request its part of the results.
