@@ -67,16 +67,11 @@ func (o *openLoop) load(b *serve.Batcher, in serve.Array, rate float64, long tim
 // benchServeOpen measures latencies of requests that come at random, at parts of the rate that
 // callers reach in a closed loop.
 func benchServeOpen(c *config, emit func(row)) error {
-	s, err := c.service()
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	b, err := s.batcher(c.batchSizes(), nil)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
+	return c.withService(func(s *service, b *serve.Batcher) error { return s.open(b, emit) })
+}
+
+func (s *service) open(b *serve.Batcher, emit func(row)) error {
+	c := s.c
 	largest := c.batchSizes()[len(c.batchSizes())-1]
 	full, _, err := callers(b, 2*largest, c.block(), func() serve.Array { return s.pixels(1) })
 	if err != nil {

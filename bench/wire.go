@@ -267,43 +267,38 @@ func (p *peer) send(r loadRequest, last *loadReply) side {
 // process to another.
 func benchServeWire(protocol string) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
-		s, err := c.service()
-		if err != nil {
-			return err
-		}
-		defer s.close()
-		b, err := s.batcher(c.batchSizes(), nil)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		e, err := s.newEndpoint()
-		if err != nil {
-			return err
-		}
-		defer e.close()
-		clients := []int{1, 64}
-		if c.device.IsCUDA() {
-			clients = append(clients, 512)
-		}
-		for _, n := range clients {
-			r, err := e.request(protocol, s.pixels(1), n, c.block().Seconds())
-			if err != nil {
-				return err
-			}
-			var last loadReply
-			values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
-				rate, _, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
-				return rate, err
-			})
-			if err != nil {
-				return err
-			}
-			emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
-				fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
-		}
-		return nil
+		return c.withService(func(s *service, b *serve.Batcher) error { return s.wire(b, protocol, emit) })
 	}
+}
+
+func (s *service) wire(b *serve.Batcher, protocol string, emit func(row)) error {
+	c := s.c
+	e, err := s.newEndpoint()
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	clients := []int{1, 64}
+	if c.device.IsCUDA() {
+		clients = append(clients, 512)
+	}
+	for _, n := range clients {
+		r, err := e.request(protocol, s.pixels(1), n, c.block().Seconds())
+		if err != nil {
+			return err
+		}
+		var last loadReply
+		values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
+			rate, _, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
+			return rate, err
+		})
+		if err != nil {
+			return err
+		}
+		emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
+			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
+	}
+	return nil
 }
 
 // benchServeJPEG measures requests that are photographs, and the decoding alone.
