@@ -257,16 +257,22 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		}
 	}
 	c.pool.used(x)
-	if c.o.lends() { // the Do may read the lent results until it ends, so the pool is in use until then
-		x.AtEnd(func() {
-			c.pool.mu.Lock()
-			defer c.pool.mu.Unlock()
-			if !c.pool.ended {
-				c.pool.used(x)
-			}
-		})
-	}
+	c.usedUntilEnd(x)
 	return out
+}
+
+// The method `usedUntilEnd` tells the pool that x's Do may read lent results until it ends.
+func (c *Captured) usedUntilEnd(x *Exec) {
+	if !c.o.lends() {
+		return
+	}
+	x.AtEnd(func() {
+		c.pool.mu.Lock()
+		defer c.pool.mu.Unlock()
+		if !c.pool.ended {
+			c.pool.used(x)
+		}
+	})
 }
 
 // The method `launch` launches the shape's graph or the shape's serial graph. It returns the
@@ -342,6 +348,7 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	for _, t := range out {
 		x.adopt(t)
 	}
+	c.usedUntilEnd(x)
 	return c.lend(x, out)
 }
 
