@@ -1,7 +1,6 @@
 package dist
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -157,36 +156,30 @@ func (g *Group) compare(state []nn.Named) error {
 	for _, n := range state {
 		all = append(all, fmt.Sprintf("%s %v%v, strides %v", n.Name, n.Tensor.DType(), n.Tensor.Shape(), n.Tensor.Strides()))
 	}
-	key := fmt.Sprint("model/", g.compared.Add(1))
-	ctx, cancel := g.bounded("rank 0 has not told its model")
-	defer cancel()
-	var found error
-	if g.rank == 0 {
-		text, err := json.Marshal(all)
-		if err != nil {
-			return err
-		}
-		if err := g.store.set(ctx, key, string(text)); err != nil {
-			return g.explain(err)
-		}
-	} else {
-		text, err := g.store.await(ctx, key)
-		if err != nil {
-			return g.explain(err)
-		}
-		var first []string
-		if err := json.Unmarshal([]byte(text), &first); err != nil {
-			return err
-		}
-		found = differ(first, all, g.rank)
-	}
-	if g.Agree(found == nil) {
-		return nil
-	}
-	if err := g.Err(); err != nil {
+	text, err := json.Marshal(all)
+	if err != nil {
 		return err
 	}
-	return cmp.Or(found, fmt.Errorf("another rank has another model than rank 0: see its error: %w", cgotorch.ErrInvalidArgument))
+	texts, err := g.Exchange(string(text))
+	if err != nil {
+		return err
+	}
+	var first []string
+	if texts[0] == "" { // rank 0 is a process with torch.distributed
+		return nil
+	}
+	if err := json.Unmarshal([]byte(texts[0]), &first); err != nil {
+		return err
+	}
+	if err := differ(first, all, g.rank); err != nil {
+		return err
+	}
+	for i, other := range texts {
+		if other != "" && other != texts[0] {
+			return fmt.Errorf("%s has another model than rank 0: see its error: %w", g.names[i], cgotorch.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 // The function `differ` returns the first difference between the tensors of rank 0 and those of
