@@ -203,9 +203,10 @@ func (g *Group) Agree(yes bool) bool {
 	return yes && err == nil
 }
 
-// Exchange gives a text to all ranks, and returns the texts of all ranks in their order. It waits until
-// all ranks have called it, and needs no stream. All ranks make the same calls of Exchange and Agree in
-// the same order. A text has at most 8 MiB. The text of a rank with torch.distributed is "".
+// Exchange gives a text to all ranks, and returns the texts of all ranks in their order. It waits
+// until all ranks have called it, and needs no stream. All ranks make the same calls of Exchange
+// and Agree in the same order. A text has at most 8 MiB. The text of a rank with torch.distributed
+// is "".
 //
 // Exchange is for small values of the host, such as the states of loaders. It fails with
 // [cgotorch.ErrGroupFailed] if a rank is lost or late.

@@ -67,8 +67,8 @@ func (t *trainer) drawApart() error {
 	return cgotorch.Seed(t.Seed + uint64(t.progress.Step)<<20 + uint64(t.group.Rank())<<48)
 }
 
-// joinStates makes the loader's state that of all ranks. Ranks that pass over unreadable images may be
-// at different places of the epoch.
+// joinStates makes the loader's state that of all ranks. Ranks that pass over unreadable images may
+// be at different places of the epoch.
 func (t *trainer) joinStates() error {
 	if t.group.World() == 1 || t.SkipRate == 0 {
 		return nil

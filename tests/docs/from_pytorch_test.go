@@ -1321,7 +1321,7 @@ func TestFromPyTorch_SeveralGPUs(t *testing.T) {
 
 	// PyTorch, not run: dist.init_process_group("nccl")
 	group, err := dist.Join(ctx, dist.Options{OnCPU: true})
-	// Remark: Without `OnCPU` the GPU of LOCAL_RANK. The launcher is torchrun, srun, PyTorchJob or mpirun.
+	// Remark: Without `OnCPU` it is the GPU of LOCAL_RANK. torchrun, srun or mpirun starts the ranks.
 	c.noError(err)
 	defer group.Close()
 
