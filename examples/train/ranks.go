@@ -69,6 +69,15 @@ func (t *trainer) tracePath() string {
 	return fmt.Sprintf("%s.rank%d", t.Trace, t.group.Rank())
 }
 
+// The method `untilAll` returns the context of a training epoch. With several ranks a signal does not
+// end it: the stopper does, on all ranks.
+func (t *trainer) untilAll(ctx context.Context) context.Context {
+	if t.group.World() == 1 {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
 // stopper makes all ranks stop after the same step. A signal reaches them at different times, and a
 // rank that stopped alone would leave the others in a collective.
 type stopper struct {

@@ -278,7 +278,7 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 	var losses lossLog // writes each loss one step later, so that the device always has work
 	stop := stopper{group: t.group}
 	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish(), stop.close()) }()
-	for batch, err := range t.train.ahead.Epoch(ctx) {
+	for batch, err := range t.train.ahead.Epoch(t.untilAll(ctx)) {
 		if err != nil {
 			return withFlag(err)
 		}
