@@ -2,14 +2,17 @@ package examples
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"math/rand"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,12 +35,7 @@ type rank struct {
 // startRanks starts examples/train as ranks of one group. `more` are flags of the last rank alone.
 func startRanks(t *testing.T, world int, args []string, more ...string) []*rank {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
+	port := freePort(t)
 	var ranks []*rank
 	for i := range world {
 		if i == world-1 {
@@ -218,4 +216,157 @@ func TestTrainRanks_Differ(t *testing.T) {
 			}
 		}
 	}
+}
+
+// interruptRanks starts ranks, and stops them all by a signal to the last one, after some lines of the
+// log.
+func interruptRanks(t *testing.T, world, lines int, out string, args []string) {
+	t.Helper()
+	ranks := startRanks(t, world, args)
+	awaitLog(out, lines)
+	ranks[world-1].Process.Signal(syscall.SIGTERM)
+	for i, r := range ranks {
+		if status, last := r.await(t, 30*time.Second); status != 143 {
+			t.Fatalf("rank %d ended with %d: %s", i, status, last)
+		}
+	}
+}
+
+// epochs reads the lines of the epochs from the log in the folder `out`.
+func epochs(t *testing.T, out string) (all []epoch) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var e struct {
+			Epoch, Step     int
+			LR              float64
+			ImagesPerSecond float64 `json:"images_per_second"`
+			Seconds         float64
+		}
+		if json.Unmarshal(line, &e) == nil && e.Epoch > 0 {
+			all = append(all, epoch{e.Epoch, e.Step, int(math.Round(e.ImagesPerSecond * e.Seconds)), e.LR})
+		}
+	}
+	return all
+}
+
+type epoch struct {
+	number, step, images int
+	lr                   float64
+}
+
+// A run goes on with fewer ranks in the middle of an epoch. Images, steps and learning rates of each
+// epoch are those of one rank.
+func TestTrainRanks_FewerRanks(t *testing.T) {
+	data := part(t, 600, 64, nil)
+	one, out := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
+	mustRun(t, "train", trainArgs(data, one)...)
+	resume := []string{"-out", out, "-resume", "-log-steps"}
+	interruptRanks(t, 4, 4, out, trainArgs(data, out))
+	first := len(losses(t, out))
+	interruptRanks(t, 2, first+6, out, resume)
+	second := len(losses(t, out))
+	succeedRanks(t, 1, resume)
+	if first < 1 || second <= first || second >= 57 {
+		t.Errorf("4 ranks made %d steps, and 2 ranks then %d", first, second-first)
+	}
+	t.Logf("4 ranks made %d steps, 2 ranks %d and one rank the others", first, second-first)
+	if got, want := epochs(t, out), epochs(t, one); len(want) != 3 || want[0].images != 600 || !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := len(losses(t, out)); got != 57 {
+		t.Errorf("the log has %d steps, want 57", got)
+	}
+}
+
+// torchrun starts all ranks again when one is killed. They begin anew if the folder has the checkpoint
+// of another run, and go on from their own one.
+func TestTrainRanks_StartedAgain(t *testing.T) {
+	python := os.Getenv("PEER_PYTHON")
+	if cache, err := os.UserCacheDir(); err == nil && python == "" {
+		if found, _ := filepath.Glob(filepath.Join(cache, "streamtorch", "peer-*", "bin", "python")); len(found) > 0 {
+			python = found[0]
+		}
+	}
+	if err := exec.Command(python, "-c", "import torch.distributed.run").Run(); err != nil {
+		t.Skip("no Python with PyTorch: set PEER_PYTHON, or run bench/environment.sh")
+	}
+	data, out := part(t, 1000, 64, nil), filepath.Join(t.TempDir(), "run")
+	succeedRanks(t, 2, trainArgs(data, out))
+	want := losses(t, out)
+	for _, flags := range [][]string{{"--standalone"}, {"--master-addr", "127.0.0.1", "--master-port", freePort(t)}} {
+		var output bytes.Buffer
+		args := append([]string{"-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--max-restarts", "2"}, flags...)
+		c := exec.Command(python, append(append(args, filepath.Join(bin, "train")), trainArgs(data, out)...)...)
+		c.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+		c.Stdout, c.Stderr = &output, &output
+		os.Remove(filepath.Join(out, "log.jsonl")) // the checkpoint of the other run stays
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Process.Kill() })
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		for _, lines := range []int{5, 40} { // an epoch has 32 steps
+			awaitLog(out, lines)
+			kill(t, c.Process.Pid)
+			time.Sleep(500 * time.Millisecond)
+			awaitShorter(out, lines)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("%v\n%s", err, output.String())
+			}
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("torchrun has not ended\n%s", output.String())
+		}
+		sameLosses(t, out, want)
+		text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
+		if starts := bytes.Count(text, []byte(`{"config"`)); starts != 2 { // that of the second start, and that of the third
+			t.Errorf("%v: the log has the settings of %d starts, want 2\n%s", flags, starts, output.String())
+		}
+	}
+}
+
+// kill kills the youngest child of a process.
+func kill(t *testing.T, parent int) {
+	t.Helper()
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	var children []string
+	for _, path := range tasks {
+		text, _ := os.ReadFile(path)
+		children = append(children, strings.Fields(string(text))...)
+	}
+	for _, child := range slices.Backward(children) {
+		if exe, err := os.Readlink("/proc/" + child + "/exe"); err == nil && filepath.Base(exe) == "train" {
+			pid, _ := strconv.Atoi(child)
+			syscall.Kill(pid, syscall.SIGKILL)
+			return
+		}
+	}
+	t.Fatalf("torchrun has no rank among its children %v", children)
+}
+
+// awaitShorter waits until a new start has shortened the log to fewer than some lines, or for a minute.
+func awaitShorter(out string, lines int) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if text, err := os.ReadFile(filepath.Join(out, "log.jsonl")); err == nil && bytes.Count(text, []byte("\n")) < lines {
+			return
+		}
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
 }
