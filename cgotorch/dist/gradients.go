@@ -224,6 +224,7 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 		return
 	}
 	g.note(x, r.plan)
+	g.compareCalls(x, op)
 	c, handles := seam.Core(x, op, roots)
 	// In a capture the collectives run on a stream of the graph's own, which stands in for the side
 	// stream. It joins the capture by this event.

@@ -117,6 +117,7 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 	}
 	of.at = seam.Caller()
 	g.note(x, of)
+	g.compareCalls(x, op)
 	status := run(c, handles)
 	if status != nil && ct.StatusCode(status) == ct.GroupFailed {
 		x.Fail(op, g.explain(seam.Check(op, status)))
@@ -158,7 +159,7 @@ func (g *Group) explain(cause error) error {
 	g.monitor.trouble.Store(true)
 	select {
 	case <-g.failed:
-	case <-time.After(4*g.monitor.interval + time.Second):
+	case <-time.After(7*g.monitor.interval + time.Second): // longer than monitor.differs takes
 	}
 	g.fail("%v; no other rank is known to have a problem, and this rank's last collective is %s", cause, g.lockstep.last())
 	return g.Err()

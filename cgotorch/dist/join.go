@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -82,6 +83,7 @@ func join(ctx context.Context, o Options, env func(string) string) (*Group, erro
 		return nil, fmt.Errorf("rank %d of %d: %w", p.rank, p.world, err)
 	}
 	if err = g.meet(ctx, p, o); err != nil {
+		g.fail("it could not join: %v", err)
 		g.Close()
 		return nil, fmt.Errorf("rank %d of %d: %w", p.rank, p.world, err)
 	}
@@ -155,19 +157,67 @@ func (g *Group) meet(ctx context.Context, p place, o Options) error {
 	if err := compatible(ranks, g.names); err != nil {
 		return err
 	}
-	if g.device.IsCUDA() {
-		err = g.joinNCCL(ctx)
-	} else {
-		prefix := g.store.prefix + "gloo"
-		if slices.Contains(g.foreign, true) {
-			prefix = "default_pg/0//cpu/" // the keys of torch.distributed's first group
-		}
-		err = seam.Check("dist.Join", ct.GroupGloo(g.store.h, prefix, g.store.address, int32(g.rank), int32(g.world), milliseconds(o.Timeout), &g.h))
-	}
-	if err != nil {
+	if err := g.monitor.start(g, p); err != nil {
 		return err
 	}
-	return g.monitor.start(g, p)
+	ctx, cancel := g.whileWell(ctx)
+	defer cancel()
+	if g.device.IsCUDA() {
+		return g.joinNCCL(ctx)
+	}
+	return g.joinGloo(ctx)
+}
+
+// The method `whileWell` returns a context that also ends when the group fails.
+func (g *Group) whileWell(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-g.failed:
+			cancel(errors.New(reason(g.Err())))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// The method `joinGloo` makes the group of Gloo. It waits for the other ranks. If it gives up, it
+// leaves the call of LibTorch's to its end.
+func (g *Group) joinGloo(ctx context.Context) error {
+	prefix := g.store.prefix + "gloo"
+	if slices.Contains(g.foreign, true) {
+		prefix = "default_pg/0//cpu/" // the keys of torch.distributed's first group
+	}
+	var h *ct.Group
+	var over atomic.Bool // the call has ended, or nobody waits for it any more
+	err := g.store.do(ctx, func() *ct.Status {
+		status := ct.GroupGloo(g.store.h, prefix, g.store.address, int32(g.rank), int32(g.world), milliseconds(g.timeout), &h)
+		if !over.CompareAndSwap(false, true) {
+			ct.GroupFree(h)
+		}
+		return status
+	})
+	switch {
+	case err == nil:
+		g.setHandle(h)
+		return nil
+	case !over.CompareAndSwap(false, true) && h != nil: // ctx has ended just after the call
+		ct.GroupFree(h)
+	}
+	if ctx.Err() == nil {
+		err = errors.New(reason(g.explain(err)))
+	}
+	return fmt.Errorf("the ranks have not connected: %w", err)
+}
+
+// The method `setHandle` gives the group its handle, which a failure of the group aborts.
+func (g *Group) setHandle(h *ct.Group) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.h = h
+	if g.err != nil {
+		ct.GroupAbort(h)
+	}
 }
 
 // The method `arrivals` waits for all ranks.
@@ -177,7 +227,7 @@ func (g *Group) arrivals(ctx context.Context, own info) ([]info, error) {
 		text, err := g.store.await(ctx, fmt.Sprint("rank/", i))
 		if err != nil {
 			if ctx.Err() == nil {
-				return nil, err
+				return nil, fmt.Errorf("%s, which serves the store of the run, is gone: rank %d had not joined: %w", g.store.server, i, err)
 			}
 			brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
@@ -188,7 +238,7 @@ func (g *Group) arrivals(ctx context.Context, own info) ([]info, error) {
 				}
 			}
 			if len(missing) == 0 {
-				return nil, fmt.Errorf("the store of the run does not answer: %w", err)
+				return nil, fmt.Errorf("%s, which serves the store of the run, does not answer any more: rank %d had not joined: %w", g.store.server, i, err)
 			}
 			return nil, fmt.Errorf("the ranks %s of %d have not joined: start them too, or set WORLD_SIZE to the number of processes: %w", strings.Join(missing, ", "), g.world, err)
 		}
@@ -245,9 +295,11 @@ func (g *Group) joinNCCL(ctx context.Context) error {
 			return errors.New("rank 0 has given no name of a group of NCCL")
 		}
 	}
-	if err := seam.Check("dist.Join", ct.GroupNCCL(seam.Device(g.device), &id, int32(g.rank), int32(g.world), &g.h)); err != nil {
+	var h *ct.Group
+	if err := seam.Check("dist.Join", ct.GroupNCCL(seam.Device(g.device), &id, int32(g.rank), int32(g.world), &h)); err != nil {
 		return err
 	}
+	g.setHandle(h)
 	for {
 		var ready int32
 		if err := seam.Check("dist.Join", ct.GroupReady(g.h, &ready)); err != nil || ready != 0 {

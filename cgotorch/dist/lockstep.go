@@ -1,12 +1,16 @@
 package dist
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Note [Lockstep]
@@ -18,6 +22,9 @@ import (
 // error. A collective costs the check a hash of a few words. Nothing is exchanged on its way.
 //
 // A collective of a graph counts at each launch.
+//
+// On the CPU each collective begins with a comparison of the hashes, because Gloo ends the process
+// when two ranks give different sizes. There it is one more collective, of 16 bytes.
 
 // A call is one collective, as all ranks must make it.
 type call struct {
@@ -101,6 +108,31 @@ func (l *lockstep) last() string {
 	}
 	c := l.ring[(l.count-1)%remembered].call
 	return fmt.Sprintf("number %d, %s%s", l.count, c.what, atLine(c.at))
+}
+
+// The method `compareCalls` fails x's Do if another rank makes another collective than this rank has
+// noted. It does nothing on CUDA, and beside ranks of Python.
+func (g *Group) compareCalls(x *cgotorch.Exec, op string) {
+	if g.device.IsCUDA() || slices.Contains(g.foreign, true) {
+		return
+	}
+	_, hash := g.lockstep.now()
+	var most []int64
+	x.Tidy(func() *cgotorch.Tensor {
+		x := x.NoGrad()
+		hashes := []*cgotorch.Tensor{cgotorch.FromSlice(x, []int64{int64(hash), ^int64(hash)})}
+		c, handles := seam.Core(x, op, hashes)
+		status := ct.AllReduce(c, g.h, &handles[0], 1, ct.Max)
+		if status != nil && ct.StatusCode(status) == ct.GroupFailed {
+			x.Fail(op, g.explain(seam.Check(op, status)))
+		}
+		seam.Must(x, op, status, hashes)
+		most = cgotorch.ToSlice[int64](x, hashes[0])
+		return nil
+	})
+	if most[0] != ^most[1] {
+		x.Fail(op, g.explain(errors.New("another rank makes another collective")))
+	}
 }
 
 func atLine(at string) string {

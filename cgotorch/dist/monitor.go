@@ -141,8 +141,8 @@ func (m *monitor) run(ctx context.Context, g *Group) {
 			if ctx.Err() != nil { // the group is being closed
 				return
 			}
-			who := "rank 0, which serves the store of the run, is gone or does not answer"
-			if g.rank == 0 {
+			who := m.store.server + ", which serves the store of the run, is gone or does not answer"
+			if g.rank == 0 && m.store.server == "rank 0" {
 				who = "the store of the run, which this rank serves, does not answer"
 			}
 			g.fail("%s: %v; this rank's last collective is %s", who, err, g.lockstep.last())

@@ -25,6 +25,7 @@ type store struct {
 	h       *ct.Store
 	prefix  string
 	address string // of this machine, as the store's machine sees it
+	server  string // who serves the store, for messages
 
 	mu     sync.Mutex // guards calls
 	calls  chan func()
@@ -47,7 +48,10 @@ func openStore(ctx context.Context, p place, timeout time.Duration) (*store, err
 		}
 		return nil, err
 	}
-	s := &store{prefix: "streamtorch/", address: address}
+	s := &store{prefix: "streamtorch/", address: address, server: "rank 0"}
+	if p.served {
+		s.server = "the launcher"
+	}
 	if p.attempt != "" && p.attempt != "0" {
 		s.prefix += p.attempt + "/"
 	}
@@ -77,7 +81,7 @@ func (s *store) connect(p place, listener int, timeout time.Duration) error {
 
 // The method `again` returns a second connection, which does not wait for calls of the first.
 func (s *store) again(p place, timeout time.Duration) (*store, error) {
-	other := &store{prefix: s.prefix, address: s.address}
+	other := &store{prefix: s.prefix, address: s.address, server: s.server}
 	return other, other.connect(p, -1, timeout)
 }
 

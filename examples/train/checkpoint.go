@@ -22,6 +22,7 @@ type saved struct {
 	Config   Config   `json:"config"`
 	Classes  []string `json:"classes"`
 	Progress Progress `json:"progress"`
+	Launch   string   `json:"launch,omitempty"` // see Note [Started again]
 }
 
 func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }
@@ -40,14 +41,15 @@ func (t *trainer) save() error {
 		return checkpoint.Save(x, t.checkpointPath(), checkpoint.Checkpoint{
 			Model: t.model, Optimizer: t.opt, Scaler: t.scaler,
 			Epoch: t.progress.Epoch, Step: t.progress.Step, Loader: t.progress.Loader,
-			Config: saved{t.Config, t.train.loader.Classes(), t.progress},
+			Config: saved{t.Config, t.train.loader.Classes(), t.progress, t.launch},
 		})
 	})
 }
 
 // readSaved reads the fields that -resume needs before the model is made. It takes the settings
-// from the saved run, except for settings that a resumed run may change.
-func (t *trainer) readSaved() (*saved, error) {
+// from the saved run, except for settings that a resumed run may change. `again` says that a launcher
+// has started the run again, with the flags of its first start.
+func (t *trainer) readSaved(again bool) (*saved, error) {
 	path := t.checkpointPath()
 	info, err := checkpoint.Inspect(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,6 +79,9 @@ func (t *trainer) readSaved() (*saved, error) {
 			fixed = append(fixed, "-"+f.Name)
 		}
 	})
+	if again {
+		return &s, nil
+	}
 	if len(fixed) > 0 {
 		return nil, fmt.Errorf("-resume goes on with the settings saved in %s: leave out %s, or begin anew without -resume", t.Out, strings.Join(fixed, ", "))
 	}

@@ -1,16 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/replace"
@@ -44,6 +48,114 @@ func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 	return group, nil
 }
 
+// Note [Started again]
+//
+// A launcher that starts the ranks again after a failure gives them the same flags, without -resume.
+// The run then goes on from its checkpoint. The checkpoint must be of this run, and not of an earlier
+// one in the same folder. So it has the name that the launcher gave its run. torchrun names a run
+// with --standalone or --rdzv-id. Without these it names all runs "none", and the process of
+// torchrun on the machine of rank 0 stands for the run. A launcher without a name for its run sets
+// TRAIN_RUN_ID. Rank 0 decides, and the others follow.
+
+// launchName returns the name of the run, which is equal in all starts of it, or "".
+func launchName() string {
+	if name := os.Getenv("TRAIN_RUN_ID"); name != "" {
+		return name
+	}
+	name := os.Getenv("TORCHELASTIC_RUN_ID")
+	if name != "none" {
+		return name
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", os.Getppid()))
+	if err != nil {
+		return ""
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	if all := strings.Fields(fields); len(all) > 19 { // the 22nd field of the line is the time of the start
+		host, _ := os.Hostname()
+		return fmt.Sprint("process ", os.Getppid(), " of ", all[19], " on ", host)
+	}
+	return ""
+}
+
+// The method `startedAgain` reports whether the launcher has started this run again, and its
+// checkpoint is there. It waits for rank 0.
+func (t *trainer) startedAgain() (bool, error) {
+	again := "no"
+	if t.first() && t.launch != "" {
+		info, err := checkpoint.Inspect(t.checkpointPath())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		var s saved
+		if err == nil && json.Unmarshal(info.Config, &s) == nil && s.Launch == t.launch {
+			again = "yes"
+		}
+	}
+	var err error
+	if again, err = t.fromFirst(again); err != nil {
+		return false, err
+	}
+	return again == "yes", nil
+}
+
+// The method `fromFirst` returns the text of rank 0. It waits for rank 0.
+func (t *trainer) fromFirst(text string) (string, error) {
+	if t.group.World() == 1 {
+		return text, nil
+	}
+	err := t.stream.Do(func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		length := cgotorch.FromSlice(x, []int64{int64(len(text))})
+		t.group.Broadcast(x, length, 0)
+		bytes := make([]byte, cgotorch.ToSlice[int64](x, length)[0])
+		copy(bytes, text)
+		letters := cgotorch.FromSlice(x, bytes)
+		t.group.Broadcast(x, letters, 0)
+		text = string(cgotorch.ToSlice[byte](x, letters))
+		return nil
+	})
+	return text, err
+}
+
+// The method `sameRun` fails if a rank has other settings than rank 0, or stands at another place of
+// the run. It waits for the other ranks.
+func (t *trainer) sameRun() error {
+	c := t.Config
+	c.Data, c.TestData, c.Device = "", "", "" // these may differ between machines
+	own, err := json.Marshal(struct {
+		Config
+		Resumed bool     `json:"resumed"`
+		Step    int      `json:"step"`
+		Steps   int      `json:"steps_per_epoch"`
+		Classes []string `json:"classes"`
+	}{c, t.Resume, t.progress.Step, t.stepsPerEpoch(), t.train.loader.Classes()})
+	if err != nil {
+		return err
+	}
+	first, err := t.fromFirst(string(own))
+	if err != nil {
+		return err
+	}
+	equal := first == string(own)
+	switch {
+	case t.group.Agree(equal):
+		return nil
+	case equal:
+		return cmp.Or(t.group.Err(), errors.New("another rank has other settings than rank 0: see its error"))
+	}
+	var a, b map[string]any
+	if err := errors.Join(json.Unmarshal([]byte(first), &a), json.Unmarshal(own, &b)); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		if was, is := fmt.Sprint(a[name]), fmt.Sprint(b[name]); was != is {
+			return fmt.Errorf("rank 0 and rank %d have different settings: %s is %.60s there and %.60s here; give all ranks the same flags, data and -out", t.group.Rank(), name, was, is)
+		}
+	}
+	return fmt.Errorf("rank 0 and rank %d have different settings", t.group.Rank())
+}
+
 // The method `first` reports whether this rank writes the log and the checkpoints.
 func (t *trainer) first() bool { return t.group.Rank() == 0 }
 
@@ -59,7 +171,8 @@ func (t *trainer) workers() int {
 	return max(1, runtime.NumCPU()/t.group.LocalWorld())
 }
 
-// drawApart makes each rank draw other random numbers, such as those of a dropout.
+// drawApart makes each rank draw other random numbers, such as those of a dropout. It runs at the start
+// of each epoch, so a run that goes on from there draws the same numbers.
 func (t *trainer) drawApart() error {
 	if t.group.World() == 1 {
 		return nil
@@ -163,6 +276,15 @@ func (t *trainer) mergeTraces() error {
 		return fmt.Errorf("-trace: %w", err)
 	}
 	return nil
+}
+
+// The method `untilAll` returns the context of a training epoch. With several ranks a signal does not
+// end it: the stopper does, on all ranks.
+func (t *trainer) untilAll(ctx context.Context) context.Context {
+	if t.group.World() == 1 {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // stopper makes all ranks stop after the same step. A signal reaches them at different times, and a

@@ -29,6 +29,7 @@ var (
 type trainer struct {
 	Config
 	group    *dist.Group // of one rank, unless a launcher has started several
+	launch   string      // the launcher's name for the run, or ""
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
 	jpeg     *kernels.JPEGDecoder // nil if the CPU decodes all images
@@ -110,7 +111,7 @@ func (t *trainer) open(ctx context.Context) error {
 	var saved *saved
 	var err error
 	if t.Resume {
-		if saved, err = t.readSaved(); err != nil {
+		if saved, err = t.readSaved(false); err != nil {
 			return err
 		}
 	}
@@ -120,6 +121,15 @@ func (t *trainer) open(ctx context.Context) error {
 	t.progress.Loader = imageloader.State{Seed: t.Seed} // needed if the run is interrupted before its first step
 	if err := t.openDevice(ctx); err != nil {
 		return err
+	}
+	if t.launch = launchName(); !t.Resume {
+		if again, err := t.startedAgain(); err != nil {
+			return err
+		} else if again {
+			if saved, err = t.readSaved(true); err != nil {
+				return err
+			}
+		}
 	}
 	if t.first() {
 		if err := os.MkdirAll(t.Out, 0o755); err != nil {
@@ -171,11 +181,11 @@ func (t *trainer) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.step = cgotorch.NewCaptured(t.trainStep, t.captured())
-	t.forward = cgotorch.NewCaptured(t.testStep, t.captured())
-	if err := t.drawApart(); err != nil {
+	if err := t.sameRun(); err != nil {
 		return err
 	}
+	t.step = cgotorch.NewCaptured(t.trainStep, t.captured())
+	t.forward = cgotorch.NewCaptured(t.testStep, t.captured())
 	if t.tracer, err = newTracer(t.tracePath(), t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
@@ -225,6 +235,9 @@ func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
 // epoch trains through the rest of the current epoch. It then tests, logs and saves.
 func (t *trainer) epoch(ctx context.Context) error {
 	nn.SetTraining(t.model, true)
+	if err := t.drawApart(); err != nil {
+		return err
+	}
 	bar := t.log.startBar(t)
 	began, before, loaded, skipped := time.Now(), t.train.ahead.Stats(), t.train.loader.Stats(), t.train.skipped()
 	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
@@ -281,7 +294,7 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 	var losses lossLog // writes each loss one step later, so that the device always has work
 	stop := stopper{group: t.group}
 	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish(), stop.close()) }()
-	for batch, err := range t.train.ahead.Epoch(ctx) {
+	for batch, err := range t.train.ahead.Epoch(t.untilAll(ctx)) {
 		if err != nil {
 			return withFlag(err)
 		}

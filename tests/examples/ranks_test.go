@@ -1,0 +1,372 @@
+package examples
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"math/rand"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// longVariable is an environment variable. When it is set, the tests of several ranks take their time.
+const longVariable = "STREAMTORCH_TEST_RANKS"
+
+// A rank is one process of examples/train.
+type rank struct {
+	*exec.Cmd
+	out   bytes.Buffer // standard output and standard error
+	ended chan struct{}
+}
+
+// startRanks starts examples/train as ranks of one group. `more` are flags of the last rank alone.
+func startRanks(t *testing.T, world int, args []string, more ...string) []*rank {
+	t.Helper()
+	port := freePort(t)
+	var ranks []*rank
+	for i := range world {
+		if i == world-1 {
+			args = append(args[:len(args):len(args)], more...)
+		}
+		r := &rank{Cmd: exec.Command(filepath.Join(bin, "train"), args...), ended: make(chan struct{})}
+		r.Env = append(os.Environ(), "RANK="+strconv.Itoa(i), "WORLD_SIZE="+strconv.Itoa(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "OMP_NUM_THREADS=1")
+		r.Stdout, r.Stderr = &r.out, &r.out
+		if err := r.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			r.Wait()
+			close(r.ended)
+		}()
+		t.Cleanup(func() {
+			r.Process.Kill()
+			<-r.ended
+		})
+		ranks = append(ranks, r)
+	}
+	return ranks
+}
+
+// The method `await` waits for the end of the rank. It returns its exit status and its last line.
+func (r *rank) await(t *testing.T, most time.Duration) (status int, last string) {
+	t.Helper()
+	select {
+	case <-r.ended:
+	case <-time.After(most):
+		t.Errorf("rank with %v has not ended after %v", r.Env[len(r.Env)-5], most)
+		r.Process.Kill()
+		<-r.ended
+		return -1, ""
+	}
+	lines := strings.Split(strings.TrimSpace(r.out.String()), "\n")
+	return r.ProcessState.ExitCode(), lines[len(lines)-1]
+}
+
+// succeedRanks runs the ranks to their end.
+func succeedRanks(t *testing.T, world int, args []string) {
+	t.Helper()
+	for i, r := range startRanks(t, world, args) {
+		if status, last := r.await(t, 2*time.Minute); status != 0 {
+			t.Fatalf("rank %d ended with %d: %s", i, status, last)
+		}
+	}
+}
+
+// whole fails unless the checkpoint can be read to its end. It reports whether it is there.
+func whole(t *testing.T, out string) bool {
+	t.Helper()
+	path := filepath.Join(out, "checkpoint.safetensors")
+	f, err := safetensors.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		t.Errorf("the checkpoint: %v", err)
+		return false
+	}
+	defer f.Close()
+	for _, info := range f.Tensors() {
+		if _, err := f.Read(info.Name); err != nil {
+			t.Errorf("the checkpoint: %v", err)
+		}
+	}
+	return true
+}
+
+// Whichever rank is killed at whichever moment, the others end and name it, and the checkpoint is
+// whole. A moment of the join lets them wait for 30 s, so the short test waits for the first steps.
+func TestTrainRanks_Killed(t *testing.T) {
+	data := part(t, 400, 64, nil)
+	long := os.Getenv(longVariable) != ""
+	worlds, moments := []int{2}, 1
+	if long {
+		worlds, moments = []int{2, 4}, 20
+	}
+	random := rand.New(rand.NewSource(24))
+	for _, world := range worlds {
+		for victim := range world {
+			t.Run(fmt.Sprintf("%d of %d", victim, world), func(t *testing.T) {
+				if long {
+					t.Parallel()
+				}
+				longest, saved, joining := time.Duration(0), 0, 0
+				for range moments {
+					out := filepath.Join(t.TempDir(), "run")
+					ranks := startRanks(t, world, trainArgs(data, out, "-epochs", "1000"))
+					moment := time.Duration(random.Int63n(int64(6 * time.Second)))
+					if !long {
+						awaitLog(out, 5)
+						moment /= 10
+					}
+					time.Sleep(moment)
+					ranks[victim].Process.Kill()
+					began := time.Now()
+					for i, r := range ranks {
+						status, last := r.await(t, 45*time.Second)
+						if i == victim {
+							continue
+						}
+						longest = max(longest, time.Since(began))
+						joined := true
+						for _, text := range []string{"have not joined", "does not answer (rank 0 serves it"} {
+							joined = joined && !strings.Contains(last, text)
+						}
+						if !joined {
+							joining++
+						}
+						if status != 1 || joined && !strings.Contains(last, fmt.Sprint("rank ", victim)) {
+							t.Errorf("rank %d of %d, after a kill of %d at %v: status %d\n%s", i, world, victim, moment, status, r.out.String())
+						}
+					}
+					if whole(t, out) {
+						saved++
+					}
+				}
+				t.Logf("%d moments: the others ended within %v; %d left a checkpoint, %d ranks ended in the join", moments, longest.Round(time.Millisecond), saved, joining)
+			})
+		}
+	}
+}
+
+// awaitLog waits until the log in the folder `out` has some lines, or for a minute.
+func awaitLog(out string, lines int) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if text, _ := os.ReadFile(filepath.Join(out, "log.jsonl")); bytes.Count(text, []byte("\n")) >= lines {
+			return
+		}
+	}
+}
+
+// A signal to one rank stops all after the same step. The ranks that resume have the losses of a run
+// without an interruption, whichever rank got the signal.
+func TestTrainRanks_Interrupted(t *testing.T) {
+	data := part(t, 600, 64, nil)
+	undisturbed := filepath.Join(t.TempDir(), "run")
+	succeedRanks(t, 2, trainArgs(data, undisturbed))
+	want := losses(t, undisturbed)
+	for victim := range 2 {
+		out := filepath.Join(t.TempDir(), "run")
+		ranks := startRanks(t, 2, trainArgs(data, out))
+		awaitLog(out, 10)
+		ranks[victim].Process.Signal(syscall.SIGINT)
+		for i, r := range ranks {
+			status, last := r.await(t, 30*time.Second)
+			if expected := map[bool]int{true: 130, false: 143}[i == victim]; status != expected || !strings.Contains(last, "continue with -resume") {
+				t.Errorf("rank %d, after a signal to %d: status %d, want %d\n%s", i, victim, status, expected, r.out.String())
+			}
+		}
+		if had := len(losses(t, out)); had >= len(want) {
+			t.Fatal("the run was over before it could be interrupted")
+		}
+		succeedRanks(t, 2, []string{"-out", out, "-resume", "-log-steps"})
+		sameLosses(t, out, want)
+	}
+}
+
+// Ranks with other settings than rank 0 are refused before the first step, with the setting.
+func TestTrainRanks_Differ(t *testing.T) {
+	data := part(t, 200, 64, nil)
+	for _, c := range []struct {
+		more []string
+		want string
+	}{
+		{[]string{"-batch", "64"}, "batch is 32 there and 64 here"},
+		{[]string{"-model", "resnet20"}, "different models"},
+		{[]string{"-dtype", "bfloat16"}, "dtype is float32 there and bfloat16 here"},
+		{[]string{"-limit", "100"}, "limit"},
+	} {
+		ranks := startRanks(t, 2, trainArgs(data, filepath.Join(t.TempDir(), "run")), c.more...)
+		for i, r := range ranks {
+			status, last := r.await(t, 30*time.Second)
+			if want := []string{"see its error", c.want}[i]; status != 1 || !strings.Contains(last, want) {
+				t.Errorf("%v: rank %d: status %d, %q is not in %q", c.more, i, status, want, last)
+			}
+		}
+	}
+}
+
+// interruptRanks starts ranks, and stops them all by a signal to the last one, after some lines of the
+// log.
+func interruptRanks(t *testing.T, world, lines int, out string, args []string) {
+	t.Helper()
+	ranks := startRanks(t, world, args)
+	awaitLog(out, lines)
+	ranks[world-1].Process.Signal(syscall.SIGTERM)
+	for i, r := range ranks {
+		if status, last := r.await(t, 30*time.Second); status != 143 {
+			t.Fatalf("rank %d ended with %d: %s", i, status, last)
+		}
+	}
+}
+
+// epochs reads the lines of the epochs from the log in the folder `out`.
+func epochs(t *testing.T, out string) (all []epoch) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var e struct {
+			Epoch, Step     int
+			LR              float64
+			ImagesPerSecond float64 `json:"images_per_second"`
+			Seconds         float64
+		}
+		if json.Unmarshal(line, &e) == nil && e.Epoch > 0 {
+			all = append(all, epoch{e.Epoch, e.Step, int(math.Round(e.ImagesPerSecond * e.Seconds)), e.LR})
+		}
+	}
+	return all
+}
+
+type epoch struct {
+	number, step, images int
+	lr                   float64
+}
+
+// A run goes on with fewer ranks in the middle of an epoch. Images, steps and learning rates of each
+// epoch are those of one rank.
+func TestTrainRanks_FewerRanks(t *testing.T) {
+	data := part(t, 600, 64, nil)
+	one, out := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
+	mustRun(t, "train", trainArgs(data, one)...)
+	resume := []string{"-out", out, "-resume", "-log-steps"}
+	interruptRanks(t, 4, 4, out, trainArgs(data, out))
+	first := len(losses(t, out))
+	interruptRanks(t, 2, first+6, out, resume)
+	second := len(losses(t, out))
+	succeedRanks(t, 1, resume)
+	if first < 1 || second <= first || second >= 57 {
+		t.Errorf("4 ranks made %d steps, and 2 ranks then %d", first, second-first)
+	}
+	t.Logf("4 ranks made %d steps, 2 ranks %d and one rank the others", first, second-first)
+	if got, want := epochs(t, out), epochs(t, one); len(want) != 3 || want[0].images != 600 || !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := len(losses(t, out)); got != 57 {
+		t.Errorf("the log has %d steps, want 57", got)
+	}
+}
+
+// torchrun starts all ranks again when one is killed. They begin anew if the folder has the checkpoint
+// of another run, and go on from their own one.
+func TestTrainRanks_StartedAgain(t *testing.T) {
+	python := os.Getenv("PEER_PYTHON")
+	if cache, err := os.UserCacheDir(); err == nil && python == "" {
+		if found, _ := filepath.Glob(filepath.Join(cache, "streamtorch", "peer-*", "bin", "python")); len(found) > 0 {
+			python = found[0]
+		}
+	}
+	if err := exec.Command(python, "-c", "import torch.distributed.run").Run(); err != nil {
+		t.Skip("no Python with PyTorch: set PEER_PYTHON, or run bench/environment.sh")
+	}
+	data, out := part(t, 1000, 64, nil), filepath.Join(t.TempDir(), "run")
+	succeedRanks(t, 2, trainArgs(data, out))
+	want := losses(t, out)
+	for _, flags := range [][]string{{"--standalone"}, {"--master-addr", "127.0.0.1", "--master-port", freePort(t)}} {
+		var output bytes.Buffer
+		args := append([]string{"-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--max-restarts", "2"}, flags...)
+		c := exec.Command(python, append(append(args, filepath.Join(bin, "train")), trainArgs(data, out)...)...)
+		c.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+		c.Stdout, c.Stderr = &output, &output
+		os.Remove(filepath.Join(out, "log.jsonl")) // the checkpoint of the other run stays
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Process.Kill() })
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		for _, lines := range []int{5, 40} { // an epoch has 32 steps
+			awaitLog(out, lines)
+			kill(t, c.Process.Pid)
+			time.Sleep(500 * time.Millisecond)
+			awaitShorter(out, lines)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("%v\n%s", err, output.String())
+			}
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("torchrun has not ended\n%s", output.String())
+		}
+		sameLosses(t, out, want)
+		text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
+		if starts := bytes.Count(text, []byte(`{"config"`)); starts != 2 { // that of the second start, and that of the third
+			t.Errorf("%v: the log has the settings of %d starts, want 2\n%s", flags, starts, output.String())
+		}
+	}
+}
+
+// kill kills the youngest child of a process.
+func kill(t *testing.T, parent int) {
+	t.Helper()
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	var children []string
+	for _, path := range tasks {
+		text, _ := os.ReadFile(path)
+		children = append(children, strings.Fields(string(text))...)
+	}
+	for _, child := range slices.Backward(children) {
+		if exe, err := os.Readlink("/proc/" + child + "/exe"); err == nil && filepath.Base(exe) == "train" {
+			pid, _ := strconv.Atoi(child)
+			syscall.Kill(pid, syscall.SIGKILL)
+			return
+		}
+	}
+	t.Fatalf("torchrun has no rank among its children %v", children)
+}
+
+// awaitShorter waits until a new start has shortened the log to fewer than some lines, or for a minute.
+func awaitShorter(out string, lines int) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if text, err := os.ReadFile(filepath.Join(out, "log.jsonl")); err == nil && bytes.Count(text, []byte("\n")) < lines {
+			return
+		}
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
