@@ -283,6 +283,43 @@ func TestSharded_EqualBits(t *testing.T) {
 	}
 }
 
+// The norm of bfloat16 gradients is the one of their exact squares, and a step without gradients
+// does nothing.
+func TestSharded_ClipsCasts(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	succeed(t, 3, func(g *Group, x *cgotorch.Exec) {
+		m := newOddSizes(x, cgotorch.BFloat16)
+		defer nn.Close(m)
+		s, err := NewSharded(x, g, ShardedOptions{}, elementwise["sgd"], m.groups()...)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		before := m.values(x)
+		if norm := x.Item(s.ClipGradNorm(x, 1)); norm != 0 {
+			t.Errorf("rank %d: the norm of no gradients is %v", g.Rank(), norm)
+		}
+		s.Step(x)
+		if after := m.values(x); !slices.Equal(after, before) {
+			t.Errorf("rank %d: a step without gradients has changed weights", g.Rank())
+		}
+		m.setGrads(x, 0, 0, 4)
+		squares := 0.0
+		for _, p := range m.params() {
+			squares += x.Item(x.Sum(x.Square(x.To(p.Grad(), cgotorch.Float64))))
+		}
+		want := math.Sqrt(squares)
+		norm := s.ClipGradNorm(x, want/2)
+		if got := x.Item(norm); norm.DType() != cgotorch.Float32 || math.Abs(got-want) > want/100 {
+			t.Errorf("rank %d: the norm is %v %v, want %v", g.Rank(), norm.DType(), got, want)
+		}
+		if again := x.Item(s.ClipGradNorm(x, want)); math.Abs(again-want/2) > want/100 {
+			t.Errorf("rank %d: after clipping the norm is %v, want %v", g.Rank(), again, want/2)
+		}
+	})
+}
+
 // Each rank keeps 1/World of the state, with the masters of 16-bit parameters.
 func TestSharded_Memory(t *testing.T) {
 	torchtest.CheckLeaks(t)
