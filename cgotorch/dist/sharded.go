@@ -100,6 +100,7 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 		return nil, errors.Join(err, s.Close())
 	}
 	s.inner = inner
+	inner.SetAgree(func(x *cgotorch.Exec, found *cgotorch.Tensor) { g.AllReduce(x, found, Max) })
 	var want []*cgotorch.Tensor
 	for _, in := range pieces {
 		want = append(want, in.Params...)
@@ -219,9 +220,27 @@ func (s *Sharded) drop() {
 //
 // Step fails as [optim.Optimizer.Step] and [Group.AllReduce] do.
 func (s *Sharded) Step(x *cgotorch.Exec) {
-	x = s.use(x, "dist.Sharded.Step")
+	s.step(s.use(x, "dist.Sharded.Step"), s.inner.Step)
+}
+
+// StepScaled is scaler.Step of this optimizer. If a gradient of any rank is not finite, all ranks
+// skip the step. The rules are those of [Sharded.Step] and of [optim.Scaler.Step].
+func (s *Sharded) StepScaled(x *cgotorch.Exec, scaler *optim.Scaler) {
+	s.step(s.use(x, "dist.Sharded.StepScaled"), func(x *cgotorch.Exec) { scaler.Step(x, s.inner) })
+}
+
+// Unscale is scaler.Unscale of the reduced gradients. Call it before ClipGradNorm. Those of the
+// parameters themselves stay scaled. The rules are those of [Sharded.ClipGradNorm] and of
+// [optim.Scaler.Unscale].
+func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
+	x = s.use(x, "dist.Sharded.Unscale")
 	s.reduce(x)
-	s.inner.Step(x)
+	scaler.Unscale(x, s.inner)
+}
+
+func (s *Sharded) step(x *cgotorch.Exec, change func(x *cgotorch.Exec)) {
+	s.reduce(x)
+	change(x)
 	for _, v := range s.vectors {
 		if v.active {
 			s.gather(x, v)

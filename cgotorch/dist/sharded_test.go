@@ -320,6 +320,78 @@ func TestSharded_ClipsCasts(t *testing.T) {
 	})
 }
 
+// A gradient of one rank that is not finite makes all ranks skip the step of a Scaler.
+func TestSharded_Scaler(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, clip := range []float64{0, 1.5} {
+		train := func(x *cgotorch.Exec, g *Group) (values []float64, scale optim.ScalerState, steps []int64) {
+			m := newOddSizes(x, cgotorch.Float32)
+			defer nn.Close(m)
+			scaler, err := optim.NewScaler(x, optim.ScalerOptions{InitScale: 1024})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer scaler.Close()
+			var opt *optim.Optimizer
+			var s *Sharded
+			if g == nil {
+				opt, err = elementwise["adam"](m.groups()...)
+			} else {
+				s, err = NewSharded(x, g, ShardedOptions{}, elementwise["adam"], m.groups()...)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer opt.Close()
+			defer s.Close()
+			for k := range 6 {
+				m.setGrads(x, k, 0, 4)
+				for _, p := range m.params() {
+					if grad := p.Grad(); grad != nil {
+						x.MulInPlace(grad, scaler.Scale(x, x.Ones(cgotorch.Float32)))
+					}
+				}
+				if (k == 0 || k == 3) && (g == nil || g.Rank() == 1) {
+					x.FillInPlace(m.One.Grad(), math.Inf(1))
+				}
+				switch {
+				case g == nil && clip > 0:
+					scaler.Unscale(x, opt)
+					optim.ClipGradNorm(x, m.params(), clip)
+				case clip > 0:
+					s.Unscale(x, scaler)
+					s.ClipGradNorm(x, clip)
+				}
+				if g == nil {
+					scaler.Step(x, opt)
+				} else {
+					s.StepScaled(x, scaler)
+				}
+				scaler.Update(x)
+			}
+			if g == nil {
+				return m.values(x), scaler.State(x), opt.State(x).Steps
+			}
+			return m.values(x), scaler.State(x), s.State(x).Steps
+		}
+		var want []float64
+		var wantScale optim.ScalerState
+		var wantSteps []int64
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) { want, wantScale, wantSteps = train(x, nil) })
+		if wantScale.Skipped != 2 {
+			t.Fatalf("%+v, want 2 skipped steps", wantScale)
+		}
+		succeed(t, 4, func(g *Group, x *cgotorch.Exec) {
+			got, scale, steps := train(x, g)
+			if d := farthest(got, want); !(d <= 1e-6) || scale != wantScale || !slices.Equal(steps[:4], wantSteps[:4]) {
+				t.Errorf("rank %d: the weights differ by %g, %+v and %v, want %+v and %v", g.Rank(), d, scale, steps, wantScale, wantSteps)
+			}
+		})
+	}
+}
+
 // Each rank keeps 1/World of the state, with the masters of 16-bit parameters.
 func TestSharded_Memory(t *testing.T) {
 	torchtest.CheckLeaks(t)
