@@ -89,10 +89,15 @@ func (g *Group) AllGather(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
 		y.CopyInPlace(y.Select(all, 0, 0), t)
 		return all
 	}
+	g.gather(x, all, t)
+	return all
+}
+
+// The method `gather` writes the tensors of all ranks into `all`. Both tensors are contiguous.
+func (g *Group) gather(x *cgotorch.Exec, all, t *cgotorch.Tensor) {
 	g.collective(x, "AllGather", []*cgotorch.Tensor{all, t}, of("AllGather", t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.AllGather(c, g.h, hs[0], hs[1])
 	})
-	return all
 }
 
 // ReduceScatter cuts t into World pieces along its first dimension, which World divides. It returns

@@ -28,9 +28,12 @@ type Sharded struct {
 	kept    [][]optim.RememberedTensor
 	rule    string
 	vectors []*vector
-	owned   map[int]int      // index in params -> index in the parameters of inner
-	spare   *cgotorch.Tensor // the only parameter of inner on a rank that owns no element
-	reduced bool             // the parts have their gradients
+	owned   map[int]int        // index in params -> index in the parameters of inner
+	grads   []*cgotorch.Tensor // of the parameters, while they are reduced
+	strides [][]int64          // of the parameters
+	views   []*cgotorch.Tensor // all tensors that Close closes
+	buffers int64              // bytes of the buffers
+	reduced bool               // the parts have their gradients
 	closed  bool
 }
 
@@ -78,31 +81,9 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 	if err != nil {
 		return nil, err
 	}
-	defer whole.Close()
-	s := &Sharded{group: g, o: o, rule: whole.Rule(), params: whole.Params(), owned: map[int]int{}}
-	if !whole.Elementwise() {
-		return fail("%s looks at whole tensors, and a rank has only pieces of them: use an elementwise rule, such as AdamW, or the optimizer unsharded: %w", s.rule, cgotorch.ErrInvalidArgument)
-	}
-	var given []*cgotorch.Tensor
-	for i, in := range groups {
-		for k, p := range in.Params {
-			given = append(given, p)
-			s.names = append(s.names, fmt.Sprintf("parameter %d of group %d", k, i))
-		}
-	}
-	if !slices.Equal(s.params, given) {
-		return fail("make has given its optimizer other parameters than those of its groups: %w", cgotorch.ErrInvalidArgument)
-	}
-	for i, p := range s.params {
-		if p.Device() != g.device {
-			return fail("%s, %s, is on %v, and the group on %v: %w", s.names[i], p, p.Device(), g.device, cgotorch.ErrInvalidArgument)
-		}
-		if err := dense(p); err != nil {
-			return fail("%s: %w", s.names[i], err)
-		}
-	}
-	if err := s.agree(whole, groups); err != nil {
-		return fail("%w", err)
+	s := &Sharded{group: g, o: o, inner: whole, rule: whole.Rule(), params: whole.Params(), owned: map[int]int{}}
+	if err := s.check(groups); err != nil {
+		return nil, fmt.Errorf("dist: NewSharded: %w", errors.Join(err, s.Close()))
 	}
 	s.kept = slices.Repeat([][]optim.RememberedTensor{nil}, len(s.params))
 	for _, r := range whole.Remembers() {
@@ -110,65 +91,100 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 	}
 	x = x.NoGrad().NoAutocast()
 	g.BroadcastList(x, s.params, 0)
+	if g.world == 1 {
+		return s, nil
+	}
 	pieces := s.layOut(x, groups)
-	if s.inner, err = make(pieces...); err != nil {
+	inner, err := make(pieces...)
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.inner = inner
+	inner.SetAgree(func(x *cgotorch.Exec, found *cgotorch.Tensor) { g.AllReduce(x, found, Max) })
 	var want []*cgotorch.Tensor
 	for _, in := range pieces {
 		want = append(want, in.Params...)
 	}
-	if s.inner.Rule() != s.rule || !slices.Equal(s.inner.Params(), want) {
-		return nil, errors.Join(fmt.Errorf("dist: NewSharded: make has made another optimizer in its second call: %w", cgotorch.ErrInvalidArgument), s.Close())
+	if inner.Rule() != s.rule || !slices.Equal(inner.Params(), want) {
+		return fail("make has made another optimizer in its second call: %w", errors.Join(cgotorch.ErrInvalidArgument, s.Close(), whole.Close()))
 	}
-	return s, nil
+	return s, whole.Close()
 }
 
-// The method `agree` fails unless all ranks have the same parameters, learning rates and decays. It
+// The method `check` fails if the rule or a parameter cannot be sharded, or if the ranks differ. It
 // waits for the other ranks.
-func (s *Sharded) agree(whole *optim.Optimizer, groups []optim.Group) error {
+func (s *Sharded) check(groups []optim.Group) error {
+	if !s.inner.Elementwise() {
+		return fmt.Errorf("%s looks at whole tensors, and a rank has only pieces of them: use an elementwise rule, such as AdamW, or the optimizer unsharded: %w", s.rule, cgotorch.ErrInvalidArgument)
+	}
+	var given []*cgotorch.Tensor
+	var all []nn.Named
+	for i, in := range groups {
+		text := fmt.Sprintf(" of %s, learning rate %v, weight decay %v%v, %d bytes at once,", s.rule, s.inner.LR(i), in.WeightDecay, in.NoWeightDecay, s.o.BucketBytes)
+		for k, p := range in.Params {
+			name := fmt.Sprintf("parameter %d of group %d", k, i)
+			given, s.names = append(given, p), append(s.names, name)
+			all = append(all, nn.Named{Name: name + text, Tensor: p})
+			s.strides = append(s.strides, p.Strides())
+		}
+	}
+	if !slices.Equal(s.params, given) {
+		return fmt.Errorf("make has given its optimizer other parameters than those of its groups: %w", cgotorch.ErrInvalidArgument)
+	}
+	for i, p := range s.params {
+		if p.Device() != s.group.device {
+			return fmt.Errorf("%s, %s, is on %v, and the group on %v: %w", s.names[i], p, p.Device(), s.group.device, cgotorch.ErrInvalidArgument)
+		}
+		if err := dense(p); err != nil {
+			return fmt.Errorf("%s: %w", s.names[i], err)
+		}
+	}
 	if s.group.h == nil {
 		return nil
-	}
-	var all []nn.Named
-	i := 0
-	for k, in := range groups {
-		text := fmt.Sprintf(" of %s, learning rate %v, weight decay %v%v, %d bytes at once,", s.rule, whole.LR(k), in.WeightDecay, in.NoWeightDecay, s.o.BucketBytes)
-		for _, p := range in.Params {
-			all = append(all, nn.Named{Name: s.names[i] + text, Tensor: p})
-			i++
-		}
 	}
 	return s.group.compare(all)
 }
 
 // The method `layOut` makes the vectors. It returns the groups of this rank's optimizer.
 func (s *Sharded) layOut(x *cgotorch.Exec, groups []optim.Group) []optim.Group {
+	world := int64(s.group.world)
 	pieces := slices.Clone(groups)
-	first, owned := 0, 0
+	first := 0
+	longest := map[cgotorch.DType]int64{} // of the pieces
+	of := map[*vector]int{}               // the group of a vector
 	for i, in := range groups {
 		pieces[i].Params = nil
-		all := vectors(in, first, s.group.rank, s.group.world, s.o.BucketBytes)
-		for _, v := range all {
-			for _, p := range v.parts {
-				x.Tidy(func() *cgotorch.Tensor {
-					p.tensor = x.Keep(x.Narrow(inMemory(x, s.params[p.param]), 0, int(p.from), int(p.length)))
-					return nil
-				})
-			}
-			for _, p := range v.own {
-				pieces[i].Params = append(pieces[i].Params, p.tensor)
-				s.owned[p.param] = owned
-				owned++
-			}
+		for _, v := range vectors(in, first, s.group.rank, s.group.world, s.o.BucketBytes) {
+			s.vectors = append(s.vectors, v)
+			longest[v.dtype] = max(longest[v.dtype], v.piece)
+			of[v] = i
 		}
-		s.vectors = append(s.vectors, all...)
 		first += len(in.Params)
 	}
-	if owned == 0 {
+	keep := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+		s.views = append(s.views, x.Keep(t))
+		return t
+	}
+	flat, send := map[cgotorch.DType]*cgotorch.Tensor{}, map[cgotorch.DType]*cgotorch.Tensor{}
+	for dtype, n := range longest {
+		flat[dtype], send[dtype] = keep(x.Empty(dtype, n*world)), keep(x.Empty(dtype, n))
+		s.buffers += (world + 1) * n * int64(dtype.Size())
+	}
+	for _, v := range s.vectors {
+		v.view(x, s.group, s.params, flat[v.dtype], send[v.dtype], keep)
+		for _, p := range v.own {
+			pieces[of[v]].Params = append(pieces[of[v]].Params, p.tensor)
+		}
+	}
+	// The optimizer numbers its parameters by groups. A vector's group never decreases.
+	for _, v := range s.vectors {
+		for _, p := range v.own {
+			s.owned[p.param] = len(s.owned)
+		}
+	}
+	if len(s.owned) == 0 { // the optimizer needs a parameter, which then never has a gradient
 		i := slices.IndexFunc(groups, func(in optim.Group) bool { return len(in.Params) > 0 })
-		s.spare = x.Keep(x.Empty(groups[i].Params[0].DType(), 0))
-		pieces[i].Params = []*cgotorch.Tensor{s.spare}
+		pieces[i].Params = []*cgotorch.Tensor{keep(x.Empty(groups[i].Params[0].DType(), 0))}
 	}
 	return pieces
 }
@@ -188,7 +204,9 @@ func (s *Sharded) ZeroGrad() {
 
 // The method `drop` frees the gradients of the parts.
 func (s *Sharded) drop() {
-	s.inner.ZeroGrad()
+	if s.group.world > 1 {
+		s.inner.ZeroGrad()
+	}
 	s.reduced = false
 }
 
@@ -202,11 +220,29 @@ func (s *Sharded) drop() {
 //
 // Step fails as [optim.Optimizer.Step] and [Group.AllReduce] do.
 func (s *Sharded) Step(x *cgotorch.Exec) {
-	x = s.use(x, "dist.Sharded.Step")
+	s.step(s.use(x, "dist.Sharded.Step"), s.inner.Step)
+}
+
+// StepScaled is scaler.Step of this optimizer. If a gradient of any rank is not finite, all ranks
+// skip the step. The rules are those of [Sharded.Step] and of [optim.Scaler.Step].
+func (s *Sharded) StepScaled(x *cgotorch.Exec, scaler *optim.Scaler) {
+	s.step(s.use(x, "dist.Sharded.StepScaled"), func(x *cgotorch.Exec) { scaler.Step(x, s.inner) })
+}
+
+// Unscale is scaler.Unscale of the reduced gradients. Call it before ClipGradNorm. Those of the
+// parameters themselves stay scaled. The rules are those of [Sharded.ClipGradNorm] and of
+// [optim.Scaler.Unscale].
+func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
+	x = s.use(x, "dist.Sharded.Unscale")
 	s.reduce(x)
-	s.inner.Step(x)
+	scaler.Unscale(x, s.inner)
+}
+
+func (s *Sharded) step(x *cgotorch.Exec, change func(x *cgotorch.Exec)) {
+	s.reduce(x)
+	change(x)
 	for _, v := range s.vectors {
-		if v.active && s.group.world > 1 {
+		if v.active {
 			s.gather(x, v)
 		}
 	}
@@ -240,18 +276,33 @@ func (s *Sharded) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 
 // The method `reduce` gives the parts their gradients.
 func (s *Sharded) reduce(x *cgotorch.Exec) {
-	if s.reduced {
+	if s.reduced || s.group.world == 1 {
 		return
 	}
 	s.drop()
-	s.note(x)
+	var missing []string
+	for i, p := range s.params {
+		s.grads = append(s.grads, p.Grad())
+		if s.grads[i] == nil {
+			missing = append(missing, s.names[i])
+		}
+	}
+	defer func() {
+		clear(s.grads)
+		s.grads = s.grads[:0]
+	}()
+	what := fmt.Sprintf("Sharded step of %d parameters", len(s.params))
+	if len(missing) > 0 {
+		what += " without gradients of " + strings.Join(missing, ", ")
+	}
+	s.group.note(x, call{what: what, at: seam.Caller()})
 	for _, v := range s.vectors {
-		v.active = slices.ContainsFunc(v.params, func(i int) bool { return s.params[i].Grad() != nil })
+		v.active = slices.ContainsFunc(v.params, func(i int) bool { return s.grads[i] != nil })
 		if !v.active {
 			continue
 		}
 		x.Tidy(func() *cgotorch.Tensor {
-			if s.o.Reduced || s.group.world == 1 {
+			if s.o.Reduced {
 				s.take(x, v)
 			} else {
 				s.scatter(x, v)
@@ -262,59 +313,35 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 	s.reduced = true
 }
 
-// The method `note` tells the other ranks of the step, with the parameters that have no gradient.
-func (s *Sharded) note(x *cgotorch.Exec) {
-	if s.group.h == nil {
-		return
-	}
-	var missing []string
-	for i, p := range s.params {
-		if p.Grad() == nil {
-			missing = append(missing, s.names[i])
-		}
-	}
-	what := fmt.Sprintf("Sharded step of %d parameters", len(s.params))
-	if len(missing) > 0 {
-		what += " without gradients of " + strings.Join(missing, ", ")
-	}
-	s.group.note(x, call{what: what, at: seam.Caller()})
-}
-
-// gradient returns the gradient of a parameter in the order of the parameter's memory, or nil.
-func (s *Sharded) gradient(x *cgotorch.Exec, i int) *cgotorch.Tensor {
-	grad := s.params[i].Grad()
-	if grad == nil {
-		return nil
-	}
-	if !alike(grad, s.params[i]) {
-		grad = x.CopyInPlace(x.EmptyLike(s.params[i]), grad)
-	}
-	return inMemory(x, grad)
-}
-
-// The method `take` takes gradients that are reduced already.
+// The method `take` takes this rank's parts of gradients that are reduced already.
 func (s *Sharded) take(x *cgotorch.Exec, v *vector) {
 	for _, p := range v.own {
-		if grad := s.gradient(x, p.param); grad != nil {
-			s.set(x, p, x.Narrow(grad, 0, int(p.from), int(p.length)))
+		grad := s.grads[p.param]
+		if grad == nil {
+			continue
 		}
+		if like := s.params[p.param]; !alike(grad.Strides(), s.strides[p.param], like.Shape()) {
+			grad = x.CopyInPlace(x.EmptyLike(like), grad)
+		}
+		if grad = inMemory(x, grad); p.length < grad.Numel() {
+			grad = x.Narrow(grad, 0, int(p.from), int(p.length))
+		}
+		s.set(x, p, grad)
 	}
 }
 
 // The method `scatter` reduces the gradients of a vector.
 func (s *Sharded) scatter(x *cgotorch.Exec, v *vector) {
-	flat := x.Empty(v.dtype, v.piece*int64(s.group.world))
-	places := x.SplitWithSizes(flat, v.sizes, 0)
 	var to, from, zeros []*cgotorch.Tensor
 	for k, i := range v.params {
-		if grad := s.gradient(x, i); grad != nil {
-			to, from = append(to, places[k]), append(from, grad)
+		if s.grads[i] != nil {
+			to, from = append(to, v.places[k]), append(from, s.grads[i])
 		} else {
-			zeros = append(zeros, places[k])
+			zeros = append(zeros, v.places[k])
 		}
 	}
-	if padding := len(v.params); v.sizes[padding] > 0 {
-		zeros = append(zeros, places[padding])
+	if v.padding.Numel() > 0 {
+		zeros = append(zeros, v.padding)
 	}
 	if len(zeros) > 0 {
 		x.ForeachZeroInPlace(zeros)
@@ -324,9 +351,9 @@ func (s *Sharded) scatter(x *cgotorch.Exec, v *vector) {
 	if s.o.Sum {
 		op = Sum
 	}
-	piece := x.SplitWithSizes(s.group.ReduceScatter(x, flat, op), v.mine, 0)
+	piece := x.SplitWithSizes(s.group.ReduceScatter(x, v.flat, op), v.mine, 0)
 	for k, p := range v.own {
-		if s.params[p.param].Grad() != nil {
+		if s.grads[p.param] != nil {
 			s.set(x, p, piece[k])
 		}
 	}
@@ -340,40 +367,23 @@ func (s *Sharded) set(x *cgotorch.Exec, p *part, grad *cgotorch.Tensor) {
 
 // The method `gather` copies the other ranks' parts of a vector into the parameters.
 func (s *Sharded) gather(x *cgotorch.Exec, v *vector) {
-	x.Tidy(func() *cgotorch.Tensor {
-		var own []*cgotorch.Tensor
-		for _, p := range v.own {
-			own = append(own, p.tensor)
-		}
-		all := x.SplitWithSizes(s.gathered(x, v, v.dtype, own), v.cuts, 0)
-		var to, from []*cgotorch.Tensor
-		for k, p := range v.parts {
-			if p.rank != s.group.rank {
-				to, from = append(to, p.tensor), append(from, all[k])
-			}
-		}
-		if len(to) > 0 {
-			x.ForeachCopyInPlace(to, from)
-		}
-		return nil
-	})
-}
-
-// The method `gathered` returns a vector of all ranks' parts. `own` are those of this rank. A nil
-// part is undefined.
-func (s *Sharded) gathered(x *cgotorch.Exec, v *vector, dtype cgotorch.DType, own []*cgotorch.Tensor) *cgotorch.Tensor {
-	piece := x.Empty(dtype, v.piece)
-	places := x.SplitWithSizes(piece, v.mine, 0)
 	var to, from []*cgotorch.Tensor
-	for k, t := range own {
-		if t != nil {
-			to, from = append(to, places[k]), append(from, t)
+	for _, p := range v.own {
+		to, from = append(to, p.place), append(from, p.tensor)
+	}
+	if len(to) > 0 {
+		x.ForeachCopyInPlace(to, from)
+	}
+	s.group.gather(x, v.flat, v.send)
+	to, from = nil, nil
+	for _, p := range v.parts {
+		if p.rank != s.group.rank {
+			to, from = append(to, p.tensor), append(from, p.place)
 		}
 	}
 	if len(to) > 0 {
 		x.ForeachCopyInPlace(to, from)
 	}
-	return inMemory(x, s.group.AllGather(x, piece))
 }
 
 // ClipGradNorm scales the gradients, as [optim.ClipGradNorm] does with those of an unsharded
@@ -389,6 +399,9 @@ func (s *Sharded) ClipGradNorm(x *cgotorch.Exec, maxNorm float64) *cgotorch.Tens
 		x.Fail(op, fmt.Errorf("a largest norm of %v is not a number from 0 up: %w", maxNorm, cgotorch.ErrInvalidArgument))
 	}
 	x = s.use(x, op)
+	if s.group.world == 1 {
+		return optim.ClipGradNorm(x, s.params, maxNorm)
+	}
 	s.reduce(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		lists := map[cgotorch.DType][]*cgotorch.Tensor{}
@@ -427,11 +440,12 @@ type ShardedStats struct {
 	StateBytes  int64 // bytes of state that this rank keeps from the first step on, masters included
 	MasterBytes int64 // those of the float32 masters of 16-bit parameters
 	WholeBytes  int64 // the StateBytes of the unsharded optimizer
+	BufferBytes int64 // bytes that the collectives read and write; 0 with one rank
 }
 
 // Stats returns the counts. It neither waits nor makes a collective.
 func (s *Sharded) Stats() ShardedStats {
-	var stats ShardedStats
+	stats := ShardedStats{BufferBytes: s.buffers}
 	own := s.inner.Params()
 	for _, r := range s.inner.Remembers() {
 		bytes := own[r.Param].Numel() * int64(r.DType.Size())
@@ -481,11 +495,9 @@ func (s *Sharded) Close() error {
 		return nil
 	}
 	s.closed = true
-	errs := []error{s.inner.Close(), s.spare.Close()}
-	for _, v := range s.vectors {
-		for _, p := range v.parts {
-			errs = append(errs, p.tensor.Close())
-		}
+	errs := []error{s.inner.Close()}
+	for _, t := range s.views {
+		errs = append(errs, t.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -283,6 +283,115 @@ func TestSharded_EqualBits(t *testing.T) {
 	}
 }
 
+// The norm of bfloat16 gradients is the one of their exact squares, and a step without gradients
+// does nothing.
+func TestSharded_ClipsCasts(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	succeed(t, 3, func(g *Group, x *cgotorch.Exec) {
+		m := newOddSizes(x, cgotorch.BFloat16)
+		defer nn.Close(m)
+		s, err := NewSharded(x, g, ShardedOptions{}, elementwise["sgd"], m.groups()...)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		before := m.values(x)
+		if norm := x.Item(s.ClipGradNorm(x, 1)); norm != 0 {
+			t.Errorf("rank %d: the norm of no gradients is %v", g.Rank(), norm)
+		}
+		s.Step(x)
+		if after := m.values(x); !slices.Equal(after, before) {
+			t.Errorf("rank %d: a step without gradients has changed weights", g.Rank())
+		}
+		m.setGrads(x, 0, 0, 4)
+		squares := 0.0
+		for _, p := range m.params() {
+			squares += x.Item(x.Sum(x.Square(x.To(p.Grad(), cgotorch.Float64))))
+		}
+		want := math.Sqrt(squares)
+		norm := s.ClipGradNorm(x, want/2)
+		if got := x.Item(norm); norm.DType() != cgotorch.Float32 || math.Abs(got-want) > want/100 {
+			t.Errorf("rank %d: the norm is %v %v, want %v", g.Rank(), norm.DType(), got, want)
+		}
+		if again := x.Item(s.ClipGradNorm(x, want)); math.Abs(again-want/2) > want/100 {
+			t.Errorf("rank %d: after clipping the norm is %v, want %v", g.Rank(), again, want/2)
+		}
+	})
+}
+
+// A gradient of one rank that is not finite makes all ranks skip the step of a Scaler.
+func TestSharded_Scaler(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, clip := range []float64{0, 1.5} {
+		train := func(x *cgotorch.Exec, g *Group) (values []float64, scale optim.ScalerState, steps []int64) {
+			m := newOddSizes(x, cgotorch.Float32)
+			defer nn.Close(m)
+			scaler, err := optim.NewScaler(x, optim.ScalerOptions{InitScale: 1024})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer scaler.Close()
+			var opt *optim.Optimizer
+			var s *Sharded
+			if g == nil {
+				opt, err = elementwise["adam"](m.groups()...)
+			} else {
+				s, err = NewSharded(x, g, ShardedOptions{}, elementwise["adam"], m.groups()...)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer opt.Close()
+			defer s.Close()
+			for k := range 6 {
+				m.setGrads(x, k, 0, 4)
+				for _, p := range m.params() {
+					if grad := p.Grad(); grad != nil {
+						x.MulInPlace(grad, scaler.Scale(x, x.Ones(cgotorch.Float32)))
+					}
+				}
+				if (k == 0 || k == 3) && (g == nil || g.Rank() == 1) {
+					x.FillInPlace(m.One.Grad(), math.Inf(1))
+				}
+				switch {
+				case g == nil && clip > 0:
+					scaler.Unscale(x, opt)
+					optim.ClipGradNorm(x, m.params(), clip)
+				case clip > 0:
+					s.Unscale(x, scaler)
+					s.ClipGradNorm(x, clip)
+				}
+				if g == nil {
+					scaler.Step(x, opt)
+				} else {
+					s.StepScaled(x, scaler)
+				}
+				scaler.Update(x)
+			}
+			if g == nil {
+				return m.values(x), scaler.State(x), opt.State(x).Steps
+			}
+			return m.values(x), scaler.State(x), s.State(x).Steps
+		}
+		var want []float64
+		var wantScale optim.ScalerState
+		var wantSteps []int64
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) { want, wantScale, wantSteps = train(x, nil) })
+		if wantScale.Skipped != 2 {
+			t.Fatalf("%+v, want 2 skipped steps", wantScale)
+		}
+		succeed(t, 4, func(g *Group, x *cgotorch.Exec) {
+			got, scale, steps := train(x, g)
+			if d := farthest(got, want); !(d <= 1e-6) || scale != wantScale || !slices.Equal(steps[:4], wantSteps[:4]) {
+				t.Errorf("rank %d: the weights differ by %g, %+v and %v, want %+v and %v", g.Rank(), d, scale, steps, wantScale, wantSteps)
+			}
+		})
+	}
+}
+
 // Each rank keeps 1/World of the state, with the masters of 16-bit parameters.
 func TestSharded_Memory(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -14,12 +14,16 @@ const masterName = "master"
 // State returns the state of the unsharded optimizer, with whole tensors for each parameter. All
 // ranks call it, and it waits for the device. It gathers one bucket after another, so the device
 // needs little memory for it. Rank 0 keeps the gathered tensors in host memory, and Load brings
-// each of them to the device. On the other ranks the result has no tensors.
+// each of them to the device. On the other ranks the result has no tensors. With one rank State is
+// [optim.Optimizer.State].
 //
 // checkpoint.Save calls State: see [Sharded.Saves].
 func (s *Sharded) State(x *cgotorch.Exec) optim.State {
 	x = s.use(x, "dist.Sharded.State")
 	own := s.inner.State(x)
+	if s.group.world == 1 {
+		return own
+	}
 	state := optim.State{Rule: own.Rule, LR: own.LR, Scale: own.Scale, GroupLRs: own.GroupLRs, Steps: make([]int64, len(s.params))}
 	found := map[int]map[string]*cgotorch.Tensor{} // by the index in the parameters of inner
 	for _, r := range own.Tensors {
@@ -72,6 +76,23 @@ func (s *Sharded) State(x *cgotorch.Exec) optim.State {
 	return state
 }
 
+// The method `gathered` returns a vector of all ranks' parts. `own` are those of this rank. A nil
+// part is undefined.
+func (s *Sharded) gathered(x *cgotorch.Exec, v *vector, dtype cgotorch.DType, own []*cgotorch.Tensor) *cgotorch.Tensor {
+	piece := x.Empty(dtype, v.piece)
+	places := x.SplitWithSizes(piece, v.mine, 0)
+	var to, from []*cgotorch.Tensor
+	for k, t := range own {
+		if t != nil {
+			to, from = append(to, places[k]), append(from, t)
+		}
+	}
+	if len(to) > 0 {
+		x.ForeachCopyInPlace(to, from)
+	}
+	return inMemory(x, s.group.AllGather(x, piece))
+}
+
 // onHost copies a tensor of parameter i to host memory.
 func onHost(x *cgotorch.Exec, i int, name string, t *cgotorch.Tensor) optim.RememberedTensor {
 	data, dtype, shape := cgotorch.ToBytes(x, t), t.DType(), t.Shape()
@@ -93,6 +114,9 @@ func (s *Sharded) Saves() bool { return s.group.rank == 0 }
 func (s *Sharded) Restore(x *cgotorch.Exec, state optim.State) error {
 	if err := s.match(state); err != nil {
 		return fmt.Errorf("dist: sharded %s: %w: %w", s.rule, err, cgotorch.ErrInvalidArgument)
+	}
+	if s.group.world == 1 {
+		return s.inner.Restore(x, state)
 	}
 	parts := make([]*part, len(s.inner.Params()))
 	for _, v := range s.vectors {
@@ -132,7 +156,7 @@ func (s *Sharded) cut(x *cgotorch.Exec, r optim.RememberedTensor, of *part) (*cg
 		}
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
-		if !alike(whole, like) {
+		if !alike(whole.Strides(), s.strides[of.param], like.Shape()) {
 			whole = x.CopyInPlace(emptyLike(x, like, whole.DType()), whole)
 		}
 		return x.Clone(x.Narrow(inMemory(x, whole), 0, int(of.from), int(of.length)))

@@ -31,6 +31,11 @@ type vector struct {
 	own    []*part // this rank's parts, in order
 	mine   []int64 // elements of each of them, then the rest of the piece
 	active bool    // the step changes some of the parameters
+
+	flat    *cgotorch.Tensor   // the vector, in the buffer
+	places  []*cgotorch.Tensor // of the parameters in flat, with their shapes and strides
+	padding *cgotorch.Tensor   // in flat; may be empty
+	send    *cgotorch.Tensor   // this rank's piece, in another buffer
 }
 
 // part is the elements of one parameter in the piece of one rank.
@@ -40,6 +45,7 @@ type part struct {
 	from   int64            // the first element, in the parameter's memory order
 	length int64            // number of elements
 	tensor *cgotorch.Tensor // a view of the parameter, of shape [length]
+	place  *cgotorch.Tensor // the same in `send` if this rank owns the part, else in `flat`
 }
 
 // vectors lays out the parameters of one group, whose indices in `params` begin at `first`.
@@ -93,6 +99,31 @@ func (v *vector) cut(length int64, rank, world int) {
 	v.mine = append(v.mine, v.piece-mine)
 }
 
+// The method `view` makes the tensors of the vector, by means of two buffers that are long enough.
+// The caller closes the tensors that `keep` has kept.
+func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, flat, send *cgotorch.Tensor, keep func(t *cgotorch.Tensor) *cgotorch.Tensor) {
+	x.Tidy(func() *cgotorch.Tensor {
+		v.flat = keep(x.Narrow(flat, 0, 0, int(v.piece)*g.world))
+		v.send = keep(x.Narrow(send, 0, 0, int(v.piece)))
+		places := x.SplitWithSizes(v.flat, v.sizes, 0)
+		for k, i := range v.params {
+			v.places = append(v.places, keep(x.Call1("aten::as_strided", places[k], params[i].Shape(), params[i].Strides())))
+		}
+		v.padding = keep(places[len(v.params)])
+		received, sent := x.SplitWithSizes(v.flat, v.cuts, 0), x.SplitWithSizes(v.send, v.mine, 0)
+		for k, p := range v.parts {
+			p.tensor = keep(x.Narrow(inMemory(x, params[p.param]), 0, int(p.from), int(p.length)))
+			if p.rank != g.rank {
+				p.place = keep(received[k])
+			}
+		}
+		for k, p := range v.own {
+			p.place = keep(sent[k])
+		}
+		return nil
+	})
+}
+
 // inMemory returns a view of a dense tensor, of one dimension, in the order of its memory.
 func inMemory(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call1("aten::as_strided", t, []int64{t.Numel()}, []int64{1})
@@ -104,11 +135,11 @@ func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgot
 	return x.Call1("aten::empty_like", t, dtype)
 }
 
-// alike reports whether two tensors of one shape have their elements in the same order.
-func alike(a, b *cgotorch.Tensor) bool {
-	shape, of, like := a.Shape(), a.Strides(), b.Strides()
+// alike reports whether two tensors of one shape, with these strides, have their elements in the
+// same order.
+func alike(strides, other, shape []int64) bool {
 	for i, n := range shape {
-		if n != 1 && of[i] != like[i] {
+		if n != 1 && strides[i] != other[i] {
 			return false
 		}
 	}

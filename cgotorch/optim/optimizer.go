@@ -37,6 +37,8 @@ type Optimizer struct {
 	looks    int                 // Steps that have looked for leaves of no optimizer: at most two
 	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
+
+	agree func(x *cgotorch.Exec, found *cgotorch.Tensor) // of SetAgree; may be nil
 }
 
 // rule is the arithmetic of one optimizer.
