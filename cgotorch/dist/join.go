@@ -162,10 +162,32 @@ func (g *Group) meet(ctx context.Context, p place, o Options) error {
 	}
 	ctx, cancel := g.whileWell(ctx)
 	defer cancel()
+	connect := g.joinGloo
 	if g.device.IsCUDA() {
-		return g.joinNCCL(ctx)
+		connect = g.joinNCCL
 	}
-	return g.joinGloo(ctx)
+	if err := connect(ctx); err != nil {
+		return err
+	}
+	return g.allConnected(ctx)
+}
+
+// The method `allConnected` waits until all ranks have connected. A rank that left before would break
+// the connections of the others while they make them.
+func (g *Group) allConnected(ctx context.Context) error {
+	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
+	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {
+		return err
+	}
+	for i, name := range g.names {
+		if g.foreign[i] {
+			continue
+		}
+		if _, err := g.store.await(ctx, key(i)); err != nil {
+			return fmt.Errorf("%s has not connected: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // The method `whileWell` returns a context that also ends when the group fails.
