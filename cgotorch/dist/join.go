@@ -77,12 +77,12 @@ func join(ctx context.Context, o Options, env func(string) string) (*Group, erro
 	if p.alone {
 		return g, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.JoinTimeout, fmt.Errorf("after %v", o.JoinTimeout))
+	waiting, cancel := context.WithTimeoutCause(ctx, o.JoinTimeout, fmt.Errorf("after %v", o.JoinTimeout))
 	defer cancel()
-	if g.store, err = openStore(ctx, p, o.JoinTimeout); err != nil {
+	if g.store, err = openStore(waiting, p, o.JoinTimeout); err != nil {
 		return nil, fmt.Errorf("rank %d of %d: %w", p.rank, p.world, err)
 	}
-	if err = g.meet(ctx, p, o); err != nil {
+	if err = g.meet(ctx, waiting, p, o); err != nil {
 		g.fail("it could not join: %v", err)
 		g.Close()
 		return nil, fmt.Errorf("rank %d of %d: %w", p.rank, p.world, err)
@@ -125,9 +125,9 @@ func (i info) String() string {
 	return fmt.Sprintf("%s, process %d", i.Host, i.PID)
 }
 
-// The method `meet` waits for the other ranks, compares the ranks, and makes the group of NCCL or
-// Gloo.
-func (g *Group) meet(ctx context.Context, p place, o Options) error {
+// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and makes
+// the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost is noticed.
+func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "?"
@@ -137,10 +137,10 @@ func (g *Group) meet(ctx context.Context, p place, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := g.store.set(ctx, fmt.Sprint("rank/", g.rank), string(text)); err != nil {
+	if err := g.store.set(waiting, fmt.Sprint("rank/", g.rank), string(text)); err != nil {
 		return err
 	}
-	ranks, err := g.arrivals(ctx, own)
+	ranks, err := g.arrivals(waiting, own)
 	if err != nil {
 		return err
 	}
@@ -157,15 +157,40 @@ func (g *Group) meet(ctx context.Context, p place, o Options) error {
 	if err := compatible(ranks, g.names); err != nil {
 		return err
 	}
-	if err := g.monitor.start(g, p); err != nil {
+	if err := g.monitor.start(g, p, min(o.Timeout, o.JoinTimeout)/2); err != nil {
 		return err
 	}
-	ctx, cancel := g.whileWell(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.JoinTimeout, fmt.Errorf("after %v", o.JoinTimeout))
 	defer cancel()
+	ctx, done := g.whileWell(ctx)
+	defer done()
+	connect := g.joinGloo
 	if g.device.IsCUDA() {
-		return g.joinNCCL(ctx)
+		connect = g.joinNCCL
 	}
-	return g.joinGloo(ctx)
+	if err := connect(ctx); err != nil {
+		return err
+	}
+	return g.allConnected(ctx)
+}
+
+// The method `allConnected` waits until all ranks have connected. A rank that left before would break
+// the connections of the others while they make them.
+func (g *Group) allConnected(ctx context.Context) error {
+	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
+	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {
+		return err
+	}
+	for i, name := range g.names {
+		if g.foreign[i] {
+			continue
+		}
+		if _, err := g.store.await(ctx, key(i)); err != nil {
+			return fmt.Errorf("%s has not connected: %w", name, err)
+		}
+	}
+	g.monitor.connected.Store(true)
+	return nil
 }
 
 // The method `whileWell` returns a context that also ends when the group fails.

@@ -28,22 +28,27 @@ type seen struct {
 
 // A monitor is a goroutine that watches the other ranks of a group.
 type monitor struct {
-	interval time.Duration
-	store    *store
-	cancel   context.CancelFunc
-	done     sync.WaitGroup
-	trouble  atomic.Bool // a collective has failed, so a rank that is silent for a short time is lost
-	others   []seen
-	beats    int64
-	mine     time.Time // when this rank's count last grew
-	count    int64
-	accused  map[int]bool // ranks whose hash differs
+	interval  time.Duration
+	store     *store
+	cancel    context.CancelFunc
+	done      sync.WaitGroup
+	joining   time.Duration // bounds a rank's silence until all have connected
+	connected atomic.Bool   // all ranks have connected
+	trouble   atomic.Bool   // a collective has failed, so a rank that is silent for a short time is lost
+	others    []seen
+	beats     int64
+	mine      time.Time // when this rank's count last grew
+	count     int64
+	accused   map[int]bool // ranks whose hash differs
 }
 
 func beatKey(rank int) string    { return fmt.Sprint("beat/", rank) }
 func historyKey(rank int) string { return fmt.Sprint("history/", rank) }
 
-func (m *monitor) start(g *Group, p place) error {
+// The method `start` starts the monitor. `joining` bounds the silence of a rank until all have
+// connected.
+func (m *monitor) start(g *Group, p place, joining time.Duration) error {
+	m.joining = joining
 	m.interval = min(time.Second/2, max(g.timeout/10, 10*time.Millisecond))
 	var err error
 	if m.store, err = g.store.again(p, g.timeout); err != nil {
@@ -201,6 +206,9 @@ func (m *monitor) look(ctx context.Context, g *Group) error {
 func (m *monitor) judge(ctx context.Context, g *Group, rank int, s *seen, now time.Time) bool {
 	name := g.names[rank]
 	silent, bound := now.Sub(s.moved), g.timeout
+	if !m.connected.Load() {
+		bound = m.joining
+	}
 	if m.trouble.Load() {
 		bound = 3 * m.interval
 	}

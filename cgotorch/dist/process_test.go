@@ -133,14 +133,26 @@ type process struct {
 // startRank starts a process with a role.
 func startRank(t *testing.T, role string, timeout time.Duration, env ...string) *process {
 	t.Helper()
+	p := newRank(role, timeout, env...)
+	p.start(t)
+	return p
+}
+
+// newRank returns a process with a role, which has not started.
+func newRank(role string, timeout time.Duration, env ...string) *process {
 	p := &process{Cmd: exec.Command(os.Args[0]), lines: make(chan string, 1<<16), ended: make(chan struct{})}
 	p.Env = append(os.Environ(), append(env, roleVariable+"="+role, timeoutVariable+"="+timeout.String())...)
+	return p
+}
+
+func (p *process) start(t *testing.T) {
+	t.Helper()
 	out, err := p.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Stderr = p.Stdout
-	if err := p.Start(); err != nil {
+	if err := p.Cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Process.Kill(); p.await(t, 10*time.Second) })
@@ -155,7 +167,6 @@ func startRank(t *testing.T, role string, timeout time.Duration, env ...string) 
 		p.Wait()
 		close(p.ended)
 	}()
-	return p
 }
 
 // startRanks starts the ranks of a group as processes.

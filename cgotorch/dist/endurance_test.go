@@ -1,0 +1,171 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// longVariable is an environment variable. When it is set, the tests of endurance have the numbers of
+// repetitions that are asked of the package.
+const longVariable = "STREAMTORCH_TEST_RANKS"
+
+func repetitions(short, long int) int {
+	if os.Getenv(longVariable) != "" {
+		return long
+	}
+	return short
+}
+
+// resources are counts of what this process has open.
+type resources struct {
+	threads, files, goroutines int
+	bytes                      int64 // of resident memory
+}
+
+func now(t *testing.T) (r resources) {
+	t.Helper()
+	runtime.GC()
+	files, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("no /proc here: ", err)
+	}
+	for line := range strings.Lines(string(status)) {
+		fmt.Sscanf(line, "Threads: %d", &r.threads)
+		fmt.Sscanf(line, "VmRSS: %d kB", &r.bytes)
+	}
+	r.files, r.goroutines, r.bytes = len(files), runtime.NumGoroutine(), r.bytes<<10
+	return r
+}
+
+// settle waits until the counts are no larger than `before`, or for some seconds. Threads of LibTorch
+// end a moment after their group. The threads of Go itself never end, so a few more are no leak.
+func settle(t *testing.T, before resources, moreThreads int, moreBytes int64) {
+	t.Helper()
+	var after resources
+	for range 100 {
+		after = now(t)
+		if after.files <= before.files && after.goroutines <= before.goroutines && after.threads <= before.threads+moreThreads {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Logf("before %+v, after %+v", before, after)
+	if after.files > before.files || after.goroutines > before.goroutines || after.threads > before.threads+moreThreads || after.bytes > before.bytes+moreBytes {
+		t.Errorf("got %+v, want at most %+v with %d more threads and %d more bytes", after, before, moreThreads, moreBytes)
+	}
+}
+
+// Joins and leaves leave nothing behind.
+func TestJoin_Often(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	once := func() {
+		port := freePort(t)
+		var all sync.WaitGroup
+		for i := range 2 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				g, err := join(context.Background(), Options{OnCPU: true}, environment(port, i, 2))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := g.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		all.Wait()
+	}
+	for range 10 {
+		once()
+	}
+	before := now(t)
+	for range repetitions(30, 1000) {
+		if once(); t.Failed() {
+			return
+		}
+	}
+	settle(t, before, 8, 16<<20)
+}
+
+// Eight streams of each rank take turns with their all-reduces. Each sum belongs to its turn.
+func TestGroup_ManyAllReduces(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const streams = 8
+	count := repetitions(2000, 100000) / streams
+	var before resources
+	errs := together(t, 2, Options{}, func(g *Group, _ *cgotorch.Stream) error {
+		turns := make([]chan int, streams) // stream k gets the number of the next all-reduce, and passes it on
+		for k := range turns {
+			turns[k] = make(chan int, 1)
+		}
+		errs := make([]error, streams)
+		var all sync.WaitGroup
+		for k := range streams {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				defer close(turns[(k+1)%streams])
+				s, err := cgotorch.NewStream(g.Device(), cgotorch.StreamOptions{Name: fmt.Sprint("stream ", k)})
+				if err != nil {
+					errs[k] = err
+					return
+				}
+				defer s.Close()
+				for range count {
+					n, more := <-turns[k]
+					if !more {
+						return
+					}
+					if g.Rank() == 0 && n == 500 {
+						before = now(t)
+					}
+					errs[k] = s.Do(func(x *cgotorch.Exec) error {
+						v := x.Full(cgotorch.Float64, n*(g.Rank()+1), 16)
+						g.AllReduce(x, v, Sum)
+						if got := cgotorch.ToSlice[float64](x, v); got[0] != float64(3*n) || got[15] != float64(3*n) {
+							return fmt.Errorf("all-reduce %d: got %v, want %d", n, got[0], 3*n)
+						}
+						return nil
+					})
+					if errs[k] != nil {
+						return
+					}
+					turns[(k+1)%streams] <- n + 1
+				}
+			}()
+		}
+		began := time.Now()
+		turns[0] <- 0
+		all.Wait()
+		if g.Rank() == 0 {
+			after := now(t)
+			t.Logf("%d all-reduces of 8 streams: %v each; before %+v, after %+v", count*streams, time.Since(began)/time.Duration(count*streams), before, after)
+			if after.bytes > before.bytes+16<<20 || after.files > before.files || after.threads > before.threads+8 {
+				t.Errorf("got %+v, want %+v", after, before)
+			}
+		}
+		return errors.Join(errs...)
+	})
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
