@@ -45,8 +45,8 @@ type ShardedOptions struct {
 	Reduced bool
 	// Sum takes the sum of the gradients over the ranks in place of the mean. Reduced ignores it.
 	Sum bool
-	// BucketBytes bounds the weights that a collective moves, and the memory that Step needs for
-	// them. A larger parameter is one collective. 0 means 64 MiB.
+	// BucketBytes bounds the weights that a collective moves, and the buffer that each dtype has
+	// for them. A larger parameter is one collective, and the buffer is as large. 0 means 64 MiB.
 	BucketBytes int64
 }
 
@@ -58,10 +58,11 @@ type ShardedOptions struct {
 //	}
 //	sharded, err := dist.NewSharded(x, group, dist.ShardedOptions{}, adamw, groups...)
 //
-// NewSharded calls it twice: to check the groups, and with the pieces of this rank. NewSharded
-// waits until all ranks have called it. It gives all ranks the parameters of rank 0, and enqueues
-// that on x's stream. [Broadcast] does so for the buffers too. The parameters stay the caller's.
-// The caller must Close the Sharded before the group and the parameters.
+// NewSharded calls it twice: to check the groups, and with the pieces of this rank. With one rank
+// it calls it once, and the Sharded is that optimizer. NewSharded waits until all ranks have called
+// it. It gives all ranks the parameters of rank 0, and enqueues that on x's stream. [Broadcast]
+// does so for the buffers too. The parameters stay the caller's. The caller must Close the Sharded
+// before the group and the parameters.
 //
 // It fails with the error of `make`. It fails with [cgotorch.ErrInvalidArgument] for a rule that
 // looks at whole tensors, as LAMB and Muon do. It fails with the same error if a parameter is not
@@ -167,7 +168,7 @@ func (s *Sharded) layOut(x *cgotorch.Exec, groups []optim.Group) []optim.Group {
 	}
 	flat, send := map[cgotorch.DType]*cgotorch.Tensor{}, map[cgotorch.DType]*cgotorch.Tensor{}
 	for dtype, n := range longest {
-		flat[dtype], send[dtype] = keep(x.Empty(dtype, n*world)), keep(x.Empty(dtype, n))
+		flat[dtype], send[dtype] = keep(x.Zeros(dtype, n*world)), keep(x.Zeros(dtype, n))
 		s.buffers += (world + 1) * n * int64(dtype.Size())
 	}
 	for _, v := range s.vectors {
@@ -332,19 +333,12 @@ func (s *Sharded) take(x *cgotorch.Exec, v *vector) {
 
 // The method `scatter` reduces the gradients of a vector.
 func (s *Sharded) scatter(x *cgotorch.Exec, v *vector) {
-	var to, from, zeros []*cgotorch.Tensor
+	// The other places keep older values. Their sums go to no parameter.
+	var to, from []*cgotorch.Tensor
 	for k, i := range v.params {
 		if s.grads[i] != nil {
 			to, from = append(to, v.places[k]), append(from, s.grads[i])
-		} else {
-			zeros = append(zeros, v.places[k])
 		}
-	}
-	if v.padding.Numel() > 0 {
-		zeros = append(zeros, v.padding)
-	}
-	if len(zeros) > 0 {
-		x.ForeachZeroInPlace(zeros)
 	}
 	x.ForeachCopyInPlace(to, from)
 	op := Mean
@@ -405,7 +399,7 @@ func (s *Sharded) ClipGradNorm(x *cgotorch.Exec, maxNorm float64) *cgotorch.Tens
 	s.reduce(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		lists := map[cgotorch.DType][]*cgotorch.Tensor{}
-		var order []cgotorch.DType // equal on all ranks
+		var order []cgotorch.DType
 		widest := cgotorch.Float32
 		for _, v := range s.vectors {
 			if v.dtype == cgotorch.Float64 {

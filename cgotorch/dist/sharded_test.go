@@ -392,6 +392,62 @@ func TestSharded_Scaler(t *testing.T) {
 	}
 }
 
+// One group has parameters of several dtypes, and one that is frozen until the third step. Gradients
+// are summed here.
+func TestSharded_Dtypes(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const world = 4
+	rule := func(g ...optim.Group) (*optim.Optimizer, error) {
+		return optim.NewSGD(optim.SGDOptions{LR: 0.125, Momentum: 0.5, MasterWeights: true}, g...)
+	}
+	succeed(t, world, func(g *Group, x *cgotorch.Exec) {
+		var params, copies []*cgotorch.Tensor
+		for i, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16, cgotorch.Float32, cgotorch.Float64, cgotorch.BFloat16} {
+			for _, list := range []*[]*cgotorch.Tensor{&params, &copies} {
+				p := x.Keep(x.Full(dtype, i, int64(3*i+2)))
+				defer p.Close()
+				if err := p.SetRequiresGrad(i != 2); err != nil {
+					t.Error(err)
+				}
+				*list = append(*list, p)
+			}
+		}
+		s, err := NewSharded(x, g, ShardedOptions{Sum: true}, rule, optim.Group{Params: params})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		opt, err := rule(optim.Group{Params: copies})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer opt.Close()
+		for k := range 4 {
+			for i, p := range params {
+				if i == 2 && k < 2 {
+					continue
+				}
+				_ = p.SetRequiresGrad(true)
+				_ = p.SetGrad(x.FullLike(x.Detach(p), float64(g.Rank()+k+i)))
+				_ = copies[i].SetGrad(x.FullLike(x.Detach(p), float64(0+1+2+3+world*(k+i))))
+			}
+			s.Step(x)
+			opt.Step(x)
+		}
+		for i, p := range params {
+			got, want := cgotorch.ToSlice[float64](x, x.To(x.Detach(p), cgotorch.Float64)), cgotorch.ToSlice[float64](x, x.To(x.Detach(copies[i]), cgotorch.Float64))
+			if !slices.Equal(got, want) {
+				t.Errorf("rank %d: parameter %d is %v, want %v", g.Rank(), i, got, want)
+			}
+		}
+		if got := s.State(x); g.Rank() == 0 {
+			compareStates(t, "sgd", flatState(x, got), flatState(x, opt.State(x)), 0)
+		}
+	})
+}
+
 // Each rank keeps 1/World of the state, with the masters of 16-bit parameters.
 func TestSharded_Memory(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -19,6 +19,9 @@ import (
 // parameters. They are the parameters of the optimizer of this rank. So each part has its own count
 // of steps, and a parameter without a gradient stays as it is. The weights themselves are not kept
 // twice.
+//
+// The vectors of one dtype take turns with one buffer, which the collectives read and write. All
+// views of it are made once, so a step makes few calls. With one rank there are no vectors.
 
 // vector is some parameters of one group and dtype, one after another.
 type vector struct {
@@ -32,10 +35,9 @@ type vector struct {
 	mine   []int64 // elements of each of them, then the rest of the piece
 	active bool    // the step changes some of the parameters
 
-	flat    *cgotorch.Tensor   // the vector, in the buffer
-	places  []*cgotorch.Tensor // of the parameters in flat, with their shapes and strides
-	padding *cgotorch.Tensor   // in flat; may be empty
-	send    *cgotorch.Tensor   // this rank's piece, in another buffer
+	flat   *cgotorch.Tensor   // the vector, in the buffer
+	places []*cgotorch.Tensor // of the parameters in flat, with their shapes and strides
+	send   *cgotorch.Tensor   // this rank's piece, in another buffer
 }
 
 // part is the elements of one parameter in the piece of one rank.
@@ -109,7 +111,6 @@ func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, fla
 		for k, i := range v.params {
 			v.places = append(v.places, keep(x.Call1("aten::as_strided", places[k], params[i].Shape(), params[i].Strides())))
 		}
-		v.padding = keep(places[len(v.params)])
 		received, sent := x.SplitWithSizes(v.flat, v.cuts, 0), x.SplitWithSizes(v.send, v.mine, 0)
 		for k, p := range v.parts {
 			p.tensor = keep(x.Narrow(inMemory(x, params[p.param]), 0, int(p.from), int(p.length)))
