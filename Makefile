@@ -56,9 +56,8 @@ train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epoc
 
 train-ddp: libraries ## the same on two ranks of the CPU; on GPUs start build/bin/train by torchrun or srun
 	@go build -o build/bin/train ./examples/train
-	@trap 'kill 0' INT TERM; for rank in 1 0; do \
-		RANK=$$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$${MASTER_PORT:-29500} OMP_NUM_THREADS=$$(( ($$(nproc) + 1) / 2 )) build/bin/train -device cpu $(ARGS) & \
-		ranks="$$ranks $$!"; done; status=0; for rank in $$ranks; do wait $$rank || status=$$?; done; exit $$status
+	@export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$${MASTER_PORT:-29500} OMP_NUM_THREADS=$$(( ($$(nproc) + 1) / 2 )); \
+		RANK=1 build/bin/train -device cpu $(ARGS) & other=$$!; RANK=0 build/bin/train -device cpu $(ARGS); status=$$?; wait $$other && exit $$status
 
 serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8080 is the address, ARGS=... are flags
 	@go build -o build/bin/serve ./examples/serve

@@ -161,6 +161,58 @@ func TestTrainRanks_Killed(t *testing.T) {
 	}
 }
 
+// Rank 0 is killed while it writes its checkpoint. The earlier one stays whole, and rank 1 ends.
+func TestTrainRanks_KilledInCheckpoint(t *testing.T) {
+	data := part(t, 200, 32, nil)
+	moments := 1
+	if os.Getenv(longVariable) != "" {
+		moments = 10
+	}
+	for range moments {
+		out := filepath.Join(t.TempDir(), "run")
+		ranks := startRanks(t, 2, trainArgs(data, out, "-epochs", "1000"))
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+			_, err := os.Stat(filepath.Join(out, "checkpoint.safetensors"))
+			if written, _ := filepath.Glob(filepath.Join(out, "*.new-*")); err == nil && len(written) > 0 {
+				break
+			}
+		}
+		ranks[0].Process.Kill()
+		if status, last := ranks[1].await(t, 38*time.Second); status != 1 || !strings.Contains(last, "rank 0") {
+			t.Errorf("rank 1: status %d, %s", status, last)
+		}
+		left, _ := filepath.Glob(filepath.Join(out, "*.new-*"))
+		t.Logf("%d unfinished files", len(left))
+		if !whole(t, out) {
+			t.Error("there is no checkpoint")
+		}
+	}
+}
+
+// A rank that is stopped, and not ended, ends the others after the 30 s of Options.Timeout.
+func TestTrainRanks_Stopped(t *testing.T) {
+	if os.Getenv(longVariable) == "" {
+		t.Skip("this takes more than 30 s, and package dist tests the same with a shorter bound: set " + longVariable)
+	}
+	data := part(t, 200, 32, nil)
+	for victim := range 2 {
+		t.Run(fmt.Sprint(victim), func(t *testing.T) {
+			t.Parallel()
+			out := filepath.Join(t.TempDir(), "run")
+			ranks := startRanks(t, 2, trainArgs(data, out, "-epochs", "10000"))
+			awaitLog(out, 20)
+			ranks[victim].Process.Signal(syscall.SIGSTOP)
+			began := time.Now()
+			status, last := ranks[1-victim].await(t, 45*time.Second)
+			t.Logf("status %d after %v: %s", status, time.Since(began).Round(10*time.Millisecond), last)
+			if status != 1 || !strings.Contains(last, fmt.Sprint("rank ", victim)) || !strings.Contains(last, "collective") {
+				t.Errorf("status %d: %s", status, last)
+			}
+			whole(t, out)
+		})
+	}
+}
+
 // awaitLog waits until the log in the folder `out` has some lines, or for a minute.
 func awaitLog(out string, lines int) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
