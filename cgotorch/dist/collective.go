@@ -30,18 +30,18 @@ func (o Op) String() string {
 	return fmt.Sprintf("Op(%d)", int(o))
 }
 
-// AllReduce replaces t by the sum over all ranks, or as op says. On CUDA it does not wait. On the CPU
-// it waits for the other ranks. t is dense, on the group's device, with the same dtype, shape and
-// strides on all ranks. Nothing is recorded for backward: see [Group.SumOverRanks].
+// AllReduce replaces t by the sum over all ranks, or as op says. On CUDA it does not wait. On the
+// CPU it waits for the other ranks. t is dense, on the group's device, with the same dtype, shape
+// and strides on all ranks. Nothing is recorded for backward: see [Group.SumOverRanks].
 //
-// AllReduce fails with [cgotorch.ErrInvalidArgument] for a tensor that is not dense, and for a dtype
-// that op does not take. It fails with [cgotorch.ErrGroupFailed] if the group has failed.
+// AllReduce fails with [cgotorch.ErrInvalidArgument] for a tensor that is not dense, and for a
+// dtype that op does not take. It fails with [cgotorch.ErrGroupFailed] if the group has failed.
 func (g *Group) AllReduce(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) {
 	g.AllReduceList(x, []*cgotorch.Tensor{t}, op)
 }
 
-// AllReduceList is [Group.AllReduce] of several tensors of one dtype. It is one launch, so many small
-// tensors cost little more than one.
+// AllReduceList is [Group.AllReduce] of several tensors of one dtype. It is one launch, so many
+// small tensors cost little more than one.
 func (g *Group) AllReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
 	if len(ts) == 0 {
 		return
@@ -52,7 +52,8 @@ func (g *Group) AllReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
 	})
 }
 
-// Reduce is [Group.AllReduce] for the rank `root` alone. On the other ranks t is undefined afterwards.
+// Reduce is [Group.AllReduce] for the rank `root` alone. On the other ranks t is undefined
+// afterwards.
 func (g *Group) Reduce(x *cgotorch.Exec, t *cgotorch.Tensor, op Op, root int) {
 	ts := []*cgotorch.Tensor{t}
 	g.collective(x, "Reduce", ts, of(fmt.Sprintf("Reduce %v to %d ", op, root), t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
@@ -77,8 +78,8 @@ func (g *Group) BroadcastList(x *cgotorch.Exec, ts []*cgotorch.Tensor, root int)
 }
 
 // AllGather returns the tensors of all ranks, one after another along a new first dimension: the
-// result of [N, …] has the shape [World, N, …]. Rules and failures are those of [Group.AllReduce]. t
-// may have any dtype, and is contiguous. The Do owns the result.
+// result of [N, …] has the shape [World, N, …]. Rules and failures are those of [Group.AllReduce].
+// t may have any dtype, and is contiguous. The Do owns the result.
 func (g *Group) AllGather(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	y := x.NoGrad()
 	t = y.Contiguous(t, cgotorch.Contiguous)
@@ -170,9 +171,9 @@ func (g *Group) Barrier(x *cgotorch.Exec) {
 	g.check(x, "dist.Barrier")
 }
 
-// Check waits for the work of x's stream so far. It fails with [cgotorch.ErrGroupFailed] if the group
-// has failed. Work that ran after the failure has undefined results, so a program calls Check before
-// it saves them.
+// Check waits for the work of x's stream so far. It fails with [cgotorch.ErrGroupFailed] if the
+// group has failed. Work that ran after the failure has undefined results, so a program calls
+// Check before it saves them.
 func (g *Group) Check(x *cgotorch.Exec) {
 	g.check(x, "dist.Check")
 	if g.h == nil {
@@ -187,8 +188,8 @@ func (g *Group) Check(x *cgotorch.Exec) {
 }
 
 // Agree waits until all ranks have called it, and reports whether all of them have given true. It
-// needs no stream. All ranks make the same calls in the same order. It returns false if the group has
-// failed.
+// needs no stream. All ranks make the same calls in the same order. It returns false if the group
+// has failed.
 //
 // Agree is for decisions that all ranks must take alike, as in [cgotorch.CapturedOptions].
 func (g *Group) Agree(yes bool) bool {

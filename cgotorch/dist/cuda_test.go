@@ -106,8 +106,8 @@ func TestGroup_Captured(t *testing.T) {
 	})
 }
 
-// On every device a step with Gradients gives the weights of the plain step: eager, captured, and with
-// an Overlap. With one rank the bits are equal.
+// On every device a step with Gradients gives the weights of the plain step: eager, captured, and
+// with an Overlap. With one rank the bits are equal.
 func TestGradients_CUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)

@@ -1,4 +1,5 @@
-// Package dist joins processes to a group that trains one model on several GPUs, or on several CPUs.
+// Package dist joins processes to a group that trains one model on several GPUs, or on several
+// CPUs.
 //
 // Each GPU has one process. A launcher starts the processes: torchrun, Slurm, Kubernetes, Open MPI,
 // or a shell. [Join] reads what the launcher has put into the environment. Without a launcher it
@@ -34,8 +35,8 @@
 // # Failures
 //
 // If a rank ends, hangs or loses its device, the others fail within Options.Timeout, with an error
-// of kind [cgotorch.ErrGroupFailed]. It names the rank and its last collective. The group is then of
-// no use any more: the process ends, and the launcher starts the ranks again.
+// of kind [cgotorch.ErrGroupFailed]. It names the rank and its last collective. The group is then
+// of no use any more: the process ends, and the launcher starts the ranks again.
 //
 // The processes trust each other and the network between them. Nothing is encrypted, and whoever
 // reaches the store or a rank can disturb the run.

@@ -14,8 +14,8 @@ import (
 )
 
 // Gradients reduces the gradients of a model over the ranks of a group, while a backward computes
-// them. The collectives run on a stream of the group's, beside the rest of the backward. One goroutine
-// at a time uses a Gradients.
+// them. The collectives run on a stream of the group's, beside the rest of the backward. One
+// goroutine at a time uses a Gradients.
 type Gradients struct {
 	group      *Group
 	o          GradientsOptions
@@ -34,18 +34,20 @@ type GradientsOptions struct {
 	// Unused gives a parameter that a backward does not reach a gradient of zeros. Without it such a
 	// backward fails, and names the parameters.
 	Unused bool
-	// BucketBytes is the size of the pieces that are reduced at once, in bytes of the parameters. 0 means
-	// 128 MiB. Small pieces begin earlier, but their kernels take multiprocessors from the backward.
+	// BucketBytes is the size of the pieces that are reduced at once, in bytes of the parameters.
+	// 0 means 128 MiB. Small pieces begin earlier, but their kernels take multiprocessors from the
+	// backward.
 	BucketBytes int64
 }
 
 // Note [Few buckets]
 //
-// DistributedDataParallel reduces pieces of 25 MiB, the first of 1 MiB. On two H100 a captured step of
-// ResNet-50 lost 0.51 ms at batch 32 and 0.66 ms at batch 256 with six such pieces. An all-reduce of
-// all its gradients alone takes about 0.2 ms. The kernels of NCCL keep multiprocessors while they wait
-// for each other, and the norms of the backward are launches that need all of them at once. So the
-// default is one piece for models of this size, which begins when the last gradient has arrived.
+// DistributedDataParallel reduces pieces of 25 MiB, the first of 1 MiB. On two H100 a captured
+// step of ResNet-50 lost 0.51 ms at batch 32 and 0.66 ms at batch 256 with six such pieces. An
+// all-reduce of all its gradients alone takes about 0.2 ms. The kernels of NCCL keep
+// multiprocessors while they wait for each other, and the norms of the backward are launches that
+// need all of them at once. So the default is one piece for models of this size, which begins when
+// the last gradient has arrived.
 const defaultBucketBytes = 128 << 20
 
 // NewGradients returns a Gradients for the parameters of a model that require gradients. The
@@ -91,8 +93,9 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 
 // Broadcast gives all ranks the parameters and buffers of rank 0. It first compares their names,
 // dtypes and shapes, and waits for the other ranks for that. Then it enqueues the broadcast on x's
-// stream. If the model has counters on the host, as batch norms have, it waits for the device. It fails x's Do with [cgotorch.ErrInvalidArgument] if the models of two ranks differ, and
-// names the first difference.
+// stream. If the model has counters on the host, as batch norms have, it waits for the device. It
+// fails x's Do with [cgotorch.ErrInvalidArgument] if the models of two ranks differ, and names the
+// first difference.
 func Broadcast(x *cgotorch.Exec, g *Group, model any) {
 	state := nn.State(model)
 	var tensors []*cgotorch.Tensor
@@ -120,8 +123,8 @@ func Broadcast(x *cgotorch.Exec, g *Group, model any) {
 	}
 }
 
-// The method `broadcastCounters` gives all ranks the numbers of rank 0 that lie on the host. It waits
-// for the device.
+// The method `broadcastCounters` gives all ranks the numbers of rank 0 that lie on the host. It
+// waits for the device.
 func (g *Group) broadcastCounters(x *cgotorch.Exec, counters []*cgotorch.Tensor) {
 	const op = "dist.Broadcast"
 	var all []int64
@@ -204,15 +207,16 @@ func differ(first, own []string, rank int) error {
 	return nil
 }
 
-// Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks. x's
-// stream waits for the collectives on the device. The host does not wait, except on the CPU. All
-// ranks must call it.
+// Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks.
+// x's stream waits for the collectives on the device. The host does not wait, except on the CPU.
+// All ranks must call it.
 //
 // If a program sums the gradients of several small batches, it calls Exec.Backward for all of them
 // but the last, and Backward of the Gradients for the last.
 //
 // Backward fails with [cgotorch.ErrInvalidArgument] if it does not reach a parameter and
-// GradientsOptions.Unused is false. It fails with [cgotorch.ErrGroupFailed] if the group has failed.
+// GradientsOptions.Unused is false. It fails with [cgotorch.ErrGroupFailed] if the group has
+// failed.
 func (r *Gradients) Backward(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 	r.BackwardWith(x, cgotorch.BackwardOptions{}, loss)
 }

@@ -33,9 +33,9 @@ type Options struct {
 
 // Note [One rank a GPU]
 //
-// A rank uses cuda:LOCAL_RANK. PyTorchJob of Kubernetes and a shell give no LOCAL_RANK. It is then 0,
-// because each pod usually sees its own GPUs alone. If two ranks of a machine then have the same GPU,
-// Join refuses them, since NCCL would hang.
+// A rank uses cuda:LOCAL_RANK. PyTorchJob of Kubernetes and a shell give no LOCAL_RANK. It is then
+// 0, because each pod usually sees its own GPUs alone. If two ranks of a machine then have the
+// same GPU, Join refuses them, since NCCL would hang.
 
 // Join makes this process a rank of the group that the launcher has started. It waits for the other
 // ranks. Without a launcher it returns a group of one rank and waits for nothing.
@@ -45,9 +45,9 @@ type Options struct {
 // those of Open MPI. Rank 0 serves the store of the run on MASTER_ADDR's interface, unless torchrun
 // does.
 //
-// Join fails if a variable is missing or wrong, if the store cannot be reached, if ranks are missing
-// after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks use one GPU.
-// When ctx ends it fails with its cause. The caller must Close the group.
+// Join fails if a variable is missing or wrong, if the store cannot be reached, if ranks are
+// missing after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks
+// use one GPU. When ctx ends it fails with its cause. The caller must Close the group.
 func Join(ctx context.Context, o Options) (*Group, error) {
 	g, err := join(ctx, o, os.Getenv)
 	if err != nil {
@@ -125,8 +125,9 @@ func (i info) String() string {
 	return fmt.Sprintf("%s, process %d", i.Host, i.PID)
 }
 
-// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and makes
-// the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost is noticed.
+// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and
+// makes the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost
+// is noticed.
 func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -174,8 +175,8 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	return g.allConnected(ctx)
 }
 
-// The method `allConnected` waits until all ranks have connected. A rank that left before would break
-// the connections of the others while they make them.
+// The method `allConnected` waits until all ranks have connected. A rank that left before would
+// break the connections of the others while they make them.
 func (g *Group) allConnected(ctx context.Context) error {
 	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
 	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {

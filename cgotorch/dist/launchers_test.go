@@ -18,8 +18,8 @@ func TestOpenMPI(t *testing.T) {
 	launched(t, exec.Command("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2", os.Args[0]))
 }
 
-// Slurm on one node of loopback starts the ranks. SLURM_CONF names the configuration of a Slurm that
-// runs here.
+// Slurm on one node of loopback starts the ranks. SLURM_CONF names the configuration of a Slurm
+// that runs here.
 func TestSlurm(t *testing.T) {
 	if os.Getenv("SLURM_CONF") == "" {
 		t.Skip("no Slurm: set SLURM_CONF to the configuration of one that runs here")

@@ -56,8 +56,8 @@ var roles = map[string]func(g *Group, s *cgotorch.Stream) error{
 	}),
 }
 
-// oddStep is the step at which a role does something odd. By then each rank has given a sign of life
-// that tells of collectives.
+// oddStep is the step at which a role does something odd. By then each rank has given a sign of
+// life that tells of collectives.
 const oddStep = 200
 
 // atStep returns a role that calls fn at oddStep of a training without end.

@@ -12,8 +12,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pythonWithTorch returns a Python that has the PyTorch of this library's LibTorch. It skips the test
-// where there is none.
+// pythonWithTorch returns a Python that has the PyTorch of this library's LibTorch. It skips the
+// test where there is none.
 func pythonWithTorch(t *testing.T) string {
 	t.Helper()
 	python := os.Getenv("PEER_PYTHON")

@@ -18,8 +18,9 @@ import (
 
 // A store is a connection to the store of the run, with the keys of this start of the run.
 //
-// If the process that serves the store is stopped, a call of LibTorch's waits for ever. So the calls
-// run on a goroutine of the connection, and the caller waits only as long as its context lasts.
+// If the process that serves the store is stopped, a call of LibTorch's waits for ever. So the
+// calls run on a goroutine of the connection, and the caller waits only as long as its context
+// lasts.
 type store struct {
 	h       *ct.Store
 	prefix  string
@@ -234,8 +235,8 @@ func (s *store) await(ctx context.Context, key string) (string, error) {
 	}
 }
 
-// close ends the connection. If a call waits for a process that is stopped, it leaves the connection
-// to the end of this process.
+// close ends the connection. If a call waits for a process that is stopped, it leaves the
+// connection to the end of this process.
 func (s *store) close() error {
 	if s == nil {
 		return nil

@@ -7,8 +7,8 @@ import "github.com/streamtorch/streamtorch/cgotorch/nn"
 // Evaluation stays as it is. All ranks then make the same forwards and backwards.
 //
 // Each norm makes two collectives in its forward and two in its backward, and the step waits for
-// them. The fused kernels of nn.NormReLU are not used. So call it only where the batch of one rank is
-// too small for its own statistics.
+// them. The fused kernels of nn.NormReLU are not used. So call it only where the batch of one rank
+// is too small for its own statistics.
 func SyncBatchNorm(g *Group, model any) {
 	if g.h == nil {
 		return

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The job has the fields of Kubeflow's operator, and its pods those of Kubernetes. Both kinds of pods
-// are equal, run as no root, write where a volume is, and leave the variables of the ranks to the
-// operator.
+// The job has the fields of Kubeflow's operator, and its pods those of Kubernetes. Both kinds of
+// pods are equal, run as no root, write where a volume is, and leave the variables of the ranks to
+// the operator.
 func TestPyTorchJob(t *testing.T) {
 	download := exec.Command("go", "mod", "download")
 	download.Dir = filepath.Join(root(t), "tests/kubernetes")

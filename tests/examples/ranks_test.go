@@ -22,7 +22,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// longVariable is an environment variable. When it is set, the tests of several ranks take their time.
+// longVariable is an environment variable. When it is set, the tests of several ranks take their
+// time.
 const longVariable = "STREAMTORCH_TEST_RANKS"
 
 // A rank is one process of examples/train.
@@ -222,8 +223,8 @@ func awaitLog(out string, lines int) {
 	}
 }
 
-// A signal to one rank stops all after the same step. The ranks that resume have the losses of a run
-// without an interruption, whichever rank got the signal.
+// A signal to one rank stops all after the same step. The ranks that resume have the losses of a
+// run without an interruption, whichever rank got the signal.
 func TestTrainRanks_Interrupted(t *testing.T) {
 	data := part(t, 600, 64, nil)
 	undisturbed := filepath.Join(t.TempDir(), "run")
@@ -270,8 +271,8 @@ func TestTrainRanks_Differ(t *testing.T) {
 	}
 }
 
-// interruptRanks starts ranks, and stops them all by a signal to the last one, after some lines of the
-// log.
+// interruptRanks starts ranks, and stops them all by a signal to the last one, after some lines of
+// the log.
 func interruptRanks(t *testing.T, world, lines int, out string, args []string) {
 	t.Helper()
 	ranks := startRanks(t, world, args)
@@ -310,8 +311,8 @@ type epoch struct {
 	lr                   float64
 }
 
-// A run goes on with fewer ranks in the middle of an epoch. Images, steps and learning rates of each
-// epoch are those of one rank.
+// A run goes on with fewer ranks in the middle of an epoch. Images, steps and learning rates of
+// each epoch are those of one rank.
 func TestTrainRanks_FewerRanks(t *testing.T) {
 	data := part(t, 600, 64, nil)
 	one, out := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
@@ -334,8 +335,8 @@ func TestTrainRanks_FewerRanks(t *testing.T) {
 	}
 }
 
-// torchrun starts all ranks again when one is killed. They begin anew if the folder has the checkpoint
-// of another run, and go on from their own one.
+// torchrun starts all ranks again when one is killed. They begin anew if the folder has the
+// checkpoint of another run, and go on from their own one.
 func TestTrainRanks_StartedAgain(t *testing.T) {
 	python := os.Getenv("PEER_PYTHON")
 	if cache, err := os.UserCacheDir(); err == nil && python == "" {
@@ -403,7 +404,8 @@ func kill(t *testing.T, parent int) {
 	t.Fatalf("torchrun has no rank among its children %v", children)
 }
 
-// awaitShorter waits until a new start has shortened the log to fewer than some lines, or for a minute.
+// awaitShorter waits until a new start has shortened the log to fewer than some lines, or for a
+// minute.
 func awaitShorter(out string, lines int) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if text, err := os.ReadFile(filepath.Join(out, "log.jsonl")); err == nil && bytes.Count(text, []byte("\n")) < lines {
