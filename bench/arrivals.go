@@ -67,18 +67,13 @@ func (o *openLoop) load(b *serve.Batcher, in serve.Array, rate float64, long tim
 // benchServeOpen measures latencies of requests that come at random, at parts of the rate that
 // callers reach in a closed loop.
 func benchServeOpen(c *config, emit func(row)) error {
-	s, err := c.service()
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	b, err := s.batcher(c.batchSizes(), nil)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
+	return c.withService(func(s *service, b *serve.Batcher) error { return s.open(b, emit) })
+}
+
+func (s *service) open(b *serve.Batcher, emit func(row)) error {
+	c := s.c
 	largest := c.batchSizes()[len(c.batchSizes())-1]
-	full, _, err := callers(b, 2*largest, time.Duration(c.or(1, 30))*100*time.Millisecond, func() serve.Array { return s.pixels(1) })
+	full, _, err := callers(b, 2*largest, c.block(), func() serve.Array { return s.pixels(1) })
 	if err != nil {
 		return err
 	}
@@ -97,7 +92,13 @@ func benchServeOpen(c *config, emit func(row)) error {
 		}
 	}
 	in, random := s.pixels(1), rand.New(rand.NewPCG(1, 2))
-	long := time.Duration(c.or(1, 50)) * 100 * time.Millisecond
+	long := 5 * time.Second
+	switch {
+	case c.brief:
+		long = c.block()
+	case c.device.IsCUDA():
+		long = 2 * time.Second
+	}
 	measure := func(name string, percents ...float64) error {
 		var o *openLoop
 		before := b.Stats()
@@ -110,16 +111,12 @@ func benchServeOpen(c *config, emit func(row)) error {
 		if o.failed != nil {
 			return o.failed
 		}
-		batches := int64(0)
-		for n, count := range after.Batches {
-			batches += count - before.Batches[n]
-		}
 		if len(o.took) == 0 {
 			return errors.New("no request was answered")
 		}
 		emit(alone("serve/open/"+name, o.took.quantile(0.99), "ms (99 %)", fmt.Sprintf(
-			"%s; median %.2f ms; mean batch %.1f; %d answered, %d refused; Poisson arrivals for %v, of a full rate of %.0f images/s; a batch of 1 alone takes %.2f ms, of %d %.2f ms; %s",
-			s.name, o.took.median(), float64(after.Entries-before.Entries)/float64(max(batches, 1)), len(o.took), o.refused, long, full,
+			"%s; median %.2f ms; %s; %d answered, %d refused; Poisson arrivals for %v, of a full rate of %.0f images/s; a batch of 1 alone takes %.2f ms, of %d %.2f ms; %s",
+			s.name, o.took.median(), batchesBetween(before, after), len(o.took), o.refused, long, full,
 			alones[1].median(), largest, alones[largest].median(), c.settings())))
 		return nil
 	}

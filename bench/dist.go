@@ -150,8 +150,9 @@ func (r ranks) close() {
 	all.Wait()
 }
 
-// benchDist returns a benchmark of a ResNet-50's step on all GPUs of the machine, beside one GPU. Our
-// two sides alternate, and then PyTorch's do. On the CPU two ranks train a ResNet-18 for a step.
+// benchDist returns a benchmark of a ResNet-50's step on all GPUs of the machine, beside one GPU.
+// Our two sides alternate, and then PyTorch's do. On the CPU two ranks train a ResNet-18 for a
+// step.
 func benchDist(batch int) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
 		world, model := 2, "resnet18"

@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
@@ -20,6 +24,7 @@ type service struct {
 	name          string
 	size, classes int
 	model         nn.Module
+	table         *cgotorch.Tensor // normalises pixels
 }
 
 func (c *config) newService(name string, size, classes int) (*service, error) {
@@ -34,6 +39,8 @@ func (c *config) newService(name string, size, classes int) (*service, error) {
 		nn.SetTraining(trained, false)
 		nn.To(x, trained, nn.ToOptions{ChannelsLast: true})
 		s.model = nn.Fuse(x, trained, nn.FuseOptions{})
+		nn.To(x, s.model, nn.ToOptions{DType: c.dtype()})
+		s.table = x.Keep(images.NormalizationTable(x, vision.ImageNetMean[:], vision.ImageNetStd[:], c.dtype()))
 		return nil
 	})
 	return s, err
@@ -47,7 +54,10 @@ func (c *config) service() (*service, error) {
 	return c.newService("resnet20", 32, 10)
 }
 
-func (s *service) close() { nn.Close(s.model) }
+func (s *service) close() {
+	nn.Close(s.model)
+	s.table.Close()
+}
 
 func (s *service) shape() []int64 { return []int64{int64(s.size), int64(s.size), 3} }
 
@@ -57,10 +67,9 @@ func (s *service) pixels(n int) serve.Array {
 }
 
 func (s *service) forward(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-	if s.c.device.IsCUDA() {
-		x = x.Autocast(cgotorch.BFloat16)
-	}
-	return []*cgotorch.Tensor{s.model.Forward(x, vision.Normalize(x, in[0], vision.ImageNetMean, vision.ImageNetStd))}
+	pixels := x.Permute(x.Empty(s.table.DType(), in[0].Shape()...), 0, 3, 1, 2)
+	images.Normalize(x, in[0], nil, s.table, pixels)
+	return []*cgotorch.Tensor{x.To(s.model.Forward(x, pixels), cgotorch.Float32)}
 }
 
 // batchSizes are those that a server would have.
@@ -93,6 +102,7 @@ func benchServe(c *config, emit func(row)) error {
 	}{{"resnet20", 32, 10, []int{1, 64}}, {"resnet18", 224, 1000, []int{32}}}
 	if c.device.IsCUDA() {
 		models[1].name, models[1].clients = "resnet50", []int{1, 8, 64, 512}
+		slices.Reverse(models)
 	}
 	for _, m := range models {
 		if c.brief {
@@ -111,7 +121,18 @@ func benchServe(c *config, emit func(row)) error {
 	return nil
 }
 
-// rows emits two rows for each number of callers.
+// block is how long a block of requests lasts.
+func (c *config) block() time.Duration {
+	switch {
+	case c.brief:
+		return 100 * time.Millisecond
+	case c.device.IsCUDA():
+		return 500 * time.Millisecond // it answers a hundred times as many requests
+	}
+	return 3 * time.Second
+}
+
+// rows emits two rows for each number of callers, and one of what a single caller pays.
 func (s *service) rows(clients []int, emit func(row)) error {
 	c := s.c
 	var batchers []*serve.Batcher
@@ -127,34 +148,126 @@ func (s *service) rows(clients []int, emit func(row)) error {
 		}
 		batchers = append(batchers, b)
 	}
-	block := time.Duration(c.or(1, 30)) * 100 * time.Millisecond
+	if err := s.single(batchers[0], emit); err != nil {
+		return err
+	}
+	rates := offlineRates{}
 	for _, n := range clients {
 		var latency [2]sample
 		var sides []side
 		for i, b := range batchers {
 			sides = append(sides, func() (float64, error) {
-				rate, took, err := callers(b, n, block, func() serve.Array { return s.pixels(1) })
+				rate, took, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
 				latency[i] = append(latency[i], took...)
 				return rate, err
 			})
 		}
-		batch := min(max(n/2, 1), c.batchSizes()[len(c.batchSizes())-1]) // the other half waits while a batch is computed
+		batch, err := rates.best(s, max(n/2, 1)) // the other half waits while a batch is computed
+		if err != nil {
+			return err
+		}
 		offline, err := s.newOffline(batch)
 		if err != nil {
 			return err
 		}
-		values, err := interleave(c.roundsOr(5), append(sides, func() (float64, error) { return offline.run(block) })...)
+		before := batchers[0].Stats()
+		values, err := interleave(c.roundsOr(5), append(sides, func() (float64, error) { return offline.run(c.block()) })...)
 		offline.close()
 		if err != nil {
 			return err
 		}
-		note := fmt.Sprintf("%d callers in a closed loop, one image of %d x %d each, uint8; latency: median %.2f ms, 99 %% %.2f ms; %s; %s", n, s.size, s.size,
-			latency[0].median(), latency[0].quantile(0.99), values[0], c.settings())
+		note := fmt.Sprintf("%d callers in a closed loop, one image of %d x %d each, uint8; latency: median %.2f ms, 99 %% %.2f ms; %s; %s; %s", n, s.size, s.size,
+			latency[0].median(), latency[0].quantile(0.99), batchesBetween(before, batchers[0].Stats()), values[0], c.settings())
 		emit(inTurns(fmt.Sprintf("serve/%s/%d", s.name, n), values[0], "images/s", "one by one", values[1], higher,
 			fmt.Sprintf("%s; one by one: median %.2f ms", note, latency[1].median())))
-		emit(inTurns(fmt.Sprintf("serve/%s/%d/offline", s.name, n), values[0], "images/s", fmt.Sprintf("batches of %d back to back", batch), values[2], higher, note))
+		emit(inTurns(fmt.Sprintf("serve/%s/%d/offline", s.name, n), values[0], "images/s", fmt.Sprintf("batches of %d back to back", batch), values[2], higher,
+			fmt.Sprintf("%s; back to back, by batch: %v", note, rates)))
 	}
 	return nil
+}
+
+// single emits the row of what one caller waits for an answer. The peer is the captured function,
+// whose input is on the device already and whose result stays there.
+func (s *service) single(b *serve.Batcher, emit func(row)) error {
+	o, err := s.newOffline(1)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	input := s.pixels(1)
+	var sides []side
+	for _, call := range []func() error{
+		func() error { _, err := b.Predict(context.Background(), input); return err },
+		o.resident,
+		o.copied,
+	} {
+		sides = append(sides, func() (float64, error) {
+			_, took, err := closedLoop(1, s.c.block(), func() func() error { return call })
+			return took.median() * 1e3, err
+		})
+	}
+	values, err := interleave(s.c.roundsOr(5), sides...)
+	if err != nil {
+		return err
+	}
+	emit(inTurns(fmt.Sprintf("serve/%s/single", s.name), values[0], "us", "the captured function", values[1], lower,
+		fmt.Sprintf("one caller, one image of %d x %d, uint8, medians; with its copy from page-locked memory and of its result, the captured function takes %.0f us; %s; %s",
+			s.size, s.size, values[2].median(), values[0], s.c.settings())))
+	return nil
+}
+
+// batchesBetween tells of the batches that were computed: their mean size, and the most frequent
+// sizes.
+func batchesBetween(before, after serve.Stats) string {
+	batches, sizes := int64(0), []int{}
+	for n, count := range after.Batches {
+		after.Batches[n] = count - before.Batches[n]
+		batches += after.Batches[n]
+		sizes = append(sizes, n)
+	}
+	slices.SortFunc(sizes, func(a, b int) int { return int(after.Batches[b] - after.Batches[a]) })
+	text := fmt.Sprintf("mean batch %.1f, most often", float64(after.Entries-before.Entries)/float64(max(batches, 1)))
+	for _, n := range sizes[:min(len(sizes), 4)] {
+		text += fmt.Sprintf(" %d (%.0f %%)", n, 100*float64(after.Batches[n])/float64(max(batches, 1)))
+	}
+	return text
+}
+
+// offlineRates are images a second of batches back to back, by batch size.
+type offlineRates map[int]float64
+
+// best returns the batch size up to `most` with the highest rate.
+func (r offlineRates) best(s *service, most int) (size int, err error) {
+	for _, n := range s.c.batchSizes() {
+		if n > most {
+			break
+		}
+		if r[n] == 0 {
+			o, err := s.newOffline(n)
+			if err != nil {
+				return 0, err
+			}
+			if _, err = o.run(s.c.block() / 10); err == nil { // this also captures
+				r[n], err = o.run(s.c.block() / 2)
+			}
+			o.close()
+			if err != nil {
+				return 0, err
+			}
+		}
+		if r[n] > r[size] {
+			size = n
+		}
+	}
+	return size, nil
+}
+
+func (r offlineRates) String() string {
+	var parts []string
+	for _, n := range slices.Sorted(maps.Keys(r)) {
+		parts = append(parts, fmt.Sprintf("%d %.0f", n, r[n]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // withService calls `use` with the model that rows about requests serve, and with a Batcher of it.
@@ -314,15 +427,31 @@ func (o *offline) run(long time.Duration) (float64, error) {
 	return float64(count*o.batch) / time.Since(began).Seconds(), nil
 }
 
-// alone returns the milliseconds of a batch for which the host waits each time.
-func (o *offline) alone(times int) (sample, error) {
-	var took sample
+// copied computes one batch from page-locked memory, and waits for its results on the host.
+func (o *offline) copied() error {
+	if err := o.one(0); err != nil {
+		return err
+	}
+	return o.await(0)
+}
+
+// resident computes one batch that is on the device, and waits for the device.
+func (o *offline) resident() error {
+	err := o.streams[0].Do(func(x *cgotorch.Exec) error {
+		o.captured.Run(x, o.inputs[0])
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return o.streams[0].Synchronize()
+}
+
+// alone returns the milliseconds of batches for each of which the host waits.
+func (o *offline) alone(times int) (took sample, err error) {
 	for range times {
 		began := time.Now()
-		if err := o.one(0); err != nil {
-			return nil, err
-		}
-		if err := o.await(0); err != nil {
+		if err := o.copied(); err != nil {
 			return nil, err
 		}
 		took = append(took, time.Since(began).Seconds()*1e3)

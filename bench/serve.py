@@ -28,8 +28,10 @@ class API(litserve.LitAPI):
         network = recipe.ResNet20(classes) if name == "resnet20" else getattr(torchvision.models, name)(num_classes=classes)
         self.mean, self.std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (recipe.MEAN, recipe.STD))
         self.network = network.eval().to(device, memory_format=torch.channels_last)
+        torch.backends.cudnn.benchmark = device != "cpu"
         if compiled == "True":
             self.network = torch.compile(self.network, mode="max-autotune")
+        self.predict(torch.zeros(batch, size, size, 3, dtype=torch.uint8))  # compiles before the first request
 
     def decode_request(self, request):
         return np.frombuffer(request["image"].file.read(), np.uint8).reshape(size, size, 3)

@@ -198,7 +198,7 @@ func (s *service) save(folder string) error {
 	}
 	settings := map[string]any{"architecture": s.name, "image": map[string]int{"size": s.size, "resize": s.size * 8 / 7}, "outputs": []string{"scores"}}
 	if s.c.device.IsCUDA() {
-		settings["autocast"] = "bfloat16"
+		settings["dtype"] = "bfloat16"
 	}
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -267,44 +267,38 @@ func (p *peer) send(r loadRequest, last *loadReply) side {
 // process to another.
 func benchServeWire(protocol string) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
-		s, err := c.service()
-		if err != nil {
-			return err
-		}
-		defer s.close()
-		b, err := s.batcher(c.batchSizes(), nil)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		e, err := s.newEndpoint()
-		if err != nil {
-			return err
-		}
-		defer e.close()
-		clients := []int{1, 64}
-		if c.device.IsCUDA() {
-			clients = append(clients, 512)
-		}
-		for _, n := range clients {
-			block := time.Duration(c.or(1, 30)) * 100 * time.Millisecond
-			r, err := e.request(protocol, s.pixels(1), n, block.Seconds())
-			if err != nil {
-				return err
-			}
-			var last loadReply
-			values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
-				rate, _, err := callers(b, n, block, func() serve.Array { return s.pixels(1) })
-				return rate, err
-			})
-			if err != nil {
-				return err
-			}
-			emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
-				fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
-		}
-		return nil
+		return c.withService(func(s *service, b *serve.Batcher) error { return s.wire(b, protocol, emit) })
 	}
+}
+
+func (s *service) wire(b *serve.Batcher, protocol string, emit func(row)) error {
+	c := s.c
+	e, err := s.newEndpoint()
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	clients := []int{1, 64}
+	if c.device.IsCUDA() {
+		clients = append(clients, 512)
+	}
+	for _, n := range clients {
+		r, err := e.request(protocol, s.pixels(1), n, c.block().Seconds())
+		if err != nil {
+			return err
+		}
+		var last loadReply
+		values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
+			rate, _, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
+			return rate, err
+		})
+		if err != nil {
+			return err
+		}
+		emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
+			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
+	}
+	return nil
 }
 
 // benchServeJPEG measures requests that are photographs, and the decoding alone.
@@ -334,7 +328,7 @@ func benchServeJPEG(c *config, emit func(row)) error {
 		var next atomic.Int64
 		var latency sample
 		values, err := interleave(c.roundsOr(5), func() (float64, error) {
-			rate, took, err := callers(b, n, time.Duration(c.or(1, 30))*100*time.Millisecond, func() serve.Array {
+			rate, took, err := callers(b, n, c.block(), func() serve.Array {
 				return serve.Array{Files: [][]byte{files[int(next.Add(1))%len(files)].Data}}
 			})
 			latency = append(latency, took...)
@@ -390,8 +384,12 @@ func benchServeLitServe(c *config, emit func(row)) error {
 			return err
 		}
 	}
-	seconds := float64(c.or(1, 30)) / 10
-	for _, n := range []int{1, 64} {
+	seconds := c.block().Seconds()
+	clients := []int{1, 64}
+	if c.device.IsCUDA() {
+		clients = append(clients, 512)
+	}
+	for _, n := range clients {
 		r, err := e.request("http", image, n, seconds)
 		if err != nil {
 			return err

@@ -13,8 +13,8 @@ import (
 // Captured is a function of tensors that captures itself. A program calls the function by
 // [Captured.Run]. For each shape of inputs, the first Runs call the function eagerly: they are
 // warm-up runs. Then the function is captured as a [Graph] for this shape. Later Runs launch the
-// graph, so a training step costs the host one launch. Use a Captured inside a Do, in place of
-// the function:
+// graph, so a training step costs the host one launch. Use a Captured inside a Do, in place of the
+// function:
 //
 //	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 //		opt.ZeroGrad()
@@ -25,18 +25,18 @@ import (
 //	}, cgotorch.CapturedOptions{})
 //
 // Each Run has the same effect as a call of the function. This includes random numbers and the
-// optimizer's schedule. After the capture the function is not called any more. If the function
-// has read a value of the host, this value then stays as it was in the capture. For a value that
+// optimizer's schedule. After the capture the function is not called any more. If the function has
+// read a value of the host, this value then stays as it was in the capture. For a value that
 // changes, use [Exec.EachLaunch] or [Exec.DependsOn]. The optimizers of cgotorch/optim and the
 // modules of cgotorch/nn use EachLaunch and DependsOn.
 //
-// Parameters that the function reads must live until Close. If the function cannot be captured,
-// its Runs stay eager, and [Captured.Stats] says why. On the CPU all Runs are eager.
+// Parameters that the function reads must live until Close. If the function cannot be captured, its
+// Runs stay eager, and [Captured.Stats] says why. On the CPU all Runs are eager.
 //
-// A Captured may be used from any goroutine. With InPlace only one goroutine at a time may use
-// the Captured. Runs exclude each other, on the host and on the device. The first Run on a CUDA
-// device decides the CUDA device of the Captured. A shape is captured only on a thread that has
-// done a warm-up run of this shape. Each stream has its own thread, so use few streams.
+// A Captured may be used from any goroutine. With InPlace only one goroutine at a time may use the
+// Captured. Runs exclude each other, on the host and on the device. The first Run on a CUDA device
+// decides the CUDA device of the Captured. A shape is captured only on a thread that has done a
+// warm-up run of this shape. Each stream has its own thread, so use few streams.
 type Captured struct {
 	fn func(x *Exec, in ...*Tensor) []*Tensor
 	o  CapturedOptions
@@ -55,8 +55,8 @@ type Captured struct {
 // whose inputs come from a prefetcher.
 type CapturedOptions struct {
 	// WarmUp is the number of eager Runs of each shape before the capture of this shape. 0 means 3.
-	// These Runs have results and effects like all other Runs. More eager Runs follow while a Choice
-	// in the function is undecided.
+	// These Runs have results and effects like all other Runs. More eager Runs follow while a
+	// Choice in the function is undecided.
 	WarmUp    int
 	MaxGraphs int // largest number of captured shapes; further shapes run eagerly; 0 means 8
 	// InPlace makes graphs read the inputs at the addresses of the inputs, without a copy. There is
@@ -65,20 +65,20 @@ type CapturedOptions struct {
 	InPlace bool
 	Eager   bool // never capture
 
-	// BatchSizes are the batch sizes that graphs are made for, such as 1, 8 and 32. The batch size is
-	// the size of the first dimension. All inputs and results must have the same batch size. The
+	// BatchSizes are the batch sizes that graphs are made for, such as 1, 8 and 32. The batch size
+	// is the size of the first dimension. All inputs and results must have the same batch size. The
 	// function must treat each entry of a batch independently, as models do in evaluation.
 	//
-	// If the batch size of an input is not in BatchSizes, the input is padded to the next larger size
-	// in BatchSizes. The results are then cut back. A batch that is larger than all BatchSizes runs
-	// eagerly. If BatchSizes is empty, each batch size gets a graph of its own. With BatchSizes and
-	// InPlace together all Runs are eager.
+	// If the batch size of an input is not in BatchSizes, the input is padded to the next larger
+	// size in BatchSizes. The results are then cut back. A batch that is larger than all BatchSizes
+	// runs eagerly. If BatchSizes is empty, each batch size gets a graph of its own. With
+	// BatchSizes and InPlace together all Runs are eager.
 	BatchSizes []int
 
-	// Agree makes decisions of several processes one decision, for functions whose processes wait for
-	// each other. Run calls it with this process's wish to capture and with the success of a capture. It
-	// returns whether all processes have given true. All processes then make the same Runs. nil means
-	// that this process decides alone. See Agree of dist.Group.
+	// Agree makes decisions of several processes one decision, for functions whose processes wait
+	// for each other. Run calls it with this process's wish to capture and with the success of a
+	// capture. It returns whether all processes have given true. All processes then make the same
+	// Runs. nil means that this process decides alone. See Agree of dist.Group.
 	Agree func(yes bool) bool
 
 	// Log is called with a text for each capture. If a function cannot be captured, Log is called
@@ -112,8 +112,8 @@ type capturedShape struct {
 	// before a capture on this thread.
 	threads map[uint64]bool
 	graph   *Graph
-	// `serial` is a second graph of the same work, in which nothing runs in parallel. It exists while
-	// it is unknown which of the two graphs is faster. Otherwise it is nil.
+	// `serial` is a second graph of the same work, in which nothing runs in parallel. It exists
+	// while it is unknown which of the two graphs is faster. Otherwise it is nil.
 	serial   *serialGraph
 	in       []*Tensor // the graph's inputs; nil with InPlace
 	out      []*Tensor
@@ -257,16 +257,22 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		}
 	}
 	c.pool.used(x)
-	if c.o.lends() { // the Do may read the lent results until it ends, so the pool is in use until then
-		x.AtEnd(func() {
-			c.pool.mu.Lock()
-			defer c.pool.mu.Unlock()
-			if !c.pool.ended {
-				c.pool.used(x)
-			}
-		})
-	}
+	c.usedUntilEnd(x)
 	return out
+}
+
+// The method `usedUntilEnd` tells the pool that x's Do may read lent results until it ends.
+func (c *Captured) usedUntilEnd(x *Exec) {
+	if !c.o.lends() {
+		return
+	}
+	x.AtEnd(func() {
+		c.pool.mu.Lock()
+		defer c.pool.mu.Unlock()
+		if !c.pool.ended {
+			c.pool.used(x)
+		}
+	})
 }
 
 // The method `launch` launches the shape's graph or the shape's serial graph. It returns the
@@ -342,6 +348,7 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	for _, t := range out {
 		x.adopt(t)
 	}
+	c.usedUntilEnd(x)
 	return c.lend(x, out)
 }
 

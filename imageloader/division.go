@@ -109,9 +109,11 @@ type division struct {
 	at      []progress // of each rank. One element is for all ranks. nil: only one rank is known
 }
 
+// These bound the time that a state takes.
 const (
 	mostRanks     = 1 << 16
-	mostDivisions = 256
+	mostDivisions = 256     // of an epoch
+	mostTogether  = 1 << 20 // ranks of all divisions of an epoch
 )
 
 func (o Options) division() division {
@@ -264,17 +266,23 @@ func parseDivisions(text string) (divisions []division, err error) {
 	}
 	words := strings.Split(text, " ")
 	if len(words) > mostDivisions {
-		return nil, fmt.Errorf("its Ranks has %d numbers of ranks for one epoch, and %d are the most; begin its NextEpoch", len(words), mostDivisions)
+		return nil, errOften
 	}
+	together := 0
 	for i, word := range words {
 		d, ok := parseDivision(word)
 		if !ok || d.at == nil && i < len(words)-1 {
 			return nil, fmt.Errorf("its Ranks is %.60q, which no loader writes; give the State of a batch", text)
 		}
 		divisions = append(divisions, d)
+		if together += d.ranks; together > mostTogether {
+			return nil, errOften
+		}
 	}
 	return divisions, nil
 }
+
+var errOften = errors.New("the number of ranks has changed too often in its epoch; begin its NextEpoch")
 
 func parseDivision(word string) (d division, ok bool) {
 	head, list, found := strings.Cut(word, "@")
@@ -367,8 +375,6 @@ func divide(old []division, at progress, own division, n int) ([]division, error
 	if begun {
 		divisions = append(divisions, over)
 	}
-	if divisions = append(divisions, own); len(divisions) > mostDivisions {
-		return nil, errors.New("the number of ranks has changed too often in its epoch; begin its NextEpoch")
-	}
-	return divisions, nil
+	_, err = parseDivisions(textOf(append(divisions, own))) // fails if there are too many
+	return append(divisions, own), err
 }

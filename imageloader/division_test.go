@@ -438,7 +438,8 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 		{State{Samples: 20, Position: 5, Ranks: "4@2 3"}, "its position is 5, in an epoch of 4 images"},
 		{State{Samples: 20, Position: 2, Ranks: "4@5 3"}, "its position is 2, in an epoch of 0 images"},
 		{State{Samples: 20, Position: 2, Ranks: "4@5 3@1 2"}, "3 ranks at image 1 of 0 images"},
-		{State{Samples: 20, Ranks: strings.Repeat("4@0 ", 300) + "4"}, "301 numbers of ranks for one epoch, and 256 are the most; begin its NextEpoch"},
+		{State{Samples: 20, Ranks: strings.Repeat("4@0 ", 300) + "4"}, "changed too often in its epoch; begin its NextEpoch"},
+		{State{Samples: 20, Ranks: strings.Repeat("65536@1 ", 16) + "4"}, "changed too often in its epoch; begin its NextEpoch"},
 		{State{Samples: 20, Ranks: strings.Repeat("4@0 ", 255) + "4@1"}, "changed too often in its epoch; begin its NextEpoch"},
 		{State{Samples: 20, Position: 2, Ranks: "4?"}, "one of 4 ranks, which may have skipped images; restore what JoinStates makes of the states of all 4"},
 		{State{Samples: 20, Position: 2, Skipped: 1, Ranks: "4"}, "restore what JoinStates makes"},
@@ -465,6 +466,29 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 	}
 	_, err := tryRestore(t, tgz, unknown, State{Position: 2, Ranks: "4"})
 	wantError(t, err, ErrInvalidState, `its Samples is 0, and its Ranks is "4"`)
+}
+
+// If ranks are at different places, their states say so, also when no more images may be skipped.
+func TestState_OtherRanks_Apart(t *testing.T) {
+	joined := State{Samples: 30, Position: 7, Ranks: "3@7,8+1,7"}
+	start, err := joined.startFor(Options{Ranks: 3, Rank: 1}, 30)
+	if want := (State{Samples: 30, Position: 8, Skipped: 1, Ranks: "3?"}); err != nil || start != want {
+		t.Errorf("got %+v, %v", start, err)
+	}
+}
+
+// Several ranks that begin an epoch do not stream it, also if the classes are given.
+func TestEpoch_Ranks_NotStreamed(t *testing.T) {
+	for _, s := range sources(t, numbered(40)) {
+		for rank := range 2 {
+			o := trainOptions()
+			s.change(&o)
+			o.Ranks, o.Rank, o.Classes = 2, rank, nil
+			want := read(t, open(t, s.path, o))
+			o.Classes = []string{"a", "b", "c"}
+			wantLines(t, s.name, read(t, open(t, s.path, o)), want)
+		}
+	}
 }
 
 // No text in a state makes a loader panic or hang. Each text is refused, or gives an epoch.

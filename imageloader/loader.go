@@ -38,6 +38,12 @@
 // larger than Options.ShuffleBuffer. Errors in such a .tgz come when the first epoch reaches
 // them.
 //
+// # Ranks
+//
+// With Options.Ranks several processes divide each epoch. A [State] of N ranks continues with any
+// other number of ranks, also in the middle of an epoch. Options.EachOnce is for evaluations: sums
+// over all ranks are exact.
+//
 // # Speed
 //
 // A .tgz is inflated on all cores. The first reading also makes an index of the .tgz (see

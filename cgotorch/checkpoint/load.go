@@ -23,7 +23,10 @@ import (
 // Load fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if model does
 // not fit the checkpoint. It also fails if opt does not fit. In these three cases nothing has
 // changed. Use [LoadModel] for a file that this package has not saved.
-func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info, error) {
+//
+// With a dist.Sharded, each rank calls Load and takes its part of the state. The number of ranks
+// may differ from that of the run that was saved.
+func Load(x *cgotorch.Exec, path string, model any, opt Optimizer) (Info, error) {
 	f, err := openWhole(path)
 	if err != nil {
 		return Info{}, err
@@ -41,7 +44,7 @@ func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info,
 	if err != nil {
 		return Info{}, err
 	}
-	if opt != nil {
+	if !none(opt) {
 		if err := f.restore(x, model, opt); err != nil {
 			return Info{}, err
 		}
@@ -181,7 +184,7 @@ func tensorNames(model any) map[*cgotorch.Tensor]string {
 
 // The method `restore` restores the optimizer. It finds the state of each parameter by the
 // parameter's name, so the order of parameters does not matter.
-func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error {
+func (f *file) restore(x *cgotorch.Exec, model any, opt Optimizer) error {
 	saved := f.info.Optimizer
 	if saved == nil {
 		return f.fail("it was saved without an optimizer: load it with none")
@@ -193,7 +196,8 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 	for i, name := range saved.Params {
 		steps[name] = saved.Steps[i]
 	}
-	params, err := paramNames("the optimizer", opt.Params(), tensorNames(model))
+	tensors := opt.Params()
+	params, err := paramNames("the optimizer", tensors, tensorNames(model))
 	if err != nil {
 		return f.fail("%w", err)
 	}
@@ -225,7 +229,7 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 		if !ok {
 			return f.unsupported(t)
 		}
-		if want := opt.Params()[i]; !slices.Equal(t.Shape, want.Shape()) {
+		if want := tensors[i]; !slices.Equal(t.Shape, want.Shape()) {
 			return f.fail("tensor %s has the shape %v, the parameter is %s: %w", t.Name, t.Shape, want, cgotorch.ErrInvalidArgument)
 		}
 		load := func(x *cgotorch.Exec) (*cgotorch.Tensor, error) { return f.tensor(x, t.Name) } // one at a time: an Offload's state is larger than the device

@@ -13,25 +13,31 @@ import (
 
 // Checkpoint is the input of [Save]. All fields except Model may be left out.
 type Checkpoint struct {
-	Model     any              // a pointer to a module of package nn
-	Optimizer *optim.Optimizer // its parameters must belong to Model
-	LBFGS     *optim.LBFGS     // its parameters must belong to Model
-	Scaler    *optim.Scaler    // the scaler of the gradients
-	EMA       *optim.EMA       // its parameters must belong to Model; must not be saved between two Swaps
-	Epoch     int              // the number of the epoch, as the program counts
-	Step      int              // the number of the step, as the program counts
-	Loader    any              // the position in the data, such as a loader's State; any value that JSON can hold
-	Config    any              // settings to make the model and the run again; any value that JSON can hold
+	Model     any           // a pointer to a module of package nn
+	Optimizer Optimizer     // an *optim.Optimizer or *dist.Sharded; its parameters must belong to Model
+	LBFGS     *optim.LBFGS  // its parameters must belong to Model
+	Scaler    *optim.Scaler // the scaler of the gradients
+	EMA       *optim.EMA    // its parameters must belong to Model; must not be saved between two Swaps
+	Epoch     int           // the number of the epoch, as the program counts
+	Step      int           // the number of the step, as the program counts
+	Loader    any           // the position in the data, such as a loader's State; any value that JSON can hold
+	Config    any           // settings to make the model and the run again; any value that JSON can hold
 }
 
 // Save writes a checkpoint. It adds the states of LibTorch's default generators, of the CPU and
 // of x's device. Save waits for the device. The complete new file replaces an old file at path.
 // If Save fails, for instance because the disk is full, the old file stays. It also stays if an
 // operator panics. Save fails with the error of [nn.Check], and never saves a part of a model.
+//
+// With a dist.Sharded, all ranks call Save, because all have parts of its state. Rank 0 writes the
+// file, and alone learns whether that has failed. The other ranks return before the file is there.
 func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
 	tensors, info, err := c.contents(x)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: not saved: %w", path, err)
+	}
+	if shared, ok := c.Optimizer.(interface{ Saves() bool }); ok && !none(c.Optimizer) && !shared.Saves() {
+		return nil
 	}
 	text, err := json.Marshal(info)
 	if err != nil { // for instance if a learning rate is NaN
@@ -75,14 +81,16 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 	if len(tensors) == 0 {
 		return fail("the model, a %T, has no tensors: give a pointer to a module", c.Model)
 	}
-	if c.Optimizer != nil {
+	if !none(c.Optimizer) {
 		state := c.Optimizer.State(x)
 		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, GroupLRs: state.GroupLRs, Steps: state.Steps}
 		if info.Optimizer.Params, err = paramNames("the optimizer", c.Optimizer.Params(), names); err != nil {
 			return nil, info, err
 		}
-		if err := whole(c.Optimizer, state); err != nil {
-			return nil, info, err
+		if opt, ok := c.Optimizer.(*optim.Optimizer); ok {
+			if err := whole(opt, state); err != nil {
+				return nil, info, err
+			}
 		}
 		for _, r := range state.Tensors {
 			name := ofOptimizer + r.Name + "/" + info.Optimizer.Params[r.Param]

@@ -120,12 +120,12 @@ func (c *collator) gather(j *job) (direct bool, err error) {
 		c.places = c.places[:0]
 		for _, p := range j.parts {
 			if p.window.order == nil && o.Ranks == 1 {
-				c.pieces = append(c.pieces, piece{rows: p.window.rows, from: p.from, to: p.to})
+				c.pieces = append(c.pieces, piece{rows: p.window.rows, from: p.window.from + p.from, to: p.window.from + p.to})
 				continue
 			}
 			var places []int32
 			if o.Ranks == 1 {
-				places = p.window.order[p.from:p.to]
+				places = p.window.order[p.window.from:][p.from:p.to]
 			} else {
 				at := len(c.places)
 				c.places = p.window.appendSamples(*o, p.from, p.to, c.places)

@@ -30,5 +30,6 @@
 //
 // With Options.Ranks, rank r takes the samples r, r+Ranks, r+2*Ranks and so on of that order. All
 // ranks get the same number of batches. If the samples do not divide evenly, some samples of the
-// last round are given to two ranks. With DropRest the last round is left out instead.
+// last round are given to two ranks. With DropRest the last round is left out instead. With
+// EachOnce some ranks get one sample less. A [State] continues with another number of ranks.
 package data

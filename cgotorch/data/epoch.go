@@ -146,14 +146,28 @@ func (e *epoch) read() error {
 func (e *epoch) plan() error {
 	o := &e.loader.options
 	place := e.from
-	skip := int(place.Position - place.Row/int64(o.Ranks)) // samples of the first window that are over
+	skip := int(place.inWindow()) // samples of the first window that are over
+	before := int(max(place.Before-place.Row, 0))
 	var j *job
+	none := true
 	for w := range e.windows {
+		if w.from = before; none && e.loader.stream != nil && place.begun(*o) && int64(w.n) != place.Window {
+			return fmt.Errorf("data: the state's window has %d samples, and the data have %d there; restore with the data of the checkpoint: %w", place.Window, w.n, ErrInvalidState)
+		}
 		share := w.share(*o)
+		if o.EachOnce {
+			skip = min(skip, share) // the state is perhaps of a rank with one sample more
+		}
 		if skip > share {
 			return fmt.Errorf("data: the state's position is %d, and its window of samples ends before: %w", e.from.Position, ErrInvalidState)
 		}
-		place.Row = w.row
+		if !none && place.Before > place.Row {
+			place.Before, place.Position = w.row, 0
+		}
+		none, before = false, 0
+		if place.Row = w.row; e.loader.stream != nil {
+			place.Window = int64(w.n)
+		}
 		for k := skip; k < share; {
 			if j == nil {
 				j = &job{done: make(chan struct{})}
@@ -175,11 +189,11 @@ func (e *epoch) plan() error {
 	switch {
 	case e.readErr != nil:
 		return e.readErr
-	case skip > 0:
+	case skip > 0, before > 0:
 		return fmt.Errorf("data: the state's position is %d, and the data end before: %w", e.from.Position, ErrInvalidState)
 	case j != nil && !o.DropLast:
 		return e.send(j, &place)
-	case e.from.Position == 0 && place.Batch == 0:
+	case e.from.Position == 0 && place.Batch == 0 && (none || !o.EachOnce):
 		return o.empty(nameOf(e.loader.stream), place.Position)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (l *Loader) open(fields []Field) (*Loader, error) {
 	}
 	if l.set != nil {
 		share := l.options.share(l.set.Len())
-		if share == 0 || l.options.DropLast && share < l.options.BatchSize {
+		if share == 0 && !(l.options.EachOnce && l.set.Len() > 0) || l.options.DropLast && share < l.options.BatchSize {
 			return nil, l.options.empty("the data set", int64(share))
 		}
 	}
@@ -131,13 +131,15 @@ func (l *Loader) Pin(p Pinner) error {
 }
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
-// epoch that is being read. It fails with [ErrInvalidState] if s is from other data.
+// epoch that is being read. It fails with [ErrInvalidState] if s is from other data. Options.Ranks
+// may be different, see [State].
 func (l *Loader) Restore(s State) error {
 	samples := int64(0)
 	if l.set != nil {
 		samples = int64(l.set.Len())
 	}
-	if err := s.check(samples, l.options); err != nil {
+	s, err := s.startFor(l.options, samples)
+	if err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -198,6 +200,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
+	l.next.Ranks = l.options.Ranks
 	e := l.start(ctx, l.next)
 	l.next, l.running = l.next.NextEpoch(), e.cancel
 	return e, nil

@@ -25,8 +25,16 @@ type Options struct {
 	// Ranks is the number of processes that divide each epoch. 0 means 1. Rank is the number of this
 	// process, from 0. All ranks have equal Seeds and data, and get equal numbers of samples. If the
 	// samples do not divide evenly, a few are given twice. With DropRest a few are left out instead.
+	// BatchSize is the batch of one rank. See [State] for a change of Ranks inside an epoch.
 	Ranks, Rank int
 	DropRest    bool
+
+	// EachOnce gives each sample of an epoch to exactly one rank. Sums over all ranks are then sums
+	// over the epoch, as an evaluation needs them. Some ranks have one sample less than others. So
+	// ranks may have different numbers of batches, and a rank may have none. A step in which ranks wait
+	// for each other would then wait forever. DropRest and DropLast leave samples out, so they are
+	// errors with EachOnce.
+	EachOnce bool
 
 	// Map makes one sample of another, on the worker goroutines. The order of the samples stays. Map
 	// is called by several goroutines at a time, so it must not change what they share. An error of
@@ -66,10 +74,11 @@ const (
 
 // The method `share` returns this rank's number of samples of n.
 func (o Options) share(n int) int {
-	if o.DropRest {
-		return n / o.Ranks
+	rounds, rest := n/o.Ranks, n%o.Ranks
+	if rest > 0 && !o.DropRest && (!o.EachOnce || o.Rank < rest) {
+		rounds++
 	}
-	return (n + o.Ranks - 1) / o.Ranks
+	return rounds
 }
 
 // The method `empty` returns the error of an epoch without batches, in which this rank has `share`
@@ -108,6 +117,9 @@ func (o Options) complete(fields []Field) (Options, error) {
 	}
 	if o.Rank >= o.Ranks {
 		return o, fmt.Errorf("data: Options.Rank is %d; it must be less than Ranks, which is %d: %w", o.Rank, o.Ranks, ErrInvalidOptions)
+	}
+	if o.EachOnce && (o.DropRest || o.DropLast) {
+		return o, fmt.Errorf("data: Options.EachOnce is set, and DropRest or DropLast leaves samples out; drop one: %w", ErrInvalidOptions)
 	}
 	if err := checkFields(fields); err != nil {
 		return o, err

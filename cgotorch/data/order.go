@@ -12,6 +12,10 @@ import "math/bits"
 // A state therefore needs only the first row of its window and the number of samples so far. A
 // resumed epoch skips the rows before the window, and permutes the window again.
 //
+// When the number of ranks changes, the samples so far are the beginning of the order, because the
+// ranks take its samples in turns. The new ranks take what is left of the window in turns, and fill
+// their last round of this window. They then cut the windows that follow by their own number.
+//
 // The hash and the algorithm are in this package, because Go's own random generators may change
 // between versions. Saved states must keep their meaning.
 
@@ -42,21 +46,17 @@ type window struct {
 	set   Dataset // nil if `rows` has the samples
 	row   int64   // number of samples of the epoch before the window
 	n     int     // number of samples
+	from  int     // number of samples at its beginning that other ranks had
 	order []int32 // nil if the samples come in their own order
 }
 
 // share returns this rank's number of samples of the window. Only the last window of an epoch has
-// a rest.
-func (w *window) share(o Options) int {
-	if o.DropRest {
-		return w.n / o.Ranks
-	}
-	return (w.n + o.Ranks - 1) / o.Ranks
-}
+// a rest, and the window in which the number of ranks changes.
+func (w *window) share(o Options) int { return o.share(w.n - w.from) }
 
 // sample returns the number, in the window, of the k-th sample of this rank.
 func (w *window) sample(o Options, k int) int32 {
-	i := k * o.Ranks
+	i := w.from + k*o.Ranks
 	if rest := w.n - i; rest < o.Ranks {
 		i += o.Rank % rest
 	} else {

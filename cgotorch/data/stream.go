@@ -57,6 +57,10 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 	fields := stream.Fields()
 	w := &window{row: row, rows: NewRows(fields, 0)}
 	bytes := 0
+	old := 0 // samples of a window that was begun, perhaps by other ranks or with another BatchSize
+	if e.from.begun(*o) {
+		old = int(e.from.Window)
+	}
 	flush := func() error {
 		w.n = w.rows.n
 		if w.n == 0 {
@@ -74,7 +78,7 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 		if err != nil {
 			return err
 		}
-		if !o.Shuffle && o.Ranks == 1 { // the rows are a window as they are
+		if !o.Shuffle && o.Ranks == 1 && old == 0 { // the rows are a window as they are
 			w.rows = rows
 			if err := flush(); err != nil {
 				return err
@@ -82,6 +86,17 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 			continue
 		}
 		for from := 0; from < rows.n; {
+			if old > 0 {
+				to := min(rows.n, from+old-w.rows.n)
+				w.rows.take(rows, from, to)
+				if from = to; w.rows.n == old {
+					old = 0
+					if err := flush(); err != nil {
+						return err
+					}
+				}
+				continue
+			}
 			to := from + rows.upTo(from, size-w.rows.n, o.BufferBytes-bytes)
 			for to < rows.n && (w.rows.n+to-from)%o.Ranks != 0 {
 				to++

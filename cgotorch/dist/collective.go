@@ -89,10 +89,15 @@ func (g *Group) AllGather(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
 		y.CopyInPlace(y.Select(all, 0, 0), t)
 		return all
 	}
+	g.gather(x, all, t)
+	return all
+}
+
+// The method `gather` writes the tensors of all ranks into `all`. Both tensors are contiguous.
+func (g *Group) gather(x *cgotorch.Exec, all, t *cgotorch.Tensor) {
 	g.collective(x, "AllGather", []*cgotorch.Tensor{all, t}, of("AllGather", t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.AllGather(c, g.h, hs[0], hs[1])
 	})
-	return all
 }
 
 // ReduceScatter cuts t into World pieces along its first dimension, which World divides. It returns
@@ -172,8 +177,8 @@ func (g *Group) Barrier(x *cgotorch.Exec) {
 }
 
 // Check waits for the work of x's stream so far. It fails with [cgotorch.ErrGroupFailed] if the
-// group has failed. Work that ran after the failure has undefined results, so a program calls
-// Check before it saves them.
+// group has failed. Work that ran after the failure has undefined results, so a program calls Check
+// before it saves them.
 func (g *Group) Check(x *cgotorch.Exec) {
 	g.check(x, "dist.Check")
 	if g.h == nil {
@@ -196,26 +201,43 @@ func (g *Group) Agree(yes bool) bool {
 	if g.h == nil {
 		return yes
 	}
-	n := g.agreed.Add(1)
-	key := func(rank int) string { return fmt.Sprintf("agree/%d/%d", n, rank) }
-	ctx, cancel := g.bounded("a rank has not called Agree")
-	defer cancel()
-	if err := g.store.set(ctx, key(g.rank), fmt.Sprint(yes)); err != nil {
-		_ = g.explain(err)
-		return false
+	texts, err := g.Exchange(fmt.Sprint(yes))
+	for i, text := range texts {
+		yes = yes && (text == "true" || g.foreign[i])
 	}
-	for i := range g.world {
-		if g.foreign[i] {
+	return yes && err == nil
+}
+
+// Exchange gives a text to all ranks, and returns the texts of all ranks in their order. It waits
+// until all ranks have called it, and needs no stream. All ranks make the same calls of Exchange
+// and Agree in the same order. A text has at most 8 MiB. The text of a rank with torch.distributed
+// is "".
+//
+// Exchange is for small values of the host, such as the states of loaders. It fails with
+// [cgotorch.ErrGroupFailed] if a rank is lost or late.
+func (g *Group) Exchange(text string) ([]string, error) {
+	texts := make([]string, g.world)
+	texts[g.rank] = text
+	if g.h == nil {
+		return texts, nil
+	}
+	n := g.exchanged.Add(1)
+	key := func(rank int) string { return fmt.Sprintf("exchange/%d/%d", n, rank) }
+	ctx, cancel := g.bounded("a rank has not called Exchange or Agree")
+	defer cancel()
+	if err := g.store.set(ctx, key(g.rank), text); err != nil {
+		return nil, g.explain(err)
+	}
+	for i := range texts {
+		if g.foreign[i] || i == g.rank {
 			continue
 		}
-		text, err := g.store.await(ctx, key(i))
-		if err != nil {
-			_ = g.explain(fmt.Errorf("%s: %w", g.names[i], err))
-			return false
+		var err error
+		if texts[i], err = g.store.await(ctx, key(i)); err != nil {
+			return nil, g.explain(fmt.Errorf("%s: %w", g.names[i], err))
 		}
-		yes = yes && text == "true"
 	}
-	return yes
+	return texts, nil
 }
 
 // The method `bounded` returns a context that ends after the group's timeout, and when the group

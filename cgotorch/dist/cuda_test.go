@@ -223,6 +223,111 @@ func TestGradients_CUDA(t *testing.T) {
 	}
 }
 
+// On every device a step with Sharded gives the weights of the plain step, eager and captured, and
+// never waits. All ranks have the same batches.
+func TestSharded_CUDA(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.Deterministic(t)
+	for _, c := range []struct {
+		name           string
+		eager, reduced bool
+		dtype          cgotorch.DType
+	}{
+		{"eager", true, false, cgotorch.Float32},
+		{"captured", false, false, cgotorch.Float32},
+		{"captured, reduced", false, true, cgotorch.Float32},
+		{"captured, bfloat16", false, false, cgotorch.BFloat16},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+				adamw := func(groups ...optim.Group) (*optim.Optimizer, error) {
+					return optim.NewAdamW(optim.AdamOptions{LR: 1e-3, MasterWeights: true}, groups...)
+				}
+				weights := func(sharded bool) (all []float64, err error) {
+					var m nn.Module
+					var opt *optim.Optimizer
+					var shards *Sharded
+					var gradients *Gradients
+					err = s.Do(func(x *cgotorch.Exec) (err error) {
+						m = classifier(t, x, 5, c.dtype)
+						nn.To(x, m, nn.ToOptions{ChannelsLast: true})
+						in := optim.Group{Params: nn.Parameters(m)}
+						if !sharded {
+							opt, err = adamw(in)
+							return err
+						}
+						if shards, err = NewSharded(x, g, ShardedOptions{BucketBytes: 2000, Reduced: c.reduced}, adamw, in); err == nil && c.reduced {
+							gradients, err = NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000})
+						}
+						return err
+					})
+					defer nn.Close(m)
+					defer opt.Close()
+					defer shards.Close()
+					defer gradients.Close()
+					if err != nil {
+						return nil, err
+					}
+					step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+						_ = nn.ZeroGrad(m)
+						loss := nn.CrossEntropy(x, m.Forward(x, in[0]), in[1], nn.CrossEntropyOptions{})
+						if gradients != nil {
+							gradients.Backward(x, loss)
+						} else {
+							x.Backward(loss)
+						}
+						if sharded {
+							shards.ClipGradNorm(x.NoWaits(), 0.5)
+							shards.Step(x.NoWaits())
+						} else {
+							optim.ClipGradNorm(x, nn.Parameters(m), 0.5)
+							opt.Step(x)
+						}
+						return []*cgotorch.Tensor{loss}
+					}, cgotorch.CapturedOptions{Eager: c.eager, Agree: g.Agree})
+					defer step.Close()
+					for k := range 12 {
+						err := s.Do(func(x *cgotorch.Exec) error {
+							images, labels := batches(t, x, k, 16, c.dtype)
+							step.Run(x, images, labels)
+							return nil
+						})
+						if err != nil {
+							return nil, err
+						}
+					}
+					if stats := step.Stats(); !c.eager && stats.Launches == 0 {
+						t.Errorf("nothing was captured: %+v", stats)
+					}
+					err = s.Do(func(x *cgotorch.Exec) error {
+						for _, p := range nn.Parameters(m) {
+							all = append(all, cgotorch.ToSlice[float64](x, x.To(x.Detach(p), cgotorch.Float64))...)
+						}
+						return nil
+					})
+					return all, err
+				}
+				want, err := weights(false)
+				if err != nil {
+					return err
+				}
+				got, err := weights(true)
+				if err != nil {
+					return err
+				}
+				most := 1e-4
+				if c.dtype == cgotorch.BFloat16 {
+					most = 1e-2
+				}
+				if d := farthest(got, want); !(d <= most) {
+					t.Errorf("rank %d: the weights differ by %g", g.Rank(), d)
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // A captured step of a group that has failed is an error, and nothing waits for ever.
 func TestGroup_CapturedAfterFailure(t *testing.T) {
 	onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {

@@ -22,6 +22,8 @@
 //	gradients.Backward(x, loss)
 //	opt.Step(x)
 //
+// [NewSharded] spreads the optimizer's state over the ranks, so that each keeps 1/World of it.
+//
 // The collectives are calls that name their stream, as all calls of this library do. On CUDA they
 // are NCCL's, and no call waits for another rank, unless its first sentence says so. They become
 // part of a captured step. On the CPU they are Gloo's, and the call returns when they are done.

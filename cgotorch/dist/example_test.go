@@ -3,8 +3,11 @@ package dist_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -46,5 +49,55 @@ func Example() {
 	fmt.Println(err)
 	// Output:
 	// rank 0 of 1 on cpu
+	// <nil>
+}
+
+// Each rank keeps its part of the moments of Adam. All ranks call Save and Load, and rank 0 writes
+// the file, which a program with another number of ranks can load too.
+func ExampleNewSharded() {
+	group, err := dist.Join(context.Background(), dist.Options{OnCPU: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer group.Close()
+	folder, err := os.MkdirTemp("", "sharded")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(folder)
+	stream := cgotorch.DefaultStream(group.Device())
+	defer stream.Close()
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		model := nn.NewLinear(x, 4, 1, nn.LinearOptions{})
+		defer nn.Close(model)
+		adamw := func(groups ...optim.Group) (*optim.Optimizer, error) {
+			return optim.NewAdamW(optim.AdamOptions{LR: 1e-3}, groups...)
+		}
+		opt, err := dist.NewSharded(x, group, dist.ShardedOptions{}, adamw, optim.Group{Params: nn.Parameters(model)})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		for range 3 {
+			loss := x.Mean(x.Square(model.Forward(x, x.Randn(cgotorch.Float32, 8, 4))))
+			opt.ZeroGrad()
+			x.Backward(loss) // the step reduces the gradients
+			opt.ClipGradNorm(x, 1)
+			opt.Step(x)
+		}
+		path := filepath.Join(folder, "run.safetensors")
+		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Step: 3}); err != nil {
+			return err
+		}
+		group.Barrier(x) // the file is there
+		info, err := checkpoint.Load(x, path, model, opt)
+		fmt.Println("step", info.Step, "with", opt.Stats().WholeBytes, "bytes of state")
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// step 3 with 40 bytes of state
 	// <nil>
 }

@@ -247,7 +247,7 @@ func TestBroadcast_Differs(t *testing.T) {
 			return nil
 		})
 	})
-	if !strings.Contains(errs[0].Error(), "another rank has another model") || !strings.Contains(errs[1].Error(), "tensor 0 is weight float32[3 2]") {
+	if !strings.Contains(errs[0].Error(), "has another model than rank 0") || !strings.Contains(errs[1].Error(), "tensor 0 is weight float32[3 2]") {
 		t.Errorf("got %v", errs)
 	}
 }

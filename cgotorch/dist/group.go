@@ -25,10 +25,9 @@ type Group struct {
 	side              *cgotorch.Stream // for collectives beside a backward; nil before the first Gradients
 	foreign           []bool           // the ranks that are not of this library, and give no sign of life
 
-	lockstep lockstep
-	monitor  monitor
-	agreed   atomic.Int64 // the number of calls of Agree
-	compared atomic.Int64 // the number of models compared
+	lockstep  lockstep
+	monitor   monitor
+	exchanged atomic.Int64 // the number of calls of Exchange
 
 	state  sync.Mutex
 	err    error

@@ -24,8 +24,8 @@ type Options struct {
 	Device cgotorch.Device
 	OnCPU  bool // join on the CPU, also where a GPU is
 	// Timeout bounds how long the ranks wait for one that makes no collective or gives no sign of
-	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as with
-	// a test or with a checkpoint.
+	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as
+	// with a test or with a checkpoint.
 	Timeout time.Duration
 	// JoinTimeout bounds how long Join waits for the other ranks. 0 means Timeout.
 	JoinTimeout time.Duration
@@ -34,8 +34,8 @@ type Options struct {
 // Note [One rank a GPU]
 //
 // A rank uses cuda:LOCAL_RANK. PyTorchJob of Kubernetes and a shell give no LOCAL_RANK. It is then
-// 0, because each pod usually sees its own GPUs alone. If two ranks of a machine then have the
-// same GPU, Join refuses them, since NCCL would hang.
+// 0, because each pod usually sees its own GPUs alone. If two ranks of a machine then have the same
+// GPU, Join refuses them, since NCCL would hang.
 
 // Join makes this process a rank of the group that the launcher has started. It waits for the other
 // ranks. Without a launcher it returns a group of one rank and waits for nothing.
@@ -46,8 +46,8 @@ type Options struct {
 // does.
 //
 // Join fails if a variable is missing or wrong, if the store cannot be reached, if ranks are
-// missing after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks
-// use one GPU. When ctx ends it fails with its cause. The caller must Close the group.
+// missing after JoinTimeout, if two ranks have different versions of LibTorch, and if two ranks use
+// one GPU. When ctx ends it fails with its cause. The caller must Close the group.
 func Join(ctx context.Context, o Options) (*Group, error) {
 	g, err := join(ctx, o, os.Getenv)
 	if err != nil {
@@ -125,9 +125,8 @@ func (i info) String() string {
 	return fmt.Sprintf("%s, process %d", i.Host, i.PID)
 }
 
-// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and
-// makes the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost
-// is noticed.
+// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and makes
+// the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost is noticed.
 func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -175,8 +174,8 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	return g.allConnected(ctx)
 }
 
-// The method `allConnected` waits until all ranks have connected. A rank that left before would
-// break the connections of the others while they make them.
+// The method `allConnected` waits until all ranks have connected. A rank that left before would break
+// the connections of the others while they make them.
 func (g *Group) allConnected(ctx context.Context) error {
 	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
 	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {

@@ -27,15 +27,24 @@ func TestMain(m *testing.M) {
 	torchtest.Main(m)
 }
 
-// freePort returns a port on which nothing listens.
+// ports are those that freePort has returned. Tests run in parallel, and two with one port would
+// join each other.
+var ports sync.Map
+
+// freePort returns a port on which nothing listens, another one at each call.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		if _, used := ports.LoadOrStore(port, true); !used {
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // environment returns the variables of one rank.

@@ -32,7 +32,8 @@ func CheckNormalization(mean, std float64) string {
 // NormalizationTable returns (p/255 - mean)/std for each pixel value p, in the form that
 // [Normalize] reads. The result is [C, 256] of the given dtype on x's device. C is the number of
 // means and of standard deviations. On a CUDA device NormalizationTable waits until the stream
-// has copied the values. The Do owns the result.
+// has copied the values. In a captured function it enqueues operators instead, and each launch
+// repeats them: a table that is made before costs nothing. The Do owns the result.
 //
 // NormalizationTable fails with [cgotorch.ErrInvalidArgument] for numbers that CheckNormalization
 // refuses, and if there are no means or not as many as deviations.
@@ -54,6 +55,9 @@ func NormalizationTable(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DT
 			fail("mean %v and standard deviation %v of channel %d: %s", mean[c], std[c], c, why)
 		}
 	}
+	if x.Capturing() {
+		return x.Tidy(func() *cgotorch.Tensor { return normalizedOnDevice(x, mean, std, dtype) })
+	}
 	shape := []int64{int64(len(mean)), pixelValues}
 	if dtype == cgotorch.Float64 {
 		return cgotorch.FromSlice(x, normalized[float64](mean, std), shape...)
@@ -61,6 +65,21 @@ func NormalizationTable(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DT
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.To(cgotorch.FromSlice(x, normalized[float32](mean, std), shape...), dtype)
 	})
+}
+
+// normalizedOnDevice returns the table without a copy from the host. It divides by tensors,
+// because CUDA multiplies by the inverse of a scalar.
+func normalizedOnDevice(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DType) *cgotorch.Tensor {
+	exact := cgotorch.Float32
+	if dtype == cgotorch.Float64 {
+		exact = dtype
+	}
+	unit := x.Div(x.Arange(exact, 0, pixelValues, 1), x.Full(exact, 255, 1))
+	var rows []*cgotorch.Tensor
+	for c := range mean {
+		rows = append(rows, x.Div(x.SubScalar(unit, mean[c]), x.Full(exact, std[c], 1)))
+	}
+	return x.To(x.Stack(rows, 0), dtype)
 }
 
 func normalized[T float32 | float64](mean, std []float64) []T {

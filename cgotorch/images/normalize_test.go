@@ -68,6 +68,34 @@ func TestNormalize_Refuses(t *testing.T) {
 	})
 }
 
+// Without a copy from the host the table has the same bits, and a function that makes it can be
+// captured.
+func TestNormalizationTable_Captured(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		mean, std := images.ImageNetMean[:], images.ImageNetStd[:]
+		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64, cgotorch.BFloat16} {
+			table := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+				return []*cgotorch.Tensor{images.NormalizationTable(x, mean, std, dtype)}
+			}
+			f := cgotorch.NewCaptured(table, cgotorch.CapturedOptions{WarmUp: 1})
+			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+				want := table(x)[0]
+				for range 3 {
+					if !x.Equal(f.Run(x)[0], want) || !x.Equal(images.NormalizedOnDevice(x, mean, std, dtype), want) {
+						t.Errorf("%v differs", dtype)
+					}
+				}
+			})
+			if s := f.Stats(); d.IsCUDA() && s.Launches != 2 {
+				t.Errorf("%+v", s)
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // Numbers that no channel can have are refused, with the cure for numbers of pixels 0 to 255.
 func TestNormalizationTable_Refuses(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -9,9 +9,9 @@ type Ranks interface {
 }
 
 // SetRanks makes the batch norms of m, a module or a tree of modules, use the statistics of the
-// batches of all ranks in training, as torch.nn.SyncBatchNorm does. nil makes them use those of their
-// own batch again. The names and values of the state stay as they are. See SyncBatchNorm of package
-// dist.
+// batches of all ranks in training, as torch.nn.SyncBatchNorm does. nil makes them use those of
+// their own batch again. The names and values of the state stay as they are. See SyncBatchNorm of
+// package dist.
 func SetRanks(m any, r Ranks) {
 	Apply(m, func(m any) {
 		switch m := m.(type) {
@@ -32,8 +32,8 @@ func (m *BatchNorm) isOverRanks(o cgotorch.BatchNormOptions) bool {
 // overRanks is the norm of `in` by the statistics of all ranks. It changes the running statistics,
 // unless they are nil. It computes in float32, or in float64 for an input of float64.
 //
-// The forward and the backward make two collectives each, because the variance needs the mean first.
-// With the sum of the squares instead, one would do, and float32 would lose digits.
+// The forward and the backward make two collectives each, because the variance needs the mean
+// first. With the sum of the squares instead, one would do, and float32 would lose digits.
 func (m *BatchNorm) overRanks(x *cgotorch.Exec, in, mean, variance *cgotorch.Tensor, o cgotorch.BatchNormOptions) *cgotorch.Tensor {
 	x = x.NoAutocast()
 	dtype := cgotorch.Float32

@@ -37,6 +37,8 @@ type Optimizer struct {
 	looks    int                 // Steps that have looked for leaves of no optimizer: at most two
 	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
+
+	agree func(x *cgotorch.Exec, found *cgotorch.Tensor) // of SetAgree; may be nil
 }
 
 // rule is the arithmetic of one optimizer.
@@ -45,8 +47,8 @@ type rule interface {
 	// remembers returns PyTorch's names of the tensors kept for each parameter. These tensors are 0
 	// before the first step.
 	remembers() []string
-	// The method `counts` reports whether the method `fused` needs a count of steps on the device for
-	// each parameter.
+	// The method `counts` reports whether the method `fused` needs a count of steps on the device
+	// for each parameter.
 	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
 	// The method `together` returns the key of a parameter. One call of `fused` or `foreach` can
@@ -56,8 +58,8 @@ type rule interface {
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
-	// The method `watch` notes the numbers that a step uses. The function `changed` describes a later
-	// change of these numbers. It returns "" if they have not changed.
+	// The method `watch` notes the numbers that a step uses. The function `changed` describes a
+	// later change of these numbers. It returns "" if they have not changed.
 	watch() (changed func() string)
 }
 
@@ -153,7 +155,8 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 			if first, twice := seen[p]; twice {
 				return fail("group %d: parameter %d (%s) is in group %d already", i, k, p, first)
 			}
-			// A leaf that requires a gradient may be told so again. The result of an operator may not.
+			// A leaf that requires a gradient may be told so again. The result of an operator may
+			// not.
 			if p.RequiresGrad() && p.SetRequiresGrad(true) != nil {
 				return fail("group %d: parameter %d (%s) is the result of an operator, whose gradient is not kept: give the module's own tensors, as nn.Parameters does", i, k, p)
 			}
@@ -198,6 +201,20 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 		params[i] = s.tensor
 	}
 	return params
+}
+
+// Rule returns the lower-case name of the rule, such as "sgd" or "adamw".
+func (o *Optimizer) Rule() string { return o.rule.name() }
+
+// Elementwise reports whether a step changes each element by that element's own gradient and state.
+// Such a rule can step a part of a parameter as if this part were a parameter. LAMB and Muon
+// cannot, because they look at whole tensors.
+func (o *Optimizer) Elementwise() bool {
+	switch o.rule.(type) {
+	case *lamb, *muon:
+		return false
+	}
+	return true
 }
 
 // LR returns the learning rate that the next Step uses for group i. This is the learning rate of

@@ -301,7 +301,16 @@ func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, on
 			return nil
 		})
 	}
+	if of.opt.agree != nil {
+		of.opt.agree(x, of.found)
+	}
 }
+
+// SetAgree gives the optimizer a function by which several processes skip the same steps. It is for
+// processes that have different gradients. A [Scaler] calls it with a float32 tensor of shape [],
+// which is 1 if a gradient of this process is not finite, else 0. The function writes 1 if any
+// process has 1. It enqueues on x's stream, and does not wait. SetAgree enqueues nothing.
+func (o *Optimizer) SetAgree(agree func(x *cgotorch.Exec, found *cgotorch.Tensor)) { o.agree = agree }
 
 // unskippable returns the reason why the device cannot skip a step of the optimizer. It returns
 // "" if the device can skip the step.

@@ -65,12 +65,15 @@ type Batcher struct {
 	ended    chan struct{}
 	broken   chan struct{}  // closed when the device is lost
 	answers  sync.WaitGroup // batches whose answers are not delivered yet
+	alarm    *alarm
 
 	mu       sync.Mutex
 	policy   policy
 	queue    []*request // by priority, then in order of arrival
 	inFlight []form     // the batches on the device, in their order
+	computed int        // their entries
 	waiting  int        // entries in the queue, and of requests that are decoded
+	updates  int        // Updates in the queue
 	changed  chan struct{}
 	closed   bool           // refuses new requests
 	draining bool           // ends when the queue is empty
@@ -109,7 +112,7 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 		return nil, err
 	}
 	b := &Batcher{o: o, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), broken: make(chan struct{}),
-		changed: make(chan struct{}, 1), stats: Stats{Batches: map[int]int64{}}}
+		changed: make(chan struct{}, 1), alarm: newAlarm(), stats: Stats{Batches: map[int]int64{}}}
 	for _, in := range o.Inputs {
 		b.decoders = append(b.decoders, newDecoding(in))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -105,32 +106,32 @@ func TestBatcher_ManyCallers(t *testing.T) {
 	})
 }
 
-// held serves a function that computes nothing until the test lets it. It counts its calls.
-type held struct {
-	gate    chan struct{}
-	entered chan struct{} // gets a value when a call begins
-	sizes   []int64
+// hold keeps the Batcher from the next batch until release is called.
+func hold(t *testing.T, b *Batcher) (release func()) {
+	t.Helper()
+	entered, gate, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		ended <- b.Update(context.Background(), func(*cgotorch.Exec) error {
+			close(entered)
+			<-gate
+			return nil
+		})
+	}()
+	<-entered
+	return func() {
+		close(gate)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
-func (h *held) forward(x *cgotorch.Exec, in ...*tensor) []*tensor {
-	h.entered <- struct{}{}
-	<-h.gate
-	h.sizes = append(h.sizes, in[0].Shape()[0])
-	return plusOne(x, in...)
-}
-
-func openHeld(t *testing.T, o Options) (*held, *Batcher) {
-	h := &held{gate: make(chan struct{}, 100), entered: make(chan struct{}, 100)}
-	calls := 2 * len(o.BatchSizes) // of New
-	for range calls {
-		h.gate <- struct{}{}
+// wantBatches fails the test unless batches of these numbers of entries were computed.
+func wantBatches(t *testing.T, b *Batcher, want map[int]int64) {
+	t.Helper()
+	if got := b.Stats().Batches; !maps.Equal(got, want) {
+		t.Errorf("batches %v, want %v", got, want)
 	}
-	b := open(t, cgotorch.CPU, h.forward, o)
-	for range calls {
-		<-h.entered
-	}
-	h.sizes = nil
-	return h, b
 }
 
 // waitFor waits until so many entries wait in the queue.
@@ -157,26 +158,22 @@ func predict(ctx context.Context, b *Batcher, v float32) chan error {
 }
 
 func TestBatcher_GathersWhatWaits(t *testing.T) {
-	h, b := openHeld(t, Options{BatchSizes: []int{8}})
-	var results []chan error
-	for i := range 18 {
-		results = append(results, predict(context.Background(), b, float32(i)))
-		if i == 0 {
-			<-h.entered
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, plusOne, Options{BatchSizes: []int{8}})
+		release := hold(t, b)
+		var results []chan error
+		for i := range 17 {
+			results = append(results, predict(context.Background(), b, float32(i)))
 		}
-	}
-	waitFor(t, b, 17)
-	for range 18 {
-		h.gate <- struct{}{}
-	}
-	for _, r := range results {
-		if err := <-r; err != nil {
-			t.Error(err)
+		waitFor(t, b, 17)
+		release()
+		for _, r := range results {
+			if err := <-r; err != nil {
+				t.Error(err)
+			}
 		}
-	}
-	if want := []int64{1, 8, 8, 1}; !slices.Equal(h.sizes, want) {
-		t.Errorf("batches of %v, want %v", h.sizes, want)
-	}
+		wantBatches(t, b, map[int]int64{8: 2, 1: 1})
+	})
 }
 
 // A function that takes one size alone gets this size.
@@ -193,109 +190,130 @@ func TestBatcher_Pad(t *testing.T) {
 }
 
 func TestBatcher_MaxDelay(t *testing.T) {
-	h, b := openHeld(t, Options{BatchSizes: []int{4}, MaxDelay: time.Minute})
-	for range 4 {
-		h.gate <- struct{}{}
-	}
-	var results []chan error
-	for i := range 4 {
-		results = append(results, predict(context.Background(), b, float32(i)))
-	}
-	for _, r := range results {
-		if err := <-r; err != nil {
-			t.Error(err)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, plusOne, Options{BatchSizes: []int{4}, MaxDelay: time.Minute})
+		var results []chan error
+		for i := range 4 {
+			results = append(results, predict(context.Background(), b, float32(i)))
 		}
-	}
-	if want := []int64{4}; !slices.Equal(h.sizes, want) {
-		t.Errorf("batches of %v, want %v", h.sizes, want)
-	}
+		for _, r := range results {
+			if err := <-r; err != nil {
+				t.Error(err)
+			}
+		}
+		wantBatches(t, b, map[int]int64{4: 1})
+	})
 }
 
 func TestBatcher_QueueFullAndCancelled(t *testing.T) {
-	h, b := openHeld(t, Options{BatchSizes: []int{4}, Queue: 2})
-	first := predict(context.Background(), b, 1)
-	<-h.entered
-	ctx, cancel := context.WithCancel(context.Background())
-	cancelled := predict(ctx, b, 2)
-	kept := predict(context.Background(), b, 3)
-	waitFor(t, b, 2)
-	if _, err := b.Predict(context.Background(), row(4)); !errors.Is(err, ErrQueueFull) {
-		t.Errorf("a request for a full queue: %v", err)
-	}
-	cancel()
-	if err := <-cancelled; !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled request: %v", err)
-	}
-	h.gate <- struct{}{}
-	h.gate <- struct{}{}
-	for _, r := range []chan error{first, kept} {
-		if err := <-r; err != nil {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, plusOne, Options{BatchSizes: []int{4}, Queue: 2})
+		release := hold(t, b)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancelled := predict(ctx, b, 2)
+		kept := predict(context.Background(), b, 3)
+		waitFor(t, b, 2)
+		if _, err := b.Predict(context.Background(), row(4)); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("a request for a full queue: %v", err)
+		}
+		cancel()
+		if err := <-cancelled; !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled request: %v", err)
+		}
+		release()
+		if err := <-kept; err != nil {
 			t.Error(err)
 		}
-	}
-	if want := []int64{1, 1}; !slices.Equal(h.sizes, want) {
-		t.Errorf("batches of %v, want %v", h.sizes, want)
-	}
-	if s := b.Stats(); s.Refused != 1 || s.Dropped != 1 || s.Requests != 2 {
-		t.Errorf("%+v", s)
-	}
+		wantBatches(t, b, map[int]int64{1: 1})
+		if s := b.Stats(); s.Refused != 1 || s.Dropped != 1 || s.Requests != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
 }
 
 // A request for which the function fails does not fail the others of its batch.
 func TestBatcher_BatchMates(t *testing.T) {
-	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
-		if math.IsNaN(x.Item(x.Sum(in[0]))) {
-			x.Fail("forward", fmt.Errorf("a value is NaN: %w", cgotorch.ErrInvalidArgument))
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+			if math.IsNaN(x.Item(x.Sum(in[0]))) {
+				x.Fail("forward", fmt.Errorf("a value is NaN: %w", cgotorch.ErrInvalidArgument))
+			}
+			return plusOne(x, in...)
+		}, Options{BatchSizes: []int{8}, MaxDelay: time.Minute})
+		var results []chan error
+		for i := range 8 {
+			v := float32(i)
+			if i == 3 {
+				v = float32(math.NaN())
+			}
+			results = append(results, predict(context.Background(), b, v))
 		}
-		return plusOne(x, in...)
-	}, Options{BatchSizes: []int{8}, MaxDelay: time.Minute})
-	var results []chan error
-	for i := range 8 {
-		v := float32(i)
-		if i == 3 {
-			v = float32(math.NaN())
+		for i, r := range results {
+			if err := <-r; (i == 3) != errors.Is(err, cgotorch.ErrInvalidArgument) || i != 3 && err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
 		}
-		results = append(results, predict(context.Background(), b, v))
-	}
-	for i, r := range results {
-		if err := <-r; (i == 3) != errors.Is(err, cgotorch.ErrInvalidArgument) || i != 3 && err != nil {
-			t.Errorf("request %d: %v", i, err)
+		if s := b.Stats(); s.Failed != 1 || s.Requests != 7 {
+			t.Errorf("%+v", s)
 		}
-	}
-	if s := b.Stats(); s.Failed != 1 || s.Requests != 7 {
-		t.Errorf("%+v", s)
-	}
+	})
 }
 
-// Where a batch does not fit the memory, smaller ones are computed.
+// Where a batch does not fit the memory, smaller ones are computed. The function reads a value, so
+// that it cannot be captured and is called for each batch.
 func TestBatcher_OutOfMemory(t *testing.T) {
-	var limit atomic.Int64
-	limit.Store(16)
-	var logged atomic.Int64
-	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
-		if in[0].Shape()[0] > limit.Load() {
-			x.Fail("forward", &cgotorch.Error{Op: "forward", Kind: cgotorch.ErrOutOfMemory, Message: "no memory"})
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		var limit atomic.Int64
+		limit.Store(16)
+		var logged atomic.Int64
+		b := open(t, d, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+			if in[0].Shape()[0] > limit.Load() {
+				x.Fail("forward", &cgotorch.Error{Op: "forward", Kind: cgotorch.ErrOutOfMemory, Message: "no memory"})
+			}
+			x.Item(x.Sum(in[0]))
+			return plusOne(x, in...)
+		}, Options{BatchSizes: []int{2, 4, 8, 32}, MaxDelay: 20 * time.Millisecond, Log: func(string) { logged.Add(1) }})
+		if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 4, 8}) {
+			t.Errorf("sizes %v", s.Sizes)
+		}
+		limit.Store(4)
+		var results []chan error
+		for i := range 24 {
+			results = append(results, predict(context.Background(), b, float32(i)))
+		}
+		for _, r := range results {
+			if err := <-r; err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := b.Predict(context.Background(), Of(make([]float32, 18), 6, 3)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
+			t.Errorf("6 entries: %v", err)
+		}
+		if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 4}) || logged.Load() == 0 {
+			t.Errorf("sizes %v, %d lines logged", s.Sizes, logged.Load())
+		}
+	})
+}
+
+// The same where CUDA has no memory.
+func TestBatcher_OutOfMemory_CUDA(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	b := open(t, torchtest.CUDA(t), func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		if in[0].Shape()[0] == 32 {
+			x.Empty(cgotorch.Uint8, 1<<42)
 		}
 		return plusOne(x, in...)
-	}, Options{BatchSizes: []int{2, 4, 8, 32}, MaxDelay: 20 * time.Millisecond, Log: func(string) { logged.Add(1) }})
-	if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 4, 8}) {
+	}, Options{BatchSizes: []int{2, 8, 32, 64}})
+	if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 8}) {
 		t.Errorf("sizes %v", s.Sizes)
 	}
-	limit.Store(4)
-	var results []chan error
-	for i := range 24 {
-		results = append(results, predict(context.Background(), b, float32(i)))
+	if s := b.captured.Stats(); s.Graphs != 4 || s.Why != "" {
+		t.Errorf("%+v", s)
 	}
-	for _, r := range results {
-		if err := <-r; err != nil {
+	for i := range 20 {
+		if err := <-predict(context.Background(), b, float32(i)); err != nil {
 			t.Error(err)
 		}
-	}
-	if _, err := b.Predict(context.Background(), Of(make([]float32, 18), 6, 3)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
-		t.Errorf("6 entries: %v", err)
-	}
-	if s := b.Stats(); !slices.Equal(s.Sizes, []int{2, 4}) || logged.Load() == 0 {
-		t.Errorf("sizes %v, %d lines logged", s.Sizes, logged.Load())
 	}
 }
 
@@ -351,29 +369,34 @@ func TestBatcher_Update(t *testing.T) {
 }
 
 func TestBatcher_Close(t *testing.T) {
-	h, b := openHeld(t, Options{BatchSizes: []int{1}})
-	var results []chan error
-	for i := range 5 {
-		results = append(results, predict(context.Background(), b, float32(i)))
-	}
-	closed := make(chan error)
-	<-h.entered
-	waitFor(t, b, 4)
-	go func() { closed <- b.Close() }()
-	for range 5 {
-		h.gate <- struct{}{}
-	}
-	for _, r := range results {
-		if err := <-r; err != nil {
-			t.Errorf("a request before Close: %v", err)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, plusOne, Options{BatchSizes: []int{1}})
+		release := hold(t, b)
+		var results []chan error
+		for i := range 5 {
+			results = append(results, predict(context.Background(), b, float32(i)))
 		}
-	}
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
-	if _, err := b.Predict(context.Background(), row(1)); !errors.Is(err, cgotorch.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+		waitFor(t, b, 5)
+		closed := make(chan error)
+		go func() { closed <- b.Close() }()
+		for refuses := false; !refuses; time.Sleep(time.Millisecond) {
+			b.mu.Lock()
+			refuses = b.closed
+			b.mu.Unlock()
+		}
+		release()
+		for _, r := range results {
+			if err := <-r; err != nil {
+				t.Errorf("a request before Close: %v", err)
+			}
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Predict(context.Background(), row(1)); !errors.Is(err, cgotorch.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
 	if err := (*Batcher)(nil).Close(); err != nil {
 		t.Error(err)
 	}
@@ -381,21 +404,28 @@ func TestBatcher_Close(t *testing.T) {
 
 func TestBatcher_HasNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckStreams(t)
-		b := open(t, d, plusOne, Options{BatchSizes: []int{1, 4}})
-		var all sync.WaitGroup
-		for c := range 8 {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				for i := range 20 {
-					if err := <-predict(context.Background(), b, float32(20*c+i)); err != nil {
-						t.Error(err)
-					}
+		for name, fn := range map[string]func(x *cgotorch.Exec, in ...*tensor) []*tensor{
+			"captured": plusOne,
+			"eager":    func(x *cgotorch.Exec, in ...*tensor) []*tensor { x.Item(x.Sum(in[0])); return plusOne(x, in...) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				torchtest.CheckStreams(t)
+				b := open(t, d, fn, Options{BatchSizes: []int{1, 4}})
+				var all sync.WaitGroup
+				for c := range 8 {
+					all.Add(1)
+					go func() {
+						defer all.Done()
+						for i := range 20 {
+							if err := <-predict(context.Background(), b, float32(20*c+i)); err != nil {
+								t.Error(err)
+							}
+						}
+					}()
 				}
-			}()
+				all.Wait()
+			})
 		}
-		all.Wait()
 	})
 }
 
@@ -493,32 +523,34 @@ func TestBatcher_Stress(t *testing.T) {
 
 // A panic of the function is raised in the caller, and the Batcher goes on.
 func TestBatcher_Panic(t *testing.T) {
-	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
-		switch v := x.Item(x.Sum(in[0])); v {
-		case 6:
-			panic("six")
-		case 12:
-			runtime.Goexit()
-		}
-		return plusOne(x, in...)
-	}, Options{BatchSizes: []int{1}})
-	for range 3 {
-		func() {
-			defer func() {
-				if p, ok := recover().(*panics.Panic); !ok || !strings.Contains(p.Error(), "six") {
-					t.Errorf("the caller gets the panic %v", p)
-				}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		b := open(t, d, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+			switch v := x.Item(x.Sum(in[0])); v {
+			case 6:
+				panic("six")
+			case 12:
+				runtime.Goexit()
+			}
+			return plusOne(x, in...)
+		}, Options{BatchSizes: []int{1}})
+		for range 3 {
+			func() {
+				defer func() {
+					if p, ok := recover().(*panics.Panic); !ok || !strings.Contains(p.Error(), "six") {
+						t.Errorf("the caller gets the panic %v", p)
+					}
+				}()
+				_, err := b.Predict(context.Background(), row(1))
+				t.Error("no panic, and the error", err)
 			}()
-			_, err := b.Predict(context.Background(), row(1))
-			t.Error("no panic, and the error", err)
-		}()
-		if _, err := b.Predict(context.Background(), row(2)); err == nil {
-			t.Error("no error after a Goexit")
+			if _, err := b.Predict(context.Background(), row(2)); err == nil {
+				t.Error("no error after a Goexit")
+			}
+			if err := <-predict(context.Background(), b, 3); err != nil {
+				t.Error(err)
+			}
 		}
-		if err := <-predict(context.Background(), b, 3); err != nil {
-			t.Error(err)
-		}
-	}
+	})
 }
 
 // Padding is zeros, and not what the slot held before.

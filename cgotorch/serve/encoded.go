@@ -13,8 +13,9 @@ import (
 var ErrNotDecoded = errors.New("not decoded")
 
 // decoding decodes the files of one input, before their request waits for a batch. So the threads
-// of the Decoder work while the device computes. No more goroutines call the Decoder than it can
-// use: a call holds an OS thread.
+// of the Decoder work while the device computes. A call of the Decoder holds an OS thread, so no
+// more than two goroutines call it for each of its threads. The second one's file waits there when
+// the thread becomes free: on a busy machine a goroutine may need as long as a file to come.
 type decoding struct {
 	spec Spec
 	each int           // bytes of an entry
@@ -31,7 +32,7 @@ func newDecoding(s Spec) *decoding {
 	if s.Decoder == nil {
 		return nil
 	}
-	return &decoding{spec: s, each: s.bytes(0), turn: make(chan struct{}, s.Decoder.Workers()+1)}
+	return &decoding{spec: s, each: s.bytes(0), turn: make(chan struct{}, 2*s.Decoder.Workers())}
 }
 
 // decode returns the pixels of the files, each in memory that the caller gives back. It fails if a

@@ -16,11 +16,12 @@ type policy struct {
 	sizes map[int64][]int   // the sizes in use, by length
 	retry map[int64]backoff // when the sizes that are not in use are tried again
 	takes map[form]time.Duration
-	exact bool          // a batch is not padded to a size
-	until time.Time     // when the device will have done what is enqueued
-	ends  time.Time     // when the device had done the batch before
-	lead  time.Duration // from the gathering of a batch to the beginning of its work on the device
-	delay time.Duration // Options.MaxDelay
+	copy  map[int64]time.Duration // of one entry to the device, by length
+	exact bool                    // a batch is not padded to a size
+	until time.Time               // when the device will have done what is enqueued
+	ends  time.Time               // when the device had done the batch before
+	lead  time.Duration           // from the gathering of a batch until its copy and work are enqueued
+	delay time.Duration           // Options.MaxDelay
 }
 
 // form is the form of a batch.
@@ -35,7 +36,7 @@ type backoff struct {
 }
 
 func newPolicy(sizes []int, lengths []int64, exact bool, delay time.Duration) policy {
-	p := policy{all: sizes, sizes: map[int64][]int{}, retry: map[int64]backoff{}, takes: map[form]time.Duration{}, exact: exact, delay: delay}
+	p := policy{all: sizes, sizes: map[int64][]int{}, retry: map[int64]backoff{}, takes: map[form]time.Duration{}, copy: map[int64]time.Duration{}, exact: exact, delay: delay}
 	for _, l := range lengths {
 		p.sizes[l] = sizes
 	}
@@ -53,23 +54,36 @@ func (p *policy) wait(now time.Time, length int64, waiting int, since time.Time)
 	if waiting >= p.largest(length) {
 		return 0
 	}
-	return max(p.until.Sub(now)-p.lead, min(p.delay-now.Sub(since), p.delay), 0)
+	lead := p.lead + time.Duration(waiting)*p.copy[length]
+	return max(p.until.Add(-lead).Sub(now), min(p.delay-now.Sub(since), p.delay), 0)
 }
 
-// size returns the size of the batch to compute, if so many entries wait: the one by which the
-// most entries are done in a second.
-func (p *policy) size(length int64, waiting int) int {
+// size returns the size of the batch to compute, if so many entries wait, beside those that are
+// computed already: the size by which the most entries are done in a second. If half of all
+// entries are done nearly as fast, the size is that half. Else callers who ask again at once would
+// come in a small and a large batch by turns for ever, and the small ones waste the device.
+func (p *policy) size(length int64, waiting, computed int) int {
 	if p.exact {
 		return min(waiting, p.largest(length))
 	}
-	best, rate := p.sizes[length][0], 0.0
+	const nearly = 0.9
+	rate := func(s int) float64 {
+		return float64(min(s, waiting)) / max(p.takes[form{s, length}].Seconds(), 1e-9)
+	}
+	best, half := p.sizes[length][0], 0
 	for _, s := range p.sizes[length] {
-		if r := float64(min(s, waiting)) / max(p.takes[form{s, length}].Seconds(), 1e-9); r >= rate {
-			best, rate = s, r
+		if rate(s) >= rate(best) {
+			best = s
+		}
+		if half == 0 && s >= (waiting+computed)/2 {
+			half = s
 		}
 		if s >= waiting {
 			break
 		}
+	}
+	if 0 < half && half < best && rate(half) >= nearly*rate(best) {
+		return half
 	}
 	return best
 }
@@ -92,7 +106,7 @@ func (p *policy) began(f form, gathered, now time.Time) {
 	p.until = p.until.Add(p.takes[f])
 }
 
-// ended notes that the device has done a batch, which was enqueued at `began`, and all that is
+// ended notes that the device has done a batch, which was enqueued before `began`, and all that is
 // enqueued but `left`. The time of a batch follows what it takes, as other work on the device
 // changes it.
 func (p *policy) ended(f form, began, now time.Time, left []form) {

@@ -49,49 +49,51 @@ func first(out []Array, err error) (float32, error) {
 }
 
 func TestRepository_Versions(t *testing.T) {
-	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
-	var loaded atomic.Int64
-	for _, v := range []string{"9", "10", "1"} {
-		if err := r.Add("a", v, adds(cgotorch.CPU, float64(len(v)), 0, &loaded)); err != nil {
-			t.Fatal(err)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+		var loaded atomic.Int64
+		for _, v := range []string{"9", "10", "1"} {
+			if err := r.Add("a", v, adds(d, float64(len(v)), 0, &loaded)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	torchtest.WantError(t, r.Add("a", "9", adds(cgotorch.CPU, 0, 0, &loaded)), cgotorch.ErrInvalidArgument, `version "9"`)
-	_, err := r.Predict(ctx, "b", "")
-	torchtest.WantError(t, err, ErrNotFound, `"b"`)
-	_, err = r.Predict(ctx, "a", "")
-	torchtest.WantError(t, err, ErrNotLoaded, `"a"`)
-	_, err = r.Predict(ctx, "a", "11")
-	torchtest.WantError(t, err, ErrNotFound, `version "11"`)
-	if err := errors.Join(r.Load(ctx, "a", "1"), r.Load(ctx, "a", "1")); err != nil || loaded.Load() != 1 {
-		t.Error(err, loaded.Load())
-	}
-	if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
-		t.Error("the loaded version gave", v, err)
-	}
-	if err := r.Load(ctx, "a", ""); err != nil {
-		t.Error(err)
-	}
-	if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 2 || err != nil {
-		t.Error("the last version gave", v, err)
-	}
-	var versions []string
-	for _, m := range r.List() {
-		versions = append(versions, fmt.Sprint(m.Version, " ", m.Ready, " ", m.Loaded))
-	}
-	if want := []string{"1 true true", "9 false false", "10 true true"}; !slices.Equal(versions, want) {
-		t.Errorf("%v, want %v", versions, want)
-	}
-	if err := r.Unload(ctx, "a", "10"); err != nil {
-		t.Error(err)
-	}
-	if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
-		t.Error("after the unload", v, err)
-	}
-	if err := r.Unload(ctx, "a", ""); err != nil || loaded.Load() != 0 {
-		t.Error(err, loaded.Load())
-	}
-	torchtest.WantError(t, r.Unload(ctx, "a", ""), ErrNotLoaded)
+		torchtest.WantError(t, r.Add("a", "9", adds(d, 0, 0, &loaded)), cgotorch.ErrInvalidArgument, `version "9"`)
+		_, err := r.Predict(ctx, "b", "")
+		torchtest.WantError(t, err, ErrNotFound, `"b"`)
+		_, err = r.Predict(ctx, "a", "")
+		torchtest.WantError(t, err, ErrNotLoaded, `"a"`)
+		_, err = r.Predict(ctx, "a", "11")
+		torchtest.WantError(t, err, ErrNotFound, `version "11"`)
+		if err := errors.Join(r.Load(ctx, "a", "1"), r.Load(ctx, "a", "1")); err != nil || loaded.Load() != 1 {
+			t.Error(err, loaded.Load())
+		}
+		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
+			t.Error("the loaded version gave", v, err)
+		}
+		if err := r.Load(ctx, "a", ""); err != nil {
+			t.Error(err)
+		}
+		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 2 || err != nil {
+			t.Error("the last version gave", v, err)
+		}
+		var versions []string
+		for _, m := range r.List() {
+			versions = append(versions, fmt.Sprint(m.Version, " ", m.Ready, " ", m.Loaded))
+		}
+		if want := []string{"1 true true", "9 false false", "10 true true"}; !slices.Equal(versions, want) {
+			t.Errorf("%v, want %v", versions, want)
+		}
+		if err := r.Unload(ctx, "a", "10"); err != nil {
+			t.Error(err)
+		}
+		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
+			t.Error("after the unload", v, err)
+		}
+		if err := r.Unload(ctx, "a", ""); err != nil || loaded.Load() != 0 {
+			t.Error(err, loaded.Load())
+		}
+		torchtest.WantError(t, r.Unload(ctx, "a", ""), ErrNotLoaded)
+	})
 }
 
 // Ten models share the memory of three. Each answer is right.
@@ -140,35 +142,37 @@ func TestRepository_Memory(t *testing.T) {
 
 // A model that is used is unloaded when its last use has ended, and not before.
 func TestRepository_Unload_InUse(t *testing.T) {
-	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
-	var loaded atomic.Int64
-	if err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Load(ctx, "a", "")); err != nil {
-		t.Fatal(err)
-	}
-	using, leave, used := make(chan struct{}), make(chan struct{}), make(chan error)
-	go func() {
-		used <- r.Use(ctx, "a", "", func(m *Model) error {
-			close(using)
-			<-leave
-			_, err := m.Predict(ctx, row(1))
-			return err
-		})
-	}()
-	<-using
-	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-	defer cancel()
-	if err := r.Unload(short, "a", ""); !errors.Is(err, context.DeadlineExceeded) || loaded.Load() != 1 {
-		t.Errorf("an unload of a used model: %v", err)
-	}
-	if _, err := r.Predict(ctx, "a", "", row(1)); err != nil {
-		t.Error("after the unload has failed:", err)
-	}
-	unloaded := make(chan error)
-	go func() { unloaded <- r.Unload(ctx, "a", "") }()
-	close(leave)
-	if err := errors.Join(<-used, <-unloaded); err != nil || loaded.Load() != 0 {
-		t.Error(err, loaded.Load())
-	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+		var loaded atomic.Int64
+		if err := errors.Join(r.Add("a", "1", adds(d, 1, 0, &loaded)), r.Load(ctx, "a", "")); err != nil {
+			t.Fatal(err)
+		}
+		using, leave, used := make(chan struct{}), make(chan struct{}), make(chan error)
+		go func() {
+			used <- r.Use(ctx, "a", "", func(m *Model) error {
+				close(using)
+				<-leave
+				_, err := m.Predict(ctx, row(1))
+				return err
+			})
+		}()
+		<-using
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		if err := r.Unload(short, "a", ""); !errors.Is(err, context.DeadlineExceeded) || loaded.Load() != 1 {
+			t.Errorf("an unload of a used model: %v", err)
+		}
+		if _, err := r.Predict(ctx, "a", "", row(1)); err != nil {
+			t.Error("after the unload has failed:", err)
+		}
+		unloaded := make(chan error)
+		go func() { unloaded <- r.Unload(ctx, "a", "") }()
+		close(leave)
+		if err := errors.Join(<-used, <-unloaded); err != nil || loaded.Load() != 0 {
+			t.Error(err, loaded.Load())
+		}
+	})
 }
 
 func TestRepository_LoadFails(t *testing.T) {

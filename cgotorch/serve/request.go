@@ -115,7 +115,18 @@ func (b *Batcher) insert(r *request) {
 		at--
 	}
 	b.queue = slices.Insert(b.queue, at, r)
+	if isUpdate(r) {
+		b.updates++
+	}
 	b.wake()
+}
+
+// left counts a request that has left the queue, or is about to. The caller holds b.mu.
+func (b *Batcher) left(r *request) {
+	b.waiting -= r.entries
+	if isUpdate(r) {
+		b.updates--
+	}
 }
 
 // decode decodes the files of a request, which then waits in the queue. Close waits for it.
@@ -174,7 +185,7 @@ func (b *Batcher) await(r *request) error {
 	b.mu.Lock()
 	if i := slices.Index(b.queue, r); i >= 0 {
 		b.queue = slices.Delete(b.queue, i, i+1)
-		b.waiting -= r.entries
+		b.left(r)
 		b.dropped(r)
 		b.wake()
 		b.mu.Unlock()

@@ -177,57 +177,59 @@ func pngOf(t *testing.T, grey byte) []byte {
 // Files are decoded, by no more goroutines than the Decoder has use for, and their memory is given
 // back.
 func TestPredict_Files(t *testing.T) {
-	d := &sized{width: 4}
-	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
-		return []*tensor{x.SumDim(x.To(in[0], cgotorch.Float32), []int64{1, 2, 3}, cgotorch.SumOptions{})}
-	}, Options{Inputs: []Spec{{Name: "image", Decoder: d}}, BatchSizes: []int{1, 8}})
-	if in := b.Inputs()[0]; in.DType != cgotorch.Uint8 || !slices.Equal(in.Shape, []int64{1, 4, 3}) {
-		t.Errorf("input %v", in)
-	}
-	var all sync.WaitGroup
-	for c := range 16 {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			for i := range 20 {
-				grey := byte(16*c + i%16)
-				in := Array{Files: [][]byte{pngOf(t, grey), pngOf(t, 1)}}
-				if i%5 == 4 {
-					in.Files[1] = []byte("no picture")
-				}
-				out, err := b.Predict(context.Background(), in)
-				if i%5 == 4 {
-					if !errors.Is(err, ErrNotDecoded) || out != nil {
-						t.Error("a file that is no picture was computed")
+	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
+		d := &sized{width: 4}
+		b := open(t, device, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+			return []*tensor{x.SumDim(x.To(in[0], cgotorch.Float32), []int64{1, 2, 3}, cgotorch.SumOptions{})}
+		}, Options{Inputs: []Spec{{Name: "image", Decoder: d}}, BatchSizes: []int{1, 8}})
+		if in := b.Inputs()[0]; in.DType != cgotorch.Uint8 || !slices.Equal(in.Shape, []int64{1, 4, 3}) {
+			t.Errorf("input %v", in)
+		}
+		var all sync.WaitGroup
+		for c := range 16 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for i := range 20 {
+					grey := byte(16*c + i%16)
+					in := Array{Files: [][]byte{pngOf(t, grey), pngOf(t, 1)}}
+					if i%5 == 4 {
+						in.Files[1] = []byte("no picture")
 					}
-					continue
+					out, err := b.Predict(context.Background(), in)
+					if i%5 == 4 {
+						if !errors.Is(err, ErrNotDecoded) || out != nil {
+							t.Error("a file that is no picture was computed")
+						}
+						continue
+					}
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					if sums, _ := Elements[float32](out[0]); !slices.Equal(sums, []float32{12 * float32(grey), 12}) {
+						t.Errorf("sums %v of %d", sums, grey)
+					}
 				}
-				if err != nil {
-					t.Error(err)
-					continue
-				}
-				if sums, _ := Elements[float32](out[0]); !slices.Equal(sums, []float32{12 * float32(grey), 12}) {
-					t.Errorf("sums %v of %d", sums, grey)
-				}
-			}
-		}()
-	}
-	all.Wait()
-	if d.most > d.Workers()+1 {
-		t.Errorf("%d calls of the Decoder at a time", d.most)
-	}
-	b.mu.Lock()
-	s := b.stats
-	b.mu.Unlock()
-	if free, made := len(b.decoders[0].free), entriesOfSlab*len(b.decoders[0].slabs); free != made || s.Failed != 64 || b.waiting != 0 {
-		t.Errorf("%d of %d entries are free, %+v", free, made, s)
-	}
-	// Pixels are taken beside files.
-	if _, err := b.Predict(context.Background(), Of(make([]byte, 12), 1, 1, 4, 3)); err != nil {
-		t.Error(err)
-	}
-	_, err := b.Predict(context.Background(), Array{Files: [][]byte{}})
-	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `input "image" has 0 encoded files`)
+			}()
+		}
+		all.Wait()
+		if d.most > 2*d.Workers() {
+			t.Errorf("%d calls of the Decoder at a time", d.most)
+		}
+		b.mu.Lock()
+		s := b.stats
+		b.mu.Unlock()
+		if free, made := len(b.decoders[0].free), entriesOfSlab*len(b.decoders[0].slabs); free != made || s.Failed != 64 || b.waiting != 0 {
+			t.Errorf("%d of %d entries are free, %+v", free, made, s)
+		}
+		// Pixels are taken beside files.
+		if _, err := b.Predict(context.Background(), Of(make([]byte, 12), 1, 1, 4, 3)); err != nil {
+			t.Error(err)
+		}
+		_, err := b.Predict(context.Background(), Array{Files: [][]byte{}})
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `input "image" has 0 encoded files`)
+	})
 }
 
 // A request that ends before its turn is never decoded, and one that waits counts for the queue.
@@ -235,29 +237,29 @@ func TestPredict_FilesThatWait(t *testing.T) {
 	d := &sized{width: 4, hold: make(chan struct{})}
 	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
 		return []*tensor{x.To(in[0], cgotorch.Float32)}
-	}, Options{Inputs: []Spec{{Name: "image", Decoder: d}}, BatchSizes: []int{1}, Queue: 4})
+	}, Options{Inputs: []Spec{{Name: "image", Decoder: d}}, BatchSizes: []int{1}, Queue: 5})
 	ctx, cancel := context.WithCancel(context.Background())
-	results := make(chan error, 5)
-	for i := range 5 {
+	results := make(chan error, 6)
+	for i := range 6 {
 		c := context.Background()
-		if i == 3 {
+		if i == 4 { // the Decoder is called for four files
 			c = ctx
 		}
 		go func() {
 			_, err := b.Predict(c, Array{Files: [][]byte{pngOf(t, 1)}})
 			results <- err
 		}()
-		waitFor(t, b, min(i+1, 4))
+		waitFor(t, b, min(i+1, 5))
 	}
 	if err := <-results; !errors.Is(err, ErrQueueFull) {
-		t.Errorf("the fifth request: %v", err)
+		t.Errorf("the sixth request: %v", err)
 	}
 	cancel()
 	if err := <-results; !errors.Is(err, context.Canceled) {
 		t.Errorf("the cancelled request: %v", err)
 	}
 	close(d.hold)
-	for range 3 {
+	for range 4 {
 		if err := <-results; err != nil {
 			t.Error(err)
 		}

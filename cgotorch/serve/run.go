@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"runtime"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -66,21 +66,41 @@ func (b *Batcher) openSlots() error {
 	}
 }
 
-// measure captures the function for a form, with each slot, and measures how long a batch takes.
-func (b *Batcher) measure(f form) error {
+// measure captures the function for a form, with each slot, and measures how long a batch and its
+// copies take. Later batches find page-locked memory for results of both slots.
+func (b *Batcher) measure(f form) (err error) {
 	const warm, measured = 3, 3 // warm-up, capture and first launch
+	var reads []*cgotorch.HostRead
+	defer func() {
+		for _, r := range reads {
+			err = errors.Join(err, r.Close())
+		}
+	}()
 	least := time.Duration(1<<63 - 1)
 	for _, s := range b.slots {
-		rounds := warm + measured
+		rounds, runs := warm+measured, 1
 		if !b.device.IsCUDA() {
 			rounds = 1
 		}
 		for i := range rounds {
+			if i >= warm {
+				runs = 4 // so that the way to the device and back hardly counts
+			}
 			began := time.Now()
 			err := b.compute.Do(func(x *cgotorch.Exec) error {
+				for range runs - 1 {
+					if _, err := b.results(x, s, f); err != nil {
+						return err
+					}
+				}
 				results, err := b.results(x, s, f)
 				if err == nil {
 					b.describe(results, f)
+				}
+				for _, out := range results {
+					if err == nil && i == rounds-1 {
+						reads = append(reads, x.ReadAsync(out))
+					}
 				}
 				return err
 			})
@@ -90,13 +110,33 @@ func (b *Batcher) measure(f form) error {
 			if err != nil {
 				return err
 			}
-			if took := time.Since(began); i >= rounds-measured {
+			if took := time.Since(began) / time.Duration(runs); i >= rounds-measured {
 				least = min(least, took)
 			}
 		}
 	}
 	b.policy.takes[f] = least
-	return nil
+	if b.device.IsCUDA() {
+		b.policy.copy[f.length], err = b.measureCopy(f) // that of the largest batch remains
+	}
+	return err
+}
+
+// measureCopy returns how long the copy of an entry to the device takes, in a batch of a form.
+func (b *Batcher) measureCopy(f form) (time.Duration, error) {
+	least := time.Duration(1<<63 - 1)
+	for range 3 {
+		began := time.Now()
+		done, err := b.copyInputs(b.slots[0], f)
+		if err == nil {
+			err = errors.Join(done.Synchronize(), done.Close())
+		}
+		if err != nil {
+			return 0, err
+		}
+		least = min(least, time.Since(began))
+	}
+	return least / time.Duration(f.size), nil
 }
 
 // describe notes the results as the outputs. A size that is not the same for each length becomes
@@ -136,6 +176,7 @@ func (b *Batcher) results(x *cgotorch.Exec, s *slot, f form) ([]*cgotorch.Tensor
 // run is the dispatcher. It ends when the Batcher is closed and no request waits.
 func (b *Batcher) run() {
 	defer close(b.ended)
+	defer b.alarm.stop()
 	defer b.release()
 	for s := range b.free {
 		batch, f := b.next()
@@ -147,7 +188,7 @@ func (b *Batcher) run() {
 			err := b.do("Batcher.Update", update)
 			close(batch[0].copied)
 			b.note(err)
-			b.answer(batch[0], nil, err)
+			b.answer(err, batch[0])
 			b.free <- s
 			continue
 		}
@@ -158,9 +199,14 @@ func (b *Batcher) run() {
 // do runs fn in a Do on a goroutine of its own, so that a panic of the program's function, or a
 // runtime.Goexit, does not end the dispatcher.
 func (b *Batcher) do(where string, fn func(x *cgotorch.Exec) error) error {
+	return <-b.start(where, fn)
+}
+
+// start is do, but it does not wait for fn.
+func (b *Batcher) start(where string, fn func(x *cgotorch.Exec) error) (ended <-chan error) {
 	done := make(chan error, 1)
 	go panics.Run(where, func() error { return b.compute.Do(fn) }, func(err error) { done <- err })
-	return <-done
+	return done
 }
 
 // next waits for the next batch, and takes it from the queue. It returns nil when the Batcher is
@@ -170,7 +216,7 @@ func (b *Batcher) next() (batch []*request, f form) {
 		b.mu.Lock()
 		wait := time.Duration(-1)
 		if len(b.queue) > 0 {
-			if wait = b.wait(b.queue[0]); b.draining || b.queue[0].alone || slices.ContainsFunc(b.queue, isUpdate) {
+			if wait = b.wait(b.queue[0]); b.draining || b.queue[0].alone || b.updates > 0 {
 				wait = 0
 			}
 		}
@@ -186,12 +232,7 @@ func (b *Batcher) next() (batch []*request, f form) {
 			<-b.changed
 			continue
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-b.changed:
-		case <-timer.C:
-		}
-		timer.Stop()
+		b.alarm.await(wait, b.changed)
 	}
 }
 
@@ -203,11 +244,12 @@ func (b *Batcher) wait(first *request) time.Duration {
 	return b.policy.wait(time.Now(), first.length, b.alike(first), first.since)
 }
 
-// alike returns how many entries wait that could be of the first request's batch. The caller holds
-// b.mu.
+// alike returns how many entries wait that could be of the first request's batch. It counts no
+// further than to the largest batch. The caller holds b.mu.
 func (b *Batcher) alike(first *request) (entries int) {
+	largest := b.policy.largest(first.length)
 	for _, r := range b.queue {
-		if isUpdate(r) {
+		if isUpdate(r) || entries >= largest {
 			break
 		}
 		if r.length == first.length {
@@ -230,31 +272,32 @@ func (b *Batcher) take() (batch []*request, f form) {
 		switch {
 		case full:
 		case context.Cause(r.ctx) != nil:
+			b.left(r)
 			b.dropped(r)
 			close(r.copied)
-			b.waiting -= r.entries
 			continue
 		case isUpdate(r):
 			full = true
 			if first {
+				b.left(r)
 				batch = append(batch, r)
 				continue
 			}
 		case r.entries > b.policy.largest(r.length):
+			b.left(r)
 			close(r.copied)
-			go b.answer(r, nil, b.tooLarge(r)) // answer takes the mutex
-			b.waiting -= r.entries
+			go b.answer(b.tooLarge(r), r) // answer takes the mutex
 			continue
 		case first:
 			f.length = r.length
-			most = max(b.policy.size(f.length, b.alike(r)), b.policy.padded(f.length, r.entries))
+			most = max(b.policy.size(f.length, b.alike(r), b.computed), b.policy.padded(f.length, r.entries))
 			fallthrough
 		case r.length == f.length && !r.alone && entries+r.entries <= most:
 			full = r.alone
+			b.left(r)
 			batch = append(batch, r)
 			entries += r.entries
 			r.taken = now
-			b.waiting -= r.entries
 			continue
 		case r.length == f.length:
 			full = true
@@ -272,17 +315,21 @@ func (b *Batcher) take() (batch []*request, f form) {
 // begin computes a batch. It does not wait for the device.
 func (b *Batcher) begin(s *slot, batch []*request, f form) {
 	gathered := time.Now()
-	b.gather(s, batch, f)
-	began := time.Now()
-	reads, results, err := b.enqueueBatch(s, f)
+	reads, results, err := b.enqueueBatch(s, batch, f)
+	enqueued := time.Now()
 	if err != nil {
 		b.failed(batch, f, err)
 		b.free <- s
 		return
 	}
 	b.mu.Lock()
-	b.policy.began(f, gathered, time.Now())
+	b.policy.began(f, gathered, enqueued)
 	b.inFlight = append(b.inFlight, f)
+	entries := 0
+	for _, r := range batch {
+		entries += r.entries
+	}
+	b.computed += entries
 	b.mu.Unlock()
 	b.answers.Add(1)
 	go func() {
@@ -294,21 +341,21 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 			if results[i].Data, failed = read.Bytes(); err == nil {
 				err = failed
 			}
-			read.Close()
 		}
 		b.mu.Lock()
 		b.inFlight = b.inFlight[1:]
-		b.policy.ended(f, began, time.Now(), b.inFlight)
-		entries := 0
-		for _, r := range batch {
-			entries += r.entries
-		}
+		b.policy.ended(f, enqueued, time.Now(), b.inFlight)
+		b.computed -= entries
 		b.stats.Batches[entries]++
 		b.wake()
 		b.mu.Unlock()
 		b.free <- s
 		b.note(err)
 		b.deliver(batch, f.size, results, err)
+		runtime.Gosched() // the callers go on before this memory is given back
+		for _, read := range reads {
+			read.Close()
+		}
 	}()
 }
 
@@ -316,34 +363,39 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 func (b *Batcher) deliver(batch []*request, size int, results []Array, err error) {
 	first := 0
 	for _, r := range batch {
-		var out []Array
 		for _, all := range results {
 			if err == nil {
 				each := len(all.Data) / size
 				shape := append([]int64{int64(r.entries)}, all.Shape[1:]...)
-				out = append(out, Array{DType: all.DType, Shape: shape, Data: all.Data[first*each : (first+r.entries)*each : (first+r.entries)*each]})
+				r.out = append(r.out, Array{DType: all.DType, Shape: shape, Data: all.Data[first*each : (first+r.entries)*each : (first+r.entries)*each]})
 			}
 		}
 		first += r.entries
-		b.answer(r, out, err)
 	}
+	b.answer(err, batch...)
 }
 
-func (b *Batcher) answer(r *request, out []Array, err error) {
-	if !isUpdate(r) {
-		b.mu.Lock()
-		if err != nil {
+// answer ends requests, whose results are there if there is no error.
+func (b *Batcher) answer(err error, requests ...*request) {
+	now := time.Now()
+	b.mu.Lock()
+	for _, r := range requests {
+		switch {
+		case isUpdate(r):
+		case err != nil:
 			b.stats.Failed++
-		} else {
+		default:
 			b.stats.Requests++
 			b.stats.Entries += int64(r.entries)
-			b.stats.Took += time.Since(r.since)
+			b.stats.Took += now.Sub(r.since)
 			b.stats.Queued += r.taken.Sub(r.since)
 		}
-		b.mu.Unlock()
 	}
-	r.out, r.err = out, err
-	close(r.done)
+	b.mu.Unlock()
+	for _, r := range requests {
+		r.err = err
+		close(r.done)
+	}
 }
 
 // failed is called when a batch could not be enqueued. Its requests are tried again in smaller
@@ -367,9 +419,7 @@ func (b *Batcher) failed(batch []*request, f form, err error) {
 		b.log("batches of %d and more are given up for a time: %v", f.size, err)
 	}
 	if !again {
-		for _, r := range batch {
-			b.answer(r, nil, err)
-		}
+		b.answer(err, batch...)
 	}
 }
 
@@ -386,13 +436,13 @@ func (b *Batcher) note(err error) {
 	waiting := b.queue
 	b.queue = nil
 	for _, r := range waiting {
-		b.waiting -= r.entries
+		b.left(r)
 	}
 	b.mu.Unlock()
 	for _, r := range waiting {
 		close(r.copied)
-		b.answer(r, nil, err)
 	}
+	b.answer(err, waiting...)
 }
 
 func (b *Batcher) log(format string, args ...any) {

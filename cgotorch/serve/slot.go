@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -142,26 +144,39 @@ func copyInto(to []byte, larger []int64, from []byte, shape []int64, element int
 	}
 }
 
-// enqueueBatch enqueues the copy of the slot's inputs, the function, and the copies of its
+// enqueueBatch enqueues the copy of the requests' inputs, the function, and the copies of its
 // results. It does not wait for the device.
-func (b *Batcher) enqueueBatch(s *slot, f form) (reads []*cgotorch.HostRead, shapes []Array, err error) {
-	views := s.views[f]
-	if views == nil {
-		if err := b.do("Batcher.Predict", func(x *cgotorch.Exec) error { views = b.view(x, s, f); return nil }); err != nil {
+//
+// The thread of the stream may sleep, and then it takes longer to wake up than a small batch takes
+// to be copied. So it is woken before.
+func (b *Batcher) enqueueBatch(s *slot, batch []*request, f form) (reads []*cgotorch.HostRead, shapes []Array, err error) {
+	const small, cores = 1 << 20, 4 // bytes; a thread spins for a moment, so it takes no core from others
+	if s.views[f] == nil {
+		if err := b.do("Batcher.Predict", func(x *cgotorch.Exec) error { b.view(x, s, f); return nil }); err != nil {
+			b.gather(s, batch, f)
 			return nil, nil, err
 		}
 	}
-	copies := make([]cgotorch.HostCopy, len(views))
-	for i, t := range views {
-		copies[i] = cgotorch.HostCopy{To: t, From: s.slab.Bytes()[s.offsets[i]:][:f.size*b.o.Inputs[i].bytes(f.length)]}
+	c := copied{there: make(chan struct{})}
+	begin := func() {
+		b.gather(s, batch, f)
+		c.done, c.err = b.copyInputs(s, f)
+		c.stored.Store(true)
+		close(c.there)
 	}
-	began, done, err := b.copies.CopyFrom(nil, copies...)
-	if err != nil {
-		return nil, nil, err
+	bytes := 0
+	for _, in := range b.o.Inputs {
+		bytes += f.size * in.bytes(f.length)
 	}
-	defer began.Close()
-	defer done.Close()
-	err = b.do("Batcher.Predict", func(x *cgotorch.Exec) error {
+	early := b.device.IsCUDA() && bytes <= small && runtime.GOMAXPROCS(0) >= cores
+	if !early {
+		begin()
+	}
+	ended := b.start("Batcher.Predict", func(x *cgotorch.Exec) error {
+		done, err := c.await()
+		if err != nil {
+			return err
+		}
 		x.Wait(done) //edge:computed-behind-copy TestBatcher_HasNoRace checked
 		results, err := b.results(x, s, f)
 		for _, out := range results {
@@ -170,13 +185,49 @@ func (b *Batcher) enqueueBatch(s *slot, f form) (reads []*cgotorch.HostRead, sha
 		}
 		return err
 	})
+	if early {
+		begin()
+	}
+	err = <-ended
+	c.done.Close()
 	if err != nil {
 		for _, r := range reads {
 			r.Close()
 		}
-		return nil, nil, errors.Join(err, b.compute.Synchronize()) // the slot is used again
+		return nil, nil, errors.Join(err, b.copies.Synchronize(), b.compute.Synchronize()) // the slot is used again
 	}
 	return reads, shapes, nil
+}
+
+// copied is the copy of a batch's inputs, which may be enqueued while a thread wakes up for it.
+type copied struct {
+	stored atomic.Bool
+	there  chan struct{} // closed when `done` and `err` are there
+	done   *cgotorch.Event
+	err    error
+}
+
+// await waits until the copy is enqueued. It spins first, because a thread that sleeps is slow.
+func (c *copied) await() (*cgotorch.Event, error) {
+	const spin = 100 * time.Microsecond
+	for began := time.Now(); !c.stored.Load() && time.Since(began) < spin; {
+	}
+	<-c.there
+	return c.done, c.err
+}
+
+// copyInputs enqueues the copy of the slot's inputs. The views for the form are there. The caller
+// closes the event at the copy's end.
+func (b *Batcher) copyInputs(s *slot, f form) (done *cgotorch.Event, err error) {
+	copies := make([]cgotorch.HostCopy, len(b.o.Inputs))
+	for i, t := range s.views[f] {
+		copies[i] = cgotorch.HostCopy{To: t, From: s.slab.Bytes()[s.offsets[i]:][:f.size*b.o.Inputs[i].bytes(f.length)]}
+	}
+	began, done, err := b.copies.CopyFrom(nil, copies...)
+	if err == nil {
+		began.Close()
+	}
+	return done, err
 }
 
 func (s *slot) close() {

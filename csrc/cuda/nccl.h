@@ -1,10 +1,12 @@
 // Groups of processes over NCCL.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <memory>
 
 #include "cgotorch.h"
-#include "dist/group.h"
+#include "core/collectives.h"
 
 namespace ct {
 

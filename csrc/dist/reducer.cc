@@ -29,22 +29,22 @@
 // Note [Gradients that arrive]
 //
 // The parameters are cut into buckets, the last parameters first, because their gradients arrive
-// first. A bucket is reduced when all of its gradients have arrived, and after all earlier
-// buckets. So the order of the collectives is the same on every rank, whatever the order of the
-// gradients on a rank is. The collectives run on a stream of their own, which waits for the
-// gradients by events. They reduce the gradients where they are.
+// first. A bucket is reduced when all of its gradients have arrived, and after all earlier buckets.
+// So the order of the collectives is the same on every rank, whatever the order of the gradients on
+// a rank is. The collectives run on a stream of their own, which waits for the gradients by events.
+// They reduce the gradients where they are.
 //
 // A gradient arrives in one of two places. The first is autograd's node that has added it to the
 // gradient of the parameter. The second comes earlier. If streamtorch::cast_weights has cast the
 // weight, the gradient of the cast arrives when the layer's node has computed it. All weights are
 // cast by one node, whose backward runs at the very end. So most gradients would come too late for
-// an overlap in the first place. In the second place they also have half the bytes. The node of
-// the casts waits for the collectives before it reads the gradients. A gradient of a cast that is
-// in a bucket which has not begun by then is not reduced in that place: it arrives again in the
-// first place.
+// an overlap in the first place. In the second place they also have half the bytes. The node of the
+// casts waits for the collectives before it reads the gradients. A gradient of a cast that is in a
+// bucket which has not begun by then is not reduced in that place: it arrives again in the first
+// place.
 //
-// If somebody else holds the memory of a gradient of a cast, a copy is reduced, and takes the place of
-// the gradient.
+// If somebody else holds the memory of a gradient of a cast, a copy is reduced, and takes the place
+// of the gradient.
 
 namespace ct {
 namespace {
@@ -243,7 +243,7 @@ void Reducer::before_cast(uint64_t backward, const Node* cast) {
     a = {};
     ++buckets_[bucket_of_[i]].missing;
   }
-  finish(*main_);  //edge:reducer-cast-waits TestGradients_Casts gpu
+  finish(*main_);  //edge:reducer-cast-waits TestGradients_CUDA gpu
 }
 
 // Notes a gradient. The caller holds the mutex.
@@ -274,9 +274,9 @@ void Reducer::reduce(Bucket& bucket) {
     const std::unique_ptr<const ct_event> ready(record(stream, /*timing=*/false));
     wait(*side_, *ready);
   };
-  behind(*main_);  //edge:reducer-waits TestGradients_Eager checked
+  behind(*main_);  //edge:reducer-waits TestGradients_Casts checked
   if (const Overlapping* o = Overlapping::current()) {
-    for (const ct_stream* side : o->sides) behind(*side);  //edge:reducer-waits-for-late TestGradients_Overlap gpu
+    for (const ct_stream* side : o->sides) behind(*side);  //edge:reducer-waits-for-late TestGradients_CUDA gpu
   }
   for (const c10::Stream& source : sources_) {
     if (Overlapping* o = Overlapping::current(); o != nullptr && std::any_of(o->sides.begin(), o->sides.end(), [&](const ct_stream* s) { return s->stream == source; })) {
@@ -332,7 +332,7 @@ void Reducer::finish(const ct_stream& waiting) {
     if (failure) std::rethrow_exception(failure);
   }
   const std::unique_ptr<const ct_event> done(record(*side_, /*timing=*/false));
-  wait(waiting, *done);  //edge:reducer-is-awaited TestGradients_Eager checked
+  wait(waiting, *done);  //edge:reducer-is-awaited TestGradients_Casts checked
 }
 
 void Reducer::end(bool zeros, bool failed, uint8_t* missing) {

@@ -706,7 +706,7 @@ ct_status* ct_compiled_set_weights(ct_exec x, ct_compiled* compiled, ct_tensor* 
 ct_status* ct_compiled_run(ct_exec x, ct_compiled* compiled, ct_tensor* const* inputs, int32_t count, int32_t draws,
                            ct_tensor** outputs /* each new, or NULL */) CT_NOEXCEPT;
 
-/* ---- Several processes ------------------------------------------------------------------------ */
+/* ---- Several processes ----------------------------------------------------------------------- */
 
 /* Connects to a store of c10d, which keeps keys and values for the processes of one run. With
  * listener >= 0 the call first begins to serve the store on this listening socket, which it
@@ -757,7 +757,7 @@ enum { CT_SUM = 0, CT_PRODUCT = 1, CT_MAX = 2, CT_MIN = 3, CT_MEAN = 4 };
 
 /* Each tensor becomes the sum over all ranks, or as `op` says. All tensors have one dtype. */
 ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op) CT_NOEXCEPT;
-/* Does the same for the rank `root` alone. The tensors of the other ranks are undefined afterwards. */
+/* Does the same for the rank `root` alone. Afterwards the tensors of the others are undefined. */
 ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op, int32_t root) CT_NOEXCEPT;
 /* Each tensor becomes that of the rank `root`. */
 ct_status* ct_broadcast(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t root) CT_NOEXCEPT;

@@ -49,7 +49,7 @@ func free(t *testing.T) string {
 // start runs the server, and waits until it is ready.
 func start(t *testing.T, f flags) server {
 	t.Helper()
-	f.listen, f.admin, f.device = free(t), free(t), "cpu"
+	f.listen, f.admin, f.device = free(t), free(t), torchtest.Device().String()
 	if f.models == "" {
 		f.models = "models"
 	}
@@ -313,6 +313,22 @@ func copyModel(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return to
+}
+
+// A model whose weights are cast to bfloat16 gives the same class, and its scores as FP32.
+func TestServer_DType(t *testing.T) {
+	models := copyModel(t)
+	text := `{"architecture": "resnet20", "image": {"size": 32}, "softmax": true, "dtype": "bfloat16", "outputs": ["probabilities"]}`
+	if err := os.WriteFile(filepath.Join(models, "cifar10", "model.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, flags{models: models})
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, `"class":"frog"`) {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, text := s.call(t, "GET", s.main+"/v2/models/cifar10", nil); !strings.Contains(text, `"datatype":"FP32"`) {
+		t.Error(text)
+	}
 }
 
 // A version that comes while the server runs is found and loaded, and answers from then on.

@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/aoti"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
@@ -33,6 +34,7 @@ type settings struct {
 	Lengths      []int64  `json:"lengths"`      // as serve.Options.Lengths
 	MaxDelayMS   float64  `json:"max_delay_ms"` // as serve.Options.MaxDelay
 	Autocast     string   `json:"autocast"`     // a dtype, such as bfloat16
+	DType        string   `json:"dtype"`        // of an architecture's weights, cast once; float32 without it
 
 	labels []string
 }
@@ -62,6 +64,7 @@ type network struct {
 	least   int64 // smallest batch; 0 means 1
 	most    int64 // largest batch; 0 means that there is no bound
 	weights int64
+	dtype   cgotorch.DType // of the input of images, if it is not float32
 	close   func() error
 }
 
@@ -163,8 +166,14 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 	if s.Architecture == "" || s.Image == nil || s.Image.Size < 1 || len(s.labels) == 0 {
 		return nil, fmt.Errorf("%s needs a model.json with architecture and image.size, and a labels.txt", path)
 	}
+	dtype, err := cgotorch.Float32, error(nil)
+	if s.DType != "" {
+		if dtype, err = cgotorch.ParseDType(s.DType); err != nil {
+			return nil, err
+		}
+	}
 	var model nn.Module
-	err := cgotorch.DefaultStream(o.device).Do(func(x *cgotorch.Exec) error {
+	err = cgotorch.DefaultStream(o.device).Do(func(x *cgotorch.Exec) error {
 		x = x.NoGrad()
 		made, err := vision.New(x, s.Architecture, vision.Options{Classes: len(s.labels), ImageSize: nn.Square(s.Image.Size)})
 		if err != nil {
@@ -177,6 +186,7 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 		nn.SetTraining(made, false)
 		nn.To(x, made, nn.ToOptions{ChannelsLast: true})
 		model = nn.Fuse(x, made, nn.FuseOptions{}) // Fuse gives a model with fewer operators, only for inference
+		nn.To(x, model, nn.ToOptions{DType: dtype})
 		return nil
 	})
 	if err != nil {
@@ -184,8 +194,9 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 	}
 	return o.serve(network{
 		forward: func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			return []*cgotorch.Tensor{model.Forward(x, in[0])}
+			return []*cgotorch.Tensor{x.To(model.Forward(x, in[0]), cgotorch.Float32)}
 		},
+		dtype:   dtype,
 		weights: bytesOf(model),
 		close:   func() error { nn.Close(model); return nil },
 	}, s)
@@ -302,11 +313,15 @@ func (n *network) add(name string, dtype cgotorch.DType, dims int, bounds func(i
 
 // serve makes a Batcher of a network.
 func (o *opener) serve(n network, s settings) (*serve.Model, error) {
+	if s.DType != "" && n.dtype == 0 {
+		return nil, errors.Join(errors.New("dtype is for the weights of an architecture; a program has dtypes of its own"), n.close())
+	}
 	options := serve.Options{
 		Inputs: n.inputs, Outputs: s.Outputs, Lengths: s.Lengths, BatchSizes: o.batchSizes, Queue: o.queue,
 		MaxDelay: time.Duration(s.MaxDelayMS * float64(time.Millisecond)), Log: func(text string) { o.log("%s", text) },
 	}
 	closeAll := n.close
+	var table *cgotorch.Tensor // normalises pixels; nil if the input is no image
 	err := func() (err error) {
 		if s.Autocast != "" {
 			if options.Autocast, err = cgotorch.ParseDType(s.Autocast); err != nil {
@@ -330,23 +345,19 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		if err != nil {
 			return err
 		}
-		closeAll = func() error { return errors.Join(n.close(), pool.Close()) }
+		closeAll = func() error { return errors.Join(n.close(), pool.Close(), table.Close()) }
 		options.Inputs = []serve.Spec{{Name: "image", Decoder: pool}}
-		return nil
+		table, err = o.table(*s.Image, n.dtype)
+		return err
 	}()
 	if err != nil {
 		return nil, errors.Join(err, closeAll())
 	}
 	b, err := serve.New(o.device, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-		if s.Image != nil {
-			mean, std := s.Image.Mean, s.Image.Std
-			if mean == [3]float64{} {
-				mean = vision.ImageNetMean
-			}
-			if std == [3]float64{} {
-				std = vision.ImageNetStd
-			}
-			in = []*cgotorch.Tensor{vision.Normalize(x, in[0], mean, std)}
+		if table != nil {
+			pixels := x.Permute(x.Empty(table.DType(), in[0].Shape()...), 0, 3, 1, 2)
+			images.Normalize(x, in[0], nil, table, pixels)
+			in = []*cgotorch.Tensor{pixels}
 		}
 		out := n.forward(x, in...)
 		if s.Softmax && len(out) > 0 {
@@ -358,6 +369,24 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return nil, errors.Join(err, closeAll())
 	}
 	return &serve.Model{Batcher: b, Labels: s.labels, Weights: n.weights, Free: closeAll}, nil
+}
+
+// table returns what normalises an image's pixels. It is made once, and not for each batch.
+func (o *opener) table(p picture, dtype cgotorch.DType) (table *cgotorch.Tensor, err error) {
+	if dtype == 0 {
+		dtype = cgotorch.Float32
+	}
+	if p.Mean == [3]float64{} {
+		p.Mean = vision.ImageNetMean
+	}
+	if p.Std == [3]float64{} {
+		p.Std = vision.ImageNetStd
+	}
+	err = cgotorch.DefaultStream(o.device).Do(func(x *cgotorch.Exec) error {
+		table = x.Keep(images.NormalizationTable(x, p.Mean[:], p.Std[:], dtype))
+		return nil
+	})
+	return table, err
 }
 
 func (o *opener) pool(p picture) (*decode.Pool, error) {

@@ -30,6 +30,9 @@ func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpo
 // save writes the checkpoint, on the first rank alone: all ranks have the same state. It waits for
 // the device. If a rank has failed, the state may be wrong, and save fails.
 func (t *trainer) save() error {
+	if err := t.joinStates(); err != nil {
+		return err
+	}
 	return t.stream.Do(func(x *cgotorch.Exec) error {
 		t.group.Check(x)
 		if !t.first() {

@@ -50,7 +50,7 @@ func (l *log) begin(t *trainer) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "%s on %s, %s: %d images of %d classes from %s, %d epochs of %d steps\n",
-		t.Model, t.device, t.DType, t.train.loader.Len(), l.classes, t.Data, t.Epochs, t.stepsPerEpoch())
+		t.Model, t.device, t.DType, t.train.loader.Len()*t.group.World(), l.classes, t.Data, t.Epochs, t.stepsPerEpoch())
 	return l.line(struct {
 		Config  Config   `json:"config"`
 		Classes []string `json:"classes"`
@@ -98,7 +98,7 @@ func (l *log) line(v any) error {
 // startBar starts a progress bar with images per second and the time that is left for the epoch.
 // The bar is hidden if standard error is no terminal.
 func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
-	return progressbar.NewOptions(t.train.loader.Len(),
+	return progressbar.NewOptions(t.train.loader.Len()*t.group.World(),
 		progressbar.OptionSetWriter(os.Stderr),
 		progressbar.OptionSetVisibility(t.first() && term.IsTerminal(int(os.Stderr.Fd()))),
 		progressbar.OptionSetDescription(fmt.Sprintf("epoch %d of %d", t.progress.Epoch+1, t.Epochs)),

@@ -16,6 +16,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // The method `join` makes this process one rank of those that the launcher has started.
@@ -178,12 +180,102 @@ func (t *trainer) drawApart() error {
 	return cgotorch.Seed(t.Seed + uint64(t.progress.Step)<<20 + uint64(t.group.Rank())<<48)
 }
 
-// tracePath returns the file of this rank's trace.
+// joinStates makes the loader's state that of all ranks. Ranks that pass over unreadable images may
+// be at different places of the epoch.
+func (t *trainer) joinStates() error {
+	if t.group.World() == 1 || t.SkipRate == 0 {
+		return nil
+	}
+	text, err := json.Marshal(t.progress.Loader)
+	if err != nil {
+		return err
+	}
+	texts, err := t.group.Exchange(string(text))
+	if err != nil {
+		return err
+	}
+	states := make([]imageloader.State, len(texts))
+	for i, text := range texts {
+		if err := json.Unmarshal([]byte(text), &states[i]); err != nil {
+			return err
+		}
+	}
+	if t.progress.Loader.Batch == 0 {
+		return nil // the epoch has not begun
+	}
+	t.progress.Loader, err = imageloader.JoinStates(states)
+	return err
+}
+
+// tracePath returns the file of this rank's trace. Where there are several ranks, mergeTraces makes
+// one file of theirs.
 func (t *trainer) tracePath() string {
 	if t.Trace == "" || t.first() {
 		return t.Trace
 	}
-	return fmt.Sprintf("%s.rank%d", t.Trace, t.group.Rank())
+	return rankTrace(t.Trace, t.group.Rank())
+}
+
+func rankTrace(path string, rank int) string { return fmt.Sprintf("%s.rank%d", path, rank) }
+
+// mergeTraces puts the traces of the other ranks into that of the first one. It waits for the other
+// ranks. Traces that lie on other machines stay there.
+func (t *trainer) mergeTraces() error {
+	if t.Trace == "" || t.group.World() == 1 {
+		return nil
+	}
+	if _, err := t.group.Exchange(""); err != nil || !t.first() {
+		return err
+	}
+	type file struct {
+		Unit   string           `json:"displayTimeUnit"`
+		Events []map[string]any `json:"traceEvents"`
+	}
+	var all file
+	for rank := range t.group.World() {
+		path := t.Trace
+		if rank > 0 {
+			path = rankTrace(t.Trace, rank)
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var one file
+		if err == nil {
+			err = json.Unmarshal(text, &one)
+		}
+		if err != nil {
+			return fmt.Errorf("-trace: %s: %w", path, err)
+		}
+		all.Unit = one.Unit
+		for _, e := range one.Events {
+			if process, ok := e["pid"].(float64); ok {
+				e["pid"] = process + float64(1000*rank)
+			}
+			if arguments, ok := e["args"].(map[string]any); ok && e["name"] == "process_name" {
+				arguments["name"] = fmt.Sprintf("rank %d: %v", rank, arguments["name"])
+			}
+			all.Events = append(all.Events, e)
+		}
+		if rank > 0 {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("-trace: %w", err)
+			}
+		}
+	}
+	to, err := replace.Create(t.Trace)
+	if err == nil {
+		if err = json.NewEncoder(to).Encode(all); err == nil {
+			err = to.Commit()
+		} else {
+			to.Discard()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("-trace: %w", err)
+	}
+	return nil
 }
 
 // The method `untilAll` returns the context of a training epoch. With several ranks a signal does

@@ -24,6 +24,8 @@ type tracer struct {
 	from, to int           // the traced steps, counted from the run's first step
 	next     int
 	trace    *trace.Trace // nil unless tracing is going on
+	quiet    bool         // prints no summary, because the first rank does
+	merge    func() error // is called when the trace has been written; nil does nothing
 }
 
 // newTracer creates the file at once, because a bad path then fails early. An empty path means
@@ -86,6 +88,14 @@ func (t *tracer) finish() error {
 		return fmt.Errorf("-trace: %w", err)
 	}
 	t.file = nil
+	if t.merge != nil {
+		if err := t.merge(); err != nil {
+			return err
+		}
+	}
+	if t.quiet {
+		return nil
+	}
 	ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 }
 	share, hidden, total := records.CopyHidden()
 	what := fmt.Sprintf("copying hidden: %.1f %% (%.2f ms of %.2f ms)", 100*share, ms(hidden), ms(total))

@@ -189,6 +189,9 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.tracer, err = newTracer(t.tracePath(), t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
+	if t.tracer != nil {
+		t.tracer.merge, t.tracer.quiet = t.mergeTraces, !t.first()
+	}
 	return t.log.begin(t) // this comes last, because `begin` empties the log unless the run is resumed
 }
 

@@ -44,6 +44,12 @@ func CUDA(t testing.TB) cgotorch.Device {
 	return cgotorch.CUDA(0)
 }
 
+// Device returns the first CUDA device, and on a machine without a GPU the CPU.
+func Device() cgotorch.Device {
+	all := Devices()
+	return all[len(all)-1]
+}
+
 // OnEachDevice runs test as a subtest on the CPU and on the first CUDA device, each with
 // [CheckLeaks]. On a machine without a GPU it skips the second subtest.
 func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {

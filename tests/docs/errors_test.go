@@ -30,7 +30,7 @@ var errorPages = []struct {
 }{
 	{"errors-tensors.md", "tensors, operators, streams and traces", []string{"cgotorch", "cgotorch/images", "cgotorch/trace"}},
 	{"errors-models.md", "layers, training, models, serving and tokens", []string{
-		"cgotorch/nn", "cgotorch/optim", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/serve/oip", "cgotorch/text", "cgotorch/text/tokenizer",
+		"cgotorch/nn", "cgotorch/optim", "cgotorch/dist", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/serve/oip", "cgotorch/text", "cgotorch/text/tokenizer",
 	}},
 	{"errors-files.md", "files of weights and of programs, and weights in host memory", []string{
 		"cgotorch/checkpoint", "cgotorch/safetensors", "cgotorch/pth", "cgotorch/pt2", "cgotorch/aoti", "cgotorch/internal/torchzip", "prefetcher/weights",
@@ -56,6 +56,11 @@ var parts = map[string]string{
 	`give the field a name, or the tag state:"-" if it is not the module's`: "part of the error of nn.Check",
 	"a map has no order, so use a slice, or a struct with a field for each": "part of the error of nn.Check",
 	"the Exec's device, …":           "part of the error of an argument",
+	"after …":                        "part of the error of a rank that is missing",
+	"dist":                           "stands before another error",
+	"no answer for …":                "part of the error of a store that does not answer",
+	"rank … of …":                    "stands before another error",
+	"… within …":                     "part of the error of a rank that is late",
 	"Config":                         "stands before another error",
 	"Loader":                         "stands before another error",
 	"checkpoint":                     "stands before another error",
@@ -66,6 +71,9 @@ var parts = map[string]string{
 	"imageloader: Options.…":         "stands before another error",
 	"imageloader: Options.ClassFile": "stands before another error",
 	"imageloader: closing":           "stands before another error",
+	"state …":                        "stands before another error",
+	"it has … ranks at image … of …": "part of the error of State.Ranks",
+	"all images are sent":            "no error: it ends the loader's pass through an archive",
 	"after member … (…)":             "stands before another error",
 	"… (tried … times)":              "stands behind another error",
 	"; remove it, or let some be skipped with Options.MaxSkipRate":                                                "stands behind another error",

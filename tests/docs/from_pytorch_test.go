@@ -18,6 +18,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/linalg"
 	"github.com/streamtorch/streamtorch/cgotorch/metric"
@@ -997,11 +998,13 @@ func TestFromPyTorch_Data(t *testing.T) {
 
 	// PyTorch, not run: DistributedSampler(dataset, num_replicas=2, rank=1)
 	share := imageloader.Options{Ranks: 2, Rank: 1}
+	// Remark: `EachOnce` gives each image to one rank, for an evaluation.
 	c.is(c.reads(path, share) == [2]int{224, 3})
 
 	// PyTorch, not run: loader.load_state_dict(state)  # torchdata's StatefulDataLoader
 	err = loader.Restore(imageloader.State{})
-	// Remark: `batch.State` is the position right after a batch.
+	// Remark: `batch.State` is the position right after a batch. It continues with another number of
+	//      ranks too.
 	c.noError(err)
 }
 
@@ -1310,15 +1313,61 @@ func TestFromPyTorch_Debugging(t *testing.T) {
 	// Remark: Not offered. `x.IsFinite` after the layers finds the first bad one.
 }
 
-// The rows of this group have no Go code.
-//
 // Group: Several GPUs
 
-// PyTorch, not run: DistributedDataParallel(model), FSDP, torchrun
-// Remark: Not yet. A process trains on one GPU. Loaders divide an epoch by `Ranks` and `Rank`.
+func TestFromPyTorch_SeveralGPUs(t *testing.T) {
+	c := newChecks(t, fromPyTorch, nil)
+	ctx := t.Context()
 
-// PyTorch, not run: torch.distributed.all_reduce(t)
-// Remark: Not yet.
+	// PyTorch, not run: dist.init_process_group("nccl")
+	group, err := dist.Join(ctx, dist.Options{OnCPU: true})
+	// Remark: Without `OnCPU` it is the GPU of LOCAL_RANK. torchrun, srun or mpirun starts the ranks.
+	c.noError(err)
+	defer group.Close()
+
+	stream := cgotorch.DefaultStream(group.Device())
+	defer stream.Close()
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		c := newChecks(t, fromPyTorch, x)
+		model := nn.NewLinear(x, 2, 1, nn.LinearOptions{})
+		defer nn.Close(model)
+		loss := x.Sum(model.Forward(x, x.Ones(cgotorch.Float32, 1, 2)))
+		a := x.Ones(cgotorch.Float32, 2)
+
+		// PyTorch, not run: DistributedDataParallel(model); loss.backward()
+		gradients, err := dist.NewGradients(x, group, model, dist.GradientsOptions{})
+		gradients.Backward(x, loss)
+		c.noError(err)
+		defer gradients.Close()
+
+		// PyTorch, not run: nn.SyncBatchNorm.convert_sync_batchnorm(model)
+		dist.SyncBatchNorm(group, model)
+		c.is(true)
+
+		// PyTorch, not run: torch.distributed.all_reduce(a)
+		group.AllReduce(x, a, dist.Sum)
+		c.is(x.Item(x.Sum(a)) == 2)
+
+		// PyTorch, not run: torch.distributed.broadcast(a, 0)
+		group.Broadcast(x, a, 0)
+		c.is(x.Item(x.Sum(a)) == 2)
+
+		// PyTorch, not run: torch.distributed.barrier()
+		group.Barrier(x)
+		c.is(true)
+		return nil
+	})
+	c.noError(err)
+}
+
+// PyTorch, not run: torchrun --nproc-per-node 4 train.py
+// Remark: `torchrun --no-python --nproc-per-node 4 ./train`
+
+// PyTorch, not run: DistributedSampler(dataset)
+// Remark: `imageloader.Options{Ranks: group.World(), Rank: group.Rank()}`
+
+// PyTorch, not run: FullyShardedDataParallel(model)
+// Remark: Not offered.
 
 // TestFromPyTorch_Peer comes last, because it needs the values of the other tests.
 func TestFromPyTorch_Peer(t *testing.T) { python(t, fromPyTorch) }

@@ -293,6 +293,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 		"kernels":  {"core/"},
 		"aoti":     {"core/", "graph/capture.h"},
 		"parallel": {"core/", "graph/", "kernels/cast.h", "kernels/sleep.h", "check/checker.h"},
+		"dist":     {"core/", "kernels/cast.h", "kernels/foreach.h", "parallel/overlap.h"},
 		"cuda":     {"core/", "kernels/floats.h", "witness/trace.h"},
 		"decode":   {"inflate/", "kernels/both_devices.h", "kernels/jpeg_pixels.h", "kernels/resample.h"},
 		"inflate":  {"decode/status.h"},

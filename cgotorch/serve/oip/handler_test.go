@@ -51,7 +51,7 @@ func open(t testing.TB, o Options) (*serve.Repository, http.Handler) {
 	})
 	batcher := func(fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor, labels []string, o serve.Options) func() (*serve.Model, error) {
 		return func() (*serve.Model, error) {
-			b, err := serve.New(cgotorch.CPU, fn, o)
+			b, err := serve.New(torchtest.Device(), fn, o)
 			return &serve.Model{Batcher: b, Labels: labels}, err
 		}
 	}

@@ -109,11 +109,12 @@ func TestSoak(t *testing.T) {
 	clients.Wait()
 	cancel()
 	others.Wait()
-	t.Logf("%d requests were answered, and the clients of %d had gone; at 20 %% %v, at the end %v", s.answered.Load(), s.gone.Load(), before, after)
+	t.Logf("%d requests were answered, and the clients of %d had gone; %d batches ran out of memory; at 20 %% %v, at the end %v",
+		s.answered.Load(), s.gone.Load(), swaps-s.memories.Load(), before, after)
 	if s.answered.Load()+s.gone.Load() != requests {
 		t.Errorf("%d + %d of %d requests ended", s.answered.Load(), s.gone.Load(), requests)
 	}
-	if s.memories.Load() > swaps/2 {
+	if s.memories.Load() > swaps*3/4 { // a Batcher runs out of memory once, and lives for two swaps
 		t.Errorf("%d of %d times no batch ran out of memory", s.memories.Load(), swaps)
 	}
 	if raceDetector() { // its own memory grows with the goroutines that there were
@@ -142,18 +143,32 @@ func (s *soak) repeat(ctx context.Context, wait *sync.WaitGroup, fn func()) {
 	}
 }
 
+// noMemory reports whether a batch is to run out of memory. On a GPU, where graphs do not call the
+// function, only the batches of serve.New ask.
+func (s *soak) noMemory() bool {
+	for {
+		n := s.memories.Load()
+		if n <= 0 {
+			return false
+		}
+		if s.memories.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+}
+
 // load returns a model with this weight.
 func (s *soak) load(weight int64) (*serve.Model, error) {
 	var w *cgotorch.Tensor
-	err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+	err := cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 		w = x.Keep(x.Full(cgotorch.Float32, float64(weight), 2))
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	b, err := serve.New(cgotorch.CPU, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-		if n := in[0].Shape()[0]; n > 4 && n < 32 && s.memories.Add(-1) >= 0 {
+	b, err := serve.New(torchtest.Device(), func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		if n := in[0].Shape()[0]; n > 4 && n < 32 && s.noMemory() {
 			x.Fail("forward", &cgotorch.Error{Op: "forward", Kind: cgotorch.ErrOutOfMemory, Message: "injected"})
 		}
 		return []*cgotorch.Tensor{x.Add(in[0], w)}

@@ -1,0 +1,503 @@
+package dist
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+// Sharded is an optimizer whose state is spread over the ranks of a group, as ZeRO-1 does. Each
+// rank keeps the momentum, the moments and the float32 masters of 1/World of the elements. A step
+// reduces the gradients, so that each rank has the mean of its piece. Then the rank changes its
+// piece, and all ranks gather the weights. The results are those of the unsharded optimizer, but
+// for rounding.
+//
+// All ranks make the same calls in the same order. One goroutine at a time uses a Sharded.
+type Sharded struct {
+	group   *Group
+	o       ShardedOptions
+	inner   *optim.Optimizer // its parameters are the parts of this rank, see Note [Vectors and parts]
+	params  []*cgotorch.Tensor
+	names   []string // of the parameters, for messages
+	kept    [][]optim.RememberedTensor
+	rule    string
+	vectors []*vector
+	owned   map[int]int        // index in params -> index in the parameters of inner
+	grads   []*cgotorch.Tensor // of the parameters, while they are reduced
+	strides [][]int64          // of the parameters
+	views   []*cgotorch.Tensor // all tensors that Close closes
+	buffers int64              // bytes of the buffers
+	reduced bool               // the parts have their gradients
+	closed  bool
+}
+
+// ShardedOptions are the options of [NewSharded].
+type ShardedOptions struct {
+	// Reduced says that [Gradients.Backward] has reduced the gradients. Step then only takes those
+	// of its piece. The collectives of the gradients run beside the backward, but move twice the
+	// bytes. Without it the gradients are those of a plain Exec.Backward, and Step reduces them.
+	Reduced bool
+	// Sum takes the sum of the gradients over the ranks in place of the mean. Reduced ignores it.
+	Sum bool
+	// BucketBytes bounds the weights that a collective moves, and the memory that Step needs for
+	// them. A larger parameter is one collective. 0 means 64 MiB.
+	BucketBytes int64
+}
+
+// NewSharded returns a Sharded for the parameters of the groups, which are those of package optim.
+// `make` makes the optimizer, as in
+//
+//	adamw := func(groups ...optim.Group) (*optim.Optimizer, error) {
+//		return optim.NewAdamW(optim.AdamOptions{LR: 1e-3}, groups...)
+//	}
+//	sharded, err := dist.NewSharded(x, group, dist.ShardedOptions{}, adamw, groups...)
+//
+// NewSharded calls it twice: to check the groups, and with the pieces of this rank. NewSharded
+// waits until all ranks have called it. It gives all ranks the parameters of rank 0, and enqueues
+// that on x's stream. [Broadcast] does so for the buffers too. The parameters stay the caller's.
+// The caller must Close the Sharded before the group and the parameters.
+//
+// It fails with the error of `make`. It fails with [cgotorch.ErrInvalidArgument] for a rule that
+// looks at whole tensors, as LAMB and Muon do. It fails with the same error if a parameter is not
+// dense or not on the group's device, and if the parameters or learning rates of two ranks differ.
+// In a captured function it fails with [cgotorch.ErrNotCapturable].
+func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups ...optim.Group) (*optim.Optimizer, error), groups ...optim.Group) (*Sharded, error) {
+	fail := func(format string, args ...any) (*Sharded, error) {
+		return nil, fmt.Errorf("dist: NewSharded: "+format, args...)
+	}
+	if x.Capturing() {
+		return fail("make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
+	}
+	if o.BucketBytes <= 0 {
+		o.BucketBytes = 64 << 20
+	}
+	whole, err := make(groups...)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sharded{group: g, o: o, inner: whole, rule: whole.Rule(), params: whole.Params(), owned: map[int]int{}}
+	if err := s.check(groups); err != nil {
+		return nil, fmt.Errorf("dist: NewSharded: %w", errors.Join(err, s.Close()))
+	}
+	s.kept = slices.Repeat([][]optim.RememberedTensor{nil}, len(s.params))
+	for _, r := range whole.Remembers() {
+		s.kept[r.Param] = append(s.kept[r.Param], r)
+	}
+	x = x.NoGrad().NoAutocast()
+	g.BroadcastList(x, s.params, 0)
+	if g.world == 1 {
+		return s, nil
+	}
+	pieces := s.layOut(x, groups)
+	inner, err := make(pieces...)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.inner = inner
+	inner.SetAgree(func(x *cgotorch.Exec, found *cgotorch.Tensor) { g.AllReduce(x, found, Max) })
+	var want []*cgotorch.Tensor
+	for _, in := range pieces {
+		want = append(want, in.Params...)
+	}
+	if inner.Rule() != s.rule || !slices.Equal(inner.Params(), want) {
+		return fail("make has made another optimizer in its second call: %w", errors.Join(cgotorch.ErrInvalidArgument, s.Close(), whole.Close()))
+	}
+	return s, whole.Close()
+}
+
+// The method `check` fails if the rule or a parameter cannot be sharded, or if the ranks differ. It
+// waits for the other ranks.
+func (s *Sharded) check(groups []optim.Group) error {
+	if !s.inner.Elementwise() {
+		return fmt.Errorf("%s looks at whole tensors, and a rank has only pieces of them: use an elementwise rule, such as AdamW, or the optimizer unsharded: %w", s.rule, cgotorch.ErrInvalidArgument)
+	}
+	var given []*cgotorch.Tensor
+	var all []nn.Named
+	for i, in := range groups {
+		text := fmt.Sprintf(" of %s, learning rate %v, weight decay %v%v, %d bytes at once,", s.rule, s.inner.LR(i), in.WeightDecay, in.NoWeightDecay, s.o.BucketBytes)
+		for k, p := range in.Params {
+			name := fmt.Sprintf("parameter %d of group %d", k, i)
+			given, s.names = append(given, p), append(s.names, name)
+			all = append(all, nn.Named{Name: name + text, Tensor: p})
+			s.strides = append(s.strides, p.Strides())
+		}
+	}
+	if !slices.Equal(s.params, given) {
+		return fmt.Errorf("make has given its optimizer other parameters than those of its groups: %w", cgotorch.ErrInvalidArgument)
+	}
+	for i, p := range s.params {
+		if p.Device() != s.group.device {
+			return fmt.Errorf("%s, %s, is on %v, and the group on %v: %w", s.names[i], p, p.Device(), s.group.device, cgotorch.ErrInvalidArgument)
+		}
+		if err := dense(p); err != nil {
+			return fmt.Errorf("%s: %w", s.names[i], err)
+		}
+	}
+	if s.group.h == nil {
+		return nil
+	}
+	return s.group.compare(all)
+}
+
+// The method `layOut` makes the vectors. It returns the groups of this rank's optimizer.
+func (s *Sharded) layOut(x *cgotorch.Exec, groups []optim.Group) []optim.Group {
+	world := int64(s.group.world)
+	pieces := slices.Clone(groups)
+	first := 0
+	longest := map[cgotorch.DType]int64{} // of the pieces
+	of := map[*vector]int{}               // the group of a vector
+	for i, in := range groups {
+		pieces[i].Params = nil
+		for _, v := range vectors(in, first, s.group.rank, s.group.world, s.o.BucketBytes) {
+			s.vectors = append(s.vectors, v)
+			longest[v.dtype] = max(longest[v.dtype], v.piece)
+			of[v] = i
+		}
+		first += len(in.Params)
+	}
+	keep := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+		s.views = append(s.views, x.Keep(t))
+		return t
+	}
+	flat, send := map[cgotorch.DType]*cgotorch.Tensor{}, map[cgotorch.DType]*cgotorch.Tensor{}
+	for dtype, n := range longest {
+		flat[dtype], send[dtype] = keep(x.Empty(dtype, n*world)), keep(x.Empty(dtype, n))
+		s.buffers += (world + 1) * n * int64(dtype.Size())
+	}
+	for _, v := range s.vectors {
+		v.view(x, s.group, s.params, flat[v.dtype], send[v.dtype], keep)
+		for _, p := range v.own {
+			pieces[of[v]].Params = append(pieces[of[v]].Params, p.tensor)
+		}
+	}
+	// The optimizer numbers its parameters by groups. A vector's group never decreases.
+	for _, v := range s.vectors {
+		for _, p := range v.own {
+			s.owned[p.param] = len(s.owned)
+		}
+	}
+	if len(s.owned) == 0 { // the optimizer needs a parameter, which then never has a gradient
+		i := slices.IndexFunc(groups, func(in optim.Group) bool { return len(in.Params) > 0 })
+		pieces[i].Params = []*cgotorch.Tensor{keep(x.Empty(groups[i].Params[0].DType(), 0))}
+	}
+	return pieces
+}
+
+// Params returns the parameters of all groups, in the order of the groups. They stay the caller's.
+func (s *Sharded) Params() []*cgotorch.Tensor { return slices.Clone(s.params) }
+
+// ZeroGrad is [optim.Optimizer.ZeroGrad].
+func (s *Sharded) ZeroGrad() {
+	for _, p := range s.params {
+		if !p.Closed() {
+			_ = p.SetGrad(nil) // removing cannot fail
+		}
+	}
+	s.drop()
+}
+
+// The method `drop` frees the gradients of the parts.
+func (s *Sharded) drop() {
+	if s.group.world > 1 {
+		s.inner.ZeroGrad()
+	}
+	s.reduced = false
+}
+
+// Step changes every parameter that has a gradient, as [optim.Optimizer.Step] does in an unsharded
+// optimizer. It reduces the gradients, unless ClipGradNorm has done so. All ranks have the same
+// weights afterwards. On CUDA it does not wait. On the CPU it waits for the other ranks.
+//
+// A parameter without a gradient on one rank has none on all ranks. Otherwise the group fails with
+// [cgotorch.ErrGroupFailed] a moment later, with an error that names the parameters. A Step can be
+// captured if the optimizer's can. A graph is out of date where [optim.Optimizer.Step] says so.
+//
+// Step fails as [optim.Optimizer.Step] and [Group.AllReduce] do.
+func (s *Sharded) Step(x *cgotorch.Exec) {
+	s.step(s.use(x, "dist.Sharded.Step"), s.inner.Step)
+}
+
+// StepScaled is scaler.Step of this optimizer. If a gradient of any rank is not finite, all ranks
+// skip the step. The rules are those of [Sharded.Step] and of [optim.Scaler.Step].
+func (s *Sharded) StepScaled(x *cgotorch.Exec, scaler *optim.Scaler) {
+	s.step(s.use(x, "dist.Sharded.StepScaled"), func(x *cgotorch.Exec) { scaler.Step(x, s.inner) })
+}
+
+// Unscale is scaler.Unscale of the reduced gradients. Call it before ClipGradNorm. Those of the
+// parameters themselves stay scaled. The rules are those of [Sharded.ClipGradNorm] and of
+// [optim.Scaler.Unscale].
+func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
+	x = s.use(x, "dist.Sharded.Unscale")
+	s.reduce(x)
+	scaler.Unscale(x, s.inner)
+}
+
+func (s *Sharded) step(x *cgotorch.Exec, change func(x *cgotorch.Exec)) {
+	s.reduce(x)
+	change(x)
+	for _, v := range s.vectors {
+		if v.active {
+			s.gather(x, v)
+		}
+	}
+	s.drop()
+}
+
+// The method `use` fails if the Sharded or a parameter is closed. It returns the Exec for the
+// operators of op.
+func (s *Sharded) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
+	stale := func() string {
+		if s.closed {
+			return "the sharded optimizer was closed"
+		}
+		for i, p := range s.params {
+			if p.Closed() {
+				return s.names[i] + " was closed"
+			}
+		}
+		return ""
+	}
+	if why := stale(); why != "" {
+		x.Fail(op, fmt.Errorf("%s: %w", why, cgotorch.ErrClosed))
+	}
+	s.group.check(x, op)
+	x.DependsOn(stale)
+	if x.Capturing() {
+		x.AtEnd(func() { s.drop() }) // a capture that fails after ClipGradNorm runs its function again
+	}
+	return x.NoGrad().NoAutocast()
+}
+
+// The method `reduce` gives the parts their gradients.
+func (s *Sharded) reduce(x *cgotorch.Exec) {
+	if s.reduced || s.group.world == 1 {
+		return
+	}
+	s.drop()
+	var missing []string
+	for i, p := range s.params {
+		s.grads = append(s.grads, p.Grad())
+		if s.grads[i] == nil {
+			missing = append(missing, s.names[i])
+		}
+	}
+	defer func() {
+		clear(s.grads)
+		s.grads = s.grads[:0]
+	}()
+	what := fmt.Sprintf("Sharded step of %d parameters", len(s.params))
+	if len(missing) > 0 {
+		what += " without gradients of " + strings.Join(missing, ", ")
+	}
+	s.group.note(x, call{what: what, at: seam.Caller()})
+	for _, v := range s.vectors {
+		v.active = slices.ContainsFunc(v.params, func(i int) bool { return s.grads[i] != nil })
+		if !v.active {
+			continue
+		}
+		x.Tidy(func() *cgotorch.Tensor {
+			if s.o.Reduced {
+				s.take(x, v)
+			} else {
+				s.scatter(x, v)
+			}
+			return nil
+		})
+	}
+	s.reduced = true
+}
+
+// The method `take` takes this rank's parts of gradients that are reduced already.
+func (s *Sharded) take(x *cgotorch.Exec, v *vector) {
+	for _, p := range v.own {
+		grad := s.grads[p.param]
+		if grad == nil {
+			continue
+		}
+		if like := s.params[p.param]; !alike(grad.Strides(), s.strides[p.param], like.Shape()) {
+			grad = x.CopyInPlace(x.EmptyLike(like), grad)
+		}
+		if grad = inMemory(x, grad); p.length < grad.Numel() {
+			grad = x.Narrow(grad, 0, int(p.from), int(p.length))
+		}
+		s.set(x, p, grad)
+	}
+}
+
+// The method `scatter` reduces the gradients of a vector.
+func (s *Sharded) scatter(x *cgotorch.Exec, v *vector) {
+	var to, from, zeros []*cgotorch.Tensor
+	for k, i := range v.params {
+		if s.grads[i] != nil {
+			to, from = append(to, v.places[k]), append(from, s.grads[i])
+		} else {
+			zeros = append(zeros, v.places[k])
+		}
+	}
+	if v.padding.Numel() > 0 {
+		zeros = append(zeros, v.padding)
+	}
+	if len(zeros) > 0 {
+		x.ForeachZeroInPlace(zeros)
+	}
+	x.ForeachCopyInPlace(to, from)
+	op := Mean
+	if s.o.Sum {
+		op = Sum
+	}
+	piece := x.SplitWithSizes(s.group.ReduceScatter(x, v.flat, op), v.mine, 0)
+	for k, p := range v.own {
+		if s.grads[p.param] != nil {
+			s.set(x, p, piece[k])
+		}
+	}
+}
+
+func (s *Sharded) set(x *cgotorch.Exec, p *part, grad *cgotorch.Tensor) {
+	if err := p.tensor.SetGrad(grad); err != nil {
+		x.Fail("dist.Sharded", err)
+	}
+}
+
+// The method `gather` copies the other ranks' parts of a vector into the parameters.
+func (s *Sharded) gather(x *cgotorch.Exec, v *vector) {
+	var to, from []*cgotorch.Tensor
+	for _, p := range v.own {
+		to, from = append(to, p.place), append(from, p.tensor)
+	}
+	if len(to) > 0 {
+		x.ForeachCopyInPlace(to, from)
+	}
+	s.group.gather(x, v.flat, v.send)
+	to, from = nil, nil
+	for _, p := range v.parts {
+		if p.rank != s.group.rank {
+			to, from = append(to, p.tensor), append(from, p.place)
+		}
+	}
+	if len(to) > 0 {
+		x.ForeachCopyInPlace(to, from)
+	}
+}
+
+// ClipGradNorm scales the gradients, as [optim.ClipGradNorm] does with those of an unsharded
+// optimizer. It returns their norm over all ranks before the scaling, a tensor of shape []. The
+// next Step uses the scaled gradients. Those of the parameters themselves are undefined afterwards.
+//
+// On CUDA it does not wait. On the CPU it waits for the other ranks. It can be captured. The Do
+// owns the result. ClipGradNorm fails with [cgotorch.ErrInvalidArgument] if maxNorm is negative or
+// NaN, and as [Group.AllReduce] does.
+func (s *Sharded) ClipGradNorm(x *cgotorch.Exec, maxNorm float64) *cgotorch.Tensor {
+	const op = "dist.Sharded.ClipGradNorm"
+	if !(maxNorm >= 0) {
+		x.Fail(op, fmt.Errorf("a largest norm of %v is not a number from 0 up: %w", maxNorm, cgotorch.ErrInvalidArgument))
+	}
+	x = s.use(x, op)
+	if s.group.world == 1 {
+		return optim.ClipGradNorm(x, s.params, maxNorm)
+	}
+	s.reduce(x)
+	return x.Tidy(func() *cgotorch.Tensor {
+		lists := map[cgotorch.DType][]*cgotorch.Tensor{}
+		var order []cgotorch.DType // equal on all ranks
+		widest := cgotorch.Float32
+		for _, v := range s.vectors {
+			if v.dtype == cgotorch.Float64 {
+				widest = v.dtype
+			}
+			for _, p := range v.own {
+				if grad := p.tensor.Grad(); grad != nil {
+					if lists[v.dtype] == nil {
+						order = append(order, v.dtype)
+					}
+					lists[v.dtype] = append(lists[v.dtype], grad)
+				}
+			}
+		}
+		squares := x.Zeros(cgotorch.Float64)
+		for _, dtype := range order {
+			norms := x.To(x.Stack(x.ForeachNorm(lists[dtype], 2), 0), cgotorch.Float64)
+			x.AddInPlace(squares, x.Sum(x.Square(norms)))
+		}
+		s.group.AllReduce(x, squares, Sum)
+		total := x.To(x.Sqrt(squares), widest)
+		factor := x.Clamp(x.MulScalar(x.Reciprocal(x.AddScalar(total, 1e-6)), maxNorm), nil, 1.0)
+		for _, dtype := range order {
+			x.ForeachMulTensorInPlace(lists[dtype], factor)
+		}
+		return total
+	})
+}
+
+// ShardedStats tell the memory of a [Sharded].
+type ShardedStats struct {
+	StateBytes  int64 // bytes of state that this rank keeps from the first step on, masters included
+	MasterBytes int64 // those of the float32 masters of 16-bit parameters
+	WholeBytes  int64 // the StateBytes of the unsharded optimizer
+	BufferBytes int64 // bytes that the collectives read and write; 0 with one rank
+}
+
+// Stats returns the counts. It neither waits nor makes a collective.
+func (s *Sharded) Stats() ShardedStats {
+	stats := ShardedStats{BufferBytes: s.buffers}
+	own := s.inner.Params()
+	for _, r := range s.inner.Remembers() {
+		bytes := own[r.Param].Numel() * int64(r.DType.Size())
+		stats.StateBytes += bytes
+		if r.Name == masterName {
+			stats.MasterBytes += bytes
+		}
+	}
+	for i, kinds := range s.kept {
+		for _, r := range kinds {
+			stats.WholeBytes += s.params[i].Numel() * int64(r.DType.Size())
+		}
+	}
+	return stats
+}
+
+// LR is [optim.Optimizer.LR].
+func (s *Sharded) LR(group int) float64 { return s.inner.LR(group) }
+
+// SetLR is [optim.Optimizer.SetLR]. It and the other setters are called alike on all ranks.
+func (s *Sharded) SetLR(lr float64) { s.inner.SetLR(lr) }
+
+// SetGroupLR is [optim.Optimizer.SetGroupLR].
+func (s *Sharded) SetGroupLR(group int, lr float64) error { return s.inner.SetGroupLR(group, lr) }
+
+// SetScale is [optim.Optimizer.SetScale].
+func (s *Sharded) SetScale(factor float64) { s.inner.SetScale(factor) }
+
+// SetWeightDecay is [optim.Optimizer.SetWeightDecay].
+func (s *Sharded) SetWeightDecay(group int, weightDecay float64) error {
+	return s.inner.SetWeightDecay(group, weightDecay)
+}
+
+// SetMomentum is [optim.Optimizer.SetMomentum].
+func (s *Sharded) SetMomentum(momentum float64) error { return s.inner.SetMomentum(momentum) }
+
+// SetBetas is [optim.Optimizer.SetBetas].
+func (s *Sharded) SetBetas(beta1, beta2 float64) error { return s.inner.SetBetas(beta1, beta2) }
+
+// ResetMasters is [optim.Optimizer.ResetMasters].
+func (s *Sharded) ResetMasters() { s.inner.ResetMasters() }
+
+// Close frees the state. It leaves the parameters and their gradients open. A second Close does
+// nothing.
+func (s *Sharded) Close() error {
+	if s == nil || s.closed {
+		return nil
+	}
+	s.closed = true
+	errs := []error{s.inner.Close()}
+	for _, t := range s.views {
+		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}

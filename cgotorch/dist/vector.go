@@ -1,0 +1,168 @@
+package dist
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+// Note [Vectors and parts]
+//
+// A Sharded sees the parameters of a group as flat vectors. The elements have the order in which
+// they lie in memory, so channels-last weights need no other order. A vector is padded to a
+// multiple of World. It is cut into World pieces of equal length, and each rank owns one.
+//
+// A part is what one parameter has in one piece. The parts of this rank are views of the
+// parameters. They are the parameters of the optimizer of this rank. So each part has its own count
+// of steps, and a parameter without a gradient stays as it is. The weights themselves are not kept
+// twice.
+
+// vector is some parameters of one group and dtype, one after another.
+type vector struct {
+	dtype  cgotorch.DType
+	params []int   // indices in Sharded.params
+	sizes  []int64 // elements of each of them, then the padding
+	piece  int64   // elements of each rank's piece
+	parts  []*part // in order; all ranks' parts
+	cuts   []int64 // elements of each part, then the padding
+	own    []*part // this rank's parts, in order
+	mine   []int64 // elements of each of them, then the rest of the piece
+	active bool    // the step changes some of the parameters
+
+	flat    *cgotorch.Tensor   // the vector, in the buffer
+	places  []*cgotorch.Tensor // of the parameters in flat, with their shapes and strides
+	padding *cgotorch.Tensor   // in flat; may be empty
+	send    *cgotorch.Tensor   // this rank's piece, in another buffer
+}
+
+// part is the elements of one parameter in the piece of one rank.
+type part struct {
+	param  int              // index in Sharded.params
+	rank   int              // of the owner
+	from   int64            // the first element, in the parameter's memory order
+	length int64            // number of elements
+	tensor *cgotorch.Tensor // a view of the parameter, of shape [length]
+	place  *cgotorch.Tensor // the same in `send` if this rank owns the part, else in `flat`
+}
+
+// vectors lays out the parameters of one group, whose indices in `params` begin at `first`.
+// Parameters that require no gradient are in vectors of their own, which cost nothing then.
+func vectors(in optim.Group, first, rank, world int, bucketBytes int64) []*vector {
+	type kind struct {
+		dtype  cgotorch.DType
+		frozen bool
+	}
+	var all []*vector
+	open := map[kind]*vector{}
+	length := map[*vector]int64{}
+	for i, p := range in.Params {
+		n := p.Numel()
+		if n == 0 {
+			continue
+		}
+		k := kind{p.DType(), !p.RequiresGrad()}
+		v := open[k]
+		if v == nil || (length[v]+n)*int64(k.dtype.Size()) > bucketBytes {
+			v = &vector{dtype: k.dtype}
+			open[k], all = v, append(all, v)
+		}
+		v.params, v.sizes = append(v.params, first+i), append(v.sizes, n)
+		length[v] += n
+	}
+	for _, v := range all {
+		v.cut(length[v], rank, world)
+	}
+	return all
+}
+
+// The method `cut` makes the pieces and the parts, without their tensors.
+func (v *vector) cut(length int64, rank, world int) {
+	v.piece = (length + int64(world) - 1) / int64(world)
+	padding := v.piece*int64(world) - length
+	at, mine := int64(0), int64(0)
+	for k, n := range v.sizes {
+		for from := int64(0); from < n; {
+			p := &part{param: v.params[k], rank: int(at / v.piece), from: from}
+			p.length = min(n-from, (int64(p.rank)+1)*v.piece-at)
+			v.parts, v.cuts = append(v.parts, p), append(v.cuts, p.length)
+			if p.rank == rank {
+				v.own, v.mine = append(v.own, p), append(v.mine, p.length)
+				mine += p.length
+			}
+			from, at = from+p.length, at+p.length
+		}
+	}
+	v.sizes, v.cuts = append(v.sizes, padding), append(v.cuts, padding)
+	v.mine = append(v.mine, v.piece-mine)
+}
+
+// The method `view` makes the tensors of the vector, by means of two buffers that are long enough.
+// The caller closes the tensors that `keep` has kept.
+func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, flat, send *cgotorch.Tensor, keep func(t *cgotorch.Tensor) *cgotorch.Tensor) {
+	x.Tidy(func() *cgotorch.Tensor {
+		v.flat = keep(x.Narrow(flat, 0, 0, int(v.piece)*g.world))
+		v.send = keep(x.Narrow(send, 0, 0, int(v.piece)))
+		places := x.SplitWithSizes(v.flat, v.sizes, 0)
+		for k, i := range v.params {
+			v.places = append(v.places, keep(x.Call1("aten::as_strided", places[k], params[i].Shape(), params[i].Strides())))
+		}
+		v.padding = keep(places[len(v.params)])
+		received, sent := x.SplitWithSizes(v.flat, v.cuts, 0), x.SplitWithSizes(v.send, v.mine, 0)
+		for k, p := range v.parts {
+			p.tensor = keep(x.Narrow(inMemory(x, params[p.param]), 0, int(p.from), int(p.length)))
+			if p.rank != g.rank {
+				p.place = keep(received[k])
+			}
+		}
+		for k, p := range v.own {
+			p.place = keep(sent[k])
+		}
+		return nil
+	})
+}
+
+// inMemory returns a view of a dense tensor, of one dimension, in the order of its memory.
+func inMemory(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call1("aten::as_strided", t, []int64{t.Numel()}, []int64{1})
+}
+
+// emptyLike returns a tensor with the shape and strides of a dense tensor. Its values are
+// undefined.
+func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
+	return x.Call1("aten::empty_like", t, dtype)
+}
+
+// alike reports whether two tensors of one shape, with these strides, have their elements in the
+// same order.
+func alike(strides, other, shape []int64) bool {
+	for i, n := range shape {
+		if n != 1 && strides[i] != other[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// dense fails if the elements of t do not fill their memory.
+func dense(t *cgotorch.Tensor) error {
+	shape, strides := t.Shape(), t.Strides()
+	order := make([]int, len(shape))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(strides[a], strides[b]) })
+	next := int64(1)
+	for _, i := range order {
+		if shape[i] == 1 || t.Numel() == 0 {
+			continue
+		}
+		if strides[i] != next {
+			return fmt.Errorf("%s has strides %v and is not dense: %w", t, strides, cgotorch.ErrInvalidArgument)
+		}
+		next *= shape[i]
+	}
+	return nil
+}

@@ -1,0 +1,4 @@
+package images
+
+// NormalizedOnDevice is for tests.
+var NormalizedOnDevice = normalizedOnDevice

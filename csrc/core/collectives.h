@@ -1,0 +1,45 @@
+// What a group of processes can do, whatever connects the processes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace ct {
+
+// Note [Collectives]
+//
+// A group has one order of collectives, and each rank must make them in this order. The group does
+// not check this: a rank that makes another one waits for ever, or gets wrong values. Package dist
+// checks it, beside the collectives.
+//
+// A collective over NCCL is work of a stream. It holds no thread and is part of a capture like any
+// other work. A collective over Gloo runs on threads of Gloo's, and on the CPU there is no stream
+// that could wait for it. So it has two parts: the first begins it, and the second waits for it.
+
+// The second part of a collective. It is empty if the stream waits, and not the host.
+using Finish = std::function<void()>;
+
+// The collectives of one group. The tensors have one dimension and no gaps.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  // Returns whether one all_reduce may have tensors of several dtypes.
+  virtual bool mixes_dtypes() const = 0;
+  virtual Finish all_reduce(const std::vector<at::Tensor>& tensors, int32_t op, c10::Stream stream) = 0;
+  virtual Finish reduce(const std::vector<at::Tensor>& tensors, int32_t op, int32_t root, c10::Stream stream) = 0;
+  // In the next four functions the tensors are of bytes.
+  virtual Finish broadcast(const std::vector<at::Tensor>& tensors, int32_t root, c10::Stream stream) = 0;
+  virtual Finish all_gather(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) = 0;
+  virtual Finish send(const at::Tensor& tensor, int32_t to, c10::Stream stream) = 0;
+  virtual Finish receive(const at::Tensor& tensor, int32_t from, c10::Stream stream) = 0;
+  virtual Finish reduce_scatter(const at::Tensor& to, const at::Tensor& from, int32_t op, c10::Stream stream) = 0;
+  // Returns whether all ranks have joined. Throws if the group has failed.
+  virtual bool ready() = 0;
+  virtual void abort() noexcept = 0;
+};
+
+}  // namespace ct
