@@ -54,6 +54,11 @@ train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epoc
 	@go build -o build/bin/train ./examples/train
 	@build/bin/train $(ARGS)
 
+train-ddp: libraries ## the same on two ranks of the CPU; on GPUs start build/bin/train by torchrun or srun
+	@go build -o build/bin/train ./examples/train
+	@export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$${MASTER_PORT:-29500} OMP_NUM_THREADS=$$(( ($$(nproc) + 1) / 2 )); \
+		RANK=1 build/bin/train -device cpu $(ARGS) & other=$$!; RANK=0 build/bin/train -device cpu $(ARGS); status=$$?; wait $$other && exit $$status
+
 serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8080 is the address, ARGS=... are flags
 	@go build -o build/bin/serve ./examples/serve
 	@echo 'curl --data-binary @examples/serve/frog.jpg http://$(LISTEN)/v2/models/cifar10/classify'
@@ -160,5 +165,5 @@ record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the tab
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train serve bundle test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record clean

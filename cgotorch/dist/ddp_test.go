@@ -18,8 +18,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// ddp trains the net of `classifier` with DistributedDataParallel, or in one process, and prints the
-// losses. The file has the weights, then the images and labels of each step, as float64.
+// ddp trains the net of `classifier` with DistributedDataParallel, or in one process, and prints
+// the losses. The file has the weights, then the images and labels of each step, as float64.
 const ddp = `
 import json, os, sys, torch, torch.distributed as dist
 from torch import nn
@@ -57,8 +57,8 @@ if rank == 0:
 	print(json.dumps(losses))
 `
 
-// Two ranks have the losses of DistributedDataParallel. With synchronised batch norms they have those
-// of one process with the batches of both, because PyTorch has no SyncBatchNorm on the CPU.
+// Two ranks have the losses of DistributedDataParallel. With synchronised batch norms they have
+// those of one process with the batches of both, because PyTorch has no SyncBatchNorm on the CPU.
 func TestGradients_EqualDDP(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	python := pythonWithTorch(t)

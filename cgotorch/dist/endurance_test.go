@@ -16,8 +16,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// longVariable is an environment variable. When it is set, the tests of endurance have the numbers of
-// repetitions that are asked of the package.
+// longVariable is an environment variable. When it is set, the tests of endurance have the numbers
+// of repetitions that are asked of the package.
 const longVariable = "STREAMTORCH_TEST_RANKS"
 
 func repetitions(short, long int) int {
@@ -52,8 +52,9 @@ func now(t *testing.T) (r resources) {
 	return r
 }
 
-// settle waits until the counts are no larger than `before`, or for some seconds. Threads of LibTorch
-// end a moment after their group. The threads of Go itself never end, so a few more are no leak.
+// settle waits until the counts are no larger than `before`, or for some seconds. Threads of
+// LibTorch end a moment after their group. The threads of Go itself never end, so a few more are
+// no leak.
 func settle(t *testing.T, before resources, moreThreads int, moreBytes int64) {
 	t.Helper()
 	var after resources

@@ -110,8 +110,8 @@ func (l *lockstep) last() string {
 	return fmt.Sprintf("number %d, %s%s", l.count, c.what, atLine(c.at))
 }
 
-// The method `compareCalls` fails x's Do if another rank makes another collective than this rank has
-// noted. It does nothing on CUDA, and beside ranks of Python.
+// The method `compareCalls` fails x's Do if another rank makes another collective than this rank
+// has noted. It does nothing on CUDA, and beside ranks of Python.
 func (g *Group) compareCalls(x *cgotorch.Exec, op string) {
 	if g.device.IsCUDA() || slices.Contains(g.foreign, true) {
 		return

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// twoMachines makes two network namespaces that a pair of interfaces joins. It returns their names and
-// the address of the first one. It skips the test where that is not allowed.
+// twoMachines makes two network namespaces that a pair of interfaces joins. It returns their names
+// and the address of the first one. It skips the test where that is not allowed.
 func twoMachines(t *testing.T) (names [2]string, address string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -40,8 +40,8 @@ func twoMachines(t *testing.T) (names [2]string, address string) {
 	return names, "10.99.24.1"
 }
 
-// When the network between two machines is lost, the ranks on both end within the bound. Two network
-// namespaces stand for the machines.
+// When the network between two machines is lost, the ranks on both end within the bound. Two
+// network namespaces stand for the machines.
 func TestProcesses_NetworkDrops(t *testing.T) {
 	names, address := twoMachines(t)
 	const timeout = 3 * time.Second

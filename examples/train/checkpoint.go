@@ -47,8 +47,8 @@ func (t *trainer) save() error {
 }
 
 // readSaved reads the fields that -resume needs before the model is made. It takes the settings
-// from the saved run, except for settings that a resumed run may change. `again` says that a launcher
-// has started the run again, with the flags of its first start.
+// from the saved run, except for settings that a resumed run may change. `again` says that a
+// launcher has started the run again, with the flags of its first start.
 func (t *trainer) readSaved(again bool) (*saved, error) {
 	path := t.checkpointPath()
 	info, err := checkpoint.Inspect(path)

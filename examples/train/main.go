@@ -6,6 +6,9 @@
 //	go run ./examples/train -evaluate runs/train/checkpoint.safetensors  # test only
 //	torchrun --no-python --nproc-per-node 4 build/bin/train  # on four GPUs
 //
+// A launcher that starts the ranks again after a failure, as torchrun --max-restarts does, needs no
+// -resume: see Note [Started again]. -resume goes on with any number of ranks.
+//
 // You can copy this folder and change it. train.go has the training step.
 //
 // One line for each epoch goes to standard output, and one JSON object at the end. The progress

@@ -50,12 +50,12 @@ func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 
 // Note [Started again]
 //
-// A launcher that starts the ranks again after a failure gives them the same flags, without -resume.
-// The run then goes on from its checkpoint. The checkpoint must be of this run, and not of an earlier
-// one in the same folder. So it has the name that the launcher gave its run. torchrun names a run
-// with --standalone or --rdzv-id. Without these it names all runs "none", and the process of
-// torchrun on the machine of rank 0 stands for the run. A launcher without a name for its run sets
-// TRAIN_RUN_ID. Rank 0 decides, and the others follow.
+// A launcher that starts the ranks again after a failure gives them the same flags, without
+// -resume. The run then goes on from its checkpoint. The checkpoint must be of this run, and not
+// of an earlier one in the same folder. So it has the name that the launcher gave its run.
+// torchrun names a run with --standalone or --rdzv-id. Without these it names all runs "none", and
+// the process of torchrun on the machine of rank 0 stands for the run. A launcher without a name
+// for its run sets TRAIN_RUN_ID. Rank 0 decides, and the others follow.
 
 // launchName returns the name of the run, which is equal in all starts of it, or "".
 func launchName() string {
@@ -118,8 +118,8 @@ func (t *trainer) fromFirst(text string) (string, error) {
 	return text, err
 }
 
-// The method `sameRun` fails if a rank has other settings than rank 0, or stands at another place of
-// the run. It waits for the other ranks.
+// The method `sameRun` fails if a rank has other settings than rank 0, or stands at another place
+// of the run. It waits for the other ranks.
 func (t *trainer) sameRun() error {
 	c := t.Config
 	c.Data, c.TestData, c.Device = "", "", "" // these may differ between machines
@@ -171,8 +171,8 @@ func (t *trainer) workers() int {
 	return max(1, runtime.NumCPU()/t.group.LocalWorld())
 }
 
-// drawApart makes each rank draw other random numbers, such as those of a dropout. It runs at the start
-// of each epoch, so a run that goes on from there draws the same numbers.
+// drawApart makes each rank draw other random numbers, such as those of a dropout. It runs at the
+// start of each epoch, so a run that goes on from there draws the same numbers.
 func (t *trainer) drawApart() error {
 	if t.group.World() == 1 {
 		return nil
@@ -278,8 +278,8 @@ func (t *trainer) mergeTraces() error {
 	return nil
 }
 
-// The method `untilAll` returns the context of a training epoch. With several ranks a signal does not
-// end it: the stopper does, on all ranks.
+// The method `untilAll` returns the context of a training epoch. With several ranks a signal does
+// not end it: the stopper does, on all ranks.
 func (t *trainer) untilAll(ctx context.Context) context.Context {
 	if t.group.World() == 1 {
 		return ctx

@@ -70,6 +70,8 @@ func decode(document []byte) (any, error) {
 		object = new(apps.Deployment)
 	case core.SchemeGroupVersion.WithKind("Service"):
 		object = new(core.Service)
+	case pyTorchJobKind:
+		object = new(pyTorchJob)
 	default:
 		return nil, fmt.Errorf("this program does not know %v", kind.GroupVersionKind())
 	}
