@@ -392,8 +392,8 @@ func TestSharded_Scaler(t *testing.T) {
 	}
 }
 
-// One group has parameters of several dtypes, and one that is frozen until the third step. Gradients
-// are summed here.
+// One group has parameters of several dtypes, and one that is frozen until the third step.
+// Gradients are summed here.
 func TestSharded_Dtypes(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	const world = 4

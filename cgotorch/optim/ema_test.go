@@ -28,8 +28,8 @@ func TestEMA(t *testing.T) {
 			}
 			e.Update(x.Autocast(cgotorch.BFloat16))
 		}
-		// With a decay of 0.75 the first parameter gives 1 + (5-1)/4 = 2, then 2 + (9-2)/4 = 3.75. All
-		// parameters change by 4, so all averages change by 2.75.
+		// With a decay of 0.75 the first parameter gives 1 + (5-1)/4 = 2, then 2 + (9-2)/4 = 3.75.
+		// All parameters change by 4, so all averages change by 2.75.
 		want, dtypes := []float32{3.75, 3.75, 6.75, 3.75}, []cgotorch.DType{cgotorch.Float32, cgotorch.Float32, cgotorch.Float32, cgotorch.Float64}
 		for i, average := range e.Averages() {
 			if got := values(x, average)[0]; got != want[i] || average.DType() != dtypes[i] || average.RequiresGrad() {

@@ -5,8 +5,8 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // LionOptions are the settings of [NewLion]. The zero value is the default of the paper's authors.
 type LionOptions struct {
 	LR float64 // learning rate, above 0; 0 means 0.0001
-	// Betas are two decays, each in [0, 1). The first is for the mean of gradients whose sign is the
-	// change. The second is for the mean that the optimizer keeps. Unset means 0.9 and 0.99.
+	// Betas are two decays, each in [0, 1). The first is for the mean of gradients whose sign is
+	// the change. The second is for the mean that the optimizer keeps. Unset means 0.9 and 0.99.
 	Betas       cgotorch.Opt[[2]float64]
 	WeightDecay float64 // at least 0; each step multiplies a parameter by 1 - WeightDecay*LR
 	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].

@@ -74,8 +74,8 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 						return err
 					}
 					near, far := largestDifference(x, with, want), largestDifference(x, without, want)
-					// The values are below 2, so one rounding is at most epsilon. Gradients are rounded too, so the
-					// limit is 2*epsilon.
+					// The values are below 2, so one rounding is at most epsilon. Gradients are
+					// rounded too, so the limit is 2*epsilon.
 					if !(near <= 2*epsilon) || !(far > near) {
 						t.Errorf("%s, foreach %v, %v: off by %v, and by %v without masters", name, foreach, dtype, near, far)
 					}

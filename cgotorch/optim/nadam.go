@@ -12,8 +12,8 @@ type NAdamOptions struct {
 	// MomentumDecay is how fast the first decay comes to its full value; above 0; 0 means 0.004.
 	MomentumDecay float64
 	WeightDecay   float64 // at least 0; 0 means none
-	// Decoupled makes WeightDecay a factor of the parameter, as in [NewAdamW], and not a part of the
-	// gradient.
+	// Decoupled makes WeightDecay a factor of the parameter, as in [NewAdamW], and not a part of
+	// the gradient.
 	Decoupled bool
 	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].
 	MasterWeights bool

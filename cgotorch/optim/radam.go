@@ -10,8 +10,8 @@ type RAdamOptions struct {
 	Betas       cgotorch.Opt[[2]float64]
 	Eps         float64 // added to the root of the mean of squares, above 0; 0 means 1e-8
 	WeightDecay float64 // at least 0; 0 means none
-	// Decoupled makes WeightDecay a factor of the parameter, as in [NewAdamW], and not a part of the
-	// gradient.
+	// Decoupled makes WeightDecay a factor of the parameter, as in [NewAdamW], and not a part of
+	// the gradient.
 	Decoupled bool
 	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].
 	MasterWeights bool

@@ -222,7 +222,8 @@ type OneCycleOptions struct {
 	DivFactor      float64 // 1 divided by the factor at step 0; 0 means 25
 	FinalDivFactor float64 // factor at step 0 divided by the factor at the last step; 0 means 10,000
 	Linear         bool    // straight lines instead of cosines
-	// ThreePhases falls from 1 to 1/DivFactor in as many steps as the climb takes, and then to the end.
+	// ThreePhases falls from 1 to 1/DivFactor in as many steps as the climb takes, and then to the
+	// end.
 	ThreePhases bool
 }
 

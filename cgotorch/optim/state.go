@@ -15,8 +15,8 @@ type State struct {
 	Scale float64 `json:"scale"` // see [Optimizer.SetScale]
 	// GroupLRs has the learning rates of [Optimizer.SetGroupLR], by the numbers of their groups.
 	GroupLRs map[int]float64 `json:"group_lrs,omitempty"`
-	// Steps has the number of steps done with each parameter, in the order of Params. The numbers of
-	// SGD include steps that a Scaler skipped.
+	// Steps has the number of steps done with each parameter, in the order of Params. The numbers
+	// of SGD include steps that a Scaler skipped.
 	Steps   []int64            `json:"steps"`
 	Tensors []RememberedTensor `json:"-"`
 }
@@ -24,8 +24,8 @@ type State struct {
 // RememberedTensor is a tensor that an optimizer keeps for a parameter.
 type RememberedTensor struct {
 	Param int // index in Params
-	// Name is PyTorch's name, such as momentum_buffer or exp_avg. The float32 copy that MasterWeights
-	// keeps has the name "master".
+	// Name is PyTorch's name, such as momentum_buffer or exp_avg. The float32 copy that
+	// MasterWeights keeps has the name "master".
 	Name   string
 	DType  cgotorch.DType
 	Tensor *cgotorch.Tensor // nil if Load is set

@@ -188,8 +188,8 @@ func (o *Optimizer) canFuse(b *bucket) bool {
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 	b, fused := &from.now, o.fuses(x, from)
 	defer b.reset()
-	// `later` holds the parameters that cannot be changed together with those of b. It stays empty if
-	// every earlier step changed all parameters.
+	// `later` holds the parameters that cannot be changed together with those of b. It stays empty
+	// if every earlier step changed all parameters.
 	var later []*parameter
 	parameters := from.parameters
 	for len(parameters) > 0 {

@@ -11,9 +11,9 @@
 //
 // You can copy this folder and change it. train.go has the training step.
 //
-// One line for each epoch goes to standard output, and one JSON object at the end. The progress
-// bar goes to standard error. The folder that -out names gets checkpoint.safetensors, log.jsonl
-// and curves.png. Ctrl-C ends the running step, saves a checkpoint and ends the program.
+// One line for each epoch goes to standard output, and one JSON object at the end. The progress bar
+// goes to standard error. The folder that -out names gets checkpoint.safetensors, log.jsonl and
+// curves.png. Ctrl-C ends the running step, saves a checkpoint and ends the program.
 package main
 
 import (
