@@ -97,7 +97,7 @@ func TestJoin_Often(t *testing.T) {
 		once()
 	}
 	before := now(t)
-	for range repetitions(30, 1000) {
+	for range repetitions(15, 1000) {
 		if once(); t.Failed() {
 			return
 		}
@@ -109,7 +109,7 @@ func TestJoin_Often(t *testing.T) {
 func TestGroup_ManyAllReduces(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	const streams = 8
-	count := repetitions(2000, 100000) / streams
+	count := repetitions(1000, 100000) / streams
 	var before resources
 	errs := together(t, 2, Options{}, func(g *Group, _ *cgotorch.Stream) error {
 		turns := make([]chan int, streams) // stream k gets the number of the next all-reduce, and passes it on

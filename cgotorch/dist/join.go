@@ -125,8 +125,9 @@ func (i info) String() string {
 	return fmt.Sprintf("%s, process %d", i.Host, i.PID)
 }
 
-// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and makes
-// the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost is noticed.
+// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and
+// makes the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost
+// is noticed.
 func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -174,8 +175,8 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	return g.allConnected(ctx)
 }
 
-// The method `allConnected` waits until all ranks have connected. A rank that left before would break
-// the connections of the others while they make them.
+// The method `allConnected` waits until all ranks have connected. A rank that left before would
+// break the connections of the others while they make them.
 func (g *Group) allConnected(ctx context.Context) error {
 	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
 	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {
