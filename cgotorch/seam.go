@@ -30,6 +30,11 @@ func init() {
 		}
 	}
 	seam.Watched = func(x any) bool { return x.(*Exec).c.Watch != nil }
+	seam.Unwatched = func(x any) any {
+		y := *x.(*Exec)
+		y.c.Watch = nil
+		return &y
+	}
 	seam.Core = func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor) {
 		return x.(*Exec).core(op, tensors.([]*Tensor))
 	}

@@ -31,6 +31,8 @@ var (
 	Explain func(x any, place, cure string)
 	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
 	Watched func(x any) bool
+	// Unwatched returns a *cgotorch.Exec that equals x, but does not come from NoWaits.
+	Unwatched func(x any) any
 	// Core returns x, a *cgotorch.Exec, and `tensors`, a []*cgotorch.Tensor, for a call of the core. It
 	// fails x's Do if a tensor is closed.
 	Core func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor)
