@@ -43,7 +43,7 @@ func TestError_Kinds(t *testing.T) {
 			t.Errorf("code %d is not %v", code, kind)
 		}
 	}
-	if len(Kinds) != ct.NotCapturable+1 {
+	if len(Kinds) != ct.GroupFailed+1 {
 		t.Errorf("%d kinds for the core's codes", len(Kinds))
 	}
 }

@@ -260,7 +260,7 @@ func TestImageConvolution_Refuses(t *testing.T) {
 			{3, 11, BFloat16, 1, "Kernel size can't be greater than actual input size"},
 			{4, 3, BFloat16, 1, "to have 4 channels, but got 3 channels instead"},
 			{3, 3, BFloat16, -1, "negative padding is not supported"},
-			{3, 3, Float32, 1, "should be the same"},
+			{3, 3, Float32, 1, "BFloat16"}, // the rest of LibTorch's text depends on the processor
 		} {
 			err := torchtest.TryDo(t, d, func(x *Exec) {
 				imageConvolution{padding: test.padding}.run(x, x.Ones(BFloat16, 2, 3, 8, 8), x.Ones(test.weight, 5, test.channels, test.kernel, test.kernel))
