@@ -141,11 +141,7 @@ func (g *Group) between(x *cgotorch.Exec, op string, t *cgotorch.Tensor, other i
 	if other == g.rank || other < 0 || other >= g.world {
 		x.Fail("dist."+op, fmt.Errorf("rank %d in a group of %d ranks, of which this is %d: %w", other, g.world, g.rank, cgotorch.ErrInvalidArgument))
 	}
-	status := run(c, hs)
-	if status != nil && ct.StatusCode(status) == ct.GroupFailed {
-		x.Fail("dist."+op, g.explain(seam.Check("dist."+op, status)))
-	}
-	seam.Must(x, "dist."+op, status, ts)
+	g.must(x, "dist."+op, run(c, hs), ts)
 }
 
 // SumOverRanks returns the sum of t over all ranks, and is recorded for backward. The gradient of t

@@ -83,7 +83,7 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 		return nil, err
 	}
 	_, handles := seam.Core(x, "dist.NewGradients", r.parameters)
-	err := seam.Check("dist.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, r.o.BucketBytes, &r.h))
+	err := seam.Check("dist.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, flag(g.comparesCalls()), &r.h))
 	if err != nil {
 		return nil, err
 	}
@@ -233,20 +233,11 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	beside.Wait(fork)
 	fork.Close()
 	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
-	sum := int32(0)
-	if r.o.Sum {
-		sum = 1
-	}
-	first := &handles[0]
-	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, first, int32(len(handles)), sum), roots)
+	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum)), roots)
 	done := false
 	end := func(failed int32) *ct.Status {
 		done = true
-		unused := int32(0)
-		if r.o.Unused {
-			unused = 1
-		}
-		return ct.ReducerEnd(c, r.h, unused, failed, &r.missing[0])
+		return ct.ReducerEnd(c, r.h, flag(r.o.Unused), failed, &r.missing[0])
 	}
 	defer func() {
 		if !done { // the backward has failed, and panics
@@ -255,17 +246,18 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	}()
 	x.BackwardWith(o, roots...)
 	status := end(0)
-	switch {
-	case status == nil:
-		seam.Must(x, op, nil, roots)
-	case ct.StatusCode(status) == ct.GroupFailed:
-		x.Fail(op, g.explain(seam.Check(op, status)))
-	case ct.StatusCode(status) == ct.InvalidArgument && r.unused() != "":
+	if status != nil && ct.StatusCode(status) == ct.InvalidArgument && r.unused() != "" {
 		ct.StatusFree(status)
 		x.Fail(op, fmt.Errorf("no gradient for %s: the loss does not depend on them; freeze them with SetRequiresGrad(false) before NewGradients, or set GradientsOptions.Unused: %w", r.unused(), cgotorch.ErrInvalidArgument))
-	default:
-		seam.Must(x, op, status, roots)
 	}
+	g.must(x, op, status, roots)
+}
+
+func flag(yes bool) int32 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // The method `unused` returns the names of the parameters that the last backward has not reached.

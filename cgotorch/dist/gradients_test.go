@@ -206,6 +206,44 @@ func TestGradients_Casts(t *testing.T) {
 	})
 }
 
+// Ranks whose gradients have other dtypes get an error, and the group lives on.
+func TestGradients_OtherDTypes(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		var m nn.Module
+		var gradients *Gradients
+		if err := s.Do(func(x *cgotorch.Exec) (err error) {
+			m = classifier(t, x, 3, cgotorch.Float32)
+			gradients, err = NewGradients(x, g, m, GradientsOptions{})
+			return err
+		}); err != nil {
+			return err
+		}
+		defer nn.Close(m)
+		defer gradients.Close()
+		step := func(dtype cgotorch.DType) error {
+			return s.Do(func(x *cgotorch.Exec) error {
+				images, labels := batches(t, x, 0, 4, cgotorch.Float32)
+				if dtype != cgotorch.Float32 {
+					x = x.Autocast(dtype)
+				}
+				gradients.Backward(x, nn.CrossEntropy(x, m.Forward(x, images), labels, nn.CrossEntropyOptions{}))
+				return nil
+			})
+		}
+		err := step([]cgotorch.DType{cgotorch.BFloat16, cgotorch.Float32}[g.Rank()])
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give all ranks the same model and autocast") {
+			t.Errorf("rank %d: got %v", g.Rank(), err)
+		}
+		return step(cgotorch.Float32)
+	})
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
 func TestGradients_Unused(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, zeros := range []bool{false, true} {

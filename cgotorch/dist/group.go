@@ -3,6 +3,7 @@ package dist
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,12 +119,21 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 	of.at = seam.Caller()
 	g.note(x, of)
 	g.compareCalls(x, op)
-	status := run(c, handles)
+	g.must(x, op, run(c, handles), tensors)
+}
+
+// The method `must` fails x's Do if a call has failed. The error of a failed group says why the
+// group has failed.
+func (g *Group) must(x *cgotorch.Exec, op string, status *ct.Status, tensors []*cgotorch.Tensor) {
 	if status != nil && ct.StatusCode(status) == ct.GroupFailed {
 		x.Fail(op, g.explain(seam.Check(op, status)))
 	}
 	seam.Must(x, op, status, tensors)
 }
+
+// The method `comparesCalls` reports whether the ranks compare each collective before they make it.
+// Ranks of Python do not.
+func (g *Group) comparesCalls() bool { return !g.device.IsCUDA() && !slices.Contains(g.foreign, true) }
 
 // The method `check` fails x's Do if the group cannot be used.
 func (g *Group) check(x *cgotorch.Exec, op string) {

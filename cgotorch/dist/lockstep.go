@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"strings"
 	"sync"
 
@@ -113,7 +112,7 @@ func (l *lockstep) last() string {
 // The method `compareCalls` fails x's Do if another rank makes another collective than this rank
 // has noted. It does nothing on CUDA, and beside ranks of Python.
 func (g *Group) compareCalls(x *cgotorch.Exec, op string) {
-	if g.device.IsCUDA() || slices.Contains(g.foreign, true) {
+	if !g.comparesCalls() {
 		return
 	}
 	_, hash := g.lockstep.now()
@@ -122,11 +121,7 @@ func (g *Group) compareCalls(x *cgotorch.Exec, op string) {
 		x := seam.Unwatched(x.NoGrad()).(*cgotorch.Exec) // on CUDA nothing of this runs
 		hashes := []*cgotorch.Tensor{cgotorch.FromSlice(x, []int64{int64(hash), ^int64(hash)})}
 		c, handles := seam.Core(x, op, hashes)
-		status := ct.AllReduce(c, g.h, &handles[0], 1, ct.Max)
-		if status != nil && ct.StatusCode(status) == ct.GroupFailed {
-			x.Fail(op, g.explain(seam.Check(op, status)))
-		}
-		seam.Must(x, op, status, hashes)
+		g.must(x, op, ct.AllReduce(c, g.h, &handles[0], 1, ct.Max), hashes)
 		most = cgotorch.ToSlice[int64](x, hashes[0])
 		return nil
 	})

@@ -1,7 +1,9 @@
 // Gradients that are reduced over the ranks of a group while a backward computes them.
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/hash.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -66,13 +68,17 @@ struct Arrival {
   bool begun = false;          // its bucket is being reduced, or has been
 };
 
+// The gradients of one dtype in a bucket, which are one collective.
+using Part = std::pair<at::ScalarType, variable_list>;
+
 class Reducer {
  public:
-  Reducer(ct_group& group, variable_list parameters, int64_t bucket_bytes, int64_t first_bytes) : group_(group), parameters_(std::move(parameters)) {
+  Reducer(ct_group& group, variable_list parameters, int64_t bucket_bytes, bool compare)
+      : group_(group), parameters_(std::move(parameters)), compare_(compare) {
     int64_t bytes = 0;
     for (size_t i = parameters_.size(); i-- > 0;) {
       const auto more = static_cast<int64_t>(parameters_[i].nbytes());
-      if (buckets_.empty() || bytes + more > (buckets_.size() == 1 ? first_bytes : bucket_bytes)) {
+      if (buckets_.empty() || bytes + more > bucket_bytes) {
         buckets_.emplace_back();
         bytes = 0;
       }
@@ -105,11 +111,13 @@ class Reducer {
   void arrive(size_t parameter, const at::Tensor& gradient, const Node* cast);
   void reduce_ready();
   void reduce(Bucket& bucket);
+  void compare(const std::vector<Part>& parts);
   void finish(const ct_stream& waiting);
   void reset();
 
   ct_group& group_;
   const variable_list parameters_;
+  const bool compare_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_;
@@ -285,7 +293,7 @@ void Reducer::reduce(Bucket& bucket) {
     behind(ct_stream(group_.device, source, cuda_stream_id(source), /*own=*/false));
   }
   const bool mixes = group_.collectives->mixes_dtypes();
-  std::vector<std::pair<at::ScalarType, variable_list>> parts;  // a collective each
+  std::vector<Part> parts;
   for (const size_t i : bucket.parameters) {
     Arrival& a = arrivals_[i];
     a.begun = true;
@@ -299,6 +307,7 @@ void Reducer::reduce(Bucket& bucket) {
   std::optional<CurrentStream> stream;
   if (group_.device.is_cuda()) stream.emplace(side_->stream);
   const checker::OnStream checked(*side_);
+  if (compare_) compare(parts);
   for (auto& [dtype, gradients] : parts) {
     if (gradients.empty()) continue;
     std::vector<at::Tensor> rows;
@@ -309,6 +318,24 @@ void Reducer::reduce(Bucket& bucket) {
     begun_.emplace_back(with_group([&] { return reduce_rows(group_, rows, op_, side_->stream); }), gradients);
     ++counts_.buckets;
   }
+}
+
+// Throws unless the other ranks have gradients of the same dtypes and sizes in their parts. Gloo
+// ends the process if they have not.
+void Reducer::compare(const std::vector<Part>& parts) {
+  int64_t hash = 0;
+  for (const auto& [dtype, gradients] : parts) {
+    for (const at::Tensor& g : gradients) hash = static_cast<int64_t>(c10::hash_combine(hash, c10::get_hash(static_cast<int64_t>(dtype), g.numel())));
+  }
+  const at::Tensor most = at::tensor({hash, ~hash}, group_.device);
+  with_group([&] {
+    if (const Finish finish = group_.collectives->all_reduce({most}, CT_MAX, side_->stream)) finish();
+  });
+  if (most[0].item<int64_t>() == ~most[1].item<int64_t>()) return;
+  std::string dtypes;
+  for (const auto& [dtype, gradients] : parts) dtypes += (dtypes.empty() ? "" : " and ") + std::string(c10::toString(dtype));
+  throw Failure(CT_INVALID_ARGUMENT, "another rank has gradients of other dtypes or sizes in this backward, and this rank has " + dtypes +
+                                         ": give all ranks the same model and autocast");
 }
 
 // Makes a stream wait for the collectives that have begun. On the CPU the host waits.
@@ -402,7 +429,7 @@ using ct::deref;
 
 extern "C" {
 
-ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int64_t first_bytes,
+ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int32_t compare,
                           ct_reducer** out) noexcept {
   return ct::guarded([&] {
     ct_group& g = deref(group, "group");
@@ -414,7 +441,7 @@ ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t
       TORCH_CHECK(torch::autograd::impl::post_acc_grad_hooks(t) == nullptr, "parameter ", i, " belongs to another Gradients; close that one first");
       all.push_back(t);
     }
-    auto made = std::make_unique<ct_reducer>(std::make_shared<ct::Reducer>(g, all, bucket_bytes, first_bytes));
+    auto made = std::make_unique<ct_reducer>(std::make_shared<ct::Reducer>(g, all, bucket_bytes, compare != 0));
     for (const at::Tensor& t : all) torch::autograd::impl::set_post_acc_grad_hooks(t, std::make_unique<ct::AccumulatedHook>(made->reducer));
     *out = made.release();
   });

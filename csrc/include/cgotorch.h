@@ -773,9 +773,10 @@ ct_status* ct_receive(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t fro
 ct_status* ct_sum_over_ranks(ct_exec x, ct_group* group, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
 
 /* Reduces gradients while a backward computes them. `parameters` are leaves on the group's device.
- * They are cut into buckets of at most `bucket_bytes`, the last parameters first, and the first
- * bucket is of at most `first_bytes`. The parameters and the group outlive the reducer. */
-ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int64_t first_bytes,
+ * They are cut into buckets of at most `bucket_bytes`, the last parameters first. `compare`: 1 to
+ * compare the ranks' gradients before each bucket, at the cost of a small collective. The
+ * parameters and the group outlive the reducer. */
+ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int32_t compare,
                           ct_reducer** out /* new */) CT_NOEXCEPT;
 void ct_reducer_free(ct_reducer* reducer /* consumed */) CT_NOEXCEPT;
 /* Until ct_reducer_end, the reducer follows the backward of the roots on the exec's stream. When
