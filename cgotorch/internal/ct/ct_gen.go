@@ -986,9 +986,9 @@ func SumOverRanks(x Exec, group *Group, tensor *Tensor, out **Tensor) *Status {
 	return status
 }
 
-func ReducerNew(group *Group, parameters **Tensor, count int32, bucketBytes int64, firstBytes int64, out **Reducer) *Status {
+func ReducerNew(group *Group, parameters **Tensor, count int32, bucketBytes int64, compare int32, out **Reducer) *Status {
 	hout := *out
-	status := C.ct_reducer_new(group, parameters, C.int32_t(count), C.int64_t(bucketBytes), C.int64_t(firstBytes), &hout)
+	status := C.ct_reducer_new(group, parameters, C.int32_t(count), C.int64_t(bucketBytes), C.int32_t(compare), &hout)
 	*out = hout
 	return status
 }
