@@ -57,7 +57,7 @@ func (g *Group) AllReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
 func (g *Group) Reduce(x *cgotorch.Exec, t *cgotorch.Tensor, op Op, root int) {
 	ts := []*cgotorch.Tensor{t}
 	g.collective(x, "Reduce", ts, of(fmt.Sprintf("Reduce %v to %d ", op, root), t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
-		return ct.Reduce(c, g.h, &hs[0], 1, int32(op), int32(root))
+		return ct.Reduce(c, g.h, hs[0], int32(op), int32(root))
 	})
 }
 

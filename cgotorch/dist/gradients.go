@@ -83,7 +83,7 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 		return nil, err
 	}
 	_, handles := seam.Core(x, "dist.NewGradients", r.parameters)
-	err := seam.Check("dist.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, flag(g.comparesCalls()), &r.h))
+	err := seam.Check("dist.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, &r.h))
 	if err != nil {
 		return nil, err
 	}
@@ -233,11 +233,11 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	beside.Wait(fork)
 	fork.Close()
 	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
-	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum)), roots)
+	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum), flag(r.o.Unused)), roots)
 	done := false
 	end := func(failed int32) *ct.Status {
 		done = true
-		return ct.ReducerEnd(c, r.h, flag(r.o.Unused), failed, &r.missing[0])
+		return ct.ReducerEnd(c, r.h, failed, &r.missing[0])
 	}
 	defer func() {
 		if !done { // the backward has failed, and panics

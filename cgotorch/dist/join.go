@@ -217,7 +217,7 @@ func (g *Group) joinGloo(ctx context.Context) error {
 	var h *ct.Group
 	var over atomic.Bool // the call has ended, or nobody waits for it any more
 	err := g.store.do(ctx, func() *ct.Status {
-		status := ct.GroupGloo(g.store.h, prefix, g.store.address, int32(g.rank), int32(g.world), milliseconds(g.timeout), &h)
+		status := ct.GroupGloo(g.store.h, prefix, g.store.address, int32(g.rank), int32(g.world), milliseconds(g.timeout), flag(g.comparesCalls()), &h)
 		if !over.CompareAndSwap(false, true) {
 			ct.GroupFree(h)
 		}

@@ -22,6 +22,9 @@ namespace ct {
 
 // The second part of a collective. It is empty if the stream waits, and not the host.
 using Finish = std::function<void()>;
+inline void complete(const Finish& finish) {
+  if (finish) finish();
+}
 
 // The collectives of one group. The tensors have one dimension and no gaps.
 class Collectives {
@@ -31,12 +34,12 @@ class Collectives {
   virtual bool mixes_dtypes() const = 0;
   virtual Finish all_reduce(const std::vector<at::Tensor>& tensors, int32_t op, c10::Stream stream) = 0;
   virtual Finish reduce(const std::vector<at::Tensor>& tensors, int32_t op, int32_t root, c10::Stream stream) = 0;
-  // In the next four functions the tensors are of bytes.
+  virtual Finish reduce_scatter(const at::Tensor& to, const at::Tensor& from, int32_t op, c10::Stream stream) = 0;
+  // The tensors of broadcast, all_gather, send and receive are of bytes.
   virtual Finish broadcast(const std::vector<at::Tensor>& tensors, int32_t root, c10::Stream stream) = 0;
   virtual Finish all_gather(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) = 0;
   virtual Finish send(const at::Tensor& tensor, int32_t to, c10::Stream stream) = 0;
   virtual Finish receive(const at::Tensor& tensor, int32_t from, c10::Stream stream) = 0;
-  virtual Finish reduce_scatter(const at::Tensor& to, const at::Tensor& from, int32_t op, c10::Stream stream) = 0;
   // Returns whether all ranks have joined. Throws if the group has failed.
   virtual bool ready() = 0;
   virtual void abort() noexcept = 0;

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -169,17 +171,19 @@ class NcclGroup final : public Collectives {
   }
 
   bool ready() override {
-    if (aborted_) throw Failure(CT_GROUP_FAILED, kAborted);
-    Nccl::Result state = Nccl::kSuccess;
-    check(nccl().state(comm_, &state));
-    check(state);
-    return state == Nccl::kSuccess;
+    const std::optional<Nccl::Result> now = state();
+    if (!now) throw Failure(CT_GROUP_FAILED, kAborted);
+    check(*now);
+    return *now == Nccl::kSuccess;
   }
 
   void abort() noexcept override {
     if (aborted_.exchange(true)) return;
     try {
-      std::thread([comm = comm_] { (void)nccl().abort(comm); }).detach();
+      std::thread([comm = comm_, asking = asking_] {
+        const std::lock_guard lock(*asking);  // state() does not ask any more afterwards
+        (void)nccl().abort(comm);
+      }).detach();
     } catch (...) {
       // No thread can be made. The process is short of memory, and ends.
     }
@@ -191,6 +195,8 @@ class NcclGroup final : public Collectives {
   void check(Nccl::Result result) {
     if (result == Nccl::kSuccess || result == Nccl::kInProgress) return;
     std::string why = nccl().text(result);
+    const std::lock_guard lock(*asking_);
+    if (aborted_) throw Failure(CT_GROUP_FAILED, kAborted);
     if (const char* more = nccl().last_error(comm_); more != nullptr && *more != 0) why += std::string(", ") + more;
     throw Failure(CT_GROUP_FAILED, "NCCL: " + why);
   }
@@ -198,11 +204,21 @@ class NcclGroup final : public Collectives {
   // Waits until the last call on the communicator has ended. Returns whether it has.
   bool settled(std::chrono::milliseconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
-    for (Nccl::Result state = Nccl::kInProgress; !aborted_; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
-      if (nccl().state(comm_, &state) != Nccl::kSuccess || state != Nccl::kInProgress) return state == Nccl::kSuccess;
-      if (std::chrono::steady_clock::now() > end) return false;
+    std::optional<Nccl::Result> now;
+    while ((now = state()) == Nccl::kInProgress && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    return false;
+    return now == Nccl::kSuccess;
+  }
+
+  // Returns how the last call on the communicator goes, or nothing after an abort, which frees the
+  // communicator.
+  std::optional<Nccl::Result> state() {
+    const std::lock_guard lock(*asking_);
+    if (aborted_) return std::nullopt;
+    Nccl::Result now = Nccl::kSuccess;
+    const Nccl::Result asked = nccl().state(comm_, &now);
+    return asked == Nccl::kSuccess ? now : asked;
   }
 
   template <typename F>
@@ -231,6 +247,7 @@ class NcclGroup final : public Collectives {
   const c10::DeviceIndex device_;
   Nccl::Comm comm_ = nullptr;
   std::mutex mutex_;
+  const std::shared_ptr<std::mutex> asking_ = std::make_shared<std::mutex>();  // held while comm_ is asked
   std::atomic<bool> aborted_{false};
 };
 

@@ -127,7 +127,7 @@ class Gloo final : public Collectives {
 }  // namespace ct
 
 ct_status* ct_group_gloo(const ct_store* store, const char* prefix, const char* address, int32_t rank, int32_t world, int32_t timeout_ms,
-                         ct_group** out) noexcept {
+                         int32_t compare, ct_group** out) noexcept {
   return ct::guarded([&] {
     ct::with_group([&] {
       const std::chrono::milliseconds timeout(timeout_ms);
@@ -136,7 +136,7 @@ ct_status* ct_group_gloo(const ct_store* store, const char* prefix, const char* 
       auto keys = c10::make_intrusive<c10d::PrefixStore>(prefix, ct::deref(store, "store").store->clone());
       keys->setTimeout(timeout);
       auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, world, options);
-      *out = new ct_group(c10::Device(c10::kCPU), rank, world, std::make_unique<ct::Gloo>(std::move(group), world, timeout));
+      *out = new ct_group(c10::Device(c10::kCPU), rank, world, std::make_unique<ct::Gloo>(std::move(group), world, timeout), compare != 0);
     });
   });
 }

@@ -3,6 +3,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -21,8 +23,8 @@
 #include "core/tensor.h"
 #include "kernels/foreach.h"
 
-ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives)
-    : device(device), rank(rank), world(world), collectives(std::move(collectives)) {
+ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives, bool compares)
+    : device(device), rank(rank), world(world), collectives(std::move(collectives)), compares(compares) {
   ++ct::live().groups;
 }
 ct_group::~ct_group() { --ct::live().groups; }
@@ -59,11 +61,44 @@ at::Tensor row_of(const ct_group& group, const at::Tensor& tensor) {
   return row.is_complex() ? at::view_as_real(row).flatten() : row;
 }
 
+namespace {
+
+// Returns whether both NCCL and Gloo reduce the dtype.
+bool reducible(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kChar:
+    case at::kByte:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 void check_reduction(at::ScalarType dtype, int32_t op) {
   TORCH_CHECK(op >= CT_SUM && op <= CT_MEAN, "reduction ", op, " is not one of the five");
   TORCH_CHECK(dtype != at::kBool, "a reduction of bool; convert the tensor to uint8 first");
+  TORCH_CHECK(reducible(c10::toRealValueType(dtype)), "a reduction of ", dtype, ", which NCCL and Gloo do not have; convert the tensor to another dtype first");
   TORCH_CHECK(op != CT_MEAN || at::isFloatingType(dtype) || at::isComplexType(dtype), "the mean of ", dtype, "; convert the tensor to a floating dtype first");
   TORCH_CHECK(op == CT_SUM || op == CT_MEAN || !at::isComplexType(dtype), "complex numbers have a sum and a mean over ranks, and nothing else");
+}
+
+void compare(const ct_group& group, const std::string& mine, c10::Stream stream) {
+  if (!group.compares) return;
+  const c10::AutoGradMode no_grad(false);
+  const auto hash = static_cast<int64_t>(std::hash<std::string>()(mine));
+  const at::Tensor most = at::tensor({hash, ~hash}, at::TensorOptions(at::kLong).device(group.device));
+  with_group([&] { complete(group.collectives->all_reduce({most}, CT_MAX, stream)); });
+  if (most[0].item<int64_t>() == ~most[1].item<int64_t>()) return;
+  throw Failure(CT_INVALID_ARGUMENT, "another rank has another collective here in its backward than this rank's " + mine +
+                                         ": give all ranks the same model, code and autocast");
 }
 
 Finish reduce_rows(const ct_group& group, const std::vector<at::Tensor>& rows, int32_t op, c10::Stream stream) {
@@ -139,9 +174,7 @@ ct_status* collective(const char* op, const ct_exec& x, ct_group* group, ct_tens
       if (at::Tensor of = row(g, t.tensor); of.numel() > 0) rows.push_back(std::move(of));
     }
     if (rows.empty()) return;
-    with_group([&] {
-      if (const Finish finish = run(*g.collectives, rows)) finish();
-    });
+    with_group([&] { complete(run(*g.collectives, rows)); });
     for (int32_t i = 0; i < count; ++i) written(op, tensors[i]->tensor);
   });
 }
@@ -149,9 +182,7 @@ ct_status* collective(const char* op, const ct_exec& x, ct_group* group, ct_tens
 at::Tensor summed(ct_group& group, const ct_stream& stream, const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor sum = tensor.is_non_overlapping_and_dense() ? tensor.clone() : tensor.contiguous();
-  with_group([&] {
-    if (const Finish finish = group.collectives->all_reduce({row_of(group, sum)}, CT_SUM, stream.stream)) finish();
-  });
+  with_group([&] { complete(group.collectives->all_reduce({row_of(group, sum)}, CT_SUM, stream.stream)); });
   return sum;
 }
 
@@ -165,6 +196,7 @@ struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
     auto& group = *reinterpret_cast<ct_group*>(context->saved_data["group"].toInt());
     const auto& stream = *reinterpret_cast<const ct_stream*>(context->saved_data["stream"].toInt());
+    compare(group, c10::str("backward of SumOverRanks of ", gradients[0].scalar_type(), gradients[0].sizes()), stream.stream);
     return {summed(group, stream, gradients[0]), at::Tensor(), at::Tensor()};
   }
 };
@@ -185,7 +217,7 @@ ct_status* ct_group_id_new(ct_group_id* out) noexcept {
 ct_status* ct_group_nccl(ct_device device, const ct_group_id* id, int32_t rank, int32_t world, ct_group** out) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "NCCL has no group on the CPU; ct_group_gloo makes one");
-    *out = new ct_group(where, rank, world, ct::cuda().join_group(where.index(), deref(id, "id"), rank, world));
+    *out = new ct_group(where, rank, world, ct::cuda().join_group(where.index(), deref(id, "id"), rank, world), /*compares=*/false);
   });
 }
 
@@ -209,9 +241,9 @@ ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, 
       [&](Collectives&, const Rows& rows) { return ct::reduce_rows(*group, rows, op, x.stream->stream); });
 }
 
-ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op, int32_t root) noexcept {
+ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t op, int32_t root) noexcept {
   return ct::collective(
-      "Reduce", x, group, tensors, count,
+      "Reduce", x, group, &tensor, 1,
       [&](const ct_group& g, const at::Tensor& t) {
         ct::check_rank(g, root);
         ct::check_reduction(t.scalar_type(), op);
@@ -241,9 +273,7 @@ ct_status* ct_all_gather(ct_exec x, ct_group* group, ct_tensor* to, const ct_ten
     ct::use(*from, *x.stream);
     ct::checker::reads("AllGather", in);
     if (in.numel() > 0) {
-      ct::with_group([&] {
-        if (const ct::Finish finish = g.collectives->all_gather(ct::bytes_of(g, out), ct::bytes_of(g, in), x.stream->stream)) finish();
-      });
+      ct::with_group([&] { ct::complete(g.collectives->all_gather(ct::bytes_of(g, out), ct::bytes_of(g, in), x.stream->stream)); });
     }
     ct::written("AllGather", out);
   });
@@ -261,9 +291,7 @@ ct_status* ct_reduce_scatter(ct_exec x, ct_group* group, ct_tensor* to, const ct
     ct::use(*from, *x.stream);
     ct::checker::reads("ReduceScatter", in);
     if (in.numel() > 0) {
-      ct::with_group([&] {
-        if (const ct::Finish finish = g.collectives->reduce_scatter(ct::row_of(g, out), ct::row_of(g, in), op, x.stream->stream)) finish();
-      });
+      ct::with_group([&] { ct::complete(g.collectives->reduce_scatter(ct::row_of(g, out), ct::row_of(g, in), op, x.stream->stream)); });
     }
     ct::written("ReduceScatter", out);
   });
@@ -278,9 +306,7 @@ ct_status* ct_send(ct_exec x, ct_group* group, const ct_tensor* tensor, int32_t 
     ct::use(t, *x.stream);
     ct::checker::reads("Send", t.tensor);
     if (t.tensor.numel() == 0) return;
-    ct::with_group([&] {
-      if (const ct::Finish finish = g.collectives->send(ct::bytes_of(g, t.tensor), to, x.stream->stream)) finish();
-    });
+    ct::with_group([&] { ct::complete(g.collectives->send(ct::bytes_of(g, t.tensor), to, x.stream->stream)); });
   });
 }
 
@@ -292,9 +318,7 @@ ct_status* ct_receive(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t fro
     ct::check_rank(g, from);
     ct::use(t, *x.stream);
     if (t.tensor.numel() == 0) return;
-    ct::with_group([&] {
-      if (const ct::Finish finish = g.collectives->receive(ct::bytes_of(g, t.tensor), from, x.stream->stream)) finish();
-    });
+    ct::with_group([&] { ct::complete(g.collectives->receive(ct::bytes_of(g, t.tensor), from, x.stream->stream)); });
     ct::written("Receive", t.tensor);
   });
 }

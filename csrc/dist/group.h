@@ -7,6 +7,7 @@
 #include <csignal>
 #include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,11 +17,12 @@
 #include "core/stream.h"
 
 struct ct_group {
-  ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives);
+  ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives, bool compares);
   ~ct_group();
   const c10::Device device;
   const int32_t rank, world;
   const std::unique_ptr<ct::Collectives> collectives;
+  const bool compares;  // see compare
 };
 
 namespace ct {
@@ -29,6 +31,10 @@ namespace ct {
 // if the tensor is on another device than the group, or for an operation that its dtype lacks.
 at::Tensor row_of(const ct_group& group, const at::Tensor& tensor);
 void check_reduction(at::ScalarType dtype, int32_t op);
+
+// Throws if another rank of a group that compares calls it with another text. Each rank calls it
+// before a collective of a backward, with a text that describes the collective.
+void compare(const ct_group& group, const std::string& mine, c10::Stream stream);
 
 // Does what all_reduce of Collectives does, for rows of any number and size on the current stream.
 // The small rows of one dtype are sent as one.

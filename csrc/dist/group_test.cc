@@ -45,7 +45,7 @@ class GroupTest : public HandlesTest {
         ct_store* store = nullptr;
         ASSERT_OK(ct_store_new("127.0.0.1", listener.port, -1, 10'000, &store));
         ct_group* group = nullptr;
-        ASSERT_OK(ct_group_gloo(store, "test", "127.0.0.1", i, 2, timeout_ms, &group));
+        ASSERT_OK(ct_group_gloo(store, "test", "127.0.0.1", i, 2, timeout_ms, /*compare=*/1, &group));
         {
           const Stream stream = new_stream();
           rank(exec(stream), group, i);
@@ -69,10 +69,10 @@ TEST_F(GroupTest, Store) {
   EXPECT_OK(ct_store_set(store, "a", "one"));
   EXPECT_OK(ct_store_get(store, "a", &value));
   EXPECT_STREQ(Text(value).get(), "one");
-  int64_t sum = 0;
-  EXPECT_OK(ct_store_add(store, "n", 2, &sum));
-  EXPECT_OK(ct_store_add(store, "n", 3, &sum));
-  EXPECT_EQ(sum, 5);
+  EXPECT_OK(ct_store_delete(store, "a"));
+  EXPECT_OK(ct_store_delete(store, "never set"));
+  EXPECT_OK(ct_store_get(store, "a", &value));
+  EXPECT_EQ(value, nullptr);
   ct_store_free(store);
   ct_store_free(nullptr);
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "store is NULL", ct_store_set(nullptr, "a", "b"));
@@ -113,6 +113,9 @@ TEST_F(GroupTest, Refusals) {
     const Tensor number = tensor<int64_t>(x, kInt64, {1}, {1});
     ct_tensor* all[] = {flags.get()};
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "convert the tensor to uint8", ct_all_reduce(x, group, all, 1, CT_SUM));
+    const Tensor narrow = tensor<int16_t>(x, kInt16, {1}, {1});
+    all[0] = narrow.get();
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "a reduction of Short", ct_all_reduce(x, group, all, 1, CT_SUM));
     all[0] = number.get();
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "floating dtype", ct_all_reduce(x, group, all, 1, CT_MEAN));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "is not one of the five", ct_all_reduce(x, group, all, 1, 9));

@@ -1,9 +1,7 @@
 // Gradients that are reduced over the ranks of a group while a backward computes them.
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/hash.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -73,8 +71,7 @@ using Part = std::pair<at::ScalarType, variable_list>;
 
 class Reducer {
  public:
-  Reducer(ct_group& group, variable_list parameters, int64_t bucket_bytes, bool compare)
-      : group_(group), parameters_(std::move(parameters)), compare_(compare) {
+  Reducer(ct_group& group, variable_list parameters, int64_t bucket_bytes) : group_(group), parameters_(std::move(parameters)) {
     int64_t bytes = 0;
     for (size_t i = parameters_.size(); i-- > 0;) {
       const auto more = static_cast<int64_t>(parameters_[i].nbytes());
@@ -94,8 +91,9 @@ class Reducer {
 
   const variable_list& parameters() const { return parameters_; }
 
-  void begin(const std::shared_ptr<Reducer>& self, const ct_stream& main, const ct_stream& side, const variable_list& roots, int32_t op);
-  void end(bool zeros, bool failed, uint8_t* missing);
+  void begin(const std::shared_ptr<Reducer>& self, const ct_stream& main, const ct_stream& side, const variable_list& roots, int32_t op,
+             bool zeros);
+  void end(bool failed, uint8_t* missing);
   ct_reducer_counts counts() {
     const std::lock_guard lock(mutex_);
     return counts_;
@@ -111,13 +109,11 @@ class Reducer {
   void arrive(size_t parameter, const at::Tensor& gradient, const Node* cast);
   void reduce_ready();
   void reduce(Bucket& bucket);
-  void compare(const std::vector<Part>& parts);
   void finish(const ct_stream& waiting);
   void reset();
 
   ct_group& group_;
   const variable_list parameters_;
-  const bool compare_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_;
@@ -127,6 +123,7 @@ class Reducer {
   const ct_stream* side_ = nullptr;  // the stream of the collectives
   uint64_t backward_ = 0;            // the number of the backward
   int32_t op_ = CT_MEAN;
+  bool zeros_ = false;  // parameters may lack a gradient, and all buckets begin at the end
   std::vector<Arrival> arrivals_;
   std::vector<c10::Stream> sources_;  // other streams that have computed gradients of the next buckets
   size_t next_ = 0;                   // the first bucket that has not begun
@@ -177,7 +174,8 @@ struct CastHook final : torch::autograd::FunctionPreHook, autograd::OwnHook {
   const Node* const cast;
 };
 
-void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main, const ct_stream& side, const variable_list& roots, int32_t op) {
+void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main, const ct_stream& side, const variable_list& roots, int32_t op,
+                    bool zeros) {
   {
     const std::lock_guard lock(mutex_);
     if (main_ != nullptr) throw Failure(CT_MISUSE, "a second backward with the same Gradients before the first has ended");
@@ -186,6 +184,7 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
     side_ = &side;
     ++backward_;
     op_ = op;
+    zeros_ = zeros;
   }
   // All nodes that the roots reach, and for each gradient of a cast the edges to it.
   std::vector<Node*> found;
@@ -226,7 +225,12 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
 void Reducer::accumulated(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex_);
   const auto of = index_.find(parameter.unsafeGetTensorImpl());
-  if (main_ == nullptr || of == index_.end() || arrivals_[of->second].begun) return;
+  if (main_ == nullptr || of == index_.end()) return;
+  if (const Arrival& a = arrivals_[of->second]; a.begun) {
+    if (a.cast != nullptr) return;
+    throw Failure(CT_MISUSE, c10::str("a weight of ", parameter.sizes(), " got a second gradient in one backward, after the first was reduced: recomputed "
+                                      "parts that share a weight need one Recompute around all of them, or Exec.Backward and an AllReduce of the gradients"));
+  }
   arrive(of->second, parameter.grad(), nullptr);
 }
 
@@ -265,7 +269,7 @@ void Reducer::arrive(size_t parameter, const at::Tensor& gradient, const Node* c
     const c10::Stream from = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(group_.device);
     if (from != main_->stream && std::find(sources_.begin(), sources_.end(), from) == sources_.end()) sources_.push_back(from);
   }
-  if (--buckets_[bucket_of_[parameter]].missing == 0) reduce_ready();
+  if (--buckets_[bucket_of_[parameter]].missing == 0 && !zeros_) reduce_ready();
 }
 
 // Begins all buckets that can begin.
@@ -307,7 +311,13 @@ void Reducer::reduce(Bucket& bucket) {
   std::optional<CurrentStream> stream;
   if (group_.device.is_cuda()) stream.emplace(side_->stream);
   const checker::OnStream checked(*side_);
-  if (compare_) compare(parts);
+  std::string mine = "gradients";
+  for (const auto& [dtype, gradients] : parts) {
+    int64_t elements = 0;
+    for (const at::Tensor& g : gradients) elements += g.numel();
+    mine += c10::str(", ", elements, " of ", dtype);
+  }
+  compare(group_, mine, side_->stream);
   for (auto& [dtype, gradients] : parts) {
     if (gradients.empty()) continue;
     std::vector<at::Tensor> rows;
@@ -318,24 +328,6 @@ void Reducer::reduce(Bucket& bucket) {
     begun_.emplace_back(with_group([&] { return reduce_rows(group_, rows, op_, side_->stream); }), gradients);
     ++counts_.buckets;
   }
-}
-
-// Throws unless the other ranks have gradients of the same dtypes and sizes in their parts. Gloo
-// ends the process if they have not.
-void Reducer::compare(const std::vector<Part>& parts) {
-  int64_t hash = 0;
-  for (const auto& [dtype, gradients] : parts) {
-    for (const at::Tensor& g : gradients) hash = static_cast<int64_t>(c10::hash_combine(hash, c10::get_hash(static_cast<int64_t>(dtype), g.numel())));
-  }
-  const at::Tensor most = at::tensor({hash, ~hash}, group_.device);
-  with_group([&] {
-    if (const Finish finish = group_.collectives->all_reduce({most}, CT_MAX, side_->stream)) finish();
-  });
-  if (most[0].item<int64_t>() == ~most[1].item<int64_t>()) return;
-  std::string dtypes;
-  for (const auto& [dtype, gradients] : parts) dtypes += (dtypes.empty() ? "" : " and ") + std::string(c10::toString(dtype));
-  throw Failure(CT_INVALID_ARGUMENT, "another rank has gradients of other dtypes or sizes in this backward, and this rank has " + dtypes +
-                                         ": give all ranks the same model and autocast");
 }
 
 // Makes a stream wait for the collectives that have begun. On the CPU the host waits.
@@ -362,7 +354,7 @@ void Reducer::finish(const ct_stream& waiting) {
   wait(waiting, *done);  //edge:reducer-is-awaited TestGradients_Casts checked
 }
 
-void Reducer::end(bool zeros, bool failed, uint8_t* missing) {
+void Reducer::end(bool failed, uint8_t* missing) {
   const std::lock_guard lock(mutex_);
   if (main_ == nullptr) throw Failure(CT_MISUSE, "the end of a backward that has not begun");
   const ct_stream& main = *std::exchange(main_, nullptr);
@@ -384,7 +376,7 @@ void Reducer::end(bool zeros, bool failed, uint8_t* missing) {
   }
   std::exception_ptr failure;
   try {
-    if (complete || zeros) {
+    if (complete || zeros_) {
       const int64_t early = counts_.early;
       for (size_t i = 0; i < parameters_.size(); ++i) {
         if (missing[i] == 0) continue;
@@ -393,6 +385,7 @@ void Reducer::end(bool zeros, bool failed, uint8_t* missing) {
         if (!grad.defined()) grad = at::zeros_like(parameters_[i]);  // or what earlier backwards have left there
         arrive(i, grad, nullptr);
       }
+      reduce_ready();
       counts_.early = early;
     }
     finish(main);
@@ -404,7 +397,7 @@ void Reducer::end(bool zeros, bool failed, uint8_t* missing) {
   reset();
   counts_ = counts;
   if (failure) std::rethrow_exception(failure);
-  if (!complete && !zeros) throw Failure(CT_INVALID_ARGUMENT, "some parameters had no gradient in this backward");
+  if (!complete && !zeros_) throw Failure(CT_INVALID_ARGUMENT, "some parameters had no gradient in this backward");
 }
 
 void Reducer::reset() {
@@ -429,8 +422,7 @@ using ct::deref;
 
 extern "C" {
 
-ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int32_t compare,
-                          ct_reducer** out) noexcept {
+ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, ct_reducer** out) noexcept {
   return ct::guarded([&] {
     ct_group& g = deref(group, "group");
     torch::autograd::variable_list all;
@@ -441,7 +433,7 @@ ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t
       TORCH_CHECK(torch::autograd::impl::post_acc_grad_hooks(t) == nullptr, "parameter ", i, " belongs to another Gradients; close that one first");
       all.push_back(t);
     }
-    auto made = std::make_unique<ct_reducer>(std::make_shared<ct::Reducer>(g, all, bucket_bytes, compare != 0));
+    auto made = std::make_unique<ct_reducer>(std::make_shared<ct::Reducer>(g, all, bucket_bytes));
     for (const at::Tensor& t : all) torch::autograd::impl::set_post_acc_grad_hooks(t, std::make_unique<ct::AccumulatedHook>(made->reducer));
     *out = made.release();
   });
@@ -453,16 +445,17 @@ void ct_reducer_free(ct_reducer* reducer) noexcept {
   delete reducer;
 }
 
-ct_status* ct_reducer_begin(ct_exec x, ct_reducer* reducer, const ct_stream* side, ct_tensor* const* roots, int32_t count,
-                            int32_t sum) noexcept {
+ct_status* ct_reducer_begin(ct_exec x, ct_reducer* reducer, const ct_stream* side, ct_tensor* const* roots, int32_t count, int32_t sum,
+                            int32_t zeros) noexcept {
   return ct::executed(ct::autograd::without_autocast(x), [&] {
     const auto& r = deref(reducer, "reducer").reducer;
-    r->begin(r, *x.stream, deref(side, "side"), ct::autograd::tensors(roots, count, "root", *x.stream), sum != 0 ? CT_SUM : CT_MEAN);
+    r->begin(r, *x.stream, deref(side, "side"), ct::autograd::tensors(roots, count, "root", *x.stream), sum != 0 ? CT_SUM : CT_MEAN,
+             zeros != 0);
   });
 }
 
-ct_status* ct_reducer_end(ct_exec x, ct_reducer* reducer, int32_t zeros, int32_t failed, uint8_t* missing) noexcept {
-  return ct::executed(ct::autograd::without_autocast(x), [&] { deref(reducer, "reducer").reducer->end(zeros != 0, failed != 0, missing); });
+ct_status* ct_reducer_end(ct_exec x, ct_reducer* reducer, int32_t failed, uint8_t* missing) noexcept {
+  return ct::executed(ct::autograd::without_autocast(x), [&] { deref(reducer, "reducer").reducer->end(failed != 0, missing); });
 }
 
 void ct_reducer_count(const ct_reducer* reducer, ct_reducer_counts* out) noexcept {

@@ -58,9 +58,9 @@ ct_status* ct_store_get(const ct_store* store, const char* key, char** value) no
   });
 }
 
-ct_status* ct_store_add(const ct_store* store, const char* key, int64_t delta, int64_t* out) noexcept {
+ct_status* ct_store_delete(const ct_store* store, const char* key) noexcept {
   return ct::guarded([&] {
-    ct::with_group([&] { *out = deref(store, "store").store->add(key, delta); });
+    ct::with_group([&] { (void)deref(store, "store").store->deleteKey(key); });
   });
 }
 

@@ -710,9 +710,9 @@ ct_status* ct_compiled_run(ct_exec x, ct_compiled* compiled, ct_tensor* const* i
 
 /* Connects to a store of c10d, which keeps keys and values for the processes of one run. With
  * listener >= 0 the call first begins to serve the store on this listening socket, which it
- * consumes. `port` is then the socket's port. Waits until the store answers, at most
- * timeout_ms. Later calls on the store wait for the answer for at most timeout_ms too. Several
- * threads may use a store, and one waits for the other. */
+ * consumes. `port` is then the socket's port. Waits until the store answers. It tries to connect
+ * for at most timeout_ms, and waits for ever for a process that has the port and does not answer.
+ * So do later calls on the store. Several threads may use a store, and one waits for the other. */
 ct_status* ct_store_new(const char* host, int32_t port, int32_t listener, int32_t timeout_ms, ct_store** out /* new */) CT_NOEXCEPT;
 /* Closes the connection. A store that is served by this handle ends with it and with the groups
  * that were made from it. */
@@ -721,14 +721,16 @@ void ct_store_free(ct_store* store /* consumed */) CT_NOEXCEPT;
 ct_status* ct_store_set(const ct_store* store, const char* key, const char* value) CT_NOEXCEPT;
 /* *value is NULL if the store has no such key. The value has at most 8 MiB. */
 ct_status* ct_store_get(const ct_store* store, const char* key, char** value /* new, or NULL */) CT_NOEXCEPT;
-ct_status* ct_store_add(const ct_store* store, const char* key, int64_t delta, int64_t* out) CT_NOEXCEPT;
+ct_status* ct_store_delete(const ct_store* store, const char* key) CT_NOEXCEPT;
 
 /* Joins `world` processes to a group on the CPU, over c10d's Gloo. All processes name the same
  * prefix, which no other group of the store has. `address` is this machine's address at which the
  * others reach it. Waits for the other processes, at most timeout_ms. A collective of the group
- * waits for the other ranks at most timeout_ms. */
+ * waits for the other ranks at most timeout_ms. compare: 1 to compare the collectives of a backward
+ * over the ranks before they are made, at the cost of a small collective each. Gloo ends the
+ * process if the ranks make different ones. */
 ct_status* ct_group_gloo(const ct_store* store, const char* prefix, const char* address, int32_t rank, int32_t world, int32_t timeout_ms,
-                         ct_group** out /* new */) CT_NOEXCEPT;
+                         int32_t compare, ct_group** out /* new */) CT_NOEXCEPT;
 
 /* The name of a new group of NCCL. One rank makes it and gives it to the others. */
 typedef struct ct_group_id {
@@ -757,8 +759,9 @@ enum { CT_SUM = 0, CT_PRODUCT = 1, CT_MAX = 2, CT_MIN = 3, CT_MEAN = 4 };
 
 /* Each tensor becomes the sum over all ranks, or as `op` says. All tensors have one dtype. */
 ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op) CT_NOEXCEPT;
-/* Does the same for the rank `root` alone. Afterwards the tensors of the others are undefined. */
-ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op, int32_t root) CT_NOEXCEPT;
+/* Does the same with one tensor, for the rank `root` alone. The tensors of the others are undefined
+ * afterwards. */
+ct_status* ct_reduce(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t op, int32_t root) CT_NOEXCEPT;
 /* Each tensor becomes that of the rank `root`. */
 ct_status* ct_broadcast(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t root) CT_NOEXCEPT;
 /* `to` becomes the tensors `from` of all ranks, one after another. */
@@ -773,24 +776,24 @@ ct_status* ct_receive(ct_exec x, ct_group* group, ct_tensor* tensor, int32_t fro
 ct_status* ct_sum_over_ranks(ct_exec x, ct_group* group, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
 
 /* Reduces gradients while a backward computes them. `parameters` are leaves on the group's device.
- * They are cut into buckets of at most `bucket_bytes`, the last parameters first. `compare`: 1 to
- * compare the ranks' gradients before each bucket, at the cost of a small collective. The
- * parameters and the group outlive the reducer. */
-ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, int32_t compare,
-                          ct_reducer** out /* new */) CT_NOEXCEPT;
+ * They are cut into buckets of at most `bucket_bytes`, the last parameters first. The parameters
+ * and the group outlive the reducer. */
+ct_status* ct_reducer_new(ct_group* group, ct_tensor* const* parameters, int32_t count, int64_t bucket_bytes, ct_reducer** out /* new */)
+    CT_NOEXCEPT;
 void ct_reducer_free(ct_reducer* reducer /* consumed */) CT_NOEXCEPT;
 /* Until ct_reducer_end, the reducer follows the backward of the roots on the exec's stream. When
  * all gradients of a bucket have arrived, and all earlier buckets are under way, the bucket
  * becomes its mean over all ranks. `sum`: 1 for the sum. The collectives run on `side`, on which
- * nothing else runs meanwhile. A gradient of a weight that
- * streamtorch::cast_weights has cast is reduced in the dtype of the cast, unless the weight has a
- * gradient already. One backward at a time uses a reducer. */
-ct_status* ct_reducer_begin(ct_exec x, ct_reducer* reducer, const ct_stream* side, ct_tensor* const* roots, int32_t count,
-                            int32_t sum) CT_NOEXCEPT;
-/* Ends what ct_reducer_begin has begun. The exec's stream waits for the collectives. A parameter
- * without a gradient gets one of zeros with `zeros`. Otherwise the call fails, and missing[i] is 1
- * for each such parameter. failed: 1 after a backward that has failed. */
-ct_status* ct_reducer_end(ct_exec x, ct_reducer* reducer, int32_t zeros, int32_t failed, uint8_t* missing) CT_NOEXCEPT;
+ * nothing else runs meanwhile. A gradient of a weight that streamtorch::cast_weights has cast is
+ * reduced in the dtype of the cast, unless the weight has a gradient already. One backward at a
+ * time uses a reducer. zeros: 1 to give a parameter without a gradient one of zeros. All buckets
+ * are then reduced in ct_reducer_end, because the ranks may lack different gradients. */
+ct_status* ct_reducer_begin(ct_exec x, ct_reducer* reducer, const ct_stream* side, ct_tensor* const* roots, int32_t count, int32_t sum,
+                            int32_t zeros) CT_NOEXCEPT;
+/* Ends what ct_reducer_begin has begun. The exec's stream waits for the collectives. Without
+ * `zeros` the call fails if a parameter had no gradient, and missing[i] is 1 for each of them.
+ * failed: 1 after a backward that has failed. */
+ct_status* ct_reducer_end(ct_exec x, ct_reducer* reducer, int32_t failed, uint8_t* missing) CT_NOEXCEPT;
 typedef struct ct_reducer_counts {
   int64_t buckets;   /* collectives of the last backward */
   int64_t early;     /* those that began before the backward had ended */
