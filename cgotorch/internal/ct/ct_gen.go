@@ -893,19 +893,19 @@ func StoreSet(store *Store, key string, value string) *Status {
 	return C.ct_store_set(store, ckey, cvalue)
 }
 
-func StoreAdd(store *Store, key string, delta int64, out *int64) *Status {
+func StoreDelete(store *Store, key string) *Status {
 	ckey := C.CString(key)
 	defer C.free(unsafe.Pointer(ckey))
-	return C.ct_store_add(store, ckey, C.int64_t(delta), (*C.int64_t)(out))
+	return C.ct_store_delete(store, ckey)
 }
 
-func GroupGloo(store *Store, prefix string, address string, rank int32, world int32, timeoutMs int32, out **Group) *Status {
+func GroupGloo(store *Store, prefix string, address string, rank int32, world int32, timeoutMs int32, compare int32, out **Group) *Status {
 	cprefix := C.CString(prefix)
 	defer C.free(unsafe.Pointer(cprefix))
 	caddress := C.CString(address)
 	defer C.free(unsafe.Pointer(caddress))
 	hout := *out
-	status := C.ct_group_gloo(store, cprefix, caddress, C.int32_t(rank), C.int32_t(world), C.int32_t(timeoutMs), &hout)
+	status := C.ct_group_gloo(store, cprefix, caddress, C.int32_t(rank), C.int32_t(world), C.int32_t(timeoutMs), C.int32_t(compare), &hout)
 	*out = hout
 	return status
 }
@@ -955,8 +955,8 @@ func AllReduce(x Exec, group *Group, tensors **Tensor, count int32, op int32) *S
 	return C.ct_all_reduce(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensors, C.int32_t(count), C.int32_t(op))
 }
 
-func Reduce(x Exec, group *Group, tensors **Tensor, count int32, op int32, root int32) *Status {
-	return C.ct_reduce(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensors, C.int32_t(count), C.int32_t(op), C.int32_t(root))
+func Reduce(x Exec, group *Group, tensor *Tensor, op int32, root int32) *Status {
+	return C.ct_reduce(*(*C.ct_exec)(unsafe.Pointer(&x)), group, tensor, C.int32_t(op), C.int32_t(root))
 }
 
 func Broadcast(x Exec, group *Group, tensors **Tensor, count int32, root int32) *Status {
@@ -986,9 +986,9 @@ func SumOverRanks(x Exec, group *Group, tensor *Tensor, out **Tensor) *Status {
 	return status
 }
 
-func ReducerNew(group *Group, parameters **Tensor, count int32, bucketBytes int64, compare int32, out **Reducer) *Status {
+func ReducerNew(group *Group, parameters **Tensor, count int32, bucketBytes int64, out **Reducer) *Status {
 	hout := *out
-	status := C.ct_reducer_new(group, parameters, C.int32_t(count), C.int64_t(bucketBytes), C.int32_t(compare), &hout)
+	status := C.ct_reducer_new(group, parameters, C.int32_t(count), C.int64_t(bucketBytes), &hout)
 	*out = hout
 	return status
 }
@@ -997,12 +997,12 @@ func ReducerFree(reducer *Reducer) {
 	C.ct_reducer_free(reducer)
 }
 
-func ReducerBegin(x Exec, reducer *Reducer, side *Stream, roots **Tensor, count int32, sum int32) *Status {
-	return C.ct_reducer_begin(*(*C.ct_exec)(unsafe.Pointer(&x)), reducer, side, roots, C.int32_t(count), C.int32_t(sum))
+func ReducerBegin(x Exec, reducer *Reducer, side *Stream, roots **Tensor, count int32, sum int32, zeros int32) *Status {
+	return C.ct_reducer_begin(*(*C.ct_exec)(unsafe.Pointer(&x)), reducer, side, roots, C.int32_t(count), C.int32_t(sum), C.int32_t(zeros))
 }
 
-func ReducerEnd(x Exec, reducer *Reducer, zeros int32, failed int32, missing *uint8) *Status {
-	return C.ct_reducer_end(*(*C.ct_exec)(unsafe.Pointer(&x)), reducer, C.int32_t(zeros), C.int32_t(failed), (*C.uint8_t)(missing))
+func ReducerEnd(x Exec, reducer *Reducer, failed int32, missing *uint8) *Status {
+	return C.ct_reducer_end(*(*C.ct_exec)(unsafe.Pointer(&x)), reducer, C.int32_t(failed), (*C.uint8_t)(missing))
 }
 
 type ReducerCounts struct {
