@@ -29,6 +29,7 @@ func init() {
 			e.Message = message + "; " + cure
 		}
 	}
+	seam.Failure = func(x any) any { return x.(*Exec).s.err }
 	seam.Watched = func(x any) bool { return x.(*Exec).c.Watch != nil }
 	seam.Unwatched = func(x any) any {
 		y := *x.(*Exec)

@@ -1,8 +1,6 @@
 package dist
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -52,8 +50,8 @@ func (g *Group) AllReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
 	})
 }
 
-// Reduce is [Group.AllReduce] for the rank `root` alone. On the other ranks t is undefined
-// afterwards.
+// Reduce is [Group.AllReduce] for the rank `root` alone, a number from 0 to World-1. On the other
+// ranks t is undefined afterwards. Rules and failures are those of AllReduce.
 func (g *Group) Reduce(x *cgotorch.Exec, t *cgotorch.Tensor, op Op, root int) {
 	ts := []*cgotorch.Tensor{t}
 	g.collective(x, "Reduce", ts, of(fmt.Sprintf("Reduce %v to %d ", op, root), t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
@@ -84,7 +82,7 @@ func (g *Group) AllGather(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
 	y := x.NoGrad()
 	t = y.Contiguous(t, cgotorch.Contiguous)
 	all := y.Empty(t.DType(), append([]int64{int64(g.world)}, t.Shape()...)...)
-	if g.h == nil {
+	if g.alone {
 		g.check(x, "dist.AllGather")
 		y.CopyInPlace(y.Select(all, 0, 0), t)
 		return all
@@ -110,7 +108,7 @@ func (g *Group) ReduceScatter(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) *cgot
 	}
 	y := x.NoGrad()
 	t = y.Contiguous(t, cgotorch.Contiguous)
-	if g.h == nil {
+	if g.alone {
 		g.check(x, "dist.ReduceScatter")
 		return y.Clone(t)
 	}
@@ -123,7 +121,8 @@ func (g *Group) ReduceScatter(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) *cgot
 }
 
 // Send gives t to the rank `to`, which calls [Group.Receive] with a tensor of the same dtype and
-// shape. On CUDA it does not wait. On the CPU it waits for the other rank. Only the two ranks make
+// shape. On CUDA it does not wait. On the CPU it waits for the other rank. t is dense and may have
+// any dtype. Two ranks' tensors arrive in the order in which they are sent. Only the two ranks make
 // the call, so the check of the order does not see it. The failures are those of [Group.AllReduce].
 func (g *Group) Send(x *cgotorch.Exec, t *cgotorch.Tensor, to int) {
 	g.between(x, "Send", t, to, func(c ct.Exec, hs []*ct.Tensor) *ct.Status { return ct.Send(c, g.h, hs[0], int32(to)) })
@@ -137,7 +136,7 @@ func (g *Group) Receive(x *cgotorch.Exec, t *cgotorch.Tensor, from int) {
 func (g *Group) between(x *cgotorch.Exec, op string, t *cgotorch.Tensor, other int, run func(ct.Exec, []*ct.Tensor) *ct.Status) {
 	ts := []*cgotorch.Tensor{t}
 	c, hs := seam.Core(x, "dist."+op, ts)
-	g.check(x, "dist."+op)
+	defer g.enter(x, "dist."+op)()
 	if other == g.rank || other < 0 || other >= g.world {
 		x.Fail("dist."+op, fmt.Errorf("rank %d in a group of %d ranks, of which this is %d: %w", other, g.world, g.rank, cgotorch.ErrInvalidArgument))
 	}
@@ -148,7 +147,7 @@ func (g *Group) between(x *cgotorch.Exec, op string, t *cgotorch.Tensor, other i
 // is the sum of the result's gradients over all ranks, so the backward of each rank makes a
 // collective too. Rules and failures are those of [Group.AllReduce]. The Do owns the result.
 func (g *Group) SumOverRanks(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
-	if g.h == nil {
+	if g.alone {
 		g.check(x, "dist.SumOverRanks")
 		return x.Alias(t)
 	}
@@ -177,7 +176,7 @@ func (g *Group) Barrier(x *cgotorch.Exec) {
 // before it saves them.
 func (g *Group) Check(x *cgotorch.Exec) {
 	g.check(x, "dist.Check")
-	if g.h == nil {
+	if g.alone {
 		return
 	}
 	e := x.Record()
@@ -188,81 +187,10 @@ func (g *Group) Check(x *cgotorch.Exec) {
 	g.check(x, "dist.Check")
 }
 
-// Agree waits until all ranks have called it, and reports whether all of them have given true. It
-// needs no stream. All ranks make the same calls in the same order. It returns false if the group
-// has failed.
-//
-// Agree is for decisions that all ranks must take alike, as in [cgotorch.CapturedOptions].
-func (g *Group) Agree(yes bool) bool {
-	if g.h == nil {
-		return yes
-	}
-	texts, err := g.Exchange(fmt.Sprint(yes))
-	for i, text := range texts {
-		yes = yes && (text == "true" || g.foreign[i])
-	}
-	return yes && err == nil
-}
-
-// Exchange gives a text to all ranks, and returns the texts of all ranks in their order. It waits
-// until all ranks have called it, and needs no stream. All ranks make the same calls of Exchange
-// and Agree in the same order. A text has at most 8 MiB. The text of a rank with torch.distributed
-// is "".
-//
-// Exchange is for small values of the host, such as the states of loaders. It fails with
-// [cgotorch.ErrGroupFailed] if a rank is lost or late.
-func (g *Group) Exchange(text string) ([]string, error) {
-	texts := make([]string, g.world)
-	texts[g.rank] = text
-	if g.h == nil {
-		return texts, nil
-	}
-	n := g.exchanged.Add(1)
-	key := func(rank int) string { return fmt.Sprintf("exchange/%d/%d", n, rank) }
-	ctx, cancel := g.bounded("a rank has not called Exchange or Agree")
-	defer cancel()
-	if err := g.store.set(ctx, key(g.rank), text); err != nil {
-		return nil, g.explain(err)
-	}
-	for i := range texts {
-		if g.foreign[i] || i == g.rank {
-			continue
-		}
-		var err error
-		if texts[i], err = g.store.await(ctx, key(i)); err != nil {
-			return nil, g.explain(fmt.Errorf("%s: %w", g.names[i], err))
-		}
-	}
-	return texts, nil
-}
-
-// The method `bounded` returns a context that ends after the group's timeout, and when the group
-// fails. `what` is the cause of the first.
-func (g *Group) bounded(what string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), g.timeout, fmt.Errorf("%s within %v", what, g.timeout))
-	go func() {
-		select {
-		case <-g.failed:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
 func (g *Group) oneDType(x *cgotorch.Exec, op string, ts []*cgotorch.Tensor) {
 	for _, t := range ts {
 		if t != nil && ts[0] != nil && t.DType() != ts[0].DType() {
 			x.Fail("dist."+op, fmt.Errorf("tensors of %v and of %v in one call: make one call for each dtype: %w", ts[0].DType(), t.DType(), cgotorch.ErrInvalidArgument))
 		}
 	}
-}
-
-// reason returns the text of the group's failure alone.
-func reason(err error) string {
-	var e *cgotorch.Error
-	if errors.As(err, &e) && e.Message != "" {
-		return e.Message
-	}
-	return err.Error()
 }

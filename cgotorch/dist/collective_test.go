@@ -84,6 +84,9 @@ func TestGroup_WrongTensors(t *testing.T) {
 		"bool": {cgotorch.ErrInvalidArgument, "convert the tensor to uint8", func(g *Group, x *cgotorch.Exec) {
 			g.AllReduce(x, x.Zeros(cgotorch.Bool, 2), Sum)
 		}},
+		"int16": {cgotorch.ErrInvalidArgument, "convert the tensor to another dtype", func(g *Group, x *cgotorch.Exec) {
+			g.AllReduce(x, x.Zeros(cgotorch.Int16, 2), Sum)
+		}},
 		"mean of integers": {cgotorch.ErrInvalidArgument, "floating dtype", func(g *Group, x *cgotorch.Exec) {
 			g.AllReduce(x, x.Zeros(cgotorch.Int64, 2), Mean)
 		}},
@@ -105,7 +108,11 @@ func TestGroup_WrongTensors(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			for i, err := range together(t, 2, Options{Timeout: time.Second}, func(g *Group, s *cgotorch.Stream) error {
-				return s.Do(func(x *cgotorch.Exec) error { c.call(g, x); return nil })
+				err := s.Do(func(x *cgotorch.Exec) error { c.call(g, x); return nil })
+				if err := g.Err(); err != nil {
+					t.Errorf("rank %d: a wrong tensor has ended the group: %v", g.Rank(), err)
+				}
+				return err
 			}) {
 				if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) {
 					t.Errorf("rank %d: got %v, want %v with %q", i, err, c.kind, c.text)
@@ -140,6 +147,26 @@ func TestGroup_OrderDiffers(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: %q is not in %v", i, want, err)
 			}
+		}
+	}
+}
+
+// Tensors that lie in memory in other orders are other tensors.
+func TestGroup_StridesDiffer(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			images := x.Zeros(cgotorch.Float32, 2, 3, 4, 4)
+			if g.Rank() == 1 {
+				images = x.Contiguous(images, cgotorch.ChannelsLast)
+			}
+			g.AllReduce(x, images, Sum)
+			return nil
+		})
+	})
+	for i, err := range errs {
+		if !errors.Is(err, cgotorch.ErrGroupFailed) || !strings.Contains(err.Error(), "strides [48 1 12 3]") {
+			t.Errorf("rank %d: got %v", i, err)
 		}
 	}
 }

@@ -12,7 +12,7 @@
 //	defer group.Close()
 //	stream := cgotorch.DefaultStream(group.Device())
 //
-// Every rank makes the model, and [Broadcast] gives all ranks the weights of rank 0. [Gradients]
+// Every rank makes the model, and [NewGradients] gives all ranks the weights of rank 0. [Gradients]
 // then replaces Exec.Backward. It reduces the gradients over the ranks while the backward computes
 // them:
 //
@@ -26,7 +26,8 @@
 //
 // The collectives are calls that name their stream, as all calls of this library do. On CUDA they
 // are NCCL's, and no call waits for another rank, unless its first sentence says so. They become
-// part of a captured step. On the CPU they are Gloo's, and the call returns when they are done.
+// part of a captured step. On the CPU they are Gloo's, and the call returns when they are done. A
+// process of Python with torch.distributed can be a rank over Gloo.
 //
 // # Order
 //
@@ -36,8 +37,8 @@
 //
 // # Failures
 //
-// If a rank ends, hangs or loses its device, the others fail within Options.Timeout, with an error
-// of kind [cgotorch.ErrGroupFailed]. It names the rank and its last collective. The group is then
+// If a rank ends, hangs or loses its device, the others fail some seconds after Options.Timeout at
+// the latest, with an error of kind [cgotorch.ErrGroupFailed]. It names the rank and its last collective. The group is then
 // of no use any more: the process ends, and the launcher starts the ranks again.
 //
 // The processes trust each other and the network between them. Nothing is encrypted, and whoever

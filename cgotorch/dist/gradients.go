@@ -1,9 +1,8 @@
 package dist
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -28,13 +27,15 @@ type Gradients struct {
 // GradientsOptions are the options of [NewGradients].
 type GradientsOptions struct {
 	// Sum leaves the sum over the ranks in the gradients. The default is the mean, which is the
-	// gradient of the mean loss if all ranks have equal batches.
+	// gradient of the mean loss if all ranks have equal batches. A second Backward without ZeroGrad
+	// reduces gradients that are reduced already.
 	Sum bool
 	// Unused gives a parameter that a backward does not reach a gradient of zeros. Without it such
-	// a backward fails, and names the parameters.
+	// a backward fails, and names the parameters. With it nothing is reduced before the end of the
+	// backward, because the ranks may reach different parameters.
 	Unused bool
-	// BucketBytes is the size of the pieces that are reduced at once, in bytes of the parameters. 0
-	// means 128 MiB. Small pieces begin earlier, but their kernels take multiprocessors from the
+	// BucketBytes is the size of the buckets, which are reduced at once, in bytes of the parameters.
+	// 0 means 128 MiB. Small buckets begin earlier, but their kernels take multiprocessors from the
 	// backward.
 	BucketBytes int64
 }
@@ -49,20 +50,28 @@ type GradientsOptions struct {
 // the last gradient has arrived.
 const defaultBucketBytes = 128 << 20
 
-// NewGradients returns a Gradients for the parameters of a model that require gradients. The
-// parameters are on the group's device. It gives all ranks the weights and buffers of rank 0, as
-// [Broadcast] does, and enqueues that on x's stream. The caller must Close the Gradients before the
+// NewGradients returns a Gradients for the parameters of a model that require gradients, and waits
+// until all ranks have called it. The parameters are on the group's device. All ranks get the
+// weights and buffers of rank 0, as by [Broadcast]. If the model has counters on the host, as batch
+// norms have, NewGradients waits for the device. The caller must Close the Gradients before the
 // group and the model.
 //
-// It fails with [cgotorch.ErrInvalidArgument] if the model has no such parameters, or has others on
-// another rank.
+// A weight has one gradient in a backward. A weight that several recomputed segments share has one
+// in each, so a Backward may fail with [cgotorch.ErrUnsupported].
+//
+// NewGradients fails with [cgotorch.ErrInvalidArgument] if the model has no such parameters, or has
+// others on another rank. In a captured function it fails with [cgotorch.ErrNotCapturable].
 func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*Gradients, error) {
 	r := &Gradients{group: g, o: o}
 	if o.BucketBytes <= 0 {
 		r.o.BucketBytes = defaultBucketBytes
 	}
+	if x.Capturing() {
+		return nil, fmt.Errorf("dist: NewGradients: make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
+	}
+	state := nn.State(model)
 	seen := map[*cgotorch.Tensor]bool{}
-	for _, p := range nn.State(model) {
+	for _, p := range state {
 		if p.Tensor.RequiresGrad() && !seen[p.Tensor] {
 			seen[p.Tensor] = true
 			r.names = append(r.names, p.Name)
@@ -72,11 +81,15 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 	if len(r.parameters) == 0 {
 		return nil, fmt.Errorf("dist: NewGradients: the model has no parameters that require gradients: %w", cgotorch.ErrInvalidArgument)
 	}
-	Broadcast(x, g, model)
+	defer g.enter(x, "dist.NewGradients")()
+	if err := g.compare(state); err != nil {
+		return nil, fmt.Errorf("dist: NewGradients: %w", err)
+	}
+	g.broadcast(x, state)
 	r.plan = of("Gradients", r.parameters...)
 	r.plan.at = seam.Caller()
 	r.missing = make([]uint8, len(r.parameters))
-	if g.h == nil {
+	if g.alone {
 		return r, nil
 	}
 	if err := g.makeSide(); err != nil {
@@ -88,116 +101,6 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 		return nil, err
 	}
 	return r, nil
-}
-
-// Broadcast gives all ranks the parameters and buffers of rank 0. It first compares their names,
-// dtypes and shapes, and waits for the other ranks for that. Then it enqueues the broadcast on x's
-// stream. If the model has counters on the host, as batch norms have, it waits for the device. It
-// fails x's Do with [cgotorch.ErrInvalidArgument] if the models of two ranks differ, and names the
-// first difference.
-func Broadcast(x *cgotorch.Exec, g *Group, model any) {
-	state := nn.State(model)
-	var tensors []*cgotorch.Tensor
-	for _, n := range state {
-		tensors = append(tensors, n.Tensor)
-	}
-	if g.h == nil {
-		g.check(x, "dist.Broadcast")
-		return
-	}
-	if err := g.compare(state); err != nil {
-		x.Fail("dist.Broadcast", err)
-	}
-	var counters []*cgotorch.Tensor // which batch norms keep on the host
-	tensors = slices.DeleteFunc(tensors, func(t *cgotorch.Tensor) bool {
-		if t.Device() == g.device {
-			return false
-		}
-		counters = append(counters, t)
-		return true
-	})
-	g.BroadcastList(x.NoGrad(), tensors, 0)
-	if len(counters) > 0 {
-		g.broadcastCounters(x, counters)
-	}
-}
-
-// The method `broadcastCounters` gives all ranks the numbers of rank 0 that lie on the host. It
-// waits for the device.
-func (g *Group) broadcastCounters(x *cgotorch.Exec, counters []*cgotorch.Tensor) {
-	const op = "dist.Broadcast"
-	var all []int64
-	for _, t := range counters {
-		values, err := cgotorch.HostSlice[int64](t)
-		if err != nil {
-			x.Fail(op, fmt.Errorf("a tensor of the model is not on %v: %w", g.device, err))
-		}
-		all = append(all, values...)
-	}
-	x.Tidy(func() *cgotorch.Tensor {
-		on := cgotorch.FromSlice(x, all)
-		g.Broadcast(x, on, 0)
-		all = cgotorch.ToSlice[int64](x, on)
-		return nil
-	})
-	for _, t := range counters {
-		values, err := cgotorch.HostSlice[int64](t)
-		if err != nil {
-			x.Fail(op, err)
-		}
-		all = all[copy(values, all):]
-	}
-}
-
-// The method `compare` fails unless the models of all ranks have the same tensors. It waits for the
-// other ranks.
-func (g *Group) compare(state []nn.Named) error {
-	var all []string
-	for _, n := range state {
-		all = append(all, fmt.Sprintf("%s %v%v, strides %v", n.Name, n.Tensor.DType(), n.Tensor.Shape(), n.Tensor.Strides()))
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		return err
-	}
-	texts, err := g.Exchange(string(text))
-	if err != nil {
-		return err
-	}
-	var first []string
-	if texts[0] == "" { // rank 0 is a process with torch.distributed
-		return nil
-	}
-	if err := json.Unmarshal([]byte(texts[0]), &first); err != nil {
-		return err
-	}
-	if err := differ(first, all, g.rank); err != nil {
-		return err
-	}
-	for i, other := range texts {
-		if other != "" && other != texts[0] {
-			return fmt.Errorf("%s has another model than rank 0: see its error: %w", g.names[i], cgotorch.ErrInvalidArgument)
-		}
-	}
-	return nil
-}
-
-// The function `differ` returns the first difference between the tensors of rank 0 and those of
-// another rank, or nil.
-func differ(first, own []string, rank int) error {
-	for i := range max(len(first), len(own)) {
-		a, b := "nothing more", "nothing more"
-		if i < len(first) {
-			a = first[i]
-		}
-		if i < len(own) {
-			b = own[i]
-		}
-		if a != b {
-			return fmt.Errorf("rank 0 and rank %d have different models: tensor %d is %s there and %s here: %w", rank, i, a, b, cgotorch.ErrInvalidArgument)
-		}
-	}
-	return nil
 }
 
 // Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks.
@@ -218,12 +121,15 @@ func (r *Gradients) Backward(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, roots ...*cgotorch.Tensor) {
 	const op = "dist.Gradients.Backward"
 	g := r.group
-	g.check(x, op)
-	if g.h == nil {
+	defer g.enter(x, op)()
+	if g.alone {
 		x.BackwardWith(o, roots...)
 		return
 	}
-	g.note(x, r.plan)
+	if len(roots) == 0 {
+		x.Fail(op, fmt.Errorf("no loss: give one root or more: %w", cgotorch.ErrInvalidArgument))
+	}
+	undo := g.note(x, r.plan)
 	g.compareCalls(x, op)
 	c, handles := seam.Core(x, op, roots)
 	// In a capture the collectives run on a stream of the graph's own, which stands in for the side
@@ -233,6 +139,15 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	beside.Wait(fork)
 	fork.Close()
 	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
+	// A failed backward of this rank alone leaves the others waiting for its collectives. If it has
+	// made none, the group can go on: all ranks may have failed alike.
+	failed := func() {
+		if n := r.Stats().Collectives; n > 0 {
+			g.fail("its backward has failed after %d of its collectives", n)
+		} else {
+			undo()
+		}
+	}
 	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum), flag(r.o.Unused)), roots)
 	done := false
 	end := func(failed int32) *ct.Status {
@@ -240,12 +155,21 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 		return ct.ReducerEnd(c, r.h, failed, &r.missing[0])
 	}
 	defer func() {
-		if !done { // the backward has failed, and panics
-			ct.StatusFree(end(1))
+		if done {
+			return
+		}
+		// The backward has failed, and panics.
+		failed()
+		ct.StatusFree(end(1))
+		if e := seam.Failure(x).(*cgotorch.Error); e != nil && errors.Is(e, cgotorch.ErrGroupFailed) {
+			e.Message = reason(g.explain(e))
 		}
 	}()
 	x.BackwardWith(o, roots...)
 	status := end(0)
+	if status != nil && ct.StatusCode(status) != ct.GroupFailed {
+		failed()
+	}
 	if status != nil && ct.StatusCode(status) == ct.InvalidArgument && r.unused() != "" {
 		ct.StatusFree(status)
 		x.Fail(op, fmt.Errorf("no gradient for %s: the loss does not depend on them; freeze them with SetRequiresGrad(false) before NewGradients, or set GradientsOptions.Unused: %w", r.unused(), cgotorch.ErrInvalidArgument))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -232,7 +233,7 @@ func TestGradients_OtherDTypes(t *testing.T) {
 			})
 		}
 		err := step([]cgotorch.DType{cgotorch.BFloat16, cgotorch.Float32}[g.Rank()])
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give all ranks the same model and autocast") {
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give all ranks the same model, code and autocast") {
 			t.Errorf("rank %d: got %v", g.Rank(), err)
 		}
 		return step(cgotorch.Float32)
@@ -240,6 +241,138 @@ func TestGradients_OtherDTypes(t *testing.T) {
 	for i, err := range errs {
 		if err != nil {
 			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
+// A rank whose backward fails after it has made collectives takes the others with it.
+func TestGradients_FailsHalfway(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
+			defer nn.Close(&m)
+			gradients, err := NewGradients(x, g, &m, GradientsOptions{BucketBytes: 20})
+			if err != nil {
+				return err
+			}
+			defer gradients.Close()
+			in := x.Ones(cgotorch.Float32, 1, 2)
+			if g.Rank() == 0 {
+				in = m.First.Forward(x, in)
+			}
+			gradients.Backward(x, x.Sum(m.Second.Forward(x, in)))
+			return nil
+		})
+	})
+	if !errors.Is(errs[0], cgotorch.ErrGroupFailed) || !strings.Contains(errs[0].Error(), "its backward has failed after") {
+		t.Errorf("rank 0: got %v", errs[0])
+	}
+	if !errors.Is(errs[1], cgotorch.ErrInvalidArgument) || !strings.Contains(errs[1].Error(), "no gradient for first.weight") {
+		t.Errorf("rank 1: got %v", errs[1])
+	}
+}
+
+// The backward of SumOverRanks is compared with the collectives of the other ranks.
+func TestGradients_OtherSums(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+			defer nn.Close(m)
+			gradients, err := NewGradients(x, g, m, GradientsOptions{})
+			if err != nil {
+				return err
+			}
+			defer gradients.Close()
+			y := m.Forward(x, x.Ones(cgotorch.Float32, 1, 2))
+			sum := g.SumOverRanks(x, y)
+			if g.Rank() == 0 {
+				y = sum
+			}
+			gradients.Backward(x, x.Sum(y))
+			return nil
+		})
+	})
+	for i, err := range errs {
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), []string{"this rank's backward of SumOverRanks of Float", "this rank's gradients, 6 of Float"}[i]) {
+			t.Errorf("rank %d: got %v", i, err)
+		}
+	}
+}
+
+// Ranks may reach different parameters beside synchronised norms: the order of the collectives
+// stays the same.
+func TestGradients_UnusedBesideNorms(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
+		m := struct {
+			Norm *nn.BatchNorm2d
+			Head *nn.Linear
+		}{nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}), nn.NewLinear(x, 4, 2, nn.LinearOptions{})}
+		defer nn.Close(&m)
+		SyncBatchNorm(g, &m)
+		gradients, err := NewGradients(x, g, &m, GradientsOptions{Unused: true, BucketBytes: 16})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer gradients.Close()
+		y := m.Norm.Forward(x, x.Full(cgotorch.Float32, 1+g.Rank(), 2, 3, 4, 4))
+		if g.Rank() == 0 {
+			y = m.Head.Forward(x, y)
+		}
+		gradients.Backward(x, x.Sum(x.Square(y)))
+		if got := x.Item(x.Sum(x.Square(m.Head.Weight.Grad()))); got == 0 {
+			t.Errorf("rank %d: the head has no gradient of rank 0", g.Rank())
+		}
+	})
+}
+
+// A second gradient of a weight whose first is reduced already is an error, and no race.
+func TestGradients_SecondGradient(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+			defer nn.Close(m)
+			gradients, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: 4})
+			if err != nil {
+				return err
+			}
+			defer gradients.Close()
+			part := func(x *cgotorch.Exec, y *cgotorch.Tensor) *cgotorch.Tensor { return m.Forward(x, y) }
+			in := x.Ones(cgotorch.Float32, 1, 2)
+			in.SetRequiresGrad(true)
+			gradients.Backward(x, x.Sum(x.Recompute(x.Recompute(in, part), part)))
+			return nil
+		})
+	})
+	for i, err := range errs {
+		if !errors.Is(err, cgotorch.ErrUnsupported) || !strings.Contains(err.Error(), "got a second gradient in one backward") {
+			t.Errorf("rank %d: got %v", i, err)
+		}
+	}
+}
+
+func TestGradients_NoRoots(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+			defer nn.Close(m)
+			gradients, err := NewGradients(x, g, m, GradientsOptions{})
+			if err != nil {
+				return err
+			}
+			defer gradients.Close()
+			gradients.BackwardWith(x, cgotorch.BackwardOptions{})
+			return nil
+		})
+	})
+	for i, err := range errs {
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give one root or more") {
+			t.Errorf("rank %d: got %v", i, err)
 		}
 	}
 }

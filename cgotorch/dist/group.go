@@ -20,7 +20,8 @@ type Group struct {
 	local, localWorld int
 	device            cgotorch.Device
 	timeout           time.Duration
-	h                 *ct.Group // nil for a group of one rank that no launcher has started
+	alone             bool      // one rank that no launcher has started; it has no handle and no store
+	h                 *ct.Group // nil if alone, and after Close
 	store             *store
 	names             []string         // of the ranks, for messages
 	side              *cgotorch.Stream // for collectives beside a backward; nil before the first Gradients
@@ -34,6 +35,7 @@ type Group struct {
 	err    error
 	failed chan struct{} // closed when err is set
 	closed bool
+	using  sync.WaitGroup // calls that use h
 }
 
 // Rank returns the number of this process in the group, from 0.
@@ -78,12 +80,15 @@ func (g *Group) fail(format string, args ...any) {
 	ct.GroupAbort(g.h)
 }
 
-// Close leaves the group. All work of its collectives must be done. Rank 0, which serves the store,
-// waits until the other ranks have left too, for at most Options.Timeout. Graphs that contain
-// collectives of the group must be closed before. A second Close does nothing.
+// Close leaves the group. All work of its collectives must be done. Close waits for calls of other
+// goroutines. Rank 0 also waits until the other ranks have left, for at most Options.Timeout. Graphs
+// that contain collectives of the group must be closed before. A second Close does nothing.
 func (g *Group) Close() error {
 	if g == nil {
 		return nil
+	}
+	if err := g.device.Check(); errors.Is(err, cgotorch.ErrDeviceLost) { // its collectives will never end
+		g.fail("its device is lost: %v", err)
 	}
 	g.state.Lock()
 	if g.closed {
@@ -92,6 +97,7 @@ func (g *Group) Close() error {
 	}
 	g.closed = true
 	g.state.Unlock()
+	g.using.Wait()
 	g.monitor.stop(g)
 	ct.GroupFree(g.h)
 	g.h = nil
@@ -108,18 +114,22 @@ func (g *Group) makeSide() (err error) {
 	return err
 }
 
-// The method `collective` makes one collective with x. `of` describes it for the other ranks.
-func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tensor, of call, run func(x ct.Exec, tensors []*ct.Tensor) *ct.Status) {
+// The method `collective` makes one collective with x. `made` describes it for the other ranks.
+func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tensor, made call, run func(x ct.Exec, tensors []*ct.Tensor) *ct.Status) {
 	op = "dist." + op
 	c, handles := seam.Core(x, op, tensors)
-	g.check(x, op)
-	if g.h == nil {
+	defer g.enter(x, op)()
+	if g.alone {
 		return
 	}
-	of.at = seam.Caller()
-	g.note(x, of)
+	made.at = seam.Caller()
+	undo := g.note(x, made)
 	g.compareCalls(x, op)
-	g.must(x, op, run(c, handles), tensors)
+	status := run(c, handles)
+	if status != nil && ct.StatusCode(status) != ct.GroupFailed {
+		undo()
+	}
+	g.must(x, op, status, tensors)
 }
 
 // The method `must` fails x's Do if a call has failed. The error of a failed group says why the
@@ -135,32 +145,51 @@ func (g *Group) must(x *cgotorch.Exec, op string, status *ct.Status, tensors []*
 // Ranks of Python do not.
 func (g *Group) comparesCalls() bool { return !g.device.IsCUDA() && !slices.Contains(g.foreign, true) }
 
-// The method `check` fails x's Do if the group cannot be used.
-func (g *Group) check(x *cgotorch.Exec, op string) {
+// The method `enter` begins a use of the group's handle, which Close waits for. It fails x's Do if
+// the group cannot be used. The caller calls `leave` at the end.
+func (g *Group) enter(x *cgotorch.Exec, op string) (leave func()) {
+	if x.Device() != g.device {
+		x.Fail(op, fmt.Errorf("the stream is on %v, and the group on %v: use a stream of Group.Device: %w", x.Device(), g.device, cgotorch.ErrInvalidArgument))
+	}
 	g.state.Lock()
-	err := g.err
-	if g.closed {
-		err = fmt.Errorf("the group is closed: %w", cgotorch.ErrClosed)
+	err := g.unusable()
+	if err == nil {
+		g.using.Add(1)
 	}
 	g.state.Unlock()
 	if err != nil {
 		x.Fail(op, err)
 	}
-	if x.Device() != g.device {
-		x.Fail(op, fmt.Errorf("the stream is on %v, and the group on %v: use a stream of Group.Device: %w", x.Device(), g.device, cgotorch.ErrInvalidArgument))
+	return g.using.Done
+}
+
+// The method `check` fails x's Do if the group cannot be used.
+func (g *Group) check(x *cgotorch.Exec, op string) { g.enter(x, op)() }
+
+// The method `unusable` returns why the group cannot be used, or nil. The caller holds g.state.
+func (g *Group) unusable() error {
+	if g.closed {
+		return fmt.Errorf("the group is closed: %w", cgotorch.ErrClosed)
 	}
+	return g.err
 }
 
 // The method `note` counts a collective. A captured collective counts at each launch of its graph,
-// and the graph is out of date when the group has failed.
-func (g *Group) note(x *cgotorch.Exec, of call) {
-	x.EachLaunch(func(*cgotorch.Exec) { g.lockstep.add(of) })
+// and the graph is out of date when the group has failed. A caller that then fails to make the
+// collective calls `undo`.
+func (g *Group) note(x *cgotorch.Exec, made call) (undo func()) {
+	undo = func() {}
+	if !x.Capturing() {
+		undo = g.lockstep.drop
+	}
+	x.EachLaunch(func(*cgotorch.Exec) { g.lockstep.add(made) })
 	x.DependsOn(func() string {
 		if err := g.Err(); err != nil {
 			return "its group of processes has failed"
 		}
 		return ""
 	})
+	return undo
 }
 
 // The method `explain` returns the failure of the group after a call has failed. The other
@@ -172,5 +201,19 @@ func (g *Group) explain(cause error) error {
 	case <-time.After(7*g.monitor.interval + time.Second): // longer than monitor.differs takes
 	}
 	g.fail("%v; no other rank is known to have a problem, and this rank's last collective is %s", cause, g.lockstep.last())
-	return g.Err()
+	g.state.Lock()
+	defer g.state.Unlock()
+	if g.err == nil { // the group was closed meanwhile
+		return g.unusable()
+	}
+	return g.err
+}
+
+// reason returns the text of the group's failure alone.
+func reason(err error) string {
+	var e *cgotorch.Error
+	if errors.As(err, &e) && e.Message != "" {
+		return e.Message
+	}
+	return err.Error()
 }

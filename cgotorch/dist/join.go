@@ -2,18 +2,13 @@ package dist
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -27,7 +22,8 @@ type Options struct {
 	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as
 	// with a test or with a checkpoint.
 	Timeout time.Duration
-	// JoinTimeout bounds how long Join waits for the other ranks. 0 means Timeout.
+	// JoinTimeout bounds how long Join waits for the other ranks, and then once more how long it
+	// takes to connect them. 0 means Timeout.
 	JoinTimeout time.Duration
 }
 
@@ -74,7 +70,7 @@ func join(ctx context.Context, o Options, env func(string) string) (*Group, erro
 	if g.device, err = deviceOf(p, o); err != nil {
 		return nil, err
 	}
-	if p.alone {
+	if g.alone = p.alone; g.alone {
 		return g, nil
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, o.JoinTimeout, fmt.Errorf("after %v", o.JoinTimeout))
@@ -111,6 +107,7 @@ func deviceOf(p place, o Options) (cgotorch.Device, error) {
 type info struct {
 	LibTorch string
 	Host     string
+	Boot     string // tells two machines with one host name apart
 	PID      int
 	Device   string
 	Visible  string // CUDA_VISIBLE_DEVICES, which gives the device its number
@@ -126,14 +123,15 @@ func (i info) String() string {
 }
 
 // The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and
-// makes the group of NCCL or Gloo. That has the time of JoinTimeout again, so a rank that is lost
-// is noticed.
+// makes the group of NCCL or Gloo. To connect has JoinTimeout once more. The monitor runs by then,
+// and notices a lost rank.
 func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "?"
 	}
-	own := info{LibTorch: cgotorch.LibTorchVersion(), Host: host, PID: os.Getpid(), Device: g.device.String(), Visible: os.Getenv("CUDA_VISIBLE_DEVICES"), World: g.world}
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty on a system without it
+	own := info{LibTorch: cgotorch.LibTorchVersion(), Host: host, Boot: string(boot), PID: os.Getpid(), Device: g.device.String(), Visible: os.Getenv("CUDA_VISIBLE_DEVICES"), World: g.world}
 	text, err := json.Marshal(own)
 	if err != nil {
 		return err
@@ -151,14 +149,14 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	}
 	g.localWorld = 0
 	for _, r := range ranks {
-		if r.Host == own.Host {
+		if r.Host == own.Host && r.Boot == own.Boot {
 			g.localWorld++
 		}
 	}
 	if err := compatible(ranks, g.names); err != nil {
 		return err
 	}
-	if err := g.monitor.start(g, p, min(o.Timeout, o.JoinTimeout)/2); err != nil {
+	if err := g.monitor.start(waiting, g, p, min(o.Timeout, o.JoinTimeout)/2); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.JoinTimeout, fmt.Errorf("after %v", o.JoinTimeout))
@@ -173,77 +171,6 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 		return err
 	}
 	return g.allConnected(ctx)
-}
-
-// The method `allConnected` waits until all ranks have connected. A rank that left before would
-// break the connections of the others while they make them.
-func (g *Group) allConnected(ctx context.Context) error {
-	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
-	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {
-		return err
-	}
-	for i, name := range g.names {
-		if g.foreign[i] {
-			continue
-		}
-		if _, err := g.store.await(ctx, key(i)); err != nil {
-			return fmt.Errorf("%s has not connected: %w", name, err)
-		}
-	}
-	g.monitor.connected.Store(true)
-	return nil
-}
-
-// The method `whileWell` returns a context that also ends when the group fails.
-func (g *Group) whileWell(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-g.failed:
-			cancel(errors.New(reason(g.Err())))
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil) }
-}
-
-// The method `joinGloo` makes the group of Gloo. It waits for the other ranks. If it gives up, it
-// leaves the call of LibTorch's to its end.
-func (g *Group) joinGloo(ctx context.Context) error {
-	prefix := g.store.prefix + "gloo"
-	if slices.Contains(g.foreign, true) {
-		prefix = "default_pg/0//cpu/" // the keys of torch.distributed's first group
-	}
-	var h *ct.Group
-	var over atomic.Bool // the call has ended, or nobody waits for it any more
-	err := g.store.do(ctx, func() *ct.Status {
-		status := ct.GroupGloo(g.store.h, prefix, g.store.address, int32(g.rank), int32(g.world), milliseconds(g.timeout), flag(g.comparesCalls()), &h)
-		if !over.CompareAndSwap(false, true) {
-			ct.GroupFree(h)
-		}
-		return status
-	})
-	switch {
-	case err == nil:
-		g.setHandle(h)
-		return nil
-	case !over.CompareAndSwap(false, true) && h != nil: // ctx has ended just after the call
-		ct.GroupFree(h)
-	}
-	if ctx.Err() == nil {
-		err = errors.New(reason(g.explain(err)))
-	}
-	return fmt.Errorf("the ranks have not connected: %w", err)
-}
-
-// The method `setHandle` gives the group its handle, which a failure of the group aborts.
-func (g *Group) setHandle(h *ct.Group) {
-	g.state.Lock()
-	defer g.state.Unlock()
-	g.h = h
-	if g.err != nil {
-		ct.GroupAbort(h)
-	}
 }
 
 // The method `arrivals` waits for all ranks.
@@ -287,11 +214,13 @@ func compatible(ranks []info, names []string) error {
 			return fmt.Errorf("%s has LibTorch %s and %s has %s: all ranks need the same version", names[0], first.LibTorch, names[i], r.LibTorch)
 		case r.World != first.World:
 			return fmt.Errorf("%s was started as one of %d ranks and %s as one of %d: WORLD_SIZE must be equal", names[0], first.World, names[i], r.World)
+		case r.foreign && strings.HasPrefix(r.Device, "cuda"):
+			return fmt.Errorf("%s has torch.distributed, which can join over Gloo alone: set Options.OnCPU on the ranks of Go: %w", names[i], cgotorch.ErrUnsupported)
 		case strings.HasPrefix(r.Device, "cuda") != strings.HasPrefix(first.Device, "cuda"):
 			return fmt.Errorf("%s is on %s and %s on %s: all ranks must be on GPUs, or all on CPUs (Options.OnCPU)", names[0], first.Device, names[i], r.Device)
 		}
 		if strings.HasPrefix(r.Device, "cuda") {
-			gpu := fmt.Sprint(r.Host, " ", r.Visible, " ", r.Device)
+			gpu := fmt.Sprint(r.Host, " ", r.Boot, " ", r.Visible, " ", r.Device)
 			if other, taken := gpus[gpu]; taken {
 				return fmt.Errorf("%s and %s both use %s: give each its own LOCAL_RANK or CUDA_VISIBLE_DEVICES, or start one process a GPU: %w", names[other], names[i], r.Device, cgotorch.ErrInvalidArgument)
 			}
@@ -299,43 +228,4 @@ func compatible(ranks []info, names []string) error {
 		}
 	}
 	return nil
-}
-
-// The method `joinNCCL` makes the group of NCCL. It waits for the other ranks.
-func (g *Group) joinNCCL(ctx context.Context) error {
-	var id ct.GroupID
-	if g.rank == 0 {
-		if err := seam.Check("dist.Join", ct.GroupIDNew(&id)); err != nil {
-			return err
-		}
-		if err := g.store.set(ctx, "nccl", base64.StdEncoding.EncodeToString(id.Bytes[:])); err != nil {
-			return err
-		}
-	} else {
-		text, err := g.store.await(ctx, "nccl")
-		if err != nil {
-			return err
-		}
-		bytes, err := base64.StdEncoding.DecodeString(text)
-		if err != nil || copy(id.Bytes[:], bytes) != len(id.Bytes) {
-			return errors.New("rank 0 has given no name of a group of NCCL")
-		}
-	}
-	var h *ct.Group
-	if err := seam.Check("dist.Join", ct.GroupNCCL(seam.Device(g.device), &id, int32(g.rank), int32(g.world), &h)); err != nil {
-		return err
-	}
-	g.setHandle(h)
-	for {
-		var ready int32
-		if err := seam.Check("dist.Join", ct.GroupReady(g.h, &ready)); err != nil || ready != 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			ct.GroupAbort(g.h)
-			return fmt.Errorf("NCCL has not connected the ranks (NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME names the network interface): %w", context.Cause(ctx))
-		case <-time.After(time.Millisecond):
-		}
-	}
 }

@@ -23,7 +23,9 @@ import (
 // A collective of a graph counts at each launch.
 //
 // On the CPU each collective begins with a comparison of the hashes, because Gloo ends the process
-// when two ranks give different sizes. There it is one more collective, of 16 bytes.
+// when two ranks give different sizes. There it is one more collective, of 16 bytes. The C++ core
+// compares the collectives of a backward likewise. On CUDA a backward counts as one collective of
+// Gradients, and those of SumOverRanks do not count. Send and Receive do not count either.
 
 // A call is one collective, as all ranks must make it.
 type call struct {
@@ -33,26 +35,42 @@ type call struct {
 
 // of returns the call of an operation on tensors.
 func of(op string, tensors ...*cgotorch.Tensor) call {
-	var b strings.Builder
-	b.WriteString(op)
-	b.WriteByte('(')
+	texts := make([]string, len(tensors))
 	for i, t := range tensors {
-		if i == 4 && len(tensors) > 5 {
-			fmt.Fprintf(&b, ", … %d more", len(tensors)-i)
-			h := fnv.New32a()
-			for _, t := range tensors[i:] {
-				fmt.Fprint(h, t.DType(), t.Shape())
-			}
-			fmt.Fprintf(&b, " #%08x", h.Sum32())
-			break
+		texts[i] = fmt.Sprintf("%v%v", t.DType(), t.Shape())
+		if strides := otherStrides(t); strides != nil {
+			texts[i] += fmt.Sprint(" strides ", strides)
 		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%v%v", t.DType(), t.Shape())
 	}
-	b.WriteByte(')')
-	return call{what: b.String()}
+	return call{what: op + "(" + some(texts) + ")"}
+}
+
+// otherStrides returns the strides of a tensor that is not contiguous, and otherwise nil. A dimension
+// of one element has the stride 0.
+func otherStrides(t *cgotorch.Tensor) []int64 {
+	strides, shape, want, other := t.Strides(), t.Shape(), int64(1), false
+	for d := len(shape) - 1; d >= 0; d-- {
+		if shape[d] == 1 {
+			strides[d] = 0
+			continue
+		}
+		other = other || strides[d] != want
+		want *= shape[d]
+	}
+	if !other || want == 0 {
+		return nil
+	}
+	return strides
+}
+
+// some returns a list of texts. Of a long list it returns the first four, and a hash of the rest.
+func some(texts []string) string {
+	if len(texts) > 5 {
+		h := fnv.New32a()
+		fmt.Fprint(h, texts[4:])
+		texts = append(texts[:4:4], fmt.Sprintf("… %d more #%08x", len(texts)-4, h.Sum32()))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // remembered is the number of collectives that a rank remembers.
@@ -78,6 +96,17 @@ func (l *lockstep) add(c call) {
 	at := &l.ring[l.count%remembered]
 	at.call, at.hash = c, l.hash
 	l.count++
+}
+
+// The method `drop` takes back the last add.
+func (l *lockstep) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count--
+	l.hash = 0
+	if l.count > 0 {
+		l.hash = l.ring[(l.count-1)%remembered].hash
+	}
 }
 
 // The method `now` returns the count and the hash.

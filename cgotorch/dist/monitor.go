@@ -47,14 +47,16 @@ func historyKey(rank int) string { return fmt.Sprint("history/", rank) }
 
 // The method `start` starts the monitor. `joining` bounds the silence of a rank until all have
 // connected.
-func (m *monitor) start(g *Group, p place, joining time.Duration) error {
+func (m *monitor) start(ctx context.Context, g *Group, p place, joining time.Duration) error {
 	m.joining = joining
-	m.interval = min(time.Second/2, max(g.timeout/10, 10*time.Millisecond))
+	// Each rank asks the store for each other one, and the store answers some 10,000 times a second.
+	usual := max(time.Second/2, time.Duration(g.world*g.world)*100*time.Microsecond)
+	m.interval = min(usual, max(g.timeout/10, 10*time.Millisecond))
 	var err error
-	if m.store, err = g.store.again(p, g.timeout); err != nil {
+	if m.store, err = g.store.again(ctx, p, g.timeout); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel, m.others, m.accused = cancel, make([]seen, g.world), map[int]bool{}
 	now := time.Now()
 	for i := range m.others {
@@ -237,11 +239,11 @@ func (m *monitor) judge(ctx context.Context, g *Group, rank int, s *seen, now ti
 // The method `differs` reports whether a rank has made other collectives. It then fails the group.
 func (m *monitor) differs(ctx context.Context, g *Group, rank int, s *seen) bool {
 	mine, known := g.lockstep.at(s.Count)
-	_, theirs, _ := m.store.get(ctx, historyKey(rank)) // the other rank sees a difference, and this one has not got there yet
 	if known && mine == s.Hash {
 		return false
 	}
-	if !known && !theirs {
+	// A rank that sees a difference tells its history, also to ranks that have not got there yet.
+	if _, told, _ := m.store.get(ctx, historyKey(rank)); !known && !told {
 		return false
 	}
 	if !m.accused[rank] {

@@ -89,8 +89,8 @@ func placeOfOpenMPI(env func(string) string) (place, error) {
 	return p.checked()
 }
 
-// The method `numbers` reads rank, world and the rank on the machine. Without the last one it is 0:
-// see Note [One rank a GPU].
+// The method `numbers` reads rank, world and the rank on the machine. The last is 0 if there is no
+// variable for it: see Note [One rank a GPU].
 func (p *place) numbers(env func(string) string, rank, world, local string) error {
 	read := func(name string, least int, to *int) error {
 		n, err := strconv.Atoi(env(name))

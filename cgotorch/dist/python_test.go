@@ -54,6 +54,7 @@ dist.all_reduce(t)
 b = torch.arange(3) if rank == 0 else torch.zeros(3, dtype=torch.int64)
 dist.broadcast(b, 0)
 print("python:", t.tolist(), b.tolist(), flush=True)
+dist.destroy_process_group()
 `
 
 func init() {

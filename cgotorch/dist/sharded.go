@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
@@ -140,7 +139,7 @@ func (s *Sharded) check(groups []optim.Group) error {
 			return fmt.Errorf("%s: %w", s.names[i], err)
 		}
 	}
-	if s.group.h == nil {
+	if s.group.alone {
 		return nil
 	}
 	return s.group.compare(all)
@@ -284,7 +283,7 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 	var missing []string
 	for i, p := range s.params {
 		s.grads = append(s.grads, p.Grad())
-		if s.grads[i] == nil {
+		if s.grads[i] == nil && p.RequiresGrad() {
 			missing = append(missing, s.names[i])
 		}
 	}
@@ -294,7 +293,7 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 	}()
 	what := fmt.Sprintf("Sharded step of %d parameters", len(s.params))
 	if len(missing) > 0 {
-		what += " without gradients of " + strings.Join(missing, ", ")
+		what += " without gradients of " + some(missing)
 	}
 	s.group.note(x, call{what: what, at: seam.Caller()})
 	for _, v := range s.vectors {

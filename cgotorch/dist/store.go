@@ -27,9 +27,10 @@ type store struct {
 	address string // of this machine, as the store's machine sees it
 	server  string // who serves the store, for messages
 
-	mu     sync.Mutex // guards calls
-	calls  chan func()
-	closed chan struct{} // closed when the goroutine has ended
+	calls chan func()
+	quit  chan struct{} // closed by close, or when nobody waits for the connection any more
+	ended chan struct{} // closed when the goroutine has ended
+	once  sync.Once     // closes quit
 }
 
 // openStore connects to the store of the run. Rank 0 serves it, unless the launcher does.
@@ -55,34 +56,47 @@ func openStore(ctx context.Context, p place, timeout time.Duration) (*store, err
 	if p.attempt != "" && p.attempt != "0" {
 		s.prefix += p.attempt + "/"
 	}
-	return s, s.connect(p, listener, timeout)
+	return s, s.connect(ctx, p, listener, timeout)
 }
 
 // The method `connect` connects to the store, which a listening socket serves if there is one.
-func (s *store) connect(p place, listener int, timeout time.Duration) error {
+func (s *store) connect(ctx context.Context, p place, listener int, timeout time.Duration) error {
 	port, err := strconv.Atoi(p.port)
 	if err != nil {
 		return err
 	}
-	if err := seam.Check("dist.Join", ct.StoreNew(p.host, int32(port), int32(listener), milliseconds(timeout), &s.h)); err != nil {
-		return err
-	}
-	calls := make(chan func())
-	s.calls, s.closed = calls, make(chan struct{})
+	s.calls, s.quit, s.ended = make(chan func()), make(chan struct{}), make(chan struct{})
+	connected := make(chan error, 1)
 	go func() {
-		defer close(s.closed)
-		for call := range calls {
-			call()
+		defer close(s.ended)
+		err := seam.Check("dist.Join", ct.StoreNew(p.host, int32(port), int32(listener), milliseconds(timeout), &s.h))
+		connected <- err
+		if err != nil {
+			return
 		}
-		ct.StoreFree(s.h)
+		defer ct.StoreFree(s.h)
+		for {
+			select {
+			case call := <-s.calls:
+				call()
+			case <-s.quit:
+				return
+			}
+		}
 	}()
-	return nil
+	select {
+	case err := <-connected:
+		return err
+	case <-ctx.Done():
+		s.once.Do(func() { close(s.quit) })
+		return fmt.Errorf("the store of the run at %s has taken the connection and does not answer: MASTER_PORT may be the port of another program: %w", p.address(), context.Cause(ctx))
+	}
 }
 
 // The method `again` returns a second connection, which does not wait for calls of the first.
-func (s *store) again(p place, timeout time.Duration) (*store, error) {
+func (s *store) again(ctx context.Context, p place, timeout time.Duration) (*store, error) {
 	other := &store{prefix: s.prefix, address: s.address, server: s.server}
-	return other, other.connect(p, -1, timeout)
+	return other, other.connect(ctx, p, -1, timeout)
 }
 
 // The function `listen` returns a socket that listens on the address of rank 0, and on no other
@@ -143,6 +157,9 @@ func reach(ctx context.Context, p place) (string, error) {
 			if p.served {
 				who = "the launcher serves it"
 			}
+			if why == nil {
+				why = ctx.Err()
+			}
 			return "", fmt.Errorf("the store of the run at %s does not answer (%s; MASTER_ADDR and MASTER_PORT name it): %v: %w", p.address(), who, why, context.Cause(ctx))
 		case <-time.After(100 * time.Millisecond):
 		}
@@ -175,17 +192,13 @@ func milliseconds(d time.Duration) int32 {
 	return int32(min(max(d.Milliseconds(), 1), 1<<31-1))
 }
 
-// The method `do` runs a call on the connection's goroutine. It waits until ctx ends.
+// The method `do` runs a call on the connection's goroutine. It waits until the call or ctx ends.
 func (s *store) do(ctx context.Context, call func() *ct.Status) error {
-	s.mu.Lock()
-	calls := s.calls
-	s.mu.Unlock()
-	if calls == nil {
-		return cgotorch.ErrClosed
-	}
 	done := make(chan error, 1)
 	select {
-	case calls <- func() { done <- seam.Check("dist.store", call()) }:
+	case s.calls <- func() { done <- seam.Check("dist.store", call()) }:
+	case <-s.quit:
+		return cgotorch.ErrClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -199,6 +212,10 @@ func (s *store) do(ctx context.Context, call func() *ct.Status) error {
 
 func (s *store) set(ctx context.Context, key, value string) error {
 	return s.do(ctx, func() *ct.Status { return ct.StoreSet(s.h, s.prefix+key, value) })
+}
+
+func (s *store) delete(ctx context.Context, key string) error {
+	return s.do(ctx, func() *ct.Status { return ct.StoreDelete(s.h, s.prefix+key) })
 }
 
 // The method `get` waits for the store, and not for the key.
@@ -241,16 +258,9 @@ func (s *store) close() error {
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock()
-	calls := s.calls
-	s.calls = nil
-	s.mu.Unlock()
-	if calls == nil {
-		return nil
-	}
-	close(calls)
+	s.once.Do(func() { close(s.quit) })
 	select {
-	case <-s.closed:
+	case <-s.ended:
 	case <-time.After(time.Second):
 	}
 	return nil

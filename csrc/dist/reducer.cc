@@ -228,7 +228,7 @@ void Reducer::accumulated(const at::Tensor& parameter) {
   if (main_ == nullptr || of == index_.end()) return;
   if (const Arrival& a = arrivals_[of->second]; a.begun) {
     if (a.cast != nullptr) return;
-    throw Failure(CT_MISUSE, c10::str("a weight of ", parameter.sizes(), " got a second gradient in one backward, after the first was reduced: recomputed "
+    throw Failure(CT_UNSUPPORTED, c10::str("a weight of ", parameter.sizes(), " got a second gradient in one backward, after the first was reduced: recomputed "
                                       "parts that share a weight need one Recompute around all of them, or Exec.Backward and an AllReduce of the gradients"));
   }
   arrive(of->second, parameter.grad(), nullptr);

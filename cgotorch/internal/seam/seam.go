@@ -29,6 +29,9 @@ var (
 	// takes the place of the one that the error names. x is a *cgotorch.Exec. A second place is not
 	// added.
 	Explain func(x any, place, cure string)
+	// Failure returns the *cgotorch.Error of x's Do, or nil if no operator of it has failed. x is a
+	// *cgotorch.Exec. The caller may change the Message.
+	Failure func(x any) any
 	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
 	Watched func(x any) bool
 	// Unwatched returns a *cgotorch.Exec that equals x, but does not come from NoWaits.
