@@ -211,8 +211,9 @@ func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error)
 
 // Update runs fn in a Do between two batches. Answers to requests before it do not see what fn
 // changes, and all later answers do: fn may copy new weights over the old ones. Update waits
-// until fn has returned, or until ctx ends before fn begins. It fails as fn does, and as Predict
-// fails.
+// until fn has returned, or until ctx ends before fn begins. A ctx that ends later changes nothing.
+// Update fails as fn does, with [cgotorch.ErrClosed], with [cgotorch.ErrDeviceLost], and with the
+// cause of ctx's end. A panic of fn is raised again here.
 func (b *Batcher) Update(ctx context.Context, fn func(x *cgotorch.Exec) error) error {
 	if fn == nil {
 		return fmt.Errorf("serve: Update: the function is nil; give one that changes the weights: %w", cgotorch.ErrInvalidArgument)

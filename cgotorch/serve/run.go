@@ -24,7 +24,6 @@ func (b *Batcher) run() {
 		}
 		if update := batch[0].update; update != nil {
 			err := b.do("Batcher.Update", update)
-			close(batch[0].copied)
 			b.note(err)
 			b.answer(err, batch[0])
 			b.free <- s
@@ -112,7 +111,6 @@ func (b *Batcher) take() (batch []*request, f form) {
 		case context.Cause(r.ctx) != nil:
 			b.left(r)
 			b.dropped(r)
-			close(r.copied)
 			continue
 		case isUpdate(r):
 			full = true
