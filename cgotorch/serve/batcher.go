@@ -70,8 +70,7 @@ type Batcher struct {
 	mu       sync.Mutex
 	policy   policy
 	queue    []*request // by priority, then in order of arrival
-	inFlight []form     // the batches on the device, in their order
-	computed int        // their entries
+	computed int        // entries of the batches on the device
 	waiting  int        // entries in the queue, and of requests that are decoded
 	updates  int        // Updates in the queue
 	changed  chan struct{}

@@ -160,7 +160,6 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 	}
 	b.mu.Lock()
 	b.policy.began(f, gathered, enqueued)
-	b.inFlight = append(b.inFlight, f)
 	entries := 0
 	for _, r := range batch {
 		entries += r.entries
@@ -179,8 +178,7 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 			}
 		}
 		b.mu.Lock()
-		b.inFlight = b.inFlight[1:]
-		b.policy.ended(f, enqueued, time.Now(), b.inFlight)
+		b.policy.ended(f, enqueued, time.Now())
 		b.computed -= entries
 		b.stats.Batches[entries]++
 		b.wake()
