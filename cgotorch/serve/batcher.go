@@ -63,6 +63,7 @@ type Batcher struct {
 	slots    []*slot
 	free     chan *slot // slots that no batch uses
 	ended    chan struct{}
+	freed    error          // of the end, when `ended` is closed
 	broken   chan struct{}  // closed when the device is lost
 	answers  sync.WaitGroup // batches whose answers are not delivered yet
 	alarm    *alarm
@@ -123,8 +124,7 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 		return fn(x, in...)
 	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, MaxGraphs: slotCount * len(o.BatchSizes) * len(o.Lengths), Log: o.Log})
 	if err := b.open(); err != nil {
-		b.release()
-		return nil, err
+		return nil, errors.Join(err, b.release())
 	}
 	go b.run()
 	return b, nil
@@ -245,18 +245,19 @@ func (b *Batcher) Err() error {
 // Lost returns a channel that is closed when Err has an error.
 func (b *Batcher) Lost() <-chan struct{} { return b.broken }
 
-// Inputs returns the inputs, with the dtypes and shapes of decoded images.
-func (b *Batcher) Inputs() []Spec { return slices.Clone(b.o.Inputs) }
+// Inputs returns the inputs, with the dtypes and shapes of decoded images. The list and the shapes
+// belong to the caller.
+func (b *Batcher) Inputs() []Spec { return cloned(b.o.Inputs) }
 
 // Outputs returns the results of the function for one entry. A size of -1 depends on the length of
-// the request.
-func (b *Batcher) Outputs() []Spec { return slices.Clone(b.outputs) }
+// the request. The list and the shapes belong to the caller.
+func (b *Batcher) Outputs() []Spec { return cloned(b.outputs) }
 
 // MaxEntries returns the largest number of entries of a request.
 func (b *Batcher) MaxEntries() int { return b.o.BatchSizes[len(b.o.BatchSizes)-1] }
 
 // Memory returns the number of bytes on the device that the inputs of batches and the graphs hold.
-// The weights do not count.
+// The weights do not count. Memory waits while a batch is enqueued, and not for the device.
 func (b *Batcher) Memory() (int64, error) {
 	n, err := b.captured.Memory()
 	for _, s := range b.slots {
@@ -265,8 +266,9 @@ func (b *Batcher) Memory() (int64, error) {
 	return n, err
 }
 
-// Close refuses new requests, waits until all earlier ones are answered, and frees the Batcher. A
-// second Close waits too.
+// Close refuses new requests, waits until all earlier ones are answered, and frees the Batcher. It
+// fails if a part of the Batcher cannot be freed, such as a stream that a Do of the program uses. A
+// second Close waits too, and returns the same error.
 func (b *Batcher) Close() error {
 	if b == nil || b.ended == nil {
 		return nil
@@ -280,5 +282,5 @@ func (b *Batcher) Close() error {
 	b.wake()
 	b.mu.Unlock()
 	<-b.ended
-	return nil
+	return b.freed
 }

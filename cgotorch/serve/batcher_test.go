@@ -477,6 +477,36 @@ func TestBatcher_Close(t *testing.T) {
 	}
 }
 
+// Close tells of what could not be freed.
+func TestBatcher_Close_Fails(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	b, err := New(cgotorch.CPU, plusOne, Options{Inputs: vector, BatchSizes: []int{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		x.On(b.compute) // its stream cannot be closed before this Do ends
+		torchtest.WantError(t, b.Close(), cgotorch.ErrMisuse, "close it afterwards")
+		torchtest.WantError(t, b.Close(), cgotorch.ErrMisuse, "close it afterwards")
+		return nil
+	})
+	if err = errors.Join(err, b.compute.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The descriptions belong to the caller.
+func TestBatcher_InputsAndOutputs(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{1}})
+	b.Inputs()[0].Shape[0], b.Outputs()[0].Shape[0] = 7, 7
+	if in, out := b.Inputs()[0].Shape, b.Outputs()[0].Shape; in[0] != 3 || out[0] != 3 {
+		t.Errorf("a caller has changed the shapes to %v and %v", in, out)
+	}
+	if err := <-predict(context.Background(), b, 1); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBatcher_HasNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for name, fn := range map[string]func(x *cgotorch.Exec, in ...*tensor) []*tensor{

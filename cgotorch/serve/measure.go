@@ -57,7 +57,9 @@ func (b *Batcher) openSlots() error {
 		}
 		b.log("two batches of %d do not fit: %v", b.o.BatchSizes[last], err)
 		for _, s := range b.slots {
-			s.close()
+			if err := s.close(); err != nil {
+				return err
+			}
 		}
 		b.slots, b.o.BatchSizes = nil, b.o.BatchSizes[:last]
 	}

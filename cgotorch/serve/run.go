@@ -15,7 +15,7 @@ import (
 func (b *Batcher) run() {
 	defer close(b.ended)
 	defer b.alarm.stop()
-	defer b.release()
+	defer func() { b.freed = b.release() }()
 	for s := range b.free {
 		batch, f := b.next()
 		if batch == nil {
@@ -286,14 +286,13 @@ func (b *Batcher) log(format string, args ...any) {
 }
 
 // release frees everything. No batch is under way.
-func (b *Batcher) release() {
+func (b *Batcher) release() error {
+	var errs []error
 	for _, s := range b.slots {
-		s.close()
+		errs = append(errs, s.close())
 	}
 	for _, d := range b.decoders {
-		d.close()
+		errs = append(errs, d.close())
 	}
-	b.captured.Close()
-	b.compute.Close()
-	b.copies.Close()
+	return errors.Join(append(errs, b.captured.Close(), b.compute.Close(), b.copies.Close())...)
 }

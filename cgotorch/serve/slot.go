@@ -245,14 +245,15 @@ func (b *Batcher) copyInputs(s *slot, f form) (done *cgotorch.Event, err error) 
 	return done, err
 }
 
-func (s *slot) close() {
+func (s *slot) close() error {
+	var errs []error
 	for _, views := range s.views {
 		for _, t := range views {
-			t.Close()
+			errs = append(errs, t.Close())
 		}
 	}
 	for _, t := range s.whole {
-		t.Close()
+		errs = append(errs, t.Close())
 	}
-	s.slab.Close()
+	return errors.Join(append(errs, s.slab.Close())...)
 }

@@ -76,7 +76,8 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 		if err != nil {
 			return err
 		}
-		wanted, err := chosen(m.Outputs(), r.Outputs)
+		outputs := m.Outputs()
+		wanted, err := chosen(outputs, r.Outputs)
 		if err != nil {
 			return err
 		}
@@ -85,7 +86,7 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 			return err
 		}
 		for i, w := range wanted {
-			t := tensorOf(m.Outputs()[w].Name, out[w])
+			t := tensorOf(outputs[w].Name, out[w])
 			if len(r.Outputs) > 0 && r.Outputs[i].Classes > 0 {
 				if t, err = best(t, r.Outputs[i].Classes, m.Labels); err != nil {
 					return err
