@@ -301,7 +301,7 @@ func (h *handler) metadata(r *http.Request) (any, error) {
 }
 
 func (h *handler) ready(r *http.Request) (any, error) {
-	_, err := find(h.models, r.PathValue("model"), r.PathValue("version"))
+	err := h.models.Ready(r.PathValue("model"), r.PathValue("version"))
 	return map[string]any{"name": strings.Clone(r.PathValue("model")), "ready": err == nil}, err
 }
 

@@ -378,6 +378,68 @@ func TestHandler_Control(t *testing.T) {
 	}
 }
 
+// What a model answers and what the server tells of it agree, also when it cannot be loaded again.
+func TestHandler_Reload_Fails(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const each = 1 << 30 // so that one model fits
+	models := serve.NewRepository(serve.RepositoryOptions{Memory: 2*each - 1})
+	defer models.Close()
+	load := func() error { return nil } // before a load, which fails with its error
+	ctx := context.Background()
+	for _, name := range []string{"a", "b"} {
+		err := models.Add(name, "1", func() (*serve.Model, error) {
+			if name == "a" {
+				if err := load(); err != nil {
+					return nil, err
+				}
+			}
+			b, err := serve.New(cgotorch.CPU, func(_ *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor { return in },
+				serve.Options{Inputs: []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{1}}}, BatchSizes: []int{1}})
+			return &serve.Model{Batcher: b, Weights: each}, err
+		})
+		if err = errors.Join(err, models.Load(ctx, name, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen Observation
+	h := NewHandler(models, Options{Observe: func(o Observation) { seen = o }})
+	infer := func(model string, status int, text string) {
+		t.Helper()
+		if w := call(h, "POST", "/v2/models/"+model+"/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`); w.Code != status || !strings.Contains(w.Body.String(), text) {
+			t.Errorf("%s: %d %s, want %d %q", model, w.Code, w.Body, status, text)
+		}
+	}
+	about := func(status int) {
+		t.Helper()
+		for _, path := range []string{"/v2/health/ready", "/v2/models/a/ready", "/v2/models/a/versions/1/stats"} {
+			if w := call(h, "GET", path, ""); w.Code != status {
+				t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, status)
+			}
+		}
+	}
+	about(200)
+	load = func() error { return fmt.Errorf("a: %w", cgotorch.ErrOutOfMemory) }
+	infer("a", 503, "out of memory")
+	about(200)
+	load = func() error { return nil }
+	infer("a", 200, "")
+
+	infer("b", 200, "")
+	load = func() error { panic("secret") }
+	infer("a", 500, "has panicked")
+	if text := fmt.Sprint(seen.Err); strings.Contains(text, "secret") || !strings.Contains(fmt.Sprint(errors.Unwrap(seen.Err)), "secret") {
+		t.Errorf("observed %s, and in it %v", text, errors.Unwrap(seen.Err))
+	}
+	infer("a", 503, "not loaded")
+	about(503)
+	load = func() error { return nil }
+	if err := models.Load(ctx, "a", ""); err != nil {
+		t.Error(err)
+	}
+	infer("a", 200, "")
+	about(200)
+}
+
 // A list has the models that its scan has found.
 func TestHandler_ScansFirst(t *testing.T) {
 	var models *serve.Repository
