@@ -63,6 +63,7 @@ type Batcher struct {
 	slots    []*slot
 	free     chan *slot // slots that no batch uses
 	ended    chan struct{}
+	freed    error          // of the end, when `ended` is closed
 	broken   chan struct{}  // closed when the device is lost
 	answers  sync.WaitGroup // batches whose answers are not delivered yet
 	alarm    *alarm
@@ -70,8 +71,7 @@ type Batcher struct {
 	mu       sync.Mutex
 	policy   policy
 	queue    []*request // by priority, then in order of arrival
-	inFlight []form     // the batches on the device, in their order
-	computed int        // their entries
+	computed int        // entries of the batches on the device
 	waiting  int        // entries in the queue, and of requests that are decoded
 	updates  int        // Updates in the queue
 	changed  chan struct{}
@@ -124,8 +124,7 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 		return fn(x, in...)
 	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, MaxGraphs: slotCount * len(o.BatchSizes) * len(o.Lengths), Log: o.Log})
 	if err := b.open(); err != nil {
-		b.release()
-		return nil, err
+		return nil, errors.Join(err, b.release())
 	}
 	go b.run()
 	return b, nil
@@ -211,8 +210,9 @@ func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error)
 
 // Update runs fn in a Do between two batches. Answers to requests before it do not see what fn
 // changes, and all later answers do: fn may copy new weights over the old ones. Update waits
-// until fn has returned, or until ctx ends before fn begins. It fails as fn does, and as Predict
-// fails.
+// until fn has returned, or until ctx ends before fn begins. A ctx that ends later changes nothing.
+// Update fails as fn does, with [cgotorch.ErrClosed], with [cgotorch.ErrDeviceLost], and with the
+// cause of ctx's end. A panic of fn is raised again here.
 func (b *Batcher) Update(ctx context.Context, fn func(x *cgotorch.Exec) error) error {
 	if fn == nil {
 		return fmt.Errorf("serve: Update: the function is nil; give one that changes the weights: %w", cgotorch.ErrInvalidArgument)
@@ -245,18 +245,19 @@ func (b *Batcher) Err() error {
 // Lost returns a channel that is closed when Err has an error.
 func (b *Batcher) Lost() <-chan struct{} { return b.broken }
 
-// Inputs returns the inputs, with the dtypes and shapes of decoded images.
-func (b *Batcher) Inputs() []Spec { return slices.Clone(b.o.Inputs) }
+// Inputs returns the inputs, with the dtypes and shapes of decoded images. The list and the shapes
+// belong to the caller.
+func (b *Batcher) Inputs() []Spec { return cloned(b.o.Inputs) }
 
 // Outputs returns the results of the function for one entry. A size of -1 depends on the length of
-// the request.
-func (b *Batcher) Outputs() []Spec { return slices.Clone(b.outputs) }
+// the request. The list and the shapes belong to the caller.
+func (b *Batcher) Outputs() []Spec { return cloned(b.outputs) }
 
 // MaxEntries returns the largest number of entries of a request.
 func (b *Batcher) MaxEntries() int { return b.o.BatchSizes[len(b.o.BatchSizes)-1] }
 
 // Memory returns the number of bytes on the device that the inputs of batches and the graphs hold.
-// The weights do not count.
+// The weights do not count. Memory waits while a batch is enqueued, and not for the device.
 func (b *Batcher) Memory() (int64, error) {
 	n, err := b.captured.Memory()
 	for _, s := range b.slots {
@@ -265,8 +266,9 @@ func (b *Batcher) Memory() (int64, error) {
 	return n, err
 }
 
-// Close refuses new requests, waits until all earlier ones are answered, and frees the Batcher. A
-// second Close waits too.
+// Close refuses new requests, waits until all earlier ones are answered, and frees the Batcher. It
+// fails if a part of the Batcher cannot be freed, such as a stream that a Do of the program uses. A
+// second Close waits too, and returns the same error.
 func (b *Batcher) Close() error {
 	if b == nil || b.ended == nil {
 		return nil
@@ -280,5 +282,5 @@ func (b *Batcher) Close() error {
 	b.wake()
 	b.mu.Unlock()
 	<-b.ended
-	return nil
+	return b.freed
 }

@@ -368,6 +368,81 @@ func TestBatcher_Update(t *testing.T) {
 	})
 }
 
+// What fn has done counts, also if its context has ended meanwhile. Without the rule half of the
+// Updates would tell of the context.
+func TestBatcher_Update_ContextEndsInside(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{1}})
+	failed := errors.New("no weights")
+	for name, c := range map[string]struct {
+		fn   func() error
+		want string
+	}{
+		"succeeds": {func() error { return nil }, "<nil>"},
+		"fails":    {func() error { return failed }, "no weights"},
+		"panics":   {func() error { panic("six") }, "panic"},
+	} {
+		for range 50 {
+			ctx, cancel := context.WithCancel(context.Background())
+			got := func() (text string) {
+				defer func() {
+					if p, ok := recover().(*panics.Panic); ok && strings.Contains(p.Error(), "six") {
+						text = "panic"
+					}
+				}()
+				return fmt.Sprint(b.Update(ctx, func(*cgotorch.Exec) error {
+					cancel()
+					return c.fn()
+				}))
+			}()
+			if got != c.want {
+				t.Fatalf("%s: %s, want %s", name, got, c.want)
+			}
+		}
+	}
+}
+
+// An Update whose context ends before its turn never runs, wherever it waits.
+func TestBatcher_Update_ContextEndsBefore(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{1}})
+	release := hold(t, b)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := newRequest(ctx)
+	r.update = func(*cgotorch.Exec) error { t.Error("it has run"); return nil }
+	if err := b.enqueue(r); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	release() // the dispatcher finds the request before await does
+	if err := <-predict(context.Background(), b, 1); err != nil {
+		t.Error(err)
+	}
+	if err := b.await(r); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// An Update has no entries, so the queue is never full for it.
+func TestBatcher_Update_QueueFull(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{8}, Queue: 1})
+	release := hold(t, b)
+	large := make(chan error)
+	go func() {
+		_, err := b.Predict(context.Background(), Of(make([]float32, 24), 8, 3))
+		large <- err
+	}()
+	waitFor(t, b, 8)
+	r := newRequest(context.Background())
+	r.update = func(*cgotorch.Exec) error { return nil }
+	if err := b.enqueue(r); err != nil {
+		t.Errorf("behind more entries than the queue takes: %v", err)
+		close(r.done)
+	}
+	release()
+	if err := errors.Join(b.await(r), <-large); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBatcher_Close(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		b := open(t, d, plusOne, Options{BatchSizes: []int{1}})
@@ -398,6 +473,36 @@ func TestBatcher_Close(t *testing.T) {
 		}
 	})
 	if err := (*Batcher)(nil).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Close tells of what could not be freed.
+func TestBatcher_Close_Fails(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	b, err := New(cgotorch.CPU, plusOne, Options{Inputs: vector, BatchSizes: []int{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		x.On(b.compute) // its stream cannot be closed before this Do ends
+		torchtest.WantError(t, b.Close(), cgotorch.ErrMisuse, "close it afterwards")
+		torchtest.WantError(t, b.Close(), cgotorch.ErrMisuse, "close it afterwards")
+		return nil
+	})
+	if err = errors.Join(err, b.compute.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The descriptions belong to the caller.
+func TestBatcher_InputsAndOutputs(t *testing.T) {
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{1}})
+	b.Inputs()[0].Shape[0], b.Outputs()[0].Shape[0] = 7, 7
+	if in, out := b.Inputs()[0].Shape, b.Outputs()[0].Shape; in[0] != 3 || out[0] != 3 {
+		t.Errorf("a caller has changed the shapes to %v and %v", in, out)
+	}
+	if err := <-predict(context.Background(), b, 1); err != nil {
 		t.Error(err)
 	}
 }

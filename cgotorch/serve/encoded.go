@@ -103,11 +103,13 @@ func (d *decoding) give(pixels [][]byte) {
 	d.free = append(d.free, pixels...)
 }
 
-func (d *decoding) close() {
+func (d *decoding) close() error {
 	if d == nil {
-		return
+		return nil
 	}
+	var errs []error
 	for _, s := range d.slabs {
-		s.Close()
+		errs = append(errs, s.Close())
 	}
+	return errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ type policy struct {
 	exact bool                    // a batch is not padded to a size
 	until time.Time               // when the device will have done what is enqueued
 	ends  time.Time               // when the device had done the batch before
+	left  []form                  // of the batches that are enqueued and not done
 	lead  time.Duration           // from the gathering of a batch until its copy and work are enqueued
 	delay time.Duration           // Options.MaxDelay
 }
@@ -104,18 +105,20 @@ func (p *policy) began(f form, gathered, now time.Time) {
 		p.until = now
 	}
 	p.until = p.until.Add(p.takes[f])
+	p.left = append(p.left, f)
 }
 
-// ended notes that the device has done a batch, which was enqueued before `began`, and all that is
-// enqueued but `left`. The time of a batch follows what it takes, as other work on the device
-// changes it.
-func (p *policy) ended(f form, began, now time.Time, left []form) {
+// ended notes that the device has done a batch, which was enqueued before `began`. The time of a
+// batch follows what it takes, as other work on the device changes it.
+func (p *policy) ended(f form, began, now time.Time) {
+	i := slices.Index(p.left, f)
+	p.left = slices.Delete(p.left, i, i+1)
 	if began.Before(p.ends) {
 		began = p.ends
 	}
 	p.takes[f] += (now.Sub(began) - p.takes[f]) / 8
 	p.ends, p.until = now, now
-	for _, f := range left {
+	for _, f := range p.left {
 		p.until = p.until.Add(p.takes[f])
 	}
 }

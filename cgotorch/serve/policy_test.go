@@ -24,8 +24,27 @@ func TestPolicy_Wait(t *testing.T) {
 	wait(ms, 10, 8*ms)
 	wait(ms, 64, 0)
 	wait(12*ms, 1, 0)
-	p.ended(form{8, 0}, now, now.Add(5*ms), nil)
+	p.ended(form{8, 0}, now, now.Add(5*ms))
 	wait(5*ms, 1, 0)
+}
+
+// Two batches may be noted as ended in the other order. The time of the one that is left counts.
+func TestPolicy_Ended_OtherOrder(t *testing.T) {
+	const ms = time.Millisecond
+	p := newPolicy([]int{1, 8}, []int64{0}, false, 0)
+	long, short := form{8, 0}, form{1, 0}
+	p.takes[long], p.takes[short] = 10*ms, ms
+	now := time.Now()
+	p.began(long, now, now)
+	p.began(short, now, now)
+	p.ended(short, now, now)
+	if left := p.until.Sub(now); left != 10*ms {
+		t.Errorf("the device is done in %v, want %v", left, 10*ms)
+	}
+	p.ended(long, now, now)
+	if left := p.until.Sub(now); left != 0 {
+		t.Errorf("nothing is computed, and the device is done in %v", left)
+	}
 }
 
 // A batch is of the size with the highest rate, or of half of all entries.

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // ErrNotFound means that the Repository has no model of this name and version.
 var ErrNotFound = errors.New("no such model")
 
-// ErrNotLoaded means that a model is known and not loaded. [Repository.Load] loads it.
+// ErrNotLoaded means that a model is known and not ready: see [Repository.Ready].
 var ErrNotLoaded = errors.New("the model is not loaded")
 
 // Model is a Batcher with its weights.
@@ -39,9 +40,9 @@ func (m *Model) close() error {
 // RepositoryOptions are the options of [NewRepository].
 type RepositoryOptions struct {
 	// Memory bounds the bytes of all models: their weights and what [Batcher.Memory] tells. A load
-	// beyond it unloads the models that were not used for longest. They are loaded again when they
-	// are used. The first load of a model needs its memory before others are unloaded. 0 means no
-	// bound.
+	// beyond it unloads the models that were not used for longest. They stay ready, and are loaded
+	// again when they are used. The first load of a model needs its memory before others are
+	// unloaded. 0 means no bound.
 	Memory int64
 	Log    func(text string) // is told of each load and unload; may be nil
 }
@@ -113,21 +114,19 @@ func number(version string) uint64 {
 
 // find returns a model. Without a version it is the last one that `fits`. The caller holds r.mu.
 func (r *Repository) find(name, version string, fits func(e *entry) bool) (*entry, error) {
-	known := false
+	err := ErrNotFound
 	for _, e := range slices.Backward(r.entries) {
 		if e.name == name && (version == "" || e.version == version) {
-			known = true
 			if fits(e) {
 				return e, nil
+			}
+			if err == ErrNotFound {
+				err = e.notLoaded()
 			}
 		}
 	}
 	if r.closed {
 		return nil, r.isClosed()
-	}
-	err := ErrNotFound
-	if known {
-		err = ErrNotLoaded
 	}
 	if version == "" {
 		return nil, fmt.Errorf("serve: %q: %w", name, err)
@@ -135,10 +134,47 @@ func (r *Repository) find(name, version string, fits func(e *entry) bool) (*entr
 	return nil, fmt.Errorf("serve: %q, version %q: %w", name, version, err)
 }
 
+// failure returns why the last load has failed, or why the device is lost. The caller holds r.mu.
+func (e *entry) failure() error {
+	if e.open != nil {
+		return e.open.model.Err()
+	}
+	return e.err
+}
+
+// notLoaded returns ErrNotLoaded, with the failure if there is one. The caller holds r.mu.
+func (e *entry) notLoaded() error {
+	if failure := e.failure(); failure != nil {
+		return fmt.Errorf("%w: %w", ErrNotLoaded, failure)
+	}
+	return ErrNotLoaded
+}
+
+// ready reports whether Use answers with the model. The caller holds r.mu.
+func (r *Repository) ready(e *entry) bool {
+	failure := e.failure()
+	return e.wanted && !r.closed && (failure == nil || errors.Is(failure, cgotorch.ErrOutOfMemory))
+}
+
+// Ready returns nil if [Repository.Use] answers with the model, and the reason otherwise. Without a
+// version it asks for any. A model is ready after a Load that has succeeded, until its Unload. If
+// it was unloaded for its memory, and there is no memory to load it again, it stays ready: the next
+// use tries again. After another failure of a load it is not tried, and not ready until Load
+// succeeds. A model whose device is lost is not ready.
+//
+// The reason is [ErrNotFound], or [ErrNotLoaded] with the failure, or [cgotorch.ErrClosed].
+func (r *Repository) Ready(name, version string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := r.find(name, version, r.ready)
+	return err
+}
+
 // Load loads a model, if it is not loaded. Without a version it loads the last one. It waits for
 // the load, or until ctx ends before the load begins. A load that has begun cannot be stopped. Load
 // fails as the model's function does, and with [cgotorch.ErrOutOfMemory] if the model alone is
-// beyond RepositoryOptions.Memory.
+// beyond RepositoryOptions.Memory. A panic of the function is an error too. Its text is without the
+// stack, and errors.Unwrap of it has the stack.
 func (r *Repository) Load(ctx context.Context, name, version string) error {
 	r.mu.Lock()
 	e, err := r.find(name, version, func(*entry) bool { return !r.closed })
@@ -189,8 +225,8 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 
 	m, bytes, err := r.load(ctx, e, bytes)
 	r.mu.Lock()
-	if e.err = err; err != nil && context.Cause(ctx) != nil {
-		e.err = nil // a later load may succeed
+	if err == nil || context.Cause(ctx) == nil { // a load that was left early tells nothing of the model
+		e.err = err
 	}
 	if err == nil {
 		e.wanted, e.bytes, e.used = true, bytes, time.Now()
@@ -198,7 +234,9 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 		go r.watch(e.open)
 	}
 	r.mu.Unlock()
-	if err != nil {
+	if p := (*panicked)(nil); errors.As(err, &p) {
+		r.log("%s, version %s, is not loaded: %v", e.name, e.version, p.cause)
+	} else if err != nil {
 		r.log("%s, version %s, is not loaded: %v", e.name, e.version, err)
 	} else {
 		r.log("%s, version %s, is loaded: %d bytes", e.name, e.version, bytes)
@@ -212,9 +250,9 @@ func (r *Repository) load(ctx context.Context, e *entry, bytes int64) (*Model, i
 	if err := r.makeRoom(ctx, e, bytes); err != nil {
 		return nil, 0, err
 	}
-	m, err := e.load()
+	m, err := e.call()
 	for errors.Is(err, cgotorch.ErrOutOfMemory) && r.unloadOldest(ctx, e) == nil {
-		m, err = e.load()
+		m, err = e.call()
 	}
 	if err == nil && (m == nil || m.Batcher == nil) {
 		err = fmt.Errorf("serve: the load of %q has no Batcher: %w", e.name, cgotorch.ErrInvalidArgument)
@@ -232,6 +270,30 @@ func (r *Repository) load(ctx context.Context, e *entry, bytes int64) (*Model, i
 	}
 	return m, bytes, nil
 }
+
+// call calls the model's function, and returns its panic as an error.
+func (e *entry) call() (m *Model, err error) {
+	panics.Run("the load of a Repository", func() (err error) {
+		m, err = e.load()
+		return err
+	}, func(failed error) { err = failed })
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
+		err = &panicked{e.name, e.version, p}
+	}
+	return m, err
+}
+
+// panicked is an error without the panic's stack, which is not for clients. Its Unwrap has it.
+type panicked struct {
+	name, version string
+	cause         *panics.Panic
+}
+
+func (p *panicked) Error() string {
+	return fmt.Sprintf("serve: the load of %q, version %q, has panicked", p.name, p.version)
+}
+
+func (p *panicked) Unwrap() error { return p.cause }
 
 func (r *Repository) isClosed() error {
 	return fmt.Errorf("serve: the Repository is %w", cgotorch.ErrClosed)
@@ -333,7 +395,7 @@ func (r *Repository) Unload(ctx context.Context, name, version string) error {
 // stays as it was. The caller has the turn.
 func (r *Repository) unload(ctx context.Context, e *entry) error {
 	r.mu.Lock()
-	e.wanted = false
+	e.wanted, e.err = false, nil
 	loaded := e.open != nil
 	r.mu.Unlock()
 	if !loaded {
@@ -351,12 +413,15 @@ func (r *Repository) unload(ctx context.Context, e *entry) error {
 // Remove unloads a version, if it is loaded, and forgets it. It waits as Unload does. It fails with
 // [ErrNotFound], and with the cause of ctx's end: the version then stays known.
 func (r *Repository) Remove(ctx context.Context, name, version string) error {
+	if version == "" {
+		return fmt.Errorf("serve: Remove: %q: no version is given; name the version to forget: %w", name, ErrNotFound)
+	}
 	if err := r.take(ctx); err != nil {
 		return err
 	}
 	defer func() { <-r.turn }()
 	r.mu.Lock()
-	e, err := r.find(name, version, func(e *entry) bool { return e.version == version })
+	e, err := r.find(name, version, func(*entry) bool { return true })
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -371,13 +436,13 @@ func (r *Repository) Remove(ctx context.Context, name, version string) error {
 }
 
 // Use calls fn with a model, which stays loaded until fn returns. Without a version it is the last
-// version that is loaded. A model that was unloaded for its memory is loaded again first. Use
-// fails with [ErrNotFound] and [ErrNotLoaded], as Load fails, and as fn fails. The function fn must
-// not call Use, Load or Unload of a model that is not loaded: it could wait for itself.
+// version that is ready. A model that was unloaded for its memory is loaded again first. Use fails
+// as [Repository.Ready] and Load fail, and as fn fails. The function fn must not call Use, Load or
+// Unload of a model that is not loaded: it could wait for itself.
 func (r *Repository) Use(ctx context.Context, name, version string, fn func(m *Model) error) error {
 	for {
 		r.mu.Lock()
-		e, err := r.find(name, version, func(e *entry) bool { return e.wanted && !r.closed })
+		e, err := r.find(name, version, r.ready)
 		if err != nil {
 			r.mu.Unlock()
 			return err
@@ -390,7 +455,7 @@ func (r *Repository) Use(ctx context.Context, name, version string, fn func(m *M
 			return fn(o.model)
 		}
 		r.mu.Unlock()
-		if err := r.open(ctx, e, func() bool { return e.wanted }); err != nil {
+		if err := r.open(ctx, e, func() bool { return r.ready(e) }); err != nil {
 			return err
 		}
 	}
@@ -418,7 +483,7 @@ func (r *Repository) Predict(ctx context.Context, name, version string, inputs .
 // ModelInfo tells of one model of a Repository.
 type ModelInfo struct {
 	Name, Version string
-	Ready         bool  // requests are answered; the model may have to be loaded again for them
+	Ready         bool  // as [Repository.Ready] tells
 	Loaded        bool  // the model is in memory
 	Loading       bool  // the model is being loaded
 	Bytes         int64 // its memory, at the last load
@@ -432,12 +497,9 @@ func (r *Repository) List() []ModelInfo {
 	defer r.mu.Unlock()
 	list := make([]ModelInfo, len(r.entries))
 	for i, e := range r.entries {
-		list[i] = ModelInfo{Name: e.name, Version: e.version, Ready: e.wanted && e.err == nil, Loaded: e.open != nil, Loading: e.loading, Bytes: e.bytes, Err: e.err}
+		list[i] = ModelInfo{Name: e.name, Version: e.version, Ready: r.ready(e), Loaded: e.open != nil, Loading: e.loading, Bytes: e.bytes, Err: e.failure()}
 		if e.open != nil {
 			list[i].Stats = e.open.model.Stats()
-			if err := e.open.model.Err(); err != nil {
-				list[i].Ready, list[i].Err = false, err
-			}
 		}
 	}
 	return list

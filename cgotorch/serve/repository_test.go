@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -202,4 +204,156 @@ func TestRepository_LoadFails(t *testing.T) {
 	torchtest.WantError(t, r.Load(ctx, "a", ""), cgotorch.ErrClosed)
 	_, err = r.Predict(ctx, "a", "", row(1))
 	torchtest.WantError(t, err, cgotorch.ErrClosed)
+}
+
+// A model that was unloaded for its memory stays ready while there is no memory for it. After
+// another failure it is not ready and not tried, until Load succeeds.
+func TestRepository_Reload_Fails(t *testing.T) {
+	const each = 1 << 30 // so that one model fits
+	r, ctx := openRepository(t, RepositoryOptions{Memory: 2*each - 1}), context.Background()
+	var loaded atomic.Int64
+	var load func() error // before the load, which fails with its error
+	loads := 0
+	err := errors.Join(
+		r.Add("a", "1", func() (*Model, error) {
+			if loads++; load != nil {
+				if err := load(); err != nil {
+					return nil, err
+				}
+			}
+			return adds(cgotorch.CPU, 1, each, &loaded)()
+		}),
+		r.Add("b", "1", adds(cgotorch.CPU, 2, each, &loaded)),
+		r.Load(ctx, "a", ""), r.Load(ctx, "b", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(name string) error {
+		_, err := r.Predict(ctx, name, "", row(1))
+		return err
+	}
+	want := func(when string, ready bool, failure error) {
+		t.Helper()
+		info := r.List()[0]
+		if err := r.Ready("a", ""); info.Ready != ready || (err == nil) != ready || !errors.Is(info.Err, failure) || (info.Err == nil) != (failure == nil) {
+			t.Errorf("%s: %+v, and Ready tells %v; want ready %v and %v", when, info, err, ready, failure)
+		}
+	}
+	want("unloaded for its memory", true, nil)
+	load = func() error { return fmt.Errorf("a: %w", cgotorch.ErrOutOfMemory) }
+	torchtest.WantError(t, ask("a"), cgotorch.ErrOutOfMemory)
+	want("without memory", true, cgotorch.ErrOutOfMemory)
+	load = nil
+	if err := ask("a"); err != nil {
+		t.Error("when there is memory:", err)
+	}
+	want("loaded again", true, nil)
+
+	if err := ask("b"); err != nil {
+		t.Error(err)
+	}
+	damaged := errors.New("no weights")
+	load = func() error { return damaged }
+	if err := ask("a"); !errors.Is(err, damaged) {
+		t.Error(err)
+	}
+	want("damaged", false, damaged)
+	tried := loads
+	torchtest.WantError(t, ask("a"), ErrNotLoaded, "no weights")
+	torchtest.WantError(t, r.Ready("a", "1"), ErrNotLoaded, "no weights")
+	if loads != tried {
+		t.Errorf("a damaged model was tried %d times more", loads-tried)
+	}
+	short, cancel := context.WithCancel(ctx)
+	load = func() error { cancel(); return short.Err() }
+	if err := r.Load(short, "a", ""); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	want("after a load that its caller has left", false, damaged)
+	load = nil
+	if err := errors.Join(r.Load(ctx, "a", ""), ask("a")); err != nil {
+		t.Error(err)
+	}
+	want("mended", true, nil)
+
+	load = func() error { return damaged }
+	if err := ask("b"); err != nil {
+		t.Error(err)
+	}
+	if err := ask("a"); !errors.Is(err, damaged) {
+		t.Error(err)
+	}
+	if err := r.Unload(ctx, "a", ""); err != nil {
+		t.Error(err)
+	}
+	want("not wanted any more", false, nil)
+}
+
+// A model whose device is lost is not ready, and nothing is asked of it.
+func TestRepository_DeviceLost(t *testing.T) {
+	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+	var loaded atomic.Int64
+	err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Load(ctx, "a", ""))
+	if err == nil {
+		err = r.Use(ctx, "a", "", func(m *Model) error {
+			m.note(fmt.Errorf("injected: %w", cgotorch.ErrDeviceLost))
+			return nil
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-r.Lost()
+	_, err = r.Predict(ctx, "a", "", row(1))
+	for _, err := range []error{err, r.Ready("a", ""), r.Ready("a", "1")} {
+		torchtest.WantError(t, err, ErrNotLoaded, "injected")
+		torchtest.WantError(t, err, cgotorch.ErrDeviceLost)
+	}
+	if info := r.List()[0]; info.Ready || !info.Loaded || !errors.Is(info.Err, cgotorch.ErrDeviceLost) {
+		t.Errorf("%+v", info)
+	}
+}
+
+func TestRepository_Remove(t *testing.T) {
+	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+	var loaded atomic.Int64
+	if err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Load(ctx, "a", "")); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.WantError(t, r.Remove(ctx, "a", ""), ErrNotFound, `Remove: "a": no version is given`)
+	torchtest.WantError(t, r.Remove(ctx, "a", "2"), ErrNotFound, `version "2"`)
+	if err := r.Ready("a", "1"); err != nil {
+		t.Error(err)
+	}
+	if err := r.Remove(ctx, "a", "1"); err != nil || loaded.Load() != 0 || len(r.List()) != 0 {
+		t.Error(err, loaded.Load(), r.List())
+	}
+	torchtest.WantError(t, r.Ready("a", ""), ErrNotFound)
+}
+
+// A panic of a load is an error, whose text has no stack: servers send it to clients.
+func TestRepository_Load_Panics(t *testing.T) {
+	var logged []string
+	r, ctx := openRepository(t, RepositoryOptions{Log: func(text string) { logged = append(logged, text) }}), context.Background()
+	var loaded atomic.Int64
+	panicking := true
+	if err := r.Add("a", "1", func() (*Model, error) {
+		if panicking {
+			panic("secret")
+		}
+		return adds(cgotorch.CPU, 1, 0, &loaded)()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	err := r.Load(ctx, "a", "")
+	if p, ok := errors.Unwrap(err).(*panics.Panic); !ok || p.Value != "secret" || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), `the load of "a", version "1", has panicked`) {
+		t.Errorf("%v, and inside it %v", err, errors.Unwrap(err))
+	}
+	if info := r.List()[0]; info.Ready || info.Loading || info.Err != err || len(logged) != 1 || !strings.Contains(logged[0], "repository_test.go") {
+		t.Errorf("%+v, and the log is %q", info, logged)
+	}
+	panicking = false
+	if err := r.Load(ctx, "a", ""); err != nil {
+		t.Error(err)
+	}
 }

@@ -87,7 +87,7 @@ func (b *Batcher) admit(r *request) error {
 		return fmt.Errorf("serve: the Batcher is %w", cgotorch.ErrClosed)
 	case !isUpdate(r) && r.entries > b.policy.largest(r.length):
 		return b.tooLarge(r)
-	case b.waiting > 0 && b.waiting+r.entries > b.o.Queue:
+	case !isUpdate(r) && b.waiting > 0 && b.waiting+r.entries > b.o.Queue:
 		b.stats.Refused++
 		return fmt.Errorf("serve: %d entries wait: %w", b.waiting, ErrQueueFull)
 	}
@@ -174,12 +174,12 @@ func (b *Batcher) giveBack(r *request) {
 	}
 }
 
-// await waits for the answer, or until the request's context ends.
+// await waits for the answer, or until the request's context ends. An Update whose function has
+// begun is awaited in any case: it changes the weights.
 func (b *Batcher) await(r *request) error {
 	select {
 	case <-r.done:
-		panics.Raise(r.err)
-		return r.err
+		return r.outcome()
 	case <-r.ctx.Done():
 	}
 	b.mu.Lock()
@@ -193,15 +193,28 @@ func (b *Batcher) await(r *request) error {
 	}
 	copied := r.copied // a batch that is tried again has a new channel
 	b.mu.Unlock()
+	if isUpdate(r) {
+		<-r.done
+		return r.outcome()
+	}
 	<-copied
 	return context.Cause(r.ctx)
 }
 
-// dropped counts a request that has ended while it waited. The caller holds b.mu.
+// outcome returns the error of a request that is done, or raises the panic of its function.
+func (r *request) outcome() error {
+	panics.Raise(r.err)
+	return r.err
+}
+
+// dropped ends a request whose context has ended while it waited. The caller holds b.mu.
 func (b *Batcher) dropped(r *request) {
 	if !isUpdate(r) {
 		b.stats.Dropped++
 	}
+	r.err = context.Cause(r.ctx)
+	close(r.copied)
+	close(r.done)
 }
 
 // wake tells the dispatcher that something has changed.

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -199,6 +200,20 @@ func (b *Batcher) enqueueBatch(s *slot, batch []*request, f form) (reads []*cgot
 	return reads, shapes, nil
 }
 
+// results enqueues the function on the slot's first entries, and checks the results.
+func (b *Batcher) results(x *cgotorch.Exec, s *slot, f form) ([]*cgotorch.Tensor, error) {
+	results := b.captured.Run(x, b.view(x, s, f)...)
+	if len(results) == 0 {
+		return nil, fmt.Errorf("serve: the function has no result: %w", cgotorch.ErrInvalidArgument)
+	}
+	for k, out := range results {
+		if shape := out.Shape(); len(shape) == 0 || shape[0] != int64(f.size) {
+			return nil, fmt.Errorf("serve: result %d of the function is %v for %d entries; its first dimension must be that of the inputs: %w", k, out, f.size, cgotorch.ErrInvalidArgument)
+		}
+	}
+	return results, nil
+}
+
 // copied is the copy of a batch's inputs, which may be enqueued while a thread wakes up for it.
 type copied struct {
 	stored atomic.Bool
@@ -230,14 +245,15 @@ func (b *Batcher) copyInputs(s *slot, f form) (done *cgotorch.Event, err error) 
 	return done, err
 }
 
-func (s *slot) close() {
+func (s *slot) close() error {
+	var errs []error
 	for _, views := range s.views {
 		for _, t := range views {
-			t.Close()
+			errs = append(errs, t.Close())
 		}
 	}
 	for _, t := range s.whole {
-		t.Close()
+		errs = append(errs, t.Close())
 	}
-	s.slab.Close()
+	return errors.Join(append(errs, s.slab.Close())...)
 }

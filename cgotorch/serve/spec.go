@@ -47,6 +47,15 @@ func (s Spec) complete() (Spec, error) {
 	return s, nil
 }
 
+// cloned returns Specs with shapes of their own.
+func cloned(specs []Spec) []Spec {
+	specs = slices.Clone(specs)
+	for i := range specs {
+		specs[i].Shape = slices.Clone(specs[i].Shape)
+	}
+	return specs
+}
+
 func (s Spec) variable() bool { return slices.Contains(s.Shape, -1) }
 
 // at returns the shape of an entry that is padded to a length.

@@ -124,11 +124,7 @@ func (s *service) ServerReady(context.Context, *inference.ServerReadyRequest) (*
 
 // ModelReady answers false for a model that is not known, as Triton does.
 func (s *service) ModelReady(_ context.Context, r *inference.ModelReadyRequest) (*inference.ModelReadyResponse, error) {
-	ready := false
-	for _, m := range s.models.List() {
-		ready = ready || m.Name == r.Name && (m.Version == r.Version || r.Version == "") && m.Ready
-	}
-	return &inference.ModelReadyResponse{Ready: ready}, nil
+	return &inference.ModelReadyResponse{Ready: s.models.Ready(r.Name, r.Version) == nil}, nil
 }
 
 func (s *service) ServerMetadata(context.Context, *inference.ServerMetadataRequest) (*inference.ServerMetadataResponse, error) {

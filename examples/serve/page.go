@@ -71,9 +71,12 @@ func statusOf(models *serve.Repository, m *metrics) numbers {
 	}
 	for _, info := range models.List() {
 		e := model{Name: info.Name, Version: info.Version, State: "not loaded", MiB: float64(info.Bytes) / (1 << 20), Entries: info.Stats.Entries, Waiting: info.Stats.Waiting}
+		if info.Err != nil {
+			e.Reason = info.Err.Error()
+		}
 		switch {
-		case info.Err != nil:
-			e.State, e.Reason = "failed", info.Err.Error()
+		case info.Err != nil && !info.Ready:
+			e.State = "failed"
 		case info.Loading:
 			e.State = "loading"
 		case info.Loaded:

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,6 +13,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // browser is a session of a Chromium, by the protocol WebDriver.
@@ -94,6 +100,35 @@ func (b *browser) await(expression string) {
 	var page string
 	b.call("POST", "/execute/sync", map[string]any{"script": "return document.body.innerText", "args": []any{}}, &page)
 	b.t.Errorf("it never became true: %s; the page is\n%s", expression, page)
+}
+
+// A model without memory for its reload is ready, and the page says why it is not loaded.
+func TestPage_OutOfMemory(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const each = 1 << 30 // so that one model fits
+	models, ctx := serve.NewRepository(serve.RepositoryOptions{Memory: 2*each - 1}), context.Background()
+	defer models.Close()
+	full := false
+	for _, name := range []string{"a", "b"} {
+		err := models.Add(name, "1", func() (*serve.Model, error) {
+			if full {
+				return nil, fmt.Errorf("full: %w", cgotorch.ErrOutOfMemory)
+			}
+			b, err := serve.New(cgotorch.CPU, func(_ *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor { return in },
+				serve.Options{Inputs: []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{1}}}, BatchSizes: []int{1}})
+			return &serve.Model{Batcher: b, Weights: each}, err
+		})
+		if err = errors.Join(err, models.Load(ctx, name, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full = true
+	if _, err := models.Predict(ctx, "a", "", serve.Of([]float32{1}, 1, 1)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
+		t.Error(err)
+	}
+	if m := statusOf(models, newMetrics(models, cgotorch.CPU)).Models[0]; m.State != "ready, out of memory until it is used" || !strings.Contains(m.Reason, "full") {
+		t.Errorf("%+v", m)
+	}
 }
 
 // A browser shows the models, the rates and the plot, with the token as a password. The file

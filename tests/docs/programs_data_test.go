@@ -219,7 +219,7 @@ var wrongData = []wrong{
 	},
 	{
 		name: "too few data of an input",
-		want: `400…input \"x\" has 4 bytes…want 8 for each of 1 entries`,
+		want: `400…input \"x\" has the shape [1 2]…its data another number of elements…send as many as the shape has`,
 		outside: func(string) error {
 			return infer(`{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1]}]}`)
 		},

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,7 +21,7 @@ var (
 	errBusy     = errors.New("the bodies of other requests take the memory")
 )
 
-// bodies bounds the memory of bodies that are being answered, and uses buffers again.
+// bodies bounds the memory of bodies that are being answered, and uses small buffers again.
 type bodies struct {
 	most, all int64 // bytes of one body, and of all
 
@@ -31,10 +30,14 @@ type bodies struct {
 	free sync.Pool // of *[]byte
 }
 
+// mostKept is the size of the largest buffer that is used again. A larger one in the hands of a
+// small body would keep memory from others.
+const mostKept = 1 << 20
+
 // body is a request's body.
 type body struct {
 	bytes []byte
-	taken int64
+	taken int64 // the capacity of `bytes`, and what [bodies.more] has added
 }
 
 // read returns the body of a request. It fails with errTooLarge and errBusy. The caller gives the
@@ -60,11 +63,10 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	default:
 		return nil, refuse("Content-Encoding is %q; want gzip, deflate or none", encoding)
 	}
-	buffer, _ := b.free.Get().(*[]byte)
-	if buffer == nil {
-		buffer = new([]byte)
+	got := &body{}
+	if kept, _ := b.free.Get().(*[]byte); kept != nil && b.take(int64(cap(*kept))) {
+		got.bytes, got.taken = (*kept)[:0], int64(cap(*kept))
 	}
-	got := &body{bytes: (*buffer)[:0]}
 	err := b.fill(got, from, size)
 	if err == nil {
 		return got, nil
@@ -79,28 +81,28 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	return nil, refuse("the body ends early: %v", err)
 }
 
-// fill reads a body. It takes memory as the bytes come, so that nobody has more memory than it has
-// sent. The size is below 0 if it is not known.
+// fill reads a body. It takes memory as the bytes come: at most twice what was sent, or mostKept.
+// The size is below 0 if it is not known.
 func (b *bodies) fill(to *body, from io.Reader, size int64) error {
-	const step = int64(256 << 10)
+	const least = int64(256 << 10)
+	end := size
+	if size < 0 {
+		end = b.most + 1
+	}
 	for {
 		n := int64(len(to.bytes))
-		if size >= 0 && n == size {
+		if n == size {
 			return nil
 		}
-		if n == to.taken {
-			more := min(step, b.most+1-n)
-			if size >= 0 {
-				more = min(step, size-n)
-			}
-			if !b.take(more) {
+		if n == int64(cap(to.bytes)) {
+			larger := min(max(2*n, least), end)
+			if !b.take(larger - n) {
 				return errBusy
 			}
-			to.taken += more
+			to.taken += larger - n
+			to.bytes = append(make([]byte, 0, larger), to.bytes...)
 		}
-		want := to.taken - n
-		to.bytes = slices.Grow(to.bytes, int(want))
-		got, err := from.Read(to.bytes[n : n+want])
+		got, err := from.Read(to.bytes[n:min(int64(cap(to.bytes)), end)])
 		to.bytes = to.bytes[:n+int64(got)]
 		switch {
 		case n+int64(got) > b.most:
@@ -125,8 +127,23 @@ func (b *bodies) take(n int64) bool {
 	return true
 }
 
+// more counts memory of n bytes that the body's tensors need beside the body. It fails with
+// errBusy, and with errTooLarge if the body does not fit alone.
+func (b *bodies) more(to *body, n int64) error {
+	if to.taken+n > b.all {
+		return fmt.Errorf("its elements take %d bytes beside %d, and the server has no more for all bodies: send binary data, or divide the request: %w", n, to.taken, errTooLarge)
+	}
+	if !b.take(n) {
+		return errBusy
+	}
+	to.taken += n
+	return nil
+}
+
 func (b *bodies) give(used *body) {
-	b.free.Put(&used.bytes)
+	if cap(used.bytes) <= mostKept {
+		b.free.Put(&used.bytes)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= used.taken
@@ -154,7 +171,7 @@ type message struct {
 type inputJSON struct {
 	Name       string          `json:"name"`
 	DataType   string          `json:"datatype"`
-	Shape      []int64         `json:"shape"`
+	Shape      dimensions      `json:"shape"`
 	Parameters parameters      `json:"parameters"`
 	Data       json.RawMessage `json:"data"`
 }
@@ -190,6 +207,18 @@ func (l *list[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// dimensions is a shape of so few numbers that a small body cannot become much memory.
+type dimensions []int64
+
+const mostDimensions = 32
+
+func (d *dimensions) UnmarshalJSON(text []byte) error {
+	if bytes.Count(text, []byte{','}) >= mostDimensions {
+		return fmt.Errorf("more than %d dimensions", mostDimensions)
+	}
+	return json.Unmarshal(text, (*[]int64)(d))
+}
+
 // noSharedMemory fails for a tensor that is not in the request.
 func noSharedMemory(name string, p parameters) error {
 	if p.SharedMemory == nil {
@@ -199,8 +228,9 @@ func noSharedMemory(name string, p parameters) error {
 }
 
 // parse returns the request in a body, and which outputs are wanted as binary data. Without a list
-// of outputs, all are or none.
-func parse(text []byte, header string) (r Request, binary []bool, err error) {
+// of outputs, all are or none. It calls `take` before it takes memory for elements of JSON, and
+// fails as `take` does.
+func parse(text []byte, header string, take func(bytes int64) error) (r Request, binary []bool, err error) {
 	raw := []byte(nil)
 	if header != "" {
 		n, err := strconv.Atoi(header)
@@ -227,7 +257,7 @@ func parse(text []byte, header string) (r Request, binary []bool, err error) {
 			return r, nil, err
 		}
 		if size := in.Parameters.BinaryDataSize; size == nil {
-			err = t.setJSON(in.Data)
+			err = t.setJSON(in.Data, take)
 		} else if *size < 0 || *size > int64(len(raw)) || in.Data != nil {
 			err = refuse("input %q has the binary_data_size %d, and %d bytes are left", in.Name, *size, len(raw))
 		} else {

@@ -19,7 +19,9 @@ import (
 type Options struct {
 	Name, Version string // of the server, in its metadata
 	MaxBody       int64  // most bytes of a request's body, inflated; 0 means 64 MiB
-	Memory        int64  // most bytes of all bodies at the same time; 0 means 1 GiB
+	// Memory bounds the bytes of all bodies at the same time, and of the tensors that JSON becomes. 0
+	// means 1 GiB. A request beyond has the status 429, or 413 if it does not fit alone.
+	Memory int64
 	// Control allows to load and unload models, and to list what is not loaded.
 	Control bool
 	// Scan looks for new models, before a list or a load; may be nil.
@@ -183,7 +185,7 @@ type reply struct {
 }
 
 // observed reads the body of a request, computes the answer, writes it, and tells of it.
-func (h *handler) observed(compute func(r *http.Request, body []byte) (reply, error)) http.HandlerFunc {
+func (h *handler) observed(compute func(r *http.Request, b *body) (reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		o := Observation{Model: r.PathValue("model"), Version: r.PathValue("version")}
@@ -211,9 +213,9 @@ func (h *handler) observed(compute func(r *http.Request, body []byte) (reply, er
 }
 
 // computed gives the body back, also after a panic.
-func (h *handler) computed(r *http.Request, b *body, compute func(r *http.Request, body []byte) (reply, error)) (reply, error) {
+func (h *handler) computed(r *http.Request, b *body, compute func(r *http.Request, b *body) (reply, error)) (reply, error) {
 	defer h.bodies.give(b)
-	return compute(r, b.bytes)
+	return compute(r, b)
 }
 
 func (out reply) write(w http.ResponseWriter) {
@@ -234,8 +236,8 @@ func (out reply) write(w http.ResponseWriter) {
 	}
 }
 
-func (h *handler) infer(r *http.Request, body []byte) (out reply, err error) {
-	request, binary, err := parse(body, r.Header.Get(lengthHeader))
+func (h *handler) infer(r *http.Request, b *body) (out reply, err error) {
+	request, binary, err := parse(b.bytes, r.Header.Get(lengthHeader), func(n int64) error { return h.bodies.more(b, n) })
 	if err != nil {
 		return out, err
 	}
@@ -250,7 +252,7 @@ func (h *handler) infer(r *http.Request, body []byte) (out reply, err error) {
 }
 
 // classify is for curl: its body is one encoded picture.
-func (h *handler) classify(r *http.Request, body []byte) (out reply, err error) {
+func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 	top := 5
 	if text := r.URL.Query().Get("top"); text != "" {
 		if top, err = strconv.Atoi(text); err != nil || top < 1 {
@@ -265,7 +267,7 @@ func (h *handler) classify(r *http.Request, body []byte) (out reply, err error) 
 			return refuse("the model %q does not take one picture", m.Name)
 		}
 		labels, request.Version = m.Labels, m.Version
-		request.Inputs = []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{body}}}
+		request.Inputs = []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{b.bytes}}}
 		request.Outputs = []Output{{Name: out[0].Name}}
 		return nil
 	})
@@ -301,7 +303,7 @@ func (h *handler) metadata(r *http.Request) (any, error) {
 }
 
 func (h *handler) ready(r *http.Request) (any, error) {
-	_, err := find(h.models, r.PathValue("model"), r.PathValue("version"))
+	err := h.models.Ready(r.PathValue("model"), r.PathValue("version"))
 	return map[string]any{"name": strings.Clone(r.PathValue("model")), "ready": err == nil}, err
 }
 

@@ -151,18 +151,25 @@ func TestInfer_Panics(t *testing.T) {
 // Few bytes do not become much memory, and a client that only promises bytes takes none.
 func TestInfer_SmallBodies(t *testing.T) {
 	_, h := open(t, Options{MaxBody: 8 << 20, Memory: 8 << 20})
-	for text, body := range map[string]string{
-		"more than 1024 tensors":   `{"inputs":[` + strings.Repeat("{},", 2_000_000) + "{}]}",
-		"more than 65536 elements": `{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":[` + strings.Repeat(`"",`, 2_000_000) + `""]}]}`,
+	ones := strings.Repeat("1,", 3_000_000) + "1"
+	for _, c := range []struct {
+		text, body string
+		status     int
+	}{
+		{"more than 1024 tensors", `{"inputs":[` + strings.Repeat("{},", 2_000_000) + "{}]}", 400},
+		{"more than 65536 elements", `{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":[` + strings.Repeat(`"",`, 2_000_000) + `""]}]}`, 400},
+		{"more than 32 dimensions", `{"inputs":[{"name":"image","datatype":"UINT8","shape":[` + ones + `],"data":[1]}]}`, 400},
+		{"another number of elements", `{"inputs":[{"name":"image","datatype":"INT64","shape":[1,6],"data":[` + ones + `]}]}`, 400},
+		{"take 24000008 bytes beside", `{"inputs":[{"name":"image","datatype":"INT64","shape":[3000001],"data":[` + ones + `]}]}`, 413},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		w := call(h, "POST", "/v2/models/picture/infer", body)
+		w := call(h, "POST", "/v2/models/picture/infer", c.body)
 		runtime.ReadMemStats(&after)
-		// A buffer that grows to 8 MiB is 40 MiB of allocations, and the decoder's is 32 MiB. Without
+		// A buffer that grows to 8 MiB is 16 MiB of allocations, and the decoder's is 32 MiB. Without
 		// the limits on elements it would be hundreds.
-		if used := after.TotalAlloc - before.TotalAlloc; w.Code != 400 || !strings.Contains(w.Body.String(), text) || used > 96<<20 {
-			t.Errorf("%d %s, %d MiB, want %q", w.Code, w.Body, used>>20, text)
+		if used := after.TotalAlloc - before.TotalAlloc; w.Code != c.status || !strings.Contains(w.Body.String(), c.text) || used > 72<<20 {
+			t.Errorf("%d %s, %d MiB, want %q", w.Code, w.Body, used>>20, c.text)
 		}
 	}
 	slow, sender := io.Pipe()
@@ -224,6 +231,7 @@ func TestInfer_Refused(t *testing.T) {
 	in := func(b string) string {
 		return `{"inputs":[{"name":"a","datatype":"FP32","shape":[1,2],"data":[1,2]},` + b + `]}`
 	}
+	half := in(`{"name":"b","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":4}}`)
 	for _, c := range []struct {
 		path, body, text string
 		status           int
@@ -235,7 +243,10 @@ func TestInfer_Refused(t *testing.T) {
 		{sum, "[]", "no JSON of the protocol", 400, nil},
 		{sum, `{"inputs":[]}`, `want [\"a\" \"b\"]`, 400, nil},
 		{sum, in(`{"name":"c","datatype":"FP32","shape":[1,2],"data":[1,2]}`), `want [\"a\" \"b\"]`, 400, nil},
-		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"data":[1]}`), "has 4 bytes", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"data":[1]}`), "another number of elements", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"data":[1,2,3]}`), "another number of elements", 400, nil},
+		{sum, in(`{"name":"b","datatype":"FP32","shape":[-1,-2],"data":[1,2]}`), "another number of elements", 400, nil},
+		{sum, half + "1234", "has 4 bytes", 400, []string{lengthHeader, strconv.Itoa(len(half))}},
 		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"data":[1,"x"]}`), "the element", 400, nil},
 		{sum, in(`{"name":"b","datatype":"INT32","shape":[1,2],"data":[1,2]}`), "is int32, want float32", 400, nil},
 		{sum, in(`{"name":"b","datatype":"FP16","shape":[1,2],"data":[1,2]}`), "no JSON form", 400, nil},
@@ -378,6 +389,68 @@ func TestHandler_Control(t *testing.T) {
 	}
 }
 
+// What a model answers and what the server tells of it agree, also when it cannot be loaded again.
+func TestHandler_Reload_Fails(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const each = 1 << 30 // so that one model fits
+	models := serve.NewRepository(serve.RepositoryOptions{Memory: 2*each - 1})
+	defer models.Close()
+	load := func() error { return nil } // before a load, which fails with its error
+	ctx := context.Background()
+	for _, name := range []string{"a", "b"} {
+		err := models.Add(name, "1", func() (*serve.Model, error) {
+			if name == "a" {
+				if err := load(); err != nil {
+					return nil, err
+				}
+			}
+			b, err := serve.New(cgotorch.CPU, func(_ *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor { return in },
+				serve.Options{Inputs: []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{1}}}, BatchSizes: []int{1}})
+			return &serve.Model{Batcher: b, Weights: each}, err
+		})
+		if err = errors.Join(err, models.Load(ctx, name, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen Observation
+	h := NewHandler(models, Options{Observe: func(o Observation) { seen = o }})
+	infer := func(model string, status int, text string) {
+		t.Helper()
+		if w := call(h, "POST", "/v2/models/"+model+"/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`); w.Code != status || !strings.Contains(w.Body.String(), text) {
+			t.Errorf("%s: %d %s, want %d %q", model, w.Code, w.Body, status, text)
+		}
+	}
+	about := func(status int) {
+		t.Helper()
+		for _, path := range []string{"/v2/health/ready", "/v2/models/a/ready", "/v2/models/a/versions/1/stats"} {
+			if w := call(h, "GET", path, ""); w.Code != status {
+				t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, status)
+			}
+		}
+	}
+	about(200)
+	load = func() error { return fmt.Errorf("a: %w", cgotorch.ErrOutOfMemory) }
+	infer("a", 503, "out of memory")
+	about(200)
+	load = func() error { return nil }
+	infer("a", 200, "")
+
+	infer("b", 200, "")
+	load = func() error { panic("secret") }
+	infer("a", 500, "has panicked")
+	if text := fmt.Sprint(seen.Err); strings.Contains(text, "secret") || !strings.Contains(fmt.Sprint(errors.Unwrap(seen.Err)), "secret") {
+		t.Errorf("observed %s, and in it %v", text, errors.Unwrap(seen.Err))
+	}
+	infer("a", 503, "not loaded")
+	about(503)
+	load = func() error { return nil }
+	if err := models.Load(ctx, "a", ""); err != nil {
+		t.Error(err)
+	}
+	infer("a", 200, "")
+	about(200)
+}
+
 // A list has the models that its scan has found.
 func TestHandler_ScansFirst(t *testing.T) {
 	var models *serve.Repository
@@ -414,14 +487,16 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
+func unbounded(int64) error { return nil }
+
 // Each datatype goes through JSON and the binary form unchanged.
 func TestTensor_RoundTrip(t *testing.T) {
 	for name, text := range map[string]string{
 		"BOOL": "[true,false]", "UINT8": "[0,255]", "INT8": "[-128,127]", "INT16": "[-32768,32767]", "INT32": "[-2147483648,2147483647]",
 		"INT64": "[-9223372036854775808,9223372036854775807]", "FP32": "[1e-45,-3.4028235e+38]", "FP64": "[5e-324,0.1]", "BYTES": `["a\u0001","é"]`,
 	} {
-		first := Tensor{Name: "x", DataType: name}
-		if err := first.setJSON([]byte(text)); err != nil {
+		first := Tensor{Name: "x", DataType: name, Shape: []int64{2}}
+		if err := first.setJSON([]byte(text), unbounded); err != nil {
 			t.Error(name, err)
 			continue
 		}
@@ -435,7 +510,7 @@ func TestTensor_RoundTrip(t *testing.T) {
 	}
 	for name, text := range map[string]string{"UINT8": "[256]", "INT8": "[-129]", "INT32": "[1.5]", "BOOL": "[2]", "FP32": "[null]", "BYTES": "[1]"} {
 		x := Tensor{Name: "x", DataType: name}
-		torchtest.WantError(t, x.setJSON([]byte(text)), ErrInvalidArgument, name)
+		torchtest.WantError(t, x.setJSON([]byte(text), unbounded), ErrInvalidArgument, name)
 	}
 	short := Tensor{DataType: "BYTES"}
 	torchtest.WantError(t, short.SetRaw([]byte{5, 0, 0, 0, 1}), ErrInvalidArgument, "inside an element")
@@ -447,7 +522,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"inputs":[{"name":"i","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":5}}]}`+"\x01\x00\x00\x00x"), "87")
 	f.Fuzz(func(t *testing.T, body []byte, header string) {
 		copied := slices.Clone(body)
-		r, binary, err := parse(body, header)
+		r, binary, err := parse(body, header, unbounded)
 		if !bytes.Equal(body, copied) {
 			t.Error("the body was changed")
 		}

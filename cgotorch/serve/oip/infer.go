@@ -55,8 +55,8 @@ type Response struct {
 
 // Infer answers a request. It waits for the answer, without an OS thread. The data of the request
 // may be changed after the return. It fails with [ErrInvalidArgument] for a request that does not
-// fit, and as [serve.Repository.Predict] fails. A panic of the model is an error too, and
-// errors.Unwrap of it has the stack.
+// fit, and as [serve.Repository.Predict] fails. A panic of the model or of its load is an error
+// too, and errors.Unwrap of it has the stack.
 func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
 	if r.Priority < 0 {
 		return nil, refuse("the priority is %d; want 0 or more, and 0 is first", r.Priority)
@@ -76,7 +76,8 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 		if err != nil {
 			return err
 		}
-		wanted, err := chosen(m.Outputs(), r.Outputs)
+		outputs := m.Outputs()
+		wanted, err := chosen(outputs, r.Outputs)
 		if err != nil {
 			return err
 		}
@@ -85,7 +86,7 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 			return err
 		}
 		for i, w := range wanted {
-			t := tensorOf(m.Outputs()[w].Name, out[w])
+			t := tensorOf(outputs[w].Name, out[w])
 			if len(r.Outputs) > 0 && r.Outputs[i].Classes > 0 {
 				if t, err = best(t, r.Outputs[i].Classes, m.Labels); err != nil {
 					return err

@@ -83,20 +83,6 @@ func Ready(models *serve.Repository) error {
 	return nil
 }
 
-// find returns what is known of a model that is ready. Without a version it is the last one.
-func find(models *serve.Repository, name, version string) (found serve.ModelInfo, err error) {
-	err = serve.ErrNotFound
-	for _, m := range slices.Backward(models.List()) {
-		if m.Name == name && (version == "" || m.Version == version) {
-			if m.Ready {
-				return m, nil
-			}
-			found, err = m, serve.ErrNotLoaded
-		}
-	}
-	return found, fmt.Errorf("%q, version %q: %w", name, version, err)
-}
-
 // ServerMetadata describes a server.
 type ServerMetadata struct {
 	Name       string   `json:"name"`
@@ -217,10 +203,10 @@ type BatchStatistics struct {
 }
 
 // StatisticsOf returns the statistics of the loaded models. An empty name stands for all. It fails
-// with [serve.ErrNotFound] and [serve.ErrNotLoaded].
+// as [serve.Repository.Ready] does.
 func StatisticsOf(models *serve.Repository, name, version string) ([]ModelStatistics, error) {
 	if name != "" {
-		if _, err := find(models, name, version); err != nil {
+		if err := models.Ready(name, version); err != nil {
 			return nil, err
 		}
 	}

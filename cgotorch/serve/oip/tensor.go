@@ -92,8 +92,9 @@ func (t *Tensor) Raw() []byte {
 	return raw
 }
 
-// setJSON sets the elements from a JSON array, which may be nested.
-func (t *Tensor) setJSON(text []byte) error {
+// setJSON sets the elements from a JSON array, which may be nested. It calls `take` before it takes
+// memory for numbers, and fails as `take` does.
+func (t *Tensor) setJSON(text []byte, take func(bytes int64) error) error {
 	if t.DataType == bytesType {
 		return t.setStrings(text)
 	}
@@ -104,6 +105,18 @@ func (t *Tensor) setJSON(text []byte) error {
 	if dtype == cgotorch.Float16 || dtype == cgotorch.BFloat16 {
 		return refuse("input %q is of %q, which has no JSON form: send it as binary data", t.Name, t.DataType)
 	}
+	elements, fits := count(t.Shape, len(text))
+	n := elements * dtype.Size() // bytes
+	another := func() error {
+		return refuse("input %q has the shape %v, and its data another number of elements: send as many as the shape has", t.Name, t.Shape)
+	}
+	if !fits {
+		return another()
+	}
+	if err := take(int64(n)); err != nil {
+		return err
+	}
+	t.Data = make([]byte, 0, n)
 	for len(text) > 0 {
 		end := bytes.IndexAny(text, "[], \t\r\n")
 		if end < 0 {
@@ -113,13 +126,32 @@ func (t *Tensor) setJSON(text []byte) error {
 			text = text[1:]
 			continue
 		}
+		if len(t.Data) == n {
+			return another()
+		}
 		var err error
 		if t.Data, err = appendElement(t.Data, dtype, string(text[:end])); err != nil {
 			return refuse("input %q of %s has the element %.40q", t.Name, t.DataType, text[:end])
 		}
 		text = text[end:]
 	}
+	if len(t.Data) < n {
+		return another()
+	}
 	return nil
+}
+
+// count returns the number of elements of a shape. It reports false if a JSON array of so many
+// bytes has fewer elements, each of which takes two bytes.
+func count(shape []int64, text int) (n int, fits bool) {
+	n = 1
+	for _, d := range shape {
+		if d < 0 || d > int64(text) || n*int(d) > (text+1)/2 {
+			return 0, false
+		}
+		n *= int(d)
+	}
+	return n, true
 }
 
 func (t *Tensor) setStrings(text []byte) error {

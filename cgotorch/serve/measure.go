@@ -1,0 +1,159 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// open makes the streams and slots, captures the function for each size, and measures the sizes.
+func (b *Batcher) open() (err error) {
+	if b.compute, err = cgotorch.NewStream(b.device, cgotorch.StreamOptions{Name: "serve"}); err != nil {
+		return err
+	}
+	if b.copies, err = cgotorch.NewStream(b.device, cgotorch.StreamOptions{Name: "serve copies"}); err != nil {
+		return err
+	}
+	if err := b.openSlots(); err != nil {
+		return err
+	}
+	if err := b.compute.Synchronize(); err != nil { // the copies' stream writes what this stream has made
+		return err
+	}
+	b.policy = newPolicy(b.o.BatchSizes, b.o.Lengths, !b.device.IsCUDA() && !b.o.Pad, b.o.MaxDelay)
+	for _, length := range b.o.Lengths {
+		for _, size := range b.o.BatchSizes {
+			f := form{size, length}
+			err := b.measure(f)
+			if errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(f, time.Now()) {
+				b.log("batches of %d and more do not fit: %v", size, err)
+				break
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range b.slots {
+		b.free <- s
+	}
+	return nil
+}
+
+// openSlots makes the slots, for the largest batches that have room.
+func (b *Batcher) openSlots() error {
+	for {
+		var err error
+		for range slotCount {
+			if err = b.newSlot(); err != nil {
+				break
+			}
+		}
+		last := len(b.o.BatchSizes) - 1
+		if !errors.Is(err, cgotorch.ErrOutOfMemory) || last == 0 {
+			return err
+		}
+		b.log("two batches of %d do not fit: %v", b.o.BatchSizes[last], err)
+		for _, s := range b.slots {
+			if err := s.close(); err != nil {
+				return err
+			}
+		}
+		b.slots, b.o.BatchSizes = nil, b.o.BatchSizes[:last]
+	}
+}
+
+// measure captures the function for a form, with each slot, and measures how long a batch and its
+// copies take. Later batches find page-locked memory for results of both slots.
+func (b *Batcher) measure(f form) (err error) {
+	const warm, measured = 3, 3 // warm-up, capture and first launch
+	var reads []*cgotorch.HostRead
+	defer func() {
+		for _, r := range reads {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	least := time.Duration(1<<63 - 1)
+	for _, s := range b.slots {
+		rounds, runs := warm+measured, 1
+		if !b.device.IsCUDA() {
+			rounds = 1
+		}
+		for i := range rounds {
+			if i >= warm {
+				runs = 4 // so that the way to the device and back hardly counts
+			}
+			began := time.Now()
+			err := b.compute.Do(func(x *cgotorch.Exec) error {
+				for range runs - 1 {
+					if _, err := b.results(x, s, f); err != nil {
+						return err
+					}
+				}
+				results, err := b.results(x, s, f)
+				if err == nil {
+					b.describe(results, f)
+				}
+				for _, out := range results {
+					if err == nil && i == rounds-1 {
+						reads = append(reads, x.ReadAsync(out))
+					}
+				}
+				return err
+			})
+			if err == nil {
+				err = b.compute.Synchronize()
+			}
+			if err != nil {
+				return err
+			}
+			if took := time.Since(began) / time.Duration(runs); i >= rounds-measured {
+				least = min(least, took)
+			}
+		}
+	}
+	b.policy.takes[f] = least
+	if b.device.IsCUDA() {
+		b.policy.copy[f.length], err = b.measureCopy(f) // that of the largest batch remains
+	}
+	return err
+}
+
+// measureCopy returns how long the copy of an entry to the device takes, in a batch of a form.
+func (b *Batcher) measureCopy(f form) (time.Duration, error) {
+	least := time.Duration(1<<63 - 1)
+	for range 3 {
+		began := time.Now()
+		done, err := b.copyInputs(b.slots[0], f)
+		if err == nil {
+			err = errors.Join(done.Synchronize(), done.Close())
+		}
+		if err != nil {
+			return 0, err
+		}
+		least = min(least, time.Since(began))
+	}
+	return least / time.Duration(f.size), nil
+}
+
+// describe notes the results as the outputs. A size that is not the same for each length becomes
+// -1.
+func (b *Batcher) describe(results []*cgotorch.Tensor, f form) {
+	for k, out := range results {
+		shape := out.Shape()[1:]
+		if k == len(b.outputs) {
+			s := Spec{Name: fmt.Sprint("output", k), DType: out.DType(), Shape: shape}
+			if k < len(b.o.Outputs) {
+				s.Name = b.o.Outputs[k]
+			}
+			b.outputs = append(b.outputs, s)
+		}
+		for i, d := range b.outputs[k].Shape {
+			if i < len(shape) && shape[i] != d {
+				b.outputs[k].Shape[i] = -1
+			}
+		}
+	}
+}

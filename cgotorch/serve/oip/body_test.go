@@ -1,0 +1,87 @@
+package oip
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// All memory that a body holds counts, also that of a buffer that another body has left. A body
+// never gets a buffer much larger than itself.
+func TestBodies_Memory(t *testing.T) {
+	b := bodies{most: 8 << 20, all: 16 << 20}
+	for _, known := range []bool{true, false} {
+		for _, size := range []int{0, 1, 300 << 10, 1, 1 << 20, 1, 4 << 20, 1, 8 << 20, 1} {
+			text := strings.Repeat(".", size)
+			r := httptest.NewRequest("POST", "/", strings.NewReader(text))
+			if !known {
+				r.ContentLength = -1
+			}
+			got, err := b.read(httptest.NewRecorder(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got.bytes) != text {
+				t.Errorf("%d bytes of %d were read", len(got.bytes), size)
+			}
+			if held := int64(cap(got.bytes)); b.used < held || held > max(2*int64(size), 1<<20) {
+				t.Errorf("a body of %d bytes holds %d and counts as %d", size, held, b.used)
+			}
+			b.give(got)
+			if b.used != 0 {
+				t.Errorf("%d bytes count after the last body", b.used)
+			}
+		}
+	}
+}
+
+// The elements of a JSON body count beside the body, before they are converted.
+func TestBodies_Elements(t *testing.T) {
+	text := func(elements int) string {
+		return fmt.Sprintf(`{"inputs":[{"name":"a","datatype":"INT64","shape":[%d],"data":[%s1]}]}`, elements, strings.Repeat("1,", elements-1))
+	}
+	b := bodies{most: 4000, all: 6000}
+	parsed := func(elements int) (*body, error) {
+		got, err := b.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(text(elements))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = parse(got.bytes, "", func(n int64) error { return b.more(got, n) })
+		return got, err
+	}
+	first, err := parsed(400)
+	if err != nil || b.used != int64(len(text(400))+8*400) {
+		t.Errorf("%v; %d bytes count", err, b.used)
+	}
+	second, err := parsed(400)
+	if !errors.Is(err, errBusy) {
+		t.Errorf("beside it: %v", err)
+	}
+	b.give(first)
+	b.give(second)
+	third, err := parsed(1000)
+	if !errors.Is(err, errTooLarge) {
+		t.Errorf("alone, and too large: %v", err)
+	}
+	b.give(third)
+	if b.used != 0 {
+		t.Errorf("%d bytes count after the last body", b.used)
+	}
+}
+
+// A conversion takes the memory of its elements once.
+func TestTensor_setJSON_Memory(t *testing.T) {
+	const elements = 1 << 20
+	text := []byte("[" + strings.Repeat("1,", elements-1) + "1]")
+	x := Tensor{Name: "x", DataType: "INT64", Shape: []int64{2, elements / 2}}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := x.setJSON(text, func(n int64) error { return nil })
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; err != nil || len(x.Data) != 8*elements || used > 9*elements {
+		t.Errorf("%v; %d MiB for %d bytes", err, used>>20, len(x.Data))
+	}
+}
