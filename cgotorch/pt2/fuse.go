@@ -327,12 +327,12 @@ func (f *fuser) activations() {
 	f.remove(gone)
 }
 
-// The method `writesBetween` reports whether a step between two steps writes in place. Then the
+// The method `writesBetween` reports whether a step between two steps writes into memory. Then the
 // first one cannot be moved to the second, because it may read what is written.
 func (f *fuser) writesBetween(from, to int) bool {
 	return slices.ContainsFunc(f.graph.steps[from+1:to], func(s step) bool {
-		name, _, _ := strings.Cut(strings.TrimPrefix(s.node.Operator, "aten."), ".")
-		return strings.HasSuffix(name, "_") || strings.HasPrefix(s.node.Operator, "higher_order.")
+		_, written := s.memory()
+		return len(written) > 0
 	})
 }
 
