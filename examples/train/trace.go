@@ -25,7 +25,7 @@ type tracer struct {
 	next     int
 	trace    *trace.Trace // nil unless tracing is going on
 	quiet    bool         // prints no summary, because the first rank does
-	merge    func() error // is called when the trace has been written; nil does nothing
+	merge    func() error // waits for the traces of the other ranks; nil does nothing
 }
 
 // newTracer creates the file at once, because a bad path then fails early. An empty path means
@@ -62,15 +62,16 @@ func (t *tracer) begin(step int) (end func() error, err error) {
 	return func() error {
 		mark()
 		if t.next++; t.next == t.to {
-			return t.finish()
+			return t.finish(true)
 		}
 		return nil
 	}, nil
 }
 
-// finish writes the trace and prints a summary to standard error. If it cannot write the trace, it
-// leaves no file. finish waits for the device. It does nothing if no trace is going on.
-func (t *tracer) finish() error {
+// finish writes the trace and prints a summary to standard error. `merge` says that the other ranks
+// finish too, so that their traces become one. If finish cannot write the trace, it leaves no file.
+// It waits for the device. It does nothing if no trace is going on.
+func (t *tracer) finish(merge bool) error {
 	if t == nil || t.trace == nil {
 		return nil
 	}
@@ -88,7 +89,7 @@ func (t *tracer) finish() error {
 		return fmt.Errorf("-trace: %w", err)
 	}
 	t.file = nil
-	if t.merge != nil {
+	if merge && t.merge != nil {
 		if err := t.merge(); err != nil {
 			return err
 		}
