@@ -17,7 +17,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/imageloader"
-	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // The method `join` makes this process one rank of those that the launcher has started.
@@ -264,15 +263,15 @@ func (t *trainer) mergeTraces() error {
 			}
 		}
 	}
-	to, err := replace.Create(t.Trace)
+	text, err := json.Marshal(all)
 	if err == nil {
-		if err = json.NewEncoder(to).Encode(all); err == nil {
-			err = to.Commit()
-		} else {
-			to.Discard()
-		}
+		err = os.WriteFile(t.Trace+".new", text, 0o666)
+	}
+	if err == nil {
+		err = os.Rename(t.Trace+".new", t.Trace)
 	}
 	if err != nil {
+		os.Remove(t.Trace + ".new")
 		return fmt.Errorf("-trace: %w", err)
 	}
 	return nil

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
-	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter
@@ -20,8 +20,8 @@ const (
 // tracer writes a trace of some steps. A nil tracer does nothing.
 type tracer struct {
 	path     string
-	file     *replace.File // lies beside path until the trace is complete
-	from, to int           // the traced steps, counted from the run's first step
+	file     *os.File // lies beside path until the trace is complete
+	from, to int      // the traced steps, counted from the run's first step
 	next     int
 	trace    *trace.Trace // nil unless tracing is going on
 	quiet    bool         // prints no summary, because the first rank does
@@ -34,7 +34,10 @@ func newTracer(path string, steps int) (*tracer, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := replace.Create(path)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("-trace: %s is no file", path)
+	}
+	file, err := os.Create(path + ".new")
 	if err != nil {
 		return nil, fmt.Errorf("-trace: %w", err)
 	}
@@ -76,19 +79,18 @@ func (t *tracer) finish(merge bool) error {
 		return nil
 	}
 	records, err := t.trace.Stop()
-	t.trace = nil
+	file := t.file
+	t.trace, t.file = nil, nil
 	if err == nil {
-		err = records.WriteChrome(t.file)
+		err = records.WriteChrome(file)
 	}
-	if err == nil {
-		err = t.file.Commit()
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), t.path)
 	}
 	if err != nil {
-		t.file.Discard()
-		t.file = nil
+		os.Remove(file.Name())
 		return fmt.Errorf("-trace: %w", err)
 	}
-	t.file = nil
 	if merge && t.merge != nil {
 		if err := t.merge(); err != nil {
 			return err
@@ -117,5 +119,6 @@ func (t *tracer) close() {
 	if t.trace != nil {
 		_, _ = t.trace.Stop()
 	}
-	t.file.Discard()
+	t.file.Close()
+	os.Remove(t.file.Name())
 }

@@ -280,6 +280,23 @@ func TestTrainRanks_Differ(t *testing.T) {
 	}
 }
 
+// The traces of all ranks become one file.
+func TestTrainRanks_Trace(t *testing.T) {
+	data := part(t, 200, 64, nil)
+	folder := t.TempDir()
+	trace := filepath.Join(folder, "trace.json")
+	succeedRanks(t, 2, trainArgs(data, filepath.Join(folder, "run"), "-epochs", "1", "-trace", trace))
+	text, err := os.ReadFile(trace)
+	for rank := range 2 {
+		if want := fmt.Sprintf(`"name":"rank %d: `, rank); !strings.Contains(string(text), want) {
+			t.Errorf("%v: the trace has no %s", err, want)
+		}
+	}
+	if entries, _ := os.ReadDir(folder); len(entries) != 2 {
+		t.Errorf("%d files, want the trace and the run", len(entries))
+	}
+}
+
 // A rank that fails while its steps are traced ends at once. It does not wait until the others have
 // written their traces.
 func TestTrainRanks_FailedInTrace(t *testing.T) {
