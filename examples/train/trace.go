@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -121,4 +123,75 @@ func (t *tracer) close() {
 	}
 	t.file.Close()
 	os.Remove(t.file.Name())
+}
+
+// tracePath returns the file of this rank's trace. Where there are several ranks, mergeTraces makes
+// one file of theirs.
+func (t *trainer) tracePath() string {
+	if t.Trace == "" || t.first() {
+		return t.Trace
+	}
+	return rankTrace(t.Trace, t.group.Rank())
+}
+
+func rankTrace(path string, rank int) string { return fmt.Sprintf("%s.rank%d", path, rank) }
+
+// mergeTraces puts the traces of the other ranks into that of the first one. It waits for the other
+// ranks. Traces that lie on other machines stay there.
+func (t *trainer) mergeTraces() error {
+	if t.Trace == "" || t.group.World() == 1 {
+		return nil
+	}
+	if _, err := t.group.Exchange(""); err != nil || !t.first() {
+		return err
+	}
+	type file struct {
+		Unit   string           `json:"displayTimeUnit"`
+		Events []map[string]any `json:"traceEvents"`
+	}
+	var all file
+	for rank := range t.group.World() {
+		path := t.Trace
+		if rank > 0 {
+			path = rankTrace(t.Trace, rank)
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var one file
+		if err == nil {
+			err = json.Unmarshal(text, &one)
+		}
+		if err != nil {
+			return fmt.Errorf("-trace: %s: %w", path, err)
+		}
+		all.Unit = one.Unit
+		for _, e := range one.Events {
+			if process, ok := e["pid"].(float64); ok {
+				e["pid"] = process + float64(1000*rank)
+			}
+			if arguments, ok := e["args"].(map[string]any); ok && e["name"] == "process_name" {
+				arguments["name"] = fmt.Sprintf("rank %d: %v", rank, arguments["name"])
+			}
+			all.Events = append(all.Events, e)
+		}
+		if rank > 0 {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("-trace: %w", err)
+			}
+		}
+	}
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(t.Trace+".new", text, 0o666)
+	}
+	if err == nil {
+		err = os.Rename(t.Trace+".new", t.Trace)
+	}
+	if err != nil {
+		os.Remove(t.Trace + ".new")
+		return fmt.Errorf("-trace: %w", err)
+	}
+	return nil
 }

@@ -295,9 +295,10 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
 	var losses lossLog // writes each loss one step later, so that the device always has work
 	stop := stopper{group: t.group}
+	defer stop.close()
 	defer func() {
 		all := err == nil || interrupted(ctx, err) // the other ranks come here too
-		err = errors.Join(err, losses.close(t), t.tracer.finish(all), stop.close())
+		err = errors.Join(err, losses.close(t), t.tracer.finish(all))
 	}()
 	for batch, err := range t.train.ahead.Epoch(t.untilAll(ctx)) {
 		if err != nil {
