@@ -20,7 +20,6 @@ type rankRequest struct {
 	Brief     bool
 	Overlap   bool
 	Benchmark bool
-	Bytes     int // of an all-reduce
 }
 
 // ranked is a training step of one rank.
@@ -46,7 +45,7 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 			return nil, err
 		}
 	}
-	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, q.CPU, overlap, r.group)
+	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group})
 	if err != nil {
 		return nil, err
 	}
@@ -158,8 +157,8 @@ func benchDist(batch int) func(c *config, emit func(row)) error {
 		world, model := 2, "resnet18"
 		if c.device.IsCUDA() {
 			var err error
-			if world, err = cgotorch.CUDACount(); world < 2 {
-				return fmt.Errorf("this machine has %d GPUs, and the benchmark needs two: %w", world, err)
+			if world, err = severalGPUs(cgotorch.CUDACount()); err != nil {
+				return err
 			}
 			model = "resnet50"
 		}
@@ -176,6 +175,14 @@ func benchDist(batch int) func(c *config, emit func(row)) error {
 		d.rows(ours, theirs, reduce, "; "+versions, emit)
 		return nil
 	}
+}
+
+// severalGPUs takes the results of CUDACount and fails if there are fewer than two GPUs.
+func severalGPUs(count int, err error) (int, error) {
+	if err == nil && count < 2 {
+		err = fmt.Errorf("this machine has %d GPUs, and the benchmark needs two", count)
+	}
+	return count, err
 }
 
 type distCase struct {
@@ -220,7 +227,7 @@ func (d distCase) ours() (values map[string]sample, reduce map[int]float64, err 
 		values[name] = all[i]
 	}
 	for _, megabytes := range []int{1, 25, 100} {
-		if reduce[megabytes], err = whole.side("microseconds", "reduce", "rank", rankRequest{Bytes: megabytes << 20}, "count", d.c.or(2, 50))(); err != nil {
+		if reduce[megabytes], err = whole.side("microseconds", "reduce", "bytes", megabytes<<20, "count", d.c.or(2, 50))(); err != nil {
 			return nil, nil, err
 		}
 	}

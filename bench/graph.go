@@ -142,7 +142,7 @@ func (t trainCase) rows(c *config, s switches, peers graphPeers, emit func(row))
 				return err
 			}
 		}
-		g, err := newGraphStep(c, t, i == 0, overlap, nil)
+		g, err := newGraphStep(c, t, stepForm{eager: i == 0, overlap: overlap})
 		if err != nil {
 			return fmt.Errorf("%s: %w", form, err)
 		}
@@ -238,8 +238,15 @@ type graphStep struct {
 	peak, reserved float64            // bytes
 }
 
-// newGraphStep makes a step. With a group it reduces the gradients over the ranks.
-func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap, group *dist.Group) (*graphStep, error) {
+// stepForm says how a step runs. The zero value is a captured step of one process on one stream.
+type stepForm struct {
+	eager   bool
+	overlap *cgotorch.Overlap
+	group   *dist.Group // the ranks that the gradients are reduced over
+}
+
+// newGraphStep makes a step and warms it up.
+func newGraphStep(c *config, t trainCase, form stepForm) (*graphStep, error) {
 	if err := c.device.ReleaseCachedMemory(); err != nil {
 		return nil, err
 	}
@@ -257,10 +264,10 @@ func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap,
 	if c.device.IsCUDA() && t.precision == "bf16" {
 		l.autocast = cgotorch.BFloat16
 	}
-	l.overlap = overlap
+	l.overlap = form.overlap
 	g := &graphStep{learner: l, c: c}
 	o := cgotorch.CapturedOptions{InPlace: true, Log: c.tell}
-	if group != nil && group.World() > 1 {
+	if group := form.group; group != nil && group.World() > 1 {
 		o.Agree = group.Agree
 		err := l.stream.Do(func(x *cgotorch.Exec) (err error) {
 			l.reduced, err = dist.NewGradients(x, group, l.model, dist.GradientsOptions{})
@@ -271,7 +278,7 @@ func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap,
 			return nil, err
 		}
 	}
-	if !eager {
+	if !form.eager {
 		g.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			return []*cgotorch.Tensor{l.step(x, in[0], in[1])}
 		}, o)
@@ -282,7 +289,7 @@ func newGraphStep(c *config, t trainCase, eager bool, overlap *cgotorch.Overlap,
 	})
 	if err == nil {
 		warm := 6
-		if overlap != nil {
+		if form.overlap != nil {
 			warm = 40 // the choices of an Overlap take about 24 steps
 		}
 		_, err = g.block(c.or(1, warm))

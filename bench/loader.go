@@ -36,7 +36,8 @@ type request struct {
 
 	Load loadRequest
 
-	Rank rankRequest
+	Rank  rankRequest
+	Bytes int // of an all-reduce
 }
 
 // answerRequests writes answers to requests until the input ends. Each request is a JSON object.
@@ -83,7 +84,7 @@ func (s *server) answer(r request) (any, error) {
 	case "steps":
 		return s.rank.block(r.Count)
 	case "reduce":
-		return s.rank.reduce(r.Rank.Bytes, r.Count)
+		return s.rank.reduce(r.Bytes, r.Count)
 	}
 	return nil, fmt.Errorf("%q is no request", r.Do)
 }

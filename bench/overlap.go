@@ -21,7 +21,7 @@ func benchOverlapStep(c *config, emit func(row)) error {
 	var steps []*graphStep
 	var sides []side
 	for _, o := range []*cgotorch.Overlap{nil, overlap} {
-		g, err := newGraphStep(c, trainCase{"resnet50", batch, "bf16"}, false, o, nil)
+		g, err := newGraphStep(c, trainCase{"resnet50", batch, "bf16"}, stepForm{overlap: o})
 		if err != nil {
 			return err
 		}

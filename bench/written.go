@@ -47,7 +47,7 @@ func benchWritten(c *config, emit func(row)) error {
 	}()
 	names := []string{"resnet50", ofContainers, ofLayers}
 	for _, name := range names {
-		g, err := newGraphStep(c, trainCase{name, batch, "bf16"}, false, nil, nil)
+		g, err := newGraphStep(c, trainCase{name, batch, "bf16"}, stepForm{})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

@@ -78,7 +78,8 @@ type CapturedOptions struct {
 	// Agree makes decisions of several processes one decision, for functions whose processes wait
 	// for each other. Run calls it with this process's wish to capture and with the success of a
 	// capture. It returns whether all processes have given true. All processes then make the same
-	// Runs. nil means that this process decides alone. See Agree of dist.Group.
+	// Runs: the same number, with inputs of the same shapes. So the inputs cannot come from a loader
+	// with Options.EachOnce. nil means that this process decides alone. See Agree of dist.Group.
 	Agree func(yes bool) bool
 
 	// Log is called with a text for each capture. If a function cannot be captured, Log is called

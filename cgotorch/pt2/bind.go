@@ -311,3 +311,42 @@ func (b *binder) keep(x *cgotorch.Exec) error {
 	}
 	return nil
 }
+
+// The method `drop` removes the weights that no step reads any more.
+func (b *binder) drop() {
+	p := b.program
+	f := newFuser(p.graph)
+	used := map[*storedTensor]bool{}
+	for i, slot := range p.graph.inputs {
+		if w := p.inputs[i].weight; w >= 0 && f.read[slot] > 0 {
+			used[b.weightList[w]] = true
+		}
+	}
+	for _, o := range p.outputs {
+		if o.weight >= 0 {
+			used[b.weightList[o.weight]] = true
+		}
+	}
+	place := map[int]int{}
+	kept := b.weightList[:0:0]
+	for i, w := range b.weightList {
+		if used[w] {
+			place[i] = len(kept)
+			kept = append(kept, w)
+		}
+	}
+	for i := range p.inputs {
+		if w := p.inputs[i].weight; w >= 0 {
+			to, ok := place[w]
+			if p.inputs[i].weight = to; !ok {
+				p.inputs[i] = programInput{-1, -1, -1}
+			}
+		}
+	}
+	for i := range p.outputs {
+		if w := p.outputs[i].weight; w >= 0 {
+			p.outputs[i].weight = place[w]
+		}
+	}
+	b.weightList = kept
+}

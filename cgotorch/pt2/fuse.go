@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/convrelu"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
 )
 
 // Note [Fusing a program]
@@ -157,9 +155,9 @@ type normedConvolution struct {
 
 // The places of arguments in the schemas of aten::conv2d and aten::batch_norm.
 const (
-	convolutionWeight, convolutionBias               = 1, 2
-	normWeight, normBias, normMean, normVar, normEps = 1, 2, 3, 4, 7
-	normTraining, normArguments                      = 5, 9
+	convolutionWeight, convolutionBias, convolutionStride, convolutionGroups = 1, 2, 3, 6 // padding and dilation follow stride
+	normWeight, normBias, normMean, normVar, normEps                         = 1, 2, 3, 4, 7
+	normTraining, normArguments                                              = 5, 9
 )
 
 var convolutions = []string{"aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"}
@@ -220,16 +218,11 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	}
 	gone := map[int]bool{}
 	for _, n := range f.norms() {
-		weight, mean, variance := own(n.convolution, convolutionWeight), own(n.norm, normMean), own(n.norm, normVar)
-		if weight == nil || mean == nil || variance == nil || !weight.tensor.DType().IsFloat() {
+		w, ok := n.weights(own)
+		if !ok {
 			continue
 		}
-		scale, shift, bias := own(n.norm, normWeight), own(n.norm, normBias), own(n.convolution, convolutionBias)
-		if scale == nil && n.norm.args[normWeight].slot >= 0 || shift == nil && n.norm.args[normBias].slot >= 0 ||
-			len(n.convolution.args) > convolutionBias && n.convolution.args[convolutionBias].slot >= 0 && bias == nil {
-			continue
-		}
-		f.fold(x, n, weight, mean, variance, scale, shift, bias)
+		w.fold(x, n.eps)
 		// The running mean's place becomes that of the bias.
 		for len(n.convolution.args) <= convolutionBias {
 			n.convolution.args = append(n.convolution.args, constantOf(cgotorch.Default))
@@ -246,45 +239,66 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	b.drop()
 }
 
+// foldedWeights are the weights of a convolution and of the batch norm that goes into it. bias,
+// scale and shift may be nil.
+type foldedWeights struct{ weight, bias, scale, shift, mean, variance *storedTensor }
+
+// The method `weights` returns the weights, if nobody else reads them. `own` is the weight of an
+// argument that nobody else reads.
+func (n *normedConvolution) weights(own func(c *operatorCall, i int) *storedTensor) (w foldedWeights, ok bool) {
+	ok = true
+	of := func(c *operatorCall, i int) *storedTensor {
+		weight := own(c, i)
+		given := i < len(c.args) && c.args[i].slot >= 0
+		ok = ok && (weight != nil || !given)
+		return weight
+	}
+	w = foldedWeights{
+		weight: of(n.convolution, convolutionWeight), bias: of(n.convolution, convolutionBias),
+		scale: of(n.norm, normWeight), shift: of(n.norm, normBias), mean: of(n.norm, normMean), variance: of(n.norm, normVar),
+	}
+	return w, ok && w.weight != nil && w.weight.tensor.DType().IsFloat()
+}
+
 // The method `fold` writes the batch norm into the weight, and the new bias in place of the running
 // mean.
-func (f *fuser) fold(x *cgotorch.Exec, n normedConvolution, weight, mean, variance, scale, shift, bias *storedTensor) {
-	dtype := weight.tensor.DType()
-	double := func(w *storedTensor) *cgotorch.Tensor { return x.To(w.tensor, cgotorch.Float64) }
+func (w *foldedWeights) fold(x *cgotorch.Exec, eps float64) {
+	dtype := w.weight.tensor.DType()
+	double := func(s *storedTensor) *cgotorch.Tensor { return x.To(s.tensor, cgotorch.Float64) }
 	factor := x.Tidy(func() *cgotorch.Tensor {
-		factor := x.Rsqrt(x.AddScalar(double(variance), n.eps))
-		if scale != nil {
-			factor = x.Mul(factor, double(scale))
+		factor := x.Rsqrt(x.AddScalar(double(w.variance), eps))
+		if w.scale != nil {
+			factor = x.Mul(factor, double(w.scale))
 		}
 		return factor
 	})
 	defer factor.Close()
-	shape := make([]int64, weight.tensor.Dim())
+	shape := make([]int64, w.weight.tensor.Dim())
 	for i := range shape {
 		shape[i] = 1
 	}
 	shape[0] = factor.Numel()
-	old := []*cgotorch.Tensor{weight.tensor, mean.tensor}
-	mean.tensor = x.Tidy(func() *cgotorch.Tensor {
-		offset := x.Neg(double(mean))
-		if bias != nil {
-			offset = x.Add(offset, double(bias))
+	old := []*cgotorch.Tensor{w.weight.tensor, w.mean.tensor}
+	w.mean.tensor = x.Tidy(func() *cgotorch.Tensor {
+		offset := x.Neg(double(w.mean))
+		if w.bias != nil {
+			offset = x.Add(offset, double(w.bias))
 		}
 		offset = x.Mul(offset, factor)
-		if shift != nil {
-			offset = x.Add(offset, double(shift))
+		if w.shift != nil {
+			offset = x.Add(offset, double(w.shift))
 		}
 		return x.To(offset, dtype)
 	})
-	weight.tensor = x.Tidy(func() *cgotorch.Tensor {
-		return x.To(x.Mul(double(weight), x.View(factor, shape...)), dtype)
+	w.weight.tensor = x.Tidy(func() *cgotorch.Tensor {
+		return x.To(x.Mul(double(w.weight), x.View(factor, shape...)), dtype)
 	})
 	for _, t := range old {
 		t.Close()
 	}
-	mean.name = strings.TrimSuffix(weight.name, "weight") + "bias"
-	mean.parameter = true
-	weight.requiresGrad, mean.requiresGrad = false, false
+	w.mean.name = strings.TrimSuffix(w.weight.name, "weight") + "bias"
+	w.mean.parameter = true
+	w.weight.requiresGrad, w.mean.requiresGrad = false, false
 }
 
 // The method `activations` makes a sum and a ReLU part of the convolution before them.
@@ -292,11 +306,11 @@ func (f *fuser) activations() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
 		relu := f.call(i, "aten.relu.default", "aten.relu_.default")
-		if relu == nil || relu.args[0].slot < 0 || f.read[relu.args[0].slot] != 1 {
+		if relu == nil {
 			continue
 		}
-		at, ok := f.filled[relu.args[0].slot]
-		if !ok || gone[at] || f.writesBetween(at, i) {
+		at, ok := f.source(relu.args[0], i, gone)
+		if !ok {
 			continue
 		}
 		if c := f.call(at, "aten.conv2d.default"); c != nil {
@@ -305,13 +319,10 @@ func (f *fuser) activations() {
 			f.done.activations++
 			continue
 		}
-		sum := f.call(at, "aten.add.Tensor", "aten.add_.Tensor")
-		if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || sum.args[0].slot < 0 || sum.args[1].slot < 0 {
-			continue
-		}
-		for k := range 2 { // the convolution may be on either side
-			from, ok := f.filled[sum.args[k].slot]
-			if !ok || gone[from] || f.read[sum.args[k].slot] != 1 || f.writesBetween(from, at) || k == 1 && f.graph.steps[at].node.Operator == "aten.add_.Tensor" {
+		sum, parts := f.sum(at)
+		for _, k := range parts { // the convolution may be on either side
+			from, ok := f.source(sum.args[k], at, gone)
+			if !ok {
 				continue
 			}
 			if c := f.call(from, "aten.conv2d.default"); c != nil {
@@ -327,119 +338,38 @@ func (f *fuser) activations() {
 	f.remove(gone)
 }
 
-// The method `writesBetween` reports whether a step between two steps writes in place. Then the
+// The method `sum` returns step i if it is the sum of two tensors, without a factor. It also
+// returns the places of those that may be computed in the step of the sum. In a sum in place this
+// is the first one alone. Otherwise the sum must stay in the memory of the first one, where others
+// may read it.
+func (f *fuser) sum(i int) (sum *operatorCall, parts []int) {
+	sum = f.call(i, "aten.add.Tensor", "aten.add_.Tensor")
+	if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || sum.args[0].slot < 0 || sum.args[1].slot < 0 {
+		return nil, nil
+	}
+	if f.graph.steps[i].node.Operator == "aten.add_.Tensor" {
+		return sum, []int{0}
+	}
+	return sum, []int{0, 1}
+}
+
+// The method `source` returns the step that computes an operand of a later step, if it can be moved
+// there: nobody else reads the operand, and no step between writes.
+func (f *fuser) source(o operand, to int, gone map[int]bool) (from int, ok bool) {
+	from, ok = f.filled[o.slot]
+	return from, ok && !gone[from] && f.read[o.slot] == 1 && !f.writesBetween(from, to)
+}
+
+// The method `writesBetween` reports whether a step between two steps writes into memory. Then the
 // first one cannot be moved to the second, because it may read what is written.
 func (f *fuser) writesBetween(from, to int) bool {
 	return slices.ContainsFunc(f.graph.steps[from+1:to], func(s step) bool {
-		name, _, _ := strings.Cut(strings.TrimPrefix(s.node.Operator, "aten."), ".")
-		return strings.HasSuffix(name, "_") || strings.HasPrefix(s.node.Operator, "higher_order.")
+		_, written := s.memory()
+		return len(written) > 0
 	})
 }
 
 func isDefault(o operand) bool {
 	n, isInt := o.constant.(int64)
 	return o.slot < 0 && (o.constant == cgotorch.Default || isInt && n == 1)
-}
-
-// convolutionReLU is max(0, convolution + addend).
-type convolutionReLU struct {
-	operatorCall
-	addend *operand // nil means 0
-	outs   []int
-}
-
-func (c *convolutionReLU) reads() []*operand {
-	all := c.operatorCall.reads()
-	if c.addend != nil {
-		all = append(all, c.addend)
-	}
-	return all
-}
-func (c *convolutionReLU) fills() []int { return c.outs }
-
-func (c *convolutionReLU) run(x *cgotorch.Exec, f *frame) {
-	var z *cgotorch.Tensor
-	if c.addend != nil {
-		z = c.addend.tensor(f)
-	}
-	if out := c.atOnce(x, f, z); out != nil {
-		f.values[c.outs[0]] = out
-		return
-	}
-	call := opcall.Begin(x, c.op)
-	c.pass(call, f)
-	out := call.Run1()
-	if z != nil {
-		sum := x.Add(out, z)
-		out.Close()
-		out = sum
-	}
-	f.values[c.outs[0]] = out
-	x.ReLUInPlace(out).Close()
-}
-
-// atOnce does all of the work with one operator of cuDNN. If that operator does not fit, atOnce
-// returns nil.
-func (c *convolutionReLU) atOnce(x *cgotorch.Exec, f *frame, z *cgotorch.Tensor) *cgotorch.Tensor {
-	in, weight := c.args[0].tensor(f), c.args[convolutionWeight].tensor(f)
-	if groups, ok := constantArg[int64](&c.operatorCall, 6); ok && groups != 1 || x.GradEnabled() || in == nil || weight == nil || !convrelu.Fits(x, in, weight) {
-		return nil
-	}
-	sizes := [3][]int64{{1, 1}, {0, 0}, {1, 1}} // stride, padding, dilation
-	for i := range sizes {
-		if at := 3 + i; at < len(c.args) && c.args[at].constant != cgotorch.Default {
-			given, ok := c.args[at].constant.([]int64)
-			if !ok || len(given) != 2 {
-				return nil
-			}
-			sizes[i] = given
-		}
-	}
-	if slices.Min(sizes[0]) < 1 {
-		return nil // the convolution says why
-	}
-	var bias *cgotorch.Tensor
-	if convolutionBias < len(c.args) {
-		bias = c.args[convolutionBias].tensor(f)
-	}
-	return convrelu.Forward(x, in, weight, bias, z, sizes[0], sizes[1], sizes[2])
-}
-
-// The method `drop` removes the weights that no step reads any more.
-func (b *binder) drop() {
-	p := b.program
-	f := newFuser(p.graph)
-	used := map[*storedTensor]bool{}
-	for i, slot := range p.graph.inputs {
-		if w := p.inputs[i].weight; w >= 0 && f.read[slot] > 0 {
-			used[b.weightList[w]] = true
-		}
-	}
-	for _, o := range p.outputs {
-		if o.weight >= 0 {
-			used[b.weightList[o.weight]] = true
-		}
-	}
-	place := map[int]int{}
-	kept := b.weightList[:0:0]
-	for i, w := range b.weightList {
-		if used[w] {
-			place[i] = len(kept)
-			kept = append(kept, w)
-		}
-	}
-	for i := range p.inputs {
-		if w := p.inputs[i].weight; w >= 0 {
-			to, ok := place[w]
-			if p.inputs[i].weight = to; !ok {
-				p.inputs[i] = programInput{-1, -1, -1}
-			}
-		}
-	}
-	for i := range p.outputs {
-		if w := p.outputs[i].weight; w >= 0 {
-			p.outputs[i].weight = place[w]
-		}
-	}
-	b.weightList = kept
 }

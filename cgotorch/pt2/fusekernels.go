@@ -83,8 +83,8 @@ func (f *fuser) layerNorms() {
 		if !ok || !isConstant || len(shape) != 1 || f.writesBetween(at, i) {
 			continue
 		}
-		sum := f.call(at, "aten.add.Tensor")
-		if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || sum.args[0].slot < 0 || sum.args[1].slot < 0 {
+		sum, parts := f.sum(at)
+		if len(parts) != 2 { // no sum, or one in place
 			continue
 		}
 		a := &addedLayerNorm{args: []operand{sum.args[0], sum.args[1], constantOf(nil), constantOf(nil)}, eps: 1e-5, outs: []int{sum.outs[0], norm.outs[0]}}
@@ -137,13 +137,10 @@ func (a *addedLayerNorm) run(x *cgotorch.Exec, f *frame) {
 func (f *fuser) scaledSums() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
-		sum := f.call(i, "aten.add.Tensor", "aten.add_.Tensor")
-		if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || sum.args[0].slot < 0 || sum.args[1].slot < 0 {
-			continue
-		}
-		for k := range 2 {
-			from, ok := f.filled[sum.args[k].slot]
-			if !ok || gone[from] || f.read[sum.args[k].slot] != 1 || f.writesBetween(from, i) || k == 1 && f.graph.steps[i].node.Operator == "aten.add_.Tensor" {
+		sum, parts := f.sum(i)
+		for _, k := range parts {
+			from, ok := f.source(sum.args[k], i, gone)
+			if !ok {
 				continue
 			}
 			if c := f.call(from, "aten.mul.Tensor"); c != nil && c.args[0].slot >= 0 && c.args[1].slot >= 0 {
@@ -227,18 +224,16 @@ func (f *fuser) normActivations(x *cgotorch.Exec, own func(c *operatorCall, i in
 		if !ok || f.read[out] != 1 || f.graph.steps[n.step].node.Operator != "aten.conv2d.default" || f.writesBetween(n.normStep, i) {
 			continue
 		}
-		const groups = 6 // of aten::conv2d
-		count, given := constantArg[int64](n.convolution, groups)
-		grouped := given && count != 1
+		groups, given := constantArg[int64](n.convolution, convolutionGroups)
+		grouped := given && groups != 1
 		a := &normActivation{eps: n.eps, name: f.activationOf(i), addend: constantOf(nil), outs: f.graph.steps[i].act.fills()}
-		if sum := f.call(i, "aten.add.Tensor", "aten.add_.Tensor"); sum != nil && (len(sum.args) == 2 || isDefault(sum.args[2])) {
-			k := 0
-			if sum.args[1].slot == out {
-				k = 1
+		sum, parts := f.sum(i)
+		for _, k := range parts {
+			if sum.args[k].slot != out {
+				continue
 			}
 			behind, read := readers[sum.outs[0]]
-			isReLU := read && f.read[sum.outs[0]] == 1 && f.activationOf(behind) == "relu"
-			if sum.args[1-k].slot >= 0 && !isReLU && (k == 0 || f.graph.steps[i].node.Operator == "aten.add.Tensor") {
+			if isReLU := read && f.read[sum.outs[0]] == 1 && f.activationOf(behind) == "relu"; !isReLU {
 				a.name, a.addend = "none", sum.args[1-k]
 			}
 		}

@@ -39,6 +39,11 @@ func TestLoad_FusedKernels(t *testing.T) {
 		"product that others read":    {"p = mul.Tensor m x;s = add.Tensor x p;add = add.Tensor p s", none},
 		"sum of a product and a sum":  {"p = mul.Tensor m x;s = add.Tensor x p alpha=2;add = relu s", none},
 		"product of integers":         {"k = sum.dim_IntList m dim=1, dtype=5;p = mul.Tensor k k;add = add.Tensor k p", "1 sums took a product in"},
+		"written as out between":      {"p = mul.Tensor m x;w = mul.out m m out=m;add = add.Tensor x p", none},
+		"ReLU behind such a write":    {"h = narrow m dim=0 start=0 length=2;k = reshape h shape=2,2,1,1;r = clone i;c = conv2d r weight=@k;w = mul.out r r out=r;add = relu c", none},
+		"moments written between":     {"s = select.int x dim=0 index=0;a = clone s;v = exp s;p = mul.Tensor a s;n = batch_norm i weight=@s bias=@s running_mean=@a running_var=@v training=true momentum=0.5 eps=0.5 cudnn_enabled=true;add = add.Tensor s p", none},
+		"evaluation between":          {"s = select.int x dim=0 index=0;a = clone s;v = exp s;p = mul.Tensor a s;n = batch_norm i weight=@s bias=@s running_mean=@a running_var=@v training=false momentum=0.5 eps=0.5 cudnn_enabled=true;add = add.Tensor s p", "1 sums took a product in"},
+		"no write between":            {"p = mul.Tensor m x;b = gt.Scalar m other=1;w = __and__.Tensor b b;add = add.Tensor x p", "1 sums took a product in"},
 		"other factors":               {"a = mean.dim i dim=2,3 keepdim=true;g = relu a;add = mul.Tensor g i", none},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,8 @@ import (
 // memory. A view that may not copy stays a view, and fails as in PyTorch.
 //
 // Schemas tell who shares and who writes. A result of aten::add_(Tensor(a!) self, …) -> Tensor(a!)
-// shares memory with self, into which the operator writes.
+// shares memory with self, into which the operator writes. Schemas of batch norms do not tell that
+// training writes into the running mean and variance.
 
 // unmarked are the operators that may return memory of an argument though their schemas do not
 // tell. They are those of LibTorch 2.11 that were seen to do so.
@@ -103,13 +104,17 @@ func (s *step) memory() (shared, written []int) {
 	shares := false
 	switch act := s.act.(type) {
 	case *operatorCall:
-		silent := unmarked[s.node.Operator]
+		silent, trains := unmarked[s.node.Operator], act.trains()
 		for i, p := range parametersOf(act.schema) {
-			if i < len(act.args) && (strings.HasPrefix(p.of, "Tensor(") || silent && strings.HasPrefix(p.of, "Tensor")) {
-				slots := slotsOf(&act.args[i])
-				if shared = append(shared, slots...); strings.Contains(p.of, "!") {
-					written = append(written, slots...)
-				}
+			if i >= len(act.args) {
+				break
+			}
+			slots := slotsOf(&act.args[i])
+			if strings.HasPrefix(p.of, "Tensor(") || silent && strings.HasPrefix(p.of, "Tensor") {
+				shared = append(shared, slots...)
+			}
+			if strings.Contains(p.of, "!") || trains && (p.name == "running_mean" || p.name == "running_var") {
+				written = append(written, slots...)
 			}
 		}
 		if result := act.schema[strings.LastIndex(act.schema, "-> ")+1:]; silent || strings.Contains(result, "Tensor(") {
@@ -133,4 +138,14 @@ func (s *step) memory() (shared, written []int) {
 		written = slots
 	}
 	return shared, written
+}
+
+// The method `trains` reports whether an operator is a norm that may run as in training.
+func (o *operatorCall) trains() bool {
+	at := slices.IndexFunc(parametersOf(o.schema), func(p parameter) bool { return p.name == "training" || p.name == "use_input_stats" })
+	if at < 0 {
+		return false
+	}
+	on, isConstant := constantAt[bool](o.args, at)
+	return on || !isConstant
 }

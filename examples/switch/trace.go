@@ -1,11 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
-	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // -trace traces at most traceTokens tokens, counted over all answers. It skips the first
@@ -18,7 +18,7 @@ const (
 // tracer writes a trace of some tokens. A nil tracer does nothing.
 type tracer struct {
 	path  string
-	file  *replace.File // lies beside path until the trace is complete
+	file  *os.File // lies beside path until the trace is complete
 	next  int
 	trace *trace.Trace // nil unless tracing is going on
 }
@@ -29,7 +29,10 @@ func newTracer(path string) (*tracer, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := replace.Create(path)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("-trace: %s is no file", path)
+	}
+	file, err := os.Create(path + ".new")
 	if err != nil {
 		return nil, fmt.Errorf("-trace: %w", err)
 	}
@@ -75,19 +78,18 @@ func (t *tracer) finish() error {
 // leaves no file. write waits for the device.
 func (t *tracer) write() error {
 	records, err := t.trace.Stop()
-	t.trace = nil
+	file := t.file
+	t.trace, t.file = nil, nil
 	if err == nil {
-		err = records.WriteChrome(t.file)
+		err = records.WriteChrome(file)
 	}
-	if err == nil {
-		err = t.file.Commit()
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), t.path)
 	}
 	if err != nil {
-		t.file.Discard()
-		t.file = nil
+		os.Remove(file.Name())
 		return fmt.Errorf("-trace: %w", err)
 	}
-	t.file = nil
 	share, hidden, total := records.CopyHidden()
 	what := fmt.Sprintf("copying behind kernels: %.1f %% (%s of %s)", 100*share, ms(hidden), ms(total))
 	if len(records.Work) == 0 {
@@ -107,5 +109,6 @@ func (t *tracer) close() {
 	if t.trace != nil {
 		_, _ = t.trace.Stop()
 	}
-	t.file.Discard()
+	t.file.Close()
+	os.Remove(t.file.Name())
 }

@@ -46,6 +46,57 @@ func (t *trainer) save() error {
 	})
 }
 
+// Note [Started again]
+//
+// A launcher that starts the ranks again after a failure gives them the same flags, without
+// -resume. The run then goes on from its checkpoint. The checkpoint must be of this run, and not
+// of an earlier one in the same folder. So it has the name that the launcher gave its run.
+// torchrun names a run with --standalone or --rdzv-id. Without these it names all runs "none", and
+// the process of torchrun on the machine of rank 0 stands for the run. A launcher without a name
+// for its run sets TRAIN_RUN_ID. Rank 0 decides, and the others follow.
+
+// launchName returns the name of the run, which is equal in all starts of it, or "".
+func launchName() string {
+	if name := os.Getenv("TRAIN_RUN_ID"); name != "" {
+		return name
+	}
+	name := os.Getenv("TORCHELASTIC_RUN_ID")
+	if name != "none" {
+		return name
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", os.Getppid()))
+	if err != nil {
+		return ""
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	if all := strings.Fields(fields); len(all) > 19 { // the 22nd field of the line is the time of the start
+		host, _ := os.Hostname()
+		return fmt.Sprint("process ", os.Getppid(), " of ", all[19], " on ", host)
+	}
+	return ""
+}
+
+// The method `startedAgain` reports whether the launcher has started this run again, and its
+// checkpoint is there. It waits for rank 0.
+func (t *trainer) startedAgain() (bool, error) {
+	again := "no"
+	if t.first() && t.launch != "" {
+		info, err := checkpoint.Inspect(t.checkpointPath())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		var s saved
+		if err == nil && json.Unmarshal(info.Config, &s) == nil && s.Launch == t.launch {
+			again = "yes"
+		}
+	}
+	var err error
+	if again, err = t.fromFirst(again); err != nil {
+		return false, err
+	}
+	return again == "yes", nil
+}
+
 // readSaved reads the fields that -resume needs before the model is made. It takes the settings
 // from the saved run, except for settings that a resumed run may change. `again` says that a
 // launcher has started the run again, with the flags of its first start.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
-	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter
@@ -20,12 +22,12 @@ const (
 // tracer writes a trace of some steps. A nil tracer does nothing.
 type tracer struct {
 	path     string
-	file     *replace.File // lies beside path until the trace is complete
-	from, to int           // the traced steps, counted from the run's first step
+	file     *os.File // lies beside path until the trace is complete
+	from, to int      // the traced steps, counted from the run's first step
 	next     int
 	trace    *trace.Trace // nil unless tracing is going on
 	quiet    bool         // prints no summary, because the first rank does
-	merge    func() error // is called when the trace has been written; nil does nothing
+	merge    func() error // waits for the traces of the other ranks; nil does nothing
 }
 
 // newTracer creates the file at once, because a bad path then fails early. An empty path means
@@ -34,7 +36,10 @@ func newTracer(path string, steps int) (*tracer, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := replace.Create(path)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("-trace: %s is no file", path)
+	}
+	file, err := os.Create(path + ".new")
 	if err != nil {
 		return nil, fmt.Errorf("-trace: %w", err)
 	}
@@ -62,33 +67,33 @@ func (t *tracer) begin(step int) (end func() error, err error) {
 	return func() error {
 		mark()
 		if t.next++; t.next == t.to {
-			return t.finish()
+			return t.finish(true)
 		}
 		return nil
 	}, nil
 }
 
-// finish writes the trace and prints a summary to standard error. If it cannot write the trace, it
-// leaves no file. finish waits for the device. It does nothing if no trace is going on.
-func (t *tracer) finish() error {
+// finish writes the trace and prints a summary to standard error. `merge` says that the other ranks
+// finish too, so that their traces become one. If finish cannot write the trace, it leaves no file.
+// It waits for the device. It does nothing if no trace is going on.
+func (t *tracer) finish(merge bool) error {
 	if t == nil || t.trace == nil {
 		return nil
 	}
 	records, err := t.trace.Stop()
-	t.trace = nil
+	file := t.file
+	t.trace, t.file = nil, nil
 	if err == nil {
-		err = records.WriteChrome(t.file)
+		err = records.WriteChrome(file)
 	}
-	if err == nil {
-		err = t.file.Commit()
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), t.path)
 	}
 	if err != nil {
-		t.file.Discard()
-		t.file = nil
+		os.Remove(file.Name())
 		return fmt.Errorf("-trace: %w", err)
 	}
-	t.file = nil
-	if t.merge != nil {
+	if merge && t.merge != nil {
 		if err := t.merge(); err != nil {
 			return err
 		}
@@ -116,5 +121,77 @@ func (t *tracer) close() {
 	if t.trace != nil {
 		_, _ = t.trace.Stop()
 	}
-	t.file.Discard()
+	t.file.Close()
+	os.Remove(t.file.Name())
+}
+
+// tracePath returns the file of this rank's trace. Where there are several ranks, mergeTraces makes
+// one file of theirs.
+func (t *trainer) tracePath() string {
+	if t.Trace == "" || t.first() {
+		return t.Trace
+	}
+	return rankTrace(t.Trace, t.group.Rank())
+}
+
+func rankTrace(path string, rank int) string { return fmt.Sprintf("%s.rank%d", path, rank) }
+
+// mergeTraces puts the traces of the other ranks into that of the first one. It waits for the other
+// ranks. Traces that lie on other machines stay there.
+func (t *trainer) mergeTraces() error {
+	if t.Trace == "" || t.group.World() == 1 {
+		return nil
+	}
+	if _, err := t.group.Exchange(""); err != nil || !t.first() {
+		return err
+	}
+	type file struct {
+		Unit   string           `json:"displayTimeUnit"`
+		Events []map[string]any `json:"traceEvents"`
+	}
+	var all file
+	for rank := range t.group.World() {
+		path := t.Trace
+		if rank > 0 {
+			path = rankTrace(t.Trace, rank)
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var one file
+		if err == nil {
+			err = json.Unmarshal(text, &one)
+		}
+		if err != nil {
+			return fmt.Errorf("-trace: %s: %w", path, err)
+		}
+		all.Unit = one.Unit
+		for _, e := range one.Events {
+			if process, ok := e["pid"].(float64); ok {
+				e["pid"] = process + float64(1000*rank)
+			}
+			if arguments, ok := e["args"].(map[string]any); ok && e["name"] == "process_name" {
+				arguments["name"] = fmt.Sprintf("rank %d: %v", rank, arguments["name"])
+			}
+			all.Events = append(all.Events, e)
+		}
+		if rank > 0 {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("-trace: %w", err)
+			}
+		}
+	}
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(t.Trace+".new", text, 0o666)
+	}
+	if err == nil {
+		err = os.Rename(t.Trace+".new", t.Trace)
+	}
+	if err != nil {
+		os.Remove(t.Trace + ".new")
+		return fmt.Errorf("-trace: %w", err)
+	}
+	return nil
 }

@@ -184,7 +184,9 @@ func (t *trainer) open(ctx context.Context) error {
 	if err := t.sameRun(); err != nil {
 		return err
 	}
-	t.step = cgotorch.NewCaptured(t.trainStep, t.captured())
+	step := t.captured()
+	step.Agree = t.group.Agree
+	t.step = cgotorch.NewCaptured(t.trainStep, step)
 	t.forward = cgotorch.NewCaptured(t.testStep, t.captured())
 	if t.tracer, err = newTracer(t.tracePath(), t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
@@ -293,7 +295,11 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
 	var losses lossLog // writes each loss one step later, so that the device always has work
 	stop := stopper{group: t.group}
-	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish(), stop.close()) }()
+	defer stop.close()
+	defer func() {
+		all := err == nil || interrupted(ctx, err) // the other ranks come here too
+		err = errors.Join(err, losses.close(t), t.tracer.finish(all))
+	}()
 	for batch, err := range t.train.ahead.Epoch(t.untilAll(ctx)) {
 		if err != nil {
 			return withFlag(err)
@@ -371,8 +377,10 @@ func (t *trainer) testStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch
 	return []*cgotorch.Tensor{nn.CrossEntropy(x, logits, labels, nn.CrossEntropyOptions{}), logits}
 }
 
+// The method `captured` returns the options of a step that each rank captures by itself. A step in
+// which ranks wait for each other needs Agree too.
 func (t *trainer) captured() cgotorch.CapturedOptions {
-	o := cgotorch.CapturedOptions{Eager: !t.Graph, Agree: t.group.Agree}
+	o := cgotorch.CapturedOptions{Eager: !t.Graph}
 	if t.Graph && t.device.IsCUDA() && t.first() {
 		o.Log = func(text string) { fmt.Fprintln(os.Stderr, text) }
 	}

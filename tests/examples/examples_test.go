@@ -581,6 +581,7 @@ func TestTrain_Refuses(t *testing.T) {
 		"clip norm of NaN":         {trainArgs(good, t.TempDir(), "-clip-norm", "NaN"), "-clip-norm NaN"},
 		"negative batch":           {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
 		"no folder for the trace":  {trainArgs(good, t.TempDir(), "-trace", "no/such/trace.json"), "-trace"},
+		"folder for the trace":     {trainArgs(good, t.TempDir(), "-trace", t.TempDir()), "is no file"},
 		"nothing to resume":        {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
 		"setting of a resumed":     {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
 		"damaged checkpoint":       {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},

@@ -280,6 +280,47 @@ func TestTrainRanks_Differ(t *testing.T) {
 	}
 }
 
+// The traces of all ranks become one file.
+func TestTrainRanks_Trace(t *testing.T) {
+	data := part(t, 200, 64, nil)
+	folder := t.TempDir()
+	trace := filepath.Join(folder, "trace.json")
+	succeedRanks(t, 2, trainArgs(data, filepath.Join(folder, "run"), "-epochs", "1", "-trace", trace))
+	text, err := os.ReadFile(trace)
+	for rank := range 2 {
+		if want := fmt.Sprintf(`"name":"rank %d: `, rank); !strings.Contains(string(text), want) {
+			t.Errorf("%v: the trace has no %s", err, want)
+		}
+	}
+	if entries, _ := os.ReadDir(folder); len(entries) != 2 {
+		t.Errorf("%d files, want the trace and the run", len(entries))
+	}
+}
+
+// A rank that fails while its steps are traced ends at once. It does not wait until the others have
+// written their traces.
+func TestTrainRanks_FailedInTrace(t *testing.T) {
+	n := 0
+	bad := part(t, 400, 64, func(_ string, data []byte) []byte {
+		if n++; n == 100 { // rank 1 has it in its 6th batch of 13
+			return data[:len(data)-200]
+		}
+		return data
+	})
+	folder := t.TempDir()
+	trace := filepath.Join(folder, "trace.json")
+	ranks := startRanks(t, 2, trainArgs(part(t, 400, 64, nil), filepath.Join(folder, "run"), "-trace", trace), "-data", bad)
+	for i, r := range ranks {
+		status, last := r.await(t, 15*time.Second)
+		if status != 1 || i == 1 && !strings.Contains(last, ".jpg") {
+			t.Errorf("rank %d: status %d, %s", i, status, last)
+		}
+	}
+	if _, err := os.Stat(trace + ".rank1"); err != nil {
+		t.Errorf("the trace of the rank that failed: %v", err)
+	}
+}
+
 // interruptRanks starts ranks, and stops them all by a signal to the last one, after some lines of
 // the log.
 func interruptRanks(t *testing.T, world, lines int, out string, args []string) {

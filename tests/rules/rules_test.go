@@ -183,7 +183,7 @@ var roomsBelow = map[string][]string{
 	"cgotorch":           {"internal"},
 	"imageloader":        {"internal"},
 	"prefetcher":         {"internal", "cgotorch", "imageloader"},
-	"examples":           {"internal", "cgotorch", "imageloader", "prefetcher"},
+	"examples":           {"cgotorch", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
 }
 
 // roomOf returns the longest name in roomsBelow that is path or a folder above it. If there is

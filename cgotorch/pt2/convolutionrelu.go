@@ -1,0 +1,73 @@
+package pt2
+
+import (
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/convrelu"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
+)
+
+// convolutionReLU is max(0, convolution + addend).
+type convolutionReLU struct {
+	operatorCall
+	addend *operand // nil means 0
+	outs   []int
+}
+
+func (c *convolutionReLU) reads() []*operand {
+	all := c.operatorCall.reads()
+	if c.addend != nil {
+		all = append(all, c.addend)
+	}
+	return all
+}
+func (c *convolutionReLU) fills() []int { return c.outs }
+
+func (c *convolutionReLU) run(x *cgotorch.Exec, f *frame) {
+	var z *cgotorch.Tensor
+	if c.addend != nil {
+		z = c.addend.tensor(f)
+	}
+	if out := c.atOnce(x, f, z); out != nil {
+		f.values[c.outs[0]] = out
+		return
+	}
+	call := opcall.Begin(x, c.op)
+	c.pass(call, f)
+	out := call.Run1()
+	if z != nil {
+		sum := x.Add(out, z)
+		out.Close()
+		out = sum
+	}
+	f.values[c.outs[0]] = out
+	x.ReLUInPlace(out).Close()
+}
+
+// atOnce does all of the work with one operator of cuDNN. If that operator does not fit, atOnce
+// returns nil.
+func (c *convolutionReLU) atOnce(x *cgotorch.Exec, f *frame, z *cgotorch.Tensor) *cgotorch.Tensor {
+	in, weight := c.args[0].tensor(f), c.args[convolutionWeight].tensor(f)
+	if groups, ok := constantArg[int64](&c.operatorCall, convolutionGroups); ok && groups != 1 || x.GradEnabled() || in == nil || weight == nil || !convrelu.Fits(x, in, weight) {
+		return nil
+	}
+	sizes := [3][]int64{{1, 1}, {0, 0}, {1, 1}} // stride, padding, dilation
+	for i := range sizes {
+		if at := convolutionStride + i; at < len(c.args) && c.args[at].constant != cgotorch.Default {
+			given, ok := c.args[at].constant.([]int64)
+			if !ok || len(given) != 2 {
+				return nil
+			}
+			sizes[i] = given
+		}
+	}
+	if slices.Min(sizes[0]) < 1 {
+		return nil // the convolution says why
+	}
+	var bias *cgotorch.Tensor
+	if convolutionBias < len(c.args) {
+		bias = c.args[convolutionBias].tensor(f)
+	}
+	return convrelu.Forward(x, in, weight, bias, z, sizes[0], sizes[1], sizes[2])
+}
