@@ -38,8 +38,9 @@
 // # Failures
 //
 // If a rank ends, hangs or loses its device, the others fail some seconds after Options.Timeout at
-// the latest, with an error of kind [cgotorch.ErrGroupFailed]. It names the rank and its last collective. The group is then
-// of no use any more: the process ends, and the launcher starts the ranks again.
+// the latest. The error is of kind [cgotorch.ErrGroupFailed]. It names the rank and its last
+// collective. The group is then of no use any more: the process ends, and the launcher starts the
+// ranks again.
 //
 // The processes trust each other and the network between them. Nothing is encrypted, and whoever
 // reaches the store or a rank can disturb the run.

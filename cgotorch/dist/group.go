@@ -81,8 +81,8 @@ func (g *Group) fail(format string, args ...any) {
 }
 
 // Close leaves the group. All work of its collectives must be done. Close waits for calls of other
-// goroutines. Rank 0 also waits until the other ranks have left, for at most Options.Timeout. Graphs
-// that contain collectives of the group must be closed before. A second Close does nothing.
+// goroutines. Rank 0 also waits until the other ranks have left, for at most Options.Timeout.
+// Graphs that contain collectives of the group must be closed before. A second Close does nothing.
 func (g *Group) Close() error {
 	if g == nil {
 		return nil

@@ -45,8 +45,8 @@ func of(op string, tensors ...*cgotorch.Tensor) call {
 	return call{what: op + "(" + some(texts) + ")"}
 }
 
-// otherStrides returns the strides of a tensor that is not contiguous, and otherwise nil. A dimension
-// of one element has the stride 0.
+// otherStrides returns the strides of a tensor that is not contiguous, and otherwise nil. A
+// dimension of one element has the stride 0.
 func otherStrides(t *cgotorch.Tensor) []int64 {
 	strides, shape, want, other := t.Strides(), t.Shape(), int64(1), false
 	for d := len(shape) - 1; d >= 0; d-- {

@@ -8,8 +8,10 @@ import "github.com/streamtorch/streamtorch/cgotorch/nn"
 //
 // Each norm makes two collectives in its forward and two in its backward, and the step waits for
 // them. The fused kernels of nn.NormReLU are not used. So call it only where the batch of one rank
-// is too small for its own statistics. A forward in training fails with [cgotorch.ErrGroupFailed] if
-// the group has failed, and with [cgotorch.ErrClosed] after its Close.
+// is too small for its own statistics.
+//
+// A forward in training fails with [cgotorch.ErrGroupFailed] if the group has failed, and with
+// [cgotorch.ErrClosed] after its Close.
 func SyncBatchNorm(g *Group, model any) {
 	if g.alone {
 		return
