@@ -115,7 +115,7 @@ func (t *trainer) readSaved(again bool) (*saved, error) {
 	}
 	given := t.Config
 	t.Config = s.Config
-	t.Workers, t.Engines, t.Out, t.Resume, t.StepLog, t.Trace, t.Graph = given.Workers, given.Engines, given.Out, true, given.StepLog, given.Trace, given.Graph
+	t.Workers, t.Engines, t.Out, t.Resume, t.StepLog, t.Trace, t.Graph, t.Timeout = given.Workers, given.Engines, given.Out, true, given.StepLog, given.Trace, given.Graph, given.Timeout
 	var fixed []string
 	flag.Visit(func(f *flag.Flag) {
 		switch f.Name {
@@ -125,7 +125,7 @@ func (t *trainer) readSaved(again bool) (*saved, error) {
 			t.Epochs = given.Epochs
 		case "device":
 			t.Device = given.Device
-		case "resume", "out", "workers", "log-steps", "trace", "graph":
+		case "resume", "out", "workers", "jpeg-engines", "log-steps", "trace", "graph", "timeout":
 		default:
 			fixed = append(fixed, "-"+f.Name)
 		}

@@ -79,7 +79,7 @@ func evaluate(ctx context.Context, c Config) error {
 // Flags that go with -evaluate. Those of the model's form are only for files that this program has
 // not saved.
 var (
-	evaluationFlags = []string{"evaluate", "data", "test-data", "test-part", "batch", "device", "dtype", "tf32", "skip-rate", "allow-truncated", "workers", "jpeg-engines", "contiguous", "graph"}
+	evaluationFlags = []string{"evaluate", "data", "test-data", "test-part", "batch", "device", "dtype", "tf32", "skip-rate", "allow-truncated", "workers", "jpeg-engines", "contiguous", "graph", "timeout"}
 	formFlags       = []string{"model", "size", "crop"}
 )
 
@@ -115,7 +115,7 @@ func (t *trainer) readEvaluated() (classes []string, err error) {
 	}
 	now := t.Config
 	t.Config = s.Config
-	t.Evaluate, t.Out, t.Workers, t.Engines, t.Graph = now.Evaluate, now.Out, now.Workers, now.Engines, now.Graph
+	t.Evaluate, t.Out, t.Workers, t.Engines, t.Graph, t.Timeout = now.Evaluate, now.Out, now.Workers, now.Engines, now.Graph, now.Timeout
 	for _, name := range given {
 		switch name {
 		case "data":

@@ -30,6 +30,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
@@ -77,6 +78,8 @@ type Config struct {
 	Evaluate string `json:"-"`
 	StepLog  bool   `json:"-"`
 	Trace    string `json:"-"`
+
+	Timeout time.Duration `json:"-"`
 }
 
 func main() {
@@ -117,6 +120,7 @@ func main() {
 	flag.StringVar(&c.Evaluate, "evaluate", "", "train nothing: print loss, top-1 and top-5 of this checkpoint on the test images, with the settings saved there; a .safetensors or .pth file of weights alone needs -model")
 	flag.BoolVar(&c.Graph, "graph", true, "on a GPU, capture each step as a CUDA graph and launch that; what is captured, and what cannot be, goes to standard error")
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
+	flag.DurationVar(&c.Timeout, "timeout", 30*time.Second, "of several ranks: how long they wait for one that is lost, or busy alone, as with the index of an archive; then they end")
 	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
 	flag.Parse()
 	if flag.NArg() > 0 {

@@ -18,7 +18,7 @@ import (
 
 // The method `join` makes this process one rank of those that the launcher has started.
 func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
-	o := dist.Options{OnCPU: t.Device == "cpu"}
+	o := dist.Options{OnCPU: t.Device == "cpu", Timeout: t.Timeout}
 	device, err := cgotorch.ParseDevice(t.Device)
 	if err != nil {
 		return nil, err

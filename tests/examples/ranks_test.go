@@ -115,6 +115,16 @@ func whole(t *testing.T, out string) bool {
 	return true
 }
 
+// The Makefile starts two ranks, which train and end.
+func TestTrainRanks_Make(t *testing.T) {
+	out := t.TempDir()
+	cmd := exec.Command("make", "-C", "../..", "train-ddp", "ARGS=-epochs 1 -limit 512 -out "+out)
+	cmd.Env = append(os.Environ(), "MASTER_PORT="+freePort(t))
+	if text, err := cmd.CombinedOutput(); err != nil || !whole(t, out) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
 // Whichever rank is killed at whichever moment, the others end and name it, and the checkpoint is
 // whole. A moment of the join lets them wait for 30 s, so the short test waits for the first steps.
 func TestTrainRanks_Killed(t *testing.T) {

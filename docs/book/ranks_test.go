@@ -1,0 +1,73 @@
+package book
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+)
+
+func Example_ranks() {
+	// cut: ranks
+	group, err := dist.Join(context.Background(), dist.Options{OnCPU: true}) // without OnCPU: cuda:LOCAL_RANK
+	cgotorch.Check(err)
+	defer group.Close()
+	stream := cgotorch.DefaultStream(group.Device())
+	defer stream.Close()
+
+	var model *nn.Linear
+	var opt *optim.Optimizer
+	var gradients *dist.Gradients
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) (err error) {
+		model = nn.NewLinear(x, 4, 1, nn.LinearOptions{})
+		gradients, err = dist.NewGradients(x, group, model, dist.GradientsOptions{}) // all ranks get the weights of rank 0
+		cgotorch.Check(err)
+		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: nn.Parameters(model)})
+		return err
+	}))
+	defer nn.Close(model)
+	defer opt.Close()
+	defer gradients.Close()
+
+	var loss float64
+	for range 50 {
+		cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
+			in := x.Randn(cgotorch.Float32, 8, 4) // the batch of this rank
+			out := x.SumDim(in, []int64{1}, cgotorch.SumOptions{KeepDim: true})
+			mse := nn.MSE(x, model.Forward(x, in), out, nn.MSEOptions{})
+			opt.ZeroGrad()
+			gradients.Backward(x, mse) // the mean over all ranks
+			opt.Step(x)
+			mean := x.Detach(mse)
+			group.AllReduce(x, mean, dist.Mean)
+			loss = x.Item(mean) // waits for the device
+			return nil
+		}))
+	}
+	fmt.Println(group, "has learnt:", loss < 0.01)
+	// end: ranks
+
+	// Output:
+	// rank 0 of 1 on cpu has learnt: true
+}
+
+func Example_ranksLoad() {
+	rank, ranks := 0, 1
+	// cut: divided
+	loader, err := imageloader.Open(photosTGZ, imageloader.Options{
+		Split: "test", BatchSize: 64, Transform: decode.Resize{Height: 32, Width: 32},
+		Rank: rank, Ranks: ranks, // each rank has other images
+		EachOnce: true, // for a test: no image twice, and the last batches may differ in size
+	})
+	cgotorch.Check(err)
+	defer loader.Close()
+	// end: divided
+	fmt.Println(loader.Len() > 0)
+	// Output:
+	// true
+}
