@@ -87,7 +87,7 @@ test-loader: moved ## all tests of the half that needs no LibTorch, where there 
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries tests
 	@build/loader/decode_test --gtest_brief=1
 	@go vet $(LOADER)
-	@go test -count=1 -p $(JOBS) $(LOADER)
+	@go test -count=1 -p $(JOBS) $(if $(SKIP),-skip '$(SKIP)') $(LOADER)
 	@go test -count=1 -tags loader ./cmd/streamtorch
 
 # The corpora are hostile files, not concurrency: under the race detector they take minutes.

@@ -153,7 +153,11 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 			if len(lines) != 2*((n-6+6)/7) {
 				t.Fatalf("%d batches", len(lines))
 			}
-			for range 20 {
+			places := 8
+			if testing.Short() {
+				places = 3
+			}
+			for range places {
 				at := random.IntN(len(lines))
 				o := blockOptions()
 				o.MaxSkipRate, o.Workers = 0.1, 1+random.IntN(5)
