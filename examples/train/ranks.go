@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,23 +40,16 @@ func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 	return group, nil
 }
 
-// The method `fromFirst` returns the text of rank 0. It waits for rank 0.
+// The method `fromFirst` returns the text of rank 0. It waits for the other ranks.
 func (t *trainer) fromFirst(text string) (string, error) {
-	if t.group.World() == 1 {
-		return text, nil
+	if !t.first() {
+		text = ""
 	}
-	err := t.stream.Do(func(x *cgotorch.Exec) error {
-		x = x.NoGrad()
-		length := cgotorch.FromSlice(x, []int64{int64(len(text))})
-		t.group.Broadcast(x, length, 0)
-		bytes := make([]byte, cgotorch.ToSlice[int64](x, length)[0])
-		copy(bytes, text)
-		letters := cgotorch.FromSlice(x, bytes)
-		t.group.Broadcast(x, letters, 0)
-		text = string(cgotorch.ToSlice[byte](x, letters))
-		return nil
-	})
-	return text, err
+	texts, err := t.group.Exchange(text)
+	if err != nil {
+		return "", err
+	}
+	return texts[0], nil
 }
 
 // The method `sameRun` fails if a rank has other settings than rank 0, or stands at another place
@@ -75,16 +67,16 @@ func (t *trainer) sameRun() error {
 	if err != nil {
 		return err
 	}
-	first, err := t.fromFirst(string(own))
+	texts, err := t.group.Exchange(string(own))
 	if err != nil {
 		return err
 	}
-	equal := first == string(own)
-	switch {
-	case t.group.Agree(equal):
+	first := texts[0]
+	switch other := slices.IndexFunc(texts, func(text string) bool { return text != first }); {
+	case other < 0:
 		return nil
-	case equal:
-		return cmp.Or(t.group.Err(), errors.New("another rank has other settings than rank 0: see its error"))
+	case string(own) == first:
+		return fmt.Errorf("rank %d has other settings than rank 0: see its error", other)
 	}
 	var a, b map[string]any
 	if err := errors.Join(json.Unmarshal([]byte(first), &a), json.Unmarshal(own, &b)); err != nil {
