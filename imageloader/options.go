@@ -106,9 +106,9 @@ type Options struct {
 	// EachOnce gives each usable image of an epoch to exactly one rank, and repeats none. Sums over all
 	// ranks are then sums over the epoch, as an evaluation needs them. Some ranks have one image less
 	// than others, or fewer where images are unusable. So ranks may have different numbers of batches,
-	// and a rank may have none. A step in which ranks wait for each other would then wait forever. So
-	// would a captured step with CapturedOptions.Agree. DropRest and DropLast leave images out, so they
-	// are errors with EachOnce.
+	// and a rank may have none. A step in which ranks wait for each other would then fail, or wait
+	// forever. So would a captured step with CapturedOptions.Agree. DropRest and DropLast leave images
+	// out, so they are errors with EachOnce.
 	EachOnce bool
 
 	// JPEGDevice decodes JPEG files beside the Workers, such as the JPEGDecoder of cgotorch/images. The

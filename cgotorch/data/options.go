@@ -32,8 +32,8 @@ type Options struct {
 	// EachOnce gives each sample of an epoch to exactly one rank. Sums over all ranks are then sums
 	// over the epoch, as an evaluation needs them. Some ranks have one sample less than others. So
 	// ranks may have different numbers of batches, and a rank may have none. A step in which ranks wait
-	// for each other would then wait forever. So would a captured step with CapturedOptions.Agree.
-	// DropRest and DropLast leave samples out, so they are errors with EachOnce.
+	// for each other would then fail, or wait forever. So would a captured step with
+	// CapturedOptions.Agree. DropRest and DropLast leave samples out, so they are errors with EachOnce.
 	EachOnce bool
 
 	// Map makes one sample of another, on the worker goroutines. The order of the samples stays. Map

@@ -84,7 +84,7 @@ func (g *Group) compare(state []nn.Named) error {
 	if err != nil {
 		return err
 	}
-	texts, err := g.Exchange(string(text))
+	texts, err := g.exchange("the models' names", string(text))
 	if err != nil {
 		return err
 	}

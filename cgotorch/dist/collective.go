@@ -122,8 +122,8 @@ func (g *Group) ReduceScatter(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) *cgot
 
 // Send gives t to the rank `to`, which calls [Group.Receive] with a tensor of the same dtype and
 // shape. On CUDA it does not wait. On the CPU it waits for the other rank. t is dense and may have
-// any dtype. Two ranks' tensors arrive in the order in which they are sent. Only the two ranks make
-// the call, so the check of the order does not see it. The failures are those of [Group.AllReduce].
+// any dtype. Tensors arrive in the order in which they are sent. Only the two ranks make the call,
+// so nothing checks dtype, shape and order. The failures are those of [Group.AllReduce].
 func (g *Group) Send(x *cgotorch.Exec, t *cgotorch.Tensor, to int) {
 	g.between(x, "Send", t, to, func(c ct.Exec, hs []*ct.Tensor) *ct.Status { return ct.Send(c, g.h, hs[0], int32(to)) })
 }
@@ -164,7 +164,9 @@ func (g *Group) SumOverRanks(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Ten
 func (g *Group) Barrier(x *cgotorch.Exec) {
 	x.Tidy(func() *cgotorch.Tensor {
 		one := x.NoGrad().Zeros(cgotorch.Float32, 1)
-		g.AllReduce(x, one, Sum)
+		g.collective(x, "Barrier", []*cgotorch.Tensor{one}, call{what: "Barrier"}, func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
+			return ct.AllReduce(c, g.h, &hs[0], 1, ct.Sum)
+		})
 		x.Item(one)
 		return nil
 	})

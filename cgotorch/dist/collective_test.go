@@ -171,6 +171,52 @@ func TestGroup_StridesDiffer(t *testing.T) {
 	}
 }
 
+// Two goroutines that make collectives at the same time have no order.
+func TestGroup_NoOrder(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, err := range together(t, 2, Options{Timeout: time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		if g.Rank() == 1 {
+			<-g.Failed()
+			return g.Err()
+		}
+		other, err := cgotorch.NewStream(g.Device(), cgotorch.StreamOptions{})
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		sum := func(x *cgotorch.Exec) error { g.AllReduce(x, x.Ones(cgotorch.Float32, 1), Sum); return nil }
+		first := make(chan error, 1)
+		go func() { first <- s.Do(sum) }() // waits for rank 1
+		for !g.making.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		if err := other.Do(sum); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "take turns") {
+			t.Errorf("beside another: %v", err)
+		}
+		return <-first
+	}) {
+		if !errors.Is(err, cgotorch.ErrGroupFailed) {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
+// The Close of rank 0 tells of ranks that have made another number of collectives.
+func TestGroup_Close_CountsDiffer(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			if g.Rank() == 1 {
+				g.lockstep.add(call{what: "more"})
+			}
+			return nil
+		})
+	})
+	if !errors.Is(errs[0], cgotorch.ErrGroupFailed) || !strings.Contains(errs[0].Error(), "has made 1 collectives and rank 0 0") || errs[1] != nil {
+		t.Errorf("got %v", errs)
+	}
+}
+
 // A rank that makes no collective any more is named.
 func TestGroup_RankIsLate(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -33,7 +33,10 @@
 //
 // All ranks make the same collectives in the same order. Each rank tells the others in the
 // background which ones it has made. If two ranks differ, both fail with an error that names the
-// ranks, the calls and the lines.
+// ranks, the calls and the lines. Two calls differ in the operation, in a dtype, in a shape or in
+// strides. Two equal calls on other lines are one collective, and so are those of two goroutines.
+//
+// [CheckEqual] tells whether the ranks still have the same weights.
 //
 // # Failures
 //

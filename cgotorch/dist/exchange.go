@@ -11,11 +11,11 @@ import (
 
 // Agree waits until all ranks have called it, and reports whether all of them have given true. It
 // needs no stream. All ranks make the same calls in the same order. It returns false if the group
-// has failed.
+// has failed, and [Group.Err] then says why.
 //
 // Agree is for decisions that all ranks must take alike, as in [cgotorch.CapturedOptions].
 func (g *Group) Agree(yes bool) bool {
-	texts, err := g.Exchange(fmt.Sprint(yes))
+	texts, err := g.exchange("Agree", fmt.Sprint(yes))
 	for i, text := range texts {
 		yes = yes && (text == "true" || g.foreign[i])
 	}
@@ -28,17 +28,23 @@ func (g *Group) Agree(yes bool) bool {
 // list.
 //
 // Exchange is for small values of the host, such as the states of loaders. It fails with
-// [cgotorch.ErrInvalidArgument] for a text with more than 8 MiB or with a NUL. It fails with
+// [cgotorch.ErrInvalidArgument] for a text with a NUL or of some 8 MiB. It fails with
 // [cgotorch.ErrGroupFailed] if a rank has not called it within Options.Timeout.
 func (g *Group) Exchange(text string) ([]string, error) {
+	if len(text) > longestText || strings.ContainsRune(text, 0) {
+		return nil, fmt.Errorf("dist: Exchange: a text of %d bytes: at most %d and no NUL: %w", len(text), longestText, cgotorch.ErrInvalidArgument)
+	}
+	return g.exchange("Exchange", text)
+}
+
+// The method `exchange` is Exchange for the call `of`. It fails the group if another rank makes
+// another call.
+func (g *Group) exchange(of, text string) ([]string, error) {
 	g.state.Lock()
 	err := g.unusable()
 	g.state.Unlock()
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("dist: Exchange: %w", err)
-	case len(text) > longestText || strings.ContainsRune(text, 0):
-		return nil, fmt.Errorf("dist: Exchange: a text of %d bytes: at most %d and no NUL: %w", len(text), longestText, cgotorch.ErrInvalidArgument)
+	if err != nil {
+		return nil, fmt.Errorf("dist: %s: %w", of, err)
 	}
 	texts := make([]string, g.world)
 	texts[g.rank] = text
@@ -47,17 +53,23 @@ func (g *Group) Exchange(text string) ([]string, error) {
 	}
 	n := g.exchanged.Add(1)
 	key := func(n int64, rank int) string { return fmt.Sprintf("exchange/%d/%d", n, rank) }
-	ctx, cancel := g.bounded("a rank has not called Exchange or Agree")
+	ctx, cancel := g.bounded("no " + of)
 	defer cancel()
-	if err := g.store.set(ctx, key(n, g.rank), text); err != nil {
+	if err := g.store.set(ctx, key(n, g.rank), of+"\n"+text); err != nil {
 		return nil, g.explain(err)
 	}
 	for i := range texts {
 		if g.foreign[i] || i == g.rank {
 			continue
 		}
-		if texts[i], err = g.store.await(ctx, key(n, i)); err != nil {
-			return nil, g.explain(fmt.Errorf("%s: %w", g.names[i], err))
+		got, err := g.store.await(ctx, key(n, i))
+		if err != nil {
+			return nil, g.explain(fmt.Errorf("%s, in exchange %d: %w", g.names[i], n, err))
+		}
+		made, text, _ := strings.Cut(got, "\n")
+		if texts[i] = text; made != of {
+			g.fail("exchange %d differs: %s makes %s, and %s makes %s", n, g.names[i], made, g.names[g.rank], of)
+			return nil, g.Err()
 		}
 	}
 	// Every rank has called Exchange n, so every rank has read all texts of the one before.
@@ -67,8 +79,8 @@ func (g *Group) Exchange(text string) ([]string, error) {
 	return texts, nil
 }
 
-// longestText is the longest text that TCPStore takes, in bytes.
-const longestText = 8 << 20
+// longestText is the longest text of an Exchange, in bytes. TCPStore takes 8 MiB.
+const longestText = 8<<20 - 64
 
 // The method `bounded` returns a context that ends after the group's timeout, and when the group
 // fails. `what` is the cause of the first.

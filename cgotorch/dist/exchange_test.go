@@ -39,6 +39,25 @@ func TestExchange(t *testing.T) {
 	}
 }
 
+// Ranks that make other calls get an error instead of each other's texts.
+func TestExchange_OtherCalls(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		if g.Rank() == 0 {
+			_, err := g.Exchange("a")
+			return err
+		}
+		if g.Agree(true) {
+			t.Error("agreed with a text")
+		}
+		return g.Err()
+	}) {
+		if !errors.Is(err, cgotorch.ErrGroupFailed) || !strings.Contains(err.Error(), "exchange 1 differs") || !strings.Contains(err.Error(), "makes Agree") {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
 // After Close every call is an error, and a call that waits ends with an error.
 func TestExchange_Closed(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -56,6 +56,9 @@ const defaultBucketBytes = 128 << 20
 // norms have, NewGradients waits for the device. The caller must Close the Gradients before the
 // group and the model.
 //
+// The model keeps its parameters: nn.To, a new layer or another SetRequiresGrad comes before. All
+// ranks load a checkpoint, because the optimizer's state is not given to the others.
+//
 // A weight has one gradient in a backward. A weight that several recomputed segments share has one
 // in each, so a Backward may fail with [cgotorch.ErrUnsupported].
 //
@@ -87,7 +90,6 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 	}
 	g.broadcast(x, state)
 	r.plan = of("Gradients", r.parameters...)
-	r.plan.at = seam.Caller()
 	r.missing = make([]uint8, len(r.parameters))
 	if g.alone {
 		return r, nil
@@ -106,6 +108,9 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 // Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks.
 // x's stream waits for the collectives on the device. The host does not wait, except on the CPU.
 // All ranks must call it.
+//
+// Exec.Backward and Optimizer.Minimize reduce nothing. After them the ranks have different weights,
+// which [CheckEqual] finds. A gradient that is not finite on one rank is so on all of them.
 //
 // If a program sums the gradients of several small batches, it calls Exec.Backward for all of them
 // but the last, and Backward of the Gradients for the last.
@@ -129,6 +134,7 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	if len(roots) == 0 {
 		x.Fail(op, fmt.Errorf("no loss: give one root or more: %w", cgotorch.ErrInvalidArgument))
 	}
+	r.plan.at = seam.Caller()
 	undo := g.note(x, r.plan)
 	g.compareCalls(x, op)
 	c, handles := seam.Core(x, op, roots)
@@ -172,7 +178,7 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	}
 	if status != nil && ct.StatusCode(status) == ct.InvalidArgument && r.unused() != "" {
 		ct.StatusFree(status)
-		x.Fail(op, fmt.Errorf("no gradient for %s: the loss does not depend on them; freeze them with SetRequiresGrad(false) before NewGradients, or set GradientsOptions.Unused: %w", r.unused(), cgotorch.ErrInvalidArgument))
+		x.Fail(op, fmt.Errorf("no gradient for %s: the loss does not depend on them, or they were changed after NewGradients, as by nn.To; freeze them with SetRequiresGrad(false) before it, or set GradientsOptions.Unused: %w", r.unused(), cgotorch.ErrInvalidArgument))
 	}
 	g.must(x, op, status, roots)
 }

@@ -28,6 +28,7 @@ type Group struct {
 	foreign           []bool           // the ranks that are not of this library, and give no sign of life
 
 	lockstep  lockstep
+	making    atomic.Bool // a goroutine makes a collective
 	monitor   monitor
 	exchanged atomic.Int64 // the number of calls of Exchange
 
@@ -53,6 +54,9 @@ func (g *Group) LocalWorld() int { return g.localWorld }
 
 // Device returns the device of this rank. It is cuda:LOCAL_RANK, or the CPU.
 func (g *Group) Device() cgotorch.Device { return g.device }
+
+// The method `self` names this rank in messages, which other ranks print too.
+func (g *Group) self() string { return fmt.Sprint("rank ", g.rank) }
 
 func (g *Group) String() string {
 	return fmt.Sprintf("rank %d of %d on %s", g.rank, g.world, g.device)
@@ -83,6 +87,9 @@ func (g *Group) fail(format string, args ...any) {
 // Close leaves the group. All work of its collectives must be done. Close waits for calls of other
 // goroutines. Rank 0 also waits until the other ranks have left, for at most Options.Timeout.
 // Graphs that contain collectives of the group must be closed before. A second Close does nothing.
+//
+// On rank 0 it fails with [cgotorch.ErrGroupFailed] if a rank has not left by then, or has made
+// another number of collectives.
 func (g *Group) Close() error {
 	if g == nil {
 		return nil
@@ -98,10 +105,10 @@ func (g *Group) Close() error {
 	g.closed = true
 	g.state.Unlock()
 	g.using.Wait()
-	g.monitor.stop(g)
+	err := g.monitor.stop(g)
 	ct.GroupFree(g.h)
 	g.h = nil
-	return errors.Join(g.side.Close(), g.store.close())
+	return errors.Join(err, g.side.Close(), g.store.close())
 }
 
 // The method `makeSide` makes the side stream, if there is none yet.
@@ -122,6 +129,10 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 	if g.alone {
 		return
 	}
+	if !g.making.CompareAndSwap(false, true) {
+		x.Fail(op, fmt.Errorf("another goroutine makes a collective of this group: let them take turns in the same order on each rank: %w", cgotorch.ErrInvalidArgument))
+	}
+	defer g.making.Store(false)
 	made.at = seam.Caller()
 	undo := g.note(x, made)
 	g.compareCalls(x, op)
@@ -195,12 +206,17 @@ func (g *Group) note(x *cgotorch.Exec, made call) (undo func()) {
 // The method `explain` returns the failure of the group after a call has failed. The other
 // ranks know more than the call, so it waits a moment for them.
 func (g *Group) explain(cause error) error {
-	g.monitor.trouble.Store(true)
-	select {
-	case <-g.failed:
-	case <-time.After(7*g.monitor.interval + time.Second): // longer than monitor.differs takes
+	g.state.Lock()
+	closed := g.closed
+	g.state.Unlock()
+	if !closed {
+		g.monitor.trouble.Store(true)
+		select {
+		case <-g.failed:
+		case <-time.After(7*g.monitor.interval + time.Second): // longer than monitor.differs takes
+		}
 	}
-	g.fail("%v; no other rank is known to have a problem, and this rank's last collective is %s", cause, g.lockstep.last())
+	g.fail("%v; no other rank is known to have a problem, and the last collective of %s is %s", cause, g.self(), g.lockstep.last())
 	g.state.Lock()
 	defer g.state.Unlock()
 	if g.err == nil { // the group was closed meanwhile

@@ -136,7 +136,13 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := g.store.set(waiting, fmt.Sprint("rank/", g.rank), string(text)); err != nil {
+	key := fmt.Sprint("rank/", g.rank)
+	if other, taken, err := g.store.get(waiting, key); err != nil {
+		return err
+	} else if taken {
+		return fmt.Errorf("another process has joined as rank %d already (%.200s): give each process its own RANK: %w", g.rank, other, cgotorch.ErrInvalidArgument)
+	}
+	if err := g.store.set(waiting, key, string(text)); err != nil {
 		return err
 	}
 	ranks, err := g.arrivals(waiting, own)
@@ -193,7 +199,7 @@ func (g *Group) arrivals(ctx context.Context, own info) ([]info, error) {
 			if len(missing) == 0 {
 				return nil, fmt.Errorf("%s, which serves the store of the run, does not answer any more: rank %d had not joined: %w", g.store.server, i, err)
 			}
-			return nil, fmt.Errorf("the ranks %s of %d have not joined: start them too, or set WORLD_SIZE to the number of processes: %w", strings.Join(missing, ", "), g.world, err)
+			return nil, fmt.Errorf("of %d ranks these have not joined: %s: start them too, or set WORLD_SIZE to the number of processes: %w", g.world, strings.Join(missing, ", "), err)
 		}
 		if !strings.HasPrefix(text, "{") { // a process with torch.distributed tells its version alone
 			ranks[i] = info{LibTorch: text, World: g.world, Device: own.Device, foreign: true}

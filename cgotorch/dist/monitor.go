@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // beat is the sign of life that a rank puts into the store again and again.
@@ -72,10 +74,11 @@ func (m *monitor) start(ctx context.Context, g *Group, p place, joining time.Dur
 }
 
 // The method `stop` tells the other ranks that this one leaves. If this one serves the store, it
-// waits for them.
-func (m *monitor) stop(g *Group) {
+// waits for them. It then returns an error if a rank has not left, or has made another number of
+// collectives.
+func (m *monitor) stop(g *Group) error {
 	if m.cancel == nil {
-		return
+		return nil
 	}
 	m.cancel()
 	m.done.Wait()
@@ -87,12 +90,18 @@ func (m *monitor) stop(g *Group) {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	if m.tell(ctx, g, true) != nil || g.rank != 0 {
-		return
+		return nil
+	}
+	failed := func(why error) error {
+		if g.Err() != nil {
+			return nil // it is known already
+		}
+		return fmt.Errorf("dist: Close: %w: %w", why, cgotorch.ErrGroupFailed)
 	}
 	if g.Err() != nil { // the others know of the failure, and do not come back
 		time.Sleep(2 * m.interval)
 	}
-	for ; ctx.Err() == nil; time.Sleep(min(m.interval/4, 50*time.Millisecond)) {
+	for ; ; time.Sleep(min(m.interval/4, 50*time.Millisecond)) {
 		left := true
 		for i := range m.others {
 			if i == g.rank || g.foreign[i] {
@@ -100,7 +109,10 @@ func (m *monitor) stop(g *Group) {
 			}
 			b, found, err := m.read(ctx, i)
 			if err != nil {
-				return
+				return failed(fmt.Errorf("%s has not left within %v", g.names[i], most))
+			}
+			if b.Left && b.Failed == "" && b.Count != m.count {
+				return failed(fmt.Errorf("%s has made %d collectives and %s %d: the last of the first is %s, and of the other %s", g.names[i], b.Count, g.self(), m.count, b.Last, g.lockstep.last()))
 			}
 			silent := !found || b.N == m.others[i].N
 			if !silent {
@@ -109,7 +121,7 @@ func (m *monitor) stop(g *Group) {
 			left = left && (b.Left || b.Failed != "" || silent && time.Since(m.others[i].moved) > 4*m.interval)
 		}
 		if left {
-			return
+			return nil
 		}
 	}
 }
@@ -150,9 +162,9 @@ func (m *monitor) run(ctx context.Context, g *Group) {
 			}
 			who := m.store.server + ", which serves the store of the run, is gone or does not answer"
 			if g.rank == 0 && m.store.server == "rank 0" {
-				who = "the store of the run, which this rank serves, does not answer"
+				who = "the store of the run, which rank 0 serves, does not answer"
 			}
-			g.fail("%s: %v; this rank's last collective is %s", who, err, g.lockstep.last())
+			g.fail("%s: %v; the last collective of %s is %s", who, err, g.self(), g.lockstep.last())
 			return
 		}
 		if g.Err() != nil {
@@ -215,21 +227,21 @@ func (m *monitor) judge(ctx context.Context, g *Group, rank int, s *seen, now ti
 		bound = 3 * m.interval
 	}
 	last := s.Last
-	if last == "" {
-		last = "none"
+	if s.Count == 0 {
+		last = "not known"
 	}
 	switch {
 	case s.Failed != "":
 		g.fail("%s has failed: %s", name, s.Failed)
 	case s.Left && (m.trouble.Load() || s.Count < m.count):
-		g.fail("%s has left the group after its collective %s; this rank's last is %s", name, last, g.lockstep.last())
+		g.fail("%s has left the group: its output says why; its last collective is %s, and that of %s is %s", name, last, g.self(), g.lockstep.last())
 	case s.Left:
 		return false
 	case m.differs(ctx, g, rank, s):
 	case silent > bound:
 		g.fail("%s is lost: it has given no sign of life for %v, and its last collective is %s", name, silent.Round(100*time.Millisecond), last)
 	case s.Count < m.count && now.Sub(s.advanced) > g.timeout && now.Sub(m.mine) > g.timeout-2*m.interval:
-		g.fail("%s has made no collective for %v: its last is %s, and this rank waits in %s", name, now.Sub(s.advanced).Round(100*time.Millisecond), last, g.lockstep.last())
+		g.fail("%s has made no collective for %v: its last is %s, and %s waits in %s", name, now.Sub(s.advanced).Round(100*time.Millisecond), last, g.self(), g.lockstep.last())
 	default:
 		return false
 	}
@@ -275,6 +287,6 @@ func (m *monitor) differs(ctx context.Context, g *Group, rank int, s *seen) bool
 		}
 		return false
 	}
-	g.fail("%s makes other collectives than this rank: after %d its last is %s", g.names[rank], s.Count, s.Last)
+	g.fail("%s makes other collectives than %s: after %d its last is %s", g.names[rank], g.self(), s.Count, s.Last)
 	return true
 }

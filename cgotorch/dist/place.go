@@ -30,6 +30,11 @@ func placeOf(env func(string) string) (place, error) {
 	case env("OMPI_COMM_WORLD_RANK") != "":
 		return placeOfOpenMPI(env)
 	}
+	for _, name := range []string{"LOCAL_RANK", "MASTER_ADDR"} {
+		if env(name) != "" {
+			return place{}, fmt.Errorf("%s is set, and RANK and WORLD_SIZE are not: set them too, or unset it for a process alone", name)
+		}
+	}
 	return place{alone: true, world: 1}, nil
 }
 

@@ -301,7 +301,7 @@ func TestProcesses_CannotJoin(t *testing.T) {
 		t.Parallel()
 		port := freePort(t)
 		p := startRank(t, "finish", time.Second, rankEnv(port, 0, 3)...)
-		expect(t, 0, p.await(t, 30*time.Second), "rank 0 of 3", "the ranks 1, 2 of 3 have not joined")
+		expect(t, 0, p.await(t, 30*time.Second), "rank 0 of 3", "of 3 ranks these have not joined: 1, 2")
 	})
 	t.Run("no rank 0", func(t *testing.T) {
 		t.Parallel()

@@ -3,8 +3,11 @@ package book
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -54,6 +57,37 @@ func Example_ranks() {
 
 	// Output:
 	// rank 0 of 1 on cpu has learnt: true
+}
+
+func Example_ranksResume() {
+	group := cgotorch.Must(dist.Join(context.Background(), dist.Options{OnCPU: true}))
+	defer group.Close()
+	folder := cgotorch.Must(os.MkdirTemp("", "ranks"))
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "run.safetensors")
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
+		model := nn.NewLinear(x, 4, 1, nn.LinearOptions{})
+		defer nn.Close(model)
+		opt := cgotorch.Must(optim.NewAdamW(optim.AdamOptions{LR: 1e-3}, optim.Group{Params: nn.Parameters(model)}))
+		defer opt.Close()
+		gradients := cgotorch.Must(dist.NewGradients(x, group, model, dist.GradientsOptions{}))
+		defer gradients.Close()
+		const seed = 1
+		// cut: resume
+		if group.Rank() == 0 { // a Sharded is saved by all ranks, and rank 0 writes the file
+			cgotorch.Check(checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Step: 100}))
+		}
+		group.Barrier(x) // the file is there
+
+		info := cgotorch.Must(checkpoint.Load(x, path, model, opt))                            // on all ranks: the optimizer's state is in it
+		cgotorch.Check(cgotorch.Seed(seed + uint64(info.Step)<<20 + uint64(group.Rank())<<48)) // other dropouts on each rank
+		dist.CheckEqual(x, group, model)
+		// end: resume
+		fmt.Println("step", info.Step)
+		return nil
+	}))
+	// Output:
+	// step 100
 }
 
 func Example_ranksLoad() {
