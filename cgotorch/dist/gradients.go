@@ -146,9 +146,10 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	fork.Close()
 	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
 	// A failed backward of this rank alone leaves the others waiting for its collectives. If it has
-	// made none, the group can go on: all ranks may have failed alike.
+	// made none, the group can go on: all ranks may have failed alike. A capture makes none.
+	captured := x.Capturing()
 	failed := func() {
-		if n := r.Stats().Collectives; n > 0 {
+		if n := r.Stats().Collectives; n > 0 && !captured {
 			g.fail("its backward has failed after %d of its collectives", n)
 		} else {
 			undo()
