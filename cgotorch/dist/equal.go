@@ -11,8 +11,8 @@ import (
 // the other ranks and for the device. All ranks call it, such as once an epoch. Parameters differ
 // after a step whose gradients were not reduced, and if only one rank has loaded a checkpoint.
 //
-// The failure is of kind [cgotorch.ErrInvalidArgument], on all ranks. It names the rank and the first
-// parameters that differ.
+// The failure is of kind [cgotorch.ErrInvalidArgument], on all ranks. It names the rank and the
+// first parameters that differ.
 func CheckEqual(x *cgotorch.Exec, g *Group, model any) {
 	const op = "dist.CheckEqual"
 	g.check(x, op)
