@@ -274,26 +274,33 @@ func TestGradients_FailsHalfway(t *testing.T) {
 	}
 }
 
-// The backward of SumOverRanks is compared with the collectives of the other ranks.
-func TestGradients_OtherSums(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+// ofLinear is together for two ranks that have a Linear and its Gradients.
+func ofLinear(t *testing.T, o GradientsOptions, step func(g *Group, x *cgotorch.Exec, m *nn.Linear, gradients *Gradients)) []error {
+	return together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		return s.Do(func(x *cgotorch.Exec) error {
 			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
 			defer nn.Close(m)
-			gradients, err := NewGradients(x, g, m, GradientsOptions{})
+			gradients, err := NewGradients(x, g, m, o)
 			if err != nil {
 				return err
 			}
 			defer gradients.Close()
-			y := m.Forward(x, x.Ones(cgotorch.Float32, 1, 2))
-			sum := g.SumOverRanks(x, y)
-			if g.Rank() == 0 {
-				y = sum
-			}
-			gradients.Backward(x, x.Sum(y))
+			step(g, x, m, gradients)
 			return nil
 		})
+	})
+}
+
+// The backward of SumOverRanks is compared with the collectives of the other ranks.
+func TestGradients_OtherSums(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := ofLinear(t, GradientsOptions{}, func(g *Group, x *cgotorch.Exec, m *nn.Linear, gradients *Gradients) {
+		y := m.Forward(x, x.Ones(cgotorch.Float32, 1, 2))
+		sum := g.SumOverRanks(x, y)
+		if g.Rank() == 0 {
+			y = sum
+		}
+		gradients.Backward(x, x.Sum(y))
 	})
 	for i, err := range errs {
 		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), []string{"this rank's backward of SumOverRanks of Float", "this rank's gradients, 6 of Float"}[i]) {
@@ -336,21 +343,11 @@ func TestGradients_SecondGradient(t *testing.T) {
 		t.Skip("autograd has added the second gradient before the error, and the stream checker reports that race")
 	}
 	torchtest.CheckLeaks(t)
-	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
-		return s.Do(func(x *cgotorch.Exec) error {
-			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-			defer nn.Close(m)
-			gradients, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: 4})
-			if err != nil {
-				return err
-			}
-			defer gradients.Close()
-			part := func(x *cgotorch.Exec, y *cgotorch.Tensor) *cgotorch.Tensor { return m.Forward(x, y) }
-			in := x.Ones(cgotorch.Float32, 1, 2)
-			in.SetRequiresGrad(true)
-			gradients.Backward(x, x.Sum(x.Recompute(x.Recompute(in, part), part)))
-			return nil
-		})
+	errs := ofLinear(t, GradientsOptions{BucketBytes: 4}, func(_ *Group, x *cgotorch.Exec, m *nn.Linear, gradients *Gradients) {
+		part := func(x *cgotorch.Exec, y *cgotorch.Tensor) *cgotorch.Tensor { return m.Forward(x, y) }
+		in := x.Ones(cgotorch.Float32, 1, 2)
+		in.SetRequiresGrad(true)
+		gradients.Backward(x, x.Sum(x.Recompute(x.Recompute(in, part), part)))
 	})
 	for i, err := range errs {
 		if !errors.Is(err, cgotorch.ErrUnsupported) || !strings.Contains(err.Error(), "got a second gradient in one backward") {
@@ -361,18 +358,8 @@ func TestGradients_SecondGradient(t *testing.T) {
 
 func TestGradients_NoRoots(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
-		return s.Do(func(x *cgotorch.Exec) error {
-			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-			defer nn.Close(m)
-			gradients, err := NewGradients(x, g, m, GradientsOptions{})
-			if err != nil {
-				return err
-			}
-			defer gradients.Close()
-			gradients.BackwardWith(x, cgotorch.BackwardOptions{})
-			return nil
-		})
+	errs := ofLinear(t, GradientsOptions{}, func(_ *Group, x *cgotorch.Exec, _ *nn.Linear, gradients *Gradients) {
+		gradients.BackwardWith(x, cgotorch.BackwardOptions{})
 	})
 	for i, err := range errs {
 		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give one root or more") {

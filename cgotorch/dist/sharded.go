@@ -139,9 +139,6 @@ func (s *Sharded) check(groups []optim.Group) error {
 			return fmt.Errorf("%s: %w", s.names[i], err)
 		}
 	}
-	if s.group.alone {
-		return nil
-	}
 	return s.group.compare(all)
 }
 
