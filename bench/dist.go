@@ -1,15 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
 // rankRequest says what a process of ours trains, as one rank of several or alone.
@@ -18,15 +23,24 @@ type rankRequest struct {
 	Batch     int // of this rank
 	CPU       bool
 	Brief     bool
-	Overlap   bool
 	Benchmark bool
+	Threads   int // of the loader
+
+	Overlap, Plain, Adam, Sharded bool
+	Bucket                        int64
+
+	// If Archive is set, the batches come from this file of so many members in folders by class.
+	Archive string
+	Classes []string
+	Members int
 }
 
 // ranked is a training step of one rank.
 type ranked struct {
-	c     *config
-	group *dist.Group
-	step  *graphStep
+	c      *config
+	group  *dist.Group
+	step   *graphStep
+	feeder *feeder // nil if no batches come from a file
 }
 
 // open joins the other ranks and prepares a captured step.
@@ -35,9 +49,12 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 	if r.group, err = dist.Join(context.Background(), dist.Options{OnCPU: q.CPU}); err != nil {
 		return nil, err
 	}
-	r.c = &config{device: r.group.Device(), threads: 1, brief: q.Brief}
+	r.c = &config{device: r.group.Device(), threads: max(q.Threads, 1), brief: q.Brief}
 	if err := (switches{benchmark: q.Benchmark}).set(); err != nil {
 		return nil, err
+	}
+	if q.Archive != "" {
+		return r.openFed(q)
 	}
 	var overlap *cgotorch.Overlap
 	if q.Overlap {
@@ -45,7 +62,7 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 			return nil, err
 		}
 	}
-	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group})
+	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group, q.Plain, q.Adam, q.Sharded, q.Bucket})
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +71,92 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 		s := r.step.reduced.Stats()
 		reply["collectives"], reply["early"], reply["bytes"] = s.Collectives, s.Early, s.Bytes
 	}
+	if sharded, ok := r.step.opt.(*dist.Sharded); ok {
+		s := sharded.Stats()
+		reply["state"], reply["whole"] = s.StateBytes, s.WholeBytes
+	}
+	return reply, nil
+}
+
+// openFed prepares a captured step that a loader of this rank's share feeds.
+func (r *ranked) openFed(q rankRequest) (map[string]any, error) {
+	recipe := imagenet
+	recipe.batch, recipe.classes = q.Batch, len(q.Classes)
+	if q.CPU {
+		recipe = recipe.onCPU(r.c)
+	}
+	f := &fed{c: r.c, batches: q.Members / r.group.World() / q.Batch, group: r.group}
+	r.feeder = &feeder{fed: f}
+	if err := f.open(recipe); err != nil {
+		return nil, err
+	}
+	if _, err := f.resident(f.copied); err != nil {
+		return nil, err
+	}
+	return map[string]any{}, r.feeder.open(recipe, q.Classes, q.Archive, false)
+}
+
+// fed returns milliseconds per step, of the resident batch or of an epoch from the file.
+func (r *ranked) fed(resident bool) (map[string]any, error) {
+	rate := func() (float64, error) { return r.feeder.epoch(r.feeder.copied) }
+	if resident {
+		rate = func() (float64, error) { return r.feeder.resident(r.feeder.copied) }
+	}
+	perSecond, err := rate()
+	if err != nil {
+		return nil, err
+	}
+	reply := map[string]any{"milliseconds": float64(r.feeder.images.Shape()[0]) * 1e3 / perSecond}
+	if !resident {
+		reply["cores"] = r.feeder.cores[len(r.feeder.cores)-1]
+	}
 	return reply, nil
 }
 
 func (r *ranked) block(steps int) (map[string]any, error) {
 	ms, err := r.step.block(steps)
 	return map[string]any{"milliseconds": ms}, err
+}
+
+// trace traces some steps. It returns, for the second half of them, the microseconds of NCCL's
+// kernels in a step, and how many of these had other kernels beside them: of all collectives, and
+// without the last one of each step. In the first steps a rank waits for the other's trace.
+func (r *ranked) trace(steps int) (map[string]any, error) {
+	recording, err := trace.Start()
+	if err != nil {
+		return nil, err
+	}
+	_, err = r.step.block(steps)
+	records, stopErr := recording.Stop()
+	if err := errors.Join(err, stopErr); err != nil {
+		return nil, err
+	}
+	var kernels []*trace.Record
+	for i := range records.Work {
+		if w := &records.Work[i]; w.Kind == trace.Kernel && strings.HasPrefix(w.Name, "nccl") {
+			kernels = append(kernels, w)
+		}
+	}
+	slices.SortFunc(kernels, func(a, b *trace.Record) int { return cmp.Compare(a.Start, b.Start) })
+	each := r.step.reduced.Stats().Collectives
+	if each == 0 || len(kernels) != steps*each {
+		return nil, fmt.Errorf("the trace has %d kernels of NCCL, want %d for each of %d steps", len(kernels), each, steps)
+	}
+	reply := map[string]any{}
+	for _, all := range []bool{true, false} {
+		chosen := map[*trace.Record]bool{}
+		for i, w := range kernels {
+			if i >= steps/2*each && (all || i%each != each-1) {
+				chosen[w] = true
+			}
+		}
+		share, hidden, total := records.Hidden(func(w *trace.Record) bool { return chosen[w] })
+		us := func(d time.Duration) float64 {
+			return float64(d.Nanoseconds()) / 1e3 / float64(steps-steps/2)
+		}
+		reply[map[bool]string{true: "all", false: "but the last"}[all]] = map[string]float64{"share": share, "hidden": us(hidden), "total": us(total)}
+	}
+	return reply, nil
 }
 
 // reduce returns the microseconds of an all-reduce of so many bytes.
@@ -81,6 +178,10 @@ func (r *ranked) reduce(bytes, count int) (map[string]any, error) {
 func (r *ranked) close() {
 	if r.step != nil {
 		r.step.close()
+	}
+	if r.feeder != nil {
+		r.feeder.close()
+		r.feeder.fed.close()
 	}
 	r.group.Close()
 }
@@ -150,31 +251,30 @@ func (r ranks) close() {
 }
 
 // benchDist returns a benchmark of a ResNet-50's step on all GPUs of the machine, beside one GPU.
-// Our two sides alternate, and then PyTorch's do. On the CPU two ranks train a ResNet-18 for a
-// step.
+// Our sides alternate, and then PyTorch's do. On the CPU two ranks train a ResNet-18 for a step.
 func benchDist(batch int) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
-		world, model := 2, "resnet18"
-		if c.device.IsCUDA() {
-			var err error
-			if world, err = severalGPUs(cgotorch.CUDACount()); err != nil {
-				return err
-			}
-			model = "resnet50"
-		}
-		d := distCase{c, world, model, c.or(2, batch), c.or(1, max(20, 4000/batch))}
-		ours, reduce, err := d.ours()
+		d, err := newDistCase(c, batch)
 		if err != nil {
 			return err
 		}
-		d.rows(ours, nil, reduce, "", emit)
-		theirs, versions, err := d.theirs()
+		ours, err := d.ours(emit)
 		if err != nil {
 			return err
 		}
-		d.rows(ours, theirs, reduce, "; "+versions, emit)
-		return nil
+		return d.theirs(ours, emit)
 	}
+}
+
+func newDistCase(c *config, batch int) (d distCase, err error) {
+	world, model := 2, "resnet18"
+	if c.device.IsCUDA() {
+		if world, err = severalGPUs(cgotorch.CUDACount()); err != nil {
+			return d, err
+		}
+		model = "resnet50"
+	}
+	return distCase{c, world, model, c.or(2, batch), c.or(1, max(20, 4000/batch))}, nil
 }
 
 // severalGPUs takes the results of CUDACount and fails if there are fewer than two GPUs.
@@ -193,50 +293,141 @@ type distCase struct {
 	steps int
 }
 
-// ours measures our step on one GPU and on all, both plain and with an Overlap for small batches.
-func (d distCase) ours() (values map[string]sample, reduce map[int]float64, err error) {
-	names, worlds, overlaps := []string{"one", "all"}, []int{1, d.world}, []bool{false, false}
-	if d.batch <= 32 && d.c.device.IsCUDA() {
-		names, worlds, overlaps = append(names, "all overlapped"), append(worlds, d.world), append(overlaps, true)
-	}
-	var sides []side
-	var whole ranks
-	for i, world := range worlds {
-		group, err := startRanks(world, func(env []string) (*peer, error) { return d.c.startOwn(env...) })
-		if err != nil {
-			return nil, nil, err
+// start starts a process of ours for each GPU, which prepare what is asked. They are a group, or
+// know nothing of each other.
+func (d distCase) start(name string, apart bool, q rankRequest) (ranks, []map[string]any, error) {
+	q.Model, q.Batch, q.CPU, q.Brief, q.Benchmark = d.model, d.batch, !d.c.device.IsCUDA(), d.c.brief, d.c.device.IsCUDA()
+	group, err := startRanks(d.world, func(env []string) (*peer, error) {
+		if apart {
+			env = []string{"CUDA_VISIBLE_DEVICES=" + strings.TrimPrefix(env[0], "RANK=")}
 		}
-		defer group.close()
-		q := rankRequest{Model: d.model, Batch: d.batch, CPU: !d.c.device.IsCUDA(), Brief: d.c.brief, Benchmark: d.c.device.IsCUDA(), Overlap: overlaps[i]}
-		replies, err := group.do("rank", "rank", q)
-		if err != nil {
-			return nil, nil, err
-		}
-		d.c.tell(fmt.Sprintf("ours, %s: %v", names[i], replies))
-		sides = append(sides, group.side("milliseconds", "steps", "count", d.steps))
-		if i == 1 {
-			whole = group
-		}
-	}
-	all, err := interleave(d.c.roundsOr(7), sides...)
+		return d.c.startOwn(env...)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	values, reduce = map[string]sample{}, map[int]float64{}
-	for i, name := range names {
-		values[name] = all[i]
+	replies, err := group.do("rank", "rank", q)
+	if err != nil {
+		group.close()
+		return nil, nil, err
 	}
-	for _, megabytes := range []int{1, 25, 100} {
-		if reduce[megabytes], err = whole.side("microseconds", "reduce", "bytes", megabytes<<20, "count", d.c.or(2, 50))(); err != nil {
-			return nil, nil, err
+	d.c.tell(fmt.Sprintf("ours, %s: %v", name, replies))
+	return group, replies, nil
+}
+
+// A distForm is a form of our step. Its processes are a group, or each trains apart.
+type distForm struct {
+	name  string
+	apart bool
+	q     rankRequest
+}
+
+// ours measures our step in several forms on one GPU and on all, and emits their rows. Forms that
+// are compared take turns, and the other ones come after them, because the memory of a GPU does not
+// hold all. It returns the times of the step with the library's kernels on all GPUs.
+func (d distCase) ours(emit func(row)) (all sample, err error) {
+	step := []distForm{{"apart", true, rankRequest{}}, {"all", false, rankRequest{}}}
+	adam := []distForm{{"adam", false, rankRequest{Adam: true}}, {"sharded", false, rankRequest{Adam: true, Sharded: true}}}
+	phases := [][]distForm{step, adam[1:]}
+	if d.c.device.IsCUDA() {
+		if d.batch <= 32 {
+			step = append(step, distForm{"overlapped", false, rankRequest{Overlap: true}})
+		}
+		phases = [][]distForm{step, {{"plain apart", true, rankRequest{Plain: true}}, {"plain", false, rankRequest{Plain: true}}}, adam}
+	}
+	for _, forms := range phases {
+		values, err := d.phase(forms, emit)
+		if err != nil {
+			return nil, err
+		}
+		if values["all"] != nil {
+			all = values["all"]
 		}
 	}
-	return values, reduce, nil
+	return all, nil
+}
+
+func (d distCase) phase(forms []distForm, emit func(row)) (of map[string]sample, err error) {
+	var sides []side
+	var names []string
+	groups, replies := map[string]ranks{}, map[string][]map[string]any{}
+	for _, f := range forms {
+		group, reply, err := d.start(f.name, f.apart, f.q)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
+		}
+		defer group.close()
+		groups[f.name], replies[f.name] = group, reply
+		if f.apart {
+			names, sides = append(names, strings.TrimSuffix(f.name, "apart")+"one"), append(sides, group[:1].side("milliseconds", "steps", "count", d.steps))
+		}
+		names, sides = append(names, f.name), append(sides, group.side("milliseconds", "steps", "count", d.steps))
+	}
+	values, err := interleave(d.c.roundsOr(7), sides...)
+	if err != nil {
+		return nil, err
+	}
+	of = map[string]sample{}
+	for i, name := range names {
+		of[name] = values[i]
+	}
+	pair := func(name, all, peer, one string) {
+		if of[all] != nil && of[one] != nil {
+			emit(inTurns(d.prefix()+name, of[all], "ms", peer, of[one], lower, fmt.Sprintf("all %v; peer %v; %s", of[all], of[one], d.common())))
+		}
+	}
+	const apart = "ours, each GPU for itself, the slowest"
+	pair("scaling", "all", "ours, one GPU", "one")
+	pair("scaling-apart", "all", apart, "apart")
+	pair("scaling-overlapped", "overlapped", "ours, one GPU", "one")
+	pair("scaling-plain", "plain", "ours, one GPU, LibTorch's kernels", "plain one")
+	pair("scaling-plain-apart", "plain", apart+", LibTorch's kernels", "plain apart")
+	pair("sharded", "sharded", "ours, Adam on each rank", "adam")
+	if r := replies["sharded"]; r != nil {
+		emit(against(d.prefix()+"sharded/state", numberIn(r[0]["state"])/(1<<20), "MiB", "ours, Adam on each rank", numberIn(r[0]["whole"])/(1<<20), lower,
+			"bytes of the optimizer's state on rank 0; "+d.common()))
+	}
+	if group := groups["all"]; group != nil {
+		return of, d.reductions(group, replies["all"][0]["collectives"], emit)
+	}
+	return of, nil
+}
+
+// reductions emits how long the reductions take.
+func (d distCase) reductions(group ranks, collectives any, emit func(row)) error {
+	for _, megabytes := range []int{1, 25, 50, 100} {
+		us, err := group.side("microseconds", "reduce", "bytes", megabytes<<20, "count", d.c.or(2, 50))()
+		if err != nil {
+			return err
+		}
+		emit(alone(fmt.Sprintf("%sall-reduce/%dMiB", d.prefix(), megabytes), us, "us", "one after another, nothing beside; "+d.common()))
+	}
+	if !d.c.device.IsCUDA() {
+		return nil
+	}
+	traces, err := group.do("trace", "count", d.steps)
+	if err != nil {
+		return err
+	}
+	for rank, t := range traces {
+		for _, which := range []string{"all", "but the last"} {
+			of, _ := t[which].(map[string]any)
+			emit(alone(fmt.Sprintf("%shidden/rank%d/%s", d.prefix(), rank, strings.ReplaceAll(which, " ", "-")), numberIn(of["share"]), "share of the reduction's time",
+				fmt.Sprintf("by the driver's trace, collectives of a step: %s, of %.0f; kernels of NCCL for %.0f us of a step, %.0f us beside other kernels; %s",
+					which, numberIn(collectives), numberIn(of["total"]), numberIn(of["hidden"]), d.common())))
+		}
+	}
+	return nil
+}
+
+// The function `numberIn` returns the number in a reply, or 0.
+func numberIn(v any) float64 {
+	n, _ := v.(float64)
+	return n
 }
 
 // theirs measures PyTorch's captured step on one GPU, and DistributedDataParallel in three ways.
-func (d distCase) theirs() (values map[string]sample, versions string, err error) {
-	values = map[string]sample{}
+func (d distCase) theirs(ours sample, emit func(row)) error {
 	modes := []string{"one", "eager", "graph", "compile"}
 	if !d.c.device.IsCUDA() {
 		modes = modes[:2]
@@ -245,6 +436,8 @@ func (d distCase) theirs() (values map[string]sample, versions string, err error
 	}
 	s := switches{benchmark: d.c.device.IsCUDA()}
 	var sides []side
+	var names []string
+	versions := ""
 	for _, mode := range modes {
 		world := d.world
 		if mode == "one" {
@@ -252,7 +445,7 @@ func (d distCase) theirs() (values map[string]sample, versions string, err error
 		}
 		group, err := startRanks(world, func(env []string) (*peer, error) { return d.c.startPeer("dist.py", s, env...) })
 		if err != nil {
-			return nil, "", err
+			return err
 		}
 		defer group.close()
 		versions = group[0].versions
@@ -261,44 +454,66 @@ func (d distCase) theirs() (values map[string]sample, versions string, err error
 			continue
 		}
 		d.c.tell("PyTorch " + mode + " is ready")
-		values[mode] = nil
+		names = append(names, mode)
 		sides = append(sides, group.side("milliseconds", "block", "steps", d.steps))
 	}
-	all, err := interleave(d.c.roundsOr(7), sides...)
+	values, err := interleave(d.c.roundsOr(7), sides...)
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	i := 0
-	for _, mode := range modes {
-		if _, ready := values[mode]; ready {
-			values[mode] = all[i]
-			i++
+	common := d.common() + "; " + versions
+	for i, mode := range names {
+		if mode == "one" {
+			continue
 		}
+		if names[0] == "one" {
+			emit(inTurns(d.prefix()+"scaling-ddp-"+mode, values[i], "ms", "PyTorch, one GPU", values[0], lower, fmt.Sprintf("all %v; peer %v; %s", values[i], values[0], common)))
+		}
+		emit(against(d.prefix()+"against-ddp-"+mode, ours.median(), "ms", "PyTorch DDP "+mode, values[i].median(), lower, "each of its own phase of one run; "+common))
 	}
-	return values, versions, nil
+	return nil
 }
 
-// rows emits the rows of our sides, or those that have a side of PyTorch's.
-func (d distCase) rows(ours, theirs map[string]sample, reduce map[int]float64, versions string, emit func(row)) {
-	common := fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, fused SGD; %d ranks; all-reduce of 1, 25, 100 MiB alone %.0f, %.0f, %.0f us; %s%s",
-		d.steps, d.model, d.batch, d.world, reduce[1], reduce[25], reduce[100], d.c.settings(), versions)
-	prefix := fmt.Sprintf("dist/%s/%d/", d.model, d.batch)
-	scaling := func(name string, one, all sample, who string) {
-		if one == nil || all == nil {
-			return
+func (d distCase) prefix() string { return fmt.Sprintf("dist/%s/%d/", d.model, d.batch) }
+
+func (d distCase) common() string {
+	return fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, captured, fused SGD or Adam; %d ranks; %s",
+		d.steps, d.model, d.batch, d.world, d.c.settings())
+}
+
+// benchDistFed trains on all GPUs of the machine from one .tgz, beside a resident batch.
+func benchDistFed(c *config, emit func(row)) error {
+	d, err := newDistCase(c, 256)
+	if err != nil {
+		return err
+	}
+	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
+		archive, members := filepath.Join(folder, "photographs.tgz"), c.or(8*d.world, c.members)
+		if err := all.writeTgz(archive, members); err != nil {
+			return err
 		}
-		r := inTurns(prefix+name, all, "ms", who+", one GPU", one, lower, fmt.Sprintf("all %v; one %v; %s", all, one, common))
-		emit(r)
-	}
-	if theirs == nil {
-		scaling("scaling", ours["one"], ours["all"], "ours")
-		scaling("scaling-overlapped", ours["one"], ours["all overlapped"], "ours")
-		return
-	}
-	for _, mode := range []string{"eager", "graph", "compile"} {
-		scaling("scaling-ddp-"+mode, theirs["one"], theirs[mode], "PyTorch")
-		if v := theirs[mode]; v != nil {
-			emit(against(prefix+"against-ddp-"+mode, ours["all"].median(), "ms", "PyTorch DDP "+strings.ToLower(mode), v.median(), lower, "each of its own phase of one run; "+common))
+		group, _, err := d.start("fed", false, rankRequest{Archive: archive, Classes: all.classes(), Members: members, Threads: max(1, c.threads/d.world)})
+		if err != nil {
+			return err
 		}
-	}
+		defer group.close()
+		epoch := group.side("milliseconds", "fed")
+		first, err := epoch()
+		if err != nil {
+			return err
+		}
+		values, err := interleave(c.roundsOr(5), group.side("milliseconds", "fed", "resident", true), epoch)
+		if err != nil {
+			return err
+		}
+		replies, err := group.do("fed")
+		if err != nil {
+			return err
+		}
+		share := ratios(values[0], values[1])
+		emit(alone(d.prefix()+"fed", share.median(), "share of the resident rate",
+			fmt.Sprintf("one .tgz of %d photographs, %d threads a rank; %.2f ms a step, %v; resident %.2f ms, %v; first epoch, without an index, %.2f ms; cores busy in one more epoch: %.1f on rank 0; %s",
+				members, max(1, c.threads/d.world), values[1].median(), values[1], values[0].median(), values[0], first, numberIn(replies[0]["cores"]), d.common())))
+		return nil
+	})
 }

@@ -243,6 +243,10 @@ type stepForm struct {
 	eager   bool
 	overlap *cgotorch.Overlap
 	group   *dist.Group // the ranks that the gradients are reduced over
+	plain   bool        // LibTorch's kernels, and none of this library
+	adam    bool        // Adam in place of SGD
+	sharded bool        // the optimizer's state is spread over the ranks
+	bucket  int64       // GradientsOptions.BucketBytes
 }
 
 // newGraphStep makes a step and warms it up.
@@ -267,16 +271,12 @@ func newGraphStep(c *config, t trainCase, form stepForm) (*graphStep, error) {
 	l.overlap = form.overlap
 	g := &graphStep{learner: l, c: c}
 	o := cgotorch.CapturedOptions{InPlace: true, Log: c.tell}
-	if group := form.group; group != nil && group.World() > 1 {
-		o.Agree = group.Agree
-		err := l.stream.Do(func(x *cgotorch.Exec) (err error) {
-			l.reduced, err = dist.NewGradients(x, group, l.model, dist.GradientsOptions{})
-			return err
-		})
-		if err != nil {
-			g.close()
-			return nil, err
-		}
+	if form.group != nil {
+		o.Agree = form.group.Agree
+	}
+	if err := l.spread(form); err != nil {
+		g.close()
+		return nil, err
 	}
 	if !form.eager {
 		g.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
@@ -304,6 +304,33 @@ func newGraphStep(c *config, t trainCase, form stepForm) (*graphStep, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// spread gives the learner the kernels and the optimizer of the form, and the group's Gradients.
+func (l *learner) spread(form stepForm) error {
+	if form.plain {
+		nn.SetFused(l.model, false)
+	}
+	return l.stream.Do(func(x *cgotorch.Exec) (err error) {
+		if form.adam {
+			adam := func(groups ...optim.Group) (*optim.Optimizer, error) {
+				return optim.NewAdam(optim.AdamOptions{LR: 1e-4}, groups...)
+			}
+			in := optim.Group{Params: nn.Parameters(l.model)}
+			if err := l.opt.Close(); err != nil {
+				return err
+			}
+			if form.sharded {
+				l.opt, err = dist.NewSharded(x, form.group, dist.ShardedOptions{}, adam, in)
+			} else {
+				l.opt, err = adam(in)
+			}
+		}
+		if err == nil && form.group != nil && !form.sharded {
+			l.reduced, err = dist.NewGradients(x, form.group, l.model, dist.GradientsOptions{BucketBytes: form.bucket})
+		}
+		return err
+	})
 }
 
 func (g *graphStep) run(x *cgotorch.Exec) error {
@@ -350,7 +377,6 @@ func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 
 func (g *graphStep) close() {
 	g.captured.Close()
-	g.reduced.Close()
 	g.images.Close()
 	g.labels.Close()
 	g.learner.close()

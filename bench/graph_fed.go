@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/dist"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/prefetcher"
@@ -68,7 +69,7 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 	}
 	var ways []way
 	for _, engines := range []bool{false, true} {
-		fd, err := f.newFeeder(r, all, archive, engines)
+		fd, err := f.newFeeder(r, all.classes(), archive, engines)
 		if engines && errors.Is(err, cgotorch.ErrUnsupported) {
 			continue
 		}
@@ -116,11 +117,15 @@ type fed struct {
 	batches         int                // of an epoch
 	images, labels  *cgotorch.Tensor   // the resident batch
 	copied, inPlace *cgotorch.Captured // the step
+	group           *dist.Group        // nil without ranks
 }
 
 func (f *fed) open(r recipe) error {
 	var err error
 	if f.learner, err = r.learner(f.c, 1, 1_000_000); err != nil {
+		return err
+	}
+	if err := f.spread(stepForm{group: f.group}); err != nil {
 		return err
 	}
 	f.copied, f.inPlace = f.captured(false), f.captured(true)
@@ -135,9 +140,13 @@ func (f *fed) open(r recipe) error {
 }
 
 func (f *fed) captured(inPlace bool) *cgotorch.Captured {
+	o := cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell}
+	if f.group != nil {
+		o.Agree = f.group.Agree
+	}
 	return cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{f.step(x, in[0], in[1])}
-	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell})
+	}, o)
 }
 
 // resident runs the steps of one epoch on the resident batch. It returns images per second.
@@ -170,18 +179,21 @@ type feeder struct {
 }
 
 // newFeeder opens the archive without an index.
-func (f *fed) newFeeder(r recipe, all photographs, archive string, engines bool) (*feeder, error) {
+func (f *fed) newFeeder(r recipe, classes []string, archive string, engines bool) (*feeder, error) {
 	fd := &feeder{fed: f}
-	if err := fd.open(r, all, archive, engines); err != nil {
+	if err := fd.open(r, classes, archive, engines); err != nil {
 		fd.close()
 		return nil, err
 	}
 	return fd, nil
 }
 
-func (fd *feeder) open(r recipe, all photographs, archive string, engines bool) (err error) {
+func (fd *feeder) open(r recipe, classes []string, archive string, engines bool) (err error) {
 	options := imageloader.Options{
-		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: all.classes(), Transform: r.crop, Workers: fd.c.threads, NoIndexFile: true,
+		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: classes, Transform: r.crop, Workers: fd.c.threads, NoIndexFile: true,
+	}
+	if g := fd.group; g != nil {
+		options.Ranks, options.Rank = g.World(), g.Rank()
 	}
 	if engines {
 		if fd.decoder, err = images.NewJPEGDecoder(fd.c.device, images.JPEGDecoderOptions{}); err != nil {

@@ -36,8 +36,9 @@ type request struct {
 
 	Load loadRequest
 
-	Rank  rankRequest
-	Bytes int // of an all-reduce
+	Rank     rankRequest
+	Bytes    int  // of an all-reduce
+	Resident bool // whether a rank trains on its resident batch
 }
 
 // answerRequests writes answers to requests until the input ends. Each request is a JSON object.
@@ -83,6 +84,10 @@ func (s *server) answer(r request) (any, error) {
 		return s.rank.open(r.Rank)
 	case "steps":
 		return s.rank.block(r.Count)
+	case "trace":
+		return s.rank.trace(r.Count)
+	case "fed":
+		return s.rank.fed(r.Resident)
 	case "reduce":
 		return s.rank.reduce(r.Bytes, r.Count)
 	}

@@ -65,6 +65,7 @@ var benchmarks = append([]benchmark{
 	{name: "serve/litserve", slow: true, run: benchServeLitServe},
 	{name: "dist/resnet50/32", slow: true, run: benchDist(32)},
 	{name: "dist/resnet50/256", slow: true, run: benchDist(256)},
+	{name: "dist/resnet50/fed", slow: true, run: benchDistFed},
 	{name: "overlap/step", slow: true, run: benchOverlapStep},
 	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},

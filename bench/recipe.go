@@ -89,12 +89,20 @@ func (r recipe) learner(c *config, seed uint64, steps int) (*learner, error) {
 	return l, err
 }
 
+// stepper is an optimizer, sharded over ranks or not.
+type stepper interface {
+	ZeroGrad()
+	Step(x *cgotorch.Exec)
+	SetScale(factor float64)
+	Close() error
+}
+
 // learner is a model with the objects that train it.
 type learner struct {
 	stream   *cgotorch.Stream
 	autocast cgotorch.DType // 0 means that there is no autocast
 	model    nn.Module
-	opt      *optim.Optimizer
+	opt      stepper
 	schedule optim.Schedule
 	done     int               // number of steps so far
 	overlap  *cgotorch.Overlap // the Overlap that the backward pass uses; nil if it uses none
@@ -114,7 +122,10 @@ func newLearner(c *config, model string, options vision.Options, seed uint64, o 
 			return err
 		}
 		nn.To(x, l.model, nn.ToOptions{ChannelsLast: true})
-		l.opt, err = optim.NewSGD(o, optim.Group{Params: nn.Parameters(l.model)})
+		opt, err := optim.NewSGD(o, optim.Group{Params: nn.Parameters(l.model)})
+		if err == nil {
+			l.opt = opt
+		}
 		return err
 	})
 	if err != nil {
@@ -232,6 +243,7 @@ func (l *learner) save(path string) error {
 }
 
 func (l *learner) close() {
+	l.reduced.Close()
 	if l.opt != nil {
 		l.opt.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -18,16 +19,21 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 const (
 	roleVariable    = "STREAMTORCH_TEST_ROLE"
 	timeoutVariable = "STREAMTORCH_TEST_TIMEOUT"
+	deviceVariable  = "STREAMTORCH_TEST_DEVICE" // "cuda", or nothing for the CPU
 )
 
 // roles are what a process of a test does as a rank.
 var roles = map[string]func(g *Group, s *cgotorch.Stream) error{
-	"train":  func(g *Group, s *cgotorch.Stream) error { return trainFor(g, s, 1<<30, nil) },
+	"train": func(g *Group, s *cgotorch.Stream) error { return trainFor(g, s, 1<<30, nil) },
+	"captured": func(g *Group, s *cgotorch.Stream) error {
+		return trainWith(g, s, 1<<30, nil, cgotorch.CapturedOptions{Agree: g.Agree})
+	},
 	"finish": func(g *Group, s *cgotorch.Stream) error { return trainFor(g, s, 10, nil) },
 	"differ": atStep(func(g *Group, x *cgotorch.Exec) error {
 		if g.Rank() == 1 {
@@ -67,6 +73,11 @@ func atStep(fn func(g *Group, x *cgotorch.Exec) error) func(g *Group, s *cgotorc
 
 // trainFor trains a small model. It prints a line for each step, and calls `odd` at oddStep.
 func trainFor(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgotorch.Exec) error) error {
+	return trainWith(g, s, steps, odd, cgotorch.CapturedOptions{Eager: true})
+}
+
+// trainWith is trainFor with a step that can be captured.
+func trainWith(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgotorch.Exec) error, o cgotorch.CapturedOptions) error {
 	var m *nn.Linear
 	var opt *optim.Optimizer
 	var gradients *Gradients
@@ -83,6 +94,14 @@ func trainFor(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgo
 	defer nn.Close(m)
 	defer opt.Close()
 	defer gradients.Close()
+	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		loss := x.Mean(x.Square(m.Forward(x, in[0])))
+		opt.ZeroGrad()
+		gradients.Backward(x, loss)
+		opt.Step(x)
+		return []*cgotorch.Tensor{loss}
+	}, o)
+	defer step.Close()
 	for k := range steps {
 		err := s.Do(func(x *cgotorch.Exec) error {
 			if k == oddStep && odd != nil {
@@ -90,10 +109,7 @@ func trainFor(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgo
 					return err
 				}
 			}
-			loss := x.Mean(x.Square(m.Forward(x, x.Randn(cgotorch.Float32, 8, 32))))
-			opt.ZeroGrad()
-			gradients.Backward(x, loss)
-			opt.Step(x)
+			step.Run(x, x.Randn(cgotorch.Float32, 8, 32))
 			return nil
 		})
 		if err != nil {
@@ -114,7 +130,11 @@ func asRank(role func(g *Group, s *cgotorch.Stream) error) error {
 	if err != nil {
 		return err
 	}
-	g, err := Join(context.Background(), Options{OnCPU: true, Timeout: timeout, JoinTimeout: 10 * time.Second})
+	o := Options{OnCPU: true, Timeout: timeout, JoinTimeout: 10 * time.Second}
+	if os.Getenv(deviceVariable) == "cuda" {
+		o.OnCPU, o.JoinTimeout = false, time.Minute
+	}
+	g, err := Join(context.Background(), o)
 	if err != nil {
 		return err
 	}
@@ -269,6 +289,59 @@ func TestProcesses_Lost(t *testing.T) {
 				}
 				t.Logf("ended after %v", time.Since(began).Round(10*time.Millisecond))
 			})
+		}
+	}
+}
+
+// On GPUs too the others end, eager and captured, whenever a rank is lost.
+func TestProcesses_LostCUDA(t *testing.T) {
+	torchtest.CUDA(t)
+	world, _ := cgotorch.CUDACount()
+	if world < 2 {
+		t.Skip("needs two GPUs")
+	}
+	slots := make(chan struct{}, 12) // so many groups at a time
+	for _, role := range []string{"train", "captured"} {
+		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+			for victim := range world {
+				for moment := range repetitions(1, 10) {
+					if signal == syscall.SIGSTOP && moment > 2 {
+						break
+					}
+					t.Run(fmt.Sprintf("%s/%v/%d of %d/%d", role, signal, victim, world, moment), func(t *testing.T) {
+						t.Parallel()
+						slots <- struct{}{}
+						defer func() { <-slots }()
+						timeout := 10 * time.Second
+						if signal == syscall.SIGSTOP {
+							timeout = 3 * time.Second
+						}
+						port := freePort(t)
+						var ranks []*process
+						for i := range world {
+							env := append(rankEnv(port, i, world), "LOCAL_RANK="+strconv.Itoa(i), deviceVariable+"=cuda")
+							ranks = append(ranks, startRank(t, role, timeout, env...))
+						}
+						ranks[victim].until(t, fmt.Sprint("step ", rand.IntN(300)))
+						time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
+						if err := ranks[victim].Process.Signal(signal); err != nil {
+							t.Fatal(err)
+						}
+						began := time.Now()
+						for i, p := range ranks {
+							if i == victim {
+								continue
+							}
+							line := p.await(t, bound(timeout))
+							if p.ProcessState == nil || p.ProcessState.ExitCode() != 1 {
+								t.Errorf("rank %d: %v", i, p.ProcessState)
+							}
+							expect(t, i, line, "error: ", fmt.Sprintf("rank %d", victim))
+							t.Logf("rank %d ended after %v: %s", i, time.Since(began).Round(10*time.Millisecond), line)
+						}
+					})
+				}
+			}
 		}
 	}
 }

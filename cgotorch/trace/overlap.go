@@ -7,31 +7,32 @@ import (
 	"time"
 )
 
-// CopyHidden returns how much of the copying to devices ran at the same time as kernels. `total`
-// is the sum of the times of all copies from host to device. `hidden` is the part of `total`
-// during which a stream other than the copy's stream ran a kernel on the device. `share` is
-// hidden/total, or 1 if there were no copies from host to device.
+// CopyHidden is [Records.Hidden] for the copies from host to device.
 func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
+	return r.Hidden(func(w *Record) bool { return w.Kind == Copy && w.Copy == CopyHostToDevice })
+}
+
+// Hidden returns how much of the work that `which` chooses ran at the same time as kernels that it
+// does not choose. `total` is the sum of the times of the chosen work. `hidden` is the part of
+// `total` during which the same device ran another kernel. `share` is hidden/total, or 1 if nothing
+// was chosen. The kernels of NCCL have "nccl" in their names.
+func (r *Records) Hidden(which func(w *Record) bool) (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
-		for _, stream := range r.streams(d) {
-			var copies, kernels []interval
-			for _, w := range r.Work {
-				switch {
-				case w.Device != d:
-				case w.Stream == stream && w.Kind == Copy && w.Copy == CopyHostToDevice:
-					copies = append(copies, interval{w.Start, w.End})
-				case w.Stream != stream && w.Kind == Kernel:
-					kernels = append(kernels, interval{w.Start, w.End})
-				}
+		var chosen, others []interval
+		for i := range r.Work {
+			w := &r.Work[i]
+			switch {
+			case w.Device != d:
+			case which(w):
+				chosen = append(chosen, interval{w.Start, w.End})
+			case w.Kind == Kernel:
+				others = append(others, interval{w.Start, w.End})
 			}
-			if len(copies) == 0 {
-				continue
-			}
-			busy := union(kernels)
-			for _, c := range copies {
-				total += c.end - c.start
-				hidden += covered(c, busy)
-			}
+		}
+		busy := union(others)
+		for _, c := range chosen {
+			total += c.end - c.start
+			hidden += covered(c, busy)
 		}
 	}
 	if total == 0 {

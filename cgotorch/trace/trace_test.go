@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -36,6 +37,18 @@ func hostToDevice(stream uint64, start, end time.Duration) Record {
 	return Record{Kind: Copy, Copy: CopyHostToDevice, Stream: stream, Start: start, End: end, Launch: start - 1, Bytes: 64}
 }
 
+// Kernels that are chosen hide nothing of each other.
+func TestRecords_Hidden(t *testing.T) {
+	reduction := kernel(2, 5, 25)
+	reduction.Name = "ncclDevKernel_AllReduce"
+	later := reduction
+	later.Start, later.End = 10, 40
+	share, hidden, total := handMade([]Record{kernel(1, 0, 10), reduction, later}).Hidden(func(w *Record) bool { return strings.HasPrefix(w.Name, "nccl") })
+	if hidden != 5*time.Microsecond || total != 50*time.Microsecond || share != 0.1 {
+		t.Errorf("%v of %v are hidden, a share of %v", hidden, total, share)
+	}
+}
+
 func TestRecords_CopyHidden(t *testing.T) {
 	back := hostToDevice(2, 0, 100)
 	back.Copy = CopyDeviceToHost
@@ -52,7 +65,6 @@ func TestRecords_CopyHidden(t *testing.T) {
 		"kernels that overlap count once":  {[]Record{kernel(1, 0, 10), kernel(9, 4, 12), hostToDevice(2, 0, 20)}, 12, 20},
 		"between two kernels":              {[]Record{kernel(1, 0, 10), hostToDevice(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
 		"over a gap":                       {[]Record{kernel(1, 0, 10), hostToDevice(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
-		"a kernel of the copies' stream":   {[]Record{hostToDevice(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
 		"each copy counts for itself":      {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10), hostToDevice(9, 0, 10)}, 20, 20},
 		"a kernel of another device":       {[]Record{hostToDevice(2, 0, 10), elsewhere}, 0, 10},
 		"a kernel that is over, and later": {[]Record{kernel(1, 0, 4), hostToDevice(2, 5, 15), kernel(1, 15, 16)}, 0, 10},

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -43,6 +45,25 @@ class Collectives {
   // Returns whether all ranks have joined. Throws if the group has failed.
   virtual bool ready() = 0;
   virtual void abort() noexcept = 0;
+};
+
+// While an object of this class lives, collectives run beside other work of the device. Their
+// kernels hold multiprocessors until all ranks have come. A kernel that needs all multiprocessors
+// at once would wait for them, so it asks `on`.
+class BesideCollectives {
+ public:
+  explicit BesideCollectives(c10::DeviceIndex device) : device_(device) { ++count(device); }
+  ~BesideCollectives() { --count(device_); }
+  BesideCollectives(const BesideCollectives&) = delete;
+  BesideCollectives& operator=(const BesideCollectives&) = delete;
+  static bool on(c10::DeviceIndex device) { return count(device) != 0; }
+
+ private:
+  static std::atomic<int>& count(c10::DeviceIndex device) {
+    static std::array<std::atomic<int>, 1 << (8 * sizeof(device))> counts{};
+    return counts[static_cast<size_t>(device)];
+  }
+  const c10::DeviceIndex device_;
 };
 
 }  // namespace ct

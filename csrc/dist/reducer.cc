@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/autograd.h"
+#include "core/collectives.h"
 #include "core/device.h"
 #include "core/event.h"
 #include "core/exec.h"
@@ -46,6 +48,12 @@
 // If somebody else holds the memory of a gradient of a cast, a copy is reduced, and takes the place
 // of the gradient.
 
+// Note [The last bucket]
+//
+// The collective of the last bucket begins when the backward has ended, so nothing hides it. The
+// bucket has the first parameters of the model, up to 1 MiB, and its collective takes 20 us on two
+// H100. A larger bucket before it begins a little earlier, and is done by the time.
+
 namespace ct {
 namespace {
 
@@ -72,10 +80,16 @@ using Part = std::pair<at::ScalarType, variable_list>;
 class Reducer {
  public:
   Reducer(ct_group& group, variable_list parameters, int64_t bucket_bytes) : group_(group), parameters_(std::move(parameters)) {
+    constexpr int64_t kLast = int64_t{1} << 20;
+    size_t last = 0;  // how many parameters the last bucket has: Note [The last bucket]
+    for (int64_t sum = 0; last < parameters_.size(); ++last) {
+      sum += static_cast<int64_t>(parameters_[last].nbytes());
+      if (sum > std::min(kLast, bucket_bytes)) break;
+    }
     int64_t bytes = 0;
     for (size_t i = parameters_.size(); i-- > 0;) {
       const auto more = static_cast<int64_t>(parameters_[i].nbytes());
-      if (buckets_.empty() || bytes + more > bucket_bytes) {
+      if (buckets_.empty() || bytes + more > bucket_bytes || i + 1 == last) {
         buckets_.emplace_back();
         bytes = 0;
       }
@@ -128,6 +142,7 @@ class Reducer {
   std::vector<c10::Stream> sources_;  // other streams that have computed gradients of the next buckets
   size_t next_ = 0;                   // the first bucket that has not begun
   std::vector<std::pair<Finish, variable_list>> begun_;  // the second parts of collectives, and the tensors that they write
+  std::optional<BesideCollectives> beside_;              // from the first collective until a stream waits for all
   ct_reducer_counts counts_{};
 };
 
@@ -309,7 +324,10 @@ void Reducer::reduce(Bucket& bucket) {
     counts_.bytes += static_cast<int64_t>(a.gradient.nbytes());
   }
   std::optional<CurrentStream> stream;
-  if (group_.device.is_cuda()) stream.emplace(side_->stream);
+  if (group_.device.is_cuda()) {
+    stream.emplace(side_->stream);
+    if (!beside_) beside_.emplace(group_.device.index());
+  }
   const checker::OnStream checked(*side_);
   std::string mine = "gradients";
   for (const auto& [dtype, gradients] : parts) {
@@ -332,6 +350,7 @@ void Reducer::reduce(Bucket& bucket) {
 
 // Makes a stream wait for the collectives that have begun. On the CPU the host waits.
 void Reducer::finish(const ct_stream& waiting) {
+  beside_.reset();
   if (begun_.empty()) return;
   const c10::AutoGradMode no_grad(false);
   {
@@ -401,6 +420,7 @@ void Reducer::end(bool failed, uint8_t* missing) {
 }
 
 void Reducer::reset() {
+  beside_.reset();
   begun_.clear();
   sources_.clear();
   arrivals_.assign(parameters_.size(), {});

@@ -43,6 +43,7 @@
 #include <vector>
 
 #include "core/autograd.h"
+#include "core/collectives.h"
 #include "core/device.h"
 #include "kernels/both_devices.h"
 #include "kernels/images.h"
@@ -232,8 +233,10 @@ class Work {
   }
 
   // Returns whether one kernel does the work of two: Note [One kernel]. On an H200 this was 5 % of a
-  // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster.
+  // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster,
+  // and beside collectives too, for which one kernel would wait.
   bool whole(Choose choose) const {
+    if (choose == kFaster && BesideCollectives::on(stream_.device_index())) return false;
     return (choose == kOne || (choose == kFaster && bytes_ <= size_t{30} << 20)) && chip_.cooperative && shape.tiles <= chip_.multiprocessors;
   }
 
