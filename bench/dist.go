@@ -26,8 +26,7 @@ type rankRequest struct {
 	Benchmark bool
 	Threads   int // of the loader
 
-	Overlap, Plain, Adam, Sharded bool
-	Bucket                        int64
+	Overlap, Plain, Adam, Sharded, Synced bool
 
 	// If Archive is set, the batches come from this file of so many members in folders by class.
 	Archive string
@@ -62,7 +61,7 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 			return nil, err
 		}
 	}
-	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group, q.Plain, q.Adam, q.Sharded, q.Bucket})
+	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group, q.Plain, q.Adam, q.Sharded, q.Synced})
 	if err != nil {
 		return nil, err
 	}
@@ -327,12 +326,14 @@ type distForm struct {
 // hold all. It returns the times of the step with the library's kernels on all GPUs.
 func (d distCase) ours(emit func(row)) (all sample, err error) {
 	step := []distForm{{"apart", true, rankRequest{}}, {"all", false, rankRequest{}}}
+	synced := distForm{"synced", false, rankRequest{Synced: true}}
 	adam := []distForm{{"adam", false, rankRequest{Adam: true}}, {"sharded", false, rankRequest{Adam: true, Sharded: true}}}
 	phases := [][]distForm{step, adam[1:]}
 	if d.c.device.IsCUDA() {
 		if d.batch <= 32 {
 			step = append(step, distForm{"overlapped", false, rankRequest{Overlap: true}})
 		}
+		step = append(step, synced)
 		phases = [][]distForm{step, {{"plain apart", true, rankRequest{Plain: true}}, {"plain", false, rankRequest{Plain: true}}}, adam}
 	}
 	for _, forms := range phases {
@@ -382,6 +383,7 @@ func (d distCase) phase(forms []distForm, emit func(row)) (of map[string]sample,
 	pair("scaling-overlapped", "overlapped", "ours, one GPU", "one")
 	pair("scaling-plain", "plain", "ours, one GPU, LibTorch's kernels", "plain one")
 	pair("scaling-plain-apart", "plain", apart+", LibTorch's kernels", "plain apart")
+	pair("synced-norms", "synced", "ours, each rank with its own statistics", "all")
 	pair("sharded", "sharded", "ours, Adam on each rank", "adam")
 	if r := replies["sharded"]; r != nil {
 		emit(against(d.prefix()+"sharded/state", numberIn(r[0]["state"])/(1<<20), "MiB", "ours, Adam on each rank", numberIn(r[0]["whole"])/(1<<20), lower,

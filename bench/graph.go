@@ -246,7 +246,7 @@ type stepForm struct {
 	plain   bool        // LibTorch's kernels, and none of this library
 	adam    bool        // Adam in place of SGD
 	sharded bool        // the optimizer's state is spread over the ranks
-	bucket  int64       // GradientsOptions.BucketBytes
+	synced  bool        // the norms use the batches of all ranks
 }
 
 // newGraphStep makes a step and warms it up.
@@ -311,6 +311,9 @@ func (l *learner) spread(form stepForm) error {
 	if form.plain {
 		nn.SetFused(l.model, false)
 	}
+	if form.synced {
+		dist.SyncBatchNorm(form.group, l.model)
+	}
 	return l.stream.Do(func(x *cgotorch.Exec) (err error) {
 		if form.adam {
 			adam := func(groups ...optim.Group) (*optim.Optimizer, error) {
@@ -327,7 +330,7 @@ func (l *learner) spread(form stepForm) error {
 			}
 		}
 		if err == nil && form.group != nil && !form.sharded {
-			l.reduced, err = dist.NewGradients(x, form.group, l.model, dist.GradientsOptions{BucketBytes: form.bucket})
+			l.reduced, err = dist.NewGradients(x, form.group, l.model, dist.GradientsOptions{})
 		}
 		return err
 	})

@@ -3,6 +3,7 @@ package dist
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -419,4 +420,116 @@ func TestGradients_FailsHalfwayCUDA(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Fused norms over ranks equal those of one device with the batches of all ranks, also if the
+// batches differ in size: results, gradients and running statistics. Each makes one collective in
+// the forward.
+func TestSyncBatchNorm_CUDA(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.Deterministic(t)
+	const n, channels = 16, 24
+	for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
+		for name, norm := range map[string]func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor{
+			"norm": func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+				return x.Add(a.Forward(x, in), b.Forward(x, in2))
+			},
+			"relu": func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+				return x.Add(nn.NormReLU(x, a, in), nn.NormReLU(x, b, in2))
+			},
+			"add, relu": func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+				return nn.NormAddReLU(x, a, in, b.Forward(x, in2))
+			},
+			"two norms": func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+				return nn.NormAddNormReLU(x, a, in, b, in2)
+			},
+			"pool": func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor {
+				return x.Add(nn.NormReLUMaxPool(x, a, in), nn.NormReLUMaxPool(x, b, in2))
+			},
+		} {
+			t.Run(fmt.Sprint(name, ", ", dtype), func(t *testing.T) {
+				onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+					// run returns the result and all gradients for images from..to, and the running statistics.
+					run := func(x *cgotorch.Exec, ranks *Group, from, to int) (rows [][]float64) {
+						var a, b *nn.BatchNorm2d
+						var in, in2, factor *cgotorch.Tensor
+						seeded(t, 3, func() {
+							a, b = nn.NewBatchNorm2d(x, channels, nn.BatchNormOptions{}), nn.NewBatchNorm2d(x, channels, nn.BatchNormOptions{})
+							images := func(mean float64) *cgotorch.Tensor {
+								whole := x.AddScalar(x.Randn(cgotorch.Float32, n, channels, 6, 6), mean)
+								return x.Contiguous(x.To(x.Narrow(whole, 0, from, to-from), dtype), cgotorch.ChannelsLast)
+							}
+							in, in2, factor = images(3), images(-1), images(0)
+						})
+						defer nn.Close(a)
+						defer nn.Close(b)
+						if ranks != nil {
+							SyncBatchNorm(ranks, a)
+							SyncBatchNorm(ranks, b)
+						}
+						in.SetRequiresGrad(true)
+						in2.SetRequiresGrad(true)
+						out := norm(x, a, b, in, in2)
+						x.Backward(x.Sum(x.Mul(x.To(out, cgotorch.Float32), x.To(x.Narrow(x.Narrow(factor, 2, 0, int(out.Shape()[2])), 3, 0, int(out.Shape()[3])), cgotorch.Float32))))
+						take := func(t *cgotorch.Tensor) {
+							rows = append(rows, cgotorch.ToSlice[float64](x, x.To(x.Contiguous(x.Detach(t), cgotorch.Contiguous), cgotorch.Float64)))
+						}
+						for _, m := range []*nn.BatchNorm2d{a, b} {
+							for _, p := range []*cgotorch.Tensor{m.Weight.Grad(), m.Bias.Grad()} {
+								if ranks != nil {
+									ranks.AllReduce(x, p, Sum)
+								}
+								take(p)
+							}
+							take(m.RunningMean)
+							take(m.RunningVar)
+						}
+						for _, images := range []*cgotorch.Tensor{out, in.Grad(), in2.Grad()} {
+							take(images)
+						}
+						return rows
+					}
+					return s.Do(func(x *cgotorch.Exec) error {
+						bound := func(rank int) int {
+							if rank == 0 || rank == g.World() {
+								return rank * n / g.World()
+							}
+							return rank*n/g.World() - 2
+						}
+						before, _ := g.lockstep.now()
+						from, to := bound(g.Rank()), bound(g.Rank()+1)
+						got := run(x, g, from, to)
+						after, _ := g.lockstep.now()
+						want := run(x, nil, 0, n)
+						norms := int64(2)
+						if name == "two norms" {
+							norms = 1
+						}
+						if g.World() > 1 && int64(after-before) != norms+4 {
+							t.Errorf("%d collectives were counted, want %d of norms and 4 of gradients", after-before, norms)
+						}
+						most := 2e-4
+						if dtype == cgotorch.BFloat16 {
+							most = 0.06
+						}
+						for i := range want {
+							all := want[i]
+							if i >= 8 { // of the images of this rank alone
+								each := len(all) / n
+								all = all[from*each : to*each]
+							}
+							largest := 1.0
+							for _, v := range all {
+								largest = max(largest, math.Abs(v))
+							}
+							if d := farthest(got[i], all); !(d <= most*largest) {
+								t.Errorf("rank %d: tensor %d differs by %g, of values up to %g", g.Rank(), i, d, largest)
+							}
+						}
+						return nil
+					})
+				})
+			})
+		}
+	}
 }

@@ -1,14 +1,21 @@
 package dist
 
-import "github.com/streamtorch/streamtorch/cgotorch/nn"
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
 
 // SyncBatchNorm makes the batch norms of a model use the statistics of the batches of all ranks in
 // training. The training then equals that of one process with the batches of all ranks together.
 // Evaluation stays as it is. All ranks then make the same forwards and backwards.
 //
-// Each norm makes two collectives in its forward and two in its backward, and the step waits for
-// them. The fused kernels of nn.NormReLU are not used. So call it only where the batch of one rank
-// is too small for its own statistics.
+// With the kernels of nn.NormReLU each norm makes one collective in its forward and one in its
+// backward. The two norms at the end of a residual block share theirs. Without the kernels a norm
+// makes two and two. The step waits for them. So call it only where the batch of one rank is too
+// small for its own statistics.
 //
 // A forward in training fails with [cgotorch.ErrGroupFailed] if the group has failed, and with
 // [cgotorch.ErrClosed] after its Close.
@@ -17,4 +24,19 @@ func SyncBatchNorm(g *Group, model any) {
 		return
 	}
 	nn.SetRanks(model, g)
+}
+
+// RankedNorm is for package nn: see nn.Ranks.
+func (g *Group) RankedNorm(x *cgotorch.Exec, in ...*cgotorch.Tensor) (group, world int64) {
+	if g.alone {
+		g.check(x, "dist.SyncBatchNorm")
+		return 0, 1
+	}
+	// The batches of the ranks may differ in size.
+	made := call{what: "SyncBatchNorm"}
+	for _, t := range in {
+		made.what += fmt.Sprintf(" of %d channels", t.Shape()[1])
+	}
+	g.collective(x, "SyncBatchNorm", in, made, func(ct.Exec, []*ct.Tensor) *ct.Status { return nil })
+	return ct.GroupCollectives(g.h), int64(g.world)
 }

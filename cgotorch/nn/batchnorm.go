@@ -111,7 +111,7 @@ func (m *BatchNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 
 func (m *BatchNorm) forward(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, where, in)
-	if m.isOverRanks(o) {
+	if m.isOverRanks() {
 		return m.overRanks(x, in, mean, variance, o)
 	}
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)

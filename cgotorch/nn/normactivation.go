@@ -32,14 +32,18 @@ func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tenso
 // of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, in)
-	if m.isOverRanks(o) {
-		return activate(x, m.overRanks(x, in, mean, variance, o), addend, activation)
+	group, world := int64(0), int64(1)
+	if m.isOverRanks() {
+		if !m.ranked(x, in, addend) {
+			return activate(x, m.overRanks(x, in, mean, variance, o), addend, activation)
+		}
+		group, world = m.ranks.RankedNorm(x, in)
 	}
 	if r := reportOf(x); r != nil {
 		r.add(m, r.way(x, m, in, addend, o.Training, m.kernels()))
 	}
 	return x.Call1("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels())
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels(), group, world)
 }
 
 // The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
@@ -52,13 +56,19 @@ func (m *BatchNorm2d) kernels() string {
 
 // activatedWith returns activation(m(in) + norm2(in2)).
 func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2 *BatchNorm2d, in2 *cgotorch.Tensor, activation string) *cgotorch.Tensor {
-	if m == norm2 || m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused || m.ranks != nil || norm2.ranks != nil {
+	over := m.isOverRanks() || norm2.isOverRanks()
+	if m == norm2 || m.Eval != norm2.Eval || (m.RunningMean == nil) != (norm2.RunningMean == nil) || m.Unfused || norm2.Unfused ||
+		over && (m.ranks != norm2.ranks || !m.ranked(x, in, in2) || !norm2.ranked(x, in2, in)) {
 		addend := norm2.Forward(x, in2)
 		defer addend.Close()
 		return m.activated(x, in, addend, activation)
 	}
 	o, mean, variance := m.begin(x, in)
 	o2, mean2, variance2 := norm2.begin(x, in2)
+	group, world := int64(0), int64(1)
+	if over {
+		group, world = m.ranks.RankedNorm(x, in, in2)
+	}
 	if r := reportOf(x); r != nil {
 		first, second := r.way(x, m, in, in2, o.Training, "faster"), r.way(x, norm2, in2, in, o2.Training, "two")
 		if first > second || second > twoKernels { // the two norms go the same way
@@ -68,7 +78,7 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 		r.add(norm2, second)
 	}
 	return x.Call1("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation)
+		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation, "faster", group, world)
 }
 
 // SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
@@ -111,11 +121,11 @@ func NormAddNormReLU(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor, n
 // and padding 1. This is the beginning of a ResNet. On CUDA no tensor of the size of `in` is
 // written in the forward. All else is as with [NormReLU].
 func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *cgotorch.Tensor {
-	o, mean, variance := norm.begin(x, in)
-	if norm.isOverRanks(o) {
-		out := activate(x, norm.overRanks(x, in, mean, variance, o), nil, "relu")
+	if norm.isOverRanks() {
+		out := norm.activated(x, in, nil, "relu")
 		return (&MaxPool2d{Kernel: Size{3, 3}, Stride: Size{2, 2}, Padding: Size{1, 1}}).Forward(x, out)
 	}
+	o, mean, variance := norm.begin(x, in)
 	if r := reportOf(x); r != nil {
 		kernels := norm.kernels()
 		if kernels == "faster" {

@@ -229,6 +229,10 @@ void ct_group_abort(ct_group* group) noexcept {
   if (group != nullptr) group->collectives->abort();
 }
 
+int64_t ct_group_collectives(const ct_group* group) noexcept {
+  return group == nullptr ? 0 : reinterpret_cast<int64_t>(group->collectives.get());
+}
+
 void ct_group_free(ct_group* group) noexcept { delete group; }
 
 ct_status* ct_all_reduce(ct_exec x, ct_group* group, ct_tensor* const* tensors, int32_t count, int32_t op) noexcept {

@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
@@ -74,7 +75,7 @@ struct Norm {
   const float* bias;        // [channels]; or NULL for 0
   float* running_mean;      // [channels]; or NULL
   float* running_var;       // [channels]; or NULL
-  float* saved;             // [4, channels]: mean, 1 / deviation, scale, shift
+  float* saved;             // [4, channels]: mean, 1 / deviation, scale, shift; over ranks a fifth row: number of values
   float* factors;           // [3, channels]: the input's gradient is a * dz + b * x + c
   float* weight_gradient;   // [channels]
   float* bias_gradient;     // [channels]
@@ -222,6 +223,14 @@ struct Parameters {
   }
 };
 
+// The ranks whose batches have one statistics. None: only the batch of this rank counts.
+struct Ranks {
+  Collectives* collectives;
+  int64_t world;
+  Ranks(int64_t ranks, int64_t world) : collectives(reinterpret_cast<Collectives*>(ranks)), world(world) {}
+  explicit operator bool() const { return collectives != nullptr; }
+};
+
 // Where and how the kernels of one call run.
 class Work {
  public:
@@ -243,9 +252,9 @@ class Work {
   // Returns whether such a kernel keeps all of its rows of `tensors` tensors in shared memory.
   bool keeps_all(int tensors) const { return kept(tensors) == shape.each(chip_.multiprocessors); }
 
-  // Fills in `norm`. Returns the tensor of its field `saved`, [4, channels].
-  at::Tensor describe(const Parameters& p, Norm& norm) const {
-    at::Tensor saved = at::empty({4, shape.channels}, floats);
+  // Fills in `norm`. Returns the tensor of its field `saved`, [rows, channels].
+  at::Tensor describe(const Parameters& p, Norm& norm, int64_t rows = 4) const {
+    at::Tensor saved = at::empty({rows, shape.channels}, floats);
     norm = {read(p.weight), read(p.bias), write(p.running_mean), write(p.running_var), saved.mutable_data_ptr<float>(), nullptr, nullptr, nullptr,
             static_cast<float>(p.eps), static_cast<float>(p.momentum), shape.channels, p.training};
     return saved;
@@ -262,6 +271,57 @@ class Work {
       cuda().launch(program, "norm_fold", stream_, (shape.channels + 127) / 128, 128, arguments);
     }
     return saved;
+  }
+
+  // Does the work of `prepare` for the batches of all ranks, with one collective for all norms: Note
+  // [Norms over ranks]. Returns a tensor [5, channels] for each norm.
+  struct Ranked {
+    const at::Tensor& images;
+    const Parameters& parameters;
+    Norm& norm;
+  };
+  std::vector<at::Tensor> prepare_over(const Ranks& ranks, const std::vector<Ranked>& norms) const {
+    const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0, kForwardTwo);
+    const int64_t channels = shape.channels, width = 2 * channels * static_cast<int64_t>(norms.size()) + 1;
+    // A norm writes four rows, of which the next norm and the number of values overwrite the last two.
+    at::Tensor mine = at::empty({width - 1 + 2 * channels}, floats);
+    for (size_t k = 0; k < norms.size(); ++k) {
+      Norm local{};
+      local.saved = mine.mutable_data_ptr<float>() + 2 * channels * static_cast<int64_t>(k);
+      local.eps = static_cast<float>(norms[k].parameters.eps);
+      local.channels = shape.channels;
+      local.training = 1;
+      reduce(program, "norm_statistics", shape.rows, /*each=*/2, /*sums=*/2, norms[k].images.const_data_ptr(), local);
+    }
+    mine.select(0, width - 1).fill_(shape.rows);
+    const at::Tensor all = at::empty({ranks.world * width}, floats);
+    complete(ranks.collectives->all_gather(all.view(at::kByte), mine.narrow(0, 0, width).view(at::kByte), stream_));
+    std::vector<at::Tensor> saved;
+    for (size_t k = 0; k < norms.size(); ++k) {
+      const Parameters& p = norms[k].parameters;
+      saved.push_back(describe(p, norms[k].norm, /*rows=*/5));
+      const float* from = all.const_data_ptr<float>();
+      int first = static_cast<int>(2 * channels * static_cast<int64_t>(k)), of_rank = static_cast<int>(width), world = static_cast<int>(ranks.world);
+      void* arguments[] = {&norms[k].norm, &from, &first, &of_rank, &world};
+      cuda().launch(program, "norm_combine", stream_, (shape.channels + 127) / 128, 128, arguments);
+    }
+    return saved;
+  }
+
+  // Writes the factors of the norms by the sums of all ranks, with one collective.
+  void add_over(const Ranks& ranks, const Norm& norm, const Norm* norm2, const at::Tensor& bias, const at::Tensor& weight, const at::Tensor& weight2) const {
+    std::vector<at::Tensor> rows{bias, weight};
+    if (norm2 != nullptr) rows.push_back(weight2);
+    const at::Tensor sums = at::cat(rows);
+    complete(ranks.collectives->all_reduce({sums}, CT_SUM, stream_));
+    const float* of_bias = sums.const_data_ptr<float>();
+    for (const Norm* n : {&norm, norm2}) {
+      if (n == nullptr) continue;
+      Norm of = *n;
+      const float* of_weight = of_bias + shape.channels * (n == &norm ? 1 : 2);
+      void* arguments[] = {&of, &of_bias, &of_weight};
+      cuda().launch(program(kBackwardTwo), "norm_factors", stream_, (shape.channels + 127) / 128, 128, arguments);
+    }
   }
 
   // Returns the arguments of the backward of one norm. Its kernels read `saved`, and write the
@@ -350,21 +410,32 @@ class Work {
 // is no backward. If there is none, or if it needs no mask, the mask is empty.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
                                                                            Optional, Optional, Optional, Optional, bool, bool, double, double, double,
-                                                                           double, c10::string_view, int64_t, bool);
+                                                                           double, c10::string_view, int64_t, bool, int64_t, int64_t);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias,
                                                                    Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                                    Optional running_mean2, Optional running_var2, bool two, bool training,
                                                                    double momentum, double eps, double momentum2, double eps2,
-                                                                   c10::string_view name, int64_t choose, bool records) {
+                                                                   c10::string_view name, int64_t choose, bool records, int64_t group,
+                                                                   int64_t world) {
   const Activation activation = activation_of(name);
   const bool added = is_defined(addend);
   const Work work(input, activation, two ? 2 : added);
   Norm norm{}, norm2{};
-  const Parameters first{weight, bias, running_mean, running_var, training, momentum, eps};
-  const bool whole = training && work.whole(static_cast<Choose>(choose));
-  at::Tensor saved = whole ? work.describe(first, norm) : work.prepare(input, first, norm);
-  at::Tensor saved2 = two ? work.prepare(*addend, {weight2, bias2, running_mean2, running_var2, training, momentum2, eps2}, norm2)
-                          : at::empty({0}, work.floats);
+  const Parameters first{weight, bias, running_mean, running_var, training, momentum, eps},
+      second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
+  const Ranks ranks(group, world);
+  const bool whole = training && !ranks && work.whole(static_cast<Choose>(choose));
+  at::Tensor saved, saved2 = at::empty({0}, work.floats);
+  if (ranks) {
+    std::vector<Work::Ranked> norms{{input, first, norm}};
+    if (two) norms.push_back({*addend, second, norm2});
+    const std::vector<at::Tensor> all = work.prepare_over(ranks, norms);
+    saved = all[0];
+    if (two) saved2 = all[1];
+  } else {
+    saved = whole ? work.describe(first, norm) : work.prepare(input, first, norm);
+    if (two) saved2 = work.prepare(*addend, second, norm2);
+  }
   at::Tensor output = at::empty_like(input);
   const bool masked = records && is_masked(added, activation);
   at::Tensor mask = at::empty({masked ? work.shape.groups : 0}, work.floats.dtype(at::kByte));
@@ -383,12 +454,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, const at::Tensor&,
                                                                                                     Optional, const at::Tensor&, const at::Tensor&,
                                                                                                     const at::Tensor&, bool, bool, bool,
-                                                                                                    c10::string_view, int64_t);
+                                                                                                    c10::string_view, int64_t, int64_t, int64_t);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& gradient, Optional gradient2,
                                                                                             const at::Tensor& input, Optional addend,
                                                                                             const at::Tensor& saved, const at::Tensor& saved2,
                                                                                             const at::Tensor& mask, bool added, bool two,
-                                                                                            bool training, c10::string_view name, int64_t choose) {
+                                                                                            bool training, c10::string_view name, int64_t choose,
+                                                                                            int64_t group, int64_t world) {
+  const Ranks ranks(group, world);
   const Activation activation = activation_of(name);
   const Work work(input, activation, two ? 2 : added);
   const auto vector = [&](bool there) { return at::empty({there ? work.shape.channels : 0}, work.floats); };
@@ -404,7 +477,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   // The gradient of the activation's input. If there is an addend and no second norm, it is the
   // addend's gradient too.
   at::Tensor before;
-  if (work.whole(static_cast<Choose>(choose))) {
+  if (!ranks && work.whole(static_cast<Choose>(choose))) {
     // The kernel writes it only for a reader, or if not all of it is kept.
     const bool writes = (added && !two) || !work.keeps_all(2);
     before = writes ? at::empty_like(input) : at::Tensor();
@@ -417,6 +490,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
     before = writes ? at::empty_like(input) : gradient;
     work.reduce(kBackwardTwo, g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
                 writes ? before.mutable_data_ptr() : nullptr, norm, norm2);
+    if (ranks) work.add_over(ranks, norm, two ? &norm2 : nullptr, bias, weight, weight2);
     work.each(kBackwardTwo, "norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
   }
   if (!two) of_addend = added ? before : at::empty({0}, input.options());
@@ -453,16 +527,17 @@ struct Edges {
 
 // The node of both operators in the autograd graph.
 struct Node : torch::autograd::Function<Node> {
-  static constexpr size_t kInputs = 19;  // arguments of forward, besides the context
+  static constexpr size_t kInputs = 21;  // arguments of forward, besides the context
 
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
-                                                double momentum2, double eps2, const std::string& activation, int64_t choose, bool records) {
+                                                double momentum2, double eps2, const std::string& activation, int64_t choose, bool records, int64_t group,
+                                                int64_t world) {
     static const auto call = operator_of<Forward>("streamtorch::batch_norm_act_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
-                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records);
+                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records, group, world);
     const bool added = is_defined(addend);
     const bool keeps = two || is_again(added, activation_of(activation));
     context->save_for_backward({input, keeps ? *addend : at::Tensor(), saved, saved2, mask});
@@ -471,6 +546,8 @@ struct Node : torch::autograd::Function<Node> {
     context->saved_data["training"] = training;
     context->saved_data["activation"] = activation;
     context->saved_data["choose"] = choose;
+    context->saved_data["group"] = group;
+    context->saved_data["world"] = world;
     given(context, "statistics", running_mean);
     given(context, "weight", weight);
     given(context, "bias", bias);
@@ -495,7 +572,8 @@ struct Node : torch::autograd::Function<Node> {
     const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
     auto [of_input, of_addend, weight, bias, weight2, bias2] =
         call.call(found.at(0), found.size() == 2 ? std::optional(found[1]) : std::nullopt, kept[0], optional(kept[1]), kept[2], kept[3], kept[4], added,
-                  two, flag("training"), context->saved_data["activation"].toStringRef(), context->saved_data["choose"].toInt());
+                  two, flag("training"), context->saved_data["activation"].toStringRef(), context->saved_data["choose"].toInt(),
+                  context->saved_data["group"].toInt(), context->saved_data["world"].toInt());
     Edges edges{context};
     torch::autograd::variable_list result(kInputs);
     result[0] = edges.take(true, of_input);
@@ -545,7 +623,10 @@ at::Tensor activate(at::Tensor t, Activation activation) {
   }
 }
 
-at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, c10::string_view kernels) {
+// group and world: those of Ranks. Without the kernels there is nothing over ranks, so the caller
+// asks batch_norm_way before.
+at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, c10::string_view kernels,
+               int64_t group, int64_t world) {
   const Activation activation = activation_of(name);
   const Choose choose = choose_of(kernels);
   if (choose != kNoKernels && !why_not(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
@@ -557,8 +638,9 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
     }
     return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
                        second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name), int64_t{choose},
-                       records && c10::GradMode::is_enabled())[0];
+                       records && c10::GradMode::is_enabled(), p.training ? group : 0, world)[0];
   }
+  TORCH_CHECK(group == 0 || !p.training, "a norm over ranks of ", input.toString(), input.sizes(), ", for which there are no kernels");
   at::Tensor out = p.apply(input);
   if (is_defined(addend)) {
     const at::Tensor sum = second == nullptr ? *addend : second->apply(*addend);
@@ -579,15 +661,17 @@ int64_t batch_norm_way(const at::Tensor& input, Optional addend, Optional weight
 }
 
 at::Tensor batch_norm_act(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                          bool training, double momentum, double eps, c10::string_view activation, c10::string_view kernels) {
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, kernels);
+                          bool training, double momentum, double eps, c10::string_view activation, c10::string_view kernels, int64_t group,
+                          int64_t world) {
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, kernels, group, world);
 }
 
 at::Tensor batch_norms_act(const at::Tensor& input, const at::Tensor& addend, Optional weight, Optional bias, Optional running_mean,
                            Optional running_var, Optional weight2, Optional bias2, Optional running_mean2, Optional running_var2, bool training,
-                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation, c10::string_view kernels) {
+                           double momentum, double eps, double momentum2, double eps2, c10::string_view activation, c10::string_view kernels,
+                           int64_t group, int64_t world) {
   const Parameters second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, kernels);
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, kernels, group, world);
 }
 
 Pooling pooling_of(const at::Tensor& images) {
@@ -682,17 +766,17 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
               TORCH_FN(batch_norm_way));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
-              "float eps, float momentum2, float eps2, str activation, int choose, bool records) -> (Tensor, Tensor, Tensor, Tensor)");
+              "float eps, float momentum2, float eps2, str activation, int choose, bool records, int group, int world) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def("batch_norm_act_backward(Tensor gradient, Tensor? gradient2, Tensor input, Tensor? addend, Tensor saved, Tensor saved2, Tensor mask, "
-              "bool added, bool two, bool training, str activation, int choose) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "bool added, bool two, bool training, str activation, int choose, int group, int world) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   // Registered for every backend, because the functions choose between the node of this file and
   // LibTorch's operators.
   library.def("batch_norm_act(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
-              "bool training, float momentum, float eps, str activation, str kernels=\"faster\") -> Tensor",
+              "bool training, float momentum, float eps, str activation, str kernels=\"faster\", int group=0, int world=1) -> Tensor",
               TORCH_FN(batch_norm_act));
   library.def("batch_norms_act(Tensor input, Tensor addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool training, float momentum, float eps, "
-              "float momentum2, float eps2, str activation, str kernels=\"faster\") -> Tensor",
+              "float momentum2, float eps2, str activation, str kernels=\"faster\", int group=0, int world=1) -> Tensor",
               TORCH_FN(batch_norms_act));
 }
 

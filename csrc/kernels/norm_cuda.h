@@ -28,6 +28,12 @@
 // blocks and goes on with its rows. The launch is cooperative, so all blocks run at the same time.
 // Rows for which there is no room are read again.
 //
+// Note [Norms over ranks]: the statistics of the batches of several ranks are made of each rank's
+// mean, deviation and number of values. norm_statistics computes them, one collective gathers them,
+// and norm_combine makes the numbers of the norm. The backward's sums are the gradients of weight
+// and bias. One collective adds them over the ranks, and norm_factors makes the factors of the
+// input's gradient. The gradients of weight and bias themselves stay those of the rank.
+//
 // Note [Sums about a few rows]: the statistics are sums of differences. Each of them is the
 // difference between a row and the mean of kSamples rows. So the result is accurate even if the
 // mean is much larger than the deviation. A single row would not do: it may be far from all other
@@ -341,6 +347,36 @@ extern "C" __global__ void __launch_bounds__(kThreads) norm_statistics(const Eig
   Statistics(p, middle_of_c, shared[threadIdx.x], shared[kWidth + threadIdx.x], rows).finish(p, c, channel, rows);
 }
 
+// The numbers of a norm by the batches of several ranks: Note [Norms over ranks]. `all` has `width`
+// numbers of each rank. Those from `first` on are the rank's mean and 1 / deviation of each channel,
+// and the last one is how many values its channels have. Writes the sum of these to the fifth row of
+// p.saved.
+extern "C" __global__ void norm_combine(Norm p, const float* __restrict__ all, int first, int width, int world) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x, n = p.channels;
+  if (c >= n) return;
+  const Channel channel(p, c);
+  const float middle = all[first + c];
+  float count = 0, sum = 0;
+  for (int r = 0; r < world; ++r) {
+    const float* const of = all + static_cast<size_t>(r) * width;
+    count += of[width - 1];
+    sum = fmaf(of[width - 1], of[first + c] - middle, sum);
+  }
+  const float mean = middle + sum / count;
+  float squares = 0;
+  for (int r = 0; r < world; ++r) {
+    const float* const of = all + static_cast<size_t>(r) * width;
+    const float deviation = of[first + n + c], v = 1 / (deviation * deviation) - p.eps, difference = of[first + c] - mean;
+    squares = fmaf(of[width - 1], (v < 0 ? 0 : v) + difference * difference, squares);
+  }
+  const float variance = squares / count;
+  channel.save(p, c, mean, rsqrtf(variance + p.eps));
+  p.saved[4 * n + c] = count;
+  if (p.running_mean == nullptr) return;
+  p.running_mean[c] = channel.running_mean + p.momentum * (mean - channel.running_mean);
+  p.running_var[c] = channel.running_var + p.momentum * (variance * (count / (count - 1)) - channel.running_var);
+}
+
 // The numbers of a norm by the running statistics.
 extern "C" __global__ void norm_fold(Norm p) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -523,7 +559,7 @@ struct Saved {
 // The factors of the input's gradient for a channel: a, b and c of Norm::factors.
 struct Factors {
   float a, b, c;
-  __device__ Factors(const Norm& p, const Saved& saved, float sum, float product, int count) : a(saved.scale), b(0), c(0) {
+  __device__ Factors(const Norm& p, const Saved& saved, float sum, float product, float count) : a(saved.scale), b(0), c(0) {
     if (!p.training) return;
     const float each = 1.f / count;
     b = -a * saved.deviation * saved.deviation * product * each;
@@ -663,6 +699,18 @@ __device__ __forceinline__ void reduce(const Eight* __restrict__ dy, const Eight
   }
 REDUCE(norm_reduce, false)
 REDUCE(norm_reduce_two, true)
+
+// The factors of the input's gradient by the sums over all ranks: Note [Norms over ranks]. of_bias and
+// of_weight: the sums of the gradients of the parameters.
+extern "C" __global__ void norm_factors(Norm p, const float* __restrict__ of_bias, const float* __restrict__ of_weight) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x, n = p.channels;
+  if (c >= n) return;
+  const Saved saved(p, c);
+  const Factors factors(p, saved, of_bias[c], of_weight[c] / saved.deviation, p.saved[4 * n + c]);
+  p.factors[c] = factors.a;
+  p.factors[n + c] = factors.b;
+  p.factors[2 * n + c] = factors.c;
+}
 
 // The gradients of the inputs. dz is the gradient behind the activation if ADDEND is 0, and the one before
 // the activation otherwise.

@@ -939,6 +939,10 @@ func GroupAbort(group *Group) {
 	C.ct_group_abort(group)
 }
 
+func GroupCollectives(group *Group) int64 {
+	return int64(C.ct_group_collectives(group))
+}
+
 func GroupFree(group *Group) {
 	C.ct_group_free(group)
 }
