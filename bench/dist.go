@@ -26,7 +26,7 @@ type rankRequest struct {
 	Benchmark bool
 	Threads   int // of the loader
 
-	Overlap, Plain, Adam, Sharded, Synced bool
+	Overlap, Plain, Adam, Sharded, Reduced, Synced bool
 
 	// If Archive is set, the batches come from this file of so many members in folders by class.
 	Archive string
@@ -61,7 +61,7 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 			return nil, err
 		}
 	}
-	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group, q.Plain, q.Adam, q.Sharded, q.Synced})
+	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group, q.Plain, q.Adam, q.Sharded, q.Reduced, q.Synced})
 	if err != nil {
 		return nil, err
 	}
@@ -327,8 +327,9 @@ type distForm struct {
 func (d distCase) ours(emit func(row)) (all sample, err error) {
 	step := []distForm{{"apart", true, rankRequest{}}, {"all", false, rankRequest{}}}
 	synced := distForm{"synced", false, rankRequest{Synced: true}}
-	adam := []distForm{{"adam", false, rankRequest{Adam: true}}, {"sharded", false, rankRequest{Adam: true, Sharded: true}}}
-	phases := [][]distForm{step, adam[1:]}
+	adam := []distForm{{"adam", false, rankRequest{Adam: true}}, {"sharded", false, rankRequest{Adam: true, Sharded: true}},
+		{"sharded reduced", false, rankRequest{Adam: true, Sharded: true, Reduced: true}}}
+	phases := [][]distForm{step, adam[1:2]}
 	if d.c.device.IsCUDA() {
 		if d.batch <= 32 {
 			step = append(step, distForm{"overlapped", false, rankRequest{Overlap: true}})
@@ -385,6 +386,7 @@ func (d distCase) phase(forms []distForm, emit func(row)) (of map[string]sample,
 	pair("scaling-plain-apart", "plain", apart+", LibTorch's kernels", "plain apart")
 	pair("synced-norms", "synced", "ours, each rank with its own statistics", "all")
 	pair("sharded", "sharded", "ours, Adam on each rank", "adam")
+	pair("sharded-reduced", "sharded reduced", "ours, Adam on each rank", "adam")
 	if r := replies["sharded"]; r != nil {
 		emit(against(d.prefix()+"sharded/state", numberIn(r[0]["state"])/(1<<20), "MiB", "ours, Adam on each rank", numberIn(r[0]["whole"])/(1<<20), lower,
 			"bytes of the optimizer's state on rank 0; "+d.common()))

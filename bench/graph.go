@@ -246,6 +246,7 @@ type stepForm struct {
 	plain   bool        // LibTorch's kernels, and none of this library
 	adam    bool        // Adam in place of SGD
 	sharded bool        // the optimizer's state is spread over the ranks
+	reduced bool        // the gradients of a sharded optimizer are reduced during the backward
 	synced  bool        // the norms use the batches of all ranks
 }
 
@@ -324,12 +325,12 @@ func (l *learner) spread(form stepForm) error {
 				return err
 			}
 			if form.sharded {
-				l.opt, err = dist.NewSharded(x, form.group, dist.ShardedOptions{}, adam, in)
+				l.opt, err = dist.NewSharded(x, form.group, dist.ShardedOptions{Reduced: form.reduced}, adam, in)
 			} else {
 				l.opt, err = adam(in)
 			}
 		}
-		if err == nil && form.group != nil && !form.sharded {
+		if err == nil && form.group != nil && (!form.sharded || form.reduced) {
 			l.reduced, err = dist.NewGradients(x, form.group, l.model, dist.GradientsOptions{})
 		}
 		return err
