@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
@@ -24,8 +25,10 @@ func arrivals(rate float64, long time.Duration, random *rand.Rand, one func(at t
 		if next.After(end) {
 			return
 		}
-		if wait := time.Until(next); wait > 200*time.Microsecond {
-			time.Sleep(wait - 100*time.Microsecond)
+		// Go's timers are up to a millisecond late while the program has nothing else to do.
+		if wait := time.Until(next) - 200*time.Microsecond; wait > 0 {
+			t := syscall.NsecToTimespec(wait.Nanoseconds())
+			_ = syscall.Nanosleep(&t, nil) // a signal may end it early
 		}
 		for time.Now().Before(next) {
 			runtime.Gosched()
