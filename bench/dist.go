@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -80,10 +82,10 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 // openFed prepares a captured step that a loader of this rank's share feeds.
 func (r *ranked) openFed(q rankRequest) (map[string]any, error) {
 	recipe := imagenet
-	recipe.batch, recipe.classes = q.Batch, len(q.Classes)
 	if q.CPU {
 		recipe = recipe.onCPU(r.c)
 	}
+	recipe.batch, recipe.classes = q.Batch, len(q.Classes)
 	f := &fed{c: r.c, batches: q.Members / r.group.World() / q.Batch, group: r.group}
 	r.feeder = &feeder{fed: f}
 	if err := f.open(recipe); err != nil {
@@ -139,7 +141,7 @@ func (r *ranked) trace(steps int) (map[string]any, error) {
 	slices.SortFunc(kernels, func(a, b *trace.Record) int { return cmp.Compare(a.Start, b.Start) })
 	each := r.step.reduced.Stats().Collectives
 	if each == 0 || len(kernels) != steps*each {
-		return nil, fmt.Errorf("the trace has %d kernels of NCCL, want %d for each of %d steps", len(kernels), each, steps)
+		return nil, fmt.Errorf("the trace has %d kernels of NCCL, not %d for each of %d steps", len(kernels), each, steps)
 	}
 	reply := map[string]any{}
 	for _, all := range []bool{true, false} {
@@ -298,7 +300,7 @@ func (d distCase) start(name string, apart bool, q rankRequest) (ranks, []map[st
 	q.Model, q.Batch, q.CPU, q.Brief, q.Benchmark = d.model, d.batch, !d.c.device.IsCUDA(), d.c.brief, d.c.device.IsCUDA()
 	group, err := startRanks(d.world, func(env []string) (*peer, error) {
 		if apart {
-			env = []string{"CUDA_VISIBLE_DEVICES=" + strings.TrimPrefix(env[0], "RANK=")}
+			env = []string{"CUDA_VISIBLE_DEVICES=" + visible(strings.TrimPrefix(env[0], "RANK="))}
 		}
 		return d.c.startOwn(env...)
 	})
@@ -319,6 +321,15 @@ type distForm struct {
 	name  string
 	apart bool
 	q     rankRequest
+}
+
+// visible returns the name of the GPU with this number among those that this process sees.
+func visible(number string) string {
+	i, err := strconv.Atoi(number)
+	if all := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ","); err == nil && i < len(all) && all[i] != "" {
+		return all[i]
+	}
+	return number
 }
 
 // ours measures our step in several forms on one GPU and on all, and emits their rows. Forms that
@@ -411,7 +422,8 @@ func (d distCase) reductions(group ranks, collectives any, emit func(row)) error
 	}
 	traces, err := group.do("trace", "count", d.steps)
 	if err != nil {
-		return err
+		d.c.tell("the trace is left out: " + err.Error())
+		return nil
 	}
 	for rank, t := range traces {
 		for _, which := range []string{"all", "but the last"} {
@@ -481,7 +493,7 @@ func (d distCase) theirs(ours sample, emit func(row)) error {
 func (d distCase) prefix() string { return fmt.Sprintf("dist/%s/%d/", d.model, d.batch) }
 
 func (d distCase) common() string {
-	return fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, captured, fused SGD or Adam; %d ranks; %s",
+	return fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, ours captured, fused SGD or Adam; %d ranks; %s",
 		d.steps, d.model, d.batch, d.world, d.c.settings())
 }
 

@@ -325,13 +325,22 @@ func TestBatchNormAct_SecondDerivative(t *testing.T) {
 	}
 }
 
-// A call with an unknown activation fails, and the error names the activation.
+// A call with an unknown activation or group fails, and the error names it.
 func TestBatchNormAct_Refuses(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		err := torchtest.TryDo(t, d, func(x *Exec) {
 			x.Call("streamtorch::batch_norm_act", x.Ones(Float32, 2, 8, 4, 4), nil, nil, nil, nil, nil, true, 0.1, 1e-5, "mish")
 		})
 		torchtest.WantError(t, err, ErrInvalidArgument, `the activation is "mish"`)
+		err = torchtest.TryDo(t, d, func(x *Exec) {
+			in := x.Contiguous(x.Ones(Float32, 2, 8, 4, 4), ChannelsLast)
+			x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "none", "faster", int64(1)<<40)
+		})
+		text := "a norm over ranks"
+		if d.IsCUDA() {
+			text = "no group of processes with number"
+		}
+		torchtest.WantError(t, err, ErrInvalidArgument, text)
 	})
 }
 

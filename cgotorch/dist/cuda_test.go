@@ -362,6 +362,10 @@ func TestGroup_CapturedAfterFailure(t *testing.T) {
 // The ranks train as one device does with all of their batches.
 func TestGradients_EqualOneProcessCUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
+	torchtest.CUDA(t)
+	if world, _ := cgotorch.CUDACount(); 16%world != 0 {
+		t.Skip("the batch of 16 does not divide")
+	}
 	torchtest.Deterministic(t)
 	torchtest.NoTF32(t)
 	for _, c := range []struct {
@@ -412,7 +416,8 @@ func TestGradients_FailsHalfwayCUDA(t *testing.T) {
 			x.Item(loss)
 			return nil
 		})
-		if g.Rank() == 1 && !errors.Is(err, cgotorch.ErrInvalidArgument) || g.Rank() == 0 && err != nil && !errors.Is(err, cgotorch.ErrGroupFailed) {
+		// The first rank that fails says so, and the others may learn of it at any moment.
+		if err == nil && g.Rank() > 0 || err != nil && !errors.Is(err, cgotorch.ErrGroupFailed) && !(errors.Is(err, cgotorch.ErrInvalidArgument) && g.Rank() > 0) {
 			t.Errorf("rank %d: got %v", g.Rank(), err)
 		}
 		if err := g.Err(); !errors.Is(err, cgotorch.ErrGroupFailed) {
@@ -428,7 +433,12 @@ func TestGradients_FailsHalfwayCUDA(t *testing.T) {
 func TestSyncBatchNorm_CUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)
-	const n, channels = 16, 24
+	world, _ := cgotorch.CUDACount()
+	if world < 2 {
+		t.Skip("needs two GPUs")
+	}
+	const channels = 24
+	n := 4 * world
 	for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
 		for name, norm := range map[string]func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor{
 			"norm": func(x *cgotorch.Exec, a, b *nn.BatchNorm2d, in, in2 *cgotorch.Tensor) *cgotorch.Tensor {
@@ -456,10 +466,14 @@ func TestSyncBatchNorm_CUDA(t *testing.T) {
 						seeded(t, 3, func() {
 							a, b = nn.NewBatchNorm2d(x, channels, nn.BatchNormOptions{}), nn.NewBatchNorm2d(x, channels, nn.BatchNormOptions{})
 							images := func(mean float64) *cgotorch.Tensor {
-								whole := x.AddScalar(x.Randn(cgotorch.Float32, n, channels, 6, 6), mean)
+								whole := x.AddScalar(x.Randn(cgotorch.Float32, int64(n), channels, 6, 6), mean)
+								whole = x.Add(whole, x.MulScalar(x.Randn(cgotorch.Float32, int64(n), channels, 1, 1), 2)) // the ranks' statistics differ
 								return x.Contiguous(x.To(x.Narrow(whole, 0, from, to-from), dtype), cgotorch.ChannelsLast)
 							}
 							in, in2, factor = images(3), images(-1), images(0)
+							for _, p := range []*cgotorch.Tensor{a.Weight, a.Bias, b.Weight, b.Bias} {
+								x.NoGrad().AddInPlace(p, x.Randn(cgotorch.Float32, channels))
+							}
 						})
 						defer nn.Close(a)
 						defer nn.Close(b)
@@ -494,7 +508,7 @@ func TestSyncBatchNorm_CUDA(t *testing.T) {
 							if rank == 0 || rank == g.World() {
 								return rank * n / g.World()
 							}
-							return rank*n/g.World() - 2
+							return rank*n/g.World() - 1
 						}
 						before, _ := g.lockstep.now()
 						from, to := bound(g.Rank()), bound(g.Rank()+1)
@@ -510,7 +524,7 @@ func TestSyncBatchNorm_CUDA(t *testing.T) {
 						}
 						most := 2e-4
 						if dtype == cgotorch.BFloat16 {
-							most = 0.06
+							most = 0.02
 						}
 						for i := range want {
 							all := want[i]
@@ -522,8 +536,15 @@ func TestSyncBatchNorm_CUDA(t *testing.T) {
 							for _, v := range all {
 								largest = max(largest, math.Abs(v))
 							}
-							if d := farthest(got[i], all); !(d <= most*largest) {
-								t.Errorf("rank %d: tensor %d differs by %g, of values up to %g", g.Rank(), i, d, largest)
+							// An activation near 0, or two values nearly equal in a pooling, may go the other way.
+							far := 0
+							for k := range all {
+								if !(math.Abs(got[i][k]-all[k]) <= most*largest) {
+									far++
+								}
+							}
+							if far > 3 || i < 8 && far > 0 {
+								t.Errorf("rank %d: %d values of tensor %d differ, by up to %g, of values up to %g", g.Rank(), far, i, farthest(got[i], all), largest)
 							}
 						}
 						return nil

@@ -36,7 +36,8 @@ type GradientsOptions struct {
 	Unused bool
 	// BucketBytes is the size of the buckets, which are reduced at once, in bytes of the parameters.
 	// 0 means 128 MiB. Small buckets begin earlier, but their kernels take multiprocessors from the
-	// backward. The first parameters, up to 1 MiB, are a bucket of their own, which comes last.
+	// backward. The first parameters, up to 1 MiB or one large one, are a bucket of their own, which
+	// comes last.
 	BucketBytes int64
 }
 
@@ -107,7 +108,8 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 
 // Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks.
 // x's stream waits for the collectives on the device. The host does not wait, except on the CPU.
-// All ranks must call it.
+// All ranks must call it. Beside collectives, fused norms take kernels that add in another order,
+// so last bits may differ from those of Exec.Backward, and with an Overlap from those without.
 //
 // Exec.Backward and Optimizer.Minimize reduce nothing. After them the ranks have different weights,
 // which [CheckEqual] finds. A gradient that is not finite on one rank is so on all of them.

@@ -413,3 +413,43 @@ func TestBroadcast_Differs(t *testing.T) {
 		t.Errorf("got %v", errs)
 	}
 }
+
+// The first parameters are a bucket of their own.
+func TestGradients_LastBucket(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for name, c := range map[string]struct {
+		sizes []int // of the Linears, without biases
+		want  int   // collectives
+	}{
+		"one small":              {[]int{10}, 1},
+		"all small":              {[]int{10, 20, 30}, 1},
+		"one large":              {[]int{600}, 1},
+		"small, then large":      {[]int{300, 600}, 2},
+		"large, then small":      {[]int{600, 10}, 2},
+		"tiny, large, and small": {[]int{2, 600, 10}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
+				var all []*nn.Linear
+				loss := x.Zeros(cgotorch.Float32)
+				for _, n := range c.sizes {
+					l := nn.NewLinear(x, n, n, nn.LinearOptions{NoBias: true})
+					all = append(all, l)
+					loss = x.Add(loss, x.Sum(l.Weight))
+				}
+				m := struct{ All []*nn.Linear }{all}
+				defer nn.Close(&m)
+				gradients, err := NewGradients(x, g, &m, GradientsOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer gradients.Close()
+				gradients.Backward(x, loss)
+				if n := gradients.Stats().Collectives; n != c.want {
+					t.Errorf("%d collectives, want %d", n, c.want)
+				}
+			})
+		})
+	}
+}

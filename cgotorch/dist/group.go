@@ -136,7 +136,20 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 	made.at = seam.Caller()
 	undo := g.note(x, made)
 	g.compareCalls(x, op)
+	ran := false
+	defer func() {
+		if ran {
+			return
+		}
+		// An operator that makes the collective has failed, and panics.
+		if e, _ := seam.Failure(x).(*cgotorch.Error); e != nil && errors.Is(e, cgotorch.ErrGroupFailed) {
+			e.Message = reason(g.explain(e))
+		} else {
+			undo()
+		}
+	}()
 	status := run(c, handles)
+	ran = true
 	if status != nil && ct.StatusCode(status) != ct.GroupFailed {
 		undo()
 	}

@@ -207,7 +207,7 @@ func rankEnv(port, rank, world int) []string {
 // The method `until` waits for a line.
 func (p *process) until(t *testing.T, line string) {
 	t.Helper()
-	for limit := time.After(30 * time.Second); ; {
+	for limit := time.After(time.Minute); ; {
 		select {
 		case l := <-p.lines:
 			if l == line {
@@ -216,7 +216,7 @@ func (p *process) until(t *testing.T, line string) {
 		case <-p.ended:
 			t.Fatalf("the process ended before %q: %s", line, p.last)
 		case <-limit:
-			t.Fatalf("no %q within 30 s", line)
+			t.Fatalf("no %q within a minute", line)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func TestProcesses_LostCUDA(t *testing.T) {
 	if world < 2 {
 		t.Skip("needs two GPUs")
 	}
-	slots := make(chan struct{}, 12) // so many groups at a time
+	slots := make(chan struct{}, 8) // so many groups at a time
 	for _, role := range []string{"train", "captured"} {
 		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 			for victim := range world {

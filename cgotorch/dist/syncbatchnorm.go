@@ -27,16 +27,18 @@ func SyncBatchNorm(g *Group, model any) {
 }
 
 // RankedNorm is for package nn: see nn.Ranks.
-func (g *Group) RankedNorm(x *cgotorch.Exec, in ...*cgotorch.Tensor) (group, world int64) {
+func (g *Group) RankedNorm(x *cgotorch.Exec, in []*cgotorch.Tensor, norm func(group int64) *cgotorch.Tensor) (out *cgotorch.Tensor) {
 	if g.alone {
 		g.check(x, "dist.SyncBatchNorm")
-		return 0, 1
+		return norm(0)
 	}
-	// The batches of the ranks may differ in size.
-	made := call{what: "SyncBatchNorm"}
+	made := call{what: "SyncBatchNorm"} // the batches of the ranks may differ in size
 	for _, t := range in {
 		made.what += fmt.Sprintf(" of %d channels", t.Shape()[1])
 	}
-	g.collective(x, "SyncBatchNorm", in, made, func(ct.Exec, []*ct.Tensor) *ct.Status { return nil })
-	return ct.GroupCollectives(g.h), int64(g.world)
+	g.collective(x, "SyncBatchNorm", in, made, func(ct.Exec, []*ct.Tensor) *ct.Status {
+		out = norm(ct.GroupNumber(g.h))
+		return nil
+	})
+	return out
 }

@@ -32,18 +32,28 @@ func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tenso
 // of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, in)
-	group, world := int64(0), int64(1)
-	if m.isOverRanks() {
-		if !m.ranked(x, in, addend) {
-			return activate(x, m.overRanks(x, in, mean, variance, o), addend, activation)
+	over := m.isOverRanks()
+	if over && !m.ranked(x, in, addend) {
+		if r := reportOf(x); r != nil {
+			r.add(m, overRanks)
 		}
-		group, world = m.ranks.RankedNorm(x, in)
+		return activate(x, m.overRanks(x, in, mean, variance, o), addend, activation)
 	}
 	if r := reportOf(x); r != nil {
-		r.add(m, r.way(x, m, in, addend, o.Training, m.kernels()))
+		kernels := m.kernels()
+		if over {
+			kernels = "two"
+		}
+		r.add(m, r.way(x, m, in, addend, o.Training, kernels))
 	}
-	return x.Call1("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels(), group, world)
+	norm := func(group int64) *cgotorch.Tensor {
+		return x.Call1("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
+			o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels(), group)
+	}
+	if over {
+		return m.ranks.RankedNorm(x, []*cgotorch.Tensor{in}, norm)
+	}
+	return norm(0)
 }
 
 // The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
@@ -65,20 +75,26 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 	}
 	o, mean, variance := m.begin(x, in)
 	o2, mean2, variance2 := norm2.begin(x, in2)
-	group, world := int64(0), int64(1)
-	if over {
-		group, world = m.ranks.RankedNorm(x, in, in2)
-	}
 	if r := reportOf(x); r != nil {
-		first, second := r.way(x, m, in, in2, o.Training, "faster"), r.way(x, norm2, in2, in, o2.Training, "two")
+		kernels := "faster"
+		if over {
+			kernels = "two"
+		}
+		first, second := r.way(x, m, in, in2, o.Training, kernels), r.way(x, norm2, in2, in, o2.Training, "two")
 		if first > second || second > twoKernels { // the two norms go the same way
 			first, second = max(first, second), max(first, second)
 		}
 		r.add(m, first)
 		r.add(norm2, second)
 	}
-	return x.Call1("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
-		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation, "faster", group, world)
+	norms := func(group int64) *cgotorch.Tensor {
+		return x.Call1("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
+			o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation, "faster", group)
+	}
+	if over {
+		return m.ranks.RankedNorm(x, []*cgotorch.Tensor{in, in2}, norms)
+	}
+	return norms(0)
 }
 
 // SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this

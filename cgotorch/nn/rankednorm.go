@@ -6,10 +6,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 type Ranks interface {
 	// SumOverRanks returns the sum of t over all ranks. Its gradient is the sum of the gradients.
 	SumOverRanks(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
-	// RankedNorm says that norms of the inputs are about to run in training, which is one collective,
-	// and one more in the backward. It returns the arguments `group` and `world` of
-	// streamtorch::batch_norm_act.
-	RankedNorm(x *cgotorch.Exec, in ...*cgotorch.Tensor) (group, world int64)
+	// RankedNorm calls `norm`, which runs norms of the inputs in training as one collective. The
+	// backward makes one more. `group` is the argument of that name of streamtorch::batch_norm_act.
+	RankedNorm(x *cgotorch.Exec, in []*cgotorch.Tensor, norm func(group int64) *cgotorch.Tensor) *cgotorch.Tensor
 }
 
 // SetRanks makes the batch norms of m, a module or a tree of modules, use the statistics of the
@@ -32,14 +31,15 @@ func SetRanks(m any, r Ranks) {
 func (m *BatchNorm) isOverRanks() bool { return m.ranks != nil && (!m.Eval || m.RunningMean == nil) }
 
 // The method `ranked` says whether the fused kernels take the norm of `in` over ranks. Then they
-// reduce between the statistics and their use.
+// reduce between the statistics and their use. All ranks must get the same answer. So a rank that
+// alone has too many values or streams goes on, and its norm fails.
 func (m *BatchNorm2d) ranked(x *cgotorch.Exec, in, addend *cgotorch.Tensor) bool {
 	if m.Unfused || !in.Device().IsCUDA() {
 		return false
 	}
-	const training = true
-	way := x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, training, m.kernels())[0].(int64)
-	return way <= twoKernels
+	const training, overRanks = true, true
+	way := x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, training, m.kernels(), overRanks)[0].(int64)
+	return way <= twoKernels || way == tooManyValues || way == tooManyStreams
 }
 
 // overRanks is the norm of `in` by the statistics of all ranks. It changes the running statistics,

@@ -67,10 +67,15 @@ var normWays = []string{
 	"LibTorch, because a parameter is not a float32 tensor on the device of the images",
 	"LibTorch, because the device is older than compute capability 8.0",
 	"LibTorch, because too many streams run norms",
+	"LibTorch, over ranks",
 }
 
-// twoKernels is the largest number of a way that is not LibTorch's.
-const twoKernels = 1
+const (
+	twoKernels     = 1 // the largest number of a way that is not LibTorch's
+	tooManyValues  = 7
+	tooManyStreams = 11
+	overRanks      = 12 // no number of batch_norm_way
+)
 
 // The method `way` returns the number of the way that streamtorch::batch_norm_act takes.
 func (r *report) way(x *cgotorch.Exec, m *BatchNorm2d, in, addend *cgotorch.Tensor, training bool, kernels string) int64 {

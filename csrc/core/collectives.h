@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace ct {
@@ -46,6 +47,16 @@ class Collectives {
   virtual bool ready() = 0;
   virtual void abort() noexcept = 0;
 };
+
+// A group by its number. Operators take no pointers, because a program may give them any number.
+struct NumberedGroup {
+  std::shared_ptr<Collectives> collectives;
+  int64_t world = 1;
+};
+// Returns the number of a group, which is its own in this process.
+int64_t number_group(const std::shared_ptr<Collectives>& collectives, int64_t world);
+// Throws a Failure if there is no group of this number, or no longer.
+NumberedGroup group_of_number(int64_t number);
 
 // While an object of this class lives, collectives run beside other work of the device. Their
 // kernels hold multiprocessors until all ranks have come. A kernel that needs all multiprocessors

@@ -23,8 +23,8 @@
 #include "core/tensor.h"
 #include "kernels/foreach.h"
 
-ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives, bool compares)
-    : device(device), rank(rank), world(world), collectives(std::move(collectives)), compares(compares) {
+ct_group::ct_group(c10::Device device, int32_t rank, int32_t world, std::shared_ptr<ct::Collectives> collectives, bool compares)
+    : device(device), rank(rank), world(world), collectives(std::move(collectives)), number(ct::number_group(this->collectives, world)), compares(compares) {
   ++ct::live().groups;
 }
 ct_group::~ct_group() { --ct::live().groups; }
@@ -229,9 +229,7 @@ void ct_group_abort(ct_group* group) noexcept {
   if (group != nullptr) group->collectives->abort();
 }
 
-int64_t ct_group_collectives(const ct_group* group) noexcept {
-  return group == nullptr ? 0 : reinterpret_cast<int64_t>(group->collectives.get());
-}
+int64_t ct_group_number(const ct_group* group) noexcept { return group == nullptr ? 0 : group->number; }
 
 void ct_group_free(ct_group* group) noexcept { delete group; }
 

@@ -17,11 +17,12 @@
 #include "core/stream.h"
 
 struct ct_group {
-  ct_group(c10::Device device, int32_t rank, int32_t world, std::unique_ptr<ct::Collectives> collectives, bool compares);
+  ct_group(c10::Device device, int32_t rank, int32_t world, std::shared_ptr<ct::Collectives> collectives, bool compares);
   ~ct_group();
   const c10::Device device;
   const int32_t rank, world;
-  const std::unique_ptr<ct::Collectives> collectives;
+  const std::shared_ptr<ct::Collectives> collectives;
+  const int64_t number;  // see number_group
   const bool compares;  // see compare
 };
 

@@ -52,7 +52,8 @@
 //
 // The collective of the last bucket begins when the backward has ended, so nothing hides it. The
 // bucket has the first parameters of the model, up to 1 MiB, and its collective takes 20 us on two
-// H100. A larger bucket before it begins a little earlier, and is done by the time.
+// H100. The large bucket before it begins a little earlier, and is done by then. If the first
+// parameter is large, as an embedding, the last bucket has that one.
 
 namespace ct {
 namespace {
@@ -80,11 +81,12 @@ using Part = std::pair<at::ScalarType, variable_list>;
 class Reducer {
  public:
   Reducer(ct_group& group, variable_list parameters, int64_t bucket_bytes) : group_(group), parameters_(std::move(parameters)) {
-    constexpr int64_t kLast = int64_t{1} << 20;
+    const int64_t most = std::min(int64_t{1} << 20, bucket_bytes);
     size_t last = 0;  // how many parameters the last bucket has: Note [The last bucket]
     for (int64_t sum = 0; last < parameters_.size(); ++last) {
-      sum += static_cast<int64_t>(parameters_[last].nbytes());
-      if (sum > std::min(kLast, bucket_bytes)) break;
+      const auto more = static_cast<int64_t>(parameters_[last].nbytes());
+      if (sum + more > most && sum > most / 16) break;
+      sum += more;
     }
     int64_t bytes = 0;
     for (size_t i = parameters_.size(); i-- > 0;) {
@@ -201,6 +203,15 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
     op_ = op;
     zeros_ = zeros;
   }
+  struct Undo {  // a begin that fails has no end
+    Reducer& reducer;
+    bool done = false;
+    ~Undo() {
+      if (done) return;
+      const std::lock_guard lock(reducer.mutex_);
+      reducer.main_ = nullptr;
+    }
+  } undo{*this};
   // All nodes that the roots reach, and for each gradient of a cast the edges to it.
   std::vector<Node*> found;
   std::unordered_map<const Node*, bool> seen;
@@ -215,7 +226,7 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
   for (size_t i = 0; i < found.size(); ++i) {
     for (const Edge& edge : found[i]->next_edges()) reach(edge);
   }
-  if (casts.empty()) return;
+  if (casts.empty()) found.clear();
   for (Node* node : found) {
     if (is_cast_weights(*node)) {
       node->add_pre_hook(std::make_unique<CastHook>(self, backward_, node));
@@ -235,6 +246,7 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
     }
     if (!outputs.empty()) node->add_post_hook(std::make_unique<ComputedHook>(self, backward_, std::move(outputs)));
   }
+  undo.done = true;
 }
 
 void Reducer::accumulated(const at::Tensor& parameter) {
@@ -410,6 +422,11 @@ void Reducer::end(bool failed, uint8_t* missing) {
     finish(main);
   } catch (...) {
     failure = std::current_exception();
+    try {
+      finish(main);  // the collectives that have begun still write the gradients
+    } catch (...) {
+      // The first failure is told.
+    }
   }
   main_ = nullptr;
   const ct_reducer_counts counts = counts_;

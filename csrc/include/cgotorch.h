@@ -747,9 +747,8 @@ ct_status* ct_group_ready(ct_group* group, int32_t* ready) CT_NOEXCEPT;
  * results are undefined. Later collectives fail. Several threads may call it, also while another
  * one uses the group. Collectives that run over Gloo end only by their time. */
 void ct_group_abort(ct_group* group) CT_NOEXCEPT;
-/* The argument `group` of streamtorch::batch_norm_act, for norms over the ranks of the group. The
- * group must outlive the backward. */
-int64_t ct_group_collectives(const ct_group* group) CT_NOEXCEPT;
+/* The argument `group` of streamtorch::batch_norm_act, for norms over the ranks of the group. */
+int64_t ct_group_number(const ct_group* group) CT_NOEXCEPT;
 /* Frees the group. No work of the group may be running. */
 void ct_group_free(ct_group* group /* consumed */) CT_NOEXCEPT;
 

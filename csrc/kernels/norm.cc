@@ -29,6 +29,7 @@
 #include <ATen/ops/relu6.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -188,15 +189,16 @@ bool is_images(const at::Tensor& t) {
 enum Way { kOneKernel, kTwoKernels, kAsked, kNoCuda, kLayout, kDtype, kChannels, kSize, kAddend, kParameters, kChip, kStreamsUsed };
 
 // Returns why LibTorch's operators have to do the work for these images, or nothing if the kernels
-// of this file can do it.
-std::optional<Way> why_not(const at::Tensor& input, Optional addend) {
+// of this file can do it. A norm over ranks takes any number of rows, because ranks whose batches
+// differ in size must go the same way.
+std::optional<Way> why_not(const at::Tensor& input, Optional addend, bool over_ranks = false) {
   if (!input.is_cuda()) return kNoCuda;
   if (!is_images(input)) return kLayout;
   const at::ScalarType dtype = input.scalar_type();
   if (!is_floating(dtype)) return kDtype;
   const int64_t channels = input.size(1), rows = channels == 0 ? 0 : input.numel() / channels;
   if (channels % 8 != 0 || channels > kMostChannels) return kChannels;
-  if (rows < 2 || input.numel() / 8 > INT32_MAX / 2) return kSize;
+  if ((rows < 2 && !over_ranks) || input.numel() / 8 > INT32_MAX / 2) return kSize;
   if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != dtype || addend->sizes() != input.sizes() || addend->device() != input.device())) {
     return kAddend;
   }
@@ -223,14 +225,6 @@ struct Parameters {
   }
 };
 
-// The ranks whose batches have one statistics. None: only the batch of this rank counts.
-struct Ranks {
-  Collectives* collectives;
-  int64_t world;
-  Ranks(int64_t ranks, int64_t world) : collectives(reinterpret_cast<Collectives*>(ranks)), world(world) {}
-  explicit operator bool() const { return collectives != nullptr; }
-};
-
 // Where and how the kernels of one call run.
 class Work {
  public:
@@ -242,10 +236,8 @@ class Work {
   }
 
   // Returns whether one kernel does the work of two: Note [One kernel]. On an H200 this was 5 % of a
-  // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster,
-  // and beside collectives too, for which one kernel would wait.
+  // training step of ResNet-50 at batch 32. For tensors of more than 30 MB two kernels are faster.
   bool whole(Choose choose) const {
-    if (choose == kFaster && BesideCollectives::on(stream_.device_index())) return false;
     return (choose == kOne || (choose == kFaster && bytes_ <= size_t{30} << 20)) && chip_.cooperative && shape.tiles <= chip_.multiprocessors;
   }
 
@@ -280,12 +272,12 @@ class Work {
     const Parameters& parameters;
     Norm& norm;
   };
-  std::vector<at::Tensor> prepare_over(const Ranks& ranks, const std::vector<Ranked>& norms) const {
+  std::vector<at::Tensor> prepare_over(const NumberedGroup& ranks, const std::vector<Ranked>& norms) const {
     const CudaProgram& program = program_of(dtype_, shape.lanes, kNone, 0, kForwardTwo);
     const int64_t channels = shape.channels, width = 2 * channels * static_cast<int64_t>(norms.size()) + 1;
     // A norm writes four rows, of which the next norm and the number of values overwrite the last two.
-    at::Tensor mine = at::empty({width - 1 + 2 * channels}, floats);
-    for (size_t k = 0; k < norms.size(); ++k) {
+    at::Tensor mine = at::zeros({width - 1 + 2 * channels}, floats);
+    for (size_t k = 0; k < norms.size() && shape.rows > 0; ++k) {
       Norm local{};
       local.saved = mine.mutable_data_ptr<float>() + 2 * channels * static_cast<int64_t>(k);
       local.eps = static_cast<float>(norms[k].parameters.eps);
@@ -309,7 +301,7 @@ class Work {
   }
 
   // Writes the factors of the norms by the sums of all ranks, with one collective.
-  void add_over(const Ranks& ranks, const Norm& norm, const Norm* norm2, const at::Tensor& bias, const at::Tensor& weight, const at::Tensor& weight2) const {
+  void add_over(const NumberedGroup& ranks, const Norm& norm, const Norm* norm2, const at::Tensor& bias, const at::Tensor& weight, const at::Tensor& weight2) const {
     std::vector<at::Tensor> rows{bias, weight};
     if (norm2 != nullptr) rows.push_back(weight2);
     const at::Tensor sums = at::cat(rows);
@@ -410,26 +402,24 @@ class Work {
 // is no backward. If there is none, or if it needs no mask, the mask is empty.
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, Optional, Optional,
                                                                            Optional, Optional, Optional, Optional, bool, bool, double, double, double,
-                                                                           double, c10::string_view, int64_t, bool, int64_t, int64_t);
+                                                                           double, c10::string_view, int64_t, bool, int64_t);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias,
                                                                    Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                                    Optional running_mean2, Optional running_var2, bool two, bool training,
                                                                    double momentum, double eps, double momentum2, double eps2,
-                                                                   c10::string_view name, int64_t choose, bool records, int64_t group,
-                                                                   int64_t world) {
+                                                                   c10::string_view name, int64_t choose, bool records, int64_t group) {
   const Activation activation = activation_of(name);
   const bool added = is_defined(addend);
   const Work work(input, activation, two ? 2 : added);
   Norm norm{}, norm2{};
   const Parameters first{weight, bias, running_mean, running_var, training, momentum, eps},
       second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
-  const Ranks ranks(group, world);
-  const bool whole = training && !ranks && work.whole(static_cast<Choose>(choose));
+  const bool whole = training && group == 0 && work.whole(static_cast<Choose>(choose));
   at::Tensor saved, saved2 = at::empty({0}, work.floats);
-  if (ranks) {
+  if (group != 0) {
     std::vector<Work::Ranked> norms{{input, first, norm}};
     if (two) norms.push_back({*addend, second, norm2});
-    const std::vector<at::Tensor> all = work.prepare_over(ranks, norms);
+    const std::vector<at::Tensor> all = work.prepare_over(group_of_number(group), norms);
     saved = all[0];
     if (two) saved2 = all[1];
   } else {
@@ -443,7 +433,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
   const void *x = input.const_data_ptr(), *other = added ? addend->const_data_ptr() : nullptr;
   if (whole) {
     work.together(kForwardOne, "norm_whole", /*sums=*/2, /*tensors=*/1, x, other, output.mutable_data_ptr(), bits, norm, norm2);
-  } else {
+  } else if (work.shape.rows > 0) {
     work.each(kForwardTwo, "norm_apply", added ? 2 : 4, x, other, output.mutable_data_ptr(), bits, norm, norm2);
   }
   return {std::move(output), std::move(saved), std::move(saved2), std::move(mask)};
@@ -454,14 +444,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(const at::Ten
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, const at::Tensor&,
                                                                                                     Optional, const at::Tensor&, const at::Tensor&,
                                                                                                     const at::Tensor&, bool, bool, bool,
-                                                                                                    c10::string_view, int64_t, int64_t, int64_t);
+                                                                                                    c10::string_view, int64_t, int64_t);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& gradient, Optional gradient2,
                                                                                             const at::Tensor& input, Optional addend,
                                                                                             const at::Tensor& saved, const at::Tensor& saved2,
                                                                                             const at::Tensor& mask, bool added, bool two,
                                                                                             bool training, c10::string_view name, int64_t choose,
-                                                                                            int64_t group, int64_t world) {
-  const Ranks ranks(group, world);
+                                                                                            int64_t group) {
   const Activation activation = activation_of(name);
   const Work work(input, activation, two ? 2 : added);
   const auto vector = [&](bool there) { return at::empty({there ? work.shape.channels : 0}, work.floats); };
@@ -477,7 +466,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
   // The gradient of the activation's input. If there is an addend and no second norm, it is the
   // addend's gradient too.
   at::Tensor before;
-  if (!ranks && work.whole(static_cast<Choose>(choose))) {
+  // One kernel would wait for collectives beside it. A forward does not ask, because the second
+  // forward of Recompute must give the bits of the first.
+  const bool beside = choose == kFaster && BesideCollectives::on(input.device().index());
+  if (group == 0 && !beside && work.whole(static_cast<Choose>(choose))) {
     // The kernel writes it only for a reader, or if not all of it is kept.
     const bool writes = (added && !two) || !work.keeps_all(2);
     before = writes ? at::empty_like(input) : at::Tensor();
@@ -488,10 +480,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
     // an addend norm_gradient computes the activation's part, and gets `gradient` too.
     const bool writes = added && (activation != kNone || g2 != nullptr);
     before = writes ? at::empty_like(input) : gradient;
-    work.reduce(kBackwardTwo, g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
-                writes ? before.mutable_data_ptr() : nullptr, norm, norm2);
-    if (ranks) work.add_over(ranks, norm, two ? &norm2 : nullptr, bias, weight, weight2);
-    work.each(kBackwardTwo, "norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
+    const bool any = work.shape.rows > 0;
+    if (any) {
+      work.reduce(kBackwardTwo, g2 != nullptr ? "norm_reduce_two" : "norm_reduce", work.shape.rows, /*each=*/1, sums, g, g2, x, other, mask.const_data_ptr(),
+                  writes ? before.mutable_data_ptr() : nullptr, norm, norm2);
+    } else {
+      for (at::Tensor* t : {&weight, &bias, &weight2, &bias2}) t->zero_();
+    }
+    if (group != 0) work.add_over(group_of_number(group), norm, two ? &norm2 : nullptr, bias, weight, weight2);
+    if (any) work.each(kBackwardTwo, "norm_gradient", 2, std::as_const(before).const_data_ptr(), x, two ? other : nullptr, of_input.mutable_data_ptr(), dx2, norm, norm2);
   }
   if (!two) of_addend = added ? before : at::empty({0}, input.options());
   return {std::move(of_input), std::move(of_addend), std::move(weight), std::move(bias), std::move(weight2), std::move(bias2)};
@@ -527,17 +524,16 @@ struct Edges {
 
 // The node of both operators in the autograd graph.
 struct Node : torch::autograd::Function<Node> {
-  static constexpr size_t kInputs = 21;  // arguments of forward, besides the context
+  static constexpr size_t kInputs = 20;  // arguments of forward, besides the context
 
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight,
                                                 Optional bias, Optional running_mean, Optional running_var, Optional weight2, Optional bias2,
                                                 Optional running_mean2, Optional running_var2, bool two, bool training, double momentum, double eps,
-                                                double momentum2, double eps2, const std::string& activation, int64_t choose, bool records, int64_t group,
-                                                int64_t world) {
+                                                double momentum2, double eps2, const std::string& activation, int64_t choose, bool records, int64_t group) {
     static const auto call = operator_of<Forward>("streamtorch::batch_norm_act_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [output, saved, saved2, mask] = call.call(input, addend, weight, bias, running_mean, running_var, weight2, bias2, running_mean2,
-                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records, group, world);
+                                                   running_var2, two, training, momentum, eps, momentum2, eps2, activation, choose, records, group);
     const bool added = is_defined(addend);
     const bool keeps = two || is_again(added, activation_of(activation));
     context->save_for_backward({input, keeps ? *addend : at::Tensor(), saved, saved2, mask});
@@ -547,7 +543,6 @@ struct Node : torch::autograd::Function<Node> {
     context->saved_data["activation"] = activation;
     context->saved_data["choose"] = choose;
     context->saved_data["group"] = group;
-    context->saved_data["world"] = world;
     given(context, "statistics", running_mean);
     given(context, "weight", weight);
     given(context, "bias", bias);
@@ -573,7 +568,7 @@ struct Node : torch::autograd::Function<Node> {
     auto [of_input, of_addend, weight, bias, weight2, bias2] =
         call.call(found.at(0), found.size() == 2 ? std::optional(found[1]) : std::nullopt, kept[0], optional(kept[1]), kept[2], kept[3], kept[4], added,
                   two, flag("training"), context->saved_data["activation"].toStringRef(), context->saved_data["choose"].toInt(),
-                  context->saved_data["group"].toInt(), context->saved_data["world"].toInt());
+                  context->saved_data["group"].toInt());
     Edges edges{context};
     torch::autograd::variable_list result(kInputs);
     result[0] = edges.take(true, of_input);
@@ -623,13 +618,14 @@ at::Tensor activate(at::Tensor t, Activation activation) {
   }
 }
 
-// group and world: those of Ranks. Without the kernels there is nothing over ranks, so the caller
-// asks batch_norm_way before.
+// group: the number of the group of ranks whose batches have one statistics in training, or 0.
+// Without the kernels there is nothing over ranks, so the caller asks batch_norm_way before.
 at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, const Parameters* second, c10::string_view name, c10::string_view kernels,
-               int64_t group, int64_t world) {
+               int64_t group) {
   const Activation activation = activation_of(name);
   const Choose choose = choose_of(kernels);
-  if (choose != kNoKernels && !why_not(input, addend) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
+  const bool over = group != 0 && p.training;
+  if (choose != kNoKernels && !why_not(input, addend, over) && p.fit(input) && (second == nullptr || second->fit(*addend))) {
     const std::optional<at::Tensor> none, other = is_defined(addend) && second == nullptr ? std::optional(skip_of(*addend)) : addend;
     const Parameters& q = second == nullptr ? Parameters{none, none, none, none, false, 0, 0} : *second;
     bool records = false;
@@ -638,9 +634,9 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
     }
     return Node::apply(input, other, p.weight, p.bias, p.running_mean, p.running_var, q.weight, q.bias, q.running_mean, q.running_var,
                        second != nullptr, p.training, p.momentum, p.eps, q.momentum, q.eps, std::string(name), int64_t{choose},
-                       records && c10::GradMode::is_enabled(), p.training ? group : 0, world)[0];
+                       records && c10::GradMode::is_enabled(), over ? group : 0)[0];
   }
-  TORCH_CHECK(group == 0 || !p.training, "a norm over ranks of ", input.toString(), input.sizes(), ", for which there are no kernels");
+  TORCH_CHECK(!over, "a norm over ranks of ", input.toString(), input.sizes(), ", for which there are no kernels");
   at::Tensor out = p.apply(input);
   if (is_defined(addend)) {
     const at::Tensor sum = second == nullptr ? *addend : second->apply(*addend);
@@ -652,26 +648,25 @@ at::Tensor run(const at::Tensor& input, Optional addend, const Parameters& p, co
 
 // Returns the way that batch_norm_act takes for the same arguments, as a number of Way.
 int64_t batch_norm_way(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                       bool training, c10::string_view kernels) {
+                       bool training, c10::string_view kernels, bool over_ranks) {
   const Choose choose = choose_of(kernels);
   if (choose == kNoKernels) return kAsked;
-  if (const auto why = why_not(input, addend)) return *why;
+  if (const auto why = why_not(input, addend, over_ranks)) return *why;
   if (!Parameters{weight, bias, running_mean, running_var, training, 0, 0}.fit(input)) return kParameters;
-  return training && Work(input, kNone, 0).whole(choose) ? kOneKernel : kTwoKernels;
+  return training && !over_ranks && Work(input, kNone, 0).whole(choose) ? kOneKernel : kTwoKernels;
 }
 
 at::Tensor batch_norm_act(const at::Tensor& input, Optional addend, Optional weight, Optional bias, Optional running_mean, Optional running_var,
-                          bool training, double momentum, double eps, c10::string_view activation, c10::string_view kernels, int64_t group,
-                          int64_t world) {
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, kernels, group, world);
+                          bool training, double momentum, double eps, c10::string_view activation, c10::string_view kernels, int64_t group) {
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, nullptr, activation, kernels, group);
 }
 
 at::Tensor batch_norms_act(const at::Tensor& input, const at::Tensor& addend, Optional weight, Optional bias, Optional running_mean,
                            Optional running_var, Optional weight2, Optional bias2, Optional running_mean2, Optional running_var2, bool training,
                            double momentum, double eps, double momentum2, double eps2, c10::string_view activation, c10::string_view kernels,
-                           int64_t group, int64_t world) {
+                           int64_t group) {
   const Parameters second{weight2, bias2, running_mean2, running_var2, training, momentum2, eps2};
-  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, kernels, group, world);
+  return run(input, addend, {weight, bias, running_mean, running_var, training, momentum, eps}, &second, activation, kernels, group);
 }
 
 Pooling pooling_of(const at::Tensor& images) {
@@ -762,21 +757,21 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
               TORCH_FN(batch_norm_relu_max_pool));
   library.def("branch(Tensor(a) input) -> Tensor(a)", TORCH_FN(skip_of));
   library.def("batch_norm_way(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
-              "bool training, str kernels=\"faster\") -> int",
+              "bool training, str kernels=\"faster\", bool over_ranks=False) -> int",
               TORCH_FN(batch_norm_way));
   library.def("batch_norm_act_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool two, bool training, float momentum, "
-              "float eps, float momentum2, float eps2, str activation, int choose, bool records, int group, int world) -> (Tensor, Tensor, Tensor, Tensor)");
+              "float eps, float momentum2, float eps2, str activation, int choose, bool records, int group) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def("batch_norm_act_backward(Tensor gradient, Tensor? gradient2, Tensor input, Tensor? addend, Tensor saved, Tensor saved2, Tensor mask, "
-              "bool added, bool two, bool training, str activation, int choose, int group, int world) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+              "bool added, bool two, bool training, str activation, int choose, int group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   // Registered for every backend, because the functions choose between the node of this file and
   // LibTorch's operators.
   library.def("batch_norm_act(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
-              "bool training, float momentum, float eps, str activation, str kernels=\"faster\", int group=0, int world=1) -> Tensor",
+              "bool training, float momentum, float eps, str activation, str kernels=\"faster\", int group=0) -> Tensor",
               TORCH_FN(batch_norm_act));
   library.def("batch_norms_act(Tensor input, Tensor addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
               "Tensor? weight2, Tensor? bias2, Tensor(c!)? running_mean2, Tensor(d!)? running_var2, bool training, float momentum, float eps, "
-              "float momentum2, float eps2, str activation, str kernels=\"faster\", int group=0, int world=1) -> Tensor",
+              "float momentum2, float eps2, str activation, str kernels=\"faster\", int group=0) -> Tensor",
               TORCH_FN(batch_norms_act));
 }
 

@@ -355,7 +355,7 @@ extern "C" __global__ void norm_combine(Norm p, const float* __restrict__ all, i
   const int c = blockIdx.x * blockDim.x + threadIdx.x, n = p.channels;
   if (c >= n) return;
   const Channel channel(p, c);
-  const float middle = all[first + c];
+  const float middle = all[first + c];  // of a rank without values it is 0, which does as well
   float count = 0, sum = 0;
   for (int r = 0; r < world; ++r) {
     const float* const of = all + static_cast<size_t>(r) * width;
@@ -366,6 +366,7 @@ extern "C" __global__ void norm_combine(Norm p, const float* __restrict__ all, i
   float squares = 0;
   for (int r = 0; r < world; ++r) {
     const float* const of = all + static_cast<size_t>(r) * width;
+    if (of[width - 1] == 0) continue;
     const float deviation = of[first + n + c], v = 1 / (deviation * deviation) - p.eps, difference = of[first + c] - mean;
     squares = fmaf(of[width - 1], (v < 0 ? 0 : v) + difference * difference, squares);
   }

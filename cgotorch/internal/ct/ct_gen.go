@@ -939,8 +939,8 @@ func GroupAbort(group *Group) {
 	C.ct_group_abort(group)
 }
 
-func GroupCollectives(group *Group) int64 {
-	return int64(C.ct_group_collectives(group))
+func GroupNumber(group *Group) int64 {
+	return int64(C.ct_group_number(group))
 }
 
 func GroupFree(group *Group) {
