@@ -29,6 +29,16 @@ ReduceOp operation(int32_t op) {
   }
 }
 
+// Begins a collective. It waits for no other rank. LibTorch notes each collective in a recorder that
+// all groups of the process share. The recorder's list of groups has no lock, so threads that are
+// ranks take turns.
+template <typename F>
+auto begin(F&& collective) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return collective();
+}
+
 class Gloo final : public Collectives {
  public:
   Gloo(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int32_t world, std::chrono::milliseconds timeout)
@@ -41,7 +51,7 @@ class Gloo final : public Collectives {
     c10d::AllreduceOptions options;
     options.reduceOp = operation(op);
     options.timeout = timeout_;
-    return [this, all, tensors, op, work = group_->allreduce(all, options)] {
+    return [this, all, tensors, op, work = begin([&] { return group_->allreduce(all, options); })] {
       work->wait();
       if (op == CT_MEAN) all[0].div_(world_);
       apart(all[0], tensors);
@@ -54,7 +64,7 @@ class Gloo final : public Collectives {
     options.reduceOp = operation(op);
     options.rootRank = root;
     options.timeout = timeout_;
-    return [this, all, tensors, op, root, work = group_->reduce(all, options)] {
+    return [this, all, tensors, op, root, work = begin([&] { return group_->reduce(all, options); })] {
       work->wait();
       if (group_->getRank() != root) return;
       if (op == CT_MEAN) all[0].div_(world_);
@@ -67,7 +77,7 @@ class Gloo final : public Collectives {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = timeout_;
-    return [all, tensors, work = group_->broadcast(all, options)] {
+    return [all, tensors, work = begin([&] { return group_->broadcast(all, options); })] {
       work->wait();
       apart(all[0], tensors);
     };
@@ -77,7 +87,7 @@ class Gloo final : public Collectives {
     at::Tensor out = to, in = from;
     c10d::AllgatherOptions options;
     options.timeout = timeout_;
-    return [work = group_->_allgather_base(out, in, options)] { work->wait(); };
+    return [work = begin([&] { return group_->_allgather_base(out, in, options); })] { work->wait(); };
   }
 
   Finish reduce_scatter(const at::Tensor& to, const at::Tensor& from, int32_t op, c10::Stream) override {
@@ -86,7 +96,7 @@ class Gloo final : public Collectives {
     c10d::AllreduceOptions options;
     options.reduceOp = operation(op);
     options.timeout = timeout_;
-    return [this, all, to, op, work = group_->allreduce(all, options)] {
+    return [this, all, to, op, work = begin([&] { return group_->allreduce(all, options); })] {
       work->wait();
       to.copy_(all[0].narrow(0, group_->getRank() * to.numel(), to.numel()));
       if (op == CT_MEAN) to.div_(world_);
@@ -95,12 +105,12 @@ class Gloo final : public Collectives {
 
   Finish send(const at::Tensor& tensor, int32_t to, c10::Stream) override {
     std::vector<at::Tensor> all{tensor};
-    return [this, work = group_->send(all, to, 0)] { work->wait(timeout_); };
+    return [this, work = begin([&] { return group_->send(all, to, 0); })] { work->wait(timeout_); };
   }
 
   Finish receive(const at::Tensor& tensor, int32_t from, c10::Stream) override {
     std::vector<at::Tensor> all{tensor};
-    return [this, work = group_->recv(all, from, 0)] { work->wait(timeout_); };
+    return [this, work = begin([&] { return group_->recv(all, from, 0); })] { work->wait(timeout_); };
   }
 
   bool ready() override { return true; }
