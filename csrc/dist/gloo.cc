@@ -29,9 +29,9 @@ ReduceOp operation(int32_t op) {
   }
 }
 
-// Begins a collective. It waits for no other rank. LibTorch notes each collective in a recorder that
-// all groups of the process share. The recorder's list of groups has no lock, so threads that are
-// ranks take turns.
+// Begins a collective. It waits for no other rank. LibTorch notes each collective in a recorder
+// that all groups of the process share. The recorder's list of groups has no lock, so threads that
+// are ranks take turns.
 template <typename F>
 auto begin(F&& collective) {
   static std::mutex mutex;
