@@ -107,7 +107,7 @@ func TestGroup_WrongTensors(t *testing.T) {
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			for i, err := range together(t, 2, Options{Timeout: time.Second}, func(g *Group, s *cgotorch.Stream) error {
+			for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
 				err := s.Do(func(x *cgotorch.Exec) error { c.call(g, x); return nil })
 				if err := g.Err(); err != nil {
 					t.Errorf("rank %d: a wrong tensor has ended the group: %v", g.Rank(), err)
