@@ -63,7 +63,8 @@ func (r *ranked) open(q rankRequest) (map[string]any, error) {
 			return nil, err
 		}
 	}
-	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{q.CPU, overlap, r.group, q.Plain, q.Adam, q.Sharded, q.Reduced, q.Synced})
+	r.step, err = newGraphStep(r.c, trainCase{q.Model, q.Batch, "bf16"}, stepForm{
+		eager: q.CPU, overlap: overlap, group: r.group, plain: q.Plain, adam: q.Adam, sharded: q.Sharded, reduced: q.Reduced, synced: q.Synced})
 	if err != nil {
 		return nil, err
 	}
@@ -143,21 +144,19 @@ func (r *ranked) trace(steps int) (map[string]any, error) {
 	if each == 0 || len(kernels) != steps*each {
 		return nil, fmt.Errorf("the trace has %d kernels of NCCL, not %d for each of %d steps", len(kernels), each, steps)
 	}
-	reply := map[string]any{}
-	for _, all := range []bool{true, false} {
+	measure := func(counts func(i int) bool) map[string]float64 {
 		chosen := map[*trace.Record]bool{}
 		for i, w := range kernels {
-			if i >= steps/2*each && (all || i%each != each-1) {
-				chosen[w] = true
-			}
+			chosen[w] = i >= steps/2*each && counts(i)
 		}
 		share, hidden, total := records.Hidden(func(w *trace.Record) bool { return chosen[w] })
-		us := func(d time.Duration) float64 {
-			return float64(d.Nanoseconds()) / 1e3 / float64(steps-steps/2)
-		}
-		reply[map[bool]string{true: "all", false: "but the last"}[all]] = map[string]float64{"share": share, "hidden": us(hidden), "total": us(total)}
+		us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(steps-steps/2) }
+		return map[string]float64{"share": share, "hidden": us(hidden), "total": us(total)}
 	}
-	return reply, nil
+	return map[string]any{
+		"all":          measure(func(int) bool { return true }),
+		"but the last": measure(func(i int) bool { return i%each != each-1 }),
+	}, nil
 }
 
 // reduce returns the microseconds of an all-reduce of so many bytes.
@@ -316,13 +315,6 @@ func (d distCase) start(name string, apart bool, q rankRequest) (ranks, []map[st
 	return group, replies, nil
 }
 
-// A distForm is a form of our step. Its processes are a group, or each trains apart.
-type distForm struct {
-	name  string
-	apart bool
-	q     rankRequest
-}
-
 // visible returns the name of the GPU with this number among those that this process sees.
 func visible(number string) string {
 	i, err := strconv.Atoi(number)
@@ -332,21 +324,28 @@ func visible(number string) string {
 	return number
 }
 
+// A distForm is a form of our step. Its processes are a group, or each trains apart.
+type distForm struct {
+	name  string
+	apart bool
+	q     rankRequest
+}
+
 // ours measures our step in several forms on one GPU and on all, and emits their rows. Forms that
 // are compared take turns, and the other ones come after them, because the memory of a GPU does not
 // hold all. It returns the times of the step with the library's kernels on all GPUs.
 func (d distCase) ours(emit func(row)) (all sample, err error) {
 	step := []distForm{{"apart", true, rankRequest{}}, {"all", false, rankRequest{}}}
-	synced := distForm{"synced", false, rankRequest{Synced: true}}
-	adam := []distForm{{"adam", false, rankRequest{Adam: true}}, {"sharded", false, rankRequest{Adam: true, Sharded: true}},
-		{"sharded reduced", false, rankRequest{Adam: true, Sharded: true, Reduced: true}}}
-	phases := [][]distForm{step, adam[1:2]}
+	sharded := distForm{"sharded", false, rankRequest{Adam: true, Sharded: true}}
+	phases := [][]distForm{step, {sharded}}
 	if d.c.device.IsCUDA() {
 		if d.batch <= 32 {
 			step = append(step, distForm{"overlapped", false, rankRequest{Overlap: true}})
 		}
-		step = append(step, synced)
-		phases = [][]distForm{step, {{"plain apart", true, rankRequest{Plain: true}}, {"plain", false, rankRequest{Plain: true}}}, adam}
+		step = append(step, distForm{"synced", false, rankRequest{Synced: true}})
+		plain := []distForm{{"plain apart", true, rankRequest{Plain: true}}, {"plain", false, rankRequest{Plain: true}}}
+		adam := []distForm{{"adam", false, rankRequest{Adam: true}}, sharded, {"sharded reduced", false, rankRequest{Adam: true, Sharded: true, Reduced: true}}}
+		phases = [][]distForm{step, plain, adam}
 	}
 	for _, forms := range phases {
 		values, err := d.phase(forms, emit)
@@ -360,6 +359,7 @@ func (d distCase) ours(emit func(row)) (all sample, err error) {
 	return all, nil
 }
 
+// phase measures forms in turns, and emits the rows that compare two of them.
 func (d distCase) phase(forms []distForm, emit func(row)) (of map[string]sample, err error) {
 	var sides []side
 	var names []string
@@ -508,7 +508,8 @@ func benchDistFed(c *config, emit func(row)) error {
 		if err := all.writeTgz(archive, members); err != nil {
 			return err
 		}
-		group, _, err := d.start("fed", false, rankRequest{Archive: archive, Classes: all.classes(), Members: members, Threads: max(1, c.threads/d.world)})
+		threads := max(1, c.threads/d.world)
+		group, _, err := d.start("fed", false, rankRequest{Archive: archive, Classes: all.classes(), Members: members, Threads: threads})
 		if err != nil {
 			return err
 		}
@@ -529,7 +530,7 @@ func benchDistFed(c *config, emit func(row)) error {
 		share := ratios(values[0], values[1])
 		emit(alone(d.prefix()+"fed", share.median(), "share of the resident rate",
 			fmt.Sprintf("one .tgz of %d photographs, %d threads a rank; %.2f ms a step, %v; resident %.2f ms, %v; first epoch, without an index, %.2f ms; cores busy in one more epoch: %.1f on rank 0; %s",
-				members, max(1, c.threads/d.world), values[1].median(), values[1], values[0].median(), values[0], first, numberIn(replies[0]["cores"]), d.common())))
+				members, threads, values[1].median(), values[1], values[0].median(), values[0], first, numberIn(replies[0]["cores"]), d.common())))
 		return nil
 	})
 }

@@ -30,7 +30,7 @@ class API(litserve.LitAPI):
         self.network = network.eval().to(device, memory_format=torch.channels_last)
         torch.backends.cudnn.benchmark = device != "cpu"
         if compiled == "True":
-            self.network = torch.compile(self.network, mode="reduce-overhead")
+            self.network = torch.compile(self.network, mode="max-autotune")
         self.predict(torch.zeros(batch, size, size, 3, dtype=torch.uint8))  # compiles before the first request
 
     def decode_request(self, request):

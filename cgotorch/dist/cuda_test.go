@@ -49,6 +49,17 @@ func onGPUs(t *testing.T, o Options, rank func(g *Group, s *cgotorch.Stream) err
 	all.Wait()
 }
 
+// severalGPUs returns the number of GPUs, and skips the test if there are not two.
+func severalGPUs(t *testing.T) int {
+	t.Helper()
+	torchtest.CUDA(t)
+	n, _ := cgotorch.CUDACount()
+	if n < 2 {
+		t.Skip("needs two GPUs")
+	}
+	return n
+}
+
 func TestGroup_CUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
@@ -394,28 +405,9 @@ func TestGradients_EqualOneProcessCUDA(t *testing.T) {
 // A rank that has no gradient for a reduced bucket fails. The other one, which waits for the device
 // behind the collective, does not wait for ever, and the group has failed afterwards.
 func TestGradients_FailsHalfwayCUDA(t *testing.T) {
-	torchtest.CUDA(t)
-	if n, _ := cgotorch.CUDACount(); n < 2 {
-		t.Skip("needs two GPUs")
-	}
+	severalGPUs(t)
 	onGPUs(t, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
-		err := s.Do(func(x *cgotorch.Exec) error {
-			m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
-			defer nn.Close(&m)
-			gradients, err := NewGradients(x, g, &m, GradientsOptions{BucketBytes: 20})
-			if err != nil {
-				return err
-			}
-			defer gradients.Close()
-			in := x.Ones(cgotorch.Float32, 1, 2)
-			if g.Rank() == 0 {
-				in = m.First.Forward(x, in)
-			}
-			loss := x.Sum(m.Second.Forward(x, in))
-			gradients.Backward(x, loss)
-			x.Item(loss)
-			return nil
-		})
+		err := failHalfway(g, s)
 		// The first rank that fails says so, and the others may learn of it at any moment.
 		if err == nil && g.Rank() > 0 || err != nil && !errors.Is(err, cgotorch.ErrGroupFailed) && !(errors.Is(err, cgotorch.ErrInvalidArgument) && g.Rank() > 0) {
 			t.Errorf("rank %d: got %v", g.Rank(), err)
@@ -433,10 +425,7 @@ func TestGradients_FailsHalfwayCUDA(t *testing.T) {
 func TestSyncBatchNorm_CUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)
-	world, _ := cgotorch.CUDACount()
-	if world < 2 {
-		t.Skip("needs two GPUs")
-	}
+	world := severalGPUs(t)
 	const channels = 24
 	n := 4 * world
 	for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {

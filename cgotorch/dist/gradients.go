@@ -1,7 +1,6 @@
 package dist
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -170,9 +169,7 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 		// The backward has failed, and panics.
 		failed()
 		ct.StatusFree(end(1))
-		if e := seam.Failure(x).(*cgotorch.Error); e != nil && errors.Is(e, cgotorch.ErrGroupFailed) {
-			e.Message = reason(g.explain(e))
-		}
+		g.explainPanic(x)
 	}()
 	x.BackwardWith(o, roots...)
 	status := end(0)

@@ -249,29 +249,35 @@ func TestGradients_OtherDTypes(t *testing.T) {
 // A rank whose backward fails after it has made collectives takes the others with it.
 func TestGradients_FailsHalfway(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	errs := together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
-		return s.Do(func(x *cgotorch.Exec) error {
-			m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
-			defer nn.Close(&m)
-			gradients, err := NewGradients(x, g, &m, GradientsOptions{BucketBytes: 20})
-			if err != nil {
-				return err
-			}
-			defer gradients.Close()
-			in := x.Ones(cgotorch.Float32, 1, 2)
-			if g.Rank() == 0 {
-				in = m.First.Forward(x, in)
-			}
-			gradients.Backward(x, x.Sum(m.Second.Forward(x, in)))
-			return nil
-		})
-	})
+	errs := together(t, 2, Options{Timeout: 3 * time.Second}, failHalfway)
 	if !errors.Is(errs[0], cgotorch.ErrGroupFailed) || !strings.Contains(errs[0].Error(), "its backward has failed after") {
 		t.Errorf("rank 0: got %v", errs[0])
 	}
 	if !errors.Is(errs[1], cgotorch.ErrInvalidArgument) || !strings.Contains(errs[1].Error(), "no gradient for first.weight") {
 		t.Errorf("rank 1: got %v", errs[1])
 	}
+}
+
+// failHalfway is a backward that reaches the second Linear, and the first one on rank 0 alone. Then
+// it waits for the device.
+func failHalfway(g *Group, s *cgotorch.Stream) error {
+	return s.Do(func(x *cgotorch.Exec) error {
+		m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
+		defer nn.Close(&m)
+		gradients, err := NewGradients(x, g, &m, GradientsOptions{BucketBytes: 20})
+		if err != nil {
+			return err
+		}
+		defer gradients.Close()
+		in := x.Ones(cgotorch.Float32, 1, 2)
+		if g.Rank() == 0 {
+			in = m.First.Forward(x, in)
+		}
+		loss := x.Sum(m.Second.Forward(x, in))
+		gradients.Backward(x, loss)
+		x.Item(loss)
+		return nil
+	})
 }
 
 // ofLinear is together for two ranks that have a Linear and its Gradients.

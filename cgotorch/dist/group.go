@@ -142,9 +142,7 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 			return
 		}
 		// An operator that makes the collective has failed, and panics.
-		if e, _ := seam.Failure(x).(*cgotorch.Error); e != nil && errors.Is(e, cgotorch.ErrGroupFailed) {
-			e.Message = reason(g.explain(e))
-		} else {
+		if !g.explainPanic(x) {
 			undo()
 		}
 	}()
@@ -236,6 +234,17 @@ func (g *Group) explain(cause error) error {
 		return g.unusable()
 	}
 	return g.err
+}
+
+// The method `explainPanic` gives the error of a call that panics the group's failure, and reports
+// whether the error is of a failed group.
+func (g *Group) explainPanic(x *cgotorch.Exec) bool {
+	e, _ := seam.Failure(x).(*cgotorch.Error)
+	if e == nil || !errors.Is(e, cgotorch.ErrGroupFailed) {
+		return false
+	}
+	e.Message = reason(g.explain(e))
+	return true
 }
 
 // reason returns the text of the group's failure alone.

@@ -19,7 +19,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 const (
@@ -295,11 +294,7 @@ func TestProcesses_Lost(t *testing.T) {
 
 // On GPUs too the others end, eager and captured, whenever a rank is lost.
 func TestProcesses_LostCUDA(t *testing.T) {
-	torchtest.CUDA(t)
-	world, _ := cgotorch.CUDACount()
-	if world < 2 {
-		t.Skip("needs two GPUs")
-	}
+	world := severalGPUs(t)
 	slots := make(chan struct{}, 8) // so many groups at a time
 	for _, role := range []string{"train", "captured"} {
 		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {

@@ -138,7 +138,7 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 // begin counts the batch. It returns the options of the norm. It also returns the running
 // statistics. They are nil if the norm neither uses nor changes them.
 func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
-	o = cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
+	o = cgotorch.BatchNormOptions{Training: m.trains(), Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) && m.ranks == nil {
 		refuse(x, where, "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
@@ -160,6 +160,9 @@ func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (
 	}
 	return o, mean, variance
 }
+
+// The method `trains` reports whether the norm uses the statistics of its batch.
+func (m *BatchNorm) trains() bool { return !m.Eval || m.RunningMean == nil }
 
 // The method `count` adds 1 to NumBatchesTracked. The host does the addition, because a kernel
 // for each layer of a model took 1 to 2 % of a training step. If the program has moved

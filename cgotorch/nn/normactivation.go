@@ -32,28 +32,19 @@ func NormAddReLU(x *cgotorch.Exec, norm *BatchNorm2d, in, addend *cgotorch.Tenso
 // of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, in)
-	over := m.isOverRanks()
-	if over && !m.ranked(x, in, addend) {
+	if m.isOverRanks() && !m.ranked(x, in, addend) {
 		if r := reportOf(x); r != nil {
-			r.add(m, overRanks)
+			r.add(m, notFused)
 		}
 		return activate(x, m.overRanks(x, in, mean, variance, o), addend, activation)
 	}
 	if r := reportOf(x); r != nil {
-		kernels := m.kernels()
-		if over {
-			kernels = "two"
-		}
-		r.add(m, r.way(x, m, in, addend, o.Training, kernels))
+		r.add(m, m.way(x, in, addend, m.kernels()))
 	}
-	norm := func(group int64) *cgotorch.Tensor {
+	return m.run(x, func(group int64) *cgotorch.Tensor {
 		return x.Call1("streamtorch::batch_norm_act", in, addend, m.Weight, m.Bias, mean, variance,
 			o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), activation, m.kernels(), group)
-	}
-	if over {
-		return m.ranks.RankedNorm(x, []*cgotorch.Tensor{in}, norm)
-	}
-	return norm(0)
+	}, in)
 }
 
 // The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
@@ -76,25 +67,17 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 	o, mean, variance := m.begin(x, in)
 	o2, mean2, variance2 := norm2.begin(x, in2)
 	if r := reportOf(x); r != nil {
-		kernels := "faster"
-		if over {
-			kernels = "two"
-		}
-		first, second := r.way(x, m, in, in2, o.Training, kernels), r.way(x, norm2, in2, in, o2.Training, "two")
+		first, second := m.way(x, in, in2, "faster"), norm2.way(x, in2, in, "two")
 		if first > second || second > twoKernels { // the two norms go the same way
 			first, second = max(first, second), max(first, second)
 		}
 		r.add(m, first)
 		r.add(norm2, second)
 	}
-	norms := func(group int64) *cgotorch.Tensor {
+	return m.run(x, func(group int64) *cgotorch.Tensor {
 		return x.Call1("streamtorch::batch_norms_act", in, in2, m.Weight, m.Bias, mean, variance, norm2.Weight, norm2.Bias, mean2, variance2,
 			o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), o2.Momentum.Or(0.1), o2.Eps.Or(1e-5), activation, "faster", group)
-	}
-	if over {
-		return m.ranks.RankedNorm(x, []*cgotorch.Tensor{in, in2}, norms)
-	}
-	return norms(0)
+	}, in, in2)
 }
 
 // SetFused says whether the layers of m, a module or a tree of modules, may use kernels of this
@@ -147,7 +130,7 @@ func NormReLUMaxPool(x *cgotorch.Exec, norm *BatchNorm2d, in *cgotorch.Tensor) *
 		if kernels == "faster" {
 			kernels = "two"
 		}
-		r.add(norm, r.way(x, norm, in, nil, o.Training, kernels))
+		r.add(norm, norm.way(x, in, nil, kernels))
 	}
 	return x.Call1("streamtorch::batch_norm_relu_max_pool", in, norm.Weight, norm.Bias, mean, variance,
 		o.Training, o.Momentum.Or(0.1), o.Eps.Or(1e-5), norm.kernels())

@@ -28,7 +28,7 @@ func SetRanks(m any, r Ranks) {
 	})
 }
 
-func (m *BatchNorm) isOverRanks() bool { return m.ranks != nil && (!m.Eval || m.RunningMean == nil) }
+func (m *BatchNorm) isOverRanks() bool { return m.ranks != nil && m.trains() }
 
 // The method `ranked` says whether the fused kernels take the norm of `in` over ranks. Then they
 // reduce between the statistics and their use. All ranks must get the same answer. So a rank that
@@ -37,9 +37,17 @@ func (m *BatchNorm2d) ranked(x *cgotorch.Exec, in, addend *cgotorch.Tensor) bool
 	if m.Unfused || !in.Device().IsCUDA() {
 		return false
 	}
-	const training, overRanks = true, true
-	way := x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, training, m.kernels(), overRanks)[0].(int64)
+	way := m.way(x, in, addend, m.kernels())
 	return way <= twoKernels || way == tooManyValues || way == tooManyStreams
+}
+
+// The method `run` calls norm with the number of the group, if the norm is over ranks. Otherwise
+// with 0. The inputs are those of all norms that it runs.
+func (m *BatchNorm2d) run(x *cgotorch.Exec, norm func(group int64) *cgotorch.Tensor, in ...*cgotorch.Tensor) *cgotorch.Tensor {
+	if m.isOverRanks() {
+		return m.ranks.RankedNorm(x, in, norm)
+	}
+	return norm(0)
 }
 
 // overRanks is the norm of `in` by the statistics of all ranks. It changes the running statistics,

@@ -74,12 +74,12 @@ const (
 	twoKernels     = 1 // the largest number of a way that is not LibTorch's
 	tooManyValues  = 7
 	tooManyStreams = 11
-	overRanks      = 12 // no number of batch_norm_way
+	notFused       = 12 // over ranks, without the kernels; no number of batch_norm_way
 )
 
 // The method `way` returns the number of the way that streamtorch::batch_norm_act takes.
-func (r *report) way(x *cgotorch.Exec, m *BatchNorm2d, in, addend *cgotorch.Tensor, training bool, kernels string) int64 {
-	return x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, training, kernels)[0].(int64)
+func (m *BatchNorm2d) way(x *cgotorch.Exec, in, addend *cgotorch.Tensor, kernels string) int64 {
+	return x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, m.trains(), kernels, m.isOverRanks())[0].(int64)
 }
 
 func (r *report) add(m *BatchNorm2d, way int64) {

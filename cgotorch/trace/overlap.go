@@ -7,38 +7,60 @@ import (
 	"time"
 )
 
-// CopyHidden is [Records.Hidden] for the copies from host to device.
+// CopyHidden returns how much of the copying to devices ran at the same time as kernels. `total`
+// is the sum of the times of all copies from host to device. `hidden` is the part of `total`
+// during which a stream other than the copy's stream ran a kernel on the device. `share` is
+// hidden/total, or 1 if there were no copies from host to device.
 func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
-	return r.Hidden(func(w *Record) bool { return w.Kind == Copy && w.Copy == CopyHostToDevice })
+	for _, d := range r.devices() {
+		for _, stream := range r.streams(d) {
+			h, t := r.hidden(d, func(w *Record) bool { return w.Stream == stream && w.Kind == Copy && w.Copy == CopyHostToDevice },
+				func(w *Record) bool { return w.Stream != stream })
+			hidden, total = hidden+h, total+t
+		}
+	}
+	return shareOf(hidden, total), hidden, total
 }
 
 // Hidden returns how much of the work that `which` chooses ran at the same time as kernels that it
-// does not choose. `total` is the sum of the times of the chosen work. `hidden` is the part of
-// `total` during which the same device ran another kernel. `share` is hidden/total, or 1 if nothing
-// was chosen. The kernels of NCCL have "nccl" in their names.
+// does not choose, of any stream. `total` is the sum of the times of the chosen work. `hidden` is
+// the part of `total` during which the same device ran another kernel. `share` is hidden/total, or
+// 1 if nothing was chosen. The kernels of NCCL have "nccl" in their names.
 func (r *Records) Hidden(which func(w *Record) bool) (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
-		var chosen, others []interval
-		for i := range r.Work {
-			w := &r.Work[i]
-			switch {
-			case w.Device != d:
-			case which(w):
-				chosen = append(chosen, interval{w.Start, w.End})
-			case w.Kind == Kernel:
-				others = append(others, interval{w.Start, w.End})
-			}
-		}
-		busy := union(others)
-		for _, c := range chosen {
-			total += c.end - c.start
-			hidden += covered(c, busy)
+		h, t := r.hidden(d, which, func(*Record) bool { return true })
+		hidden, total = hidden+h, total+t
+	}
+	return shareOf(hidden, total), hidden, total
+}
+
+// The method `hidden` returns the time of a device's chosen work, and how much of it other kernels
+// hide.
+func (r *Records) hidden(d cgotorch.Device, which, hides func(w *Record) bool) (hidden, total time.Duration) {
+	var chosen, others []interval
+	for i := range r.Work {
+		w := &r.Work[i]
+		switch {
+		case w.Device != d:
+		case which(w):
+			chosen = append(chosen, interval{w.Start, w.End})
+		case w.Kind == Kernel && hides(w):
+			others = append(others, interval{w.Start, w.End})
 		}
 	}
+	busy := union(others)
+	for _, c := range chosen {
+		total += c.end - c.start
+		hidden += covered(c, busy)
+	}
+	return hidden, total
+}
+
+func shareOf(hidden, total time.Duration) float64 {
 	if total == 0 {
-		return 1, 0, 0
+		return 1
 	}
-	return float64(hidden) / float64(total), hidden, total
+	return float64(hidden) / float64(total)
 }
 
 // Parallel returns the time in which several streams ran kernels at the same time. `busy` is the

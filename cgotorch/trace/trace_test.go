@@ -65,6 +65,7 @@ func TestRecords_CopyHidden(t *testing.T) {
 		"kernels that overlap count once":  {[]Record{kernel(1, 0, 10), kernel(9, 4, 12), hostToDevice(2, 0, 20)}, 12, 20},
 		"between two kernels":              {[]Record{kernel(1, 0, 10), hostToDevice(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
 		"over a gap":                       {[]Record{kernel(1, 0, 10), hostToDevice(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
+		"a kernel of the copies' stream":   {[]Record{hostToDevice(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
 		"each copy counts for itself":      {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10), hostToDevice(9, 0, 10)}, 20, 20},
 		"a kernel of another device":       {[]Record{hostToDevice(2, 0, 10), elsewhere}, 0, 10},
 		"a kernel that is over, and later": {[]Record{kernel(1, 0, 4), hostToDevice(2, 5, 15), kernel(1, 15, 16)}, 0, 10},

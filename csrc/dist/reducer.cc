@@ -122,6 +122,8 @@ class Reducer {
   void before_cast(uint64_t backward, const Node* cast);
 
  private:
+  // Adds the hooks for gradients of casts to the nodes that the roots reach.
+  void follow(const std::shared_ptr<Reducer>& self, const variable_list& roots);
   void arrive(size_t parameter, const at::Tensor& gradient, const Node* cast);
   void reduce_ready();
   void reduce(Bucket& bucket);
@@ -203,15 +205,16 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
     op_ = op;
     zeros_ = zeros;
   }
-  struct Undo {  // a begin that fails has no end
-    Reducer& reducer;
-    bool done = false;
-    ~Undo() {
-      if (done) return;
-      const std::lock_guard lock(reducer.mutex_);
-      reducer.main_ = nullptr;
-    }
-  } undo{*this};
+  try {
+    follow(self, roots);
+  } catch (...) {  // a begin that fails has no end
+    const std::lock_guard lock(mutex_);
+    main_ = nullptr;
+    throw;
+  }
+}
+
+void Reducer::follow(const std::shared_ptr<Reducer>& self, const variable_list& roots) {
   // All nodes that the roots reach, and for each gradient of a cast the edges to it.
   std::vector<Node*> found;
   std::unordered_map<const Node*, bool> seen;
@@ -226,7 +229,7 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
   for (size_t i = 0; i < found.size(); ++i) {
     for (const Edge& edge : found[i]->next_edges()) reach(edge);
   }
-  if (casts.empty()) found.clear();
+  if (casts.empty()) return;
   for (Node* node : found) {
     if (is_cast_weights(*node)) {
       node->add_pre_hook(std::make_unique<CastHook>(self, backward_, node));
@@ -246,7 +249,6 @@ void Reducer::begin(const std::shared_ptr<Reducer>& self, const ct_stream& main,
     }
     if (!outputs.empty()) node->add_post_hook(std::make_unique<ComputedHook>(self, backward_, std::move(outputs)));
   }
-  undo.done = true;
 }
 
 void Reducer::accumulated(const at::Tensor& parameter) {

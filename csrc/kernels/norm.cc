@@ -259,8 +259,7 @@ class Work {
     if (p.training) {
       reduce(program, "norm_statistics", shape.rows, /*each=*/2, /*sums=*/2, images.const_data_ptr(), norm);
     } else {
-      void* arguments[] = {&norm};
-      cuda().launch(program, "norm_fold", stream_, (shape.channels + 127) / 128, 128, arguments);
+      channels(program, "norm_fold", norm);
     }
     return saved;
   }
@@ -292,10 +291,8 @@ class Work {
     for (size_t k = 0; k < norms.size(); ++k) {
       const Parameters& p = norms[k].parameters;
       saved.push_back(describe(p, norms[k].norm, /*rows=*/5));
-      const float* from = all.const_data_ptr<float>();
-      int first = static_cast<int>(2 * channels * static_cast<int64_t>(k)), of_rank = static_cast<int>(width), world = static_cast<int>(ranks.world);
-      void* arguments[] = {&norms[k].norm, &from, &first, &of_rank, &world};
-      cuda().launch(program, "norm_combine", stream_, (shape.channels + 127) / 128, 128, arguments);
+      this->channels(program, "norm_combine", norms[k].norm, all.const_data_ptr<float>(), static_cast<int>(2 * channels * static_cast<int64_t>(k)),
+                     static_cast<int>(width), static_cast<int>(ranks.world));
     }
     return saved;
   }
@@ -307,13 +304,8 @@ class Work {
     const at::Tensor sums = at::cat(rows);
     complete(ranks.collectives->all_reduce({sums}, CT_SUM, stream_));
     const float* of_bias = sums.const_data_ptr<float>();
-    for (const Norm* n : {&norm, norm2}) {
-      if (n == nullptr) continue;
-      Norm of = *n;
-      const float* of_weight = of_bias + shape.channels * (n == &norm ? 1 : 2);
-      void* arguments[] = {&of, &of_bias, &of_weight};
-      cuda().launch(program(kBackwardTwo), "norm_factors", stream_, (shape.channels + 127) / 128, 128, arguments);
-    }
+    channels(program(kBackwardTwo), "norm_factors", norm, of_bias, of_bias + shape.channels);
+    if (norm2 != nullptr) channels(program(kBackwardTwo), "norm_factors", *norm2, of_bias, of_bias + 2 * shape.channels);
   }
 
   // Returns the arguments of the backward of one norm. Its kernels read `saved`, and write the
@@ -350,6 +342,13 @@ class Work {
     float* to = partial.mutable_data_ptr<float>();
     void* all[] = {&arguments..., &rows, &columns, &blocks, &each, &kept, &to, &slot};
     cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * bytes_of_row(tensors), /*together=*/true);
+  }
+
+  // Launches a kernel with a thread for each channel.
+  template <typename... Arguments>
+  void channels(const CudaProgram& program, const char* kernel, Arguments... arguments) const {
+    void* all[] = {&arguments...};
+    cuda().launch(program, kernel, stream_, (shape.channels + 127) / 128, 128, all);
   }
 
   // Launches a kernel with a thread for each group of eight channels of so many pixels. Its

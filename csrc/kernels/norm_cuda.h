@@ -290,6 +290,7 @@ __device__ __forceinline__ void add_differences(const Eight& v, const float (&mi
 // The statistics of a channel, from its sums of differences.
 struct Statistics {
   float mean, variance, factor;  // factor: 1 / deviation
+  __device__ Statistics(const Norm& p, float mean, float variance) : mean(mean), variance(variance), factor(rsqrtf(variance + p.eps)) {}
   __device__ Statistics(const Norm& p, float middle, float sum, float squares, int rows) {
     const float each = 1.f / rows, difference = sum * each, v = squares * each - difference * difference;
     mean = middle + difference;
@@ -297,7 +298,8 @@ struct Statistics {
     factor = rsqrtf(variance + p.eps);
   }
   // Writes them to p.saved, and updates the running statistics of channel c, which is `of`.
-  __device__ void finish(const Norm& p, int c, const Channel& of, int rows) const {
+  template <typename Count>
+  __device__ void finish(const Norm& p, int c, const Channel& of, Count rows) const {
     of.save(p, c, mean, factor);
     if (p.running_mean == nullptr) return;
     p.running_mean[c] = of.running_mean + p.momentum * (mean - of.running_mean);
@@ -370,12 +372,8 @@ extern "C" __global__ void norm_combine(Norm p, const float* __restrict__ all, i
     const float deviation = of[first + n + c], v = 1 / (deviation * deviation) - p.eps, difference = of[first + c] - mean;
     squares = fmaf(of[width - 1], (v < 0 ? 0 : v) + difference * difference, squares);
   }
-  const float variance = squares / count;
-  channel.save(p, c, mean, rsqrtf(variance + p.eps));
+  Statistics(p, mean, squares / count).finish(p, c, channel, count);
   p.saved[4 * n + c] = count;
-  if (p.running_mean == nullptr) return;
-  p.running_mean[c] = channel.running_mean + p.momentum * (mean - channel.running_mean);
-  p.running_var[c] = channel.running_var + p.momentum * (variance * (count / (count - 1)) - channel.running_var);
 }
 
 // The numbers of a norm by the running statistics.
@@ -566,6 +564,11 @@ struct Factors {
     b = -a * saved.deviation * saved.deviation * product * each;
     c = -a * sum * each - b * saved.mean;
   }
+  __device__ void save(const Norm& p, int channel) const {
+    p.factors[channel] = a;
+    p.factors[p.channels + channel] = b;
+    p.factors[2 * p.channels + channel] = c;
+  }
 };
 
 // Writes the gradients of the parameters of channel c.
@@ -594,11 +597,8 @@ __device__ __forceinline__ void finish(float (&sums)[kSums][8], float* shared, f
   for (int k = 0; k < kNorms; ++k) {
     const Norm& of = k == 0 ? p : q;
     const float sum = shared[threadIdx.x], product = shared[(k + 1) * kWidth + threadIdx.x];
-    const Factors factors(of, saved[k], sum, product, count);
     finish_parameters(of, c, saved[k], sum, product);
-    of.factors[c] = factors.a;
-    of.factors[n + c] = factors.b;
-    of.factors[2 * n + c] = factors.c;
+    Factors(of, saved[k], sum, product, count).save(of, c);
   }
 }
 
@@ -707,10 +707,7 @@ extern "C" __global__ void norm_factors(Norm p, const float* __restrict__ of_bia
   const int c = blockIdx.x * blockDim.x + threadIdx.x, n = p.channels;
   if (c >= n) return;
   const Saved saved(p, c);
-  const Factors factors(p, saved, of_bias[c], of_weight[c] / saved.deviation, p.saved[4 * n + c]);
-  p.factors[c] = factors.a;
-  p.factors[n + c] = factors.b;
-  p.factors[2 * n + c] = factors.c;
+  Factors(p, saved, of_bias[c], of_weight[c] / saved.deviation, p.saved[4 * n + c]).save(p, c);
 }
 
 // The gradients of the inputs. dz is the gradient behind the activation if ADDEND is 0, and the one before
