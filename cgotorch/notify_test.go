@@ -1,15 +1,14 @@
 package cgotorch_test
 
 import (
-	. "github.com/streamtorch/streamtorch/cgotorch"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	. "github.com/streamtorch/streamtorch/cgotorch"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -57,21 +56,6 @@ func TestEvent_Done(t *testing.T) {
 	})
 }
 
-func threads(t testing.TB) int {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Skip(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "\nThreads:")
-	line, _, _ := strings.Cut(rest, "\n")
-	n, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // Ten thousand goroutines wait for events, and no goroutine holds an OS thread.
 func TestEvent_DoneForManyGoroutines(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -94,7 +78,7 @@ func TestEvent_DoneForManyGoroutines(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := threads(t)
+		before := leaktest.Used(t).Threads
 		var waiting, all sync.WaitGroup
 		for i := range goroutines {
 			waiting.Add(1)
@@ -107,7 +91,7 @@ func TestEvent_DoneForManyGoroutines(t *testing.T) {
 			}()
 		}
 		waiting.Wait()
-		if grown := threads(t) - before; grown > runtime.GOMAXPROCS(0)+8 {
+		if grown := leaktest.Used(t).Threads - before; grown > runtime.GOMAXPROCS(0)+8 {
 			t.Errorf("%d threads more for %d goroutines", grown, goroutines)
 		}
 		all.Wait()

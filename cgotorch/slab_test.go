@@ -2,15 +2,15 @@ package cgotorch_test
 
 import (
 	"errors"
-	. "github.com/streamtorch/streamtorch/cgotorch"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
 
+	. "github.com/streamtorch/streamtorch/cgotorch"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -119,27 +119,13 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 // grow.
 func TestHostSlab_CloseGivesTheMemoryBack(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	before := addressSpace(t)
+	before := leaktest.Used(t).Address
 	for range 64 {
 		newSlab(t, 1<<30).Close()
 	}
-	if grown := addressSpace(t) - before; grown > 16<<30 {
+	if grown := leaktest.Used(t).Address - before; grown > 16<<30 {
 		t.Errorf("64 slabs of 1 GiB, each closed before the next, take %d GiB", grown>>30)
 	}
-}
-
-func addressSpace(t *testing.T) int64 {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Skip(err)
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	pages, err := strconv.ParseInt(first, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pages * int64(os.Getpagesize())
 }
 
 // Close unlocks page-locked memory before the memory goes back to the system. So the same pages

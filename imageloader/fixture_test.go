@@ -22,6 +22,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // member is a member of a test archive.
@@ -219,11 +220,11 @@ func (r *recorder) HostWrites(memory []byte) { r.written = append(r.written, mem
 // end.
 func checkLeaks(t testing.TB) {
 	t.Helper()
-	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	before := leaktest.Used(t)
 	pages := arena.Pages()
 	t.Cleanup(func() {
-		eventually(t, "goroutines", goroutines, runtime.NumGoroutine)
-		eventually(t, "open files", files, func() int { return openFiles(t) })
+		eventually(t, "goroutines", before.Goroutines, runtime.NumGoroutine)
+		eventually(t, "open files", before.Files, func() int { return leaktest.Used(t).Files })
 		if got := arena.Pages(); got != pages {
 			t.Errorf("memory of batches: got %d bytes, want %d", got, pages)
 		}
@@ -242,14 +243,6 @@ func eventually(t testing.TB, what string, want int, count func() int) {
 		stacks := make([]byte, 1<<16)
 		t.Errorf("%s: got %d, want %d\n%s", what, got, want, stacks[:runtime.Stack(stacks, true)])
 	}
-}
-
-func openFiles(t testing.TB) int {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // read reads one epoch and returns a line for each batch. The line has everything that must be

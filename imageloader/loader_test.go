@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
@@ -353,7 +352,7 @@ func TestLoader_Flat(t *testing.T) {
 			o.Workers = 2
 			s.change(&o)
 			l := open(t, s.path, o)
-			epochs := func(n int) (goroutines, threads, kilobytes int) {
+			epochs := func(n int) leaktest.Usage {
 				for range n {
 					for batch, err := range l.Epoch(context.Background()) {
 						if err != nil {
@@ -367,41 +366,22 @@ func TestLoader_Flat(t *testing.T) {
 					break // ends the reading of the next epoch
 				}
 				runtime.GC()
-				return runtime.NumGoroutine(), status(t, "Threads"), status(t, "VmRSS")
+				return leaktest.Used(t)
 			}
-			goroutines, threads, kilobytes := epochs(100)
-			goroutines2, threads2, kilobytes2 := epochs(400)
-			if goroutines2 > goroutines {
-				t.Errorf("goroutines: %d, then %d", goroutines, goroutines2)
+			few := epochs(100)
+			many := epochs(400)
+			if many.Goroutines > few.Goroutines {
+				t.Errorf("goroutines: %d, then %d", few.Goroutines, many.Goroutines)
 			}
-			if threads2 > threads+2 { // the Go scheduler may have started up to two more
-				t.Errorf("threads: %d, then %d", threads, threads2)
+			if many.Threads > few.Threads+2 { // the Go scheduler may have started up to two more
+				t.Errorf("threads: %d, then %d", few.Threads, many.Threads)
 			}
-			if kilobytes2 > kilobytes+8<<10 { // a leak of 5 kB in each of 1,600 batches would show
-				t.Errorf("resident memory: %d kB, then %d", kilobytes, kilobytes2)
+			// A leak of 5 kB in each of 1,600 batches would show.
+			if many.Resident > few.Resident+8<<20 && !leaktest.RaceDetector() {
+				t.Errorf("resident memory: %d kB, then %d", few.Resident>>10, many.Resident>>10)
 			}
 		})
 	}
-}
-
-// status returns a number from /proc/self/status.
-func status(t *testing.T, key string) int {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range strings.Split(string(text), "\n") {
-		if name, value, ok := strings.Cut(line, ":"); ok && name == key {
-			n, err := strconv.Atoi(strings.Fields(value)[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
-	}
-	t.Fatalf("no %s in /proc/self/status", key)
-	return 0
 }
 
 func TestStats(t *testing.T) {

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -27,46 +26,22 @@ func repetitions(short, long int) int {
 	return short
 }
 
-// resources are counts of what this process has open.
-type resources struct {
-	threads, files, goroutines int
-	bytes                      int64 // of resident memory
-}
-
-func now(t *testing.T) (r resources) {
-	t.Helper()
-	runtime.GC()
-	files, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Skip("no /proc here: ", err)
-	}
-	for line := range strings.Lines(string(status)) {
-		fmt.Sscanf(line, "Threads: %d", &r.threads)
-		fmt.Sscanf(line, "VmRSS: %d kB", &r.bytes)
-	}
-	r.files, r.goroutines, r.bytes = len(files), runtime.NumGoroutine(), r.bytes<<10
-	return r
-}
-
 // settle waits until the counts are no larger than `before`, or for some seconds. Threads of
 // LibTorch end a moment after their group. The threads of Go itself never end, so a few more are
 // no leak.
-func settle(t *testing.T, before resources, moreThreads int, moreBytes int64) {
+func settle(t *testing.T, before leaktest.Usage, moreThreads, moreBytes int) {
 	t.Helper()
-	var after resources
+	var after leaktest.Usage
 	for range 100 {
-		after = now(t)
-		if after.files <= before.files && after.goroutines <= before.goroutines && after.threads <= before.threads+moreThreads {
+		runtime.GC()
+		after = leaktest.Used(t)
+		if after.Files <= before.Files && after.Goroutines <= before.Goroutines && after.Threads <= before.Threads+moreThreads {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.Logf("before %+v, after %+v", before, after)
-	if after.files > before.files || after.goroutines > before.goroutines || after.threads > before.threads+moreThreads || after.bytes > before.bytes+moreBytes {
+	if after.Files > before.Files || after.Goroutines > before.Goroutines || after.Threads > before.Threads+moreThreads || after.Resident > before.Resident+moreBytes {
 		t.Errorf("got %+v, want at most %+v with %d more threads and %d more bytes", after, before, moreThreads, moreBytes)
 	}
 }
@@ -110,11 +85,11 @@ func TestJoin_OftenCUDA(t *testing.T) {
 }
 
 // often calls `once` ten times, and then many times that leave nothing behind.
-func often(t *testing.T, count int, moreBytes int64, once func()) {
+func often(t *testing.T, count int, moreBytes int, once func()) {
 	for range min(10, count) {
 		once()
 	}
-	before := now(t)
+	before := leaktest.Used(t)
 	for range count {
 		if once(); t.Failed() {
 			return
@@ -142,7 +117,7 @@ func TestGroup_ManyAllReducesCUDA(t *testing.T) {
 func manyAllReduces(t *testing.T) func(g *Group, _ *cgotorch.Stream) error {
 	const streams = 8
 	count := repetitions(1000, 100000) / streams
-	var before resources
+	var before leaktest.Usage
 	return func(g *Group, _ *cgotorch.Stream) error {
 		sum := float64(g.World() * (g.World() + 1) / 2)
 		turns := make([]chan int, streams) // stream k gets the number of the next all-reduce, and passes it on
@@ -168,7 +143,7 @@ func manyAllReduces(t *testing.T) func(g *Group, _ *cgotorch.Stream) error {
 						return
 					}
 					if g.Rank() == 0 && n == 500 {
-						before = now(t)
+						before = leaktest.Used(t)
 					}
 					errs[k] = s.Do(func(x *cgotorch.Exec) error {
 						v := x.Full(cgotorch.Float64, n*(g.Rank()+1), 16)
@@ -189,9 +164,9 @@ func manyAllReduces(t *testing.T) func(g *Group, _ *cgotorch.Stream) error {
 		turns[0] <- 0
 		all.Wait()
 		if g.Rank() == 0 {
-			after := now(t)
+			after := leaktest.Used(t)
 			t.Logf("%d all-reduces of 8 streams: %v each; before %+v, after %+v", count*streams, time.Since(began)/time.Duration(count*streams), before, after)
-			if after.bytes > before.bytes+16<<20 || after.files > before.files || after.threads > before.threads+8 {
+			if after.Resident > before.Resident+16<<20 || after.Files > before.Files || after.Threads > before.Threads+8 {
 				t.Errorf("got %+v, want %+v", after, before)
 			}
 		}

@@ -7,11 +7,12 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // progressive returns a progressive CMYK JPEG of one colour, with all components at full size. No
@@ -58,35 +59,15 @@ func peak(t *testing.T, pool *Pool, images []Image) int {
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		t.Skipf("the system does not say what was resident: %v", err)
 	}
-	before := status(t, "VmRSS")
+	before := leaktest.Used(t).Resident
 	_, results := decodeAll(t, pool, images)
-	took := status(t, "VmHWM") - before
+	took := leaktest.Used(t).Peak - before
 	for _, result := range results {
 		if result.Err != nil {
 			t.Fatal(result.Err)
 		}
 	}
 	return took
-}
-
-// status returns a number of bytes from /proc/self/status.
-func status(t *testing.T, name string) int {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if kilobytes, ok := strings.CutPrefix(line, name+":"); ok {
-			n := 0
-			for _, digit := range strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(kilobytes), "kB")) {
-				n = 10*n + int(digit-'0')
-			}
-			return n << 10
-		}
-	}
-	t.Fatalf("/proc/self/status has no %s", name)
-	return 0
 }
 
 // Each of three images takes more than half of the bound of a small pool. The small pool decodes
@@ -121,10 +102,10 @@ func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 func TestPool_Decode_GivesLargeMemoryBack(t *testing.T) {
 	pool := newPool(t, Options{Workers: 4, Transform: Resize{Height: 8, Width: 8}, NoShrink: true})
 	debug.FreeOSMemory()
-	before := status(t, "VmRSS")
+	before := leaktest.Used(t).Resident
 	data := progressive(1900, 1900)
 	decodeAll(t, pool, []Image{{Data: data}, {Data: data}, {Data: data}, {Data: data}, {Data: data[:len(data)-2]}, {Data: data[:len(data)/2]}})
-	if kept := status(t, "VmRSS") - before; kept > 4*(18<<20) {
+	if kept := leaktest.Used(t).Resident - before; kept > 4*(18<<20) {
 		t.Errorf("%d MB are left", kept/1e6)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // samples returns the good images three times, each image with a key of its own.
@@ -231,27 +233,14 @@ func TestPool_Decode_MemoryIsFlat(t *testing.T) {
 		runtime.GC()
 	}
 	run(30)
-	before, count := resident(t), threads(t)
+	before, count := leaktest.Used(t).Resident, threads(t)
 	run(100)
-	if grown := resident(t) - before; grown > 8<<20 {
+	if grown := leaktest.Used(t).Resident - before; grown > 8<<20 {
 		t.Errorf("resident memory grew by %d KB", grown>>10)
 	}
 	if got := threads(t); got != count {
 		t.Errorf("%d threads became %d", count, got)
 	}
-}
-
-func resident(t testing.TB) int {
-	t.Helper()
-	data, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var size, pages int
-	if _, err := fmt.Sscan(string(data), &size, &pages); err != nil {
-		t.Fatal(err)
-	}
-	return pages * os.Getpagesize()
 }
 
 // When the images that Go decodes need more than their memory, the batch is decoded in parts. The

@@ -3,11 +3,11 @@ package arena
 import (
 	"math/rand/v2"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 func TestSizeClass(t *testing.T) {
@@ -88,23 +88,15 @@ func TestArena_Bounded(t *testing.T) {
 }
 
 func TestArena_Close(t *testing.T) {
-	resident := func() int {
-		text, err := os.ReadFile("/proc/self/statm")
-		if err != nil {
-			t.Skip(err)
-		}
-		pages, _ := strconv.Atoi(strings.Fields(string(text))[1])
-		return pages * os.Getpagesize()
-	}
 	a := New(128 << 20)
 	kept, lost := a.Take(40<<20), a.Take(40<<20)
 	fill(kept, 1)
 	fill(lost, 1)
 	a.Give(kept)
-	before := resident()
+	before := leaktest.Used(t).Resident
 	a.Close()
 	a.Close()
-	if got := resident(); got > before-75<<20 {
+	if got := leaktest.Used(t).Resident; got > before-75<<20 {
 		t.Errorf("%d MiB resident before Close, %d after", before>>20, got>>20)
 	}
 	piece := a.Take(1 << 20) // of Go's heap, because the arena is closed

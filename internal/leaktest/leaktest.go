@@ -1,11 +1,15 @@
-// Package leaktest fails a test that ends with open handles, open files or running goroutines. It
-// needs no LibTorch.
+// Package leaktest fails a test that ends with open handles, open files or running goroutines, and
+// tells a test what the process holds. It needs no LibTorch.
 package leaktest
 
 import (
+	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -46,4 +50,45 @@ func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 			t.Errorf("%d goroutines, %d before:\n%s", gotGoroutines, goroutines, stacks[:runtime.Stack(stacks, true)])
 		}
 	})
+}
+
+// Usage is what a process holds.
+type Usage struct {
+	Threads, Files, Goroutines int
+	Resident, Peak, Address    int // bytes: resident, the most that were, and of all mappings
+}
+
+// Used returns what this process holds. It skips a test on a system without /proc. The race
+// detector's own memory is resident too, and grows with time.
+func Used(t testing.TB) Usage {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip(err)
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := Usage{Files: len(files), Goroutines: runtime.NumGoroutine()}
+	for name, n := range map[string]*int{"Threads": &u.Threads, "VmRSS": &u.Resident, "VmHWM": &u.Peak, "VmSize": &u.Address} {
+		_, rest, _ := strings.Cut(string(status), "\n"+name+":")
+		if _, err := fmt.Sscan(rest, n); err != nil {
+			t.Fatalf("/proc/self/status has no %s: %v", name, err)
+		}
+	}
+	for _, kilobytes := range []*int{&u.Resident, &u.Peak, &u.Address} {
+		*kilobytes <<= 10
+	}
+	return u
+}
+
+func (u Usage) String() string {
+	return fmt.Sprintf("%d threads, %d files, %d goroutines, %d MiB", u.Threads, u.Files, u.Goroutines, u.Resident>>20)
+}
+
+// RaceDetector reports whether this program was built with -race.
+func RaceDetector() bool {
+	build, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

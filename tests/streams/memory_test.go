@@ -1,42 +1,15 @@
 package streams
 
 import (
-	"bytes"
-	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
-
-// osThreads returns the number of threads of this process, including the threads of Go and of
-// LibTorch.
-func osThreads(t *testing.T) int {
-	t.Helper()
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(tasks)
-}
-
-func residentBytes(t *testing.T) int64 {
-	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kib int64
-	_, line, _ := bytes.Cut(status, []byte("VmRSS:"))
-	if _, err := fmt.Sscan(string(line), &kib); err != nil {
-		t.Fatal(err)
-	}
-	return kib << 10
-}
 
 // work runs forward and backward on s. It is so large that LibTorch uses several threads.
 func work(s *cgotorch.Stream) error {
@@ -59,22 +32,22 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 		}
 		round() // makes the threads that are made only once: Go's for calls that block, and autograd's
 		round()
-		base := osThreads(t)
+		base := leaktest.Used(t).Threads
 		during := 0
 		for range 3 {
 			together(t, d, n, func(i int, s *cgotorch.Stream) error {
 				if i == 0 {
-					defer func() { during = max(during, osThreads(t)) }()
+					defer func() { during = max(during, leaktest.Used(t).Threads) }()
 				}
 				return work(s)
 			})
 		}
 		// A few more threads of Go are no leak. A thread for each stream would be 96 threads.
 		deadline := time.Now().Add(10 * time.Second)
-		for osThreads(t) > base+n/2 && time.Now().Before(deadline) {
+		for leaktest.Used(t).Threads > base+n/2 && time.Now().Before(deadline) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if got := osThreads(t); got > base+n/2 {
+		if got := leaktest.Used(t).Threads; got > base+n/2 {
 			t.Errorf("%d threads, %d before (%d during)", got, base, during)
 		}
 	})
@@ -96,7 +69,7 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		base := osThreads(t)
+		base := leaktest.Used(t).Threads
 		var all sync.WaitGroup
 		most := 0
 		for i := range callers {
@@ -111,7 +84,7 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 			}()
 		}
 		for range 50 {
-			most = max(most, osThreads(t))
+			most = max(most, leaktest.Used(t).Threads)
 			time.Sleep(time.Millisecond)
 		}
 		all.Wait()
@@ -154,7 +127,7 @@ func TestStreams_MemoryIsFlat(t *testing.T) {
 			}
 			var stats runtime.MemStats
 			runtime.ReadMemStats(&stats)
-			return m.Allocated, residentBytes(t), stats.HeapAlloc
+			return m.Allocated, leaktest.Used(t).Resident, stats.HeapAlloc
 		}
 		for i := range 1000 {
 			step(i)

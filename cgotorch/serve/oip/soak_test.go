@@ -1,7 +1,6 @@
 package oip
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,9 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +20,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -90,7 +87,7 @@ func TestSoak(t *testing.T) {
 
 	// The swaps are spread over the requests.
 	const swaps = 100
-	var before usage
+	var before leaktest.Usage
 	for i := range int64(swaps) {
 		for s.left.Load() > requests-(i+1)*requests/(swaps+1) {
 			time.Sleep(time.Millisecond)
@@ -102,10 +99,10 @@ func TestSoak(t *testing.T) {
 			s.update()
 		}
 		if i == swaps/5 {
-			before = used(t)
+			before = leaktest.Used(t)
 		}
 	}
-	after := used(t)
+	after := leaktest.Used(t)
 	clients.Wait()
 	cancel()
 	others.Wait()
@@ -117,10 +114,10 @@ func TestSoak(t *testing.T) {
 	if s.memories.Load() > swaps*3/4 { // a Batcher runs out of memory once, and lives for two swaps
 		t.Errorf("%d of %d times no batch ran out of memory", s.memories.Load(), swaps)
 	}
-	if raceDetector() { // its own memory grows with the goroutines that there were
-		after.resident = 0
+	if leaktest.RaceDetector() { // its own memory grows with the goroutines that there were
+		after.Resident = 0
 	}
-	if after.threads > before.threads+8 || after.files > before.files+600 || after.goroutines > before.goroutines+2500 || after.resident > before.resident+128<<20 {
+	if after.Threads > before.Threads+8 || after.Files > before.Files+600 || after.Goroutines > before.Goroutines+2500 || after.Resident > before.Resident+128<<20 {
 		t.Errorf("grew from %v to %v", before, after)
 	}
 }
@@ -338,34 +335,4 @@ func (s *soak) halfClosed() {
 	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 		s.t.Error("a half-closed connection gets no answer and is not closed")
 	}
-}
-
-// usage is what a process has.
-type usage struct{ threads, files, goroutines, resident int }
-
-func used(t *testing.T) (u usage) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Skip(err)
-	}
-	for line := range bytes.Lines(status) {
-		fmt.Sscanf(string(line), "Threads: %d", &u.threads)
-		fmt.Sscanf(string(line), "VmRSS: %d", &u.resident)
-	}
-	u.resident *= 1024
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.files, u.goroutines = len(files), runtime.NumGoroutine()
-	return u
-}
-
-func raceDetector() bool {
-	build, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}
-
-func (u usage) String() string {
-	return fmt.Sprintf("%d threads, %d files, %d goroutines, %d MiB", u.threads, u.files, u.goroutines, u.resident>>20)
 }
