@@ -10,7 +10,7 @@ VERSION := 0.1.0
 ARGS    ?=
 LISTEN  ?= localhost:8080
 FUZZTIME ?= 10m
-RACETIME ?= 12m
+RACETIME ?= 25m
 
 # A file that includes the dispatcher takes 2 GB to compile: no more at a time than there are cores and memory for.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
@@ -87,12 +87,15 @@ test-loader: moved ## all tests of the half that needs no LibTorch, where there 
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries tests
 	@build/loader/decode_test --gtest_brief=1
 	@go vet $(LOADER)
-	@go test -count=1 -p $(JOBS) $(if $(SKIP),-skip '$(SKIP)') $(LOADER)
+	@go test -count=1 -p $(JOBS) $(if $(SHORT),-short) $(if $(SKIP),-skip '$(SKIP)') $(LOADER)
 	@go test -count=1 -tags loader ./cmd/streamtorch
 
-# The corpora are hostile files, not concurrency: under the race detector they take minutes.
-test-race: libraries ## go test -short with the race detector over the library, RACETIME=12m at most
-	@timeout $(RACETIME) go test -race -short -count=1 -skip '^TestCorpus_' -p $(JOBS) ./cgotorch/... ./imageloader/... ./prefetcher/... || { \
+# The packages of the library that start goroutines or take locks. Under the race detector, others only cost minutes, as the
+# corpora of hostile files do.
+CONCURRENT = $(sort $(dir $(shell grep -rlE --include=*.go '"sync(/atomic)?"|^[[:space:]]*go [a-z]' cgotorch imageloader prefetcher)))
+
+test-race: libraries ## go test -short with the race detector over packages that start goroutines, RACETIME=25m at most
+	@timeout $(RACETIME) go test -race -short -count=1 -skip '^TestCorpus_' -p $(JOBS) $(addprefix ./,$(CONCURRENT)) || { \
 		[ $$? != 124 ] || echo "the race detector did not end within $(RACETIME)"; exit 1; }
 
 test-cgocheck: libraries ## go test with every pointer passed to C checked

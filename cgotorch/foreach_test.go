@@ -91,6 +91,9 @@ var listShapes = [][]int{nil, {64, 1, 3, 1, 31}, {512, 4, 4, 0, 0}}
 
 // fused_sgd_ and its kernel have the bits of _fused_sgd_, for lists that need one table and more.
 func TestFusedSGD_BitsOfLibTorch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, n := range []int{1, 2, 65, 500, 900} {
 			for i, o := range []struct {
@@ -172,6 +175,9 @@ func TestFusedSGD_BitsOfLibTorch(t *testing.T) {
 
 // fused_adam_ and its kernel have the bits of _fused_adam_ and _fused_adamw_.
 func TestFusedAdam_BitsOfLibTorch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, n := range []int{1, 65, 500, 700} {
 			for i, o := range []struct {

@@ -120,6 +120,9 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 // The compressed images that are not decoded yet take no more memory than the size of the shuffle
 // buffer plus the bytes of the current read.
 func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads 240 MiB three times")
+	}
 	members := heavy(60, 4<<20)
 	packed := tarOf(members)
 	tgz := write(t, "a.tgz", gzipOf(packed))

@@ -134,6 +134,9 @@ func TestOpenWeights_Large(t *testing.T) {
 
 // Files that are made to take time or memory give an error soon.
 func TestNewFile_Bombs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long on purpose")
+	}
 	none := func([]any) (any, error) { return nil, errors.New("no storage") }
 	loop := func(head, body string, times int, end string) string { return head + strings.Repeat(body, times) + end }
 	for name, c := range map[string]struct{ pickle, want string }{

@@ -55,8 +55,8 @@ if [ "$2" = hidden ]; then
 fi
 command -v python3 && { echo "streamtorch: a Python is left" >&2; exit 1; }
 
-# The corpora of hostile files run in make test, with the same decoder.
-make test-loader SKIP='^TestCorpus_'
+# The corpora of hostile files and the longest tests run in make test, with the same decoder.
+make test-loader SHORT=1 SKIP='^TestCorpus_'
 go build -o build/bin/inspect ./examples/inspect
 build/bin/inspect examples/train/data/cifar10-10k.tgz >build/inspect.log || { cat build/inspect.log; exit 1; }
 

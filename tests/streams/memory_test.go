@@ -127,7 +127,7 @@ func TestStreams_MemoryIsFlat(t *testing.T) {
 			}
 			var stats runtime.MemStats
 			runtime.ReadMemStats(&stats)
-			return m.Allocated, leaktest.Used(t).Resident, stats.HeapAlloc
+			return m.Allocated, int64(leaktest.Used(t).Resident), stats.HeapAlloc
 		}
 		for i := range 1000 {
 			step(i)
