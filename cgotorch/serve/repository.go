@@ -213,6 +213,9 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 		e.wanted = e.wanted || e.open != nil
 		r.mu.Unlock()
 		return nil
+	case !slices.Contains(r.entries, e): // a Remove had the turn before
+		r.mu.Unlock()
+		return fmt.Errorf("serve: %q, version %q: %w", e.name, e.version, ErrNotFound)
 	}
 	e.loading = true
 	bytes := e.bytes // of the load before

@@ -331,6 +331,31 @@ func TestRepository_Remove(t *testing.T) {
 	torchtest.WantError(t, r.Ready("a", ""), ErrNotFound)
 }
 
+// A Load that waits for a Remove of the same version does not load it.
+func TestRepository_Remove_BesideLoad(t *testing.T) {
+	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+	var loaded atomic.Int64
+	if err := r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)); err != nil {
+		t.Fatal(err)
+	}
+	r.turn <- struct{}{} // another load
+	removed, load := make(chan error), make(chan error)
+	go func() { removed <- r.Remove(ctx, "a", "1") }()
+	time.Sleep(20 * time.Millisecond)
+	go func() { load <- r.Load(ctx, "a", "1") }()
+	time.Sleep(20 * time.Millisecond)
+	<-r.turn
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	if err := <-load; err != nil { // nil if the Load had its turn first
+		torchtest.WantError(t, err, ErrNotFound, `"a", version "1"`)
+	}
+	if n := loaded.Load(); n != 0 {
+		t.Errorf("%d models are loaded that nobody can unload", n)
+	}
+}
+
 // A panic of a load is an error, whose text has no stack: servers send it to clients.
 func TestRepository_Load_Panics(t *testing.T) {
 	var logged []string
