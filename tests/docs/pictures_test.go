@@ -58,6 +58,10 @@ var pictures = []picture{
 	{"11-serve", "one call of a fused and captured model, batch 1; shorter is better", "2026-11-21-h200", [][2]string{
 		{"graph/inference/resnet18/1/fused-against-compile", "ResNet-18"}, {"graph/inference/resnet50/1/fused-against-compile", "ResNet-50"},
 	}},
+	{"13-ranks", "a training step of ResNet-50 in bfloat16 on two H100, 32 photographs each; shorter is better", "2026-11-25-h100x2", [][2]string{
+		{"dist/resnet50/32/against-ddp-graph", "beside a captured step"}, {"dist/resnet50/32/against-ddp-eager", "beside an eager step"},
+		{"dist/resnet50/32/against-ddp-compile", "beside torch.compile"},
+	}},
 }
 
 // measured is a line of a file of results.
