@@ -153,7 +153,7 @@ func (c *call) handle(t *Tensor) {
 	c.Tensors = append(c.Tensors, t.h)
 }
 
-// optTensor adds an argument that is a tensor or None. A nil tensor means None.
+// OptTensor adds an argument that is a tensor or None. A nil tensor means None.
 func (c *call) OptTensor(t *Tensor) { c.Tensor(t) }
 
 func (c *call) TensorList(ts []*Tensor) {

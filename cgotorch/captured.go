@@ -72,7 +72,7 @@ type CapturedOptions struct {
 	// If the batch size of an input is not in BatchSizes, the input is padded to the next larger
 	// size in BatchSizes. The results are then cut back. A batch that is larger than all BatchSizes
 	// runs eagerly. If BatchSizes is empty, each batch size gets a graph of its own. With
-	// BatchSizes and InPlace together all Runs are eager.
+	// BatchSizes and InPlace together all Runs are eager. Sizes below 1 are passed over.
 	BatchSizes []int
 
 	// Agree makes decisions of several processes one decision, for functions whose processes wait

@@ -81,7 +81,7 @@ var cures = []struct{ part, cause, cure string }{
 	{"you tried to allocate", "", "take smaller batches, or free tensors with x.Tidy"},
 	{"CUDA out of memory", "", "take smaller batches, or free tensors with x.Tidy; see Device.Memory"},
 	{"Could not find schema for", "", "open the library that registers it with OpenOperators before"},
-	{"where the exec is on", "", "copy the tensor with cgotorch.FromDevice, or move the model with nn.To"},
+	{"where the exec is on", "", "copy it to a GPU with x.FromDevice, read it on its own device with ToSlice, or move the model with nn.To"},
 }
 
 // mostMessage is the number of bytes of a message of LibTorch with its cure, besides the sign of

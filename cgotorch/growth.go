@@ -45,7 +45,7 @@ type growth struct {
 // isBegin reports whether the call begins something new.
 func isBegin(op string) bool {
 	switch op {
-	case "Exec.Backward", "FromSlice", "FromBytes", "CopyFrom", "ToSlice", "ToBytes", "Exec.Item", "Exec.ReadAsync", "Exec.Lend":
+	case "Exec.Backward", "FromSlice", "FromBytes", "CopyFrom", "CopyTo", "ToSlice", "ToBytes", "Exec.Item", "ItemAs", "Exec.ReadAsync", "Exec.Lend":
 		return true
 	}
 	return false

@@ -83,7 +83,8 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 }
 
 // Bytes returns the elements as raw bytes, in row-major order and in the machine's byte order. It
-// waits until the copy is done, and fails like [HostRead.Item].
+// waits until the copy is done. It fails with [ErrDeviceLost] if the device is lost, and with
+// [ErrClosed] after Close.
 func (r *HostRead) Bytes() (data []byte, err error) {
 	err = r.read("HostRead.Bytes", func(host *Tensor) error {
 		data = make([]byte, host.Numel()*int64(host.DType().Size()))

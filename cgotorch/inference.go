@@ -167,8 +167,8 @@ func (f *Inference) give(l *lane) {
 }
 
 // Prepare calls the served function on every stream until the function is captured there. The
-// inputs of these calls come from the function `input`. Then Prepare waits for the device. After
-// Prepare, the first Dos with inputs of this shape take no longer than later Dos. For each
+// inputs of these calls come from the function `input`. On the CPU nothing is captured, so there it
+// makes InferenceOptions.WarmUp calls. Then Prepare waits for the device. After Prepare, the first Dos with inputs of this shape take no longer than later Dos. For each
 // stream, Prepare waits until no Do uses the stream. It then keeps the stream until Prepare
 // returns.
 //
@@ -201,10 +201,13 @@ func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) er
 
 func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	before := l.captured.Stats().Launches
-	const more = 2 // the Run that captures, and the first Run after the compared launches
+	most := l.captured.o.WarmUp
+	if l.stream.Device().IsCUDA() {
+		most += maxTrials + comparedLaunches + 2 // the Run that captures, and the first Run after the compared launches
+	}
 	var err error
 	settled := false
-	for i := 0; i < l.captured.o.WarmUp+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
+	for i := 0; i < most && err == nil && !settled; i++ {
 		err = l.stream.Do(func(x *Exec) error {
 			in := input(x)
 			l.captured.Run(x, in)

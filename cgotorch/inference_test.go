@@ -172,6 +172,19 @@ func TestInference_Prepare_Choice(t *testing.T) {
 	})
 }
 
+// On the CPU, where nothing is captured, Prepare calls the function WarmUp times a stream.
+func TestInference_Prepare_Calls(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	calls := 0
+	f := newInference(t, CPU, InferenceOptions{Streams: 2, WarmUp: 3}, func(x *Exec, in *Tensor) *Tensor {
+		calls++
+		return x.AddScalar(in, 1)
+	})
+	if err := f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 2) }); err != nil || calls != 6 {
+		t.Errorf("%d calls, want 6 (%v)", calls, err)
+	}
+}
+
 // A Do inside a Do fails at once, also with free streams. So does Prepare.
 func TestInference_Do_InsideADo(t *testing.T) {
 	torchtest.CheckLeaks(t)

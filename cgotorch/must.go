@@ -5,8 +5,8 @@ package cgotorch
 //
 //	opt := cgotorch.Must(optim.NewAdam(o, optim.Group{Params: nn.Parameters(model)}))
 //
-// Outside a Do, and on another goroutine than the Do's, Must panics with that error. A server
-// should test the error there instead.
+// Must panics with that error outside a Do, on another goroutine than the Do's, and in a function
+// given to [Exec.AtEnd]. A server should test the error there instead.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(unmet{&Error{Op: "Must", Kind: kindOf(err), Caller: caller(), Err: err}})

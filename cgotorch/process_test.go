@@ -78,6 +78,9 @@ func TestSwitches(t *testing.T) {
 			if err := set(on); err != nil {
 				t.Errorf("%s(%v): %v", name, on, err)
 			}
+			if name == "SetCuDNNBenchmark" && CuDNNBenchmark() != on {
+				t.Errorf("CuDNNBenchmark is %v after %s(%v)", !on, name, on)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"sync"
@@ -154,6 +155,9 @@ func (s *HostSlab) Await(e *Event) error {
 			return err
 		}
 		<-awaited
+		if _, err := e.poll(op); err != nil && !errors.Is(err, ErrClosed) {
+			return err // the channel closes too when the device is lost
+		}
 	}
 	h, err := e.lock(op)
 	if err != nil {

@@ -247,7 +247,7 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 			if result.OnDevice {
 				onDevice++
 			}
-			if bad, p.err = e.judge(*it, &result); p.err != nil {
+			if bad, p.err = it.judge(&result); p.err != nil {
 				return
 			}
 			if bad == nil {

@@ -2,14 +2,12 @@ package imageloader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
 	"sync"
 	"time"
 
-	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
@@ -191,20 +189,6 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 		return nil, e.err
 	}
 	return nil, io.EOF
-}
-
-// judge returns the fault of an image that the decoder refused. If the decoder had too little
-// memory or an internal error, judge fails. The image may then be good, so it must not be
-// skipped.
-func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
-	if result.Err == nil {
-		return nil, nil
-	}
-	bad := it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
-	if errors.Is(bad, decode.ErrOutOfMemory) || errors.Is(bad, decode.ErrInternal) {
-		return nil, bad
-	}
-	return bad, nil
 }
 
 // skip counts an unusable image. It fails if more images are unusable than Options.MaxSkipRate

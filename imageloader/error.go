@@ -41,7 +41,7 @@ type Error struct {
 	Member int    // number of the member in the archive's order, from 1. 0 when the error is about no member
 	Name   string // name of the member
 	Reason string // the fault, and what to do
-	Kind   error  // ErrArchive or another error of this package, for errors.Is
+	Kind   error  // ErrArchive or another error of this package, or the decoder's, for errors.Is
 	Cause  error  // the error of a lower layer, or nil when that error adds nothing
 }
 

@@ -1,8 +1,10 @@
 package imageloader
 
 import (
+	"errors"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
@@ -43,4 +45,23 @@ func drop(items []item) {
 		items[i].memory.release()
 		items[i].memory = nil
 	}
+}
+
+// judge returns the fault of an image that the decoder refused. If the decoder had too little
+// memory or an internal error, judge fails. The image may then be good, so it must not be skipped.
+func (it *item) judge(result *decode.Result) (*Error, error) {
+	if result.Err == nil {
+		return nil, nil
+	}
+	bad := it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
+	if isOfDecoder(result.Err) {
+		bad.Kind, bad.Cause = result.Err, nil
+		return nil, bad
+	}
+	return bad, nil
+}
+
+// isOfDecoder reports whether the decoder has failed, and not the image.
+func isOfDecoder(err error) bool {
+	return errors.Is(err, decode.ErrOutOfMemory) || errors.Is(err, decode.ErrInternal)
 }

@@ -222,6 +222,9 @@ func (l *Loader) adopt(x *index) {
 //   - ErrBusy while another epoch is being read
 //   - ErrArchive or ErrBadMember
 //   - ErrUnknownClass or ErrNoImages in the first epoch of an archive that Open did not read
+//   - ErrInvalidState in the first epoch after a Restore that did not know the number of images
+//   - decode.ErrOutOfMemory or decode.ErrInternal for an image that may be good
+//   - an error of no kind if all buffers belong to batches that were dropped without Release
 //
 // If a function of the program, such as ReadAt of a file of OpenFS, panics on a goroutine of the
 // loader, the loop raises the panic again. The text of the new panic has the stack of the first.

@@ -236,12 +236,12 @@ func (s *scanner) decode(part []scanned) error {
 		}
 		result := results[0]
 		results = results[1:]
-		if errors.Is(result.Err, decode.ErrOutOfMemory) {
-			return it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
-		}
-		if result.Err != nil {
-			s.addBad(it, result.Err.Error())
-		} else {
+		switch bad, err := it.judge(&result); {
+		case err != nil:
+			return err
+		case bad != nil:
+			s.addBad(it, bad.Reason)
+		default:
 			s.add(it, Size{result.Width, result.Height})
 		}
 		it.memory.release()

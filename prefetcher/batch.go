@@ -36,7 +36,7 @@ type Batch struct {
 // to Captured.Run.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose, m := b.String(), b.slot.memory.(*imageMemory)
-	b.ahead.use(x, b.slot, b)
+	b.ahead.use(x, "Batch.Use", b.slot, b)
 	whole := m.labels
 	if m.soft != nil {
 		whole = m.soft
@@ -50,19 +50,19 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 
 // use makes x's stream wait for the copy of the batch b, which lies in the slot s. It fails x's Do
 // if x cannot use the batch.
-func (p *copier) use(x *cgotorch.Exec, s *slot, b fmt.Stringer) {
+func (p *copier) use(x *cgotorch.Exec, op string, s *slot, b fmt.Stringer) {
 	if x.Capturing() {
-		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s is used inside a capture, and its copy is no part of the graph: use it in the Do, and give its tensors to Captured.Run: %w", b, cgotorch.ErrNotCapturable))
+		x.Fail(op, fmt.Errorf("prefetcher: %s is used inside a capture, and its copy is no part of the graph: use it in the Do, and give its tensors to Captured.Run: %w", b, cgotorch.ErrNotCapturable))
 	}
 	if x.Device() != p.device {
-		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", b, p.device, x.Device(), cgotorch.ErrInvalidArgument))
+		x.Fail(op, fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", b, p.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
 	// atEnd is called before slot.use. At the end of the Do, the event of atEnd is therefore recorded
 	// before the slot can become free. If x cannot be used, atEnd panics before slot.use counts a
 	// use.
 	p.stall.atEnd(x)
 	if err := s.use(x, b); err != nil {
-		x.Fail("Batch.Use", err)
+		x.Fail(op, err)
 	}
 	p.stall.used(b, x)
 }

@@ -115,7 +115,7 @@ func (p *Tensors) Close() error {
 // valid until x's Do ends. x.Keep refuses them: Clone them to keep a copy. Use fails x's Do in the
 // cases of [Batch.Use].
 func (b *TensorBatch) Use(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
-	b.ahead.use(x, b.slot, b)
+	b.ahead.use(x, "TensorBatch.Use", b.slot, b)
 	m, tensors := b.slot.memory.(*tensorMemory), make(map[string]*cgotorch.Tensor, len(b.shapes))
 	for i, shape := range b.shapes {
 		whole := x.Lend(m.elements[i], b.String())

@@ -53,7 +53,7 @@ func (p *Package) Update(x *cgotorch.Exec, weights map[string]*cgotorch.Tensor) 
 	for name, t := range weights {
 		i, ok := slices.BinarySearch(p.names, name)
 		if !ok {
-			return fmt.Errorf("aoti: %s: it has no weight %.100q; Weights lists the names: %w", p.file, name, cgotorch.ErrNotFound)
+			return fmt.Errorf("aoti: %s: it has no weight %.100q; Weights lists the names: %w", p.file, name, cgotorch.ErrInvalidArgument)
 		}
 		if t == nil || t.Closed() {
 			return fmt.Errorf("aoti: %s: the weight %.100q is nil or closed: %w", p.file, name, cgotorch.ErrInvalidArgument)

@@ -14,7 +14,7 @@
 
 #include "core/device.h"
 #include "core/exec.h"
-#include "core/operators.h"
+#include "core/operator_library.h"
 #include "core/tensor.h"
 #include "graph/capture.h"
 

@@ -1,4 +1,4 @@
-#include "core/operators.h"
+#include "core/operator_library.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <cxxabi.h>

@@ -1,4 +1,4 @@
-#include "core/operators.h"
+#include "core/operator_library.h"
 
 #include <dlfcn.h>
 #include <torch/version.h>
