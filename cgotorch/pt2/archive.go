@@ -20,9 +20,11 @@ var ErrUnsupported = errors.New("this package does not run it")
 
 // Limits of an archive.
 const (
-	mostJSON    = 1 << 30 // the bytes of one JSON text
-	mostEntries = 1 << 20
-	mostNesting = 8 * mostGraphDepth // a graph inside a graph is 8 values deeper
+	mostJSON = 1 << 30 // the bytes of one JSON text
+	// A JSON text may be this many times as long as the file. PyTorch does not compress it.
+	mostJSONRatio = 32
+	mostEntries   = 1 << 20
+	mostNesting   = 8 * mostGraphDepth // a graph inside a graph is 8 values deeper
 )
 
 // An archive is the zip file around a program.
@@ -73,7 +75,7 @@ func (a *archive) check() error {
 
 // The method `json` reads an entry into v.
 func (a *archive) json(name string, v any) error {
-	text, err := a.Read(name, mostJSON)
+	text, err := a.Read(name, min(mostJSON, uint64(a.Size())*mostJSONRatio))
 	if err != nil {
 		return err
 	}

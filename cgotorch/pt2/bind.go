@@ -27,6 +27,9 @@ func (p *Program) shapes(a *archive, text *exported) error {
 	if len(p.in.children) != 2 || p.in.children[0].leaf() || p.in.children[1].leaf() || !p.in.children[1].named {
 		return a.Bad("the arguments are no tuple and no dict")
 	}
+	if have := len(m.Signature.Inputs); p.in.leaves() > have {
+		return a.Bad("the arguments have %d values, and the signature has %d", p.in.leaves(), have)
+	}
 	arguments, keywords := p.in.children[0], p.in.children[1]
 	for i, c := range arguments.children {
 		name := fmt.Sprintf("argument %d", i)
@@ -94,7 +97,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 // The method `bind` reads the weights and constants, and makes them the program's own. It fuses the
 // steps if `fuse` is set.
 func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
-	reader := &weightReader{file: b.file, float: b.program.float}
+	reader := &weightReader{file: b.file, float: b.program.float, bases: map[string]*cgotorch.Tensor{}}
 	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
 		return err
 	}
@@ -139,6 +142,7 @@ func (b *binder) constant(name string) (int, bool) {
 	if t == nil {
 		return 0, false
 	}
+	t.constant = true
 	b.constantAt[name] = len(b.constantList)
 	b.constantList = append(b.constantList, t)
 	return b.constantAt[name], true
@@ -224,7 +228,11 @@ func (b *binder) value(a *argument) (Value, error) {
 	if err != nil {
 		return Value{}, b.file.Bad("input %d of the program: %w", len(b.program.inputs), err)
 	}
-	return Value{Fixed: fixed}, nil
+	switch fixed.(type) {
+	case nil, int64, float64, bool, string:
+		return Value{Fixed: fixed}, nil
+	}
+	return Value{}, b.file.Bad("input %d of the program is fixed to %.100s, which is no number, truth value or text", len(b.program.inputs), fmt.Sprint(fixed))
 }
 
 const maxSize = 1<<63 - 1

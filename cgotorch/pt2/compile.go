@@ -30,7 +30,9 @@ type graph struct {
 	aliased []bool // output i is also an input or an earlier output, so its handle must be made anew
 	steps   []step
 
-	shares, writes bool // outputs may share memory with inputs; steps may write into it
+	shares  bool   // outputs may share memory with inputs
+	writes  bool   // steps may write into inputs
+	written []bool // steps may write into input i
 }
 
 // A step is one node.
@@ -49,7 +51,8 @@ type action interface {
 
 // An operand is an argument: a slot, a list with slots in it, or a constant.
 type operand struct {
-	slot     int // -1 for a list or a constant
+	slot     int  // -1 for a list or a constant
+	number   bool // the slot holds a number, and no tensor
 	constant any
 	list     []operand
 	of       listKind
@@ -112,14 +115,18 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 			return nil, err
 		}
 	}
+	given := map[int]bool{} // slots of inputs and of earlier outputs
+	for _, slot := range b.graph.inputs {
+		given[slot] = true
+	}
 	for i := range text.Outputs {
 		o, err := b.operand(&text.Outputs[i])
 		if err != nil {
 			return nil, b.bad("output %d of %s: %w", i, place, err)
 		}
-		twice := o.slot >= 0 && slices.ContainsFunc(b.graph.outputs, func(before operand) bool { return before.slot == o.slot })
 		b.graph.outputs = append(b.graph.outputs, o)
-		b.graph.aliased = append(b.graph.aliased, twice || slices.Contains(b.graph.inputs, o.slot))
+		b.graph.aliased = append(b.graph.aliased, o.slot >= 0 && given[o.slot])
+		given[o.slot] = true
 	}
 	b.graph.viewsMayCopy()
 	b.graph.free()
@@ -507,7 +514,9 @@ func (b *builder) optional(t optionalTensor) (operand, error) {
 func (b *builder) symbol(s symbol) (operand, error) {
 	switch {
 	case s.Name != nil:
-		return b.use(*s.Name)
+		o, err := b.use(*s.Name)
+		o.number = true
+		return o, err
 	case s.Int != nil:
 		return constantOf(*s.Int), nil
 	case s.Bool != nil:
@@ -550,7 +559,7 @@ func (b *builder) constant(a *argument) (any, error) {
 	case a.Floats != nil:
 		list := make([]float64, len(*a.Floats))
 		for i, f := range *a.Floats {
-			list[i] = float64(f)
+			list[i] = b.limit(float64(f))
 		}
 		return list, nil
 	case a.Text != nil:

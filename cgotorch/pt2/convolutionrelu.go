@@ -11,8 +11,9 @@ import (
 // convolutionReLU is max(0, convolution + addend).
 type convolutionReLU struct {
 	operatorCall
-	addend *operand // nil means 0
-	outs   []int
+	addend  *operand // nil means 0
+	inPlace bool     // the sum keeps the convolution's dtype
+	outs    []int
 }
 
 func (c *convolutionReLU) reads() []*operand {
@@ -36,7 +37,10 @@ func (c *convolutionReLU) run(x *cgotorch.Exec, f *frame) {
 	call := opcall.Begin(x, c.op)
 	c.pass(call, f)
 	out := call.Run1()
-	if z != nil {
+	switch {
+	case z != nil && c.inPlace:
+		x.AddInPlace(out, z).Close()
+	case z != nil:
 		sum := x.Add(out, z)
 		out.Close()
 		out = sum

@@ -327,7 +327,7 @@ func (f *fuser) activations() {
 			}
 			if c := f.call(from, "aten.conv2d.default"); c != nil {
 				other := sum.args[1-k]
-				f.graph.steps[i].act = &convolutionReLU{operatorCall: *c, addend: &other, outs: relu.outs}
+				f.graph.steps[i].act = &convolutionReLU{operatorCall: *c, addend: &other, inPlace: len(parts) == 1, outs: relu.outs}
 				gone[at], gone[from] = true, true
 				f.done.sums++
 				f.done.activations++
@@ -344,7 +344,7 @@ func (f *fuser) activations() {
 // may read it.
 func (f *fuser) sum(i int) (sum *operatorCall, parts []int) {
 	sum = f.call(i, "aten.add.Tensor", "aten.add_.Tensor")
-	if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || sum.args[0].slot < 0 || sum.args[1].slot < 0 {
+	if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || !sum.args[0].isTensor() || !sum.args[1].isTensor() {
 		return nil, nil
 	}
 	if f.graph.steps[i].node.Operator == "aten.add_.Tensor" {
@@ -368,6 +368,8 @@ func (f *fuser) writesBetween(from, to int) bool {
 		return len(written) > 0
 	})
 }
+
+func (o *operand) isTensor() bool { return o.slot >= 0 && !o.number }
 
 func isDefault(o operand) bool {
 	n, isInt := o.constant.(int64)

@@ -123,9 +123,15 @@ func (a *addedLayerNorm) reads() []*operand { return pointers(a.args) }
 func (a *addedLayerNorm) fills() []int      { return a.outs }
 
 func (a *addedLayerNorm) run(x *cgotorch.Exec, f *frame) {
+	left, right := a.args[0].tensor(f), a.args[1].tensor(f)
+	if left.Dim() == 0 { // the operator wants the rows first
+		left, right = right, left
+	}
 	call := opcall.Begin(x, addLayerNorm)
-	for i := range a.args {
-		call.OptTensor(a.args[i].tensor(f))
+	call.Tensor(left)
+	call.OptTensor(right)
+	for i := range a.args[2:] {
+		call.OptTensor(a.args[2+i].tensor(f))
 	}
 	call.Float(a.eps)
 	call.RestDefault()
@@ -143,8 +149,8 @@ func (f *fuser) scaledSums() {
 			if !ok {
 				continue
 			}
-			if c := f.call(from, "aten.mul.Tensor"); c != nil && c.args[0].slot >= 0 && c.args[1].slot >= 0 {
-				f.graph.steps[i].act = &scaledSum{args: []operand{sum.args[1-k], c.args[0], c.args[1]}, outs: sum.outs}
+			if c := f.call(from, "aten.mul.Tensor"); c != nil && c.args[0].isTensor() && c.args[1].isTensor() {
+				f.graph.steps[i].act = &scaledSum{args: []operand{sum.args[1-k], c.args[0], c.args[1]}, inPlace: len(parts) == 1, outs: sum.outs}
 				gone[from] = true
 				f.done.scaledSums++
 				break
@@ -156,8 +162,9 @@ func (f *fuser) scaledSums() {
 
 // scaledSum is args[0] + args[1] * args[2].
 type scaledSum struct {
-	args []operand
-	outs []int
+	args    []operand
+	inPlace bool // the sum keeps the product's dtype
+	outs    []int
 }
 
 func (s *scaledSum) reads() []*operand { return pointers(s.args) }
@@ -167,6 +174,11 @@ func (s *scaledSum) run(x *cgotorch.Exec, f *frame) {
 	other, a, b := s.args[0].tensor(f), s.args[1].tensor(f), s.args[2].tensor(f)
 	if other == nil || a == nil || b == nil || !a.DType().IsFloat() || a.DType() != b.DType() || a.DType() != other.DType() {
 		product := x.Mul(a, b)
+		if s.inPlace {
+			x.AddInPlace(product, other).Close()
+			f.values[s.outs[0]] = product
+			return
+		}
 		f.values[s.outs[0]] = x.Add(other, product)
 		product.Close()
 		return
@@ -234,7 +246,7 @@ func (f *fuser) normActivations(x *cgotorch.Exec, own func(c *operatorCall, i in
 			}
 			behind, read := readers[sum.outs[0]]
 			if isReLU := read && f.read[sum.outs[0]] == 1 && f.activationOf(behind) == "relu"; !isReLU {
-				a.name, a.addend = "none", sum.args[1-k]
+				a.name, a.addend, a.inPlace = "none", sum.args[1-k], len(parts) == 1
 			}
 		}
 		if a.name == "" || a.name == "relu" && !grouped {
@@ -276,11 +288,12 @@ func (f *fuser) parameters(x *cgotorch.Exec, norm *operatorCall, own func(c *ope
 
 // normActivation is activation(norm + addend), where the norm is a batch norm of evaluation.
 type normActivation struct {
-	args   []operand // the input, and the norm's weight, bias, mean and variance
-	addend operand
-	eps    float64
-	name   string // of the activation
-	outs   []int
+	args    []operand // the input, and the norm's weight, bias, mean and variance
+	addend  operand
+	inPlace bool // the sum keeps the norm's dtype
+	eps     float64
+	name    string // of the activation
+	outs    []int
 }
 
 func (a *normActivation) reads() []*operand { return append(pointers(a.args), &a.addend) }
@@ -299,5 +312,11 @@ func (a *normActivation) run(x *cgotorch.Exec, f *frame) {
 	call.Float(a.eps)
 	call.Text(a.name)
 	call.RestDefault()
-	f.values[a.outs[0]] = call.Run1()
+	out := call.Run1()
+	if of := a.args[0].tensor(f).DType(); a.inPlace && out.DType() != of {
+		wide := out
+		out = x.To(wide, of)
+		wide.Close()
+	}
+	f.values[a.outs[0]] = out
 }

@@ -129,11 +129,13 @@ func constantAt[T any](args []operand, i int) (v T, ok bool) {
 // The function `spread` returns the values of arguments. A list counts as its items.
 func spread(f *frame, args []operand) (values []any) {
 	for i := range args {
-		switch v := args[i].value(f).(type) {
-		case []*cgotorch.Tensor:
-			for _, t := range v {
-				values = append(values, t)
+		if args[i].of == tensorList { // PyTorch writes a list of tensors and numbers so, too
+			for k := range args[i].list {
+				values = append(values, args[i].list[k].value(f))
 			}
+			continue
+		}
+		switch v := args[i].value(f).(type) {
 		case []int64:
 			for _, n := range v {
 				values = append(values, n)

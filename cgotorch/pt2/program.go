@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -40,9 +42,9 @@ type Options struct {
 //
 // A program stays in the mode in which it was exported, training or evaluation.
 //
-// In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. A
-// program that was exported in training mode changes its buffers, and its parameters may be
-// trained: then one call runs at a time.
+// In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. One
+// call runs at a time if the program changes its buffers, as in training mode and as a cache does,
+// and while its parameters are trained.
 type Program struct {
 	// Weights are the parameters and the persistent buffers, under the names that Python gave them.
 	// Do not change the names.
@@ -108,6 +110,11 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	}
 	slots := p.graph.slots
 	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
+	ready := x.Record() // other streams may run the program after Load
+	defer ready.Close()
+	if err := ready.Synchronize(); err != nil {
+		return nil, errors.Join(fmt.Errorf("pt2: %s: %w", name, err), p.Close())
+	}
 	return p, nil
 }
 
@@ -371,7 +378,8 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 		x.Fail(op, fmt.Errorf("%s: node %.80s (%s) waits for the device, because a size or a branch depends on values: %w", p.file, p.waits.Name, p.waits.Operator, kind))
 	}
-	leaves = p.check(x, op, leaves)
+	given := leaves
+	leaves = p.check(x, op, given)
 	f := p.frames.Get().(*frame)
 	defer func() {
 		clear(f.values)
@@ -388,6 +396,15 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 	}
 	outputs := p.graph.run(x, f)
+	for i, in := range p.inputs { // a step has written into a copy of another dtype
+		if in.user < 0 || !p.graph.written[i] {
+			continue
+		}
+		to, _ := given[in.user].(*cgotorch.Tensor)
+		if from, _ := leaves[in.user].(*cgotorch.Tensor); to != from {
+			nn.Copy(x, to, from)
+		}
+	}
 	results := outputs[:0:0]
 	for i, o := range p.outputs {
 		var to *cgotorch.Tensor
@@ -397,7 +414,7 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 		case o.constant >= 0:
 			to = p.constants[o.constant]
 		case o.user >= 0:
-			to, _ = leaves[o.user].(*cgotorch.Tensor)
+			to, _ = given[o.user].(*cgotorch.Tensor)
 		default:
 			results = append(results, outputs[i])
 			continue
@@ -426,7 +443,7 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		checked[i] = leaf
 		if !v.Tensor {
 			_, isInt := leaf.(int64)
-			if v.size == nil && leaf != v.Fixed || v.size != nil && !isInt {
+			if v.size == nil && !same(leaf, v.Fixed) || v.size != nil && !isInt {
 				p.fail(x, op, "%s: the input %s is %v, and the program was exported for %v", p.file, v.Name, leaf, v.Fixed)
 			}
 			continue
@@ -474,4 +491,12 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 	}
 	return checked
+}
+
+// The function `same` reports whether two numbers, truth values or texts are equal. NaN is equal to
+// NaN.
+func same(a, b any) bool {
+	v, ok := a.(float64)
+	w, ok2 := b.(float64)
+	return reflect.DeepEqual(a, b) || ok && ok2 && math.IsNaN(v) && math.IsNaN(w)
 }

@@ -77,6 +77,13 @@ func smallProgram() []byte {
 	return data
 }
 
+// withNodes returns the program with other nodes. The result is named add.
+func withNodes(nodes ...string) string {
+	head, tail, _ := strings.Cut(model, `"nodes": [`)
+	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
+	return head + `"nodes": [` + lines(nodes...) + "],\n   \"tensor_values\"" + tail
+}
+
 func load(x *cgotorch.Exec, data []byte, o pt2.Options) (*pt2.Program, error) {
 	return pt2.LoadFrom(x, bytes.NewReader(data), int64(len(data)), "net.pt2", o)
 }
@@ -534,5 +541,135 @@ func FuzzLoad(f *testing.F) {
 				return nil
 			})
 		}
+	})
+}
+
+// With Options.DType a program computes on a copy of a float32 input. What it writes into the input
+// is in the caller's tensor.
+func TestProgram_Forward_WritesConvertedInput(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = withNodes("w = add_.Tensor x x", "add = relu w")
+	for _, o := range []pt2.Options{{}, {DType: cgotorch.BFloat16}} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, archive(t, changed), o)
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			in := cgotorch.FromSlice(x, []float32{1, -2, 3, 4}, 2, 2)
+			p.Forward(x.NoGrad(), in)
+			torchtest.Equal(t, x, in, []float32{2, -4, 6, 8}, 2, 2)
+			return nil
+		})
+	}
+}
+
+// Tensors that share memory in the file share it with Options.DType too.
+func TestLoad_SharedMemoryConverted(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	// The bias is the second row of the weight.
+	changed["data/weights/model_weights_config.json"] = strings.Replace(strings.Replace(weightTable, `"path_name": "weight_1"`, `"path_name": "weight_0"`, 1),
+		`"strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}`, `"strides": [{"as_int": 1}], "storage_offset": {"as_int": 2}`, 1)
+	changed["models/model.json"] = withNodes("w = add_.Tensor p_w p_w", "add = add.Tensor x p_b")
+	for _, o := range []pt2.Options{{}, {DType: cgotorch.BFloat16}} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			x = x.NoGrad()
+			p, err := load(x, archive(t, changed), o)
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			out := p.Forward(x, x.Zeros(cgotorch.Float32, 2, 2))
+			torchtest.Equal(t, x, x.To(out, cgotorch.Float32), []float32{0, 2, 0, 2}, 2, 2)
+			return nil
+		})
+	}
+}
+
+// The largest float32 stands for infinity in masks, and stays finite with Options.DType.
+func TestLoad_LargestNumber(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["data/constants/tensor_0"] = "\xff\xff\x7f\xff\x00\x00\x80\xff" // the least float32, and -infinity
+	changed["models/model.json"] = withNodes("add = add.Tensor x c_c")
+	for d, want := range map[cgotorch.DType]float32{cgotorch.Float32: -math.MaxFloat32, cgotorch.BFloat16: -0x1.fep127, cgotorch.Float16: -65504} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, archive(t, changed), pt2.Options{DType: d})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			out := p.Forward(x, x.Zeros(cgotorch.Float32, 2, 2))
+			torchtest.Equal(t, x, x.To(out, cgotorch.Float32), []float32{want, float32(math.Inf(-1)), want, float32(math.Inf(-1))}, 2, 2)
+			return nil
+		})
+	}
+}
+
+// An input that is fixed to NaN takes NaN. One that is fixed to a list is refused.
+func TestLoad_FixedInputs(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for value, want := range map[string]string{`{"as_float": "NaN"}`: "", `{"as_ints": [1]}`: "input 3 of the program is fixed to [1]", `{"as_bools": [true]}`: "is fixed to [true]"} {
+		changed := entries()
+		text := strings.Replace(model, `{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}`, `{"constant_input": {"name": "k", "value": `+value+`}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}`, 1)
+		text = strings.Replace(text, `{"as_tensor": {"name": "c_c"}}, {"as_tensor": {"name": "x"}}]`, `{"as_tensor": {"name": "c_c"}}, {"as_float": 0.5}, {"as_tensor": {"name": "x"}}]`, 1)
+		text = strings.Replace(text, `\"children_spec\": [{\"type\": null,`, `\"children_spec\": [{\"type\": null, \"context\": null, \"children_spec\": []}, {\"type\": null,`, 1)
+		changed["models/model.json"] = text
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, archive(t, changed), pt2.Options{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			p.Call(x, math.NaN(), x.Zeros(cgotorch.Float32, 2, 2))
+			p.Call(x, 1.0, x.Zeros(cgotorch.Float32, 2, 2))
+			return nil
+		})
+		if want != "" {
+			torchtest.WantError(t, err, pt2.ErrFormat, want)
+		} else {
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "is 1, and the program was exported for NaN")
+		}
+	}
+}
+
+// Names of leaves are short, and no more than the signature has.
+func TestLoad_ManyLeaves(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	many := strings.Repeat("null, ", 100_000) + "null"
+	changed["models/model.json"] = strings.Replace(model, `\"builtins.dict\", \"context\": \"[]\", \"children_spec\": []`,
+		`\"builtins.dict\", \"context\": \"[\\\"`+strings.Repeat("k", 1<<20)+`\\\"]\", \"children_spec\": [{\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [`+many+`]}]`, 1)
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		_, err := load(x, archive(t, changed), pt2.Options{})
+		torchtest.WantError(t, err, pt2.ErrFormat, "the arguments have 100002 values, and the signature has 4")
+		return nil
+	})
+}
+
+// A small file with a long compressed text is refused before it is read.
+func TestLoad_LongText(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	var file bytes.Buffer
+	w := zip.NewWriter(&file)
+	for name, text := range entries() {
+		if name == "models/model.json" {
+			text = `{"graph_module": {"graph": {"nodes": [` + strings.Repeat("{},", 1<<22) + "{}]}}}"
+		}
+		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Deflate})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Write([]byte(text))
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		_, err := load(x, file.Bytes(), pt2.Options{})
+		torchtest.WantError(t, err, pt2.ErrFormat, "models/model.json")
+		return nil
 	})
 }

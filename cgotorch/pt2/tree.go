@@ -129,8 +129,13 @@ func (t *tree) child(i int) string {
 	return fmt.Sprintf("[%d]", i)
 }
 
-// The method `paths` returns the names of the leaves, such as image or boxes["left"][0].
+// The method `paths` returns the names of the leaves, such as image or boxes["left"][0]. It cuts
+// long names.
 func (t *tree) paths(at string, paths []string) []string {
+	const most = 1000
+	if len(at) > most {
+		at = strings.ToValidUTF8(at[:most], "") + "…"
+	}
 	if t.leaf() {
 		return append(paths, at)
 	}

@@ -73,7 +73,8 @@ func (g *graph) viewsMayCopy() {
 	}
 	for _, slot := range g.inputs {
 		at, written := lastWrite[set(slot)]
-		g.writes = g.writes || written && at < len(g.steps)
+		inStep := written && at < len(g.steps)
+		g.writes, g.written = g.writes || inStep, append(g.written, inStep)
 		if returned[set(slot)] {
 			g.shares = true
 			lastWrite[set(slot)] = len(g.steps)

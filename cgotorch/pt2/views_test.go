@@ -13,6 +13,7 @@ import (
 
 // lines returns the JSON of nodes. A line such as "v = view size=4,2 m" is a node with the result v
 // and the arguments m and [4, 2]. A name with a "." is an overload. Results may be a list: "[a b]".
+// An integer of the program is #n.
 func lines(lines ...string) string {
 	var nodes []string
 	for _, line := range lines {
@@ -33,10 +34,12 @@ func lines(lines ...string) string {
 				arg, kind = fmt.Sprintf(`{"as_tensor": {"name": %q}}`, value), 2
 			case strings.HasPrefix(value, "@"):
 				arg, kind = fmt.Sprintf(`{"as_tensor": {"name": %q}}`, value[1:]), 2
+			case strings.HasPrefix(word, "#"):
+				arg = fmt.Sprintf(`{"as_sym_int": {"as_name": %q}}`, word[1:])
 			case name == "graph":
 				arg = graph(value)
 			case name == "list":
-				arg = fmt.Sprintf(`{"as_tensors": [{"name": %q}]}`, value)
+				arg = `{"as_tensors": [{"name": "` + strings.ReplaceAll(value, ",", `"}, {"name": "`) + `"}]}`
 			case keyword && strings.Contains(value, "."):
 				arg, kind = fmt.Sprintf(`{"as_float": %s}`, value), 2
 			case keyword && strings.Contains(value, ","):
@@ -49,18 +52,21 @@ func lines(lines ...string) string {
 			inputs = append(inputs, fmt.Sprintf(`{"name": %q, "arg": %s, "kind": %d}`, name, arg, kind))
 		}
 		out := fmt.Sprintf(`{"as_tensor": {"name": %q}}`, results)
+		if number, ok := strings.CutPrefix(results, "#"); ok {
+			out = fmt.Sprintf(`{"as_sym_int": {"as_name": %q}}`, number)
+		}
 		if list, ok := strings.CutPrefix(results, "["); ok {
 			out = `{"as_tensors": [{"name": "` + strings.Join(strings.Fields(strings.TrimSuffix(list, "]")), `"}, {"name": "`) + `"}]}`
 		}
 		nodes = append(nodes, fmt.Sprintf(`{"target": "torch.ops.%s", "name": "%s", "inputs": [%s], "outputs": [%s], "metadata": {}}`,
-			target, strings.Trim(strings.Fields(results)[0], "[]"), strings.Join(inputs, ", "), out))
+			target, strings.Trim(strings.Fields(results)[0], "[]#"), strings.Join(inputs, ", "), out))
 	}
 	return strings.Join(nodes, ",\n")
 }
 
-// graph returns a sub-graph with the input p.
+// graph returns a sub-graph with the input p. That of the name "sized" has an integer too.
 func graph(name string) string {
-	output, nodes := "s", ""
+	output, nodes, more := "s", "", ""
 	switch name {
 	case "writes":
 		nodes = lines("s = add_.Tensor p p")
@@ -70,16 +76,16 @@ func graph(name string) string {
 		nodes = lines("s = view p size=4,2")
 	case "same":
 		output = "p"
+	case "sized":
+		nodes, more = lines("s = mul.Tensor p #k"), `, {"as_sym_int": {"as_name": "k"}}`
 	}
-	return fmt.Sprintf(`{"as_graph": {"name": "part", "graph": {"inputs": [{"as_tensor": {"name": "p"}}], "outputs": [{"as_tensor": {"name": %q}}], "nodes": [%s], "tensor_values": {}}}}`, output, nodes)
+	return fmt.Sprintf(`{"as_graph": {"name": "part", "graph": {"inputs": [{"as_tensor": {"name": "p"}}%s], "outputs": [{"as_tensor": {"name": %q}}], "nodes": [%s], "tensor_values": {}}}}`, more, output, nodes)
 }
 
 // A view of elements in an order that allows no view copies, unless a later node writes into its
 // memory. A copy would then hold other numbers.
 func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	head, tail, _ := strings.Cut(model, `"nodes": [`)
-	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
 	for name, c := range map[string]struct {
 		nodes string    // m is a tensor [4, 2] with the elements of the input, and t is its transpose
 		fails string    // what the error says, or "" if the view copies
@@ -111,7 +117,7 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed := entries()
-			changed["models/model.json"] = head + `"nodes": [` + lines(append([]string{"m = relu x", "t = t m"}, strings.Split(c.nodes, ";")...)...) + "],\n   \"tensor_values\"" + tail
+			changed["models/model.json"] = withNodes(append([]string{"m = relu x", "t = t m"}, strings.Split(c.nodes, ";")...)...)
 			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				p, err := load(x, archive(t, changed), pt2.Options{})
 				if err != nil {

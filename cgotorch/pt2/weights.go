@@ -75,6 +75,7 @@ type storedTensor struct {
 	entry string
 	layout
 	parameter bool
+	constant  bool             // the tensor is in no state dict
 	tensor    *cgotorch.Tensor // once it is read
 }
 
@@ -107,6 +108,7 @@ type weightReader struct {
 	file  *archive
 	float cgotorch.DType // of tensors that are float32 in the file; 0 means float32
 	reads []pendingRead
+	bases map[string]*cgotorch.Tensor // by entry: all of a storage with several tensors
 }
 
 // A pendingRead is a part of the archive that will fill host memory.
@@ -139,19 +141,52 @@ func (r *weightReader) read(x *cgotorch.Exec, tensors []*storedTensor) error {
 	if err := r.fill(); err != nil {
 		return err
 	}
-	for _, t := range tensors {
-		if r.float != 0 && t.dtype == cgotorch.Float32 && t.tensor.DType() == cgotorch.Float32 {
-			old := t.tensor
-			cast := x.To(old, r.float)
-			for _, other := range groups[t.entry] {
-				if other.tensor == old {
-					other.tensor = cast
-				}
-			}
-			old.Close()
+	if r.float != 0 {
+		for _, entry := range entries {
+			r.cast(x, r.bases[entry], groups[entry])
 		}
 	}
 	return nil
+}
+
+// The method `cast` converts the float32 tensors of one storage. If the storage has only such
+// tensors, they share its memory afterwards too.
+func (r *weightReader) cast(x *cgotorch.Exec, base *cgotorch.Tensor, group []*storedTensor) {
+	casts := map[*cgotorch.Tensor]*cgotorch.Tensor{}
+	together := base != nil && !slices.ContainsFunc(group, func(t *storedTensor) bool { return t.dtype != cgotorch.Float32 })
+	if together {
+		base = r.narrow(x, base, group[0].constant)
+	}
+	for _, t := range group {
+		if t.dtype != cgotorch.Float32 {
+			continue
+		}
+		old := t.tensor
+		switch {
+		case casts[old] != nil:
+		case together:
+			casts[old] = x.AsStrided(base, t.shape, t.strides, int(t.offset))
+		default:
+			casts[old] = r.narrow(x, old, t.constant)
+		}
+		t.tensor = casts[old]
+	}
+	for old := range casts {
+		old.Close()
+	}
+}
+
+// The method `narrow` converts a float32 tensor. In a constant, such as a mask, the largest float32
+// becomes the largest number of the new dtype, as in arguments.
+func (r *weightReader) narrow(x *cgotorch.Exec, t *cgotorch.Tensor, constant bool) *cgotorch.Tensor {
+	if !constant {
+		return x.To(t, r.float)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		most := x.EqScalar(x.Abs(t), math.MaxFloat32)
+		limit := x.MulScalar(x.Sign(t), (&compiler{float: r.float}).limit(math.MaxFloat32))
+		return x.To(x.Where(most, limit, t), r.float)
+	})
 }
 
 // The method `group` makes the tensors of one storage.
@@ -183,6 +218,9 @@ func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTens
 		if base, err = r.load(x, base, section, entry, bytes, first); err != nil {
 			return err
 		}
+	}
+	if len(group) > 1 {
+		r.bases[entry] = base
 	}
 	for i, t := range group {
 		if t.tensor != nil {

@@ -201,6 +201,18 @@ func TestUnpickle_Hostile(t *testing.T) {
 	}
 }
 
+// A tensor whose file has other numbers than PyTorch shows is refused.
+func TestRebuild_Bits(t *testing.T) {
+	two, one := &list{[]any{int64(2)}}, &list{[]any{int64(1)}}
+	args := []any{&storage{key: "0", dtype: "F32", elements: 2}, int64(0), two, one, false, &dict{}}
+	for bit, refused := range map[string]bool{"conj": true, "neg": true, "other": false} {
+		_, err := rebuild(append(args, &dict{keys: []any{bit}, values: []any{true}}), false)
+		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "resolve_conj") {
+			t.Errorf("%s: %v", bit, err)
+		}
+	}
+}
+
 // Damage anywhere in a file gives an error or other values, and never a panic.
 func TestFile_Damaged(t *testing.T) {
 	for _, name := range []string{"checkpoint.pth", "old.pth", "module.pth", "views.pth", "protocol4.pth"} {

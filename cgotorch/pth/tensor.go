@@ -73,6 +73,15 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 	if !ok || !ok2 || !ok3 || !ok4 || offset < 0 || len(shape) != len(strides) {
 		return nil, fmt.Errorf("a tensor without storage, offset, shape or strides")
 	}
+	if i := len(args) - 1; i >= 6 { // the last argument may tell how the elements have to be read
+		if how, ok := args[i].(*dict); ok {
+			for _, bit := range []string{"conj", "neg"} {
+				if on, _ := how.get(bit).(bool); on {
+					return nil, fmt.Errorf("a tensor that is conjugated or negated only when it is read: save it with .resolve_conj().resolve_neg()")
+				}
+			}
+		}
+	}
 	t := &tensor{storage: s, dtype: s.dtype, offset: offset, shape: shape, strides: strides}
 	if v3 {
 		if len(args) < 7 {

@@ -134,6 +134,9 @@ func (a *Archive) Errorf(format string, args ...any) error {
 // Names returns the names of the entries, in no order.
 func (a *Archive) Names() iter.Seq[string] { return maps.Keys(a.entries) }
 
+// Size returns the bytes of the file.
+func (a *Archive) Size() int64 { return a.size }
+
 // Has reports whether there is an entry of this name.
 func (a *Archive) Has(name string) bool { return a.entries[name] != nil }
 
