@@ -254,7 +254,7 @@ func (s *goSource) resultKinds(n *goNode, count int) ([]goKind, error) {
 		case "bool":
 			kind = goBool
 		case "Scalar":
-			kind = s.scalarKind(n.node.Name)
+			kind = scalarKind(n.node)
 		default:
 			return nil, s.refuse(n.node, fmt.Sprintf("it returns %.50q", r.of))
 		}
@@ -276,14 +276,10 @@ func (s *goSource) resultKinds(n *goNode, count int) ([]goKind, error) {
 	return kinds, nil
 }
 
-// The method `scalarKind` returns the kind of the number that a node returns.
-func (s *goSource) scalarKind(name string) goKind {
-	for i := range s.text.GraphModule.Graph.Nodes {
-		text := &s.text.GraphModule.Graph.Nodes[i]
-		if text.Name != name || len(text.Outputs) != 1 {
-			continue
-		}
-		switch out := &text.Outputs[0]; {
+// scalarKind returns the kind of the number that a node returns.
+func scalarKind(n *Node) goKind {
+	if len(n.results) == 1 {
+		switch out := &n.results[0]; {
 		case out.SymFloat != nil:
 			return goFloat
 		case out.SymBool != nil:

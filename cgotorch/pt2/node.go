@@ -14,12 +14,13 @@ type Node struct {
 	Where    string // the line of Python that made it, as in "model.py:42: y = self.fc(x)"; "" if it is not known
 	Waits    bool   // it waits for the device, because a size or a branch depends on its values
 
-	cure string // what to do if it fails; "" means what the error says anyway
+	cure    string     // what to do if it fails; "" means what the error says anyway
+	results []argument // as the file has them
 }
 
 // newNode describes a node.
 func newNode(text *nodeText) *Node {
-	n := &Node{Name: text.Name, Operator: strings.TrimPrefix(text.Target, "torch.ops."), Where: pythonLine(text.Metadata.Stack)}
+	n := &Node{Name: text.Name, Operator: strings.TrimPrefix(text.Target, "torch.ops."), Where: pythonLine(text.Metadata.Stack), results: text.Outputs}
 	if modules := strings.Split(text.Metadata.Modules, ";"); len(modules) > 0 {
 		if parts := strings.Split(modules[len(modules)-1], ","); len(parts) >= 3 {
 			n.Module = parts[1]

@@ -22,11 +22,16 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // ErrQueueFull means that as many entries wait as [Options.Queue] allows. The request was not
 // begun, and may be tried again later.
 var ErrQueueFull = errors.New("the queue is full")
+
+// ErrModel means that the model's function has failed, or the device while it computed. The cause
+// is wrapped too.
+var ErrModel = errors.New("the model has failed")
 
 // Options are the options of [New].
 type Options struct {
@@ -187,8 +192,9 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 // Predict fails with [cgotorch.ErrInvalidArgument] for inputs that do not fit, with [ErrQueueFull],
 // with [cgotorch.ErrClosed] after Close, with [cgotorch.ErrDeviceLost], with the Decoder's error,
 // and with the cause of ctx's end. A request whose ctx ends while it waits is never computed. If
-// the function fails for a batch, each of its requests is computed alone, and Predict fails as the
-// function does. A panic of the function is raised again here.
+// the function fails for a batch, each of its requests is computed alone, and Predict fails with
+// [ErrModel] and as the function does. A panic of the function or of the Decoder is raised again
+// here.
 func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error) {
 	r, err := b.request(ctx, inputs)
 	if err != nil {
@@ -197,6 +203,7 @@ func (b *Batcher) Predict(ctx context.Context, inputs ...Array) ([]Array, error)
 	if r.encoded {
 		defer b.giveBack(r)
 		if err := b.decode(r); err != nil {
+			panics.Raise(err)
 			return nil, err
 		}
 	} else if err := b.enqueue(r); err != nil {

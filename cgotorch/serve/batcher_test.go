@@ -249,7 +249,7 @@ func TestBatcher_BatchMates(t *testing.T) {
 			results = append(results, predict(context.Background(), b, v))
 		}
 		for i, r := range results {
-			if err := <-r; (i == 3) != errors.Is(err, cgotorch.ErrInvalidArgument) || i != 3 && err != nil {
+			if err := <-r; (i == 3) != errors.Is(err, cgotorch.ErrInvalidArgument) || (i == 3) != errors.Is(err, ErrModel) || i != 3 && err != nil {
 				t.Errorf("request %d: %v", i, err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // ErrNotDecoded means that a Decoder has refused a file of a request.
@@ -56,8 +57,10 @@ func (d *decoding) decode(ctx context.Context, files [][]byte) (pixels [][]byte,
 		}
 		pixels = append(pixels, entry)
 		one := func() {
-			errs[i] = d.spec.Decoder.DecodeFiles(files[i:i+1], entry)
-			<-d.turn
+			panics.Run("the Decoder of a Spec", func() error { return d.spec.Decoder.DecodeFiles(files[i:i+1], entry) }, func(err error) {
+				errs[i] = err
+				<-d.turn
+			})
 		}
 		if len(files) == 1 {
 			one()

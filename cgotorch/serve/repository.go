@@ -227,6 +227,9 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 	}()
 
 	m, bytes, err := r.load(ctx, e, bytes)
+	if errors.Is(err, cgotorch.ErrDeviceLost) {
+		r.loseOne.Do(func() { close(r.lost) })
+	}
 	r.mu.Lock()
 	if err == nil || context.Cause(ctx) == nil { // a load that was left early tells nothing of the model
 		e.err = err
@@ -253,6 +256,7 @@ func (r *Repository) load(ctx context.Context, e *entry, bytes int64) (*Model, i
 	if err := r.makeRoom(ctx, e, bytes); err != nil {
 		return nil, 0, err
 	}
+	ctx = context.WithoutCancel(ctx) // what is loaded now is not thrown away
 	m, err := e.call()
 	for errors.Is(err, cgotorch.ErrOutOfMemory) && r.unloadOldest(ctx, e) == nil {
 		m, err = e.call()
@@ -370,8 +374,8 @@ func (r *Repository) close(ctx context.Context, e *entry) error {
 }
 
 // Unload refuses new uses of a model, waits until the present ones have ended, and frees it.
-// Without a version it unloads all versions. It fails with [ErrNotLoaded], and with the cause of
-// ctx's end: the model then stays loaded.
+// Without a version it unloads all versions. The failure of a load is forgotten. Unload fails with
+// [ErrNotLoaded], and with the cause of ctx's end: the model then stays loaded.
 func (r *Repository) Unload(ctx context.Context, name, version string) error {
 	if err := r.take(ctx); err != nil {
 		return err
@@ -379,7 +383,7 @@ func (r *Repository) Unload(ctx context.Context, name, version string) error {
 	defer func() { <-r.turn }()
 	for unloaded := 0; ; unloaded++ {
 		r.mu.Lock()
-		e, err := r.find(name, version, func(e *entry) bool { return e.wanted })
+		e, err := r.find(name, version, func(e *entry) bool { return e.wanted || e.err != nil })
 		if err != nil {
 			r.mu.Unlock()
 			if unloaded > 0 {

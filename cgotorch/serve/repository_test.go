@@ -356,6 +356,61 @@ func TestRepository_Remove_BesideLoad(t *testing.T) {
 	}
 }
 
+// A device that is lost during a load is told, so that the process can end.
+func TestRepository_LostInLoad(t *testing.T) {
+	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+	if err := r.Add("a", "1", func() (*Model, error) { return nil, cgotorch.ErrDeviceLost }); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.WantError(t, r.Load(ctx, "a", ""), cgotorch.ErrDeviceLost)
+	select {
+	case <-r.Lost():
+	default:
+		t.Error("Lost is not closed")
+	}
+}
+
+// Unload forgets why a load has failed.
+func TestRepository_Unload_Failed(t *testing.T) {
+	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+	if err := r.Add("a", "1", func() (*Model, error) { return nil, errors.New("no weights") }); err != nil {
+		t.Fatal(err)
+	}
+	if r.Load(ctx, "a", ""); r.List()[0].Err == nil {
+		t.Error("the failure is not told")
+	}
+	if err := r.Unload(ctx, "a", ""); err != nil || r.List()[0].Err != nil {
+		t.Error(err, r.List()[0].Err)
+	}
+	torchtest.WantError(t, r.Unload(ctx, "a", ""), ErrNotLoaded)
+}
+
+// A load that has begun is kept, although its context ends while it waits for room.
+func TestRepository_Load_ContextEnds(t *testing.T) {
+	r := openRepository(t, RepositoryOptions{Memory: 100 << 20})
+	ctx, cancel := context.WithCancel(context.Background())
+	var loaded atomic.Int64
+	begun := make(chan struct{})
+	load := adds(cgotorch.CPU, 2, 80<<20, &loaded)
+	if err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 80<<20, &loaded)), r.Load(ctx, "a", ""), r.Add("b", "1", func() (*Model, error) {
+		cancel()
+		close(begun)
+		return load()
+	})); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	err := r.Use(context.Background(), "a", "", func(*Model) error { // keeps the room for a moment
+		go func() { failed <- r.Load(ctx, "b", "") }()
+		<-begun
+		time.Sleep(100 * time.Millisecond)
+		return nil
+	})
+	if err := errors.Join(err, <-failed, r.Ready("b", "")); err != nil {
+		t.Error(err)
+	}
+}
+
 // A panic of a load is an error, whose text has no stack: servers send it to clients.
 func TestRepository_Load_Panics(t *testing.T) {
 	var logged []string

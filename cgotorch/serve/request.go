@@ -80,6 +80,7 @@ func (b *Batcher) admit(r *request) error {
 	if err := context.Cause(r.ctx); err != nil {
 		return err
 	}
+	b.policy.restore(time.Now())
 	switch {
 	case b.lost != nil:
 		return b.lost

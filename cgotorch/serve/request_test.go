@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -263,5 +264,42 @@ func TestPredict_FilesThatWait(t *testing.T) {
 		if err := <-results; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// panicking is a Decoder that panics.
+type panicking struct{ *sized }
+
+func (panicking) DecodeFiles([][]byte, []byte) error { panic("no decoder") }
+
+// A panic of the Decoder is raised in Predict, and its memory and turn are given back.
+func TestPredict_DecoderPanics(t *testing.T) {
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		return []*tensor{x.To(in[0], cgotorch.Float32)}
+	}, Options{Inputs: []Spec{{Name: "image", Decoder: panicking{&sized{width: 4}}}}, BatchSizes: []int{2}})
+	for i := range 20 {
+		func() {
+			defer func() {
+				if p, ok := recover().(*panics.Panic); !ok || p.Value != "no decoder" {
+					t.Errorf("got %v", p)
+				}
+			}()
+			b.Predict(context.Background(), Array{Files: [][]byte{{1}, {2}}[:1+i%2]})
+		}()
+	}
+	if d := b.decoders[0]; len(d.free) != entriesOfSlab*len(d.slabs) || len(d.turn) != 0 || b.waiting != 0 {
+		t.Errorf("%d entries are free, %d turns are taken, %d entries wait", len(d.free), len(d.turn), b.waiting)
+	}
+}
+
+// Sizes that were given up come back for large requests too.
+func TestPredict_SizesComeBack(t *testing.T) {
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor { return []*tensor{x.AddScalar(in[0], 1)} },
+		Options{Inputs: vector, BatchSizes: []int{1, 4}})
+	b.mu.Lock()
+	b.policy.drop(form{size: 4}, time.Now().Add(-time.Minute))
+	b.mu.Unlock()
+	if _, err := b.Predict(context.Background(), Of(make([]float32, 12), 4, 3)); err != nil {
+		t.Error(err)
 	}
 }

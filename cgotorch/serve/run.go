@@ -185,7 +185,7 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 		b.mu.Unlock()
 		b.free <- s
 		b.note(err)
-		b.deliver(batch, f.size, results, err)
+		b.deliver(batch, f.size, results, ofModel(err))
 		runtime.Gosched() // the callers go on before this memory is given back
 		for _, read := range reads {
 			read.Close()
@@ -253,8 +253,15 @@ func (b *Batcher) failed(batch []*request, f form, err error) {
 		b.log("batches of %d and more are given up for a time: %v", f.size, err)
 	}
 	if !again {
-		b.answer(err, batch...)
+		b.answer(ofModel(err), batch...)
 	}
+}
+
+func ofModel(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("serve: %w: %w", ErrModel, err)
 }
 
 // note remembers that the device is lost, and answers all requests that wait.

@@ -24,8 +24,45 @@ const (
 	rawOutput = 6
 )
 
-// mostFields bounds the memory of a small message with many empty tensors.
-const mostFields = 4096
+const (
+	inputField    = 5 // of a request
+	contentsField = 5 // of an input
+)
+
+// These bound the memory of a small message with many empty tensors or texts.
+const (
+	mostFields = 4096    // of a request
+	mostParts  = 1 << 16 // of its inputs and of their contents
+)
+
+// countParts returns the fields of an input and of its contents.
+func countParts(input []byte) (n int, err error) {
+	for ; len(input) > 0; n++ {
+		field, kind, tag := protowire.ConsumeTag(input)
+		if tag < 0 {
+			return n, protowire.ParseError(tag)
+		}
+		if field == contentsField && kind == protowire.BytesType {
+			inside, size := protowire.ConsumeBytes(input[tag:])
+			if size < 0 {
+				return n, protowire.ParseError(size)
+			}
+			for ; len(inside) > 0; n++ {
+				_, _, size := protowire.ConsumeField(inside)
+				if size < 0 {
+					return n, protowire.ParseError(size)
+				}
+				inside = inside[size:]
+			}
+		}
+		size := protowire.ConsumeFieldValue(field, kind, input[tag:])
+		if size < 0 {
+			return n, protowire.ParseError(size)
+		}
+		input = input[tag+size:]
+	}
+	return n, nil
+}
 
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	r, ok := v.(*inference.ModelInferRequest)
@@ -35,7 +72,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	text := data.Materialize() // the tensors keep it
 	var raw [][]byte
 	var others []byte
-	fields := 0
+	fields, parts := 0, 0
 	for rest := text; len(rest) > 0; {
 		field, kind, n := protowire.ConsumeTag(rest)
 		if n < 0 {
@@ -47,6 +84,16 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		}
 		if fields++; fields > mostFields {
 			return fmt.Errorf("the request has more than %d fields", mostFields)
+		}
+		if field == inputField && kind == protowire.BytesType {
+			input, _ := protowire.ConsumeBytes(rest[n:])
+			more, err := countParts(input)
+			if err != nil {
+				return err
+			}
+			if parts += more; parts > mostParts {
+				return fmt.Errorf("the inputs have more than %d fields and texts", mostParts)
+			}
 		}
 		if field == rawInput && kind == protowire.BytesType {
 			tensor, _ := protowire.ConsumeBytes(rest[n:])

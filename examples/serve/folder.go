@@ -38,7 +38,7 @@ var (
 )
 
 // scan makes new models and versions known, and forgets those that are neither there nor loaded.
-func (f *folder) scan() error {
+func (f *folder) scan(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	files := f.root.FS()
@@ -75,7 +75,7 @@ func (f *folder) scan() error {
 		if there[key] || m.Ready || m.Loading {
 			continue
 		}
-		if err := f.models.Remove(context.Background(), m.Name, m.Version); err != nil {
+		if err := f.models.Remove(ctx, m.Name, m.Version); err != nil {
 			return err
 		}
 		delete(f.known, key)
@@ -86,7 +86,7 @@ func (f *folder) scan() error {
 // loadAll loads the last version of each model. A model that cannot be loaded is told, and the
 // others are loaded: the server is not ready then.
 func (f *folder) loadAll(ctx context.Context) error {
-	if err := f.scan(); err != nil {
+	if err := f.scan(ctx); err != nil {
 		return err
 	}
 	list := f.models.List()

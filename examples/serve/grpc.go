@@ -154,11 +154,14 @@ func (s *service) ModelInfer(ctx context.Context, r *inference.ModelInferRequest
 		}
 	}
 	var got *oip.Response
-	request, err := requestOf(r)
-	size := int64(proto.Size(r))
+	var err error
+	request := oip.Request{Model: r.ModelName, Version: r.ModelVersion}
+	size := int64(proto.Size(r)) + bytesOfContents(r)
 	defer s.taken.Add(-size)
-	if all := s.taken.Add(size); err == nil && all > s.o.Memory {
+	if s.taken.Add(size) > s.o.Memory {
 		err = fmt.Errorf("the other requests that are being answered take the memory: %w", serve.ErrQueueFull)
+	} else {
+		request, err = requestOf(r)
 	}
 	if err == nil {
 		got, err = oip.Infer(ctx, s.models, request)
@@ -227,18 +230,18 @@ func (s *service) control() error {
 	return nil
 }
 
-func (s *service) scan() error {
+func (s *service) scan(ctx context.Context) error {
 	if s.o.Scan == nil {
 		return nil
 	}
-	return s.o.Scan()
+	return s.o.Scan(ctx)
 }
 
 func (s *service) RepositoryIndex(ctx context.Context, r *inference.RepositoryIndexRequest) (*inference.RepositoryIndexResponse, error) {
 	if err := s.control(); err != nil {
 		return nil, err
 	}
-	if err := s.scan(); err != nil {
+	if err := s.scan(ctx); err != nil {
 		return nil, rpcError(ctx, err)
 	}
 	answer := &inference.RepositoryIndexResponse{}
@@ -257,7 +260,7 @@ func (s *service) RepositoryModelLoad(ctx context.Context, r *inference.Reposito
 	if len(r.Parameters) > 0 {
 		return nil, status.Error(codes.InvalidArgument, "a model is loaded from the folder of -models: send neither a configuration nor files")
 	}
-	err := s.scan()
+	err := s.scan(ctx)
 	if err == nil {
 		err = s.models.Load(ctx, r.ModelName, "")
 	}

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -532,7 +533,7 @@ func TestGRPC_Ends(t *testing.T) {
 // The requests that are being answered have one bound of memory.
 func TestGRPC_Memory(t *testing.T) {
 	h := openHeld(t)
-	c := inMemory(t, h.models, oip.Options{Memory: int64(proto.Size(vector(1)) + 10)})
+	c := inMemory(t, h.models, oip.Options{Memory: int64(proto.Size(vector(1))) + bytesOfContents(vector(1)) + 10})
 	ctx := within(t, 20*time.Second)
 	hold := make(chan struct{})
 	release := sync.OnceFunc(func() { h.hold.Store(nil); close(hold) })
@@ -597,7 +598,7 @@ func TestGRPC_SlowMessage(t *testing.T) {
 func TestGRPC_Control(t *testing.T) {
 	h := openHeld(t)
 	scans := 0
-	c := inMemory(t, h.models, oip.Options{Control: true, Scan: func() error { scans++; return nil }})
+	c := inMemory(t, h.models, oip.Options{Control: true, Scan: func(context.Context) error { scans++; return nil }})
 	ctx := within(t, 20*time.Second)
 	index := func(ready bool) string {
 		a, err := c.RepositoryIndex(ctx, &inference.RepositoryIndexRequest{Ready: ready})
@@ -705,6 +706,11 @@ func TestCodec(t *testing.T) {
 	}
 	if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(bytes.Repeat([]byte{5<<3 | 2, 0}, mostFields+1))}, &got); err == nil { // empty inputs
 		t.Error("a message of many fields is taken")
+	}
+	texts := bytes.Repeat([]byte{8<<3 | 2, 0}, mostParts) // empty bytes_contents
+	in := protowire.AppendBytes(protowire.AppendTag(nil, contentsField, protowire.BytesType), texts)
+	if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(protowire.AppendBytes(protowire.AppendTag(nil, inputField, protowire.BytesType), in))}, &got); err == nil {
+		t.Error("a message of many texts is taken")
 	}
 	for _, answer := range []*inference.ModelInferResponse{
 		{}, {ModelName: "a", RawOutputContents: [][]byte{bytes.Repeat([]byte{1}, 300), nil, {5}}}, {RawOutputContents: [][]byte{nil}},

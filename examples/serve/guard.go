@@ -39,14 +39,14 @@ func (g *guard) bears(token string) bool {
 }
 
 // enter counts a request of a client, if it is not one too many.
-func (g *guard) enter(address string) (client string, ok bool) {
+func (g *guard) enter(address string, most int) (client string, ok bool) {
 	client, _, err := net.SplitHostPort(address)
 	if err != nil {
 		client = address
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.clients[client] >= g.most {
+	if g.clients[client] >= most {
 		return client, false
 	}
 	g.clients[client]++
@@ -88,7 +88,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			refuse(w, http.StatusForbidden, "a page of another site may not do this")
 			return
 		}
-		client, ok := g.enter(r.RemoteAddr)
+		client, ok := g.enter(r.RemoteAddr, g.most)
 		if !ok {
 			w.Header().Set("Retry-After", "1")
 			refuse(w, http.StatusTooManyRequests, tooMany)
@@ -121,10 +121,10 @@ func refuse(w http.ResponseWriter, status int, text string) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // an error means that the client is gone
 }
 
-// tap guards gRPC. It sees a call before the message comes, so nobody without the token uses
-// memory. The time runs from here, also for a message that comes slowly.
+// tap guards gRPC. It sees a call before the message comes, so without the token few messages take
+// memory at a time. The time runs from here, also for a message that comes slowly.
 func (g *guard) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
-	address := ""
+	address, most, timeout := "", g.most, g.timeout
 	if p, ok := peer.FromContext(ctx); ok {
 		address = p.Addr.String()
 	}
@@ -133,6 +133,7 @@ func (g *guard) tap(ctx context.Context, call *tap.Info) (context.Context, error
 			address = host
 		}
 		address = "probes of " + address
+		most, timeout = min(most, mostProbes), min(timeout, probeTimeout)
 	} else {
 		token := ""
 		if values := call.Header.Get("authorization"); len(values) > 0 {
@@ -142,17 +143,23 @@ func (g *guard) tap(ctx context.Context, call *tap.Info) (context.Context, error
 			return nil, status.Error(codes.Unauthenticated, noToken)
 		}
 	}
-	client, ok := g.enter(address)
+	client, ok := g.enter(address, most)
 	if !ok {
 		return nil, status.Error(codes.ResourceExhausted, tooMany)
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	context.AfterFunc(ctx, func() { // gRPC ends the context with the call
 		cancel()
 		g.leave(client)
 	})
 	return ctx, nil
 }
+
+// A client without the token may send long messages too.
+const (
+	mostProbes   = 8 // of one address at a time
+	probeTimeout = 5 * time.Second
+)
 
 // probes are the methods without a token.
 var probes = []string{

@@ -92,6 +92,19 @@ func noSharedMemory(tensor string, p map[string]*inference.InferParameter) error
 	return nil
 }
 
+// bytesOfContents returns the bytes that typed contents take, before and after their conversion. In
+// the message an integer may have one byte, and a text two.
+func bytesOfContents(r *inference.ModelInferRequest) (bytes int64) {
+	const slice = 24
+	for _, in := range r.Inputs {
+		c := in.GetContents()
+		bytes += 2 * int64(len(c.GetBoolContents())+4*len(c.GetIntContents())+8*len(c.GetInt64Contents())+4*len(c.GetUintContents())+8*len(c.GetUint64Contents())+
+			4*len(c.GetFp32Contents())+8*len(c.GetFp64Contents()))
+		bytes += slice * int64(len(c.GetBytesContents()))
+	}
+	return bytes
+}
+
 // setContents sets the elements of a tensor that has typed contents.
 func setContents(t *oip.Tensor, c *inference.InferTensorContents) error {
 	le, size := binary.LittleEndian, map[string]int{"INT8": 1, "INT16": 2, "INT32": 4}[t.DataType]

@@ -2,6 +2,7 @@ package oip
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ type Options struct {
 	// Control allows to load and unload models, and to list what is not loaded.
 	Control bool
 	// Scan looks for new models, before a list or a load; may be nil.
-	Scan func() error
+	Scan func(ctx context.Context) error
 	// Observe is told of each inference request that has ended; may be nil.
 	Observe func(Observation)
 }
@@ -83,16 +84,16 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 		routes.HandleFunc("POST "+model+"/classify", h.observed(h.classify))
 	}
 	if o.Control {
-		scan := func() error {
+		scan := func(r *http.Request) error {
 			if o.Scan == nil {
 				return nil
 			}
-			return o.Scan()
+			return o.Scan(r.Context())
 		}
 		get("POST /v2/repository/index", func(r *http.Request) (any, error) {
 			m, err := control(r)
 			if err == nil {
-				err = scan()
+				err = scan(r)
 			}
 			if err != nil {
 				return nil, err
@@ -105,7 +106,7 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 				err = refuse("a model is loaded as the server has it: send neither a configuration nor files")
 			}
 			if err == nil {
-				err = scan()
+				err = scan(r)
 			}
 			if err != nil {
 				return nil, err

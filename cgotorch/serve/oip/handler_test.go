@@ -117,6 +117,26 @@ func TestInfer_JSON(t *testing.T) {
 	}
 }
 
+// An output is answered once.
+func TestInfer_OutputTwice(t *testing.T) {
+	_, h := open(t, Options{})
+	w := call(h, "POST", "/v2/models/sum/infer", strings.Replace(sumJSON, `[{"name":"sum"}]`, `[{"name":"sum"},{"name":"half"},{"name":"sum"}]`, 1))
+	if w.Code != 400 || !strings.Contains(w.Body.String(), `asks twice for the output \"sum\"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A failure inside the model is not the client's, whatever LibTorch calls it.
+func TestStatusOf_Model(t *testing.T) {
+	for status, err := range map[int]error{
+		400: cgotorch.ErrInvalidArgument, 500: fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrInvalidArgument), 503: fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrOutOfMemory),
+	} {
+		if got := StatusOf(context.Background(), err); got != status {
+			t.Errorf("%v: %d, want %d", err, got, status)
+		}
+	}
+}
+
 // A panic of the model is an error of its request, without the stack.
 func TestInfer_Panics(t *testing.T) {
 	var seen []Observation
@@ -457,7 +477,7 @@ func TestHandler_ScansFirst(t *testing.T) {
 	add := func() error {
 		return models.Add("found", "1", func() (*serve.Model, error) { return nil, errors.New("not here") })
 	}
-	models, h := open(t, Options{Control: true, Scan: func() error { return add() }})
+	models, h := open(t, Options{Control: true, Scan: func(context.Context) error { return add() }})
 	if text := call(h, "POST", "/v2/repository/index", "").Body.String(); !strings.Contains(text, `"found"`) {
 		t.Error(text)
 	}

@@ -157,6 +157,9 @@ func chosen(specs []serve.Spec, outputs []Output) (places []int, err error) {
 		if at < 0 {
 			return nil, refuse("the request asks for the output %q, and the model has %q", o.Name, specNames(specs))
 		}
+		if slices.Contains(places, at) {
+			return nil, refuse("the request asks twice for the output %q", o.Name)
+		}
 		places = append(places, at)
 	}
 	return places, nil
@@ -241,6 +244,8 @@ func StatusOf(ctx context.Context, err error) int {
 		return http.StatusServiceUnavailable
 	case is(errTooLarge):
 		return http.StatusRequestEntityTooLarge
+	case is(serve.ErrModel) || errors.As(err, new(*panicked)): // whatever is wrong inside
+		return http.StatusInternalServerError
 	case is(ErrInvalidArgument, serve.ErrNotDecoded):
 		return http.StatusBadRequest
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):

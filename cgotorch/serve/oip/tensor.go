@@ -93,10 +93,10 @@ func (t *Tensor) Raw() []byte {
 }
 
 // setJSON sets the elements from a JSON array, which may be nested. It calls `take` before it takes
-// memory for numbers, and fails as `take` does.
+// memory for elements, and fails as `take` does.
 func (t *Tensor) setJSON(text []byte, take func(bytes int64) error) error {
 	if t.DataType == bytesType {
-		return t.setStrings(text)
+		return t.setStrings(text, take)
 	}
 	dtype, known := dataTypes[t.DataType]
 	if !known {
@@ -154,7 +154,7 @@ func count(shape []int64, text int) (n int, fits bool) {
 	return n, true
 }
 
-func (t *Tensor) setStrings(text []byte) error {
+func (t *Tensor) setStrings(text []byte, take func(bytes int64) error) error {
 	for d := json.NewDecoder(bytes.NewReader(text)); ; {
 		v, err := d.Token()
 		if err == io.EOF {
@@ -171,6 +171,9 @@ func (t *Tensor) setStrings(text []byte) error {
 		case string:
 			if len(t.Bytes) == mostFiles {
 				return refuse("input %q of BYTES has more than %d elements", t.Name, mostFiles)
+			}
+			if err := take(2 * int64(len(v))); err != nil { // the decoder has a copy
+				return err
 			}
 			t.Bytes = append(t.Bytes, []byte(v))
 		default:
