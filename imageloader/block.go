@@ -83,7 +83,7 @@ func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, nu
 		}
 	}
 	from = min(from, to)
-	m := &memory{}
+	m := &piece{}
 	var buf []byte
 	data, err := content.Inflate(from, to, func(n int) []byte {
 		buf = s.memory.Take(n)

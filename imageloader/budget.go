@@ -58,7 +58,7 @@ func (b *budget) settle(bytes int, items []item) {
 // taken for that piece. The piece gives all these bytes back when its last item is decoded. If
 // the items do not share one piece, settleBlock calls settle.
 func (b *budget) settleBlock(bytes int, items []item) {
-	var shared *memory
+	var shared *piece
 	for _, it := range items {
 		if it.memory != nil && shared != nil && it.memory != shared {
 			b.settle(bytes, items)

@@ -243,6 +243,6 @@ func (e *epoch) newBatch(b *buffer) *HostBatch {
 		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch), Keys: make([]uint64, 0, l.ring.layout.batch),
 		Epoch: e.place.Epoch, Index: e.place.Batch, ring: l.ring, buffer: b,
 	}
-	batch.lost = runtime.AddCleanup(batch, (*ring.Ring[parts]).Lose, l.ring.Ring)
+	batch.lost = runtime.AddCleanup(batch, (*ring.Ring[arrays]).Lose, l.ring.Ring)
 	return batch
 }

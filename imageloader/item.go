@@ -15,19 +15,19 @@ type item struct {
 	member int
 	name   string
 	label  int32
-	data   []byte  // the compressed image
-	memory *memory // gives data back to its source; nil when data is not given back
-	bad    *Error  // the fault, if the image is not usable. Then `data` is nil
+	data   []byte // the compressed image
+	memory *piece // gives data back to its source; nil when data is not given back
+	bad    *Error // the fault, if the image is not usable. Then `data` is nil
 }
 
-// The type `memory` counts the items that use one piece of memory. When the last of these items
+// piece counts the items that use one piece of memory. When the last of these items
 // releases the piece, the piece goes back to its source.
-type memory struct {
+type piece struct {
 	items atomic.Int32
 	free  func()
 }
 
-func (m *memory) release() {
+func (m *piece) release() {
 	if m != nil && m.items.Add(-1) == 0 {
 		m.free()
 	}
@@ -35,7 +35,7 @@ func (m *memory) release() {
 
 // hold makes the item the only user of `data`, which is memory of the arena `from`.
 func (it *item) hold(from *arena.Arena, data []byte) {
-	it.data, it.memory = data, &memory{free: func() { from.Give(data) }}
+	it.data, it.memory = data, &piece{free: func() { from.Give(data) }}
 	it.memory.items.Store(1)
 }
 

@@ -10,15 +10,15 @@ import (
 
 // buffers are the buffers of a loader's batches.
 type buffers struct {
-	*ring.Ring[parts]
+	*ring.Ring[arrays]
 	layout layout
 }
 
 // buffer is the memory of one batch.
-type buffer = ring.Buffer[parts]
+type buffer = ring.Buffer[arrays]
 
-// parts are slices of a buffer.
-type parts struct {
+// arrays are slices of a buffer.
+type arrays struct {
 	images []byte
 	labels []int64
 	flips  []byte
@@ -56,7 +56,7 @@ func newBuffers(number, batch, each int) (*buffers, error) {
 			number, batch, each, ErrInvalidOptions)
 	}
 	l := newLayout(batch, each)
-	r, err := ring.New(number, l.stride, l.parts)
+	r, err := ring.New(number, l.stride, l.arrays)
 	if err != nil {
 		return nil, fmt.Errorf("imageloader: %d buffers of %d images need %d MiB; lower Options.BatchSize or Options.Buffers: %w",
 			number, batch, number*l.stride>>20, err)
@@ -64,9 +64,9 @@ func newBuffers(number, batch, each int) (*buffers, error) {
 	return &buffers{r, l}, nil
 }
 
-// The method `parts` cuts the memory of a buffer.
-func (l layout) parts(memory []byte) parts {
-	return parts{
+// The method `arrays` cuts the memory of a buffer.
+func (l layout) arrays(memory []byte) arrays {
+	return arrays{
 		images: memory[: l.batch*l.each : l.batch*l.each],
 		labels: unsafe.Slice((*int64)(unsafe.Pointer(&memory[l.labels])), l.batch),
 		flips:  memory[l.flips : l.flips+l.batch : l.flips+l.batch],

@@ -103,6 +103,24 @@ var listRules = map[string]func(masters bool, g ...Group) (*Optimizer, error){
 	},
 }
 
+// With the coefficients 1, 0 and 0 the iteration of Muon leaves the gradient as it is, with the norm 1.
+func TestMuon_Coefficients(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p := x.Zeros(cgotorch.Float32, 2, 2)
+		o, err := NewMuon(MuonOptions{LR: 1, Momentum: cgotorch.Set(0.0), NoNesterov: true, NoWeightDecay: true, Coefficients: cgotorch.Set([3]float64{1, 0, 0})}, Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		if err := p.SetGrad(cgotorch.FromSlice(x, []float32{3, 4, 0, 0}, 2, 2)); err != nil {
+			return err
+		}
+		o.Step(x)
+		torchtest.Equal(t, x, x.Round(x.MulScalar(p, 100)), []float32{-60, -80, 0, 0}, 2, 2)
+		return nil
+	})
+}
+
 // The two forms of a step on lists differ only by rounding. The second form is that of captures. It
 // runs here without one. Parameter 1 has no gradient in some steps, so its count differs.
 func TestListRule_TwoForms(t *testing.T) {

@@ -17,7 +17,7 @@ type CacheStats struct {
 	Prefetched int           // copies begun by Prefetch or a policy
 	Unused     int           // copies whose unit gave up its slot before a Use
 	Bytes      int64         // bytes copied to the device
-	Written    int64         // bytes copied to the store
+	Written    int64         // bytes that an Offload has copied to the store
 	Copy       time.Duration // time of the device for copying Bytes
 	Stall      time.Duration // time for which streams waited for copies
 	HostWait   time.Duration // time for which goroutines waited in Prefetch and Use
