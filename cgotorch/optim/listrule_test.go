@@ -103,7 +103,8 @@ var listRules = map[string]func(masters bool, g ...Group) (*Optimizer, error){
 	},
 }
 
-// With the coefficients 1, 0 and 0 the iteration of Muon leaves the gradient as it is, with the norm 1.
+// With the coefficients 1, 0 and 0 the iteration of Muon leaves the gradient as it is, with the
+// norm 1.
 func TestMuon_Coefficients(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := x.Zeros(cgotorch.Float32, 2, 2)

@@ -184,8 +184,8 @@ func (c *Cache[M]) signal() {
 }
 
 // Flush waits until every copy that a Prefetch has begun is enqueued, and until units that an
-// [Offload] has changed are in the store. If ctx ends first, Flush returns the cause. Copies to the device may still run
-// after Flush: [cgotorch.Device.Synchronize] waits for them. Flush fails with
+// [Offload] has changed are in the store. If ctx ends first, Flush returns the cause. Copies to the
+// device may still run after Flush: [cgotorch.Device.Synchronize] waits for them. Flush fails with
 // [cgotorch.ErrDeviceLost] on a lost device.
 func (c *Cache[M]) Flush(ctx context.Context) error {
 	c.mu.Lock()
