@@ -172,6 +172,9 @@ func TestState_OtherRanks(t *testing.T) {
 
 // A state of 8 ranks goes on with 6, then with 4, in an archive of many blocks.
 func TestState_OtherRanks_Blocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	checkLeaks(t)
 	const n = 200
 	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(n))))
@@ -197,6 +200,9 @@ func TestState_OtherRanks_Blocks(t *testing.T) {
 // Whatever the ranks do, each place of an epoch is over after one delivery. No place comes again
 // before all places of the last division came.
 func TestShare_EachPlaceOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	random := rand.New(rand.NewPCG(5, 24))
 	for range 3000 {
 		n := 1 + random.IntN(300)
@@ -278,6 +284,9 @@ func TestShare_EachPlaceOnce(t *testing.T) {
 
 // After the number of ranks has changed, a state of any batch gives the same batches again.
 func TestState_OtherRanks_Resume(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	checkLeaks(t)
 	for _, s := range sources(t, damaged(numbered(40), 1, 2, 17, 30)) {
 		o := trainOptions()

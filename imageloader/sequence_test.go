@@ -180,6 +180,9 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 // The index is stored beside the archive, and the next loader uses it. If the archive is
 // replaced, the index is made again.
 func TestOpen_IndexFile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many files")
+	}
 	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
 	o := blockOptions()
 	o.NoIndexFile = false
