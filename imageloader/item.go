@@ -54,14 +54,9 @@ func (it *item) judge(result *decode.Result) (*Error, error) {
 		return nil, nil
 	}
 	bad := it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
-	if isOfDecoder(result.Err) {
+	if errors.Is(bad, decode.ErrOutOfMemory) || errors.Is(bad, decode.ErrInternal) {
 		bad.Kind, bad.Cause = result.Err, nil
 		return nil, bad
 	}
 	return bad, nil
-}
-
-// isOfDecoder reports whether the decoder has failed, and not the image.
-func isOfDecoder(err error) bool {
-	return errors.Is(err, decode.ErrOutOfMemory) || errors.Is(err, decode.ErrInternal)
 }

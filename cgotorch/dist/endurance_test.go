@@ -26,6 +26,13 @@ func repetitions(short, long int) int {
 	return short
 }
 
+// used is [leaktest.Used] without garbage.
+func used(t *testing.T) leaktest.Usage {
+	t.Helper()
+	runtime.GC()
+	return leaktest.Used(t)
+}
+
 // settle waits until the counts are no larger than `before`, or for some seconds. Threads of
 // LibTorch end a moment after their group. The threads of Go itself never end, so a few more are
 // no leak.
@@ -33,8 +40,7 @@ func settle(t *testing.T, before leaktest.Usage, moreThreads, moreBytes int) {
 	t.Helper()
 	var after leaktest.Usage
 	for range 100 {
-		runtime.GC()
-		after = leaktest.Used(t)
+		after = used(t)
 		if after.Files <= before.Files && after.Goroutines <= before.Goroutines && after.Threads <= before.Threads+moreThreads {
 			break
 		}
@@ -89,7 +95,7 @@ func often(t *testing.T, count int, moreBytes int, once func()) {
 	for range min(10, count) {
 		once()
 	}
-	before := leaktest.Used(t)
+	before := used(t)
 	for range count {
 		if once(); t.Failed() {
 			return
@@ -143,7 +149,7 @@ func manyAllReduces(t *testing.T) func(g *Group, _ *cgotorch.Stream) error {
 						return
 					}
 					if g.Rank() == 0 && n == 500 {
-						before = leaktest.Used(t)
+						before = used(t)
 					}
 					errs[k] = s.Do(func(x *cgotorch.Exec) error {
 						v := x.Full(cgotorch.Float64, n*(g.Rank()+1), 16)
@@ -164,7 +170,7 @@ func manyAllReduces(t *testing.T) func(g *Group, _ *cgotorch.Stream) error {
 		turns[0] <- 0
 		all.Wait()
 		if g.Rank() == 0 {
-			after := leaktest.Used(t)
+			after := used(t)
 			t.Logf("%d all-reduces of 8 streams: %v each; before %+v, after %+v", count*streams, time.Since(began)/time.Duration(count*streams), before, after)
 			if after.Resident > before.Resident+16<<20 || after.Files > before.Files || after.Threads > before.Threads+8 {
 				t.Errorf("got %+v, want %+v", after, before)

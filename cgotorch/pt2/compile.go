@@ -555,11 +555,11 @@ func (b *builder) constant(a *argument) (any, error) {
 	case a.Ints != nil:
 		return *a.Ints, nil
 	case a.Float != nil:
-		return b.limit(float64(*a.Float)), nil
+		return limited(float64(*a.Float), b.float), nil
 	case a.Floats != nil:
 		list := make([]float64, len(*a.Floats))
 		for i, f := range *a.Floats {
-			list[i] = b.limit(float64(f))
+			list[i] = limited(float64(f), b.float)
 		}
 		return list, nil
 	case a.Text != nil:
@@ -590,11 +590,11 @@ func (b *builder) constant(a *argument) (any, error) {
 	return nil, fmt.Errorf("its kind is %.50q, which this package does not know", cmp.Or(a.unknown, "of another node"))
 }
 
-// The method `limit` returns a number of a program. The largest float32, which models write into
-// masks, becomes the largest number of the dtype that takes float32's place.
-func (c *compiler) limit(v float64) float64 {
+// limited returns a number of a program. The largest float32, which models write into masks,
+// becomes the largest number of the dtype that takes float32's place.
+func limited(v float64, float cgotorch.DType) float64 {
 	if math.Abs(v) == math.MaxFloat32 {
-		switch c.float {
+		switch float {
 		case cgotorch.BFloat16:
 			return math.Copysign(0x1.fep127, v)
 		case cgotorch.Float16:

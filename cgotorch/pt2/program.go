@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -498,5 +497,5 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 func same(a, b any) bool {
 	v, ok := a.(float64)
 	w, ok2 := b.(float64)
-	return reflect.DeepEqual(a, b) || ok && ok2 && math.IsNaN(v) && math.IsNaN(w)
+	return a == b || ok && ok2 && math.IsNaN(v) && math.IsNaN(w)
 }

@@ -184,7 +184,7 @@ func (r *weightReader) narrow(x *cgotorch.Exec, t *cgotorch.Tensor, constant boo
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		most := x.EqScalar(x.Abs(t), math.MaxFloat32)
-		limit := x.MulScalar(x.Sign(t), (&compiler{float: r.float}).limit(math.MaxFloat32))
+		limit := x.MulScalar(x.Sign(t), limited(math.MaxFloat32, r.float))
 		return x.To(x.Where(most, limit, t), r.float)
 	})
 }

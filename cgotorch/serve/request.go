@@ -80,7 +80,8 @@ func (b *Batcher) admit(r *request) error {
 	if err := context.Cause(r.ctx); err != nil {
 		return err
 	}
-	b.policy.restore(time.Now())
+	now := time.Now()
+	b.policy.restore(now)
 	switch {
 	case b.lost != nil:
 		return b.lost
@@ -92,7 +93,7 @@ func (b *Batcher) admit(r *request) error {
 		b.stats.Refused++
 		return fmt.Errorf("serve: %d entries wait: %w", b.waiting, ErrQueueFull)
 	}
-	r.since = time.Now()
+	r.since = now
 	b.waiting += r.entries
 	return nil
 }
