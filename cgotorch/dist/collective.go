@@ -114,10 +114,15 @@ func (g *Group) ReduceScatter(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) *cgot
 	}
 	shape[0] /= int64(g.world)
 	piece := y.Empty(t.DType(), shape...)
+	g.scatter(x, piece, t, op)
+	return piece
+}
+
+// The method `scatter` writes this rank's piece of the reduced t. Both tensors are contiguous.
+func (g *Group) scatter(x *cgotorch.Exec, piece, t *cgotorch.Tensor, op Op) {
 	g.collective(x, "ReduceScatter", []*cgotorch.Tensor{piece, t}, of("ReduceScatter "+op.String(), t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.ReduceScatter(c, g.h, hs[0], hs[1], int32(op))
 	})
-	return piece
 }
 
 // Send gives t to the rank `to`, which calls [Group.Receive] with a tensor of the same dtype and

@@ -11,6 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
 
+// defaultShardBytes is the default of ShardedOptions.BucketBytes.
+const defaultShardBytes = 64 << 20
+
 // Sharded is an optimizer whose state is spread over the ranks of a group, as ZeRO-1 does. Each
 // rank keeps the momentum, the moments and the float32 masters of 1/World of the elements. A step
 // reduces the gradients, so that each rank has the mean of its piece. Then the rank changes its
@@ -44,8 +47,9 @@ type ShardedOptions struct {
 	Reduced bool
 	// Sum takes the sum of the gradients over the ranks in place of the mean. Reduced ignores it.
 	Sum bool
-	// BucketBytes bounds the weights that a collective moves, and the buffer that each dtype has
-	// for them. A larger parameter is one collective, and the buffer is as large. 0 means 64 MiB.
+	// BucketBytes bounds the weights that a collective moves, and each of the two buffers that a
+	// dtype has for them. A larger parameter is one collective, and the buffers are as large. 0
+	// means 64 MiB.
 	BucketBytes int64
 }
 
@@ -75,7 +79,7 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 		return fail("make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
 	}
 	if o.BucketBytes <= 0 {
-		o.BucketBytes = 64 << 20
+		o.BucketBytes = defaultShardBytes
 	}
 	whole, err := make(groups...)
 	if err != nil {
@@ -93,6 +97,9 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 	g.BroadcastList(x, s.params, 0)
 	if g.world == 1 {
 		return s, nil
+	}
+	if err := g.makeSide(); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	pieces := s.layOut(x, groups)
 	inner, err := make(pieces...)
@@ -162,21 +169,22 @@ func (s *Sharded) layOut(x *cgotorch.Exec, groups []optim.Group) []optim.Group {
 		s.views = append(s.views, x.Keep(t))
 		return t
 	}
-	flat, send := map[cgotorch.DType]*cgotorch.Tensor{}, map[cgotorch.DType]*cgotorch.Tensor{}
-	for dtype, n := range longest {
-		flat[dtype], send[dtype] = keep(x.Zeros(dtype, n*world)), keep(x.Zeros(dtype, n))
-		s.buffers += (world + 1) * n * int64(dtype.Size())
-	}
+	buffers := map[cgotorch.DType][]*buffer{} // at most two; the first belongs to the next vector
 	for _, v := range s.vectors {
-		v.view(x, s.group, s.params, flat[v.dtype], send[v.dtype], keep)
-		for _, p := range v.own {
-			pieces[of[v]].Params = append(pieces[of[v]].Params, p.tensor)
+		if len(buffers[v.dtype]) < 2 {
+			n := longest[v.dtype]
+			made := &buffer{keep(x.Zeros(v.dtype, n*world)), keep(x.Zeros(v.dtype, n))}
+			s.buffers += (world + 1) * n * int64(v.dtype.Size())
+			buffers[v.dtype] = slices.Insert(buffers[v.dtype], 0, made)
 		}
-	}
-	// The optimizer numbers its parameters by groups. A vector's group never decreases.
-	for _, v := range s.vectors {
+		next := buffers[v.dtype][0]
+		slices.Reverse(buffers[v.dtype])
+		v.view(x, s.group, s.params, next, keep)
+		// The optimizer numbers its parameters by groups. A vector's group never decreases.
 		for _, p := range v.own {
+			v.ours = append(v.ours, len(s.owned))
 			s.owned[p.param] = len(s.owned)
+			pieces[of[v]].Params = append(pieces[of[v]].Params, p.tensor)
 		}
 	}
 	if len(s.owned) == 0 { // the optimizer needs a parameter, which then never has a gradient
@@ -217,13 +225,36 @@ func (s *Sharded) drop() {
 //
 // Step fails as [optim.Optimizer.Step] and [Group.AllReduce] do.
 func (s *Sharded) Step(x *cgotorch.Exec) {
-	s.step(s.use(x, "dist.Sharded.Step"), s.inner.Step)
+	x = s.use(x, "dist.Sharded.Step")
+	s.reduce(x)
+	if s.group.world == 1 {
+		s.inner.Step(x)
+		return
+	}
+	active := s.active()
+	parts := make([][]int, len(active))
+	for k, v := range active {
+		parts[k] = v.ours
+	}
+	s.gather(x, func(one func(v *vector)) {
+		s.inner.StepInParts(x, parts, func(k int) { one(active[k]) })
+	})
+	s.drop()
 }
 
 // StepScaled is scaler.Step of this optimizer. If a gradient of any rank is not finite, all ranks
 // skip the step. The rules are those of [Sharded.Step] and of [optim.Scaler.Step].
 func (s *Sharded) StepScaled(x *cgotorch.Exec, scaler *optim.Scaler) {
-	s.step(s.use(x, "dist.Sharded.StepScaled"), func(x *cgotorch.Exec) { scaler.Step(x, s.inner) })
+	x = s.use(x, "dist.Sharded.StepScaled")
+	s.reduce(x)
+	if scaler.Step(x, s.inner); s.group.world > 1 {
+		s.gather(x, func(one func(v *vector)) {
+			for _, v := range s.active() {
+				one(v)
+			}
+		})
+		s.drop()
+	}
 }
 
 // Unscale is scaler.Unscale of the reduced gradients. Call it before ClipGradNorm. Those of the
@@ -235,15 +266,9 @@ func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
 	scaler.Unscale(x, s.inner)
 }
 
-func (s *Sharded) step(x *cgotorch.Exec, change func(x *cgotorch.Exec)) {
-	s.reduce(x)
-	change(x)
-	for _, v := range s.vectors {
-		if v.active {
-			s.gather(x, v)
-		}
-	}
-	s.drop()
+// The method `active` returns the vectors that a step changes.
+func (s *Sharded) active() []*vector {
+	return slices.DeleteFunc(slices.Clone(s.vectors), func(v *vector) bool { return !v.active })
 }
 
 // The method `use` fails if the Sharded or a parameter is closed. It returns the Exec for the
@@ -295,18 +320,17 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 	s.group.note(x, call{what: what, at: seam.Caller()})
 	for _, v := range s.vectors {
 		v.active = slices.ContainsFunc(v.params, func(i int) bool { return s.grads[i] != nil })
-		if !v.active {
-			continue
-		}
-		x.Tidy(func() *cgotorch.Tensor {
-			if s.o.Reduced {
-				s.take(x, v)
-			} else {
-				s.scatter(x, v)
-			}
-			return nil
-		})
 	}
+	x.Tidy(func() *cgotorch.Tensor {
+		if s.o.Reduced {
+			for _, v := range s.active() {
+				s.take(x, v)
+			}
+		} else {
+			s.scatter(x)
+		}
+		return nil
+	})
 	s.reduced = true
 }
 
@@ -327,26 +351,38 @@ func (s *Sharded) take(x *cgotorch.Exec, v *vector) {
 	}
 }
 
-// The method `scatter` reduces the gradients of a vector.
-func (s *Sharded) scatter(x *cgotorch.Exec, v *vector) {
-	// The other places keep older values. Their sums go to no parameter.
-	var to, from []*cgotorch.Tensor
-	for k, i := range v.params {
-		if s.grads[i] != nil {
-			to, from = append(to, v.places[k]), append(from, s.grads[i])
-		}
-	}
-	x.ForeachCopyInPlace(to, from)
+// The method `scatter` reduces the gradients.
+func (s *Sharded) scatter(x *cgotorch.Exec) {
 	op := Mean
 	if s.o.Sum {
 		op = Sum
 	}
-	piece := x.SplitWithSizes(s.group.ReduceScatter(x, v.flat, op), v.mine, 0)
-	for k, p := range v.own {
-		if s.grads[p.param] != nil {
-			s.set(x, p, piece[k])
+	l := s.newLine(x)
+	defer l.close()
+	l.before = func(v *vector) {
+		// The other places keep older values. Their sums go to no parameter.
+		var to, from []*cgotorch.Tensor
+		for k, i := range v.params {
+			if s.grads[i] != nil {
+				to, from = append(to, v.places[k]), append(from, s.grads[i])
+			}
+		}
+		x.ForeachCopyInPlace(to, from)
+	}
+	l.move = func(beside *cgotorch.Exec, v *vector) {
+		piece := x.Empty(v.dtype, v.piece)
+		s.group.scatter(beside, piece, v.flat, op)
+		parts := x.SplitWithSizes(piece, v.mine, 0)
+		for k, p := range v.own {
+			if s.grads[p.param] != nil {
+				s.set(x, p, parts[k])
+			}
 		}
 	}
+	for _, v := range s.active() {
+		l.next(v)
+	}
+	l.end()
 }
 
 func (s *Sharded) set(x *cgotorch.Exec, p *part, grad *cgotorch.Tensor) {
@@ -355,25 +391,36 @@ func (s *Sharded) set(x *cgotorch.Exec, p *part, grad *cgotorch.Tensor) {
 	}
 }
 
-// The method `gather` copies the other ranks' parts of a vector into the parameters.
-func (s *Sharded) gather(x *cgotorch.Exec, v *vector) {
-	var to, from []*cgotorch.Tensor
-	for _, p := range v.own {
-		to, from = append(to, p.place), append(from, p.tensor)
-	}
-	if len(to) > 0 {
-		x.ForeachCopyInPlace(to, from)
-	}
-	s.group.gather(x, v.flat, v.send)
-	to, from = nil, nil
-	for _, p := range v.parts {
-		if p.rank != s.group.rank {
-			to, from = append(to, p.tensor), append(from, p.place)
+// The method `gather` gives all ranks the weights. The function `each` calls `one` for each vector,
+// after it has changed the own parts of the vector.
+func (s *Sharded) gather(x *cgotorch.Exec, each func(one func(v *vector))) {
+	l := s.newLine(x)
+	defer l.close()
+	copyAll := func(parts []*part, copied func(p *part) (to, from *cgotorch.Tensor)) {
+		var to, from []*cgotorch.Tensor
+		for _, p := range parts {
+			if a, b := copied(p); a != nil {
+				to, from = append(to, a), append(from, b)
+			}
+		}
+		if len(to) > 0 {
+			x.ForeachCopyInPlace(to, from)
 		}
 	}
-	if len(to) > 0 {
-		x.ForeachCopyInPlace(to, from)
+	l.before = func(v *vector) {
+		copyAll(v.own, func(p *part) (to, from *cgotorch.Tensor) { return p.place, p.tensor })
 	}
+	l.move = func(beside *cgotorch.Exec, v *vector) { s.group.gather(beside, v.flat, v.send) }
+	l.after = func(v *vector) {
+		copyAll(v.parts, func(p *part) (to, from *cgotorch.Tensor) {
+			if p.rank == s.group.rank {
+				return nil, nil
+			}
+			return p.tensor, p.place
+		})
+	}
+	each(l.next)
+	l.end()
 }
 
 // ClipGradNorm scales the gradients, as [optim.ClipGradNorm] does with those of an unsharded

@@ -16,8 +16,12 @@ import (
 // of steps, and a parameter without a gradient stays as it is. The weights themselves are not kept
 // twice.
 //
-// The vectors of one dtype take turns with one buffer, which the collectives read and write. All
-// views of it are made once, so a step makes few calls. With one rank there are no vectors.
+// The vectors of one dtype take turns with two buffers, which the collectives read and write. All
+// views of them are made once, so a step makes few calls. With one rank there are no vectors.
+//
+// The collectives run on the group's side stream, one vector after another. Meanwhile the stream of
+// the step works for the vectors before and after: it copies gradients into the other buffer,
+// changes the parts of the next vector, and copies gathered weights out.
 
 // vector is some parameters of one group and dtype, one after another.
 type vector struct {
@@ -29,11 +33,19 @@ type vector struct {
 	cuts   []int64 // elements of each part, then the padding
 	own    []*part // this rank's parts, in order
 	mine   []int64 // elements of each of them, then the rest of the piece
+	ours   []int   // indices of the own parts in the parameters of this rank's optimizer
 	active bool    // the step changes some of the parameters
 
-	flat   *cgotorch.Tensor   // the vector, in the buffer
+	buffer *buffer
+	flat   *cgotorch.Tensor   // the vector, in buffer.flat
 	places []*cgotorch.Tensor // of the parameters in flat, with their shapes and strides
-	send   *cgotorch.Tensor   // this rank's piece, in another buffer
+	send   *cgotorch.Tensor   // this rank's piece, in buffer.send
+}
+
+// buffer is memory for the collectives of one vector at a time.
+type buffer struct {
+	flat *cgotorch.Tensor // holds the pieces of all ranks
+	send *cgotorch.Tensor // holds the piece of this rank
 }
 
 // part is the elements of one parameter in the piece of one rank.
@@ -97,12 +109,13 @@ func (v *vector) cut(length int64, rank, world int) {
 	v.mine = append(v.mine, v.piece-mine)
 }
 
-// The method `view` makes the tensors of the vector, by means of two buffers that are long enough.
-// The caller closes the tensors that `keep` has kept.
-func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, flat, send *cgotorch.Tensor, keep func(t *cgotorch.Tensor) *cgotorch.Tensor) {
+// The method `view` makes the tensors of the vector, in a buffer that is long enough. The caller
+// closes the tensors that `keep` has kept.
+func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, in *buffer, keep func(t *cgotorch.Tensor) *cgotorch.Tensor) {
 	x.Tidy(func() *cgotorch.Tensor {
-		v.flat = keep(x.Narrow(flat, 0, 0, int(v.piece)*g.world))
-		v.send = keep(x.Narrow(send, 0, 0, int(v.piece)))
+		v.buffer = in
+		v.flat = keep(x.Narrow(in.flat, 0, 0, int(v.piece)*g.world))
+		v.send = keep(x.Narrow(in.send, 0, 0, int(v.piece)))
 		places := x.SplitWithSizes(v.flat, v.sizes, 0)
 		for k, i := range v.params {
 			v.places = append(v.places, keep(x.Call1("aten::as_strided", places[k], params[i].Shape(), params[i].Strides())))
@@ -119,4 +132,49 @@ func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, fla
 		}
 		return nil
 	})
+}
+
+// line moves vectors through their buffers, one after another: see Note [Vectors and parts].
+type line struct {
+	x, beside *cgotorch.Exec                         // beside is on the side stream
+	before    func(v *vector)                        // enqueues on x what fills the buffer
+	move      func(beside *cgotorch.Exec, v *vector) // enqueues the collective
+	after     func(v *vector)                        // enqueues on x what reads the buffer; may be nil
+
+	moving *vector // the vector whose collective x has not waited for; may be nil
+	moved  *cgotorch.Event
+}
+
+func (s *Sharded) newLine(x *cgotorch.Exec) *line { return &line{x: x, beside: x.On(s.group.side)} }
+
+// The method `next` makes the collective of a vector.
+func (l *line) next(v *vector) {
+	if l.moving != nil && l.moving.buffer == v.buffer {
+		l.end()
+	}
+	l.before(v)
+	filled := l.x.Record()
+	defer filled.Close()
+	l.beside.Wait(filled)
+	l.move(l.beside, v)
+	moved := l.beside.Record()
+	l.end()
+	l.moving, l.moved = v, moved
+}
+
+// The method `end` lets x wait for the last collective, on the device.
+func (l *line) end() {
+	if l.moving == nil {
+		return
+	}
+	l.x.Wait(l.moved)
+	if l.after != nil {
+		l.after(l.moving)
+	}
+	l.close()
+}
+
+func (l *line) close() {
+	l.moved.Close()
+	l.moving, l.moved = nil, nil
 }

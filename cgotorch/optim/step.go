@@ -58,7 +58,10 @@ func (o *Optimizer) Minimize(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 	o.Step(x)
 }
 
-func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
+func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) { o.change(o.begin(x, by), by) }
+
+// The method `begin` does what comes once in a step. It returns the Exec of the step.
+func (o *Optimizer) begin(x *cgotorch.Exec, by scalerInput) *cgotorch.Exec {
 	if o.closed {
 		o.fail(x, "the optimizer: %w", cgotorch.ErrClosed)
 	}
@@ -74,6 +77,11 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 		o.onDevice = true
 		x.EachLaunch(func(*cgotorch.Exec) { o.skipped = true })
 	}
+	return x
+}
+
+// The method `change` changes the parameters, or those in o.only.
+func (o *Optimizer) change(x *cgotorch.Exec, by scalerInput) {
 	for i := range o.groups {
 		g := &o.groups[i]
 		lr := o.legalRate(x, i)

@@ -34,6 +34,35 @@ func (o *Optimizer) kept(i int) []RememberedTensor {
 	return all
 }
 
+// StepInParts is [Optimizer.Step] that changes the parameters part by part. A part is a list of
+// indices in Params, and a parameter is in at most one. Those in no part stay unchanged. After each
+// part, StepInParts calls `changed` with the number of the part. `changed` can enqueue work that
+// uses the new weights, while the next part changes. StepInParts does not wait.
+//
+// StepInParts fails as Step does, and with [cgotorch.ErrInvalidArgument] for another index.
+func (o *Optimizer) StepInParts(x *cgotorch.Exec, parts [][]int, changed func(part int)) {
+	defer func() { o.only = nil }()
+	y := o.begin(x, scalerInput{})
+	for k, part := range parts {
+		o.only = map[*parameter]bool{}
+		for _, i := range part {
+			o.only[o.parameter(x, i)] = true
+		}
+		if len(part) > 0 {
+			o.change(y, scalerInput{})
+		}
+		changed(k)
+	}
+}
+
+// The method `parameter` returns the parameter of an index. It fails if there is none.
+func (o *Optimizer) parameter(x *cgotorch.Exec, i int) *parameter {
+	if i < 0 || i >= len(o.parameters) {
+		o.fail(x, "there is no parameter %d of %d: %w", i, len(o.parameters), cgotorch.ErrInvalidArgument)
+	}
+	return o.parameters[i]
+}
+
 // Lender lends one of the tensors that [Optimizer.Remembers] lists. It calls `use` with the tensor,
 // on x's device. If write is set, `use` writes the tensor, and later loans have what was written.
 type Lender func(x *cgotorch.Exec, of RememberedTensor, write bool, use func(t *cgotorch.Tensor))
@@ -61,10 +90,7 @@ func (o *Optimizer) StepParams(x *cgotorch.Exec, params []int, lent func(of Reme
 	defer func() { o.only = nil }()
 	names := o.rule.remembers()
 	for _, i := range params {
-		if i < 0 || i >= len(o.parameters) {
-			o.fail(x, "there is no parameter %d of %d: %w", i, len(o.parameters), cgotorch.ErrInvalidArgument)
-		}
-		s := o.parameters[i]
+		s := o.parameter(x, i)
 		if s.owns() {
 			o.fail(x, "parameter %d has tensors of the optimizer's own: call either Step or StepParams: %w", i, cgotorch.ErrInvalidArgument)
 		}
