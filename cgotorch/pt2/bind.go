@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
@@ -101,6 +102,9 @@ func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
 	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
 		return err
 	}
+	if b.program.device.IsCUDA() {
+		b.fillNumbers(x)
+	}
 	if fuse {
 		b.fuse(x)
 	}
@@ -108,6 +112,50 @@ func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
 		return errors.Join(err, b.program.Close())
 	}
 	return nil
+}
+
+// fillNumber has the schema that LibTorch prints for its operator.
+var fillNumber = operatorCall{op: opcall.New("aten::fill_.Scalar"), schema: "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", single: true}
+
+// The method `fillNumbers` makes fills with a constant of one number fills with that number. In
+// PyTorch such a constant stays on the host, and here it is on the device, where two kernels more
+// would copy it.
+func (b *binder) fillNumbers(x *cgotorch.Exec) {
+	f := newFuser(b.program.graph)
+	constants := map[int]*cgotorch.Tensor{}
+	for i, slot := range f.graph.inputs {
+		if at := b.program.inputs[i].constant; at >= 0 && !f.graph.written[i] {
+			constants[slot] = b.constantList[at].tensor
+		}
+	}
+	gone := map[int]bool{}
+	for i := range f.graph.steps {
+		fill := f.call(i, "aten.fill_.Tensor")
+		if fill == nil || len(fill.args) != 2 || !fill.args[1].isTensor() {
+			continue
+		}
+		from, ok := f.source(fill.args[1], i, gone)
+		if !ok {
+			continue
+		}
+		lifted := f.call(from, "aten.lift_fresh_copy.default")
+		if lifted == nil || lifted.args[0].slot < 0 {
+			continue
+		}
+		t := constants[lifted.args[0].slot]
+		if t == nil || t.Dim() != 0 || !t.DType().IsFloat() && t.DType() != cgotorch.Int64 {
+			continue
+		}
+		number := constantOf(x.Item(t))
+		if t.DType() == cgotorch.Int64 {
+			number = constantOf(cgotorch.ToSlice[int64](x, t)[0])
+		}
+		act := fillNumber
+		act.args, act.outs = []operand{fill.args[0], number}, fill.outs
+		f.graph.steps[i].act = &act
+		gone[from] = true
+	}
+	f.remove(gone)
 }
 
 // A binder binds the inputs and outputs of one program.
@@ -297,13 +345,14 @@ func (b *binder) output(s *outputSpec) (programOutput, error) {
 
 // The method `keep` makes the tensors the program's own.
 func (b *binder) keep(x *cgotorch.Exec) error {
-	kept := map[*cgotorch.Tensor]bool{}
+	// A tensor may be a view of all that was read. Views of such a view would not require a gradient,
+	// although the tensor does, and LibTorch looks at that. So each tensor is detached.
+	kept := map[*cgotorch.Tensor]*cgotorch.Tensor{}
 	own := func(t *cgotorch.Tensor) *cgotorch.Tensor {
-		if kept[t] {
-			return t
+		if kept[t] == nil {
+			kept[t] = x.Keep(x.Detach(t))
 		}
-		kept[t] = true
-		return x.Keep(t)
+		return kept[t]
 	}
 	for _, t := range b.constantList {
 		b.program.constants = append(b.program.constants, own(t.tensor))

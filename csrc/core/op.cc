@@ -482,6 +482,11 @@ Found& found() {
   return *all;
 }
 
+// at::matmul of three dimensions and two makes one product if the second tensor requires a
+// gradient, and otherwise a batch of products if the first one has gaps. at::linear calls it with a
+// view of its weight.
+bool looks_at_gradients(const c10::OperatorName& name) { return name.name == "aten::linear" || name.name == "aten::matmul"; }
+
 std::string text_of(const c10::FunctionSchema& schema) {
   std::ostringstream out;
   out << schema;
@@ -492,7 +497,8 @@ std::string text_of(const c10::FunctionSchema& schema) {
 }  // namespace ct
 
 ct_op::ct_op(c10::OperatorHandle op)
-    : handle(std::move(op)), draws(handle.hasTag(at::Tag::nondeterministic_seeded)), unboxed(ct::Unboxed::find(handle)) {
+    : handle(std::move(op)), draws(handle.hasTag(at::Tag::nondeterministic_seeded)), looks(ct::looks_at_gradients(handle.operator_name())),
+      unboxed(ct::Unboxed::find(handle)) {
   for (const c10::Argument& argument : this->handle.schema().arguments()) arguments.push_back(ct::describe(argument));
 }
 
@@ -547,9 +553,10 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
     if (operation.draws) drawing.emplace(*x.stream);
     // Without grad mode autograd's kernels would only pass the call on, which takes a tenth of a
     // small operator's time. The kernels that count writes and mark views run after them and are not
-    // skipped.
+    // skipped. An operator that looks at whether a tensor requires a gradient needs them: only they
+    // say so of a view of that tensor.
     std::optional<c10::impl::ExcludeDispatchKeyGuard> past_autograd;
-    if (x.grad == 0) past_autograd.emplace(c10::autograd_dispatch_keyset);
+    if (x.grad == 0 && !operation.looks) past_autograd.emplace(c10::autograd_dispatch_keyset);
     if (operation.unboxed != nullptr && results->word_capacity >= 1 && results->tensor_capacity >= 1) {
       at::Tensor result;
       if (operation.unboxed->call(*x.stream, words, word_count, tensors, tensor_count, &result)) {

@@ -51,6 +51,7 @@ struct ct_op {
   explicit ct_op(c10::OperatorHandle handle);
   const c10::OperatorHandle handle;
   const bool draws;  // the operator draws random numbers
+  const bool looks;  // the operator looks at whether an argument requires a gradient, also without grad mode
   std::vector<ct::Argument> arguments;
   const std::unique_ptr<const ct::Unboxed> unboxed;  // or NULL
 };
