@@ -16,18 +16,22 @@ import (
 // one. Each change needs that nobody else reads the values between. Weights are folded in float64
 // and rounded once. Sub-graphs stay as they are.
 //
+// Steps that read weights and constants alone are computed once, at the load.
+//
 // On CUDA a batch norm stays if an activation or a sum follows that cuDNN does not put into the
 // convolution. Both are then one kernel of this library. If the norm went into the convolution,
 // there would be one kernel for the bias, and another one for the activation.
 //
-// Three kinds of steps then call operators of this library in place of LibTorch's, as the layers of
-// package nn do: pools, a sum with the layer norm of it, and the product of images with a factor
-// for each channel. These operators choose their kernels when they run. A product and a sum become
-// LibTorch's addcmul.
+// Some kinds of steps then call operators of this library in place of LibTorch's: pools, means over
+// pixels, layer norms with the sum before them, products with a factor for each channel, squeezes
+// and excitations, and attentions in windows. These operators choose their kernels when they run. A
+// product and a sum become one operator. On CUDA a mask of attention with gaps is made dense, because
+// LibTorch's fast kernels read no other, and an input of a linear layer too.
 
 // A fuser fuses one graph.
 type fuser struct {
 	graph  *graph
+	cuda   bool        // the program runs on CUDA
 	filled map[int]int // by slot: the step that fills it
 	read   map[int]int // by slot: how many operands of steps and outputs read it
 	done   report
@@ -38,6 +42,9 @@ type report struct {
 	dropouts, norms, sums, activations, convolutions int
 	normActivations, scaledSums                      int
 	pools, layerNorms, products                      int
+	means, pixelConvolutions, squeezeExcitations     int
+	plainNorms, biases, biasSums, masks              int
+	constants, windows                               int
 }
 
 // String tells what was done.
@@ -51,6 +58,19 @@ func (r report) String() string {
 	}
 	if r.pools+r.layerNorms+r.products > 0 {
 		text += fmt.Sprintf("; own kernels for %d pools, %d layer norms of sums, %d products with channels", r.pools, r.layerNorms, r.products)
+	}
+	for _, more := range []struct {
+		count int
+		what  string
+	}{
+		{r.means, "means of channels"}, {r.pixelConvolutions, "convolutions of one pixel as linear layers"},
+		{r.squeezeExcitations, "squeezes and excitations"},
+		{r.plainNorms, "own kernels for layer norms"}, {r.biases, "biases of convolutions in the layer norms behind them"},
+		{r.biasSums, "biases of convolutions added by a kernel of their own"}, {r.constants, "steps computed once"}, {r.windows, "attentions in windows"}, {r.masks, "attentions with a mask made dense"},
+	} {
+		if more.count > 0 {
+			text += fmt.Sprintf("; %s: %d", more.what, more.count)
+		}
 	}
 	return text
 }
@@ -187,6 +207,8 @@ func (f *fuser) norms() (found []normedConvolution) {
 func (b *binder) fuse(x *cgotorch.Exec) {
 	p := b.program
 	f := newFuser(p.graph)
+	f.cuda = p.device.IsCUDA()
+	b.foldConstants(x, f)
 	f.dropouts()
 	for i := range p.graph.steps {
 		if f.call(i, convolutions...) != nil {
@@ -213,7 +235,7 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 		}
 		return nil
 	}
-	if p.device.IsCUDA() {
+	if f.cuda {
 		f.normActivations(x, own)
 	}
 	gone := map[int]bool{}
@@ -233,8 +255,13 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 		f.done.norms++
 	}
 	f.remove(gone)
+	f.pixels()
+	f.squeezeExcitations()
 	f.activations()
 	f.kernels()
+	if f.cuda {
+		f.biases()
+	}
 	p.report = f.done
 	b.drop()
 }
@@ -360,13 +387,15 @@ func (f *fuser) source(o operand, to int, gone map[int]bool) (from int, ok bool)
 	return from, ok && !gone[from] && f.read[o.slot] == 1 && !f.writesBetween(from, to)
 }
 
-// The method `writesBetween` reports whether a step between two steps writes into memory. Then the
-// first one cannot be moved to the second, because it may read what is written.
-func (f *fuser) writesBetween(from, to int) bool {
-	return slices.ContainsFunc(f.graph.steps[from+1:to], func(s step) bool {
-		_, written := s.memory()
-		return len(written) > 0
-	})
+// The method `writesBetween` reports whether a step between two steps, but for some, writes into
+// memory. Then the first one cannot be moved to the second, because it may read what is written.
+func (f *fuser) writesBetween(from, to int, but ...int) bool {
+	for i := from + 1; i < to; i++ {
+		if _, written := f.graph.steps[i].memory(); len(written) > 0 && !slices.Contains(but, i) {
+			return true
+		}
+	}
+	return false
 }
 
 func (o *operand) isTensor() bool { return o.slot >= 0 && !o.number }

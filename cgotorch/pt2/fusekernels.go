@@ -1,6 +1,8 @@
 package pt2
 
 import (
+	"slices"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
 )
@@ -10,8 +12,8 @@ var (
 	pools = map[string]opcall.Operator{
 		"aten.max_pool2d.default": opcall.New("streamtorch::max_pool2d"), "aten.avg_pool2d.default": opcall.New("streamtorch::avg_pool2d"),
 	}
-	batchNormAct  = opcall.New("streamtorch::batch_norm_act")
 	addLayerNorm  = opcall.New("streamtorch::add_layer_norm")
+	biasLayerNorm = opcall.New("streamtorch::bias_layer_norm")
 	scaleChannels = opcall.New("streamtorch::scale_channels")
 	addcmul       = opcall.New("aten::addcmul")
 )
@@ -23,13 +25,39 @@ func (f *fuser) kernels() {
 			c.op = pools[f.graph.steps[i].node.Operator]
 			f.done.pools++
 		}
-		if c := f.call(i, "aten.mul.Tensor"); c != nil && len(c.args) == 2 && (f.isFactor(&c.args[0]) || f.isFactor(&c.args[1])) {
-			f.graph.steps[i].act = &channelProduct{*c}
-			f.done.products++
-		}
 	}
+	f.products()
 	f.layerNorms()
 	f.scaledSums()
+	f.attentions()
+}
+
+// The method `products` makes products with factors for channels. A sigmoid of the factors that
+// nobody else reads becomes part of the product.
+func (f *fuser) products() {
+	gone := map[int]bool{}
+	for i := range f.graph.steps {
+		c := f.call(i, "aten.mul.Tensor")
+		if c == nil || len(c.args) != 2 {
+			continue
+		}
+		for k := range c.args {
+			if !f.isFactor(&c.args[k]) {
+				continue
+			}
+			p := &channelProduct{operatorCall: *c, sigmoid: -1}
+			at, ok := f.source(c.args[k], i, gone)
+			if s := f.call(at, "aten.sigmoid.default"); ok && s != nil && s.args[0].isTensor() {
+				p.args, p.sigmoid = slices.Clone(c.args), k
+				p.args[k] = s.args[0]
+				gone[at] = true
+			}
+			f.graph.steps[i].act = p
+			f.done.products++
+			break
+		}
+	}
+	f.remove(gone)
 }
 
 // The method `isFactor` reports whether an operand may be the factors of squeeze and excitation.
@@ -40,20 +68,30 @@ func (f *fuser) isFactor(o *operand) bool {
 
 // channelProduct is a product. If one side is [N, C, 1, 1] and the other [N, C, H, W], it is that
 // of images and a factor for each channel.
-type channelProduct struct{ operatorCall }
+type channelProduct struct {
+	operatorCall
+	sigmoid int // the sigmoid of this argument is the factor; -1: there is no sigmoid
+}
 
 func (c *channelProduct) run(x *cgotorch.Exec, f *frame) {
-	images, factors := c.args[0].tensor(f), c.args[1].tensor(f)
-	if isPixel(images) {
-		images, factors = factors, images
+	images, factors, sigmoid := c.args[0].tensor(f), c.args[1].tensor(f), c.sigmoid == 1
+	if isPixel(images) && c.sigmoid != 1 || c.sigmoid == 0 {
+		images, factors, sigmoid = factors, images, c.sigmoid == 0
 	}
 	if !isPixel(factors) || images == nil || images.Dim() != 4 {
-		c.operatorCall.run(x, f)
+		if !sigmoid {
+			c.operatorCall.run(x, f)
+			return
+		}
+		factors = x.Sigmoid(factors)
+		f.values[c.outs[0]] = x.Mul(images, factors)
+		factors.Close()
 		return
 	}
 	call := opcall.Begin(x, scaleChannels)
 	call.Tensor(images)
 	call.Tensor(factors)
+	call.Bool(sigmoid)
 	f.values[c.outs[0]] = call.Run1()
 }
 
@@ -69,8 +107,8 @@ func isPixel(t *cgotorch.Tensor) bool {
 // The places of arguments in the schema of aten::layer_norm.
 const layerNormShape, layerNormWeight, layerNormBias, layerNormEps = 1, 2, 3, 4
 
-// The method `layerNorms` makes the layer norm of a sum part of the sum's step. Others may read the
-// sum too.
+// The method `layerNorms` makes layer norms over one dimension calls of this library's kernels. The
+// layer norm of a sum becomes part of the sum's step. Others may read the sum too.
 func (f *fuser) layerNorms() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -78,45 +116,87 @@ func (f *fuser) layerNorms() {
 		if norm == nil || len(norm.args) <= layerNormShape || norm.args[0].slot < 0 {
 			continue
 		}
-		at, ok := f.filled[norm.args[0].slot]
 		shape, isConstant := constantArg[[]int64](norm, layerNormShape)
-		if !ok || !isConstant || len(shape) != 1 || f.writesBetween(at, i) {
+		if !isConstant || len(shape) != 1 {
 			continue
 		}
-		sum, parts := f.sum(at)
-		if len(parts) != 2 { // no sum, or one in place
-			continue
-		}
-		a := &addedLayerNorm{args: []operand{sum.args[0], sum.args[1], constantOf(nil), constantOf(nil)}, eps: 1e-5, outs: []int{sum.outs[0], norm.outs[0]}}
-		early := true // the norm's weights are there when the sum is computed
+		a := &addedLayerNorm{args: []operand{norm.args[0], constantOf(nil), constantOf(nil), constantOf(nil)}, eps: 1e-5, outs: norm.outs}
 		for k, from := range []int{layerNormWeight, layerNormBias} {
-			if from >= len(norm.args) || norm.args[from].slot < 0 {
-				continue
+			if from < len(norm.args) && norm.args[from].slot >= 0 {
+				a.args[2+k] = norm.args[from]
 			}
-			a.args[2+k] = norm.args[from]
-			filled, ok := f.filled[norm.args[from].slot]
-			early = early && (!ok || filled < at)
 		}
 		if layerNormEps < len(norm.args) && norm.args[layerNormEps].constant != cgotorch.Default {
 			eps, ok := constantArg[float64](norm, layerNormEps)
-			if a.eps, early = eps, early && ok; !early {
+			if a.eps = eps; !ok {
 				continue
 			}
 		}
-		if early {
+		switch at, sum := f.addedBefore(a, i); {
+		case sum != nil:
+			a.args[0], a.args[1], a.outs = sum.args[0], sum.args[1], []int{sum.outs[0], norm.outs[0]}
 			f.graph.steps[at].act = a
 			gone[i] = true
 			f.done.layerNorms++
+		case f.cuda && f.takesBias(a, i):
+			f.graph.steps[i].act = &biasedLayerNorm{*a}
+			f.done.biases++
+		default:
+			f.graph.steps[i].act = a
+			f.done.plainNorms++
 		}
 	}
 	f.remove(gone)
 }
 
-// addedLayerNorm is a sum and the layer norm of it.
+// The method `addedBefore` returns the sum whose layer norm step i is, if the norm can be computed
+// in the step of the sum: its weights are there already.
+func (f *fuser) addedBefore(a *addedLayerNorm, i int) (at int, sum *operatorCall) {
+	at, ok := f.filled[a.args[0].slot]
+	if !ok || f.writesBetween(at, i) {
+		return 0, nil
+	}
+	for _, w := range a.args[2:] {
+		if filled, ok := f.filled[w.slot]; ok && w.slot >= 0 && filled >= at {
+			return 0, nil
+		}
+	}
+	sum, parts := f.sum(at)
+	if len(parts) != 2 { // no sum, or one in place
+		return 0, nil
+	}
+	return at, sum
+}
+
+// The method `takesBias` takes the bias out of the convolution whose result, with channels behind,
+// step i alone normalises. The bias becomes the second argument of the norm.
+func (f *fuser) takesBias(a *addedLayerNorm, i int) bool {
+	at, ok := f.source(a.args[0], i, nil)
+	if !ok {
+		return false
+	}
+	order := f.call(at, "aten.permute.default")
+	if order == nil || len(order.args) != 2 {
+		return false
+	}
+	from, ok := f.source(order.args[0], at, nil)
+	dims, isConstant := constantArg[[]int64](order, 1)
+	if !ok || !isConstant || !slices.Equal(dims, []int64{0, 2, 3, 1}) {
+		return false
+	}
+	c := f.call(from, "aten.conv2d.default")
+	if c == nil || len(c.args) <= convolutionBias || !c.args[convolutionBias].isTensor() {
+		return false
+	}
+	a.args[1], c.args[convolutionBias] = c.args[convolutionBias], constantOf(nil)
+	return true
+}
+
+// addedLayerNorm is a sum and the layer norm of it, or a layer norm.
 type addedLayerNorm struct {
-	args []operand // two addends, the weight and the bias
+	args []operand // two addends, of which the second may be absent, the weight and the bias
 	eps  float64
-	outs []int // the sum and the norm
+	outs []int // the sum, if there are two addends, and the norm
 }
 
 func (a *addedLayerNorm) reads() []*operand { return pointers(a.args) }
@@ -124,19 +204,53 @@ func (a *addedLayerNorm) fills() []int      { return a.outs }
 
 func (a *addedLayerNorm) run(x *cgotorch.Exec, f *frame) {
 	left, right := a.args[0].tensor(f), a.args[1].tensor(f)
-	if left.Dim() == 0 { // the operator wants the rows first
+	if right != nil && (left.Dim() == 0 || isDense(right) && !isDense(left)) { // the operator wants the rows first
 		left, right = right, left
 	}
 	call := opcall.Begin(x, addLayerNorm)
 	call.Tensor(left)
 	call.OptTensor(right)
+	a.pass(call, f)
+	call.RestDefault()
+	sum, normed := call.Run2()
+	if right == nil {
+		sum.Close()
+		f.values[a.outs[0]] = normed
+		return
+	}
+	f.values[a.outs[0]], f.values[a.outs[1]] = sum, normed
+}
+
+// The method `pass` passes weight, bias and eps.
+func (a *addedLayerNorm) pass(call opcall.Call, f *frame) {
 	for i := range a.args[2:] {
 		call.OptTensor(a.args[2+i].tensor(f))
 	}
 	call.Float(a.eps)
-	call.RestDefault()
-	sum, normed := call.Run2()
-	f.values[a.outs[0]], f.values[a.outs[1]] = sum, normed
+}
+
+// isDense reports whether the elements of t follow each other in memory.
+func isDense(t *cgotorch.Tensor) bool {
+	want := int64(1)
+	shape, strides := t.Shape(), t.Strides()
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] != 1 && strides[i] != want {
+			return false
+		}
+		want *= shape[i]
+	}
+	return true
+}
+
+// biasedLayerNorm is the layer norm of args[0] + args[1], where args[1] is one row.
+type biasedLayerNorm struct{ addedLayerNorm }
+
+func (a *biasedLayerNorm) run(x *cgotorch.Exec, f *frame) {
+	call := opcall.Begin(x, biasLayerNorm)
+	call.Tensor(a.args[0].tensor(f))
+	call.Tensor(a.args[1].tensor(f))
+	a.pass(call, f)
+	f.values[a.outs[0]] = call.Run1()
 }
 
 // The method `scaledSums` makes a product part of the sum that alone reads it.
@@ -183,140 +297,17 @@ func (s *scaledSum) run(x *cgotorch.Exec, f *frame) {
 		product.Close()
 		return
 	}
+	if isOfChannels(a, b) {
+		a, b = b, a
+	}
+	if isOfChannels(b, a) {
+		f.values[s.outs[0]] = channelAffine(x, a, b, nil, other, "none")
+		return
+	}
 	call := opcall.Begin(x, addcmul)
 	call.Tensor(other)
 	call.Tensor(a)
 	call.Tensor(b)
 	call.RestDefault()
 	f.values[s.outs[0]] = call.Run1()
-}
-
-// activationOf returns the name that streamtorch::batch_norm_act has for the activation of step i,
-// or "".
-func (f *fuser) activationOf(i int) string {
-	c, ok := f.graph.steps[i].act.(*operatorCall)
-	if !ok || !c.single {
-		return ""
-	}
-	is := func(n int, want float64) bool {
-		v, err := toFloat(c.args[n].constant)
-		return err == nil && c.args[n].slot < 0 && v == want
-	}
-	switch f.graph.steps[i].node.Operator {
-	case "aten.relu.default", "aten.relu_.default":
-		return "relu"
-	case "aten.relu6.default", "aten.relu6_.default":
-		return "relu6"
-	case "aten.hardtanh.default", "aten.hardtanh_.default":
-		if len(c.args) == 3 && is(1, 0) && is(2, 6) {
-			return "relu6"
-		}
-	case "aten.silu.default", "aten.silu_.default":
-		return "silu"
-	case "aten.hardswish.default", "aten.hardswish_.default":
-		return "hardswish"
-	}
-	return ""
-}
-
-// The method `normActivations` makes batch norms behind convolutions part of the activation or the
-// sum that alone reads them. It leaves those with a ReLU, which goes into the convolution, unless
-// the convolution has groups. `own` is the weight of an argument that nobody else reads.
-func (f *fuser) normActivations(x *cgotorch.Exec, own func(c *operatorCall, i int) *storedTensor) {
-	readers := map[int]int{} // by slot: the last step that reads it
-	for i := range f.graph.steps {
-		for _, slot := range slotsOf(f.graph.steps[i].act.reads()...) {
-			readers[slot] = i
-		}
-	}
-	gone := map[int]bool{}
-	for _, n := range f.norms() {
-		out := n.norm.outs[0]
-		i, ok := readers[out]
-		if !ok || f.read[out] != 1 || f.graph.steps[n.step].node.Operator != "aten.conv2d.default" || f.writesBetween(n.normStep, i) {
-			continue
-		}
-		groups, given := constantArg[int64](n.convolution, convolutionGroups)
-		grouped := given && groups != 1
-		a := &normActivation{eps: n.eps, name: f.activationOf(i), addend: constantOf(nil), outs: f.graph.steps[i].act.fills()}
-		sum, parts := f.sum(i)
-		for _, k := range parts {
-			if sum.args[k].slot != out {
-				continue
-			}
-			behind, read := readers[sum.outs[0]]
-			if isReLU := read && f.read[sum.outs[0]] == 1 && f.activationOf(behind) == "relu"; !isReLU {
-				a.name, a.addend, a.inPlace = "none", sum.args[1-k], len(parts) == 1
-			}
-		}
-		if a.name == "" || a.name == "relu" && !grouped {
-			continue
-		}
-		if f.parameters(x, n.norm, own) {
-			a.args = append([]operand{n.norm.args[0]}, n.norm.args[normWeight:normVar+1]...)
-			f.graph.steps[i].act = a
-			gone[n.normStep] = true
-			f.done.normActivations++
-		}
-	}
-	f.remove(gone)
-}
-
-// The method `parameters` makes the tensors of a batch norm float32, as the kernels want them. It
-// returns false and changes nothing if others read them too.
-func (f *fuser) parameters(x *cgotorch.Exec, norm *operatorCall, own func(c *operatorCall, i int) *storedTensor) bool {
-	var all []*storedTensor
-	for i := normWeight; i <= normVar; i++ {
-		if norm.args[i].slot < 0 {
-			continue
-		}
-		w := own(norm, i)
-		if w == nil || !w.tensor.DType().IsFloat() {
-			return false
-		}
-		all = append(all, w)
-	}
-	for _, w := range all {
-		w.requiresGrad = false
-		if old := w.tensor; old.DType() != cgotorch.Float32 {
-			w.tensor = x.To(old, cgotorch.Float32)
-			old.Close()
-		}
-	}
-	return true
-}
-
-// normActivation is activation(norm + addend), where the norm is a batch norm of evaluation.
-type normActivation struct {
-	args    []operand // the input, and the norm's weight, bias, mean and variance
-	addend  operand
-	inPlace bool // the sum keeps the norm's dtype
-	eps     float64
-	name    string // of the activation
-	outs    []int
-}
-
-func (a *normActivation) reads() []*operand { return append(pointers(a.args), &a.addend) }
-func (a *normActivation) fills() []int      { return a.outs }
-
-func (a *normActivation) run(x *cgotorch.Exec, f *frame) {
-	const momentum = 0.1 // evaluation does not read it
-	call := opcall.Begin(x, batchNormAct)
-	call.Tensor(a.args[0].tensor(f))
-	call.OptTensor(a.addend.tensor(f))
-	for i := range a.args[1:] {
-		call.OptTensor(a.args[1+i].tensor(f))
-	}
-	call.Bool(false)
-	call.Float(momentum)
-	call.Float(a.eps)
-	call.Text(a.name)
-	call.RestDefault()
-	out := call.Run1()
-	if of := a.args[0].tensor(f).DType(); a.inPlace && out.DType() != of {
-		wide := out
-		out = x.To(wide, of)
-		wide.Close()
-	}
-	f.values[a.outs[0]] = out
 }

@@ -42,22 +42,10 @@ var reshape = opcall.New("aten::reshape")
 
 // The method `viewsMayCopy` turns views into reshapes. See Note [Views that copy].
 func (g *graph) viewsMayCopy() {
-	sets := make([]int, g.slots) // by slot: another slot of its set, or the slot itself
-	for slot := range sets {
-		sets[slot] = slot
-	}
-	set := func(slot int) int {
-		for ; sets[slot] != slot; slot = sets[slot] {
-			sets[slot] = sets[sets[slot]]
-		}
-		return slot
-	}
+	set := g.memorySets()
 	lastWrite := map[int]int{} // by slot, and later by set: the last step that writes into it
 	for i := range g.steps {
-		shared, written := g.steps[i].memory()
-		for _, slot := range shared {
-			sets[set(slot)] = set(shared[0])
-		}
+		_, written := g.steps[i].memory()
 		for _, slot := range written {
 			lastWrite[slot] = i
 		}
@@ -96,6 +84,28 @@ func (g *graph) viewsMayCopy() {
 		c.op, s.node.Operator = reshape, "aten.reshape.default"
 		s.node.Text = strings.Replace(s.node.Text, " = aten.view.default(", " = aten.reshape.default(", 1)
 	}
+}
+
+// The method `memorySets` returns a function that returns the set of a slot: one of the slots with
+// which it may share memory.
+func (g *graph) memorySets() func(slot int) int {
+	sets := make([]int, g.slots) // by slot: another slot of its set, or the slot itself
+	for slot := range sets {
+		sets[slot] = slot
+	}
+	set := func(slot int) int {
+		for ; sets[slot] != slot; slot = sets[slot] {
+			sets[slot] = sets[sets[slot]]
+		}
+		return slot
+	}
+	for i := range g.steps {
+		shared, _ := g.steps[i].memory()
+		for _, slot := range shared {
+			sets[set(slot)] = set(shared[0])
+		}
+	}
+	return set
 }
 
 // The method `memory` returns the slots of a step that may share memory with each other, and the

@@ -8,8 +8,12 @@
 // the dtype that the next layer reads, and the addend's gradient in the addend's dtype.
 //
 // The kernels run on CUDA, in float32, float16 or bfloat16, for contiguous tensors with a multiple
-// of 4 channels, at most 8192. Weight and bias must be float32. In all other cases LibTorch's
-// operators do the work, with their own gradients.
+// of 4 channels, at most 8192. Weight and bias have one dtype. Without a backward the first two
+// dimensions of the addend may lie in another order, and the addend may be one row for all rows. In
+// all other cases LibTorch's operators do the work, with their own gradients.
+//
+// streamtorch::bias_layer_norm, for evaluation, adds one row to all rows and returns the norm
+// alone.
 //
 // The result of the norm is rounded once from float32, as in LibTorch. The norm reads the rounded
 // sum. The gradient of the sum is rounded once for each of its readers, where LibTorch rounds the
@@ -61,11 +65,42 @@ struct Division {
   int rows() const { return threads / row_threads; }
 };
 
+// What is added: nothing, rows, or one row to all rows, whose sum nobody wants.
+enum Added { kNothing, kRows, kOneRow };
+
 struct Types {
-  at::ScalarType input, addend, sum, normed;
-  bool added;
-  auto key() const { return std::tuple(input, addend, sum, normed, added); }
+  at::ScalarType input, addend, sum, normed, parameter;
+  Added added;
+  bool apart;
+  auto key() const { return std::tuple(input, addend, sum, normed, parameter, added, apart); }
 };
+
+at::ScalarType parameter_of(Optional weight, Optional bias) {
+  return is_defined(weight) ? weight->scalar_type() : is_defined(bias) ? bias->scalar_type() : at::kFloat;
+}
+
+// Where the rows of the addend lie: see add_layer_norm_cuda.h.
+struct Rows {
+  int count = 1;
+  long long step = 0, jump = 0;
+};
+
+// Returns where the rows of t lie, if its last dimension has no gaps, and if rows with one distance
+// follow each other in each of its first dimension.
+std::optional<Rows> rows_of(const at::Tensor& t) {
+  if (t.stride(-1) != 1) return {};
+  const bool one = t.dim() < 3;  // all rows have one distance
+  Rows rows{static_cast<int>(t.dim() < 2 ? 1 : one ? t.size(0) : t.size(1)), t.dim() < 2 ? 0 : t.stride(one ? 0 : 1), one ? 0 : t.stride(0)};
+  for (int64_t i = 2; i + 1 < t.dim(); ++i) {  // the later dimensions follow each other
+    if (t.stride(i - 1) != t.stride(i) * t.size(i)) return {};
+    rows.count *= static_cast<int>(t.size(i));
+    rows.step = t.stride(i);
+  }
+  if (rows.step % 4 != 0 || rows.jump % 4 != 0) return {};
+  rows.step /= 4;
+  rows.jump /= 4;
+  return rows;
+}
 
 const CudaProgram& program_of(const Types& types, const Division& d, bool sums) {
   return variant_of(std::tuple(types.key(), d.channels, sums), [&] {
@@ -77,7 +112,9 @@ const CudaProgram& program_of(const Types& types, const Division& d, bool sums) 
     define("ADDEND", float_name(types.addend));
     define("SUM", float_name(types.sum));
     define("NORMED", normed);
+    define("PARAMETER", float_name(types.parameter));
     define("ADDED", std::to_string(types.added));
+    define("APART", std::to_string(types.apart));
     define("CHANNELS", std::to_string(d.channels));
     define("ROW_THREADS", std::to_string(d.row_threads));
     define("THREADS", std::to_string(d.threads));
@@ -99,19 +136,21 @@ struct Matrix {
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, double, at::ScalarType, bool);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias, double eps,
                                                        at::ScalarType dtype, bool records) {
-  const bool added = is_defined(addend);
+  const Added added = !is_defined(addend) ? kNothing : addend->sizes() == input.sizes() ? kRows : kOneRow;
   const Matrix matrix(input);
   const Division d(matrix.channels);
   const at::ScalarType in = input.scalar_type(), other = added ? addend->scalar_type() : in, of_sum = at::promote_types(in, other);
-  at::Tensor sum = added ? at::empty_like(input, input.options().dtype(of_sum)) : at::empty({0}, input.options());
+  const bool apart = added == kRows && !addend->is_contiguous();
+  Rows of_addend = apart ? rows_of(*addend).value() : Rows{};
+  at::Tensor sum = added == kRows ? at::empty_like(input, input.options().dtype(of_sum)) : at::empty({0}, input.options());
   at::Tensor normed = at::empty_like(input, input.options().dtype(dtype));
   at::Tensor saved = at::empty({2, records ? matrix.rows : 0}, input.options().dtype(at::kFloat));
   const void *x = input.const_data_ptr(), *y = read(addend), *w = read(weight), *b = read(bias);
-  void *s = added ? sum.mutable_data_ptr() : nullptr, *n = normed.mutable_data_ptr(), *numbers = records ? saved.mutable_data_ptr() : nullptr;
+  void *s = added == kRows ? sum.mutable_data_ptr() : nullptr, *n = normed.mutable_data_ptr(), *numbers = records ? saved.mutable_data_ptr() : nullptr;
   int rows = matrix.rows;
   float epsilon = static_cast<float>(eps);
-  void* arguments[] = {&x, &y, &w, &b, &s, &n, &numbers, &rows, &epsilon};
-  cuda().launch(program_of({in, other, of_sum, dtype, added}, d, true), "add_layer_norm", images::stream_of(input),
+  void* arguments[] = {&x, &y, &w, &b, &s, &n, &numbers, &rows, &epsilon, &of_addend};
+  cuda().launch(program_of({in, other, of_sum, dtype, parameter_of(weight, bias), added, apart}, d, true), "add_layer_norm", images::stream_of(input),
                 (rows + d.rows() - 1) / d.rows(), d.threads, arguments);
   return {std::move(sum), std::move(normed), std::move(saved)};
 }
@@ -140,7 +179,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Te
   const void *dy = of_normed.const_data_ptr(), *ds = read(of_sum), *x = sum.const_data_ptr(), *numbers = saved.const_data_ptr(), *w = read(weight);
   void *dx = wants_input ? of_input.mutable_data_ptr() : nullptr, *da = wants_addend ? of_addend.mutable_data_ptr() : nullptr;
   void *all = wants_parameters ? partial.mutable_data_ptr() : nullptr;
-  const CudaProgram& program = program_of({input, addend, sum.scalar_type(), of_normed.scalar_type(), added}, d, wants_parameters);
+  const CudaProgram& program = program_of({input, addend, sum.scalar_type(), of_normed.scalar_type(), parameter_of(weight, {}), added ? kRows : kNothing, false}, d, wants_parameters);
   const c10::Stream stream = images::stream_of(sum);
   void* arguments[] = {&dy, &ds, &x, &numbers, &w, &dx, &da, &all, &rows};
   cuda().launch(program, "add_layer_norm_gradient", stream, blocks, d.threads, arguments);
@@ -205,19 +244,27 @@ struct Node : torch::autograd::Function<Node> {
 
 // Returns whether the kernels can read weight or bias.
 bool is_parameter(Optional t, const at::Tensor& input) {
-  return !is_defined(t) || (t->scalar_type() == at::kFloat && t->is_contiguous() && t->dim() == 1 && t->numel() == input.size(-1) &&
+  return !is_defined(t) || (is_floating(t->scalar_type()) && t->is_contiguous() && t->dim() == 1 && t->numel() == input.size(-1) &&
                             t->device() == input.device() && is_aligned(*t));
 }
 
 // Returns whether the kernels can read the tensor.
 bool is_matrix(const at::Tensor& t) { return t.is_cuda() && t.dim() > 0 && is_floating(t.scalar_type()) && t.is_contiguous() && is_aligned(t); }
 
+// Returns whether the forward can read the addend, and the backward, if there is one.
+bool is_addend(const at::Tensor& t, const at::Tensor& input, bool records) {
+  if (t.sizes() != input.sizes() || t.device() != input.device()) return false;
+  if (is_matrix(t)) return true;
+  return !records && is_floating(t.scalar_type()) && is_aligned(t) && rows_of(t).has_value();
+}
+
 // Returns whether the kernels of this file can do the work.
-bool is_fused(const at::Tensor& input, Optional addend, Optional weight, Optional bias, at::ScalarType dtype) {
+bool is_fused(const at::Tensor& input, Optional addend, Optional weight, Optional bias, at::ScalarType dtype, bool records) {
   if (!is_matrix(input) || !is_floating(dtype) || input.numel() == 0) return false;
   const int64_t channels = input.size(-1);
   if (channels % 4 != 0 || channels > kMostChannels || input.numel() / channels > INT32_MAX / 2) return false;
-  if (is_defined(addend) && (!is_matrix(*addend) || addend->sizes() != input.sizes() || addend->device() != input.device())) return false;
+  if (is_defined(addend) && !is_addend(*addend, input, records)) return false;
+  if (is_defined(weight) && is_defined(bias) && weight->scalar_type() != bias->scalar_type()) return false;
   return is_parameter(weight, input) && is_parameter(bias, input) && cuda().chip(input.device().index()).capability >= 80;
 }
 
@@ -228,10 +275,11 @@ std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& input, Optio
   TORCH_CHECK(input.dim() > 0, "streamtorch::add_layer_norm: the input has no dimension");
   const at::ScalarType of_sum = is_defined(addend) ? at::promote_types(input.scalar_type(), addend->scalar_type()) : input.scalar_type();
   const at::ScalarType of_normed = dtype.value_or(at::autocast::is_autocast_enabled(at::kCUDA) ? at::kFloat : of_sum);
-  if (fused && is_fused(input, addend, weight, bias, of_normed)) {
-    bool records = false;
-    for (const std::optional<at::Tensor>& t : {std::optional(input), addend, weight, bias}) records |= is_defined(t) && t->requires_grad();
-    variable_list results = Node::apply(input, addend, weight, bias, eps, of_normed, records && c10::GradMode::is_enabled());
+  bool records = false;
+  for (const std::optional<at::Tensor>& t : {std::optional(input), addend, weight, bias}) records |= is_defined(t) && t->requires_grad();
+  records &= c10::GradMode::is_enabled();
+  if (fused && is_fused(input, addend, weight, bias, of_normed, records)) {
+    variable_list results = Node::apply(input, addend, weight, bias, eps, of_normed, records);
     return {std::move(results[0]), std::move(results[1])};
   }
   at::Tensor sum = is_defined(addend) ? at::add(input, *addend) : input;
@@ -240,7 +288,21 @@ std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& input, Optio
   return {std::move(sum), std::move(normed)};
 }
 
+// Returns the layer norm of input + row, for evaluation. The sum has the dtype of both, and so has
+// the result.
+at::Tensor bias_layer_norm(const at::Tensor& input, const at::Tensor& row, Optional weight, Optional bias, double eps) {
+  bool records = false;
+  for (const std::optional<at::Tensor>& t : {std::optional(input), std::optional(row), weight, bias}) records |= is_defined(t) && t->requires_grad();
+  if (!(records && c10::GradMode::is_enabled()) && row.scalar_type() == input.scalar_type() && !at::autocast::is_autocast_enabled(at::kCUDA) &&
+      is_fused(input, std::nullopt, weight, bias, input.scalar_type(), false) && is_parameter(row, input)) {
+    static const auto call = operator_of<Forward>("streamtorch::add_layer_norm_forward");
+    return std::get<1>(call.call(input, row, weight, bias, eps, input.scalar_type(), false));
+  }
+  return at::layer_norm(at::add(input, row), {input.size(-1)}, weight, bias, eps);
+}
+
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("bias_layer_norm(Tensor input, Tensor row, Tensor? weight, Tensor? bias, float eps) -> Tensor", TORCH_FN(bias_layer_norm));
   library.def("add_layer_norm_forward(Tensor input, Tensor? addend, Tensor? weight, Tensor? bias, float eps, ScalarType dtype, bool records) "
               "-> (Tensor, Tensor, Tensor)");
   library.def("add_layer_norm_backward(Tensor of_normed, Tensor? of_sum, Tensor sum, Tensor saved, Tensor? weight, ScalarType input, "

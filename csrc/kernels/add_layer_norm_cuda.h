@@ -10,7 +10,10 @@
 //   ADDEND       the same for the addend; INPUT if there is none
 //   SUM          the same for the sum: INPUT if there is no addend
 //   NORMED       the same for the result of the norm
-//   ADDED        1: there is an addend, 0: there is none
+//   PARAMETER    the same for weight and bias
+//   ADDED        1: there is an addend, 0: there is none, 2: one row is added to all rows, and the
+//                sum is not stored
+//   APART        1: the rows of the addend lie apart, 0: they follow each other
 //   CHANNELS     a multiple of 4
 //   ROW_THREADS  a power of two
 //   THREADS      threads of a block, a multiple of 32 and of ROW_THREADS
@@ -43,6 +46,17 @@ struct Place {
   __device__ size_t at(int q) const { return static_cast<size_t>(row) * kColumns + column + q * kRowThreads; }
 };
 
+// Where the rows of the addend lie: `count` rows with a distance of `step`, and as many again behind
+// `jump`. Distances are in groups of four elements.
+struct Rows {
+  int count;
+  long long step, jump;
+  __device__ size_t at(const Place& p, int q) const {
+    if (ADDED == 2) return p.column + q * kRowThreads;
+    return APART ? p.row / count * jump + p.row % count * step + p.column + q * kRowThreads : p.at(q);
+  }
+};
+
 // Adds each of the numbers over the threads of a row. All of these threads get the sum. All
 // threads of the block must come here.
 template <int kCount>
@@ -73,9 +87,9 @@ __device__ __forceinline__ void add_row(float (&v)[kCount]) {
 // weight, bias, saved: or NULL. sum: NULL if there is no addend. saved: [2, rows], the mean and 1 /
 // deviation of each row.
 extern "C" __global__ void __launch_bounds__(THREADS) add_layer_norm(const Four<INPUT>* __restrict__ input, const Four<ADDEND>* __restrict__ addend,
-                                                                    const float4* __restrict__ weight, const float4* __restrict__ bias,
+                                                                    const Four<PARAMETER>* __restrict__ weight, const Four<PARAMETER>* __restrict__ bias,
                                                                     Four<SUM>* __restrict__ sum, Four<NORMED>* __restrict__ normed,
-                                                                    float* __restrict__ saved, int rows, float eps) {
+                                                                    float* __restrict__ saved, int rows, float eps, Rows of_addend) {
   const Place place(blockIdx.x * kRows, rows);
   Four<INPUT> in[kQuads];
   Four<ADDEND> other[kQuads];
@@ -83,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_layer_norm(const Four<
   for (int q = 0; q < kQuads; ++q) {
     if (!place.has(q)) continue;
     in[q] = input[place.at(q)];
-    if (ADDED) other[q] = addend[place.at(q)];
+    if (ADDED) other[q] = addend[of_addend.at(place, q)];
   }
   float v[kQuads][4], total[1] = {0};
 #pragma unroll
@@ -98,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_layer_norm(const Four<
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[q][i] += f[i];
       const Four<SUM> rounded = narrow<SUM>(v[q]);
-      sum[place.at(q)] = rounded;
+      if (ADDED == 1) sum[place.at(q)] = rounded;
       widen(rounded, v[q]);
     }
 #pragma unroll
@@ -122,11 +136,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_layer_norm(const Four<
   for (int q = 0; q < kQuads; ++q) {
     if (!place.has(q)) continue;
     const int column = place.column + q * kRowThreads;
-    float4 w = make_float4(1, 1, 1, 1), b = make_float4(0, 0, 0, 0);
-    if (weight != nullptr) w = weight[column];
-    if (bias != nullptr) b = bias[column];
-    const float out[4] = {fmaf(v[q][0] * scale, w.x, b.x), fmaf(v[q][1] * scale, w.y, b.y), fmaf(v[q][2] * scale, w.z, b.z),
-                          fmaf(v[q][3] * scale, w.w, b.w)};
+    float w[4] = {1, 1, 1, 1}, b[4] = {0, 0, 0, 0}, out[4];
+    if (weight != nullptr) widen(weight[column], w);
+    if (bias != nullptr) widen(bias[column], b);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = fmaf(v[q][i] * scale, w[i], b[i]);
     normed[place.at(q)] = narrow<NORMED>(out);
   }
   if (saved != nullptr && place.inside && place.column == 0) {
@@ -139,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_layer_norm(const Four<
 // partial: [gridDim.x, 2, CHANNELS], unused if SUMS is 0. See Note [Gradients of a layer norm].
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     add_layer_norm_gradient(const Four<NORMED>* __restrict__ dnormed, const Four<SUM>* __restrict__ dsum, const Four<SUM>* __restrict__ sum,
-                            const float* __restrict__ saved, const float4* __restrict__ weight, Four<INPUT>* __restrict__ dinput,
+                            const float* __restrict__ saved, const Four<PARAMETER>* __restrict__ weight, Four<INPUT>* __restrict__ dinput,
                             Four<ADDEND>* __restrict__ daddend, float* __restrict__ partial, int rows) {
   float dweight[kQuads][4], dbias[kQuads][4];
   if (SUMS) {
@@ -177,9 +191,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       if (!place.has(q)) continue;
       widen(gradient[q], g[q]);
       widen(in[q], x[q]);
-      float4 w = make_float4(1, 1, 1, 1);
-      if (weight != nullptr) w = weight[place.column + q * kRowThreads];
-      const float factors[4] = {w.x, w.y, w.z, w.w};
+      float factors[4] = {1, 1, 1, 1};
+      if (weight != nullptr) widen(weight[place.column + q * kRowThreads], factors);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         x[q][i] = (x[q][i] - mean) * scale;
@@ -202,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
       for (int i = 0; i < 4; ++i) f[i] = fmaf(scale, g[q][i] - a - x[q][i] * b, f[i]);
       if (dinput != nullptr) dinput[place.at(q)] = narrow<INPUT>(f);
-      if (ADDED && daddend != nullptr) daddend[place.at(q)] = narrow<ADDEND>(f);
+      if (ADDED == 1 && daddend != nullptr) daddend[place.at(q)] = narrow<ADDEND>(f);
     }
   }
   if (!SUMS) return;

@@ -1,6 +1,7 @@
-// The operator streamtorch::scale_channels(images, scale). It returns images * scale, with
-// LibTorch's bits. `scale`, [N, C, 1, 1], has a number for each channel of each image, as a squeeze
-// and excitation computes it.
+// The operator streamtorch::scale_channels(images, scale, sigmoid=False). It returns images *
+// scale, with LibTorch's bits. `scale`, [N, C, 1, 1], has a number for each channel of each image,
+// as a squeeze and excitation computes it. With `sigmoid` the factor is sigmoid(scale), rounded
+// once.
 //
 // LibTorch writes the products for the gradient of `scale` to memory, and adds them up in a second
 // kernel. On CUDA this file's backward reads the gradient and the images once, and makes both
@@ -13,6 +14,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/sigmoid.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -41,11 +43,16 @@ constexpr char kSource[] = R"cuda(
 using Eight = Vector<DTYPE, 8>;
 
 extern "C" __global__ void scale(const Eight* __restrict__ images, const Eight* __restrict__ by, Eight* __restrict__ to, unsigned pixels,
-                                 unsigned columns, unsigned groups) {
+                                 unsigned columns, unsigned groups, bool sigmoid) {
   for (unsigned k = blockIdx.x * blockDim.x + threadIdx.x; k < groups; k += gridDim.x * blockDim.x) {
     float v[8], s[8];
     widen(images[k], v);
     widen(by[k / columns / pixels * columns + k % columns], s);
+    if (sigmoid) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) s[i] = 1 / (1 + __expf(-s[i]));
+      widen(narrow<DTYPE>(s), s);
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] *= s[i];
     to[k] = narrow<DTYPE>(v);
@@ -142,14 +149,14 @@ struct Work {
   const int multiprocessors, count, channels, pixels, columns;
 };
 
-at::Tensor forward(const at::Tensor& images, const at::Tensor& scale) {
+at::Tensor forward(const at::Tensor& images, const at::Tensor& scale, bool sigmoid) {
   const Work work(images);
   const at::Tensor by = readable(scale.reshape({work.count, work.channels}));
   at::Tensor to = at::empty_like(images);
   const auto groups = static_cast<unsigned>(images.numel() / 8);
   const int64_t blocks = std::min<int64_t>((int64_t{groups} + kThreads - 1) / kThreads, int64_t{16} * work.multiprocessors);
   work.launch("scale", blocks, kThreads, images.const_data_ptr(), by.const_data_ptr(), to.mutable_data_ptr(), static_cast<unsigned>(work.pixels),
-              static_cast<unsigned>(work.columns), groups);
+              static_cast<unsigned>(work.columns), groups, sigmoid);
   return to;
 }
 
@@ -177,7 +184,7 @@ struct Scale : torch::autograd::Function<Scale> {
     static const auto call = operator_of<decltype(ct::forward)>("streamtorch::scale_channels_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({images, scale});
-    return call.call(images, scale);
+    return call.call(images, scale, false);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -192,19 +199,21 @@ struct Scale : torch::autograd::Function<Scale> {
   }
 };
 
-at::Tensor scale_channels(const at::Tensor& images, const at::Tensor& scale) {
+at::Tensor scale_channels(const at::Tensor& images, const at::Tensor& scale, bool sigmoid) {
+  const bool records = c10::GradMode::is_enabled() && (images.requires_grad() || scale.requires_grad());
+  if (sigmoid && (records || !fits(images, scale))) return scale_channels(images, at::sigmoid(scale), false);
   if (!fits(images, scale)) return at::mul(images, scale);
-  if (c10::GradMode::is_enabled() && (images.requires_grad() || scale.requires_grad())) return Scale::apply(images, scale);
+  if (records) return Scale::apply(images, scale);
   static const auto call = operator_of<decltype(forward)>("streamtorch::scale_channels_forward");
-  return call.call(images, scale);
+  return call.call(images, scale, sigmoid);
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  library.def("scale_channels_forward(Tensor images, Tensor scale) -> Tensor");
+  library.def("scale_channels_forward(Tensor images, Tensor scale, bool sigmoid) -> Tensor");
   library.def("scale_channels_backward(Tensor gradient, Tensor images, Tensor scale) -> (Tensor, Tensor)");
   // Registered for every backend, because the function chooses between the kernels of this file and
   // LibTorch's operator.
-  library.def("scale_channels(Tensor images, Tensor scale) -> Tensor", TORCH_FN(scale_channels));
+  library.def("scale_channels(Tensor images, Tensor scale, bool sigmoid=False) -> Tensor", TORCH_FN(scale_channels));
 }
 
 TORCH_LIBRARY_IMPL(streamtorch, CUDA, library) {

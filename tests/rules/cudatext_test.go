@@ -13,7 +13,8 @@ import (
 // cudaPrograms are the CUDA programs of csrc/kernels: their texts behind floats.h, and the macros
 // of one of their variants. "name:kText" is only the text kText of the file `name`.
 var cudaPrograms = map[string][]string{
-	"add_layer_norm":    {"INPUT Float", "ADDEND BFloat16", "SUM Float", "NORMED BFloat16", "ADDED 1", "CHANNELS 768", "ROW_THREADS 32", "THREADS 128", "BLOCKS 4", "SUMS 1", "add_layer_norm_cuda.h"},
+	"add_layer_norm":    {"INPUT Float", "ADDEND BFloat16", "SUM Float", "NORMED BFloat16", "PARAMETER Float", "ADDED 1", "APART 1", "CHANNELS 768", "ROW_THREADS 32", "THREADS 128", "BLOCKS 4", "SUMS 1", "add_layer_norm_cuda.h"},
+	"channels":          {"DTYPE BFloat16", "PARAMETER Float", "NONE 0", "RELU 0", "RELU6 0", "SILU 1", "HARDSWISH 0", "GELU 0", "channels.cc"},
 	"augment":           {"level.h:kLevelText", "augment_pixels.h:kPixelsText", "augment.cc"},
 	"blend":             {"level.h:kLevelText", "blend.cc:kBlendText", "blend.cc"},
 	"blur":              {"level.h:kLevelText", "border.h:kBorderText", "blur_taps.h:kTapsText", "blur.cc"},
@@ -31,6 +32,7 @@ var cudaPrograms = map[string][]string{
 	"pooling":           {"pooling.cc:kText", "pooling.cc"},
 	"scale_channels":    {"DTYPE BFloat16", "scale_channels.cc"},
 	"sleep":             {"sleep.cc"},
+	"window_attention":  {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
 }
 
 // cudaStub declares for a C++ compiler what the programs use of CUDA.

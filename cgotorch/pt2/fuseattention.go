@@ -1,0 +1,291 @@
+package pt2
+
+import (
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
+)
+
+var attentionInWindows = opcall.New("streamtorch::window_attention")
+
+// The places of arguments in the schema of aten::scaled_dot_product_attention.
+const attentionQuery, attentionMask = 0, 3
+
+// The method `attentions` makes masks of attention dense on CUDA. LibTorch's fast kernels read no
+// mask with gaps, as a broadcast one has, and without them LibTorch computes in float32, by many
+// kernels. The first attention with a mask makes the dense one, and the others use it. And linear
+// layers of three dimensions with gaps copy their input, so that one product adds the bias too.
+func (f *fuser) attentions() {
+	if !f.cuda {
+		return
+	}
+	f.windowAttentions()
+	dense := map[int]int{} // by slot of a mask: that of the dense one
+	for i := range f.graph.steps {
+		if c := f.call(i, "aten.linear.default"); c != nil && c.args[0].isTensor() {
+			f.graph.steps[i].act = &denseLinear{*c}
+		}
+		c := f.call(i, "aten.scaled_dot_product_attention.default")
+		if c == nil || len(c.args) <= attentionMask || !c.args[attentionMask].isTensor() {
+			continue
+		}
+		mask := c.args[attentionMask].slot
+		to, made := dense[mask]
+		if at, ok := f.filled[mask]; made && (!ok || f.writesBetween(at, i)) || !made && f.filled[mask] > 0 && f.writesBetween(f.filled[mask], i) {
+			continue // the mask may have changed
+		}
+		if !made {
+			to = f.graph.slots
+			f.graph.slots++
+			dense[mask] = to
+		}
+		f.graph.steps[i].act = &attention{operatorCall: *c, dense: operand{slot: to}, first: !made}
+		f.done.masks++
+	}
+	f.graph.free()
+	f.look()
+}
+
+// attention is an attention whose mask has gaps perhaps.
+type attention struct {
+	operatorCall
+	dense operand // the dense mask
+	first bool    // this attention makes it
+}
+
+func (a *attention) reads() []*operand {
+	if a.first {
+		return a.operatorCall.reads()
+	}
+	return append(a.operatorCall.reads(), &a.dense)
+}
+
+func (a *attention) fills() []int {
+	if a.first {
+		return append([]int{a.dense.slot}, a.outs...)
+	}
+	return a.outs
+}
+
+func (a *attention) run(x *cgotorch.Exec, f *frame) {
+	mask, query := a.args[attentionMask].tensor(f), a.args[attentionQuery].tensor(f)
+	if a.first && mask != nil && query != nil && !isDense(mask) && !mask.RequiresGrad() {
+		f.values[a.dense.slot] = additive(x, mask, query.DType())
+	}
+	dense := a.dense.tensor(f)
+	if dense == nil || query == nil || dense.DType() != query.DType() {
+		a.operatorCall.run(x, f)
+		return
+	}
+	slot := a.args[attentionMask].slot
+	f.values[slot] = dense
+	a.operatorCall.run(x, f)
+	f.values[slot] = mask
+}
+
+// additive returns a dense mask of this dtype that attention adds: minus infinity for false.
+func additive(x *cgotorch.Exec, mask *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
+	if mask.DType() != cgotorch.Bool {
+		return x.Contiguous(x.To(mask, dtype), cgotorch.Contiguous)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		return x.MaskedFill(x.Zeros(dtype, mask.Shape()...), x.LogicalNot(mask), math.Inf(-1))
+	})
+}
+
+// denseLinear is a linear layer. An input of three dimensions with gaps is copied first.
+type denseLinear struct{ operatorCall }
+
+func (d *denseLinear) run(x *cgotorch.Exec, f *frame) {
+	in := d.args[0].tensor(f)
+	if in == nil || in.Dim() != 3 || isDense(in) {
+		d.operatorCall.run(x, f)
+		return
+	}
+	slot, dense := d.args[0].slot, x.Contiguous(in, cgotorch.Contiguous)
+	f.values[slot] = dense
+	d.operatorCall.run(x, f)
+	f.values[slot] = in
+	dense.Close()
+}
+
+// The method `windowAttentions` makes one step of an attention in windows that a model computes by
+// products and a softmax: softmax(query * scale @ key^T + bias [+ mask]) @ value.
+func (f *fuser) windowAttentions() {
+	gone := map[int]bool{}
+	for i := range f.graph.steps {
+		w, steps := f.windowAttention(i, gone)
+		if w == nil {
+			continue
+		}
+		for _, at := range steps[1:] {
+			gone[at] = true
+		}
+		slices.Reverse(steps)
+		own := map[int]bool{}
+		for _, at := range steps {
+			w.plain = append(w.plain, f.graph.steps[at])
+			for _, o := range f.graph.steps[at].act.reads() {
+				for _, slot := range slotsOf(o) {
+					if !own[slot] {
+						w.also = append(w.also, operand{slot: slot})
+					}
+				}
+			}
+			for _, slot := range f.graph.steps[at].act.fills() {
+				own[slot] = true
+			}
+		}
+		f.graph.steps[i].act = w
+		f.done.windows++
+	}
+	f.remove(gone)
+}
+
+// The method `windowAttention` returns the action for step i, the last product, and the steps whose
+// work it does, from the last one to the first.
+func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []int) {
+	last := f.call(i, "aten.matmul.default")
+	if last == nil || !last.args[1].isTensor() {
+		return nil, nil
+	}
+	at, steps := i, []int{i}
+	back := func(o operand, operators ...string) *operatorCall { // goes to the step that computes o for this step alone
+		from, ok := f.source(o, at, gone)
+		if !ok || !o.isTensor() {
+			return nil
+		}
+		c := f.call(from, operators...)
+		if c != nil {
+			at = from
+			steps = append(steps, from)
+		}
+		return c
+	}
+	softmax := back(last.args[0], "aten.softmax.int")
+	if softmax == nil || len(softmax.args) > 2 && softmax.args[2].constant != cgotorch.Default && softmax.args[2].constant != nil {
+		return nil, nil
+	}
+	if dim, ok := constantArg[int64](softmax, 1); !ok || dim != -1 {
+		return nil, nil
+	}
+	w := &windowAttention{mask: constantOf(nil), outs: last.outs}
+	scores := softmax.args[0]
+	if turned := back(scores, "aten.reshape.default", "aten.view.default"); turned != nil {
+		masked := back(turned.args[0], "aten.add.Tensor")
+		if masked == nil || !plainSum(masked) || !f.isFixed(masked.args[1]) {
+			return nil, nil
+		}
+		w.mask = masked.args[1]
+		if turned = back(masked.args[0], "aten.reshape.default", "aten.view.default"); turned == nil {
+			return nil, nil
+		}
+		scores = turned.args[0]
+	}
+	biased := back(scores, "aten.add.Tensor")
+	if biased == nil || !plainSum(biased) || !f.isFixed(biased.args[1]) {
+		return nil, nil
+	}
+	product := back(biased.args[0], "aten.matmul.default")
+	if product == nil {
+		return nil, nil
+	}
+	key := back(product.args[1], "aten.transpose.int")
+	if key == nil {
+		return nil, nil
+	}
+	first, ok := constantArg[int64](key, 1)
+	second, isConstant := constantArg[int64](key, 2)
+	if !ok || !isConstant || first != -2 || second != -1 {
+		return nil, nil
+	}
+	at = steps[len(steps)-2] // the product, which reads the query too
+	query := back(product.args[0], "aten.mul.Tensor")
+	if query == nil || len(query.args) != 2 || query.args[1].slot >= 0 {
+		return nil, nil
+	}
+	var err error
+	if w.scale, err = toFloat(query.args[1].constant); err != nil {
+		return nil, nil
+	}
+	// The steps move to the last one.
+	if f.writesBetween(slices.Min(steps), i) {
+		return nil, nil
+	}
+	w.args = []operand{query.args[0], key.args[0], last.args[1], biased.args[1]}
+	slices.Sort(steps)
+	slices.Reverse(steps)
+	return w, steps
+}
+
+// plainSum reports whether a sum has no factor.
+func plainSum(c *operatorCall) bool { return len(c.args) < 3 || isDefault(c.args[2]) }
+
+// The method `isFixed` reports whether an operand is an input of the graph, as weights and
+// constants are.
+func (f *fuser) isFixed(o operand) bool {
+	_, filled := f.filled[o.slot]
+	return o.isTensor() && !filled
+}
+
+// windowAttention is an attention in windows. It runs the plain steps for shapes that are others.
+type windowAttention struct {
+	args  []operand // query, key, value and bias
+	mask  operand   // or nil
+	scale float64
+	outs  []int
+	plain []step
+	also  []operand // what the plain steps read
+}
+
+func (w *windowAttention) reads() []*operand { return append(pointers(w.args, w.also), &w.mask) }
+func (w *windowAttention) fills() []int      { return w.outs }
+
+func (w *windowAttention) run(x *cgotorch.Exec, f *frame) {
+	query, bias, mask := w.args[0].tensor(f), w.args[3].tensor(f), w.mask.tensor(f)
+	if !w.fits(query, bias, mask) {
+		for i := range w.plain {
+			w.plain[i].act.run(x, f)
+		}
+		for _, s := range w.plain[:len(w.plain)-1] {
+			for _, slot := range s.act.fills() {
+				if t, ok := f.values[slot].(*cgotorch.Tensor); ok && t != nil {
+					t.Close()
+				}
+				f.values[slot] = nil
+			}
+		}
+		return
+	}
+	if mask != nil {
+		shape := mask.Shape()
+		mask = x.Reshape(mask, shape[1], shape[3], shape[4])
+		defer mask.Close()
+	}
+	call := opcall.Begin(x, attentionInWindows)
+	for i := range w.args {
+		call.Tensor(w.args[i].tensor(f))
+	}
+	call.OptTensor(mask)
+	call.Float(w.scale)
+	f.values[w.outs[0]] = call.Run1()
+}
+
+// The method `fits` reports whether the shapes are those of windows: the query [B, H, L, D], the
+// bias [1, H, L, L], and the mask [1, W, 1, L, L], where W divides B.
+func (w *windowAttention) fits(query, bias, mask *cgotorch.Tensor) bool {
+	if query == nil || bias == nil || query.Dim() != 4 {
+		return false
+	}
+	q := query.Shape()
+	if !slices.Equal(bias.Shape(), []int64{1, q[1], q[2], q[2]}) || w.mask.slot >= 0 && mask == nil {
+		return false
+	}
+	if mask == nil {
+		return true
+	}
+	m := mask.Shape()
+	return len(m) == 5 && m[1] > 0 && q[0]%m[1] == 0 && slices.Equal(m, []int64{1, m[1], 1, q[2], q[2]})
+}

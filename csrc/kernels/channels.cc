@@ -1,0 +1,414 @@
+// Operators on the channels of images, for evaluation.
+//
+//   channel_affine   activation(input * scale + bias + addend)
+//   channel_means    the mean of each channel of each image, [N, C, 1, 1]
+//   squeeze_excite   images * sigmoid(w2 activation(w1 means + b1) + b2)
+//
+// A scale and a bias have a number for each channel. A batch norm of evaluation, the bias of a
+// convolution and a layer scale have this form. On CUDA channel_affine reads each tensor once,
+// computes in float32 and rounds once. The weights of squeeze_excite are those of two convolutions
+// of one pixel. LibTorch runs seven kernels or more for it, and this file three, which round where
+// LibTorch's round. The kernels take images in channels last, of float32, float16 or bfloat16, with
+// a multiple of 8 channels. In all other cases, and where a gradient is needed, LibTorch's
+// operators do the work.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/hardswish.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/relu6.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "core/device.h"
+#include "kernels/images.h"
+#include "kernels/inputs.h"
+#include "kernels/variants.h"
+
+namespace ct {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A group is eight adjacent channels of one pixel. A pixel has `columns` groups.
+constexpr char kSource[] = R"cuda(
+using Eight = Vector<DTYPE, 8>;
+
+__device__ __forceinline__ float activation(float z) {
+  if (RELU) return z <= 0 ? 0 : z;
+  if (RELU6) return z <= 0 ? 0 : z >= 6 ? 6 : z;
+  if (SILU) return z / (1 + __expf(-z));
+  if (HARDSWISH) return z * (z <= -3 ? 0 : z >= 3 ? 6 : z + 3) * (1.f / 6);
+  if (GELU) return .5f * z * (1 + erff(z * 0.70710678f));
+  return z;
+}
+
+#ifdef PARAMETER
+extern "C" __global__ void channel_affine(const Eight* __restrict__ input, const Vector<PARAMETER, 8>* __restrict__ scale,
+                                          const Vector<PARAMETER, 8>* __restrict__ bias, const Eight* __restrict__ addend,
+                                          Eight* __restrict__ to, unsigned columns, unsigned groups) {
+  for (unsigned k = blockIdx.x * blockDim.x + threadIdx.x; k < groups; k += gridDim.x * blockDim.x) {
+    float v[8], f[8];
+    const Eight in = input[k];
+    Eight other;
+    if (addend != nullptr) other = addend[k];
+    widen(in, v);
+    if (scale != nullptr) {
+      widen(scale[k % columns], f);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] *= f[i];
+    }
+    if (bias != nullptr) {
+      widen(bias[k % columns], f);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] += f[i];
+    }
+    if (addend != nullptr) {
+      widen(other, f);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] += f[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = activation(v[i]);
+    to[k] = narrow<DTYPE>(v);
+  }
+}
+#endif
+
+// Adds up a chunk of an image's pixels for `lanes` columns. It writes the sums to partial, [image,
+// chunk, channel], or with one chunk the means to `to`, [image, channel]. The other pointer is
+// NULL. A block adds in a fixed order, so equal inputs give equal bits.
+extern "C" __global__ void __launch_bounds__(256) channel_sums(const Eight* __restrict__ images, Eight* __restrict__ to, float* __restrict__ partial,
+                                                              int pixels, int columns, int lanes, int tiles, int chunks) {
+  __shared__ float shared[256 * 8];
+  const int rows = blockDim.x / lanes, lane = threadIdx.x % lanes, row = threadIdx.x / lanes;
+  const int chunk = blockIdx.x % chunks, tile = blockIdx.x / chunks % tiles, image = blockIdx.x / chunks / tiles;
+  const int column = tile * lanes + lane, each = (pixels + chunks - 1) / chunks, last = min((chunk + 1) * each, pixels);
+  float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  if (column < columns && row < rows) {
+#pragma unroll 4
+    for (int p = chunk * each + row; p < last; p += rows) {
+      float v[8];
+      widen(images[(static_cast<size_t>(image) * pixels + p) * columns + column], v);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += v[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) shared[threadIdx.x * 8 + i] = sums[i];
+  __syncthreads();
+  if (row > 0 || column >= columns) return;
+  for (int r = 1; r < rows; ++r) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i] += shared[(r * lanes + lane) * 8 + i];
+  }
+  if (to != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i] /= pixels;
+    to[image * columns + column] = narrow<DTYPE>(sums);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) partial[(static_cast<size_t>(image) * chunks + chunk) * columns * 8 + column * 8 + i] = sums[i];
+}
+
+// Adds the sums of the chunks. count: of the means.
+extern "C" __global__ void channel_means(const float* __restrict__ partial, DTYPE::Raw* __restrict__ to, int channels, int chunks, int pixels, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const float* const from = partial + static_cast<size_t>(i / channels) * chunks * channels + i % channels;
+  float sum = 0;
+#pragma unroll 8
+  for (int k = 0; k < chunks; ++k) sum += from[static_cast<size_t>(k) * channels];
+  to[i] = DTYPE::narrow(sum / pixels);
+}
+
+// Returns v as it is after it was stored.
+__device__ __forceinline__ float rounded(float v) { return DTYPE::widen(DTYPE::narrow(v)); }
+
+// Makes the factors of one image, [image, channel]. first: [squeezed, channels], second: [channels,
+// squeezed]. The biases may be NULL. `shared` holds the means, the squeezed numbers, and the sums of
+// the threads. Of the means it holds the first four of each eight, and then the other four, so that
+// adjacent threads read adjacent numbers.
+extern "C" __global__ void __launch_bounds__(1024) excite(const float* __restrict__ partial, const Eight* __restrict__ first,
+                                                         const DTYPE::Raw* __restrict__ first_bias, const DTYPE::Raw* __restrict__ second,
+                                                         const DTYPE::Raw* __restrict__ second_bias, DTYPE::Raw* __restrict__ to, int channels,
+                                                         int squeezed, int chunks, int pixels) {
+  extern __shared__ __align__(16) float shared[];
+  float* const means = shared;
+  float* const hidden = means + channels;
+  float* const sums = hidden + squeezed;
+  const int thread = threadIdx.x, threads = blockDim.x, lane = thread % 32, columns = channels / 8;
+  const float* const from = partial + static_cast<size_t>(blockIdx.x) * chunks * channels;
+  const int parts = max(threads / channels, 1);
+  if (parts > 1) {
+    float sum = 0;
+    if (thread < parts * channels) {
+#pragma unroll 4
+      for (int k = thread / channels; k < chunks; k += parts) sum += from[static_cast<size_t>(k) * channels + thread % channels];
+    }
+    sums[thread] = sum;
+    __syncthreads();
+  }
+  for (int c = thread; c < channels; c += threads) {
+    float sum = 0;
+    if (parts > 1) {
+      for (int k = 0; k < parts; ++k) sum += sums[k * channels + c];
+    } else {
+#pragma unroll 4
+      for (int k = 0; k < chunks; ++k) sum += from[static_cast<size_t>(k) * channels + c];
+    }
+    means[(c % 8 / 4 * columns + c / 8) * 4 + c % 4] = rounded(sum / pixels);
+  }
+  __syncthreads();
+  for (int s = thread / 32; s < squeezed; s += threads / 32) {
+    float sum = 0;
+#pragma unroll 5
+    for (int k = lane; k < columns; k += 32) {
+      float w[8];
+      widen(first[static_cast<size_t>(s) * columns + k], w);
+      const float4 a = reinterpret_cast<const float4*>(means)[k], b = reinterpret_cast<const float4*>(means)[columns + k];
+      sum = fmaf(w[0], a.x, fmaf(w[1], a.y, fmaf(w[2], a.z, fmaf(w[3], a.w, sum))));
+      sum = fmaf(w[4], b.x, fmaf(w[5], b.y, fmaf(w[6], b.z, fmaf(w[7], b.w, sum))));
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (lane == 0) hidden[s] = rounded(activation(rounded(first_bias != nullptr ? sum + DTYPE::widen(first_bias[s]) : sum)));
+  }
+  __syncthreads();
+  // Eight threads work on a channel, so that adjacent threads read adjacent numbers.
+  constexpr int kSharing = 8;
+#pragma unroll 3
+  for (int from_channel = 0; from_channel < channels; from_channel += threads / kSharing) {
+    const int c = from_channel + thread / kSharing;
+    float sum = 0;
+    if (c < channels) {
+      const DTYPE::Raw* const row = second + static_cast<size_t>(c) * squeezed;
+      if (squeezed % 2 == 0) {
+#pragma unroll 4
+        for (int s = thread % kSharing * 2; s < squeezed; s += 2 * kSharing) {
+          float w[2];
+          widen(*reinterpret_cast<const Vector<DTYPE, 2>*>(row + s), w);
+          sum = fmaf(w[0], hidden[s], fmaf(w[1], hidden[s + 1], sum));
+        }
+      } else {
+        for (int s = thread % kSharing; s < squeezed; s += kSharing) sum = fmaf(DTYPE::widen(row[s]), hidden[s], sum);
+      }
+    }
+#pragma unroll
+    for (int distance = kSharing / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (c >= channels || thread % kSharing != 0) continue;
+    if (second_bias != nullptr) sum += DTYPE::widen(second_bias[c]);
+    to[static_cast<size_t>(blockIdx.x) * channels + c] = DTYPE::narrow(1 / (1 + __expf(-rounded(sum))));
+  }
+}
+)cuda";
+
+struct Activation {
+  const char* macro;
+  at::Tensor (*apply)(const at::Tensor&);
+};
+const std::map<std::string, Activation, std::less<>> kActivations{
+    {"none", {"NONE", [](const at::Tensor& t) { return t; }}},
+    {"relu", {"RELU", [](const at::Tensor& t) { return at::relu(t); }}},
+    {"relu6", {"RELU6", [](const at::Tensor& t) { return at::relu6(t); }}},
+    {"silu", {"SILU", [](const at::Tensor& t) { return at::silu(t); }}},
+    {"hardswish", {"HARDSWISH", [](const at::Tensor& t) { return at::hardswish(t); }}},
+    {"gelu", {"GELU", [](const at::Tensor& t) { return at::gelu(t); }}},
+};
+
+const CudaProgram& program_of(at::ScalarType dtype, std::optional<at::ScalarType> parameter, const std::string& chosen) {
+  return variant_of(std::tuple(dtype, parameter, chosen), [&] {
+    Variant variant{"channels of " + float_name(dtype) + ", " + chosen, "\n#define DTYPE " + float_name(dtype) + "\n", kSource,
+                    /*fused_multiply_add=*/true};
+    if (parameter) variant.head += "#define PARAMETER " + float_name(*parameter) + "\n";
+    for (const auto& [name, a] : kActivations) variant.head += std::string("#define ") + a.macro + (name == chosen ? " 1\n" : " 0\n");
+    return variant;
+  });
+}
+
+bool is_images(const at::Tensor& t) {
+  return t.is_cuda() && t.dim() == 4 && t.numel() > 0 && is_floating(t.scalar_type()) && t.is_contiguous(at::MemoryFormat::ChannelsLast) &&
+         is_aligned(t) && t.size(1) % 8 == 0 && t.numel() / 8 <= INT32_MAX && cuda().chip(t.device().index()).capability >= 80;
+}
+
+bool needs_gradient(Optional t) { return is_defined(t) && t->requires_grad() && c10::GradMode::is_enabled(); }
+
+// Returns whether the kernel can read the scale or the bias.
+bool is_parameter(Optional t, const at::Tensor& input) {
+  return !is_defined(t) || (is_floating(t->scalar_type()) && t->is_contiguous() && t->numel() == input.size(1) && t->device() == input.device() && is_aligned(*t));
+}
+
+bool is_fused(const at::Tensor& input, Optional scale, Optional bias, Optional addend) {
+  if (!is_images(input) || !is_parameter(scale, input) || !is_parameter(bias, input)) return false;
+  if (is_defined(scale) && is_defined(bias) && scale->scalar_type() != bias->scalar_type()) return false;
+  if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != input.scalar_type() || addend->sizes() != input.sizes() ||
+                             addend->device() != input.device())) {
+    return false;
+  }
+  return !needs_gradient(input) && !needs_gradient(scale) && !needs_gradient(bias) && !needs_gradient(addend);
+}
+
+const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
+
+using Affine = at::Tensor(const at::Tensor&, Optional, Optional, Optional, c10::string_view);
+at::Tensor affine(const at::Tensor& input, Optional scale, Optional bias, Optional addend, c10::string_view activation) {
+  const at::ScalarType parameter = is_defined(scale) ? scale->scalar_type() : is_defined(bias) ? bias->scalar_type() : at::kFloat;
+  const CudaProgram& program = program_of(input.scalar_type(), parameter, std::string(activation));
+  at::Tensor out = at::empty_like(input);
+  const void *x = input.const_data_ptr(), *s = read(scale), *b = read(bias), *y = read(addend);
+  void* to = out.mutable_data_ptr();
+  auto columns = static_cast<unsigned>(input.size(1) / 8), groups = static_cast<unsigned>(input.numel() / 8);
+  const int64_t most = int64_t{16} * cuda().chip(input.device().index()).multiprocessors;
+  void* arguments[] = {&x, &s, &b, &y, &to, &columns, &groups};
+  cuda().launch(program, "channel_affine", images::stream_of(input), static_cast<unsigned>(std::min<int64_t>((int64_t{groups} + kThreads - 1) / kThreads, most)),
+                kThreads, arguments);
+  return out;
+}
+
+at::Tensor channel_affine(const at::Tensor& input, Optional scale, Optional bias, Optional addend, c10::string_view activation) {
+  const auto found = kActivations.find(std::string(activation));
+  TORCH_CHECK(found != kActivations.end(), "streamtorch::channel_affine: the activation is \"", activation,
+              "\", want none, relu, relu6, silu, hardswish or gelu");
+  TORCH_CHECK(input.dim() >= 2, "streamtorch::channel_affine: the input ", input.sizes(), " has no channels");
+  static const auto call = operator_of<Affine>("streamtorch::channel_affine_cuda");
+  if (is_fused(input, scale, bias, addend)) return call.call(input, scale, bias, addend, activation);
+  const auto of_channels = [&](const at::Tensor& t) {
+    std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
+    sizes[1] = input.size(1);
+    return t.reshape(sizes);
+  };
+  at::Tensor out = input;
+  if (is_defined(scale)) out = at::mul(out, of_channels(*scale));
+  if (is_defined(bias)) out = at::add(out, of_channels(*bias));
+  if (is_defined(addend)) out = at::add(out, *addend);
+  return found->second.apply(out).to(is_defined(addend) ? c10::promoteTypes(input.scalar_type(), addend->scalar_type()) : input.scalar_type());
+}
+
+// How the sums over the pixels of images are divided.
+struct Sums {
+  int count, channels, pixels, columns, lanes, tiles, chunks;
+  explicit Sums(const at::Tensor& images)
+      : count(static_cast<int>(images.size(0))), channels(static_cast<int>(images.size(1))), pixels(static_cast<int>(images.size(2) * images.size(3))),
+        columns(channels / 8), lanes(std::min(columns, 32)), tiles((columns + lanes - 1) / lanes) {
+    // Two blocks for each multiprocessor, unless a thread then had less than four pixels.
+    const int rows = kThreads / lanes, multiprocessors = cuda().chip(images.device().index()).multiprocessors;
+    chunks = std::clamp(2 * multiprocessors / std::max(count * tiles, 1), 1, (pixels + 4 * rows - 1) / (4 * rows));
+  }
+  // Enqueues the sums, or with `to` the means.
+  void launch(const CudaProgram& program, const at::Tensor& images, void* to, void* partial) {
+    const void* from = images.const_data_ptr();
+    void* arguments[] = {&from, &to, &partial, &pixels, &columns, &lanes, &tiles, &chunks};
+    cuda().launch(program, "channel_sums", images::stream_of(images), static_cast<unsigned>(int64_t{count} * tiles * chunks), kThreads, arguments);
+  }
+};
+
+at::Tensor means(const at::Tensor& images) {
+  const CudaProgram& program = program_of(images.scalar_type(), std::nullopt, "none");
+  Sums sums(images);
+  at::Tensor out = at::empty({sums.count, sums.channels, 1, 1}, images.options().memory_format(std::nullopt));
+  void* to = out.mutable_data_ptr();
+  if (sums.chunks == 1) {
+    sums.launch(program, images, to, nullptr);
+    return out;
+  }
+  const at::Tensor partial = at::empty({sums.count, sums.chunks, sums.channels}, images.options().dtype(at::kFloat).memory_format(std::nullopt));
+  void* from = partial.mutable_data_ptr();
+  sums.launch(program, images, nullptr, from);
+  int all = sums.count * sums.channels;
+  void* last[] = {&from, &to, &sums.channels, &sums.chunks, &sums.pixels, &all};
+  cuda().launch(program, "channel_means", images::stream_of(images), (all + kThreads - 1) / kThreads, kThreads, last);
+  return out;
+}
+
+at::Tensor channel_means(const at::Tensor& images) {
+  static const auto call = operator_of<decltype(means)>("streamtorch::channel_means_cuda");
+  return is_images(images) && !needs_gradient(images) ? call.call(images) : at::adaptive_avg_pool2d(images, {1, 1});
+}
+
+// The threads of a block of `excite`. It has 48 KB of shared memory, for its threads' sums and for
+// the means of an image.
+constexpr int kExciting = 1024;
+constexpr int64_t kMostExcited = 48 * 1024 / 4 - kExciting;
+
+// Returns whether the kernels can read a weight of a convolution of one pixel.
+bool is_weight(const at::Tensor& w, int64_t from, const at::Tensor& images) {
+  return w.dim() == 4 && w.size(1) == from && w.size(2) == 1 && w.size(3) == 1 && w.scalar_type() == images.scalar_type() &&
+         w.device() == images.device() && (w.is_contiguous() || w.is_contiguous(at::MemoryFormat::ChannelsLast)) && is_aligned(w);
+}
+
+// Returns whether the kernel can read a bias of so many numbers.
+bool is_bias(Optional b, int64_t size, const at::Tensor& images) {
+  return !is_defined(b) || (b->dim() == 1 && b->numel() == size && b->scalar_type() == images.scalar_type() && b->device() == images.device() && b->is_contiguous());
+}
+
+using Factors = at::Tensor(const at::Tensor&, const at::Tensor&, Optional, const at::Tensor&, Optional, c10::string_view);
+
+// Returns the factors of images for squeeze_excite, [N, C, 1, 1].
+at::Tensor factors(const at::Tensor& images, const at::Tensor& first, Optional first_bias, const at::Tensor& second, Optional second_bias,
+                   c10::string_view activation) {
+  const CudaProgram& program = program_of(images.scalar_type(), std::nullopt, std::string(activation));
+  Sums sums(images);
+  const at::Tensor partial = at::empty({sums.count, sums.chunks, sums.channels}, images.options().dtype(at::kFloat).memory_format(std::nullopt));
+  at::Tensor out = at::empty({sums.count, sums.channels, 1, 1}, images.options().memory_format(std::nullopt));
+  void *from = partial.mutable_data_ptr(), *to = out.mutable_data_ptr();
+  sums.launch(program, images, nullptr, from);
+  const void *w1 = first.const_data_ptr(), *w2 = second.const_data_ptr(), *b1 = read(first_bias), *b2 = read(second_bias);
+  int squeezed = static_cast<int>(first.size(0));
+  void* arguments[] = {&from, &w1, &b1, &w2, &b2, &to, &sums.channels, &squeezed, &sums.chunks, &sums.pixels};
+  cuda().launch(program, "excite", images::stream_of(images), static_cast<unsigned>(sums.count), kExciting, arguments,
+                static_cast<int>((sums.channels + squeezed + kExciting) * sizeof(float)));
+  return out;
+}
+
+at::Tensor squeeze_excite(const at::Tensor& images, const at::Tensor& first, Optional first_bias, const at::Tensor& second, Optional second_bias,
+                          c10::string_view activation) {
+  const auto found = kActivations.find(std::string(activation));
+  TORCH_CHECK(found != kActivations.end(), "streamtorch::squeeze_excite: the activation is \"", activation,
+              "\", want none, relu, relu6, silu, hardswish or gelu");
+  bool records = needs_gradient(images) || needs_gradient(first) || needs_gradient(first_bias) || needs_gradient(second) || needs_gradient(second_bias);
+  if (!records && is_images(images) && is_weight(first, images.size(1), images) && is_weight(second, first.size(0), images) &&
+      second.size(0) == images.size(1) && first.size(0) > 0 && images.size(1) + first.size(0) <= kMostExcited &&
+      is_bias(first_bias, first.size(0), images) && is_bias(second_bias, second.size(0), images)) {
+    static const auto call = operator_of<Factors>("streamtorch::squeeze_excite_factors");
+    static const auto scale = operator_of<at::Tensor(const at::Tensor&, const at::Tensor&, bool)>("streamtorch::scale_channels");
+    return scale.call(images, call.call(images, first, first_bias, second, second_bias, activation), false);
+  }
+  const at::Tensor hidden = found->second.apply(at::conv2d(at::adaptive_avg_pool2d(images, {1, 1}), first, first_bias));
+  return at::mul(images, at::sigmoid(at::conv2d(hidden, second, second_bias)));
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("squeeze_excite_factors(Tensor images, Tensor first, Tensor? first_bias, Tensor second, Tensor? second_bias, str activation) -> Tensor");
+  library.def("squeeze_excite(Tensor images, Tensor first, Tensor? first_bias, Tensor second, Tensor? second_bias, str activation) -> Tensor",
+              TORCH_FN(squeeze_excite));
+  library.def("channel_affine_cuda(Tensor input, Tensor? scale, Tensor? bias, Tensor? addend, str activation) -> Tensor");
+  library.def("channel_means_cuda(Tensor images) -> Tensor");
+  // Registered for every backend, because the functions choose between the kernels of this file and
+  // LibTorch's operators.
+  library.def("channel_affine(Tensor input, Tensor? scale, Tensor? bias, Tensor? addend, str activation) -> Tensor", TORCH_FN(channel_affine));
+  library.def("channel_means(Tensor images) -> Tensor", TORCH_FN(channel_means));
+}
+
+TORCH_LIBRARY_IMPL(streamtorch, CUDA, library) {
+  library.impl("channel_affine_cuda", TORCH_FN(affine));
+  library.impl("channel_means_cuda", TORCH_FN(means));
+  library.impl("squeeze_excite_factors", TORCH_FN(factors));
+}
+
+}  // namespace
+}  // namespace ct
