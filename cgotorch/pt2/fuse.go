@@ -25,8 +25,8 @@ import (
 // Some kinds of steps then call operators of this library in place of LibTorch's: pools, means over
 // pixels, layer norms with the sum before them, products with a factor for each channel, squeezes
 // and excitations, and attentions in windows. These operators choose their kernels when they run. A
-// product and a sum become one operator. On CUDA a mask of attention with gaps is made dense, because
-// LibTorch's fast kernels read no other, and an input of a linear layer too.
+// product and a sum become one operator. On CUDA a mask of attention with gaps is made dense,
+// because LibTorch's fast kernels read no other, and an input of a linear layer too.
 
 // A fuser fuses one graph.
 type fuser struct {
