@@ -359,7 +359,9 @@ func (s *Sharded) scatter(x *cgotorch.Exec) {
 	}
 	l := s.newLine(x)
 	defer l.close()
+	var piece *cgotorch.Tensor
 	l.before = func(v *vector) {
+		piece = x.Empty(v.dtype, v.piece)
 		// The other places keep older values. Their sums go to no parameter.
 		var to, from []*cgotorch.Tensor
 		for k, i := range v.params {
@@ -370,7 +372,6 @@ func (s *Sharded) scatter(x *cgotorch.Exec) {
 		x.ForeachCopyInPlace(to, from)
 	}
 	l.move = func(beside *cgotorch.Exec, v *vector) {
-		piece := x.Empty(v.dtype, v.piece)
 		s.group.scatter(beside, piece, v.flat, op)
 		parts := x.SplitWithSizes(piece, v.mine, 0)
 		for k, p := range v.own {

@@ -42,7 +42,7 @@ func (f *fuser) products() {
 			continue
 		}
 		for k := range c.args {
-			if !f.isFactor(&c.args[k]) {
+			if !f.isFactor(&c.args[k]) || !c.args[1-k].isTensor() {
 				continue
 			}
 			p := &channelProduct{operatorCall: *c, sigmoid: -1}

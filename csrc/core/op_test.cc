@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -72,6 +73,32 @@ TEST_F(OpTest, Schemas) {
     ASSERT_LE(last, line) << "not sorted";
     last = line;
   }
+}
+
+// LibTorch makes one product of an input with gaps if the weight requires a gradient. It does so
+// also without grad mode, and for a weight that requires none it makes a batch of products.
+TEST_F(OpTest, Call_LinearLooksAtGradientsWithoutGradMode) {
+  static std::vector<std::string> called;
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& fn) -> std::unique_ptr<at::ObserverContext> {
+    called.emplace_back(fn.name());
+    return nullptr;
+  }));
+  const auto calls = [](const char* name) { return std::count(called.begin(), called.end(), name); };
+  const Stream s = ct_test::new_stream(ct_test::kCpu);
+  ct_exec x = exec(s);
+  x.grad = 0;
+  const Tensor dense = floats(x, std::vector<float>(24, 1), {2, 3, 4}), weight = floats(x, std::vector<float>(20, 1), {5, 4});
+  const Tensor in = run1(x, "aten::transpose.int", Args().t(dense).i(0).i(1));
+  for (const bool requires_grad : {false, true}) {
+    if (requires_grad) {
+      EXPECT_OK(ct_tensor_set_requires_grad(weight.get(), 1));
+    }
+    called.clear();
+    EXPECT_EQ(shape_of(run1(x, "aten::linear", Args().t(in).t(weight).none())), (std::vector<int64_t>{3, 2, 5}));
+    EXPECT_EQ(calls("aten::mm"), requires_grad ? 1 : 0);
+    EXPECT_EQ(calls("aten::bmm"), requires_grad ? 0 : 1);
+  }
+  at::removeCallback(handle);
 }
 
 // For each kind of argument, calls an operator whose result shows the value of the argument.
