@@ -29,9 +29,9 @@ type Options struct {
 	// Fuse makes a program for inference with fewer operators, as [nn.Fuse] does for models. Batch
 	// norms go into the convolutions before them, or on CUDA into the activations behind them. Sums
 	// and ReLUs become part of a convolution where cuDNN has one operator for them. Sums take
-	// products in, and layer norms take sums in. Dropouts are left out. Results change by rounding.
-	// The weights have other names then, and must not be trained. [Program.Report] tells what was
-	// done.
+	// products in, and layer norms take sums in. Dropouts are left out. What depends on weights and
+	// constants alone is computed once, at Load. Results change by rounding. The weights have other
+	// names then, and must be neither trained nor loaded anew. [Program.Report] tells what was done.
 	Fuse bool
 }
 
