@@ -157,21 +157,28 @@ func (l *line) next(v *vector) {
 	defer filled.Close()
 	l.beside.Wait(filled)
 	l.move(l.beside, v)
-	moved := l.beside.Record()
-	l.end()
-	l.moving, l.moved = v, moved
+	before, moved := l.moving, l.moved
+	l.moving, l.moved = v, l.beside.Record()
+	if before != nil {
+		l.land(before, moved)
+	}
 }
 
 // The method `end` lets x wait for the last collective, on the device.
 func (l *line) end() {
-	if l.moving == nil {
-		return
+	if v, moved := l.moving, l.moved; v != nil {
+		l.moving, l.moved = nil, nil
+		l.land(v, moved)
 	}
-	l.x.Wait(l.moved)
+}
+
+// The method `land` lets x wait for the collective of v.
+func (l *line) land(v *vector, moved *cgotorch.Event) {
+	defer moved.Close()
+	l.x.Wait(moved)
 	if l.after != nil {
-		l.after(l.moving)
+		l.after(v)
 	}
-	l.close()
 }
 
 func (l *line) close() {

@@ -73,6 +73,9 @@ func (o *Optimizer) begin(x *cgotorch.Exec, by scalerInput) *cgotorch.Exec {
 		x.DependsOn(o.watch())
 	}
 	o.lookForStrays(x)
+	for i := range o.groups {
+		o.legalRate(x, i)
+	}
 	if by.foundInf != nil {
 		o.onDevice = true
 		x.EachLaunch(func(*cgotorch.Exec) { o.skipped = true })
@@ -204,6 +207,9 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 		b.reset()
 		later = later[:0:0]
 		for _, s := range parameters {
+			if o.only != nil && !o.only[s] {
+				continue
+			}
 			if s.tensor.Closed() {
 				o.fail(x, "parameter %d: %w", s.index, cgotorch.ErrClosed)
 			}
@@ -213,7 +219,7 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 				continue
 			}
 			grad := s.tensor.Grad()
-			if grad == nil || o.only != nil && !o.only[s] {
+			if grad == nil {
 				continue
 			}
 			b.done = done

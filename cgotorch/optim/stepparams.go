@@ -43,12 +43,15 @@ func (o *Optimizer) kept(i int) []RememberedTensor {
 func (o *Optimizer) StepInParts(x *cgotorch.Exec, parts [][]int, changed func(part int)) {
 	defer func() { o.only = nil }()
 	y := o.begin(x, scalerInput{})
+	sets := make([]map[*parameter]bool, len(parts))
 	for k, part := range parts {
-		o.only = map[*parameter]bool{}
+		sets[k] = map[*parameter]bool{}
 		for _, i := range part {
-			o.only[o.parameter(x, i)] = true
+			sets[k][o.parameter(x, i)] = true
 		}
-		if len(part) > 0 {
+	}
+	for k, set := range sets {
+		if o.only = set; len(set) > 0 {
 			o.change(y, scalerInput{})
 		}
 		changed(k)

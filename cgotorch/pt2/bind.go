@@ -122,9 +122,9 @@ var fillNumber = operatorCall{op: opcall.New("aten::fill_.Scalar"), schema: "ate
 // would copy it.
 func (b *binder) fillNumbers(x *cgotorch.Exec) {
 	f := newFuser(b.program.graph)
-	constants := map[int]*cgotorch.Tensor{}
+	constants, replaced := map[int]*cgotorch.Tensor{}, b.replaced()
 	for i, slot := range f.graph.inputs {
-		if at := b.program.inputs[i].constant; at >= 0 && !f.graph.written[i] {
+		if at := b.program.inputs[i].constant; at >= 0 && !f.graph.written[i] && !replaced[slot] {
 			constants[slot] = b.constantList[at].tensor
 		}
 	}

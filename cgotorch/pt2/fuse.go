@@ -225,12 +225,13 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	for _, w := range b.weightList {
 		handles[w.tensor]++
 	}
-	// own returns the weight of an argument, if nobody else reads it.
+	replaced := b.replaced()
+	// own returns the weight of an argument, if nobody else reads it, and no run replaces it.
 	own := func(c *operatorCall, i int) *storedTensor {
 		if i >= len(c.args) || c.args[i].slot < 0 || f.read[c.args[i].slot] != 1 {
 			return nil
 		}
-		if w := bySlot[c.args[i].slot]; w != nil && handles[w.tensor] == 1 {
+		if w := bySlot[c.args[i].slot]; w != nil && handles[w.tensor] == 1 && !replaced[c.args[i].slot] {
 			return w
 		}
 		return nil

@@ -48,6 +48,9 @@ func (f *fuser) attentions() {
 	f.look()
 }
 
+// mostDense bounds the elements of a mask that is made dense.
+const mostDense = 64 << 20
+
 // attention is an attention whose mask has gaps perhaps.
 type attention struct {
 	operatorCall
@@ -71,7 +74,7 @@ func (a *attention) fills() []int {
 
 func (a *attention) run(x *cgotorch.Exec, f *frame) {
 	mask, query := a.args[attentionMask].tensor(f), a.args[attentionQuery].tensor(f)
-	if a.first && mask != nil && query != nil && !isDense(mask) && !mask.RequiresGrad() {
+	if a.first && mask != nil && query != nil && !isDense(mask) && !mask.RequiresGrad() && mask.Numel() <= mostDense {
 		f.values[a.dense.slot] = additive(x, mask, query.DType())
 	}
 	dense := a.dense.tensor(f)
@@ -174,6 +177,7 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 	w := &windowAttention{mask: constantOf(nil), outs: last.outs}
 	scores := softmax.args[0]
 	if turned := back(scores, "aten.reshape.default", "aten.view.default"); turned != nil {
+		w.turned[1] = turned.args[1]
 		masked := back(turned.args[0], "aten.add.Tensor")
 		if masked == nil || !plainSum(masked) || !f.isFixed(masked.args[1]) {
 			return nil, nil
@@ -182,6 +186,7 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 		if turned = back(masked.args[0], "aten.reshape.default", "aten.view.default"); turned == nil {
 			return nil, nil
 		}
+		w.turned[0] = turned.args[1]
 		scores = turned.args[0]
 	}
 	biased := back(scores, "aten.add.Tensor")
@@ -210,6 +215,9 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 	if w.scale, err = toFloat(query.args[1].constant); err != nil {
 		return nil, nil
 	}
+	if f.viewed(last.outs[0]) {
+		return nil, nil
+	}
 	// The steps move to the last one.
 	if f.writesBetween(slices.Min(steps), i) {
 		return nil, nil
@@ -218,6 +226,15 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 	slices.Sort(steps)
 	slices.Reverse(steps)
 	return w, steps
+}
+
+// The method `viewed` reports whether a step reads the strides of a value, which the attention's
+// result has in another order.
+func (f *fuser) viewed(slot int) bool {
+	return slices.ContainsFunc(f.graph.steps, func(s step) bool {
+		return slices.Contains([]string{"aten.view.default", "aten.as_strided.default", "aten.sym_stride.int"}, s.node.Operator) &&
+			slices.Contains(slotsOf(s.act.reads()...), slot)
+	})
 }
 
 // plainSum reports whether a sum has no factor.
@@ -236,8 +253,10 @@ type windowAttention struct {
 	mask  operand   // or nil
 	scale float64
 	outs  []int
-	plain []step
-	also  []operand // what the plain steps read
+	// turned are the shapes to which the plain steps turn the scores for the mask, and back.
+	turned [2]operand
+	plain  []step
+	also   []operand // what the plain steps read
 }
 
 func (w *windowAttention) reads() []*operand { return append(pointers(w.args, w.also), &w.mask) }
@@ -245,7 +264,7 @@ func (w *windowAttention) fills() []int      { return w.outs }
 
 func (w *windowAttention) run(x *cgotorch.Exec, f *frame) {
 	query, bias, mask := w.args[0].tensor(f), w.args[3].tensor(f), w.mask.tensor(f)
-	if !w.fits(query, bias, mask) {
+	if !w.fits(f, query, bias, mask) {
 		for i := range w.plain {
 			w.plain[i].act.run(x, f)
 		}
@@ -275,11 +294,16 @@ func (w *windowAttention) run(x *cgotorch.Exec, f *frame) {
 
 // The method `fits` reports whether the shapes are those of windows: the query [B, H, L, D], the
 // bias [1, H, L, L], and the mask [1, W, 1, L, L], where W divides B.
-func (w *windowAttention) fits(query, bias, mask *cgotorch.Tensor) bool {
+func (w *windowAttention) fits(f *frame, query, bias, mask *cgotorch.Tensor) bool {
 	if query == nil || bias == nil || query.Dim() != 4 {
 		return false
 	}
 	q := query.Shape()
+	for _, at := range []int{1, 2} {
+		if t := w.args[at].tensor(f); t == nil || !slices.Equal(t.Shape(), q) {
+			return false
+		}
+	}
 	if !slices.Equal(bias.Shape(), []int64{1, q[1], q[2], q[2]}) || w.mask.slot >= 0 && mask == nil {
 		return false
 	}
@@ -287,5 +311,20 @@ func (w *windowAttention) fits(query, bias, mask *cgotorch.Tensor) bool {
 		return true
 	}
 	m := mask.Shape()
-	return len(m) == 5 && m[1] > 0 && q[0]%m[1] == 0 && slices.Equal(m, []int64{1, m[1], 1, q[2], q[2]})
+	return len(m) == 5 && m[1] > 0 && q[0]%m[1] == 0 && slices.Equal(m, []int64{1, m[1], 1, q[2], q[2]}) &&
+		isShape(w.turned[0].value(f), q[0]/m[1], m[1], q[1], q[2], q[2]) && isShape(w.turned[1].value(f), q[0], q[1], q[2], q[2])
+}
+
+// isShape reports whether the argument of a reshape gives this shape. It may have one -1.
+func isShape(given any, want ...int64) bool {
+	shape, ok := given.([]int64)
+	if !ok || len(shape) != len(want) {
+		return false
+	}
+	for i, n := range shape {
+		if n != want[i] && n != -1 {
+			return false
+		}
+	}
+	return true
 }

@@ -29,8 +29,8 @@ func init() {
 // likes are operators that read of their first argument its dtype and device alone.
 var likes = map[string]bool{"aten.new_full.default": true, "aten.new_ones.default": true, "aten.new_zeros.default": true}
 
-// mostFolded bounds the bytes of the tensors that a program keeps in place of steps.
-const mostFolded = 64 << 20
+// mostFolded bounds the bytes of the results of folded steps. A program with more is not folded.
+const mostFolded = 256 << 20
 
 // A folder finds the steps whose results are the same in each run.
 type folder struct {
@@ -60,6 +60,9 @@ func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 			continue
 		}
 		fold.given[slot] = true
+	}
+	for slot := range b.replaced() {
+		fold.varies[fold.set(slot)] = true
 	}
 	for fold.look() {
 	}
@@ -98,16 +101,20 @@ func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 		}
 		for _, slot := range g.steps[i].act.fills() {
 			t, isTensor := frame.values[slot].(*cgotorch.Tensor)
-			if gone[i] && read[slot] && isTensor && t != nil {
-				kept[slot] = t
-				bytes += t.Numel() * int64(t.DType().Size())
+			if isTensor && t != nil && gone[i] {
+				if bytes += t.Numel() * int64(t.DType().Size()); bytes > mostFolded {
+					return // views count too, so this is a bound of all that the folding holds
+				}
+				if read[slot] {
+					kept[slot] = t
+				}
 			}
 		}
 		if gone[i] {
 			folded++
 		}
 	}
-	if folded == 0 || bytes > mostFolded {
+	if folded == 0 {
 		return
 	}
 	for i := range g.steps {
@@ -123,6 +130,28 @@ func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 	}
 	f.done.constants = folded
 	f.remove(gone)
+}
+
+// The method `replaced` returns the slots of the weights and constants that a run replaces by
+// outputs of the graph, under any of their names.
+func (b *binder) replaced() map[int]bool {
+	written := map[*cgotorch.Tensor]bool{}
+	for _, o := range b.program.outputs {
+		if o.weight >= 0 {
+			written[b.weightList[o.weight].tensor] = true
+		}
+		if o.constant >= 0 {
+			written[b.constantList[o.constant].tensor] = true
+		}
+	}
+	slots := map[int]bool{}
+	for i, slot := range b.program.graph.inputs {
+		switch in := b.program.inputs[i]; {
+		case in.weight >= 0 && written[b.weightList[in.weight].tensor], in.constant >= 0 && written[b.constantList[in.constant].tensor]:
+			slots[slot] = true
+		}
+	}
+	return slots
 }
 
 // The method `resultOf` returns the dtype of the first result of a node.

@@ -158,10 +158,10 @@ func (c *biasedConvolution) run(x *cgotorch.Exec, f *frame) {
 	c.operatorCall.run(x, f)
 	out := f.values[c.outs[0]].(*cgotorch.Tensor)
 	if out.Dim() != 4 { // one image
-		many := x.Unsqueeze(out, 0)
-		f.values[c.outs[0]] = x.Squeeze(channelAffine(x, many, nil, c.bias.tensor(f), nil, "none"), 0)
+		f.values[c.outs[0]] = x.Tidy(func() *cgotorch.Tensor {
+			return x.Squeeze(channelAffine(x, x.Unsqueeze(out, 0), nil, c.bias.tensor(f), nil, "none"), 0)
+		})
 		out.Close()
-		many.Close()
 		return
 	}
 	f.values[c.outs[0]] = channelAffine(x, out, nil, c.bias.tensor(f), nil, "none")
@@ -344,7 +344,7 @@ func (f *fuser) affine(x *cgotorch.Exec, n *normedConvolution, own func(c *opera
 		if n.norm.args[i].slot < 0 {
 			continue
 		}
-		if all[i] = own(n.norm, i); all[i] == nil || !all[i].tensor.DType().IsFloat() {
+		if all[i] = own(n.norm, i); all[i] == nil || !all[i].tensor.DType().IsFloat() || all[i].tensor.DType() == cgotorch.Float64 {
 			return scale, shift, false
 		}
 	}

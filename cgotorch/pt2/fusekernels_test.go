@@ -150,6 +150,45 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 	}
 }
 
+// What depends on a buffer that each run replaces is computed in each run.
+func TestLoad_FusedBuffers(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	text := withNodes("d = mul.Tensor p_b p_b", "k = add.Tensor p_b d", "s = sum d", "add = add.Tensor x s")
+	for old, by := range map[string]string{
+		`{"parameter": {"arg": {"name": "p_b"}, "parameter_name": "fc.bias"}}`: `{"buffer": {"arg": {"name": "p_b"}, "buffer_name": "fc.bias", "persistent": true}}`,
+		`"output_specs": [`: `"output_specs": [{"buffer_mutation": {"arg": {"name": "k"}, "buffer_name": "fc.bias"}}, `,
+		`"outputs": [{"as_tensor": {"name": "add"}}],
+   "nodes"`: `"outputs": [{"as_tensor": {"name": "k"}}, {"as_tensor": {"name": "add"}}],
+   "nodes"`,
+	} {
+		if !strings.Contains(text, old) {
+			t.Fatalf("the model lacks %s", old)
+		}
+		text = strings.Replace(text, old, by, 1)
+	}
+	changed["models/model.json"] = text
+	data := archive(t, changed)
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		var sums [2][]float64
+		for k, fuse := range []bool{false, true} {
+			p, err := load(x, data, pt2.Options{Fuse: fuse})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			for range 3 {
+				sums[k] = append(sums[k], x.Item(x.Sum(p.Forward(x, x.Zeros(cgotorch.Float32, 4, 2)))))
+			}
+		}
+		if fmt.Sprint(sums[0]) != fmt.Sprint(sums[1]) || sums[0][0] == sums[0][1] {
+			t.Errorf("got %v, want %v", sums[1], sums[0])
+		}
+		return nil
+	})
+}
+
 // On CUDA a batch norm goes into the activation or the sum behind it, unless cuDNN puts both into
 // the convolution. Here the operators run on the CPU.
 func TestLoad_FusedNormActivations(t *testing.T) {
