@@ -11,9 +11,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
 
-// defaultShardBytes is the default of ShardedOptions.BucketBytes.
-const defaultShardBytes = 64 << 20
-
 // Sharded is an optimizer whose state is spread over the ranks of a group, as ZeRO-1 does. Each
 // rank keeps the momentum, the moments and the float32 masters of 1/World of the elements. A step
 // reduces the gradients, so that each rank has the mean of its piece. Then the rank changes its
@@ -79,7 +76,7 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 		return fail("make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
 	}
 	if o.BucketBytes <= 0 {
-		o.BucketBytes = defaultShardBytes
+		o.BucketBytes = 64 << 20
 	}
 	whole, err := make(groups...)
 	if err != nil {

@@ -22,7 +22,8 @@ func (f *fuser) attentions() {
 		return
 	}
 	f.windowAttentions()
-	dense := map[int]int{} // by slot of a mask: that of the dense one
+	type made struct{ slot, at int }
+	dense := map[int]made{} // by slot of a mask: the slot of the dense one, and the step that makes it
 	for i := range f.graph.steps {
 		if c := f.call(i, "aten.linear.default"); c != nil && c.args[0].isTensor() {
 			f.graph.steps[i].act = &denseLinear{*c}
@@ -32,16 +33,16 @@ func (f *fuser) attentions() {
 			continue
 		}
 		mask := c.args[attentionMask].slot
-		to, made := dense[mask]
-		if at, ok := f.filled[mask]; made && (!ok || f.writesBetween(at, i)) || !made && f.filled[mask] > 0 && f.writesBetween(f.filled[mask], i) {
+		of, ok := dense[mask]
+		if ok && f.writesBetween(of.at, i) {
 			continue // the mask may have changed
 		}
-		if !made {
-			to = f.graph.slots
+		if !ok {
+			of = made{f.graph.slots, i}
 			f.graph.slots++
-			dense[mask] = to
+			dense[mask] = of
 		}
-		f.graph.steps[i].act = &attention{operatorCall: *c, dense: operand{slot: to}, first: !made}
+		f.graph.steps[i].act = &attention{operatorCall: *c, dense: operand{slot: of.slot}, first: !ok}
 		f.done.masks++
 	}
 	f.graph.free()

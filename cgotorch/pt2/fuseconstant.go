@@ -38,6 +38,7 @@ type folder struct {
 	graph  *graph
 	set    func(slot int) int
 	given  map[int]bool // by slot: a weight or a constant
+	stored map[int]bool // by set: weights and constants have memory in it
 	varies map[int]bool // by set: its memory is written by a step that is not folded, or returned
 	folds  []bool       // by step
 }
@@ -48,7 +49,7 @@ type folder struct {
 // because it has no memory of its own.
 func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 	g := f.graph
-	fold := &folder{binder: b, graph: g, set: g.memorySets(), given: map[int]bool{}, varies: map[int]bool{}}
+	fold := &folder{binder: b, graph: g, set: g.memorySets(), given: map[int]bool{}, stored: map[int]bool{}, varies: map[int]bool{}}
 	values := map[int]*cgotorch.Tensor{}
 	for i, slot := range g.inputs {
 		switch in := b.program.inputs[i]; {
@@ -59,21 +60,17 @@ func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 		default:
 			continue
 		}
-		fold.given[slot] = true
+		fold.given[slot], fold.stored[fold.set(slot)] = true, true
 	}
 	for slot := range b.replaced() {
 		fold.varies[fold.set(slot)] = true
 	}
 	for fold.look() {
 	}
-	ofWeights := map[int]bool{} // by set
-	for slot := range fold.given {
-		ofWeights[fold.set(slot)] = true
-	}
 	read := map[int]bool{} // by slot: a step that is not folded reads it
 	gone := map[int]bool{}
 	for i := range g.steps {
-		gone[i] = fold.folds[i] && !slices.ContainsFunc(g.steps[i].act.fills(), func(slot int) bool { return ofWeights[fold.set(slot)] })
+		gone[i] = fold.folds[i] && !slices.ContainsFunc(g.steps[i].act.fills(), func(slot int) bool { return fold.stored[fold.set(slot)] })
 		if !gone[i] {
 			for _, slot := range slotsOf(g.steps[i].act.reads()...) {
 				read[slot] = true
@@ -197,12 +194,7 @@ func (f *folder) look() (again bool) {
 		s := &f.graph.steps[i]
 		_, written := s.memory()
 		for _, slot := range written {
-			set := f.set(slot)
-			isGiven := false
-			for other := range f.given {
-				isGiven = isGiven || f.set(other) == set
-			}
-			if !f.folds[i] || isGiven {
+			if !f.folds[i] || f.stored[f.set(slot)] {
 				vary(slot)
 			}
 		}

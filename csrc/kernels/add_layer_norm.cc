@@ -275,9 +275,7 @@ std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& input, Optio
   TORCH_CHECK(input.dim() > 0, "streamtorch::add_layer_norm: the input has no dimension");
   const at::ScalarType of_sum = is_defined(addend) ? at::promote_types(input.scalar_type(), addend->scalar_type()) : input.scalar_type();
   const at::ScalarType of_normed = dtype.value_or(at::autocast::is_autocast_enabled(at::kCUDA) ? at::kFloat : of_sum);
-  bool records = false;
-  for (const std::optional<at::Tensor>& t : {std::optional(input), addend, weight, bias}) records |= is_defined(t) && t->requires_grad();
-  records &= c10::GradMode::is_enabled();
+  const bool records = needs_gradient({input, addend, weight, bias});
   if (fused && is_fused(input, addend, weight, bias, of_normed, records)) {
     variable_list results = Node::apply(input, addend, weight, bias, eps, of_normed, records);
     return {std::move(results[0]), std::move(results[1])};
@@ -291,9 +289,7 @@ std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& input, Optio
 // Returns the layer norm of input + row, for evaluation. The sum has the dtype of both, and so has
 // the result.
 at::Tensor bias_layer_norm(const at::Tensor& input, const at::Tensor& row, Optional weight, Optional bias, double eps) {
-  bool records = false;
-  for (const std::optional<at::Tensor>& t : {std::optional(input), std::optional(row), weight, bias}) records |= is_defined(t) && t->requires_grad();
-  if (!(records && c10::GradMode::is_enabled()) && row.scalar_type() == input.scalar_type() && !at::autocast::is_autocast_enabled(at::kCUDA) &&
+  if (!needs_gradient({input, row, weight, bias}) && row.scalar_type() == input.scalar_type() && !at::autocast::is_autocast_enabled(at::kCUDA) &&
       is_fused(input, std::nullopt, weight, bias, input.scalar_type(), false) && is_parameter(row, input)) {
     static const auto call = operator_of<Forward>("streamtorch::add_layer_norm_forward");
     return std::get<1>(call.call(input, row, weight, bias, eps, input.scalar_type(), false));

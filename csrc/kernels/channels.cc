@@ -24,7 +24,6 @@
 #include <ATen/ops/relu6.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
-#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -246,8 +245,6 @@ bool is_images(const at::Tensor& t) {
          is_aligned(t) && t.size(1) % 8 == 0 && t.numel() / 8 <= INT32_MAX && cuda().chip(t.device().index()).capability >= 80;
 }
 
-bool needs_gradient(Optional t) { return is_defined(t) && t->requires_grad() && c10::GradMode::is_enabled(); }
-
 // Returns whether the kernel can read the scale or the bias.
 bool is_parameter(Optional t, const at::Tensor& input) {
   return !is_defined(t) || (is_floating(t->scalar_type()) && t->is_contiguous() && t->numel() == input.size(1) && t->device() == input.device() && is_aligned(*t));
@@ -260,7 +257,7 @@ bool is_fused(const at::Tensor& input, Optional scale, Optional bias, Optional a
                              addend->device() != input.device())) {
     return false;
   }
-  return !needs_gradient(input) && !needs_gradient(scale) && !needs_gradient(bias) && !needs_gradient(addend);
+  return !needs_gradient({input, scale, bias, addend});
 }
 
 const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
@@ -337,7 +334,7 @@ at::Tensor means(const at::Tensor& images) {
 
 at::Tensor channel_means(const at::Tensor& images) {
   static const auto call = operator_of<decltype(means)>("streamtorch::channel_means_cuda");
-  return is_images(images) && !needs_gradient(images) ? call.call(images) : at::adaptive_avg_pool2d(images, {1, 1});
+  return is_images(images) && !needs_gradient({images}) ? call.call(images) : at::adaptive_avg_pool2d(images, {1, 1});
 }
 
 // The threads of a block of `excite`. It has 48 KB of shared memory, for its threads' sums and for
@@ -380,8 +377,7 @@ at::Tensor squeeze_excite(const at::Tensor& images, const at::Tensor& first, Opt
   const auto found = kActivations.find(std::string(activation));
   TORCH_CHECK(found != kActivations.end(), "streamtorch::squeeze_excite: the activation is \"", activation,
               "\", want none, relu, relu6, silu, hardswish or gelu");
-  bool records = needs_gradient(images) || needs_gradient(first) || needs_gradient(first_bias) || needs_gradient(second) || needs_gradient(second_bias);
-  if (!records && is_images(images) && is_weight(first, images.size(1), images) && is_weight(second, first.size(0), images) &&
+  if (!needs_gradient({images, first, first_bias, second, second_bias}) && is_images(images) && is_weight(first, images.size(1), images) && is_weight(second, first.size(0), images) &&
       second.size(0) == images.size(1) && first.size(0) > 0 && images.size(1) + first.size(0) <= kMostExcited &&
       is_bias(first_bias, first.size(0), images) && is_bias(second_bias, second.size(0), images)) {
     static const auto call = operator_of<Factors>("streamtorch::squeeze_excite_factors");

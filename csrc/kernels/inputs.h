@@ -3,8 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 
 namespace ct {
@@ -12,6 +15,11 @@ namespace ct {
 using Optional = const std::optional<at::Tensor>&;
 
 inline bool is_defined(Optional t) { return t && t->defined(); }
+
+// Returns whether one of the tensors needs a gradient in the current grad mode.
+inline bool needs_gradient(std::initializer_list<std::optional<at::Tensor>> tensors) {
+  return c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](Optional t) { return is_defined(t) && t->requires_grad(); });
+}
 
 inline bool is_floating(at::ScalarType t) { return t == at::kBFloat16 || t == at::kHalf || t == at::kFloat; }
 

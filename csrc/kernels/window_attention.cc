@@ -14,7 +14,6 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/softmax.h>
-#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <cstdint>
@@ -209,12 +208,7 @@ bool is_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor& 
   if (!query.is_cuda() || query.dim() != 4 || query.numel() == 0 || (query.scalar_type() != at::kHalf && query.scalar_type() != at::kBFloat16)) return false;
   const int64_t depth = query.size(3);
   if (query.size(2) > kMostTokens || depth % 16 != 0 || depth > 64 || query.size(0) * query.size(1) > INT32_MAX) return false;
-  if (c10::GradMode::is_enabled()) {
-    for (const std::optional<at::Tensor>& t : {std::optional(query), std::optional(key), std::optional(value), bias, mask}) {
-      if (is_defined(t) && t->requires_grad()) return false;
-    }
-  }
-  return is_readable(query, query) && is_readable(key, query) && is_readable(value, query) && is_added(bias, query.size(1), query) &&
+  return !needs_gradient({query, key, value, bias, mask}) && is_readable(query, query) && is_readable(key, query) && is_readable(value, query) && is_added(bias, query.size(1), query) &&
          is_added(mask, is_defined(mask) ? mask->size(0) : 1, query) && cuda().chip(query.device().index()).capability >= 80;
 }
 
