@@ -30,6 +30,7 @@ func main() {
 	steps := flags.Int("steps", 1000, "steps of 64 images; the program tests and saves after each 250")
 	flags.Parse(os.Args[min(2, len(os.Args)):])
 	device, err := cgotorch.ParseDevice("auto")
+	err = errors.Join(err, cgotorch.Seed(1)) // the same weights and batches in every run
 	command := append(os.Args, "")[1]
 	if err == nil && command == "train" {
 		err = train(cgotorch.DefaultStream(device), *folder, *file, *steps)
@@ -75,7 +76,7 @@ func train(stream *cgotorch.Stream, folder, file string, steps int) (err error) 
 					x.Keep(t) // beyond this Do
 				}
 				model = newModel(x)
-				opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.05, Momentum: 0.9}, optim.Group{Params: nn.Parameters(model)})
+				opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.02, Momentum: 0.9}, optim.Group{Params: nn.Parameters(model)})
 				return err
 			}
 			batch := x.RandInt(cgotorch.Int64, 0, training.N, 64) // any 64 images
