@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -55,29 +56,81 @@ func (r loadReply) String() string {
 // caller sends one request and waits for its answer.
 type caller func() error
 
+// connection is a connection of HTTP with one request at a time, which its own goroutine sends and
+// whose answer it reads. The three goroutines of [http.Transport] would be a part of what a client
+// waits for.
+type connection struct {
+	net.Conn
+	answers *bufio.Reader
+}
+
 // overHTTP returns a caller of HTTP, for any number of goroutines.
-func overHTTP(r loadRequest, body []byte) (call caller, end func()) {
-	transport := &http.Transport{MaxIdleConnsPerHost: r.Clients, WriteBufferSize: 64 << 10, DisableCompression: true}
-	client := &http.Client{Transport: transport, Timeout: time.Minute}
-	return func() error {
-		request, err := http.NewRequest("POST", r.URL, bytes.NewReader(body))
+func overHTTP(r loadRequest, body []byte) (call caller, end func(), err error) {
+	request, err := http.NewRequest("POST", r.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	for name, value := range r.Headers {
+		request.Header.Set(name, value)
+	}
+	var text bytes.Buffer
+	if err := request.Write(&text); err != nil {
+		return nil, nil, err
+	}
+	idle := make(chan *connection, r.Clients)
+	open := func() (*connection, error) {
+		select {
+		case c := <-idle:
+			return c, nil
+		default:
+		}
+		c, err := net.Dial("tcp", request.URL.Host)
+		return &connection{c, bufio.NewReader(c)}, err
+	}
+	call = func() error {
+		c, err := open()
 		if err != nil {
 			return err
 		}
-		for name, value := range r.Headers {
-			request.Header.Set(name, value)
-		}
-		answer, err := client.Do(request)
-		if err != nil {
+		if err := c.ask(text.Bytes(), request); err != nil {
+			c.Close()
 			return err
 		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err == nil && answer.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %.200s", answer.Status, text)
+		idle <- c
+		return nil
+	}
+	return call, func() {
+		for close(idle); ; {
+			c, more := <-idle
+			if !more {
+				return
+			}
+			c.Close()
 		}
+	}, nil
+}
+
+// ask sends a request and reads its answer.
+func (c *connection) ask(text []byte, request *http.Request) error {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
-	}, transport.CloseIdleConnections
+	}
+	if _, err := c.Write(text); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(c.answers, request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	reply, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %.200s", answer.Status, reply)
+	}
+	if err == nil && answer.Close {
+		err = errors.New("the server closes the connection after an answer")
+	}
+	return err
 }
 
 // overGRPC returns a caller of gRPC, with up to 8 connections.
@@ -114,11 +167,13 @@ func load(r loadRequest) (reply loadReply, err error) {
 	if err != nil {
 		return reply, err
 	}
-	one, end := overHTTP(r, body)
+	over := overHTTP
 	if r.Protocol == "grpc" {
-		if one, end, err = overGRPC(r, body); err != nil {
-			return reply, err
-		}
+		over = overGRPC
+	}
+	one, end, err := over(r, body)
+	if err != nil {
+		return reply, err
 	}
 	defer end()
 	cpu, began := processorTime(), time.Now()

@@ -129,9 +129,10 @@ func (v values) of(t testing.TB, text json.RawMessage) any {
 	return union.Value
 }
 
-// difference returns "" if two values are equal to the bit, and else the largest relative
-// difference or another reason.
-func difference(x *cgotorch.Exec, at string, got, want any) string {
+// difference returns "" if two values are equal, and else the largest difference or another reason.
+// Numbers may differ by the tolerance, a share of the largest number of their tensor. With 0 they
+// must be equal to the bit.
+func difference(x *cgotorch.Exec, at string, got, want any, tolerance float64) string {
 	switch w := want.(type) {
 	case *cgotorch.Tensor:
 		g, ok := got.(*cgotorch.Tensor)
@@ -156,8 +157,8 @@ func difference(x *cgotorch.Exec, at string, got, want any) string {
 			}
 			scale = math.Max(scale, math.Abs(b[i]))
 		}
-		if worst == 0 {
-			return "" // NaNs with other bits, or zeros of other signs
+		if worst <= tolerance*scale {
+			return "" // with 0: NaNs with other bits, or zeros of other signs
 		}
 		return fmt.Sprintf("%s differs by %.3g of %.3g", at, worst, scale)
 	case []any:
@@ -166,7 +167,7 @@ func difference(x *cgotorch.Exec, at string, got, want any) string {
 			return fmt.Sprintf("%s is %T, want %d values", at, got, len(w))
 		}
 		for i := range w {
-			if d := difference(x, fmt.Sprintf("%s[%d]", at, i), g[i], w[i]); d != "" {
+			if d := difference(x, fmt.Sprintf("%s[%d]", at, i), g[i], w[i], tolerance); d != "" {
 				return d
 			}
 		}
@@ -177,7 +178,7 @@ func difference(x *cgotorch.Exec, at string, got, want any) string {
 			return fmt.Sprintf("%s is %T, want a map of %d values", at, got, len(w))
 		}
 		for k := range w {
-			if d := difference(x, at+"."+k, g[k], w[k]); d != "" {
+			if d := difference(x, at+"."+k, g[k], w[k], tolerance); d != "" {
 				return d
 			}
 		}
@@ -189,8 +190,9 @@ func difference(x *cgotorch.Exec, at string, got, want any) string {
 	return ""
 }
 
-// compare runs the calls of a program, and returns how the results differ.
-func compare(t testing.TB, folder, name string) (differs string, err error) {
+// compare runs the calls of a program, and returns how the results differ by more than the
+// tolerance of [difference].
+func compare(t testing.TB, folder, name string, options pt2.Options, tolerance float64) (differs string, err error) {
 	text, err := os.ReadFile(filepath.Join(folder, name+".json"))
 	if err != nil {
 		return "", err
@@ -208,7 +210,7 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	var p *pt2.Program
 	if err := stream.Do(func(x *cgotorch.Exec) (err error) {
-		p, err = pt2.Load(x, filepath.Join(folder, name+".pt2"), pt2.Options{})
+		p, err = pt2.Load(x, filepath.Join(folder, name+".pt2"), options)
 		return err
 	}); err != nil {
 		return "", err
@@ -233,10 +235,10 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 				y = x.NoGrad()
 			}
 			got := p.Call(y, append(append([]any{}, args...), keywords)...)
-			differs = difference(x, fmt.Sprintf("call %d: the result", i), got, v.of(t, c.Result))
+			differs = difference(x, fmt.Sprintf("call %d: the result", i), got, v.of(t, c.Result), tolerance)
 			for k := range c.After {
 				if differs == "" {
-					differs = difference(x, fmt.Sprintf("call %d: argument %d afterwards", i, k), args[k], v.of(t, c.After[k]))
+					differs = difference(x, fmt.Sprintf("call %d: argument %d afterwards", i, k), args[k], v.of(t, c.After[k]), tolerance)
 				}
 			}
 			return nil
@@ -247,7 +249,7 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 	err = stream.Do(func(x *cgotorch.Exec) error {
 		for _, w := range p.Weights {
 			if key, ok := r.State[w.Name]; ok && differs == "" {
-				differs = difference(x, w.Name+" afterwards", w.Tensor, values{x, file}.tensor(t, key))
+				differs = difference(x, w.Name+" afterwards", w.Tensor, values{x, file}.tensor(t, key), tolerance)
 			}
 		}
 		return nil
@@ -255,32 +257,40 @@ func compare(t testing.TB, folder, name string) (differs string, err error) {
 	return differs, err
 }
 
-// TestPrograms_EqualPyTorch runs all programs that there are.
-func TestPrograms_EqualPyTorch(t *testing.T) {
-	made := folder(t)
+// eachProgram runs a test for each program of the folder that no training belongs to. It returns
+// their number.
+func eachProgram(t *testing.T, made string, test func(t *testing.T, name string)) int {
+	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s holds no programs: %v", made, err)
 	}
+	n := 0
+	for _, path := range paths {
+		if name := strings.TrimSuffix(filepath.Base(path), ".pt2"); !strings.HasPrefix(name, "train_") {
+			n++
+			t.Run(name, func(t *testing.T) { test(t, name) })
+		}
+	}
+	return n
+}
+
+// TestPrograms_EqualPyTorch runs all programs that there are.
+func TestPrograms_EqualPyTorch(t *testing.T) {
+	made := folder(t)
 	openTorchvision(t, made)
 	equal := 0
-	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".pt2")
-		if strings.HasPrefix(name, "train_") {
-			continue
+	n := eachProgram(t, made, func(t *testing.T, name string) {
+		differs, err := compare(t, made, name, pt2.Options{}, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		t.Run(name, func(t *testing.T) {
-			differs, err := compare(t, made, name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if differs != "" {
-				t.Fatal(differs)
-			}
-			equal++
-		})
-	}
-	t.Logf("%d of %d programs are equal to the bit", equal, len(paths))
+		if differs != "" {
+			t.Fatal(differs)
+		}
+		equal++
+	})
+	t.Logf("%d of %d programs are equal to the bit", equal, n)
 }
 
 // TestPrograms_TrainAsPyTorch trains programs that were exported in training mode.
@@ -361,52 +371,23 @@ func train(t *testing.T, path string) {
 	t.Logf("%d losses from %.4f to %.4f, the largest difference %.2g", len(want.Losses), want.Losses[0], want.Losses[len(want.Losses)-1], worst)
 }
 
-// TestPrograms_Fused compares fused programs with the programs as they are.
+// TestPrograms_Fused runs all programs that there are as they are fused for the CPU. Sums are in
+// another order there.
 func TestPrograms_Fused(t *testing.T) {
 	made := folder(t)
-	cgotorch.SetThreads(2)
-	ran := 0
-	for _, name := range []string{"resnet18", "resnet50", "mobilenet_v3_small", "densenet121", "swin_t", "googlenet"} {
-		path := filepath.Join(made, name+".pt2")
-		if _, err := os.Stat(path); err != nil {
-			continue
+	openTorchvision(t, made)
+	eachProgram(t, made, func(t *testing.T, name string) {
+		if strings.HasSuffix(name, "-training") {
+			t.Skip("fused programs are for inference")
 		}
-		ran++
-		t.Run(name, func(t *testing.T) {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-				x = x.NoGrad()
-				plain, err := pt2.Load(x, path, pt2.Options{})
-				if err != nil {
-					return err
-				}
-				defer plain.Close()
-				fused, err := pt2.Load(x, path, pt2.Options{Fuse: true})
-				if err != nil {
-					return err
-				}
-				defer fused.Close()
-				var shape []int64
-				for _, s := range plain.Inputs()[0].Shape {
-					shape = append(shape, min(s.Max, 2))
-					if s.Min == s.Max {
-						shape[len(shape)-1] = s.Max
-					}
-				}
-				in := x.Randn(cgotorch.Float32, shape...)
-				want, got := plain.Forward(x, in), fused.Forward(x, in)
-				scale := x.Item(x.Max(x.Abs(want)))
-				worst := x.Item(x.Max(x.Abs(x.Sub(got, want))))
-				if plain.Report() != "" || fused.Report() == "" || worst > 1e-5*scale+1e-6 {
-					t.Errorf("the largest difference is %g of %g", worst, scale)
-				}
-				t.Logf("%s; %d of %d weights; the largest difference is %.2g of %.2g", fused.Report(), len(fused.Weights), len(plain.Weights), worst, scale)
-				return nil
-			})
-		})
-	}
-	if ran == 0 {
-		t.Skipf("%s holds none of the programs", made)
-	}
+		differs, err := compare(t, made, name, pt2.Options{Fuse: true}, 1e-5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if differs != "" {
+			t.Fatal(differs)
+		}
+	})
 }
 
 // TestPrograms_CUDA compares programs on a GPU, eager, captured and fused, with the same programs
@@ -415,16 +396,7 @@ func TestPrograms_CUDA(t *testing.T) {
 	d := torchtest.CUDA(t)
 	torchtest.NoTF32(t)
 	made := folder(t, "resnet18", "resnet50", "mobilenet_v3_small", "densenet121", "swin_t", "googlenet", "vit_b_16", "convnext_tiny")
-	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("%s holds no programs: %v", made, err)
-	}
-	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".pt2")
-		if !strings.HasPrefix(name, "train_") {
-			t.Run(name, func(t *testing.T) { runOnCUDA(t, path, d) })
-		}
-	}
+	eachProgram(t, made, func(t *testing.T, name string) { runOnCUDA(t, filepath.Join(made, name+".pt2"), d) })
 }
 
 func runOnCUDA(t *testing.T, path string, d cgotorch.Device) {
