@@ -93,9 +93,8 @@ func getNumber(which int32) int32 {
 // mostThreads is the largest number of threads for an operator. Each stream may have so many.
 const mostThreads = 1024
 
-// SetThreads is process-wide: one operator uses at most n threads on the CPU, 1 to 1024. A stream
-// whose OS thread already runs keeps its number of threads. For another n, SetThreads fails with
-// [ErrInvalidArgument].
+// SetThreads is process-wide: an operator that begins later uses at most n threads on the CPU, 1 to
+// 1024. For another n, SetThreads fails with [ErrInvalidArgument].
 func SetThreads(n int) error {
 	if n < 1 || n > mostThreads {
 		return refuse("SetThreads", ErrInvalidArgument, "n is %d; an operator uses 1 to %d threads", n, mostThreads)

@@ -1,5 +1,6 @@
 #include "core/exec.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -26,6 +27,11 @@ ExecGuard::ExecGuard(const ct_exec& x) {
   const ct_stream& stream = deref(x.stream, "exec.stream");
   if (x.thread != ct_thread_id()) {
     throw Failure(CT_MISUSE, "an Exec was used outside its own Do, or on another goroutine than the one that Do runs");
+  }
+  [[gnu::tls_model("initial-exec")]] static thread_local uint32_t count = 0;
+  if (const uint32_t latest = thread_counts.load(std::memory_order_relaxed); count != latest) [[unlikely]] {
+    at::init_num_threads();
+    count = latest;
   }
   if (stream.device.is_cuda()) {
     require(stream.device);

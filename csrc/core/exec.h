@@ -5,6 +5,8 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/StreamGuard.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -24,6 +26,10 @@
 // know on which stream a weight was cast. The guard therefore always turns the cache off.
 
 namespace ct {
+
+// Counts the changes of the number of threads of an operator. oneDNN and MKL read the number of the
+// thread that calls them, which only at::parallel_for gives to a new thread. So the guard gives it.
+inline std::atomic<uint32_t> thread_counts{1};
 
 // Makes a stream current while the object lives. The stream must belong to the device that is
 // current on the thread. c10::StreamGuard also sets the device, and takes 0.15 us more.

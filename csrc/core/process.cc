@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/exec.h"
 #include "graph/capture.h"
 
 namespace {
@@ -109,6 +110,7 @@ ct_status* ct_threads_set(int32_t count) noexcept {
   return ct::guarded([&] {
     if (count < 1) throw ct::Failure(CT_INVALID_ARGUMENT, "a thread count of " + std::to_string(count) + ": use 1 or more");
     at::set_num_threads(count);
+    ++ct::thread_counts;
   });
 }
 

@@ -1,3 +1,5 @@
+#include <dlfcn.h>
+
 #include <regex>
 #include <string>
 #include <thread>
@@ -102,6 +104,26 @@ TEST_F(ProcessTest, Threads) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "a thread count of 0", ct_threads_set(0));
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "a thread count of -3", ct_threads_set(-3));
   EXPECT_EQ(ct_threads_get(), 1);
+  EXPECT_OK(ct_threads_set(before));
+}
+
+// oneDNN and MKL ask OpenMP for the number of the calling thread.
+TEST_F(ProcessTest, Threads_OfOpenMP) {
+  const auto most = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  ASSERT_NE(most, nullptr);
+  const int32_t before = ct_threads_get();
+  const Stream s = ct_test::new_stream();
+  const auto of_call = [&] {
+    ct_test::run1(exec(s), "aten::empty.memory_format", Args().is({1}).rest());
+    return most();
+  };
+  for (const int32_t count : {3, 1}) {
+    std::thread([&] { EXPECT_OK(ct_threads_set(count)); }).join();
+    EXPECT_EQ(of_call(), count) << "a thread that has made calls";
+    int elsewhere = 0;
+    std::thread([&] { elsewhere = of_call(); }).join();
+    EXPECT_EQ(elsewhere, count) << "a new thread";
+  }
   EXPECT_OK(ct_threads_set(before));
 }
 

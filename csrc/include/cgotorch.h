@@ -873,7 +873,7 @@ enum {
 };
 ct_status* ct_switch_set(int32_t which, int32_t on) CT_NOEXCEPT;
 ct_status* ct_switch_get(int32_t which, int32_t* on) CT_NOEXCEPT;
-/* Sets the number of threads that one operator may use on the CPU. */
+/* Sets the number of threads that an operator may use on the CPU if it begins later. */
 ct_status* ct_threads_set(int32_t count) CT_NOEXCEPT;
 int32_t ct_threads_get(void) CT_NOEXCEPT;
 /* LibTorch's version, such as "2.11.0+cu130". The text is never freed. */
