@@ -1,8 +1,10 @@
 package cgotorch
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -88,6 +90,25 @@ func (t *Tensor) geometry() (shape, strides []int64) {
 	ct.TensorGeometry(t.h, (*int64)(unsafe.Pointer(&both[0])), (*int64)(unsafe.Pointer(&both[n])))
 	runtime.KeepAlive(t)
 	return both[:n:n], both[n:]
+}
+
+// Dense reports whether the elements fill their memory, in any order of the dimensions. A view of
+// some columns has gaps, and the elements of an expanded tensor share memory: these are not dense.
+func (t *Tensor) Dense() bool {
+	shape, strides := t.geometry()
+	order := make([]int, len(shape))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(strides[a], strides[b]) })
+	next := int64(1)
+	for _, i := range order {
+		if shape[i] != 1 && strides[i] != next {
+			return t.Numel() == 0
+		}
+		next *= shape[i]
+	}
+	return true
 }
 
 // Dim returns the number of dimensions.

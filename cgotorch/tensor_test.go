@@ -48,6 +48,24 @@ func TestTensor_Metadata(t *testing.T) {
 	})
 }
 
+func TestTensor_Dense(t *testing.T) {
+	torchtest.Do(t, CPU, func(x *Exec) {
+		a := x.Zeros(Float32, 4, 10)
+		for _, c := range []struct {
+			t    *Tensor
+			want bool
+		}{
+			{a, true}, {x.Transpose(a, 0, 1), true}, {x.Narrow(a, 0, 1, 2), true}, {x.Narrow(a, 1, 0, 1), false}, {x.Narrow(a, 1, 0, 3), false},
+			{x.Narrow(a, 1, 0, 0), true}, {x.Expand(x.Zeros(Float32, 1, 3), 2, 3), false}, {x.Zeros(Float32), true},
+			{x.Contiguous(x.Zeros(Float32, 2, 3, 4, 5), ChannelsLast), true},
+		} {
+			if got := c.t.Dense(); got != c.want {
+				t.Errorf("%v with strides %v: %v", c.t, c.t.Strides(), got)
+			}
+		}
+	})
+}
+
 func TestTensor_Closed(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {

@@ -1,10 +1,6 @@
 package dist
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
@@ -28,25 +24,4 @@ func alike(strides, other, shape []int64) bool {
 		}
 	}
 	return true
-}
-
-// dense fails if the elements of t do not fill their memory.
-func dense(t *cgotorch.Tensor) error {
-	shape, strides := t.Shape(), t.Strides()
-	order := make([]int, len(shape))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(strides[a], strides[b]) })
-	next := int64(1)
-	for _, i := range order {
-		if shape[i] == 1 || t.Numel() == 0 {
-			continue
-		}
-		if strides[i] != next {
-			return fmt.Errorf("%s has strides %v and is not dense: %w", t, strides, cgotorch.ErrInvalidArgument)
-		}
-		next *= shape[i]
-	}
-	return nil
 }

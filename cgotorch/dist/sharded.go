@@ -139,8 +139,8 @@ func (s *Sharded) check(groups []optim.Group) error {
 		if p.Device() != s.group.device {
 			return fmt.Errorf("%s, %s, is on %v, and the group on %v: %w", s.names[i], p, p.Device(), s.group.device, cgotorch.ErrInvalidArgument)
 		}
-		if err := dense(p); err != nil {
-			return fmt.Errorf("%s: %w", s.names[i], err)
+		if !p.Dense() {
+			return fmt.Errorf("%s: %s has strides %v and is not dense: %w", s.names[i], p, s.strides[i], cgotorch.ErrInvalidArgument)
 		}
 	}
 	return s.group.compare(all)

@@ -78,6 +78,14 @@ func (o *Optimizer) fromHost() string {
 	if o.foreach {
 		return "a step by Foreach takes its numbers from the host: leave Foreach out"
 	}
+	for i := range o.groups {
+		for k := range o.groups[i].buckets {
+			if b := &o.groups[i].buckets[k]; !b.dense && o.onLists() == nil {
+				s := b.parameters[0]
+				return fmt.Sprintf("parameter %d, %s, has gaps in its memory, and its step takes its numbers from the host: give the module a contiguous one", s.index, s.tensor)
+			}
+		}
+	}
 	return ""
 }
 

@@ -78,6 +78,7 @@ type bucket struct {
 	device     cgotorch.Device
 	dtype      cgotorch.DType // dtype of the parameters
 	wide       bool           // the parameters have masters
+	dense      bool           // fused kernels may take the parameters
 	parameters []*parameter
 	now        batch // the parameters that one call changes; its memory is reused
 }
@@ -168,6 +169,7 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 				index: len(o.parameters), tensor: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,
 				state: make([]*cgotorch.Tensor, len(r.remembers())),
 			}
+			s.dense = s.wide || of.foreach || p.Dense() // masters are dense
 			seam.Optimized(p)
 			o.parameters = append(o.parameters, s)
 			g.add(s)
@@ -185,12 +187,12 @@ func legal(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 func (g *group) add(s *parameter) {
 	device, dtype := s.tensor.Device(), s.tensor.DType()
 	for i := range g.buckets {
-		if b := &g.buckets[i]; b.device == device && b.dtype == dtype {
+		if b := &g.buckets[i]; b.device == device && b.dtype == dtype && b.dense == s.dense {
 			b.parameters = append(b.parameters, s)
 			return
 		}
 	}
-	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, wide: s.wide, parameters: []*parameter{s}})
+	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, wide: s.wide, dense: s.dense, parameters: []*parameter{s}})
 }
 
 // Params returns the parameters of all groups, in the order of the groups. They stay the

@@ -115,6 +115,39 @@ func TestStep_Defaults(t *testing.T) {
 	})
 }
 
+// A step changes the elements of a parameter with gaps, and nothing between them.
+func TestStep_Gaps(t *testing.T) {
+	for name, rule := range map[string]func(g Group) (*Optimizer, error){
+		"sgd":   func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{LR: 0.5, Momentum: 0.9}, g) },
+		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{LR: 0.5}, g) },
+		"lion":  func(g Group) (*Optimizer, error) { return NewLion(LionOptions{LR: 0.5}, g) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				all := x.Ones(cgotorch.Float32, 4, 10)
+				p, dense := x.Detach(x.Narrow(all, 1, 0, 3)), x.Ones(cgotorch.Float32, 4, 3)
+				for _, each := range []*cgotorch.Tensor{p, dense} {
+					if err := each.SetRequiresGrad(true); err != nil {
+						return err
+					}
+					setGrad(x, each, 1)
+				}
+				opt, err := rule(Group{Params: []*cgotorch.Tensor{p, dense}})
+				if err != nil {
+					return err
+				}
+				defer opt.Close()
+				opt.Step(x)
+				opt.Step(x)
+				if !x.Equal(p, dense) || x.Item(x.Sum(x.Narrow(all, 1, 3, 7))) != 28 {
+					t.Errorf("%s, want %s in three columns", x.Format(all), x.Format(dense))
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // In every floating dtype, fused and foreach steps of every rule give the results of float64, up
 // to rounding. The sizes of the parameters are around the length of a vector and around the
 // number of elements that one thread takes. LibTorch's fused kernels behave differently around

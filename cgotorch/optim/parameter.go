@@ -25,6 +25,7 @@ type parameter struct {
 	wide     bool             // the parameter has a dtype of 16 bits and a master
 	master   *cgotorch.Tensor // float32
 	mastered bool             // master has the values from which the next step begins
+	dense    bool             // fused kernels may take the parameter, because nothing they read or write has gaps
 }
 
 // The method `empty` makes a tensor with the layout of p's remembered tensors. Its values are

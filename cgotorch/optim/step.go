@@ -193,7 +193,7 @@ func (o *Optimizer) canFuse(b *bucket) bool {
 	if b.wide {
 		dtype = cgotorch.Float32
 	}
-	return !o.foreach && o.rule.canFuse(b.device, dtype)
+	return !o.foreach && (b.dense || o.onLists() != nil) && o.rule.canFuse(b.device, dtype)
 }
 
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {

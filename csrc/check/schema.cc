@@ -74,16 +74,21 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     }
     effects.arguments.push_back(effect);
     const std::string& name = argument.name();
-    // Batch norm writes its running statistics in training, but most of its operators do not mark
-    // them as written. Fused optimizers mark gradients as written. They write the gradients only to
-    // remove a scale.
-    if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
-    if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
-      effects.arguments.back() = Effects::read;
-      effects.conditional.push_back(i);
-    }
     const bool boolean = argument.type()->kind() == c10::TypeKind::BoolType;
     if ((boolean && (name == "training" || name == "train")) || name == "grad_scale") effects.condition = static_cast<int>(i);
+  }
+  // Batch norm writes its running statistics in training alone. Most of its operators do not mark
+  // them as written, and the others mark them as always written. Fused optimizers mark gradients as
+  // written. They write the gradients only to remove a scale.
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    Effects::Effect& effect = effects.arguments[i];
+    const std::string& name = arguments[i].name();
+    const bool statistics = name.starts_with("running_mean") || name.starts_with("running_var");
+    const bool scaled = effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_");
+    if (effect == Effects::none || !(statistics || scaled)) continue;
+    if (effect == Effects::write && effects.condition < 0) continue;
+    effect = Effects::read;
+    effects.conditional.push_back(i);
   }
   if (op == "aten::batch_norm_update_stats" || op.starts_with("aten::batch_norm_gather_stats")) {
     for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // to write them is the operators' only purpose

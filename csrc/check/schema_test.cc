@@ -34,6 +34,12 @@ TEST(CheckerSchema, CorrectsTheMarks) {
     EXPECT_EQ(e.conditional, (std::vector<size_t>{3, 4})) << name;  // running_mean, running_var
     EXPECT_EQ(e.condition, 5) << name;
   }
+  // These operators mark the statistics as always written.
+  EXPECT_EQ(effects_of("aten::_native_batch_norm_legit").conditional, (std::vector<size_t>{3, 4}));
+  EXPECT_EQ(effects_of("streamtorch::batch_norm_relu_max_pool_forward").conditional, (std::vector<size_t>{3, 4}));
+  const Effects two = effects_of("streamtorch::batch_norm_act_forward");
+  EXPECT_EQ(two.conditional, (std::vector<size_t>{4, 5, 8, 9}));
+  EXPECT_EQ(two.condition, 11);  // training; the flag `two` is no condition
   const Effects sgd = effects_of("aten::_fused_sgd_");
   EXPECT_EQ(sgd.arguments[1], Effects::read);
   EXPECT_EQ(sgd.conditional, (std::vector<size_t>{1}));
