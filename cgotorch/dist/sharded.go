@@ -419,6 +419,11 @@ func (s *Sharded) gather(x *cgotorch.Exec, each func(one func(v *vector))) {
 	}
 	each(l.next)
 	l.end()
+	for _, v := range s.active() {
+		for _, i := range v.params {
+			s.params[i].BumpVersion() // as a step of package optim does
+		}
+	}
 }
 
 // ClipGradNorm scales the gradients, as [optim.ClipGradNorm] does with those of an unsharded

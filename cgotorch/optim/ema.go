@@ -128,6 +128,11 @@ func (e *EMA) Swap(x *cgotorch.Exec) {
 		x.Fail(op, fmt.Errorf("call it between launches: %w", cgotorch.ErrNotCapturable))
 	}
 	x = x.NoGrad().NoAutocast()
+	defer func() {
+		for _, p := range e.params {
+			p.BumpVersion() // as a step does
+		}
+	}()
 	if e.aside == nil {
 		var aside []*cgotorch.Tensor
 		for _, l := range e.lists {

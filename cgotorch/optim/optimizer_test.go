@@ -115,6 +115,50 @@ func TestStep_Defaults(t *testing.T) {
 	})
 }
 
+// A step and a swap count as writes. So a cast of a weight from before is not taken for it, and a
+// backward that needs the old weight fails.
+func TestStep_Version(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+			for _, foreach := range []bool{false, true} {
+				for _, masters := range []bool{false, true} {
+					p := param(x, 1, 2)
+					if masters {
+						p = x.Detach(x.To(p, cgotorch.BFloat16))
+						if err := p.SetRequiresGrad(true); err != nil {
+							return err
+						}
+						setGrad(x, p, 1)
+					}
+					opt, err := NewAdamW(AdamOptions{Foreach: foreach, MasterWeights: masters}, Group{Params: []*cgotorch.Tensor{p}})
+					if err != nil {
+						return err
+					}
+					before := p.Version()
+					opt.Step(x)
+					if p.Version() == before {
+						t.Errorf("foreach %v, masters %v: a step is no write", foreach, masters)
+					}
+					opt.Close()
+				}
+			}
+			p := param(x, 1, 2)
+			ema, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.9)
+			if err != nil {
+				return err
+			}
+			defer ema.Close()
+			for range 2 {
+				before := p.Version()
+				if ema.Swap(x); p.Version() == before {
+					t.Error("a swap is no write")
+				}
+			}
+			return nil
+		})
+	})
+}
+
 // A step changes the elements of a parameter with gaps, and nothing between them.
 func TestStep_Gaps(t *testing.T) {
 	for name, rule := range map[string]func(g Group) (*Optimizer, error){

@@ -260,6 +260,9 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 		}
 		return nil
 	})
+	for _, s := range parameters {
+		s.tensor.BumpVersion() // LibTorch's operators of lists do not count their writes on CUDA, and fused ones nowhere
+	}
 	x.EachLaunch(func(*cgotorch.Exec) {
 		for _, s := range parameters {
 			s.step++
