@@ -44,6 +44,19 @@ func listen(ctx context.Context, p place) (int, error) {
 	return copied, err
 }
 
+// The function `loopback` returns the address of a host name if other machines cannot reach this
+// address, and otherwise "". Some systems give the machine's own name such an address.
+func loopback(ctx context.Context, host string) string {
+	if host == "localhost" || net.ParseIP(host) != nil {
+		return "" // it says so itself
+	}
+	all, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil || len(all) == 0 || !all[0].IP.IsLoopback() {
+		return ""
+	}
+	return all[0].IP.String()
+}
+
 // The function `reach` waits until the store accepts connections. It returns the address of this
 // machine on the way there: at this address the other ranks reach this one.
 func reach(ctx context.Context, p place) (string, error) {

@@ -201,6 +201,25 @@ func TestGroup_NoOrder(t *testing.T) {
 	}
 }
 
+// The Close of rank 0 tells of a rank that has ended without a Close.
+func TestGroup_Close_Lost(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		if g.Rank() == 0 {
+			return nil
+		}
+		m := &g.monitor
+		m.cancel()
+		m.done.Wait()
+		m.cancel = nil // Close tells nobody
+		m.store.close()
+		return nil
+	})
+	if !errors.Is(errs[0], cgotorch.ErrGroupFailed) || !strings.Contains(errs[0].Error(), "has ended without leaving the group") || errs[1] != nil {
+		t.Errorf("got %v", errs)
+	}
+}
+
 // The Close of rank 0 tells of ranks that have made another number of collectives.
 func TestGroup_Close_CountsDiffer(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -135,29 +135,19 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	if len(roots) == 0 {
 		x.Fail(op, fmt.Errorf("no loss: give one root or more: %w", cgotorch.ErrInvalidArgument))
 	}
+	c, handles := seam.Core(x, op, roots)
 	r.plan.at = seam.Caller()
 	undo := g.note(x, r.plan)
-	g.compareCalls(x, op)
-	c, handles := seam.Core(x, op, roots)
-	// In a capture the collectives run on a stream of the graph's own, which stands in for the side
-	// stream. It joins the capture by this event.
-	beside := x.On(g.side)
-	fork := x.Record()
-	beside.Wait(fork)
-	fork.Close()
-	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
 	// A failed backward of this rank alone leaves the others waiting for its collectives. If it has
 	// made none, the group can go on: all ranks may have failed alike. A capture makes none.
-	captured := x.Capturing()
+	captured, begun, done := x.Capturing(), false, false
 	failed := func() {
-		if n := r.Stats().Collectives; n > 0 && !captured {
+		if n := r.Stats().Collectives; begun && n > 0 && !captured {
 			g.fail("its backward has failed after %d of its collectives", n)
 		} else {
 			undo()
 		}
 	}
-	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum), flag(r.o.Unused)), roots)
-	done := false
 	end := func(failed int32) *ct.Status {
 		done = true
 		return ct.ReducerEnd(c, r.h, failed, &r.missing[0])
@@ -168,9 +158,21 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 		}
 		// The backward has failed, and panics.
 		failed()
-		ct.StatusFree(end(1))
+		if begun {
+			ct.StatusFree(end(1))
+		}
 		g.explainPanic(x)
 	}()
+	g.compareCalls(x, op)
+	// In a capture the collectives run on a stream of the graph's own, which stands in for the side
+	// stream. It joins the capture by this event.
+	beside := x.On(g.side)
+	fork := x.Record()
+	beside.Wait(fork)
+	fork.Close()
+	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
+	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum), flag(r.o.Unused)), roots)
+	begun = true
 	x.BackwardWith(o, roots...)
 	status := end(0)
 	if status != nil && ct.StatusCode(status) != ct.GroupFailed {

@@ -362,6 +362,43 @@ func TestGradients_SecondGradient(t *testing.T) {
 	}
 }
 
+// A backward that cannot begin counts as no collective.
+func TestGradients_ClosedRoot(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		var m *nn.Linear
+		var gradients *Gradients
+		err := s.Do(func(x *cgotorch.Exec) (err error) {
+			m = nn.NewLinear(x, 2, 1, nn.LinearOptions{})
+			gradients, err = NewGradients(x, g, m, GradientsOptions{})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		defer nn.Close(m)
+		defer gradients.Close()
+		before, _ := g.lockstep.now()
+		err = s.Do(func(x *cgotorch.Exec) error {
+			loss := x.Sum(m.Forward(x, x.Ones(cgotorch.Float32, 1, 2)))
+			loss.Close()
+			gradients.Backward(x, loss)
+			return nil
+		})
+		if after, _ := g.lockstep.now(); !errors.Is(err, cgotorch.ErrClosed) || after != before {
+			t.Errorf("rank %d: %v; %d collectives before, %d after", g.Rank(), err, before, after)
+		}
+		return s.Do(func(x *cgotorch.Exec) error {
+			gradients.Backward(x, x.Sum(m.Forward(x, x.Ones(cgotorch.Float32, 1, 2))))
+			return nil
+		})
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
 func TestGradients_NoRoots(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	errs := ofLinear(t, GradientsOptions{}, func(_ *Group, x *cgotorch.Exec, _ *nn.Linear, gradients *Gradients) {

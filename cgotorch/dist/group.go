@@ -206,8 +206,13 @@ func (g *Group) note(x *cgotorch.Exec, made call) (undo func()) {
 	}
 	x.EachLaunch(func(*cgotorch.Exec) { g.lockstep.add(made) })
 	x.DependsOn(func() string {
-		if err := g.Err(); err != nil {
+		g.state.Lock()
+		defer g.state.Unlock()
+		switch {
+		case g.err != nil:
 			return "its group of processes has failed"
+		case g.closed:
+			return "its group of processes was closed"
 		}
 		return ""
 	})

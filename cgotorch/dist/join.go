@@ -111,6 +111,7 @@ type info struct {
 	PID      int
 	Device   string
 	Visible  string // CUDA_VISIBLE_DEVICES, which gives the device its number
+	Files    string // the mount namespace: two containers of a machine may give one number to two devices
 	World    int
 	foreign  bool
 }
@@ -131,7 +132,8 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 		host = "?"
 	}
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty on a system without it
-	own := info{LibTorch: cgotorch.LibTorchVersion(), Host: host, Boot: string(boot), PID: os.Getpid(), Device: g.device.String(), Visible: os.Getenv("CUDA_VISIBLE_DEVICES"), World: g.world}
+	files, _ := os.Readlink("/proc/self/ns/mnt")
+	own := info{LibTorch: cgotorch.LibTorchVersion(), Host: host, Boot: string(boot), PID: os.Getpid(), Device: g.device.String(), Visible: os.Getenv("CUDA_VISIBLE_DEVICES"), Files: files, World: g.world}
 	text, err := json.Marshal(own)
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	if err := g.store.set(waiting, key, string(text)); err != nil {
 		return err
 	}
-	ranks, err := g.arrivals(waiting, own)
+	ranks, err := g.arrivals(waiting, own, p.host)
 	if err != nil {
 		return err
 	}
@@ -179,8 +181,8 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	return g.allConnected(ctx)
 }
 
-// The method `arrivals` waits for all ranks.
-func (g *Group) arrivals(ctx context.Context, own info) ([]info, error) {
+// The method `arrivals` waits for all ranks. The store is at `host`.
+func (g *Group) arrivals(ctx context.Context, own info, host string) ([]info, error) {
 	ranks := make([]info, g.world)
 	for i := range ranks {
 		text, err := g.store.await(ctx, fmt.Sprint("rank/", i))
@@ -199,7 +201,11 @@ func (g *Group) arrivals(ctx context.Context, own info) ([]info, error) {
 			if len(missing) == 0 {
 				return nil, fmt.Errorf("%s, which serves the store of the run, does not answer any more: rank %d had not joined: %w", g.store.server, i, err)
 			}
-			return nil, fmt.Errorf("of %d ranks these have not joined: %s: start them too, or set WORLD_SIZE to the number of processes: %w", g.world, strings.Join(missing, ", "), err)
+			reach := ""
+			if here := loopback(brief, host); here != "" {
+				reach = fmt.Sprintf(" (if they are on other machines: %s is %s here, which only this machine reaches; set MASTER_ADDR to another address)", host, here)
+			}
+			return nil, fmt.Errorf("of %d ranks these have not joined: %s: start them too, or set WORLD_SIZE to the number of processes%s: %w", g.world, strings.Join(missing, ", "), reach, err)
 		}
 		if !strings.HasPrefix(text, "{") { // a process with torch.distributed tells its version alone
 			ranks[i] = info{LibTorch: text, World: g.world, Device: own.Device, foreign: true}
@@ -226,7 +232,7 @@ func compatible(ranks []info, names []string) error {
 			return fmt.Errorf("%s is on %s and %s on %s: all ranks must be on GPUs, or all on CPUs (Options.OnCPU)", names[0], first.Device, names[i], r.Device)
 		}
 		if strings.HasPrefix(r.Device, "cuda") {
-			gpu := fmt.Sprint(r.Host, " ", r.Boot, " ", r.Visible, " ", r.Device)
+			gpu := fmt.Sprint(r.Host, " ", r.Boot, " ", r.Files, " ", r.Visible, " ", r.Device) // of two containers with one GPU, NCCL tells
 			if other, taken := gpus[gpu]; taken {
 				return fmt.Errorf("%s and %s both use %s: give each its own LOCAL_RANK or CUDA_VISIBLE_DEVICES, or start one process a GPU: %w", names[other], names[i], r.Device, cgotorch.ErrInvalidArgument)
 			}

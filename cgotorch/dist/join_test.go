@@ -21,6 +21,7 @@ func TestCompatible(t *testing.T) {
 		"another machine":           {with(func(i *info) { i.Host = "b" }), ""},
 		"another with that name":    {with(func(i *info) { i.Boot = "2" }), ""},
 		"another pod of a machine":  {with(func(i *info) { i.Visible = "GPU-2" }), ""},
+		"another container":         {with(func(i *info) { i.Files = "mnt:[2]" }), ""},
 		"another build":             {with(func(i *info) { i.Device, i.LibTorch = "cuda:1", "2.11.0" }), ""},
 		"the same GPU":              {gpu, "zero and one both use cuda:0"},
 		"another version":           {with(func(i *info) { i.LibTorch = "2.10.0+cu130" }), "zero has LibTorch 2.11.0+cu130 and one has 2.10.0+cu130"},
@@ -32,6 +33,14 @@ func TestCompatible(t *testing.T) {
 		err := compatible([]info{gpu, c.other}, []string{"zero", "one"})
 		if c.fails == "" && err != nil || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
 			t.Errorf("%s: got %v, want %q", name, err, c.fails)
+		}
+	}
+}
+
+func TestLoopback(t *testing.T) {
+	for host, want := range map[string]string{"localhost": "", "127.0.0.1": "", "10.0.0.7": "", "none.invalid": "", "LocalHost": "127.0.0.1 or ::1"} {
+		if got := loopback(context.Background(), host); (got == "") != (want == "") {
+			t.Errorf("%s: got %q, want %q", host, got, want)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // beat is the sign of life that a rank puts into the store again and again.
@@ -102,7 +104,7 @@ func (m *monitor) stop(g *Group) error {
 		time.Sleep(2 * m.interval)
 	}
 	for ; ; time.Sleep(min(m.interval/4, 50*time.Millisecond)) {
-		left := true
+		left, lost := true, ""
 		for i := range m.others {
 			if i == g.rank || g.foreign[i] {
 				continue
@@ -118,9 +120,14 @@ func (m *monitor) stop(g *Group) error {
 			if !silent {
 				m.others[i].N, m.others[i].moved = b.N, time.Now()
 			}
-			left = left && (b.Left || b.Failed != "" || silent && time.Since(m.others[i].moved) > 4*m.interval)
+			if !b.Left && b.Failed == "" {
+				left = left && silent && time.Since(m.others[i].moved) > 4*m.interval
+				lost = g.names[i]
+			}
 		}
-		if left {
+		if left && lost != "" {
+			return failed(fmt.Errorf("%s has ended without leaving the group: its output says why", lost))
+		} else if left {
 			return nil
 		}
 	}
@@ -191,6 +198,14 @@ func (m *monitor) look(ctx context.Context, g *Group) error {
 	}
 	if g.Err() != nil {
 		return nil
+	}
+	if m.connected.Load() { // NCCL notices a broken connection after the call that made the collective
+		var ready int32
+		if err := seam.Check("dist.Group", ct.GroupReady(g.h, &ready)); err != nil {
+			m.trouble.Store(true)
+			g.fail("%s; the last collective of %s is %s", reason(err), g.self(), g.lockstep.last())
+			return nil
+		}
 	}
 	now := time.Now()
 	for i := range m.others {

@@ -255,7 +255,7 @@ func (s *Sharded) StepScaled(x *cgotorch.Exec, scaler *optim.Scaler) {
 }
 
 // Unscale is scaler.Unscale of the reduced gradients. Call it before ClipGradNorm. Those of the
-// parameters themselves stay scaled. The rules are those of [Sharded.ClipGradNorm] and of
+// parameters themselves are undefined afterwards. The rules are those of [Sharded.ClipGradNorm] and of
 // [optim.Scaler.Unscale].
 func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
 	x = s.use(x, "dist.Sharded.Unscale")
