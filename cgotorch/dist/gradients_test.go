@@ -315,6 +315,21 @@ func TestGradients_OtherSums(t *testing.T) {
 	}
 }
 
+// One value a channel over all ranks has no variance, and leaves the running one as it is.
+func TestSyncBatchNorm_OneValue(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
+		m := nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{})
+		defer nn.Close(m)
+		SyncBatchNorm(g, m)
+		m.Forward(x, x.Full(cgotorch.Float32, 2, int64(g.Rank()), 3, 1, 1)) // rank 0 has no image
+		mean, variance := cgotorch.ToSlice[float32](x, m.RunningMean), cgotorch.ToSlice[float32](x, m.RunningVar)
+		if mean[0] != 0.2 || variance[0] != 1 {
+			t.Errorf("rank %d: mean %v, variance %v", g.Rank(), mean, variance)
+		}
+	})
+}
+
 // Ranks may reach different parameters beside synchronised norms: the order of the collectives
 // stays the same.
 func TestGradients_UnusedBesideNorms(t *testing.T) {

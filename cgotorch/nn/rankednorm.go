@@ -82,7 +82,8 @@ func (m *BatchNorm) overRanks(x *cgotorch.Exec, in, mean, variance *cgotorch.Ten
 		weight := o.Momentum.Or(0.1)
 		y.LerpInPlace(mean, y.To(average, mean.DType()), weight)
 		unbiased := y.Mul(spread, y.Div(count, y.AddScalar(count, -1)))
-		y.LerpInPlace(variance, y.To(unbiased, variance.DType()), weight)
+		old := y.To(variance, dtype) // one value over all ranks has no variance: the running one stays
+		y.LerpInPlace(variance, y.To(y.Where(y.GtScalar(count, 1), unbiased, old), variance.DType()), weight)
 	}
 	out := x.Mul(centred, perChannel(x.Rsqrt(x.AddScalar(spread, o.Eps.Or(1e-5)))))
 	if m.Weight != nil {

@@ -303,7 +303,8 @@ struct Statistics {
     of.save(p, c, mean, factor);
     if (p.running_mean == nullptr) return;
     p.running_mean[c] = of.running_mean + p.momentum * (mean - of.running_mean);
-    p.running_var[c] = of.running_var + p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - of.running_var);
+    // One value over all ranks has no variance: the running one stays.
+    if (rows > 1) p.running_var[c] = of.running_var + p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - of.running_var);
   }
 };
 

@@ -198,10 +198,13 @@ bool is_readable(const at::Tensor& t, const at::Tensor& query) {
   return t.stride(3) == 1 && t.stride(0) % 8 == 0 && t.stride(1) % 8 == 0 && t.stride(2) % 8 == 0 && is_aligned(t);
 }
 
-// Returns whether the kernel can add `t`, of shape [count, L, L] but for dimensions of size 1.
+// Returns whether the kernel can add `t`, of shape [count, L, L], or [1, count, L, L].
 bool is_added(Optional t, int64_t count, const at::Tensor& query) {
+  if (!is_defined(t)) return true;
   const int64_t tokens = query.size(2);
-  return !is_defined(t) || (t->numel() == count * tokens * tokens && t->scalar_type() == query.scalar_type() && t->device() == query.device() && t->is_contiguous());
+  at::IntArrayRef sizes = t->sizes();
+  if (sizes.size() == 4 && sizes[0] == 1) sizes = sizes.slice(1);
+  return sizes == at::IntArrayRef({count, tokens, tokens}) && t->scalar_type() == query.scalar_type() && t->device() == query.device() && t->is_contiguous();
 }
 
 bool is_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Optional bias, Optional mask) {
