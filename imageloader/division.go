@@ -259,6 +259,17 @@ func (s *share) spans(k, most int) []span {
 	return ascending(s.again, (k-s.own)%places(s.again), most)
 }
 
+// repeats reports whether the rank's image number k, counted from 0, came to this rank before. The
+// images that replace missing ones may be of other ranks' parts.
+func (s *share) repeats(k int) bool {
+	again := k - s.own
+	if again < 0 || again >= places(s.again) {
+		return again >= 0
+	}
+	place := ascending(s.again, again, 1)[0]
+	return len(between(s.part, place.from, place.to)) > 0
+}
+
 // parseDivisions reads State.Ranks. "" is one rank.
 func parseDivisions(text string) (divisions []division, err error) {
 	if text == "" {

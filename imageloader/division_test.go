@@ -636,6 +636,17 @@ func TestState_OtherRanks_AllUnusable(t *testing.T) {
 	if len(lines) != 1 || !strings.Contains(lines[0], "000.png 001.png") {
 		t.Errorf("got %q", lines)
 	}
+	// The images that the second rank repeats begin with its own. Image 0 is the first of another rank.
+	two := options()
+	o(&two)
+	l := open(t, write(t, "more.tar", tarOf(damaged(numbered(10), 0, 8, 9))), two)
+	must(t, l.Restore(state))
+	if got := read(t, l); len(got) != 1 || !strings.Contains(got[0], "001.png 002.png") {
+		t.Errorf("got %q", got)
+	}
+	if got := l.Stats(); got.Skipped["not an image"] != 3 || len(got.Examples) != 3 {
+		t.Errorf("skipped %v, examples %q, want 3 of them", got.Skipped, got.Examples)
+	}
 	path = write(t, "none.tar", tarOf(damaged(numbered(10), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)))
 	if _, err = tryRestore(t, path, o, state); !errors.Is(err, ErrBadMember) {
 		t.Errorf("all images are unusable: got %v", err)

@@ -54,7 +54,8 @@ type epoch struct {
 
 	// The assembler uses the fields below.
 	place    State    // the position after the batches so far
-	unusable int      // number of the epoch's images that were skipped, each counted once
+	unusable int      // number of the rank's images that were skipped, each counted once
+	before   int      // number of these that were skipped before the state of the epoch's start
 	bad      []*Error // the first few skipped images
 	skips    []*Error // images skipped after the latest batch. The consumer takes them after the channel `full` is closed
 	pending  []item   // items that are not cut into parts yet
@@ -79,7 +80,8 @@ func (l *Loader) start(from State) *epoch {
 		patience: shortestPatience,
 	}
 	l.running[e] = true //edge:close-waits-epochs TestLoader_Close_WhileLeaving
-	e.unusable = max(from.Skipped-max(from.Position-e.share.own, 0), 0)
+	e.before = max(from.Skipped-max(from.Position-e.share.own, 0), 0)
+	e.unusable = e.before
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	e.running.Add(2)
 	go func() {
@@ -199,32 +201,40 @@ func (e *epoch) skip(bad *Error) error {
 	if l.options.MaxSkipRate == 0 {
 		return fatal(bad)
 	}
-	if repeated := e.place.Position - e.share.own; repeated > 0 {
-		if len(e.share.again) > 0 && repeated >= places(e.share.again) && e.place.Skipped == e.place.Position {
-			return l.archive.tooMany([]*Error{bad}, e.samples, e.samples, l.options.MaxSkipRate) // else it would repeat forever
-		}
-		return nil // a repeated image, which was skipped before
+	repeated := e.place.Position - e.share.own
+	if repeated > 0 && len(e.share.again) > 0 && repeated >= places(e.share.again) && e.place.Skipped == e.place.Position {
+		return l.archive.tooMany([]*Error{bad}, 0, e.samples, e.samples, l.options.MaxSkipRate) // else it would repeat forever
+	}
+	if e.share.repeats(e.place.Position - 1) {
+		return nil // this rank has skipped the image before
+	}
+	e.skips = append(e.skips, bad)
+	if repeated > 0 {
+		return nil // it counts against the rate of the rank that has it in its part
 	}
 	e.unusable++
-	e.skips = append(e.skips, bad)
 	if len(e.bad) < maxExamples {
 		e.bad = append(e.bad, bad)
 	}
 	if e.samples == 0 {
 		return nil // the number of images is not known, so the function `finish` checks the rate
 	}
-	return l.archive.tooMany(e.bad, e.unusable, e.samples, l.options.MaxSkipRate)
+	return l.archive.tooMany(e.bad, e.before, e.unusable, e.samples, l.options.MaxSkipRate)
 }
 
 // tooMany returns the error for more unusable images than the rate allows, or for no usable
-// image. In all other cases it returns nil.
-func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) error {
+// image. In all other cases it returns nil. `before` is the number of skipped images that an
+// earlier run found. They are not in `bad`.
+func (a *archive) tooMany(bad []*Error, before, skipped, samples int, rate float64) error {
 	if skipped == 0 || skipped < samples && float64(skipped) <= rate*float64(samples) {
 		return nil
 	}
 	reason := fmt.Sprintf("%d of %d images are unusable", skipped, samples)
 	if skipped < samples {
 		reason += fmt.Sprintf(", and Options.MaxSkipRate is %v", rate)
+	}
+	if before > 0 {
+		reason += fmt.Sprintf(" (%d of them were found before the State was saved, and Stats.Examples of that run names some)", before)
 	}
 	for i, b := range bad {
 		of := ""

@@ -214,6 +214,24 @@ func TestEpoch_TooManyEarly(t *testing.T) {
 	}
 }
 
+// An epoch that goes on from a state says how many images were unusable before.
+func TestEpoch_TooMany_Restored(t *testing.T) {
+	for want, bad := range map[string][]int{"MaxSkipRate is 0.1 (3 of them were found before": {0, 1, 2}, "names some): member 10 (": {0, 1, 2, 9}} {
+		path := write(t, "a.tar", tarOf(damaged(numbered(20), bad...)))
+		o := options()
+		o.MaxSkipRate = 0.5
+		var state State
+		for batch, err := range open(t, path, o).Epoch(context.Background()) {
+			must(t, err)
+			state = batch.State
+			batch.Release()
+			break
+		}
+		_, err := tryRestore(t, path, func(o *Options) { o.MaxSkipRate = 0.1 }, state)
+		wantError(t, err, ErrBadMember, fmt.Sprintf("%d of 20 images are unusable, ", len(bad)), want)
+	}
+}
+
 func TestEpoch_AllUnusable(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(4), 0, 1, 2, 3)) {
 		o := options()

@@ -198,7 +198,7 @@ func (l *Loader) tooManyKnown(x *index) error {
 			bad = append(bad, known)
 		}
 	}
-	return l.archive.tooMany(bad, len(x.bad), x.length, l.options.MaxSkipRate)
+	return l.archive.tooMany(bad, 0, len(x.bad), x.length, l.options.MaxSkipRate)
 }
 
 // adopt makes x the loader's index. Epochs that begin later use x.

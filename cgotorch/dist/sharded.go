@@ -255,8 +255,8 @@ func (s *Sharded) StepScaled(x *cgotorch.Exec, scaler *optim.Scaler) {
 }
 
 // Unscale is scaler.Unscale of the reduced gradients. Call it before ClipGradNorm. Those of the
-// parameters themselves are undefined afterwards. The rules are those of [Sharded.ClipGradNorm] and of
-// [optim.Scaler.Unscale].
+// parameters themselves are undefined afterwards. The rules are those of [Sharded.ClipGradNorm] and
+// of [optim.Scaler.Unscale].
 func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
 	x = s.use(x, "dist.Sharded.Unscale")
 	s.reduce(x)

@@ -369,41 +369,49 @@ func (b *binder) keep(x *cgotorch.Exec) error {
 	return nil
 }
 
-// The method `drop` removes the weights that no step reads any more.
+// The method `drop` removes the weights and constants that no step reads any more.
 func (b *binder) drop() {
 	p := b.program
 	f := newFuser(p.graph)
-	used := map[*storedTensor]bool{}
+	weights, constants := map[int]bool{}, map[int]bool{} // those that are used
 	for i, slot := range p.graph.inputs {
-		if w := p.inputs[i].weight; w >= 0 && f.read[slot] > 0 {
-			used[b.weightList[w]] = true
+		if f.read[slot] > 0 {
+			weights[p.inputs[i].weight], constants[p.inputs[i].constant] = true, true
 		}
 	}
 	for _, o := range p.outputs {
-		if o.weight >= 0 {
-			used[b.weightList[o.weight]] = true
-		}
+		weights[o.weight], constants[o.constant] = true, true
 	}
-	place := map[int]int{}
-	kept := b.weightList[:0:0]
-	for i, w := range b.weightList {
-		if used[w] {
-			place[i] = len(kept)
-			kept = append(kept, w)
-		}
-	}
+	var weightTo, constantTo map[int]int
+	b.weightList, weightTo = only(b.weightList, weights)
+	b.constantList, constantTo = only(b.constantList, constants)
 	for i := range p.inputs {
-		if w := p.inputs[i].weight; w >= 0 {
-			to, ok := place[w]
-			if p.inputs[i].weight = to; !ok {
-				p.inputs[i] = programInput{-1, -1, -1}
-			}
-		}
+		in := &p.inputs[i]
+		in.weight, in.constant = newPlace(weightTo, in.weight), newPlace(constantTo, in.constant)
 	}
 	for i := range p.outputs {
-		if w := p.outputs[i].weight; w >= 0 {
-			p.outputs[i].weight = place[w]
+		o := &p.outputs[i]
+		o.weight, o.constant = newPlace(weightTo, o.weight), newPlace(constantTo, o.constant)
+	}
+}
+
+// The function `only` returns the tensors whose places in the list are used. It also returns their
+// new places.
+func only(list []*storedTensor, used map[int]bool) (kept []*storedTensor, to map[int]int) {
+	to = map[int]int{}
+	for i, t := range list {
+		if used[i] {
+			to[i] = len(kept)
+			kept = append(kept, t)
 		}
 	}
-	b.weightList = kept
+	return kept, to
+}
+
+// newPlace returns the new place of a tensor, or -1 if it is dropped or -1.
+func newPlace(to map[int]int, place int) int {
+	if at, ok := to[place]; ok {
+		return at
+	}
+	return -1
 }

@@ -150,6 +150,29 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 	}
 }
 
+// A fused program holds no weight and no constant that only folded steps have read.
+func TestLoad_FusedConstants_Freed(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = withNodes("d = mul.Tensor c_c c_c", "s = add.Tensor x d", "k = add.Tensor p_b d", "add = add.Tensor s k")
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		var p *pt2.Program
+		before := cgotorch.LiveHandles()["tensor"]
+		torchtest.Do(t, d, func(x *cgotorch.Exec) (err error) {
+			p, err = load(x, archive(t, changed), pt2.Options{Fuse: true})
+			return err
+		})
+		t.Cleanup(func() { p.Close() })
+		if got := cgotorch.LiveHandles()["tensor"] - before; got != 2 { // d and k
+			t.Errorf("the program holds %d tensors, want 2", got)
+		}
+		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+			torchtest.Equal(t, x, p.Forward(x, x.Zeros(cgotorch.Float32, 2, 2)), []float32{1.5, 0, 1.5, 0}, 2, 2)
+			return nil
+		})
+	})
+}
+
 // What depends on a buffer that each run replaces is computed in each run.
 func TestLoad_FusedBuffers(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -209,6 +210,32 @@ func TestRebuild_Bits(t *testing.T) {
 		_, err := rebuild(append(args, &dict{keys: []any{bit}, values: []any{true}}), false)
 		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "resolve_conj") {
 			t.Errorf("%s: %v", bit, err)
+		}
+	}
+}
+
+// The bytes of a tensor lie in its storage, whatever the dtypes of both are.
+func TestRebuild_OtherDType(t *testing.T) {
+	for _, c := range []struct {
+		storage  string
+		elements int64
+		dtype    global
+		shape    int64
+		want     string
+	}{
+		{"U8", 800, "torch.float64", 100, ""},
+		{"U8", 800, "torch.float64", 101, "in a storage of 100 elements"},
+		{"U8", 7, "torch.float64", 1, "in a storage of 0 elements"},
+		{"F32", 2, "torch.uint8", 8, ""},
+		{"F32", 2, "torch.uint8", 9, "in a storage of 8 elements"},
+		{"", 8, "torch.int32", 2, ""},
+		{"", 8, "torch.int32", 3, "in a storage of 2 elements"},
+		{"F64", math.MaxInt64, "torch.uint8", 9, ""}, // such a storage is refused later
+	} {
+		s := &storage{key: "0", dtype: c.storage, elements: c.elements}
+		_, err := rebuild([]any{s, int64(0), &list{[]any{c.shape}}, &list{[]any{int64(1)}}, false, &dict{}, c.dtype}, true)
+		if err == nil != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%d %v in a storage of %d %s: %v, want %q", c.shape, c.dtype, c.elements, c.storage, err, c.want)
 		}
 	}
 }

@@ -95,10 +95,9 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 	if t.dtype == "" {
 		return nil, fmt.Errorf("a tensor of bytes without a dtype")
 	}
-	available := s.elements
-	if s.dtype == "" {
-		available /= sizes[t.dtype]
-	}
+	// The tensor's dtype may be wider or narrower than the storage's.
+	width := max(sizes[s.dtype], 1)
+	available := min(s.elements, math.MaxInt64/width) * width / sizes[t.dtype]
 	// The last element must lie in the storage. The sum may not overflow.
 	last, count := offset, int64(1)
 	for i, n := range shape {
@@ -120,7 +119,7 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 		return nil, fmt.Errorf("a tensor of shape %v and strides %v at %d, in a storage of %d elements", shape, strides, offset, available)
 	}
 	// Strides of 0 could make a small file look like a tensor of any size.
-	if count > available+1<<20 {
+	if count-1<<20 > available {
 		return nil, fmt.Errorf("a tensor of shape %v in a storage of %d elements", shape, available)
 	}
 	return t, nil

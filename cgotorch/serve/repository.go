@@ -170,17 +170,21 @@ func (r *Repository) Ready(name, version string) error {
 	return err
 }
 
-// Load loads a model, if it is not loaded. Without a version it loads the last one. It waits for
-// the load, or until ctx ends before the load begins. A load that has begun cannot be stopped. Load
-// fails as the model's function does, and with [cgotorch.ErrOutOfMemory] if the model alone is
-// beyond RepositoryOptions.Memory. A panic of the function is an error too. Its text is without the
-// stack, and errors.Unwrap of it has the stack.
+// Load loads a model, if it is not loaded. Without a version it loads the last one. New files of a
+// loaded version are not read: Unload it first. Load waits for the load, or until ctx ends before
+// the load begins. A load that has begun cannot be stopped. Load fails as the model's function
+// does, and with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory. A
+// panic of the function is a [*PanicError].
 func (r *Repository) Load(ctx context.Context, name, version string) error {
 	r.mu.Lock()
 	e, err := r.find(name, version, func(*entry) bool { return !r.closed })
+	loaded := err == nil && e.open != nil
 	r.mu.Unlock()
 	if err != nil {
 		return err
+	}
+	if loaded {
+		r.log("%s, version %s, is loaded already; unload it first, or add a version", e.name, e.version)
 	}
 	return r.open(ctx, e, func() bool { return true })
 }
@@ -240,8 +244,8 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 		go r.watch(e.open)
 	}
 	r.mu.Unlock()
-	if p := (*panicked)(nil); errors.As(err, &p) {
-		r.log("%s, version %s, is not loaded: %v", e.name, e.version, p.cause)
+	if p := (*PanicError)(nil); errors.As(err, &p) {
+		r.log("%s, version %s, is not loaded: %v", e.name, e.version, p.Cause)
 	} else if err != nil {
 		r.log("%s, version %s, is not loaded: %v", e.name, e.version, err)
 	} else {
@@ -285,22 +289,21 @@ func (e *entry) call() (m *Model, err error) {
 		return err
 	}, func(failed error) { err = failed })
 	if p := (*panics.Panic)(nil); errors.As(err, &p) {
-		err = &panicked{e.name, e.version, p}
+		err = &PanicError{Text: fmt.Sprintf("serve: the load of %q, version %q, has panicked", e.name, e.version), Cause: p}
 	}
 	return m, err
 }
 
-// panicked is an error without the panic's stack, which is not for clients. Its Unwrap has it.
-type panicked struct {
-	name, version string
-	cause         *panics.Panic
+// PanicError is a panic of a model or of its load, as an error for clients. Its text has neither
+// the panic's value nor the stack, and its Unwrap has both.
+type PanicError struct {
+	Text  string
+	Cause error
 }
 
-func (p *panicked) Error() string {
-	return fmt.Sprintf("serve: the load of %q, version %q, has panicked", p.name, p.version)
-}
+func (p *PanicError) Error() string { return p.Text }
 
-func (p *panicked) Unwrap() error { return p.cause }
+func (p *PanicError) Unwrap() error { return p.Cause }
 
 func (r *Repository) isClosed() error {
 	return fmt.Errorf("serve: the Repository is %w", cgotorch.ErrClosed)
@@ -359,9 +362,10 @@ func (r *Repository) close(ctx context.Context, e *entry) error {
 	case <-o.idle:
 	case <-ctx.Done():
 		r.mu.Lock()
-		defer r.mu.Unlock()
-		if o.users > 0 {
-			o.closing = false
+		used := o.users > 0
+		o.closing = !used
+		r.mu.Unlock()
+		if used {
 			return context.Cause(ctx)
 		}
 	}

@@ -52,7 +52,8 @@ func first(out []Array, err error) (float32, error) {
 
 func TestRepository_Versions(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+		var logged []string
+		r, ctx := openRepository(t, RepositoryOptions{Log: func(text string) { logged = append(logged, text) }}), context.Background()
 		var loaded atomic.Int64
 		for _, v := range []string{"9", "10", "1"} {
 			if err := r.Add("a", v, adds(d, float64(len(v)), 0, &loaded)); err != nil {
@@ -68,6 +69,9 @@ func TestRepository_Versions(t *testing.T) {
 		torchtest.WantError(t, err, ErrNotFound, `version "11"`)
 		if err := errors.Join(r.Load(ctx, "a", "1"), r.Load(ctx, "a", "1")); err != nil || loaded.Load() != 1 {
 			t.Error(err, loaded.Load())
+		}
+		if last := logged[len(logged)-1]; !strings.Contains(last, "a, version 1, is loaded already; unload it first") {
+			t.Error("the second load logs", last)
 		}
 		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
 			t.Error("the loaded version gave", v, err)
@@ -175,6 +179,34 @@ func TestRepository_Unload_InUse(t *testing.T) {
 			t.Error(err, loaded.Load())
 		}
 	})
+}
+
+// An Unload whose ctx ends while it frees a version frees the idle ones behind it too.
+func TestRepository_Unload_ContextEnds(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for range 20 { // a select chooses one of the two ends by chance
+		r, always := NewRepository(RepositoryOptions{}), context.Background()
+		ctx, cancel := context.WithCancel(always)
+		var loaded atomic.Int64
+		err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Add("a", "2", func() (*Model, error) {
+			m, err := adds(cgotorch.CPU, 2, 0, &loaded)()
+			m.Free = func() error { cancel(); loaded.Add(-1); return nil }
+			return m, err
+		}), r.Load(always, "a", "1"), r.Load(always, "a", "2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unloaded := make(chan error, 1)
+		go func() { unloaded <- r.Unload(ctx, "a", "") }()
+		select {
+		case err := <-unloaded:
+			if err := errors.Join(err, r.Close()); err != nil || loaded.Load() != 0 {
+				t.Fatal(err, loaded.Load())
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the Unload does not return")
+		}
+	}
 }
 
 func TestRepository_LoadFails(t *testing.T) {

@@ -127,6 +127,48 @@ func TestBatcher_Lengths(t *testing.T) {
 	})
 }
 
+// A request with an element that the function must not see is refused, wherever the element stands.
+func TestPredict_Elements(t *testing.T) {
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor { return in }, Options{BatchSizes: []int{1}, Inputs: []Spec{
+		{Name: "mask", DType: cgotorch.Bool, Shape: []int64{11}}, {Name: "ids", DType: cgotorch.Int64, Shape: []int64{2}, Most: 9}, {Name: "free", DType: cgotorch.Int64, Shape: []int64{1}}}})
+	ask := func(mask []byte, ids ...int64) error {
+		_, err := b.Predict(context.Background(), Array{DType: cgotorch.Bool, Shape: []int64{1, 11}, Data: mask}, Of(ids, 1, 2), Of([]int64{-1}, 1, 1))
+		return err
+	}
+	if err := ask(bytes.Repeat([]byte{1}, 11), 0, 9); err != nil {
+		t.Error(err)
+	}
+	for at := range 11 {
+		mask := make([]byte, 11)
+		mask[at] = 2
+		torchtest.WantError(t, ask(mask, 0, 9), cgotorch.ErrInvalidArgument, `input "mask" is bool and has a byte that is neither 0 nor 1`)
+	}
+	torchtest.WantError(t, ask(make([]byte, 11), 9, 10), cgotorch.ErrInvalidArgument, `input "ids" has the element 10, want 0 to 9`)
+	torchtest.WantError(t, ask(make([]byte, 11), -1, 9), cgotorch.ErrInvalidArgument, `input "ids" has the element -1, want 0 to 9`)
+}
+
+// Bounds are for each dtype of integers, and for no other.
+func TestSpec_Bounds(t *testing.T) {
+	check := func(a Array) error {
+		_, _, err := Spec{Name: "x", DType: a.DType, Least: -2, Most: 100}.entries(a)
+		return err
+	}
+	for dtype, a := range map[cgotorch.DType][2]Array{
+		cgotorch.Uint8: {Of([]uint8{0, 100}), Of([]uint8{0, 101})}, cgotorch.Int8: {Of([]int8{-2, 100}), Of([]int8{0, -3})}, cgotorch.Int16: {Of([]int16{-2, 100}), Of([]int16{0, 101})},
+		cgotorch.Int32: {Of([]int32{-2, 100}), Of([]int32{0, -3})}, cgotorch.Int64: {Of([]int64{-2, 100}), Of([]int64{0, 1 << 32})},
+	} {
+		if err := check(a[0]); err != nil {
+			t.Errorf("%v: %v", dtype, err)
+		}
+		torchtest.WantError(t, check(a[1]), cgotorch.ErrInvalidArgument, "want -2 to 100")
+	}
+	for _, s := range []Spec{{DType: cgotorch.Float32, Most: 1}, {DType: cgotorch.Int64, Least: 1}, {Decoder: &sized{width: 4}, Most: 1}} {
+		if _, err := s.complete(); err == nil {
+			t.Errorf("%+v is taken", s)
+		}
+	}
+}
+
 // sized decodes PNG files of one size with image/png.
 type sized struct {
 	width int

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -15,6 +16,10 @@ type Spec struct {
 	// Shape is without the first dimension, which is that of the batch. A size of -1 is the length of
 	// the request. Entries are padded with zeros to one of [Options.Lengths].
 	Shape []int64
+	// Least and Most bound the elements of an input of uint8 or signed integers, such as token ids. A
+	// request with another element is refused. Without bounds, a wrong index of an embedding loses the
+	// GPU. Both 0 means no bound. Padding is 0 in any case.
+	Least, Most int64
 	// Decoder, of an input, decodes images. A request may then have [Array.Files]. DType and Shape
 	// are those of the decoded pixels, and may be left out. The Batcher does not close the Decoder.
 	Decoder Decoder
@@ -44,6 +49,10 @@ func (s Spec) complete() (Spec, error) {
 	if s.DType.Size() == 0 || slices.ContainsFunc(s.Shape, func(d int64) bool { return d < 1 && d != -1 }) {
 		return s, fmt.Errorf("is %v of shape %v; want a dtype, and sizes above 0 or -1", s.DType, s.Shape)
 	}
+	integers := []cgotorch.DType{cgotorch.Uint8, cgotorch.Int8, cgotorch.Int16, cgotorch.Int32, cgotorch.Int64}
+	if s.bounded() && (s.Least > s.Most || s.Decoder != nil || !slices.Contains(integers, s.DType)) {
+		return s, fmt.Errorf("is %v with Least %d and Most %d; want Least at most Most, and uint8 or signed integers without a Decoder", s.DType, s.Least, s.Most)
+	}
 	return s, nil
 }
 
@@ -55,6 +64,8 @@ func cloned(specs []Spec) []Spec {
 	}
 	return specs
 }
+
+func (s Spec) bounded() bool { return s.Least != 0 || s.Most != 0 }
 
 func (s Spec) variable() bool { return slices.Contains(s.Shape, -1) }
 
@@ -108,7 +119,51 @@ func (s Spec) entries(a Array) (n int, length int64, err error) {
 	case a.Shape[0] > int64(len(a.Data)) || product(a.Shape) != int64(len(a.Data)/s.DType.Size()) || len(a.Data)%s.DType.Size() != 0:
 		return 0, 0, s.refuse("has %d bytes, want %d for each of %d entries", len(a.Data), s.DType.Size()*int(product(a.Shape[1:])), a.Shape[0])
 	}
-	return int(a.Shape[0]), length, nil
+	return int(a.Shape[0]), length, s.check(a.Data)
+}
+
+// check fails for elements that the function must not see. These are bytes of a bool other than 0
+// and 1, which are undefined in C++, and integers out of bounds.
+func (s Spec) check(data []byte) error {
+	if s.DType == cgotorch.Bool && !bools(data) {
+		return s.refuse("is bool and has a byte that is neither 0 nor 1")
+	}
+	if !s.bounded() {
+		return nil
+	}
+	for size := s.DType.Size(); len(data) > 0; data = data[size:] {
+		if v := integer(data, s.DType); v < s.Least || v > s.Most {
+			return s.refuse("has the element %d, want %d to %d", v, s.Least, s.Most)
+		}
+	}
+	return nil
+}
+
+// bools reports whether each byte is 0 or 1.
+func bools(data []byte) bool {
+	all := uint64(0)
+	for ; len(data) >= 8; data = data[8:] {
+		all |= binary.NativeEndian.Uint64(data)
+	}
+	for _, b := range data {
+		all |= uint64(b)
+	}
+	return all&^0x0101010101010101 == 0
+}
+
+// integer returns the first element, of uint8 or a signed integer.
+func integer(data []byte, dtype cgotorch.DType) int64 {
+	switch dtype {
+	case cgotorch.Int64:
+		return int64(binary.NativeEndian.Uint64(data))
+	case cgotorch.Int32:
+		return int64(int32(binary.NativeEndian.Uint32(data)))
+	case cgotorch.Int16:
+		return int64(int16(binary.NativeEndian.Uint16(data)))
+	case cgotorch.Int8:
+		return int64(int8(data[0]))
+	}
+	return int64(data[0])
 }
 
 // shape returns the shape with n for the number of entries, such as [n 3 224 224].

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"sync"
@@ -19,8 +20,9 @@ type folder struct {
 	models *serve.Repository
 	opener *opener
 
-	mu    sync.Mutex
-	known map[[2]string]bool // name and version
+	mu      sync.Mutex
+	known   map[[2]string]bool // name and version
+	skipped map[string]bool    // paths that were told to be no model and no version
 }
 
 func openFolder(path string, models *serve.Repository, o *opener) (*folder, error) {
@@ -28,7 +30,7 @@ func openFolder(path string, models *serve.Repository, o *opener) (*folder, erro
 	if err != nil {
 		return nil, err
 	}
-	return &folder{path: path, root: root, models: models, opener: o, known: map[[2]string]bool{}}, nil
+	return &folder{path: path, root: root, models: models, opener: o, known: map[[2]string]bool{}, skipped: map[string]bool{}}, nil
 }
 
 // Names stand in addresses and in metrics.
@@ -48,7 +50,7 @@ func (f *folder) scan(ctx context.Context) error {
 	}
 	there := map[[2]string]bool{}
 	for _, n := range names {
-		if !n.IsDir() || !nameForm.MatchString(n.Name()) {
+		if !f.takes(n, n.Name(), nameForm) {
 			continue
 		}
 		versions, err := fs.ReadDir(files, n.Name())
@@ -57,7 +59,7 @@ func (f *folder) scan(ctx context.Context) error {
 		}
 		for _, v := range versions {
 			key := [2]string{n.Name(), v.Name()}
-			if !v.IsDir() || !versionForm.MatchString(v.Name()) {
+			if !f.takes(v, path.Join(n.Name(), v.Name()), versionForm) {
 				continue
 			}
 			if there[key] = true; f.known[key] {
@@ -81,6 +83,26 @@ func (f *folder) scan(ctx context.Context) error {
 		delete(f.known, key)
 	}
 	return nil
+}
+
+// takes reports whether an entry at a path is a folder with a name of the form, or a link to a
+// folder inside the root. It logs once why another folder or link is skipped. The caller holds
+// f.mu.
+func (f *folder) takes(e fs.DirEntry, at string, form *regexp.Regexp) bool {
+	info, err := f.root.Stat(at)
+	switch {
+	case err == nil && !info.IsDir(): // such as model.json
+		return false
+	case err == nil && form.MatchString(e.Name()):
+		return true
+	case err == nil:
+		err = fmt.Errorf("its name is not of the form %v", form)
+	}
+	if !f.skipped[at] {
+		f.skipped[at] = true
+		f.opener.log("%s in %s is skipped: %v", at, f.path, err)
+	}
+	return false
 }
 
 // loadAll loads the last version of each model. A model that cannot be loaded is told, and the

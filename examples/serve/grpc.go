@@ -29,12 +29,7 @@ import (
 // newGRPC returns the protocol over gRPC, with gRPC's health and reflection. A failure has the code
 // that codeOf has for the status of HTTP.
 func newGRPC(models *serve.Repository, o oip.Options, more ...grpc.ServerOption) *grpc.Server {
-	if o.MaxBody == 0 {
-		o.MaxBody = 64 << 20
-	}
-	if o.Memory == 0 {
-		o.Memory = max(1<<30, o.MaxBody)
-	}
+	o = o.Complete()
 	s := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(min(o.MaxBody, math.MaxInt32))),
 		grpc.ForceServerCodecV2(codec{}),

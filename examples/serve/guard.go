@@ -68,7 +68,8 @@ const (
 	healthOf = "/v2/health/"
 )
 
-// wrap guards HTTP. A browser may send the token as the password of any user.
+// wrap guards HTTP. The time runs from the header on and includes the body. A browser may send the
+// token as the password of any user.
 func (g *guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, healthOf) { // probes bear no token
@@ -81,17 +82,17 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		}
 		if !g.bears(token) {
 			w.Header().Set("WWW-Authenticate", anyUser)
-			refuse(w, http.StatusUnauthorized, noToken)
+			deny(w, http.StatusUnauthorized, noToken)
 			return
 		}
 		if fromOtherSite(r) {
-			refuse(w, http.StatusForbidden, "a page of another site may not do this")
+			deny(w, http.StatusForbidden, "a page of another site may not do this")
 			return
 		}
 		client, ok := g.enter(r.RemoteAddr, g.most)
 		if !ok {
 			w.Header().Set("Retry-After", "1")
-			refuse(w, http.StatusTooManyRequests, tooMany)
+			deny(w, http.StatusTooManyRequests, tooMany)
 			return
 		}
 		defer g.leave(client)
@@ -115,14 +116,15 @@ func fromOtherSite(r *http.Request) bool {
 	return origin != "" && (err != nil || from.Host != r.Host)
 }
 
-func refuse(w http.ResponseWriter, status int, text string) {
+func deny(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // an error means that the client is gone
 }
 
 // tap guards gRPC. It sees a call before the message comes, so without the token few messages take
-// memory at a time. The time runs from here, also for a message that comes slowly.
+// memory at a time. The time runs from here, also for a message that comes slowly. The length of
+// the message is not known here, and grpc-go tells it when the message has been read.
 func (g *guard) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	address, most, timeout := "", g.most, g.timeout
 	if p, ok := peer.FromContext(ctx); ok {

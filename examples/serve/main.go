@@ -63,16 +63,16 @@ func main() {
 	flag.StringVar(&f.models, "models", "", "folder of models")
 	flag.StringVar(&f.checkpoint, "checkpoint", "", "one model in place of -models: a checkpoint of examples/train")
 	flag.StringVar(&f.listen, "listen", "localhost:8080", "host and port of HTTP; port 0 takes a free one")
-	flag.StringVar(&f.grpc, "grpc", "", "host and port of gRPC, such as localhost:8081; empty: none")
+	flag.StringVar(&f.grpc, "grpc", "", "host and port of gRPC, such as localhost:8081; empty: none. gRPC counts the memory of a request that it has read; until then each of -per-client calls of an address may hold -max-body, and twice that for a moment")
 	flag.StringVar(&f.admin, "admin", "", "host and port of metrics, and to load and unload models, such as localhost:8082; empty: none")
 	flag.StringVar(&f.device, "device", "auto", "auto, cpu, cuda or cuda:N")
 	flag.IntVar(&f.batch, "batch", 32, "most entries that the device computes together")
 	flag.IntVar(&f.queue, "queue", 0, "most entries that wait for a model; 0: 16 batches. A request beyond has the status 429")
 	flag.Float64Var(&f.memory, "memory", 0, "GiB that all models may take on the device; 0: no bound. A model that was not used for long gives way")
-	flag.Int64Var(&f.maxBody, "max-body", 64, "MiB of the largest request")
+	flag.Int64Var(&f.maxBody, "max-body", 64, "MiB of the largest request. HTTP, gRPC and -admin may each hold 1024 MiB of requests, or 4 times -max-body if that is more")
 	flag.IntVar(&f.maxPixels, "max-pixels", 50_000_000, "pixels of the largest image")
 	flag.IntVar(&f.perClient, "per-client", 256, "most requests of one address at the same time; a request beyond has the status 429")
-	flag.DurationVar(&f.timeout, "timeout", 30*time.Second, "most time for a request")
+	flag.DurationVar(&f.timeout, "timeout", 30*time.Second, "most time for a request, from its header to its answer")
 	flag.DurationVar(&f.drain, "drain", 10*time.Second, "most time for the requests that SIGTERM finds")
 	flag.StringVar(&f.token, "token-file", "", "file with a token that each request must send, except health probes")
 	flag.StringVar(&f.cert, "tls-cert", "", "certificate file of TLS")
@@ -231,8 +231,10 @@ func (s *servers) grpcOptions() (o []grpc.ServerOption) {
 func (s *servers) start(main, side http.Handler, rpc *grpc.Server) chan error {
 	failed := make(chan error, 3)
 	serve := func(h http.Handler, l net.Listener) *http.Server {
-		// A slow sender has a minute for its request. The answer has its own time, in the guard.
-		server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		// The guard's time begins behind the header and includes the body. It ends before ReadTimeout,
+		// which cancels the requests of its connection. A slow receiver has a minute for its answer.
+		const header = 10 * time.Second
+		server := &http.Server{Handler: h, ReadHeaderTimeout: header, ReadTimeout: header + s.f.timeout, IdleTimeout: 2 * time.Minute,
 			WriteTimeout: time.Minute + s.f.timeout, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)}
 		go func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

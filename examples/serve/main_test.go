@@ -18,9 +18,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -56,7 +58,10 @@ func start(t *testing.T, f flags) server {
 	if f.perClient == 0 {
 		f.perClient = 64
 	}
-	f.batch, f.maxBody, f.maxPixels, f.timeout, f.drain = 8, 1, 1_000_000, 10*time.Second, 5*time.Second
+	if f.timeout == 0 {
+		f.timeout = 10 * time.Second
+	}
+	f.batch, f.maxBody, f.maxPixels, f.drain = 8, 1, 1_000_000, 5*time.Second
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, f) }()
@@ -167,6 +172,10 @@ func TestServer(t *testing.T) {
 	if status, _ := s.call(t, "POST", s.main+classify, make([]byte, 1<<20+1)); status != 413 {
 		t.Errorf("a body of more than 1 MiB: %d", status)
 	}
+	const took = `streamtorch_request_seconds_count{model="cifar10"} 1` // of the one that was answered
+	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); !strings.Contains(text, took) {
+		t.Errorf("the metrics do not have %s", took)
+	}
 	var n numbers
 	if _, text := s.call(t, "GET", s.main+"/status", nil); json.Unmarshal([]byte(text), &n) != nil || n.PerSecond <= 0 || n.Failed != 3 || len(n.Models) != 1 || n.Models[0].State != "ready" {
 		t.Errorf("%s", text)
@@ -256,6 +265,50 @@ func TestServer_PerClient(t *testing.T) {
 	}
 	if status, text := s.call(t, "GET", s.main+"/v2/health/live", nil); status != 200 {
 		t.Errorf("a probe: %d %s", status, text)
+	}
+}
+
+// The body of a request has the time of -timeout, and no time of its own.
+func TestServer_SlowBody(t *testing.T) {
+	s := start(t, flags{timeout: 300 * time.Millisecond})
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n", classify)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(c).ReadString('\n')
+		answer <- line
+	}()
+	for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+		fmt.Fprint(c, ".") // fails when the server has answered
+		select {
+		case line := <-answer:
+			if !strings.Contains(line, "504") {
+				t.Errorf("%q", line)
+			}
+			return
+		default:
+		}
+	}
+	t.Error("the body is still read after 5 s")
+}
+
+// net/http's time for reading ends behind that of the guard: its end cancels what is computed.
+func TestServers_ReadTimeout(t *testing.T) {
+	s := servers{f: flags{listen: "localhost:0", timeout: time.Hour}}
+	if err := s.open(); err != nil {
+		t.Fatal(err)
+	}
+	failed := s.start(http.NotFoundHandler(), nil, nil)
+	if got, want := s.main.ReadTimeout, s.f.timeout+s.main.ReadHeaderTimeout; got < want {
+		t.Errorf("ReadTimeout is %v, want %v", got, want)
+	}
+	s.main.Close()
+	if len(failed) > 0 {
+		t.Error(<-failed)
 	}
 }
 
@@ -380,6 +433,30 @@ func TestServer_BadVersion(t *testing.T) {
 	want("POST", s.main+classify, frog(t), 200)
 }
 
+// The bounds in model.json are those of the program's inputs.
+func TestOpener_Bounds(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	open := func(text string) (*serve.Model, error) {
+		s, err := readSettings(fstest.MapFS{"m/model.json": {Data: []byte(text)}}, "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := network{forward: func(_ *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor { return in }, close: func() error { return nil }}
+		n.add("ids", cgotorch.Int64, 2, func(int) (least, most int64) { return 2, 2 })
+		return (&opener{device: cgotorch.CPU, log: t.Logf}).serve(n, s)
+	}
+	m, err := open(`{"bounds": {"ids": [0, 9]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	_, err = m.Predict(context.Background(), serve.Of([]int64{0, 9, 10, 0}, 2, 2))
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `input "ids" has the element 10, want 0 to 9`)
+	if _, err := open(`{"bounds": {"words": [0, 9]}}`); err == nil || !strings.Contains(err.Error(), `the input "words"`) {
+		t.Error(err)
+	}
+}
+
 // A page of another site cannot make a browser change anything.
 func TestServer_OtherSite(t *testing.T) {
 	s := start(t, flags{})
@@ -393,6 +470,47 @@ func TestServer_OtherSite(t *testing.T) {
 		if status, text := s.call(t, "POST", s.admin+"/v2/repository/index", nil, c.header, c.value); status != c.status {
 			t.Errorf("%s: %s: %d %s, want %d", c.header, c.value, status, text, c.status)
 		}
+	}
+}
+
+// Links inside the folder are followed. What else is skipped is told once.
+func TestFolder_Links(t *testing.T) {
+	root := copyModel(t)
+	link := func(to, at string) {
+		t.Helper()
+		if err := os.Symlink(to, filepath.Join(root, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("cifar10", "linked")
+	link("1", "cifar10/2")
+	link("1", "cifar10/latest")
+	link("/", "outside")
+	models := serve.NewRepository(serve.RepositoryOptions{})
+	defer models.Close()
+	var logged []string
+	f, err := openFolder(root, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.root.Close()
+	for range 2 {
+		if err := f.scan(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var found []string
+	for _, m := range models.List() {
+		found = append(found, m.Name+" "+m.Version)
+	}
+	if want := []string{"cifar10 1", "cifar10 2", "linked 1", "linked 2"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+	if text := strings.Join(logged, "\n"); len(logged) != 3 || !strings.Contains(text, "cifar10/latest in") || !strings.Contains(text, "linked/latest in") || !strings.Contains(text, "outside in") {
+		t.Errorf("logged %s", text)
+	}
+	if err := models.Load(context.Background(), "linked", "2"); err != nil {
+		t.Error(err)
 	}
 }
 

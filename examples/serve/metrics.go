@@ -43,7 +43,7 @@ func newMetrics(models *serve.Repository, device cgotorch.Device) *metrics {
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "streamtorch_requests_total", Help: "Inference requests that have ended, by HTTP status."},
 			[]string{"model", "version", "status"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "streamtorch_request_seconds", Help: "Time from the request's header to its answer.",
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "streamtorch_request_seconds", Help: "Time from the request's header to its answer, of requests with the status 200.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"model"}),
 	}
 	m.registry.MustRegister(m.requests, m.took, &modelCollector{models, device}, collectors.NewGoCollector(),
@@ -68,7 +68,9 @@ func (m *metrics) observe(o oip.Observation) {
 		model, version = "", ""
 	}
 	m.requests.WithLabelValues(model, version, strconv.Itoa(o.Status)).Inc()
-	m.took.WithLabelValues(model).Observe(o.Took.Seconds())
+	if o.Status == http.StatusOK {
+		m.took.WithLabelValues(model).Observe(o.Took.Seconds())
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.recent[m.next%len(m.recent)] = sample{time.Now(), o.Took, o.Status == http.StatusOK}

@@ -35,6 +35,9 @@ type settings struct {
 	MaxDelayMS   float64  `json:"max_delay_ms"` // as serve.Options.MaxDelay
 	Autocast     string   `json:"autocast"`     // a dtype, such as bfloat16
 	DType        string   `json:"dtype"`        // of an architecture's weights, cast once; float32 without it
+	// Bounds are serve.Spec's Least and Most of inputs, by name, such as [0, 30521] for token ids of a
+	// vocabulary of 30,522.
+	Bounds map[string][2]int64 `json:"bounds"`
 
 	labels []string
 }
@@ -338,8 +341,8 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 				options.BatchSizes = []int{int(min(n.most, max(n.least, 32)))}
 			}
 		}
-		if s.Image == nil {
-			return nil
+		if err := setBounds(options.Inputs, s.Bounds); err != nil || s.Image == nil {
+			return err
 		}
 		pool, err := o.pool(*s.Image)
 		if err != nil {
@@ -369,6 +372,18 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return nil, errors.Join(err, closeAll())
 	}
 	return &serve.Model{Batcher: b, Labels: s.labels, Weights: n.weights, Free: closeAll}, nil
+}
+
+// setBounds sets the bounds of inputs, by name.
+func setBounds(inputs []serve.Spec, bounds map[string][2]int64) error {
+	for name, b := range bounds {
+		i := slices.IndexFunc(inputs, func(s serve.Spec) bool { return s.Name == name })
+		if i < 0 {
+			return fmt.Errorf("bounds are for the input %q, which the model does not have", name)
+		}
+		inputs[i].Least, inputs[i].Most = b[0], b[1]
+	}
+	return nil
 }
 
 // table returns what normalises an image's pixels. It is made once, and not for each batch.

@@ -27,8 +27,8 @@ type saved struct {
 
 func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }
 
-// save writes the checkpoint, on the first rank alone: all ranks have the same state. It waits for
-// the device. If a rank has failed, the state may be wrong, and save fails.
+// save writes the checkpoint, on the first rank alone: since joinModels all ranks have the same
+// state. It waits for the device. If a rank has failed, the state may be wrong, and save fails.
 func (t *trainer) save() error {
 	if err := t.joinStates(); err != nil {
 		return err
@@ -121,6 +121,8 @@ func (t *trainer) readSaved(again bool) (*saved, error) {
 		switch f.Name {
 		case "data":
 			t.Data = given.Data
+		case "test-data":
+			t.TestData = given.TestData
 		case "epochs":
 			t.Epochs = given.Epochs
 		case "device":

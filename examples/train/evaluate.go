@@ -60,7 +60,7 @@ func evaluate(ctx context.Context, c Config) error {
 		Images          int     `json:"images"`
 		Skipped         int     `json:"skipped"`
 		ImagesPerSecond float64 `json:"images_per_second"`
-	}{Tested{sum.Loss / n, sum.Top1 / n, sum.Top5 / n}, sum.Images, t.test.skipped(), n / seconds}
+	}{Tested{sum.Loss / n, sum.Top1 / n, sum.Top5 / n}, sum.Images, sum.Skipped, n / seconds}
 	if math.IsNaN(result.TestLoss) || math.IsInf(result.TestLoss, 0) {
 		return fmt.Errorf("-evaluate: the test loss of %s is %v: its run has diverged", t.Evaluate, result.TestLoss)
 	}

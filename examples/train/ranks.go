@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 		return nil, err
 	}
 	if each := (t.BatchSize + group.World() - 1) / group.World(); each*group.World() != t.BatchSize && group.Rank() == 0 {
-		fmt.Printf("-batch %d does not divide among %d ranks: each takes %d images, %d a step in all\n", t.BatchSize, group.World(), each, each*group.World())
+		fmt.Fprintf(os.Stderr, "-batch %d does not divide among %d ranks: each takes %d images, %d a step in all\n", t.BatchSize, group.World(), each, each*group.World())
 	}
 	return group, nil
 }
@@ -112,6 +113,18 @@ func (t *trainer) drawApart() error {
 		return nil
 	}
 	return cgotorch.Seed(t.Seed + uint64(t.progress.Step)<<20 + uint64(t.group.Rank())<<48)
+}
+
+// joinModels makes the batch norms' running statistics those of rank 0, on all ranks. Each rank
+// collects them from its own batches. It waits for the other ranks.
+func (t *trainer) joinModels() error {
+	if t.group.World() == 1 {
+		return nil
+	}
+	return t.stream.Do(func(x *cgotorch.Exec) error {
+		dist.Broadcast(x, t.group, t.model)
+		return nil
+	})
 }
 
 // joinStates makes the loader's state that of all ranks. Ranks that pass over unreadable images may

@@ -9,11 +9,11 @@ import (
 // in each step.
 type sums struct {
 	images int
-	values *cgotorch.Tensor // float64 [4]: loss, top 1, top 5, images
+	values *cgotorch.Tensor // float64 [5]: loss, top 1, top 5, images, skipped
 }
 
 func newSums(x *cgotorch.Exec) sums {
-	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 4))}
+	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 5))}
 }
 
 // add adds a batch of n images, whose mean loss is the tensor `loss`. The shape of `logits` is
@@ -31,10 +31,12 @@ func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tenso
 	x.AddInPlace(x.Select(s.values, 0, 2), x.Sum(hits))
 }
 
-// read adds the sums of all ranks to `tally` and sets the sums to 0. It waits for the stream.
-func (s *sums) read(stream *cgotorch.Stream, group *dist.Group, tally *Tally) error {
+// read adds the sums of all ranks to `tally` and sets the sums to 0. `skipped` is the number of
+// images that this rank left out. read waits for the stream.
+func (s *sums) read(stream *cgotorch.Stream, group *dist.Group, skipped int, tally *Tally) error {
 	return stream.Do(func(x *cgotorch.Exec) error {
 		x.FillInPlace(x.Select(s.values, 0, 3), s.images)
+		x.FillInPlace(x.Select(s.values, 0, 4), skipped)
 		group.AllReduce(x, s.values, dist.Sum)
 		v := cgotorch.ToSlice[float64](x, s.values)
 		x.ZeroInPlace(s.values)
@@ -42,6 +44,7 @@ func (s *sums) read(stream *cgotorch.Stream, group *dist.Group, tally *Tally) er
 		tally.Loss += v[0]
 		tally.Top1 += v[1]
 		tally.Top5 += v[2]
+		tally.Skipped += int(v[4])
 		s.images = 0
 		return nil
 	})

@@ -57,13 +57,13 @@ type Progress struct {
 	History []Epoch           `json:"history"` // one entry for each finished epoch
 }
 
-// Tally holds sums over the batches of one epoch.
+// Tally holds sums over the batches of one epoch. Loss and the counts are those of all ranks.
 type Tally struct {
 	Images  int           `json:"images"`
-	Loss    float64       `json:"loss"` // sum over the images
-	Top1    float64       `json:"top1"` // number of images whose label came first
-	Top5    float64       `json:"top5"` // number of images whose label was among the first five
-	Skipped int           `json:"skipped"`
+	Loss    float64       `json:"loss"`    // sum over the images
+	Top1    float64       `json:"top1"`    // number of images whose label came first
+	Top5    float64       `json:"top5"`    // number of images whose label was among the first five
+	Skipped int           `json:"skipped"` // unreadable images that were left out
 	Seconds float64       `json:"seconds"`
 	Stall   time.Duration `json:"stall"` // time for which the device waited for data
 	BoundBy string        `json:"bound_by"`
@@ -244,10 +244,12 @@ func (t *trainer) epoch(ctx context.Context) error {
 	began, before, loaded, skipped := time.Now(), t.train.ahead.Stats(), t.train.loader.Stats(), t.train.skipped()
 	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
 	bar.Finish()
-	t.progress.Train.Skipped += t.train.skipped() - skipped
 	t.progress.Train.BoundBy = t.train.loader.Stats().Since(loaded).Bottleneck()
 	if err == nil || interrupted(ctx, err) {
-		if err := t.tally(began, before); err != nil {
+		if err := t.tally(began, before, t.train.skipped()-skipped); err != nil {
+			return err
+		}
+		if err := t.joinModels(); err != nil {
 			return err
 		}
 	}
@@ -275,11 +277,12 @@ func interrupted(ctx context.Context, err error) bool {
 	return errors.Is(err, errStopped) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
-// tally adds the training since the time `began` to the sums of the epoch. It waits for the
-// device, so that the measured time includes all of the work.
-func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
+// tally adds the training since the time `began` to the sums of the epoch. `skipped` is the number
+// of images that this rank left out. tally waits for the device, so that the measured time includes
+// all of the work.
+func (t *trainer) tally(began time.Time, before prefetcher.Stats, skipped int) error {
 	tally := &t.progress.Train
-	if err := t.sums.read(t.stream, t.group, tally); err != nil {
+	if err := t.sums.read(t.stream, t.group, skipped, tally); err != nil {
 		return err
 	}
 	tally.Seconds += time.Since(began).Seconds()
@@ -413,6 +416,7 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 		return tally, nil
 	}
 	nn.SetTraining(t.model, false)
+	skipped := t.test.skipped()
 	if err := t.test.loader.Restore(imageloader.State{}); err != nil {
 		return tally, err
 	}
@@ -436,7 +440,8 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 	if !t.group.Agree(ctx.Err() == nil) {
 		return tally, cmp.Or(t.group.Err(), context.Cause(ctx), errStopped)
 	}
-	return tally, t.sums.read(t.stream, t.group, &tally)
+	err := t.sums.read(t.stream, t.group, t.test.skipped()-skipped, &tally)
+	return tally, err
 }
 
 // finishEpoch turns the sums of an epoch into a line of the log, and writes the line.

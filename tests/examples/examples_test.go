@@ -515,7 +515,7 @@ func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
 	}
 	fmt.Fprintf(log, "{\"step\":%d,\"loss\":9}\n{\"epoch\":2}\n{\"st", len(want))
 	log.Close()
-	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-epochs", "2")
+	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-epochs", "2", "-test-data", part(t, 0, 32, nil)) // the test data may have moved
 	got := losses(t, out)
 	if len(got) != 2*len(want) || got[len(want)] == 9 || got[0] != want[0] {
 		t.Errorf("losses %v, first those of %v", got, want)

@@ -37,8 +37,9 @@ func some[T any](cases ...T) []T {
 // A rank is one process of examples/train.
 type rank struct {
 	*exec.Cmd
-	out   bytes.Buffer // standard output and standard error
-	ended chan struct{}
+	out    bytes.Buffer // standard error
+	stdout bytes.Buffer
+	ended  chan struct{}
 }
 
 // startRanks starts examples/train as ranks of one group. `more` are flags of the last rank alone.
@@ -52,7 +53,7 @@ func startRanks(t *testing.T, world int, args []string, more ...string) []*rank 
 		}
 		r := &rank{Cmd: exec.Command(filepath.Join(bin, "train"), args...), ended: make(chan struct{})}
 		r.Env = append(os.Environ(), "RANK="+strconv.Itoa(i), "WORLD_SIZE="+strconv.Itoa(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "OMP_NUM_THREADS=1")
-		r.Stdout, r.Stderr = &r.out, &r.out
+		r.Stdout, r.Stderr = &r.stdout, &r.out
 		if err := r.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +70,8 @@ func startRanks(t *testing.T, world int, args []string, more ...string) []*rank 
 	return ranks
 }
 
-// The method `await` waits for the end of the rank. It returns its exit status and its last line.
+// The method `await` waits for the end of the rank. It returns its exit status and the last line of
+// its standard error.
 func (r *rank) await(t *testing.T, most time.Duration) (status int, last string) {
 	t.Helper()
 	select {
@@ -84,14 +86,16 @@ func (r *rank) await(t *testing.T, most time.Duration) (status int, last string)
 	return r.ProcessState.ExitCode(), lines[len(lines)-1]
 }
 
-// succeedRanks runs the ranks to their end.
-func succeedRanks(t *testing.T, world int, args []string) {
+// succeedRanks runs the ranks to their end. It returns the standard output of rank 0.
+func succeedRanks(t *testing.T, world int, args []string) (stdout string) {
 	t.Helper()
-	for i, r := range startRanks(t, world, args) {
+	ranks := startRanks(t, world, args)
+	for i, r := range ranks {
 		if status, last := r.await(t, 2*time.Minute); status != 0 {
 			t.Fatalf("rank %d ended with %d: %s", i, status, last)
 		}
 	}
+	return ranks[0].stdout.String()
 }
 
 // whole fails unless the checkpoint can be read to its end. It reports whether it is there.
@@ -113,6 +117,49 @@ func whole(t *testing.T, out string) bool {
 		}
 	}
 	return true
+}
+
+// Two ranks test the model that rank 0 saves: -evaluate of the checkpoint has the logged result.
+// Skipped images are those of both ranks. Standard output has the documented lines alone.
+func TestTrainRanks_Evaluate(t *testing.T) {
+	n := 0
+	data := part(t, 96, 64, func(_ string, data []byte) []byte {
+		if n++; n%16 == 0 {
+			return data[:len(data)-200]
+		}
+		return data
+	})
+	type result struct {
+		Skipped  int
+		Images   int
+		Top1     float64
+		TestLoss float64 `json:"test_loss"`
+	}
+	resultOf := func(stdout string) (r result) {
+		t.Helper()
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &r); err != nil || len(lines) != 2 {
+			t.Fatalf("standard output is %q: %v", stdout, err)
+		}
+		return r
+	}
+	out := filepath.Join(t.TempDir(), "run")
+	trained := resultOf(succeedRanks(t, 2, trainArgs(data, out, "-model", "resnet20", "-epochs", "1", "-batch", "31", "-skip-rate", "0.3"))) // 31: each takes 16
+	evaluate := []string{"-evaluate", filepath.Join(out, "checkpoint.safetensors")}
+	one := resultOf(mustRun(t, "train", evaluate...))
+	two := resultOf(succeedRanks(t, 2, evaluate))
+	t.Logf("trained %+v, one rank %+v, two ranks %+v", trained, one, two)
+	if trained.Skipped+one.Skipped != 10 || one.Skipped == 0 || one.Images+one.Skipped != 64 {
+		t.Errorf("%d images skipped in training and %d in the test of %d, want 10 of 160 together", trained.Skipped, one.Skipped, one.Images)
+	}
+	for _, got := range []result{trained, two} {
+		if got.Top1 != one.Top1 || math.Abs(got.TestLoss-one.TestLoss) > 1e-5 {
+			t.Errorf("got %+v, want the results of %+v", got, one)
+		}
+	}
+	if two.Skipped != one.Skipped || two.Images != one.Images {
+		t.Errorf("two ranks: got %+v, want %+v", two, one)
+	}
 }
 
 // The Makefile starts two ranks, which train and end.

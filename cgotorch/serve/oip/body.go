@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"compress/zlib"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -40,8 +42,8 @@ type body struct {
 	taken int64 // the capacity of `bytes`, and what [bodies.more] has added
 }
 
-// read returns the body of a request. It fails with errTooLarge and errBusy. The caller gives the
-// body back when nothing reads it any more.
+// read returns the body of a request. It fails with errTooLarge, errBusy, and as refuseBody does.
+// The caller gives the body back when nothing reads it any more.
 func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	from, size := io.Reader(http.MaxBytesReader(w, r.Body, b.most)), r.ContentLength
 	if size > b.most {
@@ -56,7 +58,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 		}
 		inflated, err := open(from)
 		if err != nil {
-			return nil, refuse("the body is not %s: %v", encoding, err)
+			return nil, refuseBody(r.Context(), err, "the body is not %s", encoding)
 		}
 		defer inflated.Close()
 		from, size = io.LimitReader(inflated, b.most+1), -1
@@ -67,7 +69,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if kept, _ := b.free.Get().(*[]byte); kept != nil && b.take(int64(cap(*kept))) {
 		got.bytes, got.taken = (*kept)[:0], int64(cap(*kept))
 	}
-	err := b.fill(got, from, size)
+	err := b.fill(r.Context(), got, from, size)
 	if err == nil {
 		return got, nil
 	}
@@ -78,18 +80,34 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if large := new(http.MaxBytesError); errors.As(err, &large) {
 		return nil, fmt.Errorf("more than %d bytes: %w", b.most, errTooLarge)
 	}
-	return nil, refuse("the body ends early: %v", err)
+	return nil, refuseBody(r.Context(), err, "the body ends early")
 }
 
-// fill reads a body. It takes memory as the bytes come: at most twice what was sent, or mostKept.
-// The size is below 0 if it is not known.
-func (b *bodies) fill(to *body, from io.Reader, size int64) error {
+// refuseBody returns why a body cannot be read: the server's time for it is over, ctx has ended, or
+// the body is wrong. net/http ends ctx whenever a read fails, also when the time is over.
+func refuseBody(ctx context.Context, err error, format string, args ...any) error {
+	what := fmt.Sprintf(format, args...)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the body comes too slowly: %w", context.DeadlineExceeded)
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%s: %w", what, cause)
+	}
+	return refuse("%s: %v", what, err)
+}
+
+// fill reads a body, until ctx ends. It takes memory as the bytes come: at most twice what was
+// sent, or mostKept. The size is below 0 if it is not known.
+func (b *bodies) fill(ctx context.Context, to *body, from io.Reader, size int64) error {
 	const least = int64(256 << 10)
 	end := size
 	if size < 0 {
 		end = b.most + 1
 	}
 	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		n := int64(len(to.bytes))
 		if n == size {
 			return nil
@@ -187,24 +205,34 @@ type list[T any] []T
 const mostTensors = 1024
 
 func (l *list[T]) UnmarshalJSON(text []byte) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
-		if begin == nil && err == nil { // null
-			return nil
-		}
+	if text[0] != '[' && string(text) != "null" {
 		return errors.New("want a list of tensors")
 	}
-	for d.More() {
-		var e T
-		if len(*l) == mostTensors {
-			return fmt.Errorf("more than %d tensors", mostTensors)
-		}
-		if err := d.Decode(&e); err != nil {
-			return err
-		}
-		*l = append(*l, e)
+	if commas(text) >= mostTensors {
+		return fmt.Errorf("more than %d tensors", mostTensors)
 	}
-	return nil
+	return json.Unmarshal(text, (*[]T)(l))
+}
+
+// commas returns the number of commas between the elements of a JSON array.
+func commas(text []byte) (n int) {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++ // the next character is quoted too
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			depth--
+		case c == ',' && depth == 1:
+			n++
+		}
+	}
+	return n
 }
 
 // dimensions is a shape of so few numbers that a small body cannot become much memory.
@@ -228,8 +256,8 @@ func noSharedMemory(name string, p parameters) error {
 }
 
 // parse returns the request in a body, and which outputs are wanted as binary data. Without a list
-// of outputs, all are or none. It calls `take` before it takes memory for elements of JSON, and
-// fails as `take` does.
+// of outputs, all are or none. It calls `take` before it takes memory for a copy of the JSON and
+// for its elements, and fails as `take` does.
 func parse(text []byte, header string, take func(bytes int64) error) (r Request, binary []bool, err error) {
 	raw := []byte(nil)
 	if header != "" {
@@ -238,6 +266,9 @@ func parse(text []byte, header string, take func(bytes int64) error) (r Request,
 			return r, nil, refuse("%s is %.20q, and the body has %d bytes", lengthHeader, header, len(text))
 		}
 		text, raw = text[:n], text[n:]
+	}
+	if err := take(int64(len(text))); err != nil {
+		return r, nil, err
 	}
 	var m message
 	if err := json.Unmarshal(text, &m); err != nil {

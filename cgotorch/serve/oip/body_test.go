@@ -38,7 +38,7 @@ func TestBodies_Memory(t *testing.T) {
 	}
 }
 
-// The elements of a JSON body count beside the body, before they are converted.
+// A copy of a JSON body and its elements count beside the body, before they are made.
 func TestBodies_Elements(t *testing.T) {
 	text := func(elements int) string {
 		return fmt.Sprintf(`{"inputs":[{"name":"a","datatype":"INT64","shape":[%d],"data":[%s1]}]}`, elements, strings.Repeat("1,", elements-1))
@@ -53,7 +53,7 @@ func TestBodies_Elements(t *testing.T) {
 		return got, err
 	}
 	first, err := parsed(400)
-	if err != nil || b.used != int64(len(text(400))+8*400) {
+	if err != nil || b.used != int64(2*len(text(400))+8*400) {
 		t.Errorf("%v; %d bytes count", err, b.used)
 	}
 	second, err := parsed(400)
@@ -69,6 +69,21 @@ func TestBodies_Elements(t *testing.T) {
 	b.give(third)
 	if b.used != 0 {
 		t.Errorf("%d bytes count after the last body", b.used)
+	}
+}
+
+// A request takes no more memory than it counts.
+func TestParse_Memory(t *testing.T) {
+	const elements = 1 << 20
+	text := fmt.Sprintf(`{"inputs":[{"name":"a\"","datatype":"UINT8","shape":[%d],"data":[%s1]}]}`, elements, strings.Repeat("1,", elements-1))
+	counted := int64(0)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, _, err := parse([]byte(text), "", func(n int64) error { counted += n; return nil })
+	runtime.ReadMemStats(&after)
+	own := int64(len(text)) // the argument
+	if used := int64(after.TotalAlloc-before.TotalAlloc) - own; err != nil || len(r.Inputs[0].Data) != elements || used > counted+counted/10 {
+		t.Errorf("%v; %d KiB are taken, and %d KiB count", err, used>>10, counted>>10)
 	}
 }
 

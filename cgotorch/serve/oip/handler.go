@@ -20,15 +20,28 @@ import (
 type Options struct {
 	Name, Version string // of the server, in its metadata
 	MaxBody       int64  // most bytes of a request's body, inflated; 0 means 64 MiB
-	// Memory bounds the bytes of all bodies at the same time, and of the tensors that JSON becomes. 0
-	// means 1 GiB. A request beyond has the status 429, or 413 if it does not fit alone.
+	// Memory bounds the bytes of all bodies at the same time, and of what JSON becomes: a copy of it,
+	// and its tensors. 0 means 1 GiB, or 4 times MaxBody if that is more. A request beyond has the
+	// status 429, or 413 if it does not fit alone.
 	Memory int64
-	// Control allows to load and unload models, and to list what is not loaded.
+	// Control allows to load and unload models, to list what is not loaded, and to tell in
+	// /v2/health/ready why a load has failed.
 	Control bool
 	// Scan looks for new models, before a list or a load; may be nil.
 	Scan func(ctx context.Context) error
 	// Observe is told of each inference request that has ended; may be nil.
 	Observe func(Observation)
+}
+
+// Complete returns the options with the defaults of MaxBody and Memory.
+func (o Options) Complete() Options {
+	if o.MaxBody == 0 {
+		o.MaxBody = 64 << 20
+	}
+	if o.Memory == 0 {
+		o.Memory = max(1<<30, 4*o.MaxBody)
+	}
+	return o
 }
 
 // Observation tells of an inference request.
@@ -54,12 +67,7 @@ type Observation struct {
 //
 // A failure is a JSON object with the field "error", and the status of [StatusOf].
 func NewHandler(models *serve.Repository, o Options) http.Handler {
-	if o.MaxBody == 0 {
-		o.MaxBody = 64 << 20
-	}
-	if o.Memory == 0 {
-		o.Memory = max(1<<30, o.MaxBody)
-	}
+	o = o.Complete()
 	// A body of unknown size needs room for one byte more, to see its end.
 	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory + 1}}
 	routes := http.NewServeMux()
@@ -73,7 +81,9 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 	get("GET /v2", server)
 	get("GET /v2/{$}", server)
 	get("GET /v2/health/live", func(*http.Request) (any, error) { return map[string]bool{"live": true}, nil })
-	get("GET /v2/health/ready", func(*http.Request) (any, error) { return map[string]bool{"ready": true}, Ready(h.models) })
+	get("GET /v2/health/ready", func(*http.Request) (any, error) {
+		return map[string]bool{"ready": true}, readiness(h.models, o.Control)
+	})
 	get("GET /v2/models/stats", h.stats)
 	for _, model := range []string{"/v2/models/{model}", "/v2/models/{model}/versions/{version}"} {
 		get("GET "+model, h.metadata)

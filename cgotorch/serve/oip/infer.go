@@ -55,8 +55,8 @@ type Response struct {
 
 // Infer answers a request. It waits for the answer, without an OS thread. The data of the request
 // may be changed after the return. It fails with [ErrInvalidArgument] for a request that does not
-// fit, and as [serve.Repository.Predict] fails. A panic of the model or of its load is an error
-// too, and errors.Unwrap of it has the stack.
+// fit, and as [serve.Repository.Predict] fails. A panic of the model or of its load is a
+// [*serve.PanicError].
 func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
 	if r.Priority < 0 {
 		return nil, refuse("the priority is %d; want 0 or more, and 0 is first", r.Priority)
@@ -106,27 +106,14 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 func predict(ctx context.Context, m *serve.Model, inputs []serve.Array) (out []serve.Array, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &panicked{m.Name, m.Version, v}
+			cause, isError := v.(error)
+			if !isError {
+				cause = fmt.Errorf("panic: %v", v)
+			}
+			err = &serve.PanicError{Text: fmt.Sprintf("oip: %s, version %s, has panicked", m.Name, m.Version), Cause: cause}
 		}
 	}()
 	return m.Predict(ctx, inputs...)
-}
-
-// panicked is an error without the panic's stack, which is not for clients. Its Unwrap has it.
-type panicked struct {
-	model, version string
-	value          any
-}
-
-func (p *panicked) Error() string {
-	return fmt.Sprintf("oip: %s, version %s, has panicked", p.model, p.version)
-}
-
-func (p *panicked) Unwrap() error {
-	if err, ok := p.value.(error); ok {
-		return err
-	}
-	return fmt.Errorf("panic: %v", p.value)
 }
 
 // arrays returns the inputs in the model's order.
@@ -244,7 +231,7 @@ func StatusOf(ctx context.Context, err error) int {
 		return http.StatusServiceUnavailable
 	case is(errTooLarge):
 		return http.StatusRequestEntityTooLarge
-	case is(serve.ErrModel) || errors.As(err, new(*panicked)): // whatever is wrong inside
+	case is(serve.ErrModel) || errors.As(err, new(*serve.PanicError)): // whatever is wrong inside
 		return http.StatusInternalServerError
 	case is(ErrInvalidArgument, serve.ErrNotDecoded):
 		return http.StatusBadRequest

@@ -55,7 +55,11 @@ func describe(specs []serve.Spec) (list []TensorMetadata) {
 
 // Ready returns nil if each model that is to be loaded has a version that is ready, and the reason
 // otherwise.
-func Ready(models *serve.Repository) error {
+func Ready(models *serve.Repository) error { return readiness(models, true) }
+
+// readiness is Ready. Without `why` an error names the model alone, because the reason may hold
+// paths of the server.
+func readiness(models *serve.Repository, why bool) error {
 	select {
 	case <-models.Lost():
 		return fmt.Errorf("a device is lost: %w", serve.ErrNotLoaded)
@@ -71,6 +75,8 @@ func Ready(models *serve.Repository) error {
 	for _, m := range list {
 		switch {
 		case ready[m.Name]:
+		case m.Err != nil && !why:
+			return fmt.Errorf("%s, version %s: %w", m.Name, m.Version, serve.ErrNotLoaded)
 		case m.Err != nil:
 			return fmt.Errorf("%s, version %s: %w: %v", m.Name, m.Version, serve.ErrNotLoaded, m.Err)
 		case m.Loading:
@@ -217,7 +223,7 @@ func StatisticsOf(models *serve.Repository, name, version string) ([]ModelStatis
 		}
 		s := info.Stats
 		over := func(d time.Duration) Statistic { return Statistic{s.Requests, d.Nanoseconds()} }
-		m := ModelStatistics{Name: info.Name, Version: info.Version, InferenceCount: s.Entries, InferenceStats: InferStatistics{
+		m := ModelStatistics{Name: info.Name, Version: info.Version, InferenceCount: s.Entries, BatchStats: []BatchStatistics{}, InferenceStats: InferStatistics{
 			Success: over(s.Took), Queue: over(s.Queued), ComputeInput: over(0), ComputeInfer: over(s.Took - s.Queued), ComputeOutput: over(0),
 			Fail: Statistic{Count: s.Failed}, Cancel: Statistic{Count: s.Dropped}, Reject: Statistic{Count: s.Refused},
 		}}
