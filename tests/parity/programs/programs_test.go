@@ -372,7 +372,8 @@ func train(t *testing.T, path string) {
 }
 
 // TestPrograms_Fused runs all programs that there are as they are fused for the CPU. Sums are in
-// another order there.
+// another order there. Of the largest number, an untrained Visformer's scores are 5e-5 away from
+// those of float64, fused or not.
 func TestPrograms_Fused(t *testing.T) {
 	made := folder(t)
 	openTorchvision(t, made)
@@ -380,7 +381,7 @@ func TestPrograms_Fused(t *testing.T) {
 		if strings.HasSuffix(name, "-training") {
 			t.Skip("fused programs are for inference")
 		}
-		differs, err := compare(t, made, name, pt2.Options{Fuse: true}, 1e-5)
+		differs, err := compare(t, made, name, pt2.Options{Fuse: true}, 1e-4)
 		if err != nil {
 			t.Fatal(err)
 		}
