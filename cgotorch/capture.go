@@ -53,6 +53,10 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 		g, err = x.Capture(fn, o)
 		return err
 	})
+	if err != nil && g != nil { // the Do has failed after the capture
+		err = errors.Join(err, g.Close())
+		g = nil
+	}
 	return g, located(err)
 }
 

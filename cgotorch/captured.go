@@ -244,6 +244,12 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		return c.warmUp(x, s, in)
 	}
 	c.pool.await(x)
+	ended := false
+	defer func() {
+		if !ended { // the next Run, perhaps on another stream, waits for what this one has enqueued
+			_ = c.pool.usedRaw(x)
+		}
+	}()
 	y := x.NoGrad()
 	for i, t := range s.in {
 		x.Tidy(func() *Tensor { y.CopyInPlace(s.cut(y, t, in[i]), in[i]); return nil })
@@ -258,6 +264,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		}
 	}
 	c.pool.used(x)
+	ended = true
 	c.usedUntilEnd(x)
 	return out
 }

@@ -107,13 +107,15 @@ func (e *Event) poll(op string) (bool, error) {
 func (e *Event) Synchronize() error { return e.synchronize("Event.Synchronize") }
 
 func (e *Event) synchronize(op string) error {
-	if _, err := e.lock(op); err != nil {
+	h, err := e.lock(op)
+	if err != nil {
 		return err
 	}
+	done := e.notified(h) // a Close after this does not end the wait
 	e.mu.RUnlock()
 	waits(op)
-	<-e.Done() //edge:event-synchronize TestCheckStreams_HostWaits checked
-	h, err := e.lock(op)
+	<-done //edge:event-synchronize TestCheckStreams_HostWaits checked
+	h, err = e.lock(op)
 	if err != nil {
 		return nil // the event is done, and was closed meanwhile
 	}
@@ -142,13 +144,19 @@ func (e *Event) Done() <-chan struct{} {
 	if e == nil {
 		return alreadyDone
 	}
+	h, err := e.lock("Event.Done")
+	if err != nil {
+		e.once.Do(func() { e.done = alreadyDone })
+		return e.done
+	}
+	defer e.mu.RUnlock()
+	return e.notified(h)
+}
+
+// notified returns the channel of Done. The caller holds e.mu for reading.
+func (e *Event) notified(h *ct.Event) <-chan struct{} {
 	e.once.Do(func() {
-		h, err := e.lock("Event.Done")
-		if err != nil {
-			e.done = alreadyDone
-			return
-		}
-		defer e.mu.RUnlock()
+		var err error
 		if e.done, err = notify(h, true); err != nil { // there is no memory for a notification, so Done itself waits
 			_ = check("Event.Done", ct.EventSynchronize(h))
 			e.done = alreadyDone

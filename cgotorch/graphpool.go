@@ -206,15 +206,27 @@ func (p *graphPool) await(x *Exec) {
 // learned that the pool's streams use the memory. So the allocator gives this memory to no other
 // work until the pool's streams are done.
 func (p *graphPool) used(x *Exec) {
-	last := x.Record()
+	x.checkThread("Graph")
+	if err := p.usedRaw(x); err != nil {
+		x.Fail("Graph", err)
+	}
+}
+
+// The method `usedRaw` is `used`, also after x's Do has failed.
+func (p *graphPool) usedRaw(x *Exec) error {
+	last, err := recordEvent("Graph", x.c.Stream, 0)
+	if err != nil {
+		return err
+	}
 	for _, s := range p.streams {
 		if err := last.awaitedBy("Graph", s.h, nil); err != nil {
 			last.Close()
-			x.Fail("Graph", err)
+			return err
 		}
 	}
 	p.last.Close()
 	p.last, p.lastOn = last, ct.StreamID(x.c.Stream)
+	return nil
 }
 
 // warmUp runs fn on the pool's streams, after x's earlier work and before x's later work. The
@@ -296,7 +308,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 		capturesNow.Store(p.device, work)
 		defer func() {
 			work.h = nil
-			capturesNow.Delete(p.device)
+			capturesNow.CompareAndDelete(p.device, work) // another capture may have begun
 			if !captured {
 				ct.GraphFree(h)
 			}
@@ -315,13 +327,13 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 		}
 		captured = true
 		g.h, g.updated = h, updated != 0
+		g.guard()
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	g.hooks, g.depends, g.parallel = work.hooks, work.depends, work.parallel
-	g.guard()
 	p.filled = true
 	p.graphs++
 	return g, nil

@@ -141,10 +141,11 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 // Native returns the stream as a cudaStream_t for other libraries. The cudaStream_t is valid
 // until Close. Native returns 0 for a default stream and for a CPU stream.
 func (s *Stream) Native() (uintptr, error) {
-	h, err := s.handle("Stream.Native")
+	h, err := s.use("Stream.Native")
 	if err != nil {
 		return 0, err
 	}
+	defer s.unuse()
 	return uintptr(ct.StreamNative(h)), nil
 }
 
@@ -157,10 +158,11 @@ func (s *Stream) String() string { return s.name + " of " + s.device.String() }
 // ID returns the stream's number in the records of package trace. The number is valid until
 // Close, because a later stream may get the same number.
 func (s *Stream) ID() (uint64, error) {
-	h, err := s.handle("Stream.ID")
+	h, err := s.use("Stream.ID")
 	if err != nil {
 		return 0, err
 	}
+	defer s.unuse()
 	return ct.StreamID(h), nil
 }
 
@@ -316,20 +318,21 @@ func (s *Stream) Record() (*Event, error) { return s.record("Stream.Record", 0) 
 // RecordTiming is [Stream.Record] for an event whose time [Event.Elapsed] can read.
 func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.RecordTiming", 1) }
 
-// TryRecord is [Stream.Record], but it does not wait for a Do of this stream. If Record would
-// wait, TryRecord returns a nil event and a nil error.
+// TryRecord is [Stream.Record], but it does not wait for a Do of this stream. If another goroutine
+// runs one, the event marks a place inside it. In the function of a Do of this stream, TryRecord
+// returns a nil event and a nil error: use [Exec.Record] there.
 func (s *Stream) TryRecord() (*Event, error) {
 	if s == nil {
 		return nil, noStream("Stream.TryRecord")
 	}
-	if s.InDo() || !s.turn.tryTake() {
+	if s.InDo() {
 		return nil, nil
 	}
-	defer s.turn.give()
-	h, err := s.handle("Stream.TryRecord")
+	h, err := s.use("Stream.TryRecord")
 	if err != nil {
 		return nil, err
 	}
+	defer s.unuse()
 	return recordEvent("Stream.TryRecord", h, 0)
 }
 

@@ -606,9 +606,11 @@ func TestStream_TryRecord(t *testing.T) {
 					t.Errorf("inside its own Do: %v, %v", e, err)
 				}
 				together(1, func(int) {
-					if e, err := s.TryRecord(); e != nil || err != nil {
+					e, err := s.TryRecord()
+					if e == nil || err != nil {
 						t.Errorf("beside its Do: %v, %v", e, err)
 					}
+					e.Close()
 				})
 				return nil
 			})

@@ -161,17 +161,6 @@ func (t *turn) leave(granted chan struct{}) bool {
 	return i >= 0
 }
 
-// tryTake takes the turn if nobody has it.
-func (t *turn) tryTake() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.held {
-		return false
-	}
-	t.held = true
-	return true
-}
-
 // The method `give` ends the caller's turn.
 func (t *turn) give() {
 	t.mu.Lock()

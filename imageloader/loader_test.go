@@ -313,7 +313,7 @@ func TestLoader_Pin(t *testing.T) {
 	bytes := 0
 	for begin, n := range second.pinned {
 		bytes += n
-		if uintptr(unsafe.Pointer(begin))%ring.PageBytes != 0 || n%ring.PageBytes != 0 {
+		if uintptr(unsafe.Pointer(begin))%uintptr(ring.PageBytes) != 0 || n%ring.PageBytes != 0 {
 			t.Errorf("%d bytes at %p are not whole pages", n, begin)
 		}
 	}

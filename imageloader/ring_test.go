@@ -24,7 +24,7 @@ func TestRing_Buffers(t *testing.T) {
 			if len(b.Parts.images) != test.batch*test.each || len(b.Parts.labels) != test.batch || len(b.Parts.flips) != test.batch {
 				t.Errorf("%+v: got %d bytes, %d labels, %d flips", test, len(b.Parts.images), len(b.Parts.labels), len(b.Parts.flips))
 			}
-			if uintptr(unsafe.Pointer(&b.Parts.images[0]))%ring.PageBytes != 0 || uintptr(unsafe.Pointer(&b.Parts.labels[0]))%alignBytes != 0 {
+			if uintptr(unsafe.Pointer(&b.Parts.images[0]))%uintptr(ring.PageBytes) != 0 || uintptr(unsafe.Pointer(&b.Parts.labels[0]))%alignBytes != 0 {
 				t.Errorf("%+v: buffer %d is not aligned", test, i)
 			}
 			for j := range b.Parts.images {

@@ -140,6 +140,6 @@ func (l *imageLoad) await(copied *cgotorch.Event) {
 }
 
 func (l *imageLoad) release() {
-	l.host.Release()             //edge:buffer-goes-back TestEpoch_ReleasesEachBatch
-	l.p.recipe.takeBack(l.drawn) //edge:drawn-goes-back TestAugmentations_MemoryComesBack
+	defer l.p.recipe.takeBack(l.drawn) //edge:drawn-goes-back TestAugmentations_MemoryComesBack
+	l.host.Release()                   //edge:buffer-goes-back TestEpoch_ReleasesEachBatch
 }

@@ -113,8 +113,8 @@ func (s *slot) heldHere() *cgotorch.Stream {
 
 // endBody records again on every stream that used the batch. A later Do of the body may have
 // enqueued work that reads the batch without a Use. An example is the backward of a loss that an
-// earlier Do kept. endBody leaves out a stream that runs a Do now. If that Do has used the batch,
-// its end records an event.
+// earlier Do kept. endBody leaves out a stream whose Do it is called from. If that Do has used the
+// batch, its end records an event.
 func (s *slot) endBody() {
 	s.mu.Lock()
 	s.lentTo = nil //edge:body-ends TestBatch_UsedAfterItsBody

@@ -148,6 +148,41 @@ func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 	})
 }
 
+// The end of the body is recorded also while another goroutine runs a Do of the stream.
+func TestSlot_LaterDoOfTheBody_BesideAnother(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
+		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
+		p := start(t, loader, d, Options{Depth: 1})
+		stream := torchtest.NewStream(t, d)
+		leave := func() {}
+		for batch, err := range p.Epoch(context.Background()) {
+			leave()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var weight, loss *cgotorch.Tensor
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
+				images, _ := batch.Use(x)
+				weight = x.Keep(x.OnesLike(images))
+				weight.SetRequiresGrad(true)
+				loss = x.Keep(x.Sum(x.Mul(weight, images)))
+			})
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { x.Backward(loss) }) // reads the batch without a Use
+			weight.Close()
+			loss.Close()
+			in, out, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				_ = stream.Do(func(*cgotorch.Exec) error { close(in); <-out; return nil })
+			}()
+			<-in
+			leave = func() { close(out); <-ended }
+		}
+		leave()
+	})
+}
+
 // A slot is freed once, when its body and every Do that used it have ended, in whatever order
 // they end.
 func TestSlot_FreedByTheLast(t *testing.T) {

@@ -48,12 +48,15 @@ ct_status* classify() noexcept {
     // These are the codes from cudaErrorStreamCaptureUnsupported to
     // cudaErrorStreamCaptureWrongThread.
     const bool capture = e.get_error_code() >= 900 && e.get_error_code() <= 908;
-    return make(capture ? CT_NOT_CAPTURABLE : CT_INTERNAL, e.what_without_backtrace());
+    const bool memory = e.get_error_code() == 2;  // cudaErrorMemoryAllocation, of memory that LibTorch's allocator does not manage
+    return make(capture ? CT_NOT_CAPTURABLE : memory ? CT_OUT_OF_MEMORY : CT_INTERNAL, e.what_without_backtrace());
   } catch (const c10::Error& e) {
     const std::string text = e.what_without_backtrace();
-    // If memory is exhausted, LibTorch's CPU allocator throws a plain Error.
-    const bool memory = text.find("DefaultCPUAllocator") != std::string::npos && text.find("memory") != std::string::npos;
-    return make(memory ? CT_OUT_OF_MEMORY : CT_INVALID_ARGUMENT, text);
+    const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+    // These throw a plain Error too: LibTorch's CPU allocator, and its checks of cuBLAS and cuDNN.
+    if ((has("DefaultCPUAllocator") && has("memory")) || has("_STATUS_ALLOC_FAILED")) return make(CT_OUT_OF_MEMORY, text);
+    const bool internal = has("_STATUS_EXECUTION_FAILED") || has("_STATUS_INTERNAL_ERROR");
+    return make(internal ? CT_INTERNAL : CT_INVALID_ARGUMENT, text);
   } catch (const std::bad_alloc&) {
     return out_of_host_memory();
   } catch (const std::exception& e) {

@@ -229,11 +229,7 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 			r.busy.Add(int64(time.Since(began)))
 			one <- chunk{segments, func() { <-tokens }}
 		}()
-		select {
-		case out <- one:
-		case <-r.looking.Done():
-			return
-		}
+		out <- one // has room for all tokens
 	}
 }
 

@@ -4,6 +4,7 @@ package ring
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 
@@ -19,8 +20,8 @@ import (
 // Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read the
 // memory of this batch, so only the last Release frees the memory.
 
-// PageBytes is the size of a page. Each buffer begins at a page.
-const PageBytes = 4096
+// PageBytes is the size of a page, at least 4,096. Each buffer begins at a page.
+var PageBytes = max(4096, os.Getpagesize())
 
 // ErrClosed is the error of Pin after Close.
 var ErrClosed = errors.New("closed")

@@ -99,12 +99,12 @@ func (q *routes) allocate(n int) error {
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	q.slabs = append(q.slabs, slab)
 	if q.device.IsCUDA() {
 		if err := slab.Pin(); err != nil {
-			return fmt.Errorf("weights: %w", err)
+			return fmt.Errorf("weights: %w", errors.Join(err, slab.Close()))
 		}
 	}
+	q.slabs = append(q.slabs, slab)
 	all := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), n*count)
 	for i := range count {
 		q.pieces[n] = append(q.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
