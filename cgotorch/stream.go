@@ -50,6 +50,7 @@ var streams struct {
 	patience atomic.Int64 // nanoseconds: see SetDeadlockTimeout; 0 means usualPatience
 	waiting  sync.Map     // uint64 -> []*Stream: goroutines that have waited longer than that, for any of the streams
 	locked   sync.Map     // string -> struct{}: pairs of places of which tellLock has told
+	dump     dump         // of the goroutines, for these two
 	workers  atomic.Int64 // number of workers whose goroutines run
 	grown    sync.Map     // string -> struct{}: the functions of the program of whose growth the library has told
 

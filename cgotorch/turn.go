@@ -27,10 +27,12 @@ type turn struct {
 // looks for a circle of two kinds of steps:
 //
 //	a call waits for a stream, so it waits for the goroutine that runs the stream's Do
-//	that goroutine waits for a channel or a lock, so it waits for the goroutines that it started
+//	that goroutine waits for another stream, or for a channel or a lock, so it waits for the
+//	goroutines that it started
 //
 // If a circle leads back to the call, the call fails. A goroutine that runs, sleeps, or waits for
-// files or for the network is not part of a circle: the Do is only slow. A call of an Inference
+// files or for the network is not part of a circle: the Do is only slow. The same is true of a Do
+// that has started such a goroutine. A timer cannot be told from a channel. A call of an Inference
 // waits for any of its streams. It is part of a circle only if each of these streams is.
 //
 // Go does not tell on whom a channel or a lock waits. So a circle through a goroutine that the Do
@@ -44,8 +46,9 @@ const usualPatience = 10 * time.Second
 // looks for a deadlock. It returns the time before. The time is 10 s at first. 0 or less means that
 // no call looks.
 //
-// A call fails with [ErrMisuse] if it waits for a Do that waits for the call's own goroutine, which
-// the Do has started. The error names both places. A Do that is only slow never makes a call fail.
+// A call fails with [ErrMisuse] if it waits for a Do that waits for the call's own goroutine: the
+// Do has started it, or waits for its Do. The error names both places. A Do that is only slow makes
+// no call fail, but for one case: it waits for a timer alone, and has started the call's goroutine.
 //
 // A Do may also wait for a [sync.Mutex] that the waiting goroutine holds. Go does not tell who
 // holds a lock, so such a call waits for ever. Both places are logged with [slog.Warn]. Hold no
@@ -117,9 +120,14 @@ func awaitTurn[T any](op string, lanes []*Stream, granted <-chan T, done <-chan 
 			self = goroutineID()
 			streams.waiting.Store(self, lanes)
 		}
-		all := goroutines()
-		if why := deadlock(all, self, lanes); why != "" {
-			e := refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine: the Do started it, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(lanes), why)
+		all := streams.dump.recent(patience)
+		why := deadlock(all, self, lanes)
+		if why != "" { // a recent dump may be of an earlier Do
+			all = goroutines()
+			why = deadlock(all, self, lanes)
+		}
+		if why != "" {
+			e := refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(lanes), why)
 			if giveUp(e) {
 				return got, false
 			}
@@ -230,13 +238,21 @@ func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
 // The function `behind` returns the waiting goroutines that the Do of s waits for.
 func behind(all map[uint64]goroutine, waiting map[uint64][]*Stream, s *Stream) []uint64 {
 	runner := s.runner.Load()
+	if _, ok := waiting[runner]; ok {
+		return []uint64{runner} // it waits for a stream alone, and runs in its own dump
+	}
 	if g, ok := all[runner]; !ok || !g.blocked() {
 		return nil
 	}
 	var ids []uint64
-	for id := range waiting {
-		if startedBy(all, id, runner) {
+	for id, g := range all {
+		if !startedBy(all, id, runner) {
+			continue
+		}
+		if _, ok := waiting[id]; ok {
 			ids = append(ids, id)
+		} else if !g.blocked() {
+			return nil // it may wake the Do
 		}
 	}
 	return ids
@@ -275,6 +291,25 @@ func (g goroutine) blocked() bool {
 	return g.locked()
 }
 
+// dump is the newest dump of all goroutines. Thousands of calls that wait for a slow Do share it,
+// because a dump stops the world.
+type dump struct {
+	mu   sync.Mutex
+	all  map[uint64]goroutine
+	when time.Time
+}
+
+// The method `recent` returns a dump of at most this age.
+func (d *dump) recent(age time.Duration) map[uint64]goroutine {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.all == nil || time.Since(d.when) > age {
+		d.when = time.Now() // before the dump, which is therefore no older
+		d.all = goroutines()
+	}
+	return d.all
+}
+
 // The function `goroutines` returns all goroutines by their numbers. It stops the world.
 func goroutines() map[uint64]goroutine {
 	text := make([]byte, 1<<20)
@@ -293,7 +328,7 @@ func goroutines() map[uint64]goroutine {
 		if !ok {
 			continue
 		}
-		g := goroutine{state: state}
+		g := goroutine{state: strings.Clone(state)} // a substring would keep the whole text
 		for i := 1; i < len(lines); i++ {
 			if rest, ok := strings.CutPrefix(lines[i], "created by "); ok {
 				if _, by, ok := strings.Cut(rest, " in goroutine "); ok {
@@ -303,7 +338,7 @@ func goroutines() map[uint64]goroutine {
 			}
 			if i+1 < len(lines) && strings.HasPrefix(lines[i+1], "\t") {
 				if g.place == "" {
-					g.place = placeIn(lines[i], lines[i+1])
+					g.place = strings.Clone(placeIn(lines[i], lines[i+1]))
 				}
 				i++
 			}

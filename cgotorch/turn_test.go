@@ -123,6 +123,51 @@ func TestStream_Do_CircleOfTwo(t *testing.T) {
 	}
 }
 
+// Two Dos that wait for each other's streams, without a goroutine between them.
+func TestStream_Do_CircleOfDos(t *testing.T) {
+	impatient(t)
+	torchtest.CheckLeaks(t)
+	a, b := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
+	var both sync.WaitGroup
+	both.Add(2)
+	across := func(own, other *Stream) error {
+		return own.Do(func(x *Exec) error {
+			both.Done()
+			both.Wait()
+			return other.Synchronize()
+		})
+	}
+	second := make(chan error)
+	go func() { second <- across(b, a) }()
+	first := across(a, b)
+	errs := []error{first, <-second}
+	if errs[0] == nil && errs[1] == nil {
+		t.Error("both calls across succeeded")
+	}
+	for _, err := range errs {
+		if err != nil {
+			wantDeadlock(t, err)
+		}
+	}
+}
+
+// A Do that has started the calling goroutine is only slow while another one that it started works.
+func TestStream_Do_SlowBesideItsOwn(t *testing.T) {
+	impatient(t)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, CPU)
+	called := make(chan error, 1)
+	torchtest.DoOn(t, s, func(*Exec) {
+		go func() { called <- s.Synchronize() }()
+		slept := make(chan struct{})
+		go func() { time.Sleep(700 * time.Millisecond); close(slept) }()
+		<-slept
+	})
+	if err := <-called; err != nil {
+		t.Error(err)
+	}
+}
+
 // A Do that is slow never makes a call fail, whatever it waits for: time, other goroutines that
 // work, or a channel that somebody else serves.
 func TestStream_Do_SlowIsNoDeadlock(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 // lanes.
 type Options struct {
 	Model string // the name of the model, if the package holds several; "" means the only one
-	Lanes int    // the number of calls that can be enqueued at the same time; 0 means 4
+	Lanes int    // number of calls that can be enqueued at the same time; 0 means 4; some need 1: see [Load]
 }
 
 // A Package is a compiled model on one device. Any number of goroutines may call Forward at once,
@@ -49,11 +49,15 @@ type Package struct {
 	update  sync.Mutex // held by Update and Close
 	weights []*cgotorch.Tensor
 	old     []*cgotorch.Tensor // weights that graphs may still read
+	written []int              // the weights that a call changes
 	shares  bool
 	closed  bool
 }
 
-type lane struct{ model *ct.Compiled }
+type lane struct {
+	model    *ct.Compiled
+	captured bool // a graph holds a call that reads the lane's weights
+}
 
 // Load opens a package on x's device. The package belongs to the caller, who must Close it. Load
 // waits for the device.
@@ -70,7 +74,14 @@ type lane struct{ model *ct.Compiled }
 // Close removes. Failures inside the library are explained on the standard error.
 //
 // Load makes the first call of each lane itself, with zeros as inputs, because that call computes
-// constants and loads kernels. Later calls may therefore be captured.
+// constants and loads kernels. Later calls may therefore be captured. Load puts LibTorch's
+// generator back to its state before, also if other goroutines draw random numbers meanwhile.
+//
+// A package may change its own buffers in each call, as a counter or a cache does. Load puts such
+// buffers back to their values before, and makes one lane. On several streams the caller must then
+// order the calls. Load recognises such a package by a buffer that the first call changes. If
+// zeros as inputs change no buffer, set Lanes to 1. Packed weights and weights on two devices are
+// not looked at. To see a change, Load holds the weights twice for a moment.
 func Load(x *cgotorch.Exec, path string, o Options) (*Package, error) {
 	f, size, err := torchzip.OpenFile("aoti", path)
 	if err != nil {
@@ -151,9 +162,20 @@ func (p *Package) start(x *cgotorch.Exec, files *modelFiles, lib *library, lanes
 	if err := lib.unwrap(path); err != nil {
 		return err
 	}
-	for range lanes {
+	var random []byte
+	if p.draws != 0 {
+		if random, err = cgotorch.GeneratorState(p.device); err != nil {
+			return err
+		}
+	}
+	for len(p.all) < lanes && len(p.written) == 0 {
 		if err := p.addLane(x, path); err != nil {
 			return p.explain(err)
+		}
+	}
+	if p.draws != 0 {
+		if err := cgotorch.SetGeneratorState(p.device, random); err != nil {
+			return err
 		}
 	}
 	return x.Device().Synchronize()
@@ -213,7 +235,35 @@ func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 			return err
 		}
 	}
+	if p.shares && len(p.all) == 1 {
+		return p.findWritten(x, l)
+	}
 	return p.rehearse(x, l)
+}
+
+// The method `findWritten` makes the first call of the first lane. It finds the weights that the
+// call changes, and puts their values back.
+func (p *Package) findWritten(x *cgotorch.Exec, l *lane) (err error) {
+	x.Tidy(func() *cgotorch.Tensor {
+		before := make([]*cgotorch.Tensor, len(p.weights))
+		for i, t := range p.weights {
+			before[i] = x.Clone(t)
+		}
+		err = p.rehearse(x, l)
+		for i, t := range p.weights {
+			if err == nil && !x.Equal(bytesOf(x, t), bytesOf(x, before[i])) {
+				p.written = append(p.written, i)
+				x.CopyInPlace(t, before[i])
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// bytesOf returns the bytes of a tensor, because NaN is not equal to NaN.
+func bytesOf(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call1("aten::view.dtype", x.Reshape(t, -1), cgotorch.Uint8)
 }
 
 // The method `rehearse` makes the first call of a lane. The result does not matter. With zeros as
@@ -273,6 +323,7 @@ func (p *Package) Forward(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) []*cgoto
 		x.Fail(op, fmt.Errorf("%s: %w", p.file, cgotorch.ErrClosed))
 	}
 	defer func() { p.free <- l }()
+	l.captured = l.captured || x.Capturing()
 	results, err := p.run(x.NoGrad().NoAutocast(), op, l, inputs)
 	if err != nil {
 		x.Fail(op, fmt.Errorf("%s: %w", p.file, err))

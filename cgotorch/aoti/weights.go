@@ -15,8 +15,8 @@ import (
 // All lanes read one set of weights. Update makes a second set, waits until it is filled, and gives
 // it to the lanes one by one, each while no call uses it. So each call reads one set. Work of
 // earlier calls may still read the first set on the device, so Update waits for the device before
-// it frees that set. A graph holds addresses of weights. If a call was captured, the first set
-// stays until Close.
+// it frees that set. A graph holds addresses of weights. If a call that reads the first set was
+// captured, this set stays until Close.
 
 // Weights returns the names of the weights that the compiled model reads, sorted. AOTInductor
 // leaves out weights that it has put into other constants.
@@ -28,7 +28,11 @@ func (p *Package) Weights() []string { return slices.Clone(p.names) }
 // close them.
 //
 // Update waits for the device, and on the host for calls that run. A graph that holds a Forward
-// keeps the weights of its capture: capture it again.
+// keeps the weights of its capture: capture it again. Weights that a graph has captured stay in
+// memory until Close.
+//
+// Update calls each lane with zeros, as Load does. A package that draws random numbers draws them
+// there too.
 //
 // Update fails and changes nothing if a name, dtype, shape or device does not fit. It fails with
 // [ErrUnsupported] for a package with packed weights or weights on two devices, and with
@@ -69,7 +73,7 @@ func (p *Package) Update(x *cgotorch.Exec, weights map[string]*cgotorch.Tensor) 
 		closeAll(next)
 		return err
 	}
-	return p.exchange(x, op, next)
+	return p.exchange(x, op, next, weights)
 }
 
 // The method `prepare` copies the weights, with a lane that it gives back also if an operator
@@ -84,8 +88,9 @@ func (p *Package) prepare(x *cgotorch.Exec, op string, weights map[string]*cgoto
 	return next, err
 }
 
-// The method `exchange` gives the weights to all lanes. See Note [Weights while calls run].
-func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor) error {
+// The method `exchange` gives the weights to all lanes. `given` are the values that Update was
+// given. See Note [Weights while calls run].
+func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor, given map[string]*cgotorch.Tensor) error {
 	var failed error
 	captured := false
 	var done []*lane
@@ -101,13 +106,13 @@ func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor)
 				failed = err
 			} else if err := p.rehearse(x, l); err != nil {
 				failed = err
+			} else if err := p.restore(x, next, given); err != nil {
+				failed = err
 			}
 			if err := p.device.Synchronize(); err != nil {
 				failed = err
 			}
-			var info ct.CompiledInfo
-			ct.CompiledDescribe(l.model, &info)
-			captured = captured || info.Captured != 0
+			captured, l.captured = captured || l.captured, false
 		}()
 		done = append(done, l)
 	}
@@ -121,6 +126,25 @@ func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor)
 	}
 	p.weights = next
 	return failed
+}
+
+// The method `restore` puts back what a rehearsal has changed in the weights `next`. The package
+// then has one lane, which the caller has taken.
+func (p *Package) restore(x *cgotorch.Exec, next []*cgotorch.Tensor, given map[string]*cgotorch.Tensor) error {
+	if len(p.written) == 0 {
+		return nil
+	}
+	if err := p.device.Synchronize(); err != nil { // earlier calls may still change the old weights
+		return err
+	}
+	for _, i := range p.written {
+		value := given[p.names[i]]
+		if value == nil {
+			value = p.weights[i]
+		}
+		x.CopyInPlace(next[i], value)
+	}
+	return nil
 }
 
 // The method `copyWeights` copies the weights of a lane, or the values that are given for them. The

@@ -873,3 +873,14 @@ func TestLoadModel_ConvertsDTypes(t *testing.T) {
 		return nil
 	})
 }
+
+func TestDTypeName_IsTheInverseOfDType(t *testing.T) {
+	for name, dtype := range dtypes {
+		if got, ok := DTypeName(dtype); got != name || !ok {
+			t.Errorf("%v: got %q, %v, want %q", dtype, got, ok, name)
+		}
+	}
+	if got, ok := DTypeName(cgotorch.Complex128); ok {
+		t.Errorf("complex128 has the name %q", got)
+	}
+}

@@ -17,7 +17,9 @@ func DType(name string) (cgotorch.DType, bool) {
 	return d, ok
 }
 
-func dtypeName(d cgotorch.DType) (string, bool) {
+// DTypeName returns the name of a dtype in the file format, such as "F32". It returns false if the
+// format has no such dtype.
+func DTypeName(d cgotorch.DType) (string, bool) {
 	for name, dtype := range dtypes {
 		if dtype == d {
 			return name, true

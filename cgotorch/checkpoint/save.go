@@ -190,7 +190,7 @@ func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tenso
 	if t.Closed() {
 		return safetensors.Tensor{}, cgotorch.ErrClosed
 	}
-	dtype, ok := dtypeName(t.DType())
+	dtype, ok := DTypeName(t.DType())
 	if !ok {
 		return safetensors.Tensor{}, fmt.Errorf("the file format has no %v", t.DType())
 	}
@@ -200,7 +200,7 @@ func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tenso
 
 // lateEntry is entry for a tensor that lies elsewhere. It is loaded only when Write writes it.
 func lateEntry(x *cgotorch.Exec, name string, r optim.RememberedTensor, shape []int64) (safetensors.Tensor, error) {
-	dtype, ok := dtypeName(r.DType)
+	dtype, ok := DTypeName(r.DType)
 	if !ok {
 		return safetensors.Tensor{}, fmt.Errorf("the file format has no %v", r.DType)
 	}

@@ -80,6 +80,19 @@ func TestAUC_EqualsPairs(t *testing.T) {
 	})
 }
 
+// NaN is above each number, and equal to NaN.
+func TestAUC_NaN(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+			nan := float32(math.NaN())
+			scores, labels := cgotorch.FromSlice(x, []float32{nan, 1, nan, 2}), cgotorch.FromSlice(x, []int64{1, 1, 0, 0})
+			if got := x.Item(metric.AUC(x, scores, labels)); got != 1.5/4 {
+				t.Errorf("got %v, want %v", got, 1.5/4)
+			}
+		})
+	})
+}
+
 func TestMetrics_Refuse(t *testing.T) {
 	for _, run := range map[string]func(x *cgotorch.Exec){
 		"k": func(x *cgotorch.Exec) {

@@ -1,6 +1,10 @@
 package metric
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"math"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // AUC returns the area under the ROC curve, Float64 of shape []. The area is the probability that a
 // positive sample has a higher score than a negative one. Equal scores count one half. The scores
@@ -17,6 +21,7 @@ func AUC(x *cgotorch.Exec, scores, labels *cgotorch.Tensor) *cgotorch.Tensor {
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {
 		exact := x.To(scores, cgotorch.Float64)
+		exact = x.MaskedFill(exact, x.IsNaN(exact), math.Inf(1)) // NaN would not be equal to NaN
 		sorted, _ := x.Sort(exact, 0, cgotorch.SortOptions{})
 		below := x.Call1("aten::searchsorted.Tensor", sorted, exact, false, false)
 		notAbove := x.Call1("aten::searchsorted.Tensor", sorted, exact, false, true)

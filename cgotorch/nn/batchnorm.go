@@ -138,6 +138,9 @@ func (m *BatchNorm2d) begin(x *cgotorch.Exec, in *cgotorch.Tensor) (o cgotorch.B
 // begin counts the batch. It returns the options of the norm. It also returns the running
 // statistics. They are nil if the norm neither uses nor changes them.
 func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (o cgotorch.BatchNormOptions, mean, variance *cgotorch.Tensor) {
+	if shape := in.Shape(); len(shape) > 1 && shape[1] != int64(m.Channels) {
+		refuse(x, where, "the input is %s, with %d channels in dimension 1, want %d", in, shape[1], m.Channels)
+	}
 	o = cgotorch.BatchNormOptions{Training: m.trains(), Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) && m.ranks == nil {
 		refuse(x, where, "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)

@@ -5,7 +5,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // Dropout sets random values to 0 in training, and multiplies the other values by 1/(1-P). In
 // evaluation it returns its input unchanged.
 type Dropout struct {
-	P    float64 // probability that a value becomes 0, in [0, 1]
+	P    float64 // probability that a value becomes 0, in [0, 1]; 0 drops nothing, and PyTorch's default is 0.5
 	Eval bool
 }
 
@@ -18,7 +18,7 @@ func (m *Dropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tenso
 
 // Dropout1d sets random channels to 0 in training, and multiplies the other channels by 1/(1-P).
 type Dropout1d struct {
-	P    float64 // probability, in [0, 1]
+	P    float64 // probability, in [0, 1]; 0 drops nothing, and PyTorch's default is 0.5
 	Eval bool
 }
 
@@ -30,7 +30,7 @@ func (m *Dropout1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 
 // Dropout2d is [Dropout1d] for images.
 type Dropout2d struct {
-	P    float64 // probability, in [0, 1]
+	P    float64 // probability, in [0, 1]; 0 drops nothing, and PyTorch's default is 0.5
 	Eval bool
 }
 
@@ -42,7 +42,7 @@ func (m *Dropout2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 
 // Dropout3d is [Dropout1d] for volumes.
 type Dropout3d struct {
-	P    float64 // probability, in [0, 1]
+	P    float64 // probability, in [0, 1]; 0 drops nothing, and PyTorch's default is 0.5
 	Eval bool
 }
 
@@ -55,7 +55,7 @@ func (m *Dropout3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 // AlphaDropout sets random values to the lowest value of a [SELU] in training. It then scales and
 // shifts all values, so that mean and variance stay.
 type AlphaDropout struct {
-	P    float64 // probability, in [0, 1]
+	P    float64 // probability, in [0, 1]; 0 drops nothing, and PyTorch's default is 0.5
 	Eval bool
 }
 
@@ -67,7 +67,7 @@ func (m *AlphaDropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.
 
 // FeatureAlphaDropout is [AlphaDropout] for whole channels.
 type FeatureAlphaDropout struct {
-	P    float64 // probability, in [0, 1]
+	P    float64 // probability, in [0, 1]; 0 drops nothing, and PyTorch's default is 0.5
 	Eval bool
 }
 

@@ -126,7 +126,8 @@ func TestForward_RefusesShapes(t *testing.T) {
 	}{
 		{forward(linear, 2, 4), []string{"aten::linear", "float32[2 4]", "float32[2 3]"}},
 		{forward(norm, 1, 3, 1, 1), []string{"nn.BatchNorm2d", "float32[1 3 1 1]", "one value per channel"}},
-		{forward(norm, 2, 4, 2, 2), []string{"batch_norm", "float32[2 4 2 2]"}},
+		{forward(norm, 2, 4, 2, 2), []string{"nn.BatchNorm2d", "float32[2 4 2 2]", "4 channels", "want 3"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 8, nn.BatchNorm1dOptions{}) }, 2, 4), []string{"nn.BatchNorm1d", "4 channels", "want 8"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Dropout{P: 1.5} }, 2), []string{"aten::dropout", "1.5"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.MaxPool2d{} }, 1, 1, 2, 2), []string{"nn.MaxPool2d", "Kernel is 0"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.AvgPool2d{} }, 1, 1, 2, 2), []string{"nn.AvgPool2d", "Kernel is 0"}},
@@ -138,11 +139,32 @@ func TestForward_RefusesShapes(t *testing.T) {
 		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 3, nn.BatchNorm1dOptions{}) }, 2, 3, 2, 2), []string{"nn.BatchNorm1d", "[N, 3, L]"}},
 		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm3d(x, 3, nn.BatchNorm3dOptions{}) }, 1, 3, 1, 1, 1), []string{"nn.BatchNorm3d", "one value per channel"}},
 		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewInstanceNorm1d(x, 3, nn.InstanceNormOptions{}) }, 2, 3, 2, 2), []string{"nn.InstanceNorm1d", "3 dimensions"}},
+		{forward(func(x *cgotorch.Exec) nn.Module {
+			return nn.NewInstanceNorm2d(x, 3, nn.InstanceNormOptions{Statistics: true})
+		}, 2, 3, 1, 1), []string{"nn.InstanceNorm2d", "one spatial value per channel"}},
+		{forward(func(x *cgotorch.Exec) nn.Module {
+			m := nn.NewInstanceNorm1d(x, 3, nn.InstanceNormOptions{})
+			m.Eval = true // without running statistics
+			return m
+		}, 2, 3, 1), []string{"nn.InstanceNorm1d", "one spatial value per channel"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewGroupNorm(x, 3, 3, nn.GroupNormOptions{}) }, 1, 3, 1, 1), []string{"nn.GroupNorm", "one value in each of 3 groups"}},
 		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewLSTM(x, 3, 2, nn.RNNOptions{BatchFirst: true}) }, 2, 4, 4), []string{"nn.LSTM", "[N, L, 3]"}},
 		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{}) }, 2, 4, 3), []string{"nn.MultiheadAttention", "[N, L, 4]"}},
 	} {
 		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, c.run), cgotorch.ErrInvalidArgument, c.want...)
 	}
+}
+
+// One value has a norm where running statistics, or other samples, are there.
+func TestForward_TakesOneValue(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		norm := nn.NewInstanceNorm1d(x, 3, nn.InstanceNormOptions{Statistics: true})
+		norm.Eval = true
+		for _, m := range []nn.Module{norm, nn.NewGroupNorm(x, 3, 3, nn.GroupNormOptions{})} {
+			m.Forward(x, x.Zeros(cgotorch.Float32, 2, 3, 1))
+			nn.Close(m)
+		}
+	})
 }
 
 // A wrong name of a batch's field gives a nil tensor. A module then fails with an error, and not

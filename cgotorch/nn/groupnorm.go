@@ -32,7 +32,11 @@ func NewGroupNorm(x *cgotorch.Exec, groups, channels int, o GroupNormOptions) *G
 	return m
 }
 
-// Forward maps [N, channels, ...] to a tensor of the same shape. It does not wait.
+// Forward maps [N, channels, ...] to a tensor of the same shape. It fails for one sample with one
+// value in each group, because one value has no variance. It does not wait.
 func (m *GroupNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	if in.Numel() == int64(m.Groups) {
+		refuse(x, "nn.GroupNorm", "%s has one value in each of %d groups, which has no variance: use fewer groups, or a larger input", in, m.Groups)
+	}
 	return x.GroupNorm(in, m.Groups, m.Weight, m.Bias, cgotorch.GroupNormOptions{Eps: m.Eps})
 }

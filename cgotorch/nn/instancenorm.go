@@ -45,7 +45,8 @@ func newInstanceNorm(x *cgotorch.Exec, where string, channels int, o InstanceNor
 }
 
 // Forward maps [N, channels, L] to a tensor of the same shape. With running statistics, training
-// changes them and evaluation uses them. It does not wait.
+// changes them and evaluation uses them. Forward fails if it normalises by the input and a channel
+// has only one value, because one value has no variance. It does not wait.
 func (m *InstanceNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x, "nn.InstanceNorm1d", 3, in)
 }
@@ -68,6 +69,9 @@ func (m *InstanceNorm) forward(x *cgotorch.Exec, where string, dims int, in *cgo
 	dependsOnMode(x, where, &m.Eval)
 	mean, variance := m.RunningMean, m.RunningVar
 	fromInput := !m.Eval || mean == nil
+	if shape := in.Shape(); fromInput && in.Numel() == shape[0]*shape[1] && in.Numel() > 0 {
+		refuse(x, where, "%s has one spatial value per channel, which has no variance: use a larger input, or running statistics in evaluation", in)
+	}
 	if fromInput && (x.Recomputing() || reportOf(x) != nil) { // this run must not change the running statistics
 		mean, variance = nil, nil
 	}

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -21,9 +22,13 @@ func L1(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o L1Options) *c
 
 // SmoothL1 is the mean of the differences of predictions and targets of equal shapes. A difference
 // d counts d*d/(2*Beta) if its magnitude is below Beta. A larger difference counts |d| - Beta/2.
+// With a Beta of 0 it is [L1].
 func SmoothL1(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o SmoothL1Options) *cgotorch.Tensor {
 	checkOpen(x, "nn.SmoothL1", "predictions", predictions, "targets", targets)
 	checkShapes(x, "nn.SmoothL1", predictions, targets)
+	if o.Beta.Or(1) == 0 {
+		return x.L1Loss(predictions, targets, L1Options{Reduction: o.Reduction})
+	}
 	return x.SmoothL1Loss(predictions, targets, o)
 }
 
@@ -67,18 +72,24 @@ type GaussianNLLOptions struct {
 }
 
 // GaussianNLL is the negative log likelihood of targets under normal distributions with the given
-// means and variances. All have equal shapes, but the last dimension of `variances` may be 1. A
-// variance below 0 counts as Eps, where PyTorch fails: the test would wait for the device.
+// means and variances. All have equal shapes, but `variances` may be 1 in one dimension, or lack
+// the last one. A variance below 0 counts as Eps, where PyTorch fails: the test would wait for the
+// device.
 func GaussianNLL(x *cgotorch.Exec, means, targets, variances *cgotorch.Tensor, o GaussianNLLOptions) *cgotorch.Tensor {
 	const where = "nn.GaussianNLL"
 	checkOpen(x, where, "means", means, "targets", targets)
 	checkOpen(x, where, "means", means, "variances", variances)
 	checkShapes(x, where, means, targets)
-	if have, want := variances.Shape(), means.Shape(); len(have) != len(want) {
-		refuse(x, where, "the variances are %s, the means %s", variances, means)
+	have, want := variances.Shape(), means.Shape()
+	lacksLast := len(want) > 0 && slices.Equal(have, want[:len(want)-1])
+	if !lacksLast && !equalButOne(have, want) {
+		refuse(x, where, "the variances are %s, the means %s; want one shape, or variances of 1 in one dimension or without the last one", variances, means)
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		variance := x.Clone(variances)
+		if lacksLast {
+			variance = x.Unsqueeze(variance, -1)
+		}
 		x.NoGrad().ClampInPlace(variance, o.Eps.Or(1e-6), nil)
 		loss := x.MulScalar(x.Add(x.Log(variance), x.Div(x.Square(x.Sub(means, targets)), variance)), 0.5)
 		if o.Full {
@@ -86,6 +97,24 @@ func GaussianNLL(x *cgotorch.Exec, means, targets, variances *cgotorch.Tensor, o
 		}
 		return reduce(x, where, loss, o.Reduction)
 	})
+}
+
+// equalButOne reports whether two shapes are equal, or `have` is 1 in the only dimension in which
+// they differ.
+func equalButOne(have, want []int64) bool {
+	if len(have) != len(want) {
+		return false
+	}
+	differ := 0
+	for i, n := range have {
+		if n != want[i] && n != 1 {
+			return false
+		}
+		if n != want[i] {
+			differ++
+		}
+	}
+	return differ <= 1
 }
 
 // KLDivOptions are the options of [KLDiv].

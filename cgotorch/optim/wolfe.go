@@ -99,7 +99,7 @@ func order(bracket []point) (low, high int) {
 func cubic(a, b point, from, to float64) float64 {
 	d1 := a.slope + b.slope - 3*(a.loss-b.loss)/(a.length-b.length)
 	square := d1*d1 - a.slope*b.slope
-	if square < 0 {
+	if !(square >= 0) { // below 0, or NaN
 		return (from + to) / 2
 	}
 	d2 := math.Sqrt(square)

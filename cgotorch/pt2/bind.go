@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -267,7 +268,7 @@ func (b *binder) value(a *argument) (Value, error) {
 		return v, nil
 	}
 	if a.SymInt != nil && a.SymInt.Name != nil {
-		return Value{size: &Size{Text: *a.SymInt.Name, Max: maxSize}}, nil
+		return b.integer(*a.SymInt.Name)
 	}
 	if a.SymInt != nil && a.SymInt.Int != nil {
 		return Value{Fixed: *a.SymInt.Int}, nil
@@ -284,6 +285,24 @@ func (b *binder) value(a *argument) (Value, error) {
 }
 
 const maxSize = 1<<63 - 1
+
+// The method `integer` describes an integer that a caller gives.
+func (b *binder) integer(name string) (Value, error) {
+	v := Value{size: &Size{Text: name, Min: math.MinInt64, Max: maxSize}}
+	text, ok := b.text.GraphModule.Graph.Ints[name]
+	if !ok {
+		return v, nil
+	}
+	s, err := b.size(text)
+	if err != nil {
+		return Value{}, b.file.Bad("the input %.100q: %w", name, err)
+	}
+	if s.Min <= 0 { // PyTorch says 0 also where it accepts negative numbers
+		s.Min = math.MinInt64
+	}
+	v.size = &s
+	return v, nil
+}
 
 func (b *binder) size(s size) (Size, error) {
 	if s.Int != nil {

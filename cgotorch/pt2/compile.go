@@ -260,7 +260,7 @@ var waiting = map[string]bool{
 }
 
 func (b *builder) action(n *Node, text *nodeText) (action, error) {
-	n.Waits = waiting[n.Operator] || b.indexesByMask(n, text)
+	n.Waits = waiting[n.Operator] && !sizeIsGiven(n, text) || b.indexesByMask(n, text)
 	switch name := n.Operator; {
 	case dropped[name]:
 		return nil, nil
@@ -290,6 +290,24 @@ func (b *builder) action(n *Node, text *nodeText) (action, error) {
 		return b.operator(n, text)
 	}
 	return nil, b.unsupported(n, "a Python function that has no counterpart")
+}
+
+// sizeIsGiven reports whether an argument gives the size that the host would else wait for.
+func sizeIsGiven(n *Node, text *nodeText) bool {
+	name := "output_size"
+	switch n.Operator {
+	case "aten.one_hot.default":
+		name = "num_classes"
+	case "aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor":
+	default:
+		return false
+	}
+	for _, in := range text.Inputs {
+		if in.Name == name {
+			return in.Arg.Int != nil && *in.Arg.Int >= 0
+		}
+	}
+	return false
 }
 
 // The method `indexesByMask` reports whether a node is an index by truth values.

@@ -22,8 +22,11 @@ type Options struct {
 
 	// DType is the floating-point dtype that takes the place of float32: in weights, in the
 	// program's own casts, and in inputs, which are converted. 0 means float32. Use
-	// [cgotorch.BFloat16] or [cgotorch.Float16], or leave the program as it is and use
-	// [cgotorch.Exec.Autocast].
+	// [cgotorch.BFloat16] or [cgotorch.Float16].
+	//
+	// Models such as transformers cast to float32 for an RMSNorm or a softmax. With DType these
+	// parts lose digits too, and float16 may overflow there. To keep such casts, leave DType unset.
+	// Then export model.bfloat16() or model.half(), or use [cgotorch.Exec.Autocast].
 	DType cgotorch.DType
 
 	// Fuse makes a program for inference with fewer operators, as [nn.Fuse] does for models. Batch
@@ -41,9 +44,9 @@ type Options struct {
 //
 // A program stays in the mode in which it was exported, training or evaluation.
 //
-// In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. One
-// call runs at a time if the program changes its buffers, as in training mode and as a cache does,
-// and while its parameters are trained.
+// In evaluation any number of goroutines may call Forward and Call at once, each in its own Do. If
+// the program changes its buffers, as in training mode and as a cache does, the caller must make
+// one call at a time. The same holds while its parameters are trained.
 type Program struct {
 	// Weights are the parameters and the persistent buffers, under the names that Python gave them.
 	// Do not change the names.
@@ -441,9 +444,12 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 		checked[i] = leaf
 		if !v.Tensor {
-			_, isInt := leaf.(int64)
+			n, isInt := leaf.(int64)
 			if v.size == nil && !same(leaf, v.Fixed) || v.size != nil && !isInt {
 				p.fail(x, op, "%s: the input %s is %v, and the program was exported for %v", p.file, v.Name, leaf, v.Fixed)
+			}
+			if v.size != nil {
+				p.checkInt(x, op, v, n, symbols)
 			}
 			continue
 		}
@@ -490,6 +496,24 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 	}
 	return checked
+}
+
+// The method `checkInt` compares an integer with its bounds, and with the sizes that it must equal.
+func (p *Program) checkInt(x *cgotorch.Exec, op string, v *Value, n int64, symbols map[string]int64) {
+	s := v.size
+	if n < s.Min {
+		p.fail(x, op, "%s: the input %s is %d, want %d or more", p.file, v.Name, n, s.Min)
+	}
+	if n > s.Max {
+		p.fail(x, op, "%s: the input %s is %d, want %d or less", p.file, v.Name, n, s.Max)
+	}
+	if s.expr == nil || s.expr.of != "Symbol" {
+		return
+	}
+	if before, ok := symbols[s.expr.symbol]; ok && before != n {
+		p.fail(x, op, "%s: the input %s is %d, want %s = %d as before", p.file, v.Name, n, s.Text, before)
+	}
+	symbols[s.expr.symbol] = n
 }
 
 // The function `same` reports whether two numbers, truth values or texts are equal. NaN is equal to

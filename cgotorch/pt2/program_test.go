@@ -163,6 +163,70 @@ func TestProgram_Call_FixedArguments(t *testing.T) {
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `cache[0] is true, and the program was exported for false`)
 }
 
+// An integer has bounds, and equals the sizes that have its symbol.
+func TestProgram_Call_Integers(t *testing.T) {
+	const leaf = `{\"type\": null, \"context\": null, \"children_spec\": []}`
+	withInteger := func(symbol string) []byte {
+		changed := entries()
+		changed["models/model.json"] = strings.NewReplacer(
+			`{"as_tensor": {"name": "x"}}],
+   "outputs"`, `{"as_tensor": {"name": "x"}}, {"as_sym_int": {"as_name": "n"}}],
+   "outputs"`,
+			`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}`, `{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}, {"user_input": {"arg": {"as_sym_int": {"as_name": "n"}}}}`,
+			`"tensor_values"`, `"sym_int_values": {"n": {"as_expr": {"expr_str": "Symbol('`+symbol+`', integer=True)"}}}, "tensor_values"`,
+			`["x"]`, `["x", "n"]`, `\"children_spec\": [`+leaf+`]}`, `\"children_spec\": [`+leaf+`, `+leaf+`]}`,
+			`"s0": {"min_val": 2, "max_val": 8}`, `"s0": {"min_val": 2, "max_val": 8}, "s1": {"min_val": 0, "max_val": 5}, "s2": {"min_val": 3, "max_val": null}`,
+		).Replace(model)
+		return archive(t, changed)
+	}
+	for _, c := range []struct {
+		symbol string
+		n      int
+		want   string // the error, or "" for none
+	}{
+		{"s0", 1, ""}, {"s0", 2, "the input n is 2, want s0 = 1 as before"}, {"s1", 5, ""}, {"s1", -1, ""},
+		{"s1", 6, "the input n is 6, want 5 or less"}, {"s2", 3, ""}, {"s2", 2, "the input n is 2, want 3 or more"},
+	} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, withInteger(c.symbol), pt2.Options{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			p.Call(x, cgotorch.FromSlice(x, []float32{1, 2}, 1, 2), c.n)
+			return nil
+		})
+		if c.want != "" {
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, c.want)
+		} else if err != nil {
+			t.Errorf("%s = %d: %v", c.symbol, c.n, err)
+		}
+	}
+}
+
+// The host waits for a size only if no argument gives it.
+func TestNode_Waits(t *testing.T) {
+	for node, want := range map[string]bool{
+		"one_hot x": true, "one_hot x num_classes=-1": true, "one_hot x num_classes=5": false,
+		"repeat_interleave.Tensor x": true, "repeat_interleave.Tensor x output_size=6": false,
+		"repeat_interleave.self_Tensor x x": true, "repeat_interleave.self_Tensor x x output_size=6": false,
+	} {
+		changed := entries()
+		changed["models/model.json"] = withNodes("add = " + node)
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p, err := load(x, archive(t, changed), pt2.Options{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			if got := p.Nodes()[0].Waits; got != want {
+				t.Errorf("%s: Waits is %v, want %v", node, got, want)
+			}
+			return nil
+		})
+	}
+}
+
 func TestProgram_Forward_BFloat16(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {

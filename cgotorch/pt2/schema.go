@@ -56,6 +56,7 @@ type graphText struct {
 	Outputs []argument            `json:"outputs"`
 	Nodes   []nodeText            `json:"nodes"`
 	Tensors map[string]tensorMeta `json:"tensor_values"`
+	Ints    map[string]size       `json:"sym_int_values"`
 }
 
 type nodeText struct {

@@ -578,7 +578,9 @@ func TestFromPyTorch_Devices(t *testing.T) {
 	c.noError(cgotorch.SetCuDNNBenchmark(false))
 
 	// PyTorch: torch.backends.cuda.matmul.allow_tf32 = True
+	//      torch.backends.cudnn.allow_tf32 = True
 	err = cgotorch.SetTF32(true)
+	// Remark: Sets both.
 	c.noError(err)
 	c.noError(cgotorch.SetTF32(false))
 
@@ -807,7 +809,9 @@ func TestFromPyTorch_Optimizers(t *testing.T) {
 		c.noError(adam.Close())
 
 		// PyTorch: opt.param_groups[0]["lr"] = 0.01
-		opt.SetLR(0.01)
+		err = opt.SetGroupLR(0, 0.01)
+		// Remark: `opt.SetLR(0.01)` sets all groups without a rate of their own.
+		c.noError(err)
 		c.is(opt.LR(0) == 0.01)
 
 		// PyTorch: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -828,7 +832,8 @@ func TestFromPyTorch_Optimizers(t *testing.T) {
 		//      ema.update_parameters(model)
 		ema, err := optim.NewEMA(x, nn.Parameters(model), 0.999)
 		ema.Update(x)
-		// Remark: `ema.Swap(x)` puts the averages into the model, for a test.
+		// Remark: `ema.Swap(x)` puts the averages into the model, for a test. PyTorch's averages begin at
+		//      its first update: call `NewEMA` there.
 		c.noError(err)
 		c.noError(ema.Close())
 
@@ -854,9 +859,11 @@ func TestFromPyTorch_Schedules(t *testing.T) {
 	cosine := optim.Cosine(100, 0)
 	c.number(cosine(50), 0.5)
 
-	// PyTorch, not run: torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=1000)
+	// PyTorch, not run: torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=1000,
+	//          cycle_momentum=False)
 	oneCycle := optim.OneCycle(1000, optim.OneCycleOptions{})
-	// Remark: The learning rate of the optimizer is the `max_lr`.
+	// Remark: The learning rate of the optimizer is the `max_lr`. To change the momentum too, use
+	//      `opt.SetMomentum` or `opt.SetBetas`.
 	c.number(oneCycle(0), 0.04)
 
 	// PyTorch, not run: SequentialLR(opt, [LinearLR(opt, 0.01, total_iters=500),
@@ -1038,7 +1045,8 @@ func TestFromPyTorch_Files(t *testing.T) {
 		// PyTorch: torch.save(model.state_dict(), "model.pth")
 		var weights []safetensors.Tensor
 		for _, p := range nn.State(model) {
-			weights = append(weights, safetensors.Tensor{Name: p.Name, DType: "F32", Shape: p.Tensor.Shape(), Data: cgotorch.ToBytes(x, p.Tensor)})
+			dtype, _ := checkpoint.DTypeName(p.Tensor.DType())
+			weights = append(weights, safetensors.Tensor{Name: p.Name, DType: dtype, Shape: p.Tensor.Shape(), Data: cgotorch.ToBytes(x, p.Tensor)})
 		}
 		var buffer bytes.Buffer
 		err = pth.Write(&buffer, weights)

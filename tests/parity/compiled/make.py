@@ -52,6 +52,18 @@ class Boxes(torch.nn.Module):
         return torchvision.ops.roi_align(features[None], [boxes], 3, 0.5, 2) * 2, torchvision.ops.nms(boxes, scores, 0.5)
 
 
+class Count(torch.nn.Module):
+    """A buffer that each call changes, and random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x):
+        self.count.add_(1)
+        return x + self.count, torch.rand_like(x)
+
+
 def scramble(model):
     for m in model.modules():
         if isinstance(m, torch.nn.modules.batchnorm._BatchNorm):
@@ -110,6 +122,7 @@ def make(folder, device):
     corner = torch.rand(20, 2) * 20
     boxes = torch.cat([corner, corner + 2 + torch.rand(20, 2) * 12], 1)
     write(folder, "boxes", device, Boxes(), [(torch.randn(8, 16, 16), boxes, torch.rand(20)) for _ in range(2)], None)
+    write(folder, "count", device, Count(), [(torch.randn(2, 3),) for _ in range(3)], None)
 
 
 if __name__ == "__main__":
