@@ -48,7 +48,7 @@ var streams struct {
 	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
 
 	patience atomic.Int64 // nanoseconds: see SetDeadlockTimeout; 0 means usualPatience
-	waiting  sync.Map     // uint64 -> []*Stream: goroutines that have waited longer than that, for any of the streams
+	waiting  sync.Map     // uint64 -> waiter: goroutines that have waited longer than that
 	locked   sync.Map     // string -> struct{}: pairs of places of which tellLock has told
 	dump     dump         // of the goroutines, for these two
 	workers  atomic.Int64 // number of workers whose goroutines run

@@ -118,7 +118,7 @@ func awaitTurn[T any](op string, lanes []*Stream, granted <-chan T, done <-chan 
 		}
 		if self == 0 {
 			self = goroutineID()
-			streams.waiting.Store(self, lanes)
+			streams.waiting.Store(self, waiter{lanes, caller()})
 		}
 		all := streams.dump.recent(patience)
 		why := deadlock(all, self, lanes)
@@ -189,20 +189,26 @@ type goroutine struct {
 	place   string // file:line of the innermost frame of the program
 }
 
+// A waiter is a goroutine that has waited for long, for any of the streams.
+type waiter struct {
+	lanes []*Stream
+	place string // of its call
+}
+
 // The function `deadlock` returns the place where a Do is blocked, if that Do waits for the
 // goroutine `self`, which waits for any of the given streams. Otherwise it returns "".
 func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
-	waiting := map[uint64][]*Stream{}
-	streams.waiting.Range(func(id, targets any) bool {
-		waiting[id.(uint64)] = targets.([]*Stream)
+	waiting := map[uint64]waiter{}
+	streams.waiting.Range(func(id, w any) bool {
+		waiting[id.(uint64)] = w.(waiter)
 		return true
 	})
 	// Stuck are the waiting goroutines that nothing outside of circles can wake. The loop takes the
 	// others out, until there are none.
 	for again := true; again; {
 		again = false
-		for id, targets := range waiting {
-			if slices.ContainsFunc(targets, func(s *Stream) bool { return len(behind(all, waiting, s)) == 0 }) {
+		for id, w := range waiting {
+			if slices.ContainsFunc(w.lanes, func(s *Stream) bool { return len(behind(all, waiting, s)) == 0 }) {
 				delete(waiting, id)
 				again = true
 			}
@@ -217,7 +223,7 @@ func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
 			}
 			seen[s] = true
 			for _, id := range behind(all, waiting, s) {
-				if id == self || leads(waiting[id]) != nil {
+				if id == self || leads(waiting[id].lanes) != nil {
 					return s
 				}
 			}
@@ -231,12 +237,16 @@ func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
 	if s == nil {
 		return ""
 	}
-	g := all[s.runner.Load()]
+	runner := s.runner.Load()
+	if w, ok := waiting[runner]; ok {
+		return fmt.Sprintf("it waits for %s at %s", namesOf(w.lanes), w.place)
+	}
+	g := all[runner]
 	return fmt.Sprintf("it is blocked at %s (%s)", g.place, g.state)
 }
 
 // The function `behind` returns the waiting goroutines that the Do of s waits for.
-func behind(all map[uint64]goroutine, waiting map[uint64][]*Stream, s *Stream) []uint64 {
+func behind(all map[uint64]goroutine, waiting map[uint64]waiter, s *Stream) []uint64 {
 	runner := s.runner.Load()
 	if _, ok := waiting[runner]; ok {
 		return []uint64{runner} // it waits for a stream alone, and runs in its own dump
