@@ -92,8 +92,22 @@ func TestStream_Do_WaitsForItsOwnGoroutine(t *testing.T) {
 	}
 }
 
-// Two Dos wait for each other across two streams. One of the two calls has to fail.
+// Two Dos wait for each other across two streams, themselves or by a goroutine that each starts.
+// One of the two calls has to fail.
 func TestStream_Do_CircleOfTwo(t *testing.T) {
+	for name, call := range map[string]func(other *Stream) error{
+		"by a goroutine": func(other *Stream) error {
+			done := make(chan error)
+			go func() { done <- other.Do(func(x *Exec) error { return nil }) }()
+			return <-done
+		},
+		"themselves": func(other *Stream) error { return other.Synchronize() },
+	} {
+		t.Run(name, func(t *testing.T) { circleOfTwo(t, call) })
+	}
+}
+
+func circleOfTwo(t *testing.T, call func(other *Stream) error) {
 	impatient(t)
 	torchtest.CheckLeaks(t)
 	a, b := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
@@ -103,9 +117,7 @@ func TestStream_Do_CircleOfTwo(t *testing.T) {
 		err := own.Do(func(x *Exec) error {
 			both.Done()
 			both.Wait()
-			done := make(chan error)
-			go func() { done <- other.Do(func(x *Exec) error { return nil }) }()
-			inner = <-done
+			inner = call(other)
 			return nil
 		})
 		return errors.Join(err, inner)
@@ -120,34 +132,6 @@ func TestStream_Do_CircleOfTwo(t *testing.T) {
 	}
 	if first != nil {
 		wantDeadlock(t, first)
-	}
-}
-
-// Two Dos that wait for each other's streams, without a goroutine between them.
-func TestStream_Do_CircleOfDos(t *testing.T) {
-	impatient(t)
-	torchtest.CheckLeaks(t)
-	a, b := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
-	var both sync.WaitGroup
-	both.Add(2)
-	across := func(own, other *Stream) error {
-		return own.Do(func(x *Exec) error {
-			both.Done()
-			both.Wait()
-			return other.Synchronize()
-		})
-	}
-	second := make(chan error)
-	go func() { second <- across(b, a) }()
-	first := across(a, b)
-	errs := []error{first, <-second}
-	if errs[0] == nil && errs[1] == nil {
-		t.Error("both calls across succeeded")
-	}
-	for _, err := range errs {
-		if err != nil {
-			wantDeadlock(t, err)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package prefetcher
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 
@@ -120,57 +121,41 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 }
 
 // A later Do of the body reads the batch without a Use: it runs the backward of a tensor that an
-// earlier Do kept. The slot is refilled only after that read.
+// earlier Do kept. The slot is refilled only after that read, also if another goroutine runs a Do
+// of the stream when the body ends.
 func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckStreams(t)
-		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
-		p := start(t, loader, d, Options{Depth: 1})
-		stream := torchtest.NewStream(t, d)
-		do := func(fn func(x *cgotorch.Exec)) {
-			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { fn(x) })
-		}
-		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			var weight, loss *cgotorch.Tensor
-			do(func(x *cgotorch.Exec) {
-				images, _ := batch.Use(x)
-				weight = x.Keep(x.OnesLike(images))
-				weight.SetRequiresGrad(true)
-				loss = x.Keep(x.Sum(x.Mul(weight, images)))
-			})
-			do(func(x *cgotorch.Exec) { x.Backward(loss) })
-			weight.Close()
-			loss.Close()
-		}
-	})
+	for _, beside := range []bool{false, true} {
+		t.Run(fmt.Sprint("beside another ", beside), func(t *testing.T) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) { laterDoOfTheBody(t, d, beside) })
+		})
+	}
 }
 
-// The end of the body is recorded also while another goroutine runs a Do of the stream.
-func TestSlot_LaterDoOfTheBody_BesideAnother(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckStreams(t)
-		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
-		p := start(t, loader, d, Options{Depth: 1})
-		stream := torchtest.NewStream(t, d)
-		leave := func() {}
-		for batch, err := range p.Epoch(context.Background()) {
-			leave()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var weight, loss *cgotorch.Tensor
-			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
-				images, _ := batch.Use(x)
-				weight = x.Keep(x.OnesLike(images))
-				weight.SetRequiresGrad(true)
-				loss = x.Keep(x.Sum(x.Mul(weight, images)))
-			})
-			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { x.Backward(loss) }) // reads the batch without a Use
-			weight.Close()
-			loss.Close()
+func laterDoOfTheBody(t *testing.T, d cgotorch.Device, beside bool) {
+	torchtest.CheckStreams(t)
+	loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
+	p := start(t, loader, d, Options{Depth: 1})
+	stream := torchtest.NewStream(t, d)
+	do := func(fn func(x *cgotorch.Exec)) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { fn(x) })
+	}
+	leave := func() {} // ends the Do of the other goroutine
+	for batch, err := range p.Epoch(context.Background()) {
+		leave()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var weight, loss *cgotorch.Tensor
+		do(func(x *cgotorch.Exec) {
+			images, _ := batch.Use(x)
+			weight = x.Keep(x.OnesLike(images))
+			weight.SetRequiresGrad(true)
+			loss = x.Keep(x.Sum(x.Mul(weight, images)))
+		})
+		do(func(x *cgotorch.Exec) { x.Backward(loss) })
+		weight.Close()
+		loss.Close()
+		if beside {
 			in, out, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -179,8 +164,8 @@ func TestSlot_LaterDoOfTheBody_BesideAnother(t *testing.T) {
 			<-in
 			leave = func() { close(out); <-ended }
 		}
-		leave()
-	})
+	}
+	leave()
 }
 
 // A slot is freed once, when its body and every Do that used it have ended, in whatever order
