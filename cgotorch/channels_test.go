@@ -34,7 +34,7 @@ func TestChannelAffine(t *testing.T) {
 				for name, activation := range activations {
 					t.Run(fmt.Sprint(dtype, shape, name), func(t *testing.T) {
 						torchtest.Do(t, d, func(x *Exec) {
-							for given := range 16 {
+							for given := range 64 {
 								of := func(bit int, dtype DType, format MemoryFormat, shape ...int64) *Tensor {
 									if bit != 0 && given&bit == 0 {
 										return nil
@@ -46,8 +46,19 @@ func TestChannelAffine(t *testing.T) {
 									parameter = dtype
 								}
 								in, addend := of(0, dtype, format, shape...), of(4, dtype, format, shape...)
-								scale, bias := of(1, parameter, Contiguous, shape[1]), of(2, parameter, Contiguous, shape[1])
-								got := x.Call1("streamtorch::channel_affine", in, scale, bias, addend, name)
+								scale, bias, shift := of(1, parameter, Contiguous, shape[1]), of(2, parameter, Contiguous, shape[1]), of(16, parameter, Contiguous, shape[1])
+								var got *Tensor
+								if given&32 != 0 { // the channels are the last dimension
+									rows := func(t *Tensor) *Tensor {
+										if t == nil {
+											return nil
+										}
+										return x.Permute(t, 0, 2, 3, 1)
+									}
+									got = x.Permute(x.Call1("streamtorch::channel_affine", rows(in), shift, scale, bias, rows(addend), name, true), 0, 3, 1, 2)
+								} else {
+									got = x.Call1("streamtorch::channel_affine", in, shift, scale, bias, addend, name)
+								}
 								if got.DType() != dtype || fmt.Sprint(got.Shape()) != fmt.Sprint(shape) {
 									t.Fatalf("got %v", got)
 								}
@@ -56,6 +67,9 @@ func TestChannelAffine(t *testing.T) {
 								}
 								want := x.To(in, Float64)
 								wide := func(t *Tensor) *Tensor { return x.Reshape(x.To(t, Float64), 1, shape[1], 1, 1) }
+								if shift != nil {
+									want = x.Add(want, wide(shift))
+								}
 								if scale != nil {
 									want = x.Mul(want, wide(scale))
 								}
@@ -91,7 +105,7 @@ func TestChannelAffine_Gradients(t *testing.T) {
 				return err
 			}
 			scale := x.Randn(Float32, 8)
-			x.Backward(x.Sum(x.Call1("streamtorch::channel_affine", in, scale, nil, nil, "none")))
+			x.Backward(x.Sum(x.Call1("streamtorch::channel_affine", in, nil, scale, nil, nil, "none")))
 			if far := farOff(x, in.Grad(), x.Expand(x.Reshape(scale, 1, 8, 1, 1), 2, 8, 3, 3)); !(far <= 1e-6) {
 				t.Errorf("the gradient is %g off", far)
 			}

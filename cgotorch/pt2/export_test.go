@@ -6,6 +6,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
+// SetManyRows sets the rows from which a bias is postponed, and returns the number before.
+func SetManyRows(n int64) (before int64) {
+	before, manyRows = manyRows, n
+	return before
+}
+
 // LoadFusedFor is [LoadFrom] with [Options].Fuse. It fuses for another device than that of x, on
 // which the program then runs.
 func LoadFusedFor(x *cgotorch.Exec, source io.ReaderAt, size int64, d cgotorch.Device, o Options) (*Program, error) {

@@ -26,7 +26,8 @@ import (
 // pixels, layer norms with the sum before them, products with a factor for each channel, squeezes
 // and excitations, and attentions in windows. These operators choose their kernels when they run. A
 // product and a sum become one operator. On CUDA a mask of attention with gaps is made dense,
-// because LibTorch's fast kernels read no other, and an input of a linear layer too.
+// because LibTorch's fast kernels read no other, and an input of a linear layer too. An activation
+// or a layer scale behind a linear layer adds the layer's bias, if there are many rows.
 
 // A fuser fuses one graph.
 type fuser struct {
@@ -44,6 +45,7 @@ type report struct {
 	pools, layerNorms, products                      int
 	means, pixelConvolutions, squeezeExcitations     int
 	plainNorms, biases, biasSums, masks              int
+	linearBiases                                     int
 	constants, windows                               int
 }
 
@@ -66,7 +68,7 @@ func (r report) String() string {
 		{r.means, "means of channels"}, {r.pixelConvolutions, "convolutions of one pixel as linear layers"},
 		{r.squeezeExcitations, "squeezes and excitations"},
 		{r.plainNorms, "own kernels for layer norms"}, {r.biases, "biases of convolutions in the layer norms behind them"},
-		{r.biasSums, "biases of convolutions added by a kernel of their own"}, {r.constants, "steps computed once"}, {r.windows, "attentions in windows"}, {r.masks, "attentions with a mask made dense"},
+		{r.biasSums, "biases of convolutions added by a kernel of their own"}, {r.linearBiases, "biases of linear layers in the kernel behind them, if there are many rows"}, {r.constants, "steps computed once"}, {r.windows, "attentions in windows"}, {r.masks, "attentions with a mask made dense"},
 	} {
 		if more.count > 0 {
 			text += fmt.Sprintf("; %s: %d", more.what, more.count)

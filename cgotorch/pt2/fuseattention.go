@@ -26,7 +26,7 @@ func (f *fuser) attentions() {
 	dense := map[int]made{} // by slot of a mask: the slot of the dense one, and the step that makes it
 	for i := range f.graph.steps {
 		if c := f.call(i, "aten.linear.default"); c != nil && c.args[0].isTensor() {
-			f.graph.steps[i].act = &denseLinear{*c}
+			f.graph.steps[i].act = &linearLayer{operatorCall: *c}
 		}
 		c := f.call(i, "aten.scaled_dot_product_attention.default")
 		if c == nil || len(c.args) <= attentionMask || !c.args[attentionMask].isTensor() {
@@ -97,22 +97,6 @@ func additive(x *cgotorch.Exec, mask *cgotorch.Tensor, dtype cgotorch.DType) *cg
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.MaskedFill(x.Zeros(dtype, mask.Shape()...), x.LogicalNot(mask), math.Inf(-1))
 	})
-}
-
-// denseLinear is a linear layer. An input of three dimensions with gaps is copied first.
-type denseLinear struct{ operatorCall }
-
-func (d *denseLinear) run(x *cgotorch.Exec, f *frame) {
-	in := d.args[0].tensor(f)
-	if in == nil || in.Dim() != 3 || isDense(in) {
-		d.operatorCall.run(x, f)
-		return
-	}
-	slot, dense := d.args[0].slot, x.Contiguous(in, cgotorch.Contiguous)
-	f.values[slot] = dense
-	d.operatorCall.run(x, f)
-	f.values[slot] = in
-	dense.Close()
 }
 
 // The method `windowAttentions` makes one step of an attention in windows that a model computes by

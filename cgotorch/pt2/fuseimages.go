@@ -14,14 +14,27 @@ var (
 	squeezeExcite    = opcall.New("streamtorch::squeeze_excite")
 )
 
-// channelAffine returns activation(images * scale + bias + addend). All but the images may be nil.
-func channelAffine(x *cgotorch.Exec, images, scale, bias, addend *cgotorch.Tensor, activation string) *cgotorch.Tensor {
+// affine is activation((in + shift) * scale + bias + addend). Shift, scale and bias have a number
+// for each channel. All but `in` may be nil.
+type affine struct {
+	in, shift, scale, bias, addend *cgotorch.Tensor
+	activation                     string // "": none
+	last                           bool   // the channels are the last dimension, not the second one
+	reuse                          bool   // nobody else reads `in`, so the result may take its memory
+}
+
+func (a affine) compute(x *cgotorch.Exec) *cgotorch.Tensor {
+	if a.activation == "" {
+		a.activation = "none"
+	}
 	call := opcall.Begin(x, affineOfChannels)
-	call.Tensor(images)
-	call.OptTensor(scale)
-	call.OptTensor(bias)
-	call.OptTensor(addend)
-	call.Text(activation)
+	call.Tensor(a.in)
+	for _, t := range []*cgotorch.Tensor{a.shift, a.scale, a.bias, a.addend} {
+		call.OptTensor(t)
+	}
+	call.Text(a.activation)
+	call.Bool(a.last)
+	call.Bool(a.reuse)
 	return call.Run1()
 }
 
@@ -159,12 +172,12 @@ func (c *biasedConvolution) run(x *cgotorch.Exec, f *frame) {
 	out := f.values[c.outs[0]].(*cgotorch.Tensor)
 	if out.Dim() != 4 { // one image
 		f.values[c.outs[0]] = x.Tidy(func() *cgotorch.Tensor {
-			return x.Squeeze(channelAffine(x, x.Unsqueeze(out, 0), nil, c.bias.tensor(f), nil, "none"), 0)
+			return x.Squeeze(affine{in: x.Unsqueeze(out, 0), bias: c.bias.tensor(f), reuse: true}.compute(x), 0)
 		})
 		out.Close()
 		return
 	}
-	f.values[c.outs[0]] = channelAffine(x, out, nil, c.bias.tensor(f), nil, "none")
+	f.values[c.outs[0]] = affine{in: out, bias: c.bias.tensor(f), reuse: true}.compute(x)
 	out.Close()
 }
 
@@ -381,7 +394,8 @@ func (f *fuser) affine(x *cgotorch.Exec, n *normedConvolution, own func(c *opera
 	return n.norm.args[scaleAt], n.norm.args[shiftAt], true
 }
 
-// normActivation is activation(norm + addend), where the norm is a batch norm of evaluation.
+// normActivation is activation(norm + addend), where the norm is a batch norm of evaluation. Nobody
+// else reads its input, the result of a convolution.
 type normActivation struct {
 	args    []operand // the input, the scale and the shift
 	addend  operand
@@ -395,7 +409,7 @@ func (a *normActivation) fills() []int      { return a.outs }
 
 func (a *normActivation) run(x *cgotorch.Exec, f *frame) {
 	in := a.args[0].tensor(f)
-	out := channelAffine(x, in, a.args[1].tensor(f), a.args[2].tensor(f), a.addend.tensor(f), a.name)
+	out := affine{in: in, scale: a.args[1].tensor(f), bias: a.args[2].tensor(f), addend: a.addend.tensor(f), activation: a.name, reuse: true}.compute(x)
 	if of := in.DType(); a.inPlace && out.DType() != of {
 		wide := out
 		out = x.To(wide, of)

@@ -102,6 +102,12 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 		"a mask with gaps":            {"q = reshape x shape=1,1,4,2;n = full size=4,1, fill_value=1;g = gt.Scalar n other=0;e = expand g size=4,4;add = scaled_dot_product_attention q q q attn_mask=@e", "attentions with a mask made dense: 1"},
 		"two attentions, one mask":    {"q = reshape x shape=1,1,4,2;n = reshape m shape=8,;r = narrow n dim=0 start=0 length=4;t = reshape r shape=4,1;g = gt.Scalar t other=-100;e = expand g size=4,4;o = scaled_dot_product_attention q q q attn_mask=@e;add = scaled_dot_product_attention o q q attn_mask=@e", "attentions with a mask made dense: 2"},
 		"a linear layer with gaps":    {"q = reshape x shape=2,2,2;k = transpose.int q dim0=0 dim1=1;w = reshape m shape=4,2;add = linear k w", ""},
+		"a layer and its GELU":        {"w = reshape m shape=4,2;b = select.int m dim=1 index=0;l = linear x w bias=@b;g = gelu l;add = gelu g", "biases of linear layers in the kernel behind them, if there are many rows: 1"},
+		"a layer that others read":    {"w = reshape m shape=4,2;b = select.int m dim=1 index=0;l = linear x w bias=@b;g = gelu l;add = add.Tensor g l", ""},
+		"a layer of one row":          {"w = reshape m shape=4,2;b = select.int m dim=1 index=0;r = select.int x dim=0 index=0;l = linear r w bias=@b;add = silu_ l", "biases of linear layers in the kernel behind them, if there are many rows: 1"},
+		"a layer and its scale":       {"w = narrow m dim=0 start=0 length=2;b = select.int m dim=0 index=1;p = permute i dims=0,2,3,1;l = linear p w bias=@b;q = permute l dims=0,3,1,2;g = full size=2,1,1, fill_value=3;s = mul.Tensor g q;add = add.Tensor s i", "biases of linear layers in the kernel behind them, if there are many rows: 1"},
+		"a layer and another scale":   {"w = narrow m dim=0 start=0 length=2;b = select.int m dim=0 index=1;p = permute i dims=0,2,3,1;l = linear p w bias=@b;q = permute l dims=0,3,1,2;s = mul.Tensor q i;add = add.Tensor i s", "biases of linear layers in the kernel behind them, if there are many rows: 1"},
+		"a scale of rows":             {"w = narrow m dim=0 start=0 length=2;b = select.int m dim=0 index=1;l = linear i w bias=@b;g = full size=2,1,1, fill_value=3;s = mul.Tensor l g;add = add.Tensor i s", "1 sums took a product in"},
 		"a sigmoid times a number":    {"s = sigmoid m;p = mul.Tensor s other=16;add = add.Tensor p x", ""},
 		"squeeze and excitation":      {"a = mean.dim i dim=2,3 keepdim=true;h = narrow m dim=0 start=0 length=2;k = reshape h shape=2,2,1,1;c = conv2d a weight=@k;r = silu c;d = conv2d r weight=@k;s = sigmoid d;add = mul.Tensor s i", "squeezes and excitations: 1"},
 		"squeeze with a ReLU":         {"a = mean.dim i dim=-1,-2 keepdim=true;h = narrow m dim=0 start=0 length=2;k = reshape h shape=2,2,1,1;c = conv2d a weight=@k;r = relu_ c;d = conv2d r weight=@k;s = sigmoid d;add = mul.Tensor i s", "squeezes and excitations: 1"},
@@ -138,7 +144,8 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 					t.Errorf("got %q, want %q in it", fused.Report(), c.done)
 				}
 				want := plain.Forward(x, in)
-				for range 2 {
+				for _, rows := range []int64{1 << 40, 1, 1} { // 1: each bias is postponed
+					defer pt2.SetManyRows(pt2.SetManyRows(rows))
 					got := fused.Forward(x, in)
 					if far := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(far <= 1e-5) || fmt.Sprint(got.Shape()) != fmt.Sprint(want.Shape()) {
 						t.Errorf("%v is %g off %v", got, far, want)

@@ -1,16 +1,18 @@
 // Operators on the channels of images, for evaluation.
 //
-//   channel_affine   activation(input * scale + bias + addend)
+//   channel_affine   activation((input + shift) * scale + bias + addend)
 //   channel_means    the mean of each channel of each image, [N, C, 1, 1]
 //   squeeze_excite   images * sigmoid(w2 activation(w1 means + b1) + b2)
 //
-// A scale and a bias have a number for each channel. A batch norm of evaluation, the bias of a
-// convolution and a layer scale have this form. On CUDA channel_affine reads each tensor once,
-// computes in float32 and rounds once. The weights of squeeze_excite are those of two convolutions
-// of one pixel. LibTorch runs seven kernels or more for it, and this file three, which round where
-// LibTorch's round. The kernels take images in channels last, of float32, float16 or bfloat16, with
-// a multiple of 8 channels. In all other cases, and where a gradient is needed, LibTorch's
-// operators do the work.
+// A shift, a scale and a bias have a number for each channel. A batch norm of evaluation, the bias
+// of a convolution or a linear layer, and a layer scale have this form. The channels are the second
+// dimension, or with `last` the last one, as behind a linear layer. With `reuse` the result may
+// take the memory of the input, which the caller gives up. On CUDA channel_affine reads
+// each tensor once, computes in float32 and rounds once. The weights of squeeze_excite are those of
+// two convolutions of one pixel. LibTorch runs seven kernels or more for it, and this file three,
+// which round where LibTorch's round. The kernels take images in channels last, and with `last`
+// tensors without gaps, of float32, float16 or bfloat16, with a multiple of 8 channels. In all
+// other cases, and where a gradient is needed, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/add.h>
@@ -41,31 +43,53 @@
 namespace ct {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kAffineThreads = 128;
 
 // A group is eight adjacent channels of one pixel. A pixel has `columns` groups.
 constexpr char kSource[] = R"cuda(
 using Eight = Vector<DTYPE, 8>;
+
+// Half of erfc(a), a >= 0, with an error of 1e-7. Formula 7.1.26 of Abramowitz and Stegun, Handbook
+// of Mathematical Functions.
+__device__ __forceinline__ float half_erfc(float a) {
+  const float t = __fdividef(1.f, fmaf(.3275911f, a, 1.f));
+  const float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -.284496736f), t, .254829592f);
+  return .5f * p * t * __expf(-a * a);
+}
+
+// The result in float32, or with an error that a bfloat16 does not show.
+__device__ __forceinline__ float gelu(float z, Float) { return .5f * z * (1 + erff(z * 0.70710678f)); }
+__device__ __forceinline__ float gelu(float z, Half) { return gelu(z, Float()); }
+__device__ __forceinline__ float gelu(float z, BFloat16) {
+  const float tail = half_erfc(fabsf(z) * 0.70710678f);
+  return z * (z < 0 ? tail : 1 - tail);
+}
 
 __device__ __forceinline__ float activation(float z) {
   if (RELU) return z <= 0 ? 0 : z;
   if (RELU6) return z <= 0 ? 0 : z >= 6 ? 6 : z;
   if (SILU) return z / (1 + __expf(-z));
   if (HARDSWISH) return z * (z <= -3 ? 0 : z >= 3 ? 6 : z + 3) * (1.f / 6);
-  if (GELU) return .5f * z * (1 + erff(z * 0.70710678f));
+  if (GELU) return gelu(z, DTYPE());
   return z;
 }
 
 #ifdef PARAMETER
-extern "C" __global__ void channel_affine(const Eight* __restrict__ input, const Vector<PARAMETER, 8>* __restrict__ scale,
-                                          const Vector<PARAMETER, 8>* __restrict__ bias, const Eight* __restrict__ addend,
-                                          Eight* __restrict__ to, unsigned columns, unsigned groups) {
+// `to` may be the input.
+extern "C" __global__ void channel_affine(const Eight* input, const Vector<PARAMETER, 8>* __restrict__ shift,
+                                          const Vector<PARAMETER, 8>* __restrict__ scale, const Vector<PARAMETER, 8>* __restrict__ bias,
+                                          const Eight* __restrict__ addend, Eight* to, unsigned columns, unsigned groups) {
   for (unsigned k = blockIdx.x * blockDim.x + threadIdx.x; k < groups; k += gridDim.x * blockDim.x) {
     float v[8], f[8];
     const Eight in = input[k];
     Eight other;
     if (addend != nullptr) other = addend[k];
     widen(in, v);
+    if (shift != nullptr) {
+      widen(shift[k % columns], f);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] += f[i];
+    }
     if (scale != nullptr) {
       widen(scale[k % columns], f);
 #pragma unroll
@@ -245,51 +269,68 @@ bool is_images(const at::Tensor& t) {
          is_aligned(t) && t.size(1) % 8 == 0 && t.numel() / 8 <= INT32_MAX && cuda().chip(t.device().index()).capability >= 80;
 }
 
-// Returns whether the kernel can read the scale or the bias.
-bool is_parameter(Optional t, const at::Tensor& input) {
-  return !is_defined(t) || (is_floating(t->scalar_type()) && t->is_contiguous() && t->numel() == input.size(1) && t->device() == input.device() && is_aligned(*t));
+// The same for rows, whose channels are the last dimension.
+bool is_rows(const at::Tensor& t) {
+  return t.is_cuda() && t.dim() >= 2 && t.numel() > 0 && is_floating(t.scalar_type()) && t.is_contiguous() && is_aligned(t) && t.size(-1) % 8 == 0 &&
+         t.numel() / 8 <= INT32_MAX && cuda().chip(t.device().index()).capability >= 80;
 }
 
-bool is_fused(const at::Tensor& input, Optional scale, Optional bias, Optional addend) {
-  if (!is_images(input) || !is_parameter(scale, input) || !is_parameter(bias, input)) return false;
-  if (is_defined(scale) && is_defined(bias) && scale->scalar_type() != bias->scalar_type()) return false;
-  if (is_defined(addend) && (!is_images(*addend) || addend->scalar_type() != input.scalar_type() || addend->sizes() != input.sizes() ||
+// Returns the dtype of the shift, the scale and the bias, if the kernel can read them.
+std::optional<at::ScalarType> parameter_of(const at::Tensor& input, int64_t channels, std::initializer_list<std::optional<at::Tensor>> parameters) {
+  std::optional<at::ScalarType> dtype;
+  for (Optional t : parameters) {
+    if (!is_defined(t)) continue;
+    if (!is_floating(t->scalar_type()) || !t->is_contiguous() || t->numel() != channels || t->device() != input.device() || !is_aligned(*t)) return {};
+    if (dtype && *dtype != t->scalar_type()) return {};
+    dtype = t->scalar_type();
+  }
+  return dtype.value_or(at::kFloat);
+}
+
+bool is_fused(const at::Tensor& input, Optional shift, Optional scale, Optional bias, Optional addend, bool last) {
+  const auto is_taken = last ? is_rows : is_images;
+  if (!is_taken(input) || !parameter_of(input, input.size(last ? -1 : 1), {shift, scale, bias})) return false;
+  if (is_defined(addend) && (!is_taken(*addend) || addend->scalar_type() != input.scalar_type() || addend->sizes() != input.sizes() ||
                              addend->device() != input.device())) {
     return false;
   }
-  return !needs_gradient({input, scale, bias, addend});
+  return !needs_gradient({input, shift, scale, bias, addend});
 }
 
 const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
 
-using Affine = at::Tensor(const at::Tensor&, Optional, Optional, Optional, c10::string_view);
-at::Tensor affine(const at::Tensor& input, Optional scale, Optional bias, Optional addend, c10::string_view activation) {
-  const at::ScalarType parameter = is_defined(scale) ? scale->scalar_type() : is_defined(bias) ? bias->scalar_type() : at::kFloat;
+using Affine = at::Tensor(const at::Tensor&, Optional, Optional, Optional, Optional, c10::string_view, bool, bool);
+at::Tensor affine(const at::Tensor& input, Optional shift, Optional scale, Optional bias, Optional addend, c10::string_view activation, bool last,
+                  bool reuse) {
+  const int64_t channels = input.size(last ? -1 : 1);
+  const at::ScalarType parameter = parameter_of(input, channels, {shift, scale, bias}).value();
   const CudaProgram& program = program_of(input.scalar_type(), parameter, std::string(activation));
-  at::Tensor out = at::empty_like(input);
-  const void *x = input.const_data_ptr(), *s = read(scale), *b = read(bias), *y = read(addend);
+  at::Tensor out = reuse ? input : at::empty_like(input);
+  const void *x = input.const_data_ptr(), *f = read(shift), *s = read(scale), *b = read(bias), *y = read(addend);
   void* to = out.mutable_data_ptr();
-  auto columns = static_cast<unsigned>(input.size(1) / 8), groups = static_cast<unsigned>(input.numel() / 8);
-  const int64_t most = int64_t{16} * cuda().chip(input.device().index()).multiprocessors;
-  void* arguments[] = {&x, &s, &b, &y, &to, &columns, &groups};
-  cuda().launch(program, "channel_affine", images::stream_of(input), static_cast<unsigned>(std::min<int64_t>((int64_t{groups} + kThreads - 1) / kThreads, most)),
-                kThreads, arguments);
+  auto columns = static_cast<unsigned>(channels / 8), groups = static_cast<unsigned>(input.numel() / 8);
+  const int64_t most = int64_t{64} * cuda().chip(input.device().index()).multiprocessors;
+  void* arguments[] = {&x, &f, &s, &b, &y, &to, &columns, &groups};
+  cuda().launch(program, "channel_affine", images::stream_of(input), static_cast<unsigned>(std::min<int64_t>((int64_t{groups} + kAffineThreads - 1) / kAffineThreads, most)),
+                kAffineThreads, arguments);
   return out;
 }
 
-at::Tensor channel_affine(const at::Tensor& input, Optional scale, Optional bias, Optional addend, c10::string_view activation) {
+at::Tensor channel_affine(const at::Tensor& input, Optional shift, Optional scale, Optional bias, Optional addend, c10::string_view activation, bool last,
+                          bool reuse) {
   const auto found = kActivations.find(std::string(activation));
   TORCH_CHECK(found != kActivations.end(), "streamtorch::channel_affine: the activation is \"", activation,
               "\", want none, relu, relu6, silu, hardswish or gelu");
   TORCH_CHECK(input.dim() >= 2, "streamtorch::channel_affine: the input ", input.sizes(), " has no channels");
   static const auto call = operator_of<Affine>("streamtorch::channel_affine_cuda");
-  if (is_fused(input, scale, bias, addend)) return call.call(input, scale, bias, addend, activation);
+  if (is_fused(input, shift, scale, bias, addend, last)) return call.call(input, shift, scale, bias, addend, activation, last, reuse);
   const auto of_channels = [&](const at::Tensor& t) {
     std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
-    sizes[1] = input.size(1);
+    (last ? sizes.back() : sizes[1]) = input.size(last ? -1 : 1);
     return t.reshape(sizes);
   };
   at::Tensor out = input;
+  if (is_defined(shift)) out = at::add(out, of_channels(*shift));
   if (is_defined(scale)) out = at::mul(out, of_channels(*scale));
   if (is_defined(bias)) out = at::add(out, of_channels(*bias));
   if (is_defined(addend)) out = at::add(out, *addend);
@@ -392,11 +433,13 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("squeeze_excite_factors(Tensor images, Tensor first, Tensor? first_bias, Tensor second, Tensor? second_bias, str activation) -> Tensor");
   library.def("squeeze_excite(Tensor images, Tensor first, Tensor? first_bias, Tensor second, Tensor? second_bias, str activation) -> Tensor",
               TORCH_FN(squeeze_excite));
-  library.def("channel_affine_cuda(Tensor input, Tensor? scale, Tensor? bias, Tensor? addend, str activation) -> Tensor");
+  library.def("channel_affine_cuda(Tensor input, Tensor? shift, Tensor? scale, Tensor? bias, Tensor? addend, str activation, bool last, bool reuse) -> Tensor");
   library.def("channel_means_cuda(Tensor images) -> Tensor");
   // Registered for every backend, because the functions choose between the kernels of this file and
   // LibTorch's operators.
-  library.def("channel_affine(Tensor input, Tensor? scale, Tensor? bias, Tensor? addend, str activation) -> Tensor", TORCH_FN(channel_affine));
+  library.def("channel_affine(Tensor input, Tensor? shift, Tensor? scale, Tensor? bias, Tensor? addend, str activation, bool last=False, "
+              "bool reuse=False) -> Tensor",
+              TORCH_FN(channel_affine));
   library.def("channel_means(Tensor images) -> Tensor", TORCH_FN(channel_means));
 }
 

@@ -214,7 +214,7 @@ func (t *trainer) openDevice(ctx context.Context) (err error) {
 		}
 	}
 	if t.device.IsCUDA() {
-		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
+		if err := cgotorch.SetCuDNNBenchmark(!t.Repeatable); err != nil {
 			return err
 		}
 	}
