@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -39,6 +41,7 @@ type loadRequest struct {
 	Headers  map[string]string // of HTTP
 	Clients  int
 	Seconds  float64
+	Unknown  bool // the server must not know the model
 }
 
 // loadReply is what the load generator has seen. Cores is its own use of the CPU.
@@ -92,7 +95,7 @@ func overHTTP(r loadRequest, body []byte) (call caller, end func(), err error) {
 		if err != nil {
 			return err
 		}
-		if err := c.ask(text.Bytes(), request); err != nil {
+		if err := c.ask(text.Bytes(), request, r.Unknown); err != nil {
 			c.Close()
 			return err
 		}
@@ -110,8 +113,12 @@ func overHTTP(r loadRequest, body []byte) (call caller, end func(), err error) {
 	}, nil
 }
 
-// ask sends a request and reads its answer.
-func (c *connection) ask(text []byte, request *http.Request) error {
+// ask sends a request and reads its answer. `unknown` is that of the loadRequest.
+func (c *connection) ask(text []byte, request *http.Request, unknown bool) error {
+	want := http.StatusOK
+	if unknown {
+		want = http.StatusNotFound
+	}
 	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
@@ -124,7 +131,7 @@ func (c *connection) ask(text []byte, request *http.Request) error {
 	}
 	defer answer.Body.Close()
 	reply, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
+	if err == nil && answer.StatusCode != want {
 		err = fmt.Errorf("%s: %.200s", answer.Status, reply)
 	}
 	if err == nil && answer.Close {
@@ -157,6 +164,9 @@ func overGRPC(r loadRequest, body []byte) (call caller, end func(), err error) {
 	var next atomic.Int64
 	return func() error {
 		_, err := clients[int(next.Add(1))%len(clients)].ModelInfer(context.Background(), &request)
+		if r.Unknown && status.Code(err) == codes.NotFound {
+			return nil
+		}
 		return err
 	}, end, nil
 }
@@ -189,7 +199,7 @@ func load(r loadRequest) (reply loadReply, err error) {
 type endpoint struct {
 	folder    string
 	command   *exec.Cmd
-	http      string // the address of requests
+	http      string
 	grpc      string // host and port
 	generator *peer
 }
@@ -234,7 +244,7 @@ func (e *endpoint) open(s *service) (err error) {
 	lines := bufio.NewScanner(pipe)
 	for (e.http == "" || e.grpc == "") && lines.Scan() {
 		if address, found := strings.CutPrefix(lines.Text(), "listening on "); found {
-			e.http = address + "/models/m/infer"
+			e.http = address
 		} else if address, found := strings.CutPrefix(lines.Text(), "gRPC on "); found {
 			e.grpc = address
 		}
@@ -288,13 +298,13 @@ func (e *endpoint) close() {
 	}
 }
 
-// request writes a request with one image to a file, for HTTP or gRPC.
-func (e *endpoint) request(protocol string, image serve.Array, clients int, seconds float64) (r loadRequest, err error) {
-	r = loadRequest{URL: e.http, Protocol: protocol, Body: filepath.Join(e.folder, protocol), Clients: clients, Seconds: seconds}
+// request writes a request of a model, with one image, to a file, for HTTP or gRPC.
+func (e *endpoint) request(protocol, model string, image serve.Array, clients int, seconds float64) (r loadRequest, err error) {
+	r = loadRequest{URL: e.http + "/models/" + model + "/infer", Protocol: protocol, Body: filepath.Join(e.folder, protocol+"-"+model), Clients: clients, Seconds: seconds}
 	var body []byte
 	if protocol == "grpc" {
 		r.URL = e.grpc
-		body, err = proto.Marshal(&messages.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{image.Data},
+		body, err = proto.Marshal(&messages.ModelInferRequest{ModelName: model, RawInputContents: [][]byte{image.Data},
 			Inputs: []*messages.ModelInferRequest_InferInputTensor{{Name: "image", Datatype: "UINT8", Shape: image.Shape}}})
 	} else {
 		body, err = json.Marshal(map[string]any{
@@ -338,20 +348,26 @@ func (s *service) wire(b *serve.Batcher, protocol string, emit func(row)) error 
 		clients = append(clients, 512)
 	}
 	for _, n := range clients {
-		r, err := e.request(protocol, s.pixels(1), n, c.block().Seconds())
+		r, err := e.request(protocol, "m", s.pixels(1), n, c.block().Seconds())
 		if err != nil {
 			return err
 		}
-		var last loadReply
+		// A server that answers with no model at all needs this time too.
+		refused, err := e.request(protocol, "unknown", s.pixels(1), n, c.block().Seconds())
+		if err != nil {
+			return err
+		}
+		refused.Unknown = true
+		var last, empty loadReply
 		values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
 			rate, _, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
 			return rate, err
-		})
+		}, e.generator.send(refused, &empty))
 		if err != nil {
 			return err
 		}
 		emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
-			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; %s", s.name, n, s.size, s.size, last, c.settings())))
+			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; a request of the same size for an unknown model is refused after %.2f ms (median); %s", s.name, n, s.size, s.size, last, empty.P50, c.settings())))
 	}
 	return nil
 }
@@ -445,7 +461,7 @@ func benchServeLitServe(c *config, emit func(row)) error {
 		clients = append(clients, 512)
 	}
 	for _, n := range clients {
-		r, err := e.request("http", image, n, seconds)
+		r, err := e.request("http", "m", image, n, seconds)
 		if err != nil {
 			return err
 		}
