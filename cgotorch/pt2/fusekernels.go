@@ -268,7 +268,7 @@ func (f *fuser) scaledSums() {
 			}
 			if c := f.call(from, "aten.mul.Tensor"); c != nil && c.args[0].isTensor() && c.args[1].isTensor() {
 				s := &scaledSum{args: []operand{sum.args[1-k], c.args[0], c.args[1]}, shift: constantOf(nil), inPlace: len(parts) == 1, outs: sum.outs}
-				f.takeLinearBias(s, from, i)
+				f.takeLinearBias(s, from)
 				f.graph.steps[i].act = s
 				gone[from] = true
 				f.done.scaledSums++
@@ -279,9 +279,9 @@ func (f *fuser) scaledSums() {
 	f.remove(gone)
 }
 
-// The method `takeLinearBias` makes the bias of a linear layer the shift of a scaledSum, which step
-// i will be, if step `product` alone reads the layer's result, with channels in front.
-func (f *fuser) takeLinearBias(s *scaledSum, product, i int) {
+// The method `takeLinearBias` makes the bias of a linear layer the shift of a scaledSum, if step
+// `product`, which becomes part of the sum, alone reads the layer's result, with channels in front.
+func (f *fuser) takeLinearBias(s *scaledSum, product int) {
 	if !f.cuda {
 		return
 	}
@@ -293,11 +293,11 @@ func (f *fuser) takeLinearBias(s *scaledSum, product, i int) {
 		}
 		dims, isConstant := constantArg[[]int64](order, 1)
 		from, ok := f.source(order.args[0], at, nil)
-		if !ok || !isConstant || !slices.Equal(dims, []int64{0, 3, 1, 2}) || f.writesBetween(from, i) {
+		if !ok || !isConstant || !slices.Equal(dims, []int64{0, 3, 1, 2}) {
 			continue
 		}
 		if bias := f.postponeBias(from); bias.isTensor() {
-			s.shift = bias
+			s.shift, s.layer = bias, order.args[0].slot
 			s.args[1], s.args[2] = s.args[k], s.args[3-k]
 			return
 		}
@@ -313,21 +313,15 @@ func (f *fuser) takeLinearBias(s *scaledSum, product, i int) {
 // manyRows is a variable for tests.
 var manyRows int64 = 6144
 
-// hasManyRows reports whether the result of a linear layer has many rows, each with so many
-// elements.
-func hasManyRows(t *cgotorch.Tensor, channels int64) bool {
-	return t.Dim() > 1 && channels > 0 && t.Numel()/channels >= manyRows
-}
-
-// The method `postponeBias` postpones the bias of step `from`, if the step is a linear layer, and
-// returns the bias for the step that reads the layer's result. With many rows that step must add
-// the bias.
+// The method `postponeBias` lets step `from`, if it is a linear layer, postpone its bias. It returns
+// the bias. The step that reads the layer's result must add the bias if the frame says that the
+// layer has postponed it.
 func (f *fuser) postponeBias(from int) operand {
 	c := f.call(from, "aten.linear.default")
 	if c == nil || len(c.args) <= linearBias || !c.args[linearBias].isTensor() {
 		return constantOf(nil)
 	}
-	f.graph.steps[from].act = &linearLayer{operatorCall: *c, postponed: true}
+	f.graph.steps[from].act = &linearLayer{operatorCall: *c, mayPostpone: true}
 	f.done.linearBiases++
 	return c.args[linearBias]
 }
@@ -335,10 +329,20 @@ func (f *fuser) postponeBias(from int) operand {
 const linearWeight, linearBias = 1, 2 // places in the schema of aten::linear
 
 // linearLayer is a linear layer. An input of three dimensions with gaps is copied first. With many
-// rows a postponed bias is left to the step that reads the result.
+// rows a layer that may postpone its bias leaves the bias to the step that reads the result.
 type linearLayer struct {
 	operatorCall
-	postponed bool
+	mayPostpone bool
+}
+
+// The method `postpones` reports whether the layer now leaves its bias to its reader.
+func (l *linearLayer) postpones(in *cgotorch.Tensor, f *frame) bool {
+	weight, bias := l.args[linearWeight].tensor(f), l.args[linearBias].tensor(f)
+	if in == nil || weight == nil || bias == nil || in.Dim() < 2 || weight.Dim() != 2 || bias.Dim() != 1 || bias.Numel() != weight.Shape()[0] {
+		return false
+	}
+	features := weight.Shape()[1]
+	return features > 0 && in.Numel()/features >= manyRows && in.DType() == weight.DType() && in.DType() == bias.DType()
 }
 
 func (l *linearLayer) run(x *cgotorch.Exec, f *frame) {
@@ -352,7 +356,16 @@ func (l *linearLayer) run(x *cgotorch.Exec, f *frame) {
 		}()
 		in = dense
 	}
-	if l.postponed && in.Dim() > 1 && hasManyRows(in, in.Shape()[in.Dim()-1]) {
+	if !l.mayPostpone {
+		l.operatorCall.run(x, f)
+		return
+	}
+	if f.postponed == nil {
+		f.postponed = map[int]bool{}
+	}
+	postponed := l.postpones(in, f)
+	f.postponed[l.outs[0]] = postponed
+	if postponed {
 		f.values[l.outs[0]] = x.Linear(in, l.args[linearWeight].tensor(f), nil)
 		return
 	}
@@ -376,11 +389,11 @@ func (f *fuser) linearActivations() {
 			f.graph.steps[i].act = &linearActivation{operatorCall: *c, bias: bias, name: name}
 		}
 	}
-	f.look()
+	f.remove(nil) // the biases live longer
 }
 
-// linearActivation is an activation of a linear layer with a postponed bias. Nobody else reads its
-// argument.
+// linearActivation is an activation of a linear layer that may postpone its bias. Nobody else reads
+// the layer's result.
 type linearActivation struct {
 	operatorCall
 	bias operand
@@ -390,19 +403,19 @@ type linearActivation struct {
 func (l *linearActivation) reads() []*operand { return append(l.operatorCall.reads(), &l.bias) }
 
 func (l *linearActivation) run(x *cgotorch.Exec, f *frame) {
-	in, bias := l.args[0].tensor(f), l.bias.tensor(f)
-	if !hasManyRows(in, bias.Numel()) {
+	if !f.postponed[l.args[0].slot] {
 		l.operatorCall.run(x, f)
 		return
 	}
-	f.values[l.outs[0]] = affine{in: in, bias: bias, activation: l.name, last: true, reuse: true}.compute(x)
+	f.values[l.outs[0]] = affine{in: l.args[0].tensor(f), bias: l.bias.tensor(f), activation: l.name, last: true, reuse: true}.compute(x)
 }
 
 // scaledSum is args[0] + args[1] * args[2]. With a shift, args[1] is the result of a linear layer
-// with a postponed bias, which nobody else reads.
+// that may postpone its bias, and nobody else reads the result.
 type scaledSum struct {
 	args    []operand
-	shift   operand // the bias, a number for each place of the second dimension; it may be absent
+	shift   operand // the bias, a number for each place of the second dimension of args[1]; it may be absent
+	layer   int     // the slot of the layer's result
 	inPlace bool    // the sum keeps the product's dtype
 	outs    []int
 }
@@ -412,13 +425,14 @@ func (s *scaledSum) fills() []int      { return s.outs }
 
 func (s *scaledSum) run(x *cgotorch.Exec, f *frame) {
 	other, a, b, shift := s.args[0].tensor(f), s.args[1].tensor(f), s.args[2].tensor(f), s.shift.tensor(f)
-	if shift != nil && !hasManyRows(a, shift.Numel()) {
-		shift = nil
-	}
-	if shift != nil && !(b != nil && isOfChannels(b, a) && b.DType() == shift.DType() && a.DType() == shift.DType()) {
-		a = x.Tidy(func() *cgotorch.Tensor { return x.Add(a, x.Reshape(shift, -1, 1, 1)) })
+	if shift != nil && f.postponed[s.layer] {
+		if other != nil && b != nil && a.DType().IsFloat() && a.DType() == b.DType() && a.DType() == other.DType() && isOfChannels(b, a) {
+			f.values[s.outs[0]] = affine{in: a, shift: shift, scale: b, addend: other, reuse: true}.compute(x)
+			return
+		}
+		of := a.DType()
+		a = x.Tidy(func() *cgotorch.Tensor { return x.To(x.Add(a, x.Reshape(shift, -1, 1, 1)), of) })
 		defer a.Close()
-		shift = nil
 	}
 	if other == nil || a == nil || b == nil || !a.DType().IsFloat() || a.DType() != b.DType() || a.DType() != other.DType() {
 		product := x.Mul(a, b)
@@ -431,11 +445,11 @@ func (s *scaledSum) run(x *cgotorch.Exec, f *frame) {
 		product.Close()
 		return
 	}
-	if shift == nil && isOfChannels(a, b) {
+	if isOfChannels(a, b) {
 		a, b = b, a
 	}
 	if isOfChannels(b, a) {
-		f.values[s.outs[0]] = affine{in: a, shift: shift, scale: b, addend: other, reuse: shift != nil}.compute(x)
+		f.values[s.outs[0]] = affine{in: a, scale: b, addend: other}.compute(x)
 		return
 	}
 	call := opcall.Begin(x, addcmul)

@@ -12,7 +12,8 @@ import (
 // A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64,
 // a float64, a bool, a string, or nil.
 type frame struct {
-	values []any
+	values    []any
+	postponed map[int]bool // by slot of a linear layer's result: its reader adds the bias
 }
 
 func (o *operand) value(f *frame) any {

@@ -7,7 +7,8 @@
 // A shift, a scale and a bias have a number for each channel. A batch norm of evaluation, the bias
 // of a convolution or a linear layer, and a layer scale have this form. The channels are the second
 // dimension, or with `last` the last one, as behind a linear layer. With `reuse` the result may
-// take the memory of the input, which the caller gives up. On CUDA channel_affine reads
+// take the memory of the input, which the caller gives up. The schema names no write for it, since
+// nobody reads the input again. On CUDA channel_affine reads
 // each tensor once, computes in float32 and rounds once. The weights of squeeze_excite are those of
 // two convolutions of one pixel. LibTorch runs seven kernels or more for it, and this file three,
 // which round where LibTorch's round. The kernels take images in channels last, and with `last`
@@ -57,7 +58,8 @@ __device__ __forceinline__ float half_erfc(float a) {
   return .5f * p * t * __expf(-a * a);
 }
 
-// The result in float32, or with an error that a bfloat16 does not show.
+// In bfloat16 the error is below a rounding where z is above -5. Below, where the result is smaller
+// than 2e-6, the error is at most 1 % of it.
 __device__ __forceinline__ float gelu(float z, Float) { return .5f * z * (1 + erff(z * 0.70710678f)); }
 __device__ __forceinline__ float gelu(float z, Half) { return gelu(z, Float()); }
 __device__ __forceinline__ float gelu(float z, BFloat16) {

@@ -38,29 +38,29 @@ import (
 
 // Config holds the values of the flags. A checkpoint saves the fields that have a JSON name.
 type Config struct {
-	Model      string  `json:"model"`
-	Data       string  `json:"data"`
-	TestData   string  `json:"test_data"`
-	TrainPart  string  `json:"train_part"`
-	TestPart   string  `json:"test_part"`
-	Only       string  `json:"only_classes,omitempty"`
-	Limit      int     `json:"limit,omitempty"`
-	Size       int     `json:"size"`
-	Crop       string  `json:"crop"`
-	Epochs     int     `json:"epochs"`
-	BatchSize  int     `json:"batch"`
-	LR         float64 `json:"lr"`
-	Momentum   float64 `json:"momentum"`
-	Decay      float64 `json:"weight_decay"`
-	Smoothing  float64 `json:"label_smoothing"`
-	ClipNorm   float64 `json:"clip_norm"`
-	Device     string  `json:"device"`
-	DType      string  `json:"dtype"`
-	TF32       bool    `json:"tf32"`
-	Repeatable bool    `json:"repeatable,omitempty"`
-	Seed       uint64  `json:"seed"`
-	SkipRate   float64 `json:"skip_rate"`
-	Truncated  bool    `json:"allow_truncated"`
+	Model         string  `json:"model"`
+	Data          string  `json:"data"`
+	TestData      string  `json:"test_data"`
+	TrainPart     string  `json:"train_part"`
+	TestPart      string  `json:"test_part"`
+	Only          string  `json:"only_classes,omitempty"`
+	Limit         int     `json:"limit,omitempty"`
+	Size          int     `json:"size"`
+	Crop          string  `json:"crop"`
+	Epochs        int     `json:"epochs"`
+	BatchSize     int     `json:"batch"`
+	LR            float64 `json:"lr"`
+	Momentum      float64 `json:"momentum"`
+	Decay         float64 `json:"weight_decay"`
+	Smoothing     float64 `json:"label_smoothing"`
+	ClipNorm      float64 `json:"clip_norm"`
+	Device        string  `json:"device"`
+	DType         string  `json:"dtype"`
+	TF32          bool    `json:"tf32"`
+	Deterministic bool    `json:"deterministic,omitempty"`
+	Seed          uint64  `json:"seed"`
+	SkipRate      float64 `json:"skip_rate"`
+	Truncated     bool    `json:"allow_truncated"`
 
 	Trivial bool    `json:"trivial_augment"`
 	Jitter  float64 `json:"color_jitter"`
@@ -110,7 +110,7 @@ func main() {
 	flag.StringVar(&c.DType, "dtype", "float32", "float32; bfloat16 or float16 for autocast, float16 with gradient scaling")
 	flag.BoolVar(&c.TF32, "tf32", false, "float32 matrix products may round their inputs to 10 bits of fraction on a GPU, as convolutions do there")
 	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
-	flag.BoolVar(&c.Repeatable, "repeatable", false, "equal seeds give equal losses on a GPU too: cuDNN takes its first algorithm for each convolution, not the one that it measures as the fastest")
+	flag.BoolVar(&c.Deterministic, "deterministic", false, "deterministic kernels alone, and the first algorithm of cuDNN for each convolution, not the one that it measures as the fastest: equal seeds give equal losses on a GPU too")
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
 	flag.BoolVar(&c.Truncated, "allow-truncated", false, "use what there is of an archive that is cut short")
 	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")

@@ -214,7 +214,10 @@ func (t *trainer) openDevice(ctx context.Context) (err error) {
 		}
 	}
 	if t.device.IsCUDA() {
-		if err := cgotorch.SetCuDNNBenchmark(!t.Repeatable); err != nil {
+		if err := cgotorch.SetCuDNNBenchmark(!t.Deterministic); err != nil {
+			return err
+		}
+		if err := cgotorch.SetDeterministic(t.Deterministic); err != nil {
 			return err
 		}
 	}
