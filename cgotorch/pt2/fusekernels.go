@@ -313,9 +313,9 @@ func (f *fuser) takeLinearBias(s *scaledSum, product int) {
 // manyRows is a variable for tests.
 var manyRows int64 = 6144
 
-// The method `postponeBias` lets step `from`, if it is a linear layer, postpone its bias. It returns
-// the bias. The step that reads the layer's result must add the bias if the frame says that the
-// layer has postponed it.
+// The method `postponeBias` lets step `from`, if it is a linear layer, postpone its bias. It
+// returns the bias. The step that reads the layer's result must add the bias if the frame says that
+// the layer has postponed it.
 func (f *fuser) postponeBias(from int) operand {
 	c := f.call(from, "aten.linear.default")
 	if c == nil || len(c.args) <= linearBias || !c.args[linearBias].isTensor() {
