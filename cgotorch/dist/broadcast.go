@@ -73,18 +73,19 @@ func (g *Group) broadcastCounters(x *cgotorch.Exec, counters []*cgotorch.Tensor)
 	}
 }
 
-// The method `compare` fails unless the models of all ranks have the same tensors. It waits for the
-// other ranks.
-func (g *Group) compare(state []nn.Named) error {
+// The method `compare` fails unless the models of all ranks have the same tensors, and the same
+// options, if there are any. It waits for the other ranks.
+func (g *Group) compare(state []nn.Named, options ...string) error {
 	var all []string
 	for _, n := range state {
 		all = append(all, fmt.Sprintf("%s %v%v, strides %v", n.Name, n.Tensor.DType(), n.Tensor.Shape(), n.Tensor.Strides()))
 	}
+	all = append(all, options...)
 	text, err := json.Marshal(all)
 	if err != nil {
 		return err
 	}
-	texts, err := g.exchange("the models' names", string(text))
+	texts, err := g.exchange("comparison of models", string(text))
 	if err != nil {
 		return err
 	}
@@ -95,20 +96,20 @@ func (g *Group) compare(state []nn.Named) error {
 	if err := json.Unmarshal([]byte(texts[0]), &first); err != nil {
 		return err
 	}
-	if err := differ(first, all, g.rank); err != nil {
+	if err := differ(first, all, g.rank, len(options)); err != nil {
 		return err
 	}
 	for i, other := range texts {
 		if other != "" && other != texts[0] {
-			return fmt.Errorf("%s has another model than rank 0: see its error: %w", g.names[i], cgotorch.ErrInvalidArgument)
+			return fmt.Errorf("%s has another model than rank 0, or other options: see its error: %w", g.names[i], cgotorch.ErrInvalidArgument)
 		}
 	}
 	return nil
 }
 
 // The function `differ` returns the first difference between the tensors of rank 0 and those of
-// another rank, or nil.
-func differ(first, own []string, rank int) error {
+// another rank, or nil. The last texts are options.
+func differ(first, own []string, rank, options int) error {
 	for i := range max(len(first), len(own)) {
 		a, b := "nothing more", "nothing more"
 		if i < len(first) {
@@ -116,6 +117,9 @@ func differ(first, own []string, rank int) error {
 		}
 		if i < len(own) {
 			b = own[i]
+		}
+		if a != b && len(first) == len(own) && i >= len(own)-options {
+			return fmt.Errorf("rank 0 has %s and rank %d has %s: give all ranks the same: %w", a, rank, b, cgotorch.ErrInvalidArgument)
 		}
 		if a != b {
 			return fmt.Errorf("rank 0 and rank %d have different models: tensor %d is %s there and %s here: %w", rank, i, a, b, cgotorch.ErrInvalidArgument)

@@ -128,7 +128,8 @@ func (g *Group) scatter(x *cgotorch.Exec, piece, t *cgotorch.Tensor, op Op) {
 // Send gives t to the rank `to`, which calls [Group.Receive] with a tensor of the same dtype and
 // shape. On CUDA it does not wait. On the CPU it waits for the other rank. t is dense and may have
 // any dtype. Tensors arrive in the order in which they are sent. Only the two ranks make the call,
-// so nothing checks dtype, shape and order. The failures are those of [Group.AllReduce].
+// so nothing checks dtype, shape and order, and a call that the other rank never makes may wait for
+// ever on CUDA. The failures are those of [Group.AllReduce].
 func (g *Group) Send(x *cgotorch.Exec, t *cgotorch.Tensor, to int) {
 	g.between(x, "Send", t, to, func(c ct.Exec, hs []*ct.Tensor) *ct.Status { return ct.Send(c, g.h, hs[0], int32(to)) })
 }

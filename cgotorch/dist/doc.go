@@ -25,16 +25,16 @@
 // [NewSharded] spreads the optimizer's state over the ranks, so that each keeps 1/World of it.
 //
 // The collectives are calls that name their stream, as all calls of this library do. On CUDA they
-// are NCCL's, and no call waits for another rank, unless its first sentence says so. They become
-// part of a captured step. On the CPU they are Gloo's, and the call returns when they are done. A
-// process of Python with torch.distributed can be a rank over Gloo.
+// are NCCL's, and no call waits for another rank, unless its comment says so. They become part of a
+// captured step. On the CPU they are Gloo's, and the call returns when they are done. A process of
+// Python with torch.distributed can be a rank over Gloo.
 //
 // # Order
 //
 // All ranks make the same collectives in the same order. Each rank tells the others in the
 // background which ones it has made. If two ranks differ, both fail with an error that names the
 // ranks, the calls and the lines. Two calls differ in the operation, in a dtype, in a shape or in
-// strides. Two equal calls on other lines are one collective, and so are those of two goroutines.
+// strides. Two equal calls are one collective, also on other lines or in other goroutines.
 //
 // [CheckEqual] tells whether the ranks still have the same weights.
 //

@@ -63,7 +63,8 @@ const defaultBucketBytes = 128 << 20
 // in each, so a Backward may fail with [cgotorch.ErrUnsupported].
 //
 // NewGradients fails with [cgotorch.ErrInvalidArgument] if the model has no such parameters, or has
-// others on another rank. In a captured function it fails with [cgotorch.ErrNotCapturable].
+// others or other options on another rank. In a captured function it fails with
+// [cgotorch.ErrNotCapturable].
 func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*Gradients, error) {
 	r := &Gradients{group: g, o: o}
 	if o.BucketBytes <= 0 {
@@ -85,7 +86,7 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 		return nil, fmt.Errorf("dist: NewGradients: the model has no parameters that require gradients: %w", cgotorch.ErrInvalidArgument)
 	}
 	defer g.enter(x, "dist.NewGradients")()
-	if err := g.compare(state); err != nil {
+	if err := g.compare(state, fmt.Sprintf("GradientsOptions{BucketBytes: %d, Sum: %t, Unused: %t}", r.o.BucketBytes, o.Sum, o.Unused)); err != nil {
 		return nil, fmt.Errorf("dist: NewGradients: %w", err)
 	}
 	g.broadcast(x, state)
@@ -116,9 +117,9 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 // If a program sums the gradients of several small batches, it calls Exec.Backward for all of them
 // but the last, and Backward of the Gradients for the last.
 //
-// Backward fails with [cgotorch.ErrInvalidArgument] if it does not reach a parameter and
-// GradientsOptions.Unused is false. It fails with [cgotorch.ErrGroupFailed] if the group has
-// failed.
+// In a group of one rank Backward is Exec.Backward and checks nothing more. Otherwise it fails with
+// [cgotorch.ErrInvalidArgument] if it does not reach a parameter and GradientsOptions.Unused is
+// false. It fails with [cgotorch.ErrGroupFailed] if the group has failed.
 func (r *Gradients) Backward(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 	r.BackwardWith(x, cgotorch.BackwardOptions{}, loss)
 }

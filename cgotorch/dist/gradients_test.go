@@ -472,6 +472,25 @@ func TestBroadcast_Differs(t *testing.T) {
 	}
 }
 
+// So are options that differ, which would give the ranks other collectives.
+func TestNewGradients_OptionsDiffer(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		return s.Do(func(x *cgotorch.Exec) error {
+			m := nn.NewLinear(x, 2, 3, nn.LinearOptions{})
+			defer nn.Close(m)
+			r, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: int64(1+g.Rank()) << 20})
+			r.Close()
+			return err
+		})
+	})
+	for i, want := range []string{"has another model than rank 0, or other options", "rank 0 has GradientsOptions{BucketBytes: 1048576, Sum: false, Unused: false} and rank 1 has"} {
+		if errs[i] == nil || !strings.Contains(errs[i].Error(), want) {
+			t.Errorf("rank %d: got %v, want %q", i, errs[i], want)
+		}
+	}
+}
+
 // The first parameters are a bucket of their own.
 func TestGradients_LastBucket(t *testing.T) {
 	torchtest.CheckLeaks(t)

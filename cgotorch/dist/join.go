@@ -98,7 +98,7 @@ func deviceOf(p place, o Options) (cgotorch.Device, error) {
 		return cgotorch.CPU, nil
 	}
 	if p.local >= n {
-		return cgotorch.CPU, fmt.Errorf("rank %d has LOCAL_RANK %d, and this machine shows %d GPUs: start %d processes on it, or fewer: %w", p.rank, p.local, n, n, cgotorch.ErrNoDevice)
+		return cgotorch.CPU, fmt.Errorf("rank %d has LOCAL_RANK %d, and this process sees %d GPUs: let each process see all GPUs of its machine (srun: --gpus-per-node), and start one a GPU: %w", p.rank, p.local, n, cgotorch.ErrNoDevice)
 	}
 	return cgotorch.CUDA(p.local), nil
 }

@@ -140,6 +140,7 @@ func main() {
 		signal.Stop(signals) // a second Ctrl-C ends the program at once
 		cancel()
 	}()
+	exitCode := func() int { return int(cmp.Or(status.Load(), 128+int32(syscall.SIGTERM))) } // without a signal of its own, another rank had one
 	start := run
 	if c.Evaluate != "" {
 		start = evaluate
@@ -147,11 +148,11 @@ func main() {
 	err := start(ctx, c)
 	if c.Evaluate != "" && interrupted(ctx, err) {
 		fmt.Fprintln(os.Stderr, "interrupted")
-		os.Exit(int(status.Load()))
+		os.Exit(exitCode())
 	}
 	if errors.Is(err, errInterrupted) {
 		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
-		os.Exit(int(cmp.Or(status.Load(), 128+int32(syscall.SIGTERM)))) // without a signal of its own, another rank had one
+		os.Exit(exitCode())
 	}
 	if err != nil {
 		fatal(err)

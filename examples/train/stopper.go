@@ -17,7 +17,8 @@ func (t *trainer) untilAll(ctx context.Context) context.Context {
 }
 
 // stopper makes all ranks stop after the same step. A signal reaches them at different times, and a
-// rank that stopped alone would leave the others in a collective.
+// rank that stopped alone would leave the others in a collective. It serves all epochs, which may
+// have fewer steps than stopDepth.
 type stopper struct {
 	group *dist.Group
 	read  []*cgotorch.HostRead // of the last steps: 1 if a rank wants to stop

@@ -46,6 +46,7 @@ type trainer struct {
 	sums     sums
 	log      *log
 	tracer   *tracer // nil if there is no trace
+	stop     stopper
 }
 
 // Progress says how far a run has come. A checkpoint saves it.
@@ -154,6 +155,11 @@ func (t *trainer) open(ctx context.Context) error {
 		if err := t.newModel(x, len(t.train.loader.Classes())); err != nil {
 			return err
 		}
+		if saved == nil && t.Weights != "" { // before NewGradients, which gives all ranks those of rank 0
+			if err := t.loadWeights(x); err != nil {
+				return err
+			}
+		}
 		var err error
 		t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: t.Momentum, WeightDecay: t.Decay, Nesterov: t.Momentum > 0},
 			optim.Group{Params: nn.Parameters(t.model)})
@@ -172,9 +178,6 @@ func (t *trainer) open(ctx context.Context) error {
 		t.sums = newSums(x)
 		if saved != nil {
 			return saved.restore(x, t)
-		}
-		if t.Weights != "" {
-			return t.loadWeights(x)
 		}
 		return nil
 	})
@@ -203,6 +206,7 @@ func (t *trainer) openDevice(ctx context.Context) (err error) {
 	if t.group, err = t.join(ctx); err != nil {
 		return err
 	}
+	t.stop.group = t.group
 	t.device = t.group.Device()
 	if err := t.device.Check(); err != nil {
 		return err
@@ -300,8 +304,6 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats, skipped int) e
 // the device, the loop makes one step.
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
 	var losses lossLog // writes each loss one step later, so that the device always has work
-	stop := stopper{group: t.group}
-	defer stop.close()
 	defer func() {
 		all := err == nil || interrupted(ctx, err) // the other ranks come here too
 		err = errors.Join(err, losses.close(t), t.tracer.finish(all))
@@ -323,7 +325,7 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 			if t.StepLog && t.first() {
 				loss = x.ReadAsync(l)
 			}
-			stop.add(x, ctx.Err() != nil)
+			t.stop.add(x, ctx.Err() != nil)
 			return nil
 		})
 		if err != nil {
@@ -338,7 +340,7 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 		t.progress.Step++
 		t.progress.Loader = batch.State
 		done(batch.N * t.group.World())
-		if stopped, err := stop.next(ctx); err != nil {
+		if stopped, err := t.stop.next(ctx); err != nil {
 			return err
 		} else if stopped {
 			return cmp.Or(context.Cause(ctx), errStopped)
@@ -498,6 +500,7 @@ func (t *trainer) close() {
 	}
 	t.sums.close()
 	t.tracer.close()
+	t.stop.close()
 	if t.log != nil {
 		t.log.close()
 	}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,7 +141,9 @@ func TestQuickstart(t *testing.T) {
 func TestDCGAN(t *testing.T) {
 	out := t.TempDir()
 	text := mustRun(t, "dcgan", "-epochs", "1", "-out", out, part(t, 150, 0, nil))
-	if !strings.Contains(text, "epoch 0, batch 0: discriminator 1.") {
+	// The example has no seed. The discriminator's first loss was between 1.2 and 1.9 in 100 runs, and
+	// 2.2 in another one.
+	if !regexp.MustCompile(`(?m)^epoch 0, batch 0: discriminator [0-4]\.[0-9]+, generator [0-9]\.[0-9]+$`).MatchString(text) {
 		t.Errorf("dcgan printed %q", text)
 	}
 	file, err := os.Open(filepath.Join(out, "epoch0.png"))
