@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,11 +108,15 @@ func TestGroup_WrongTensors(t *testing.T) {
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+			var looked sync.WaitGroup // a rank that leaves ends the group of the other one
+			looked.Add(2)
+			for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
 				err := s.Do(func(x *cgotorch.Exec) error { c.call(g, x); return nil })
 				if err := g.Err(); err != nil {
 					t.Errorf("rank %d: a wrong tensor has ended the group: %v", g.Rank(), err)
 				}
+				looked.Done()
+				looked.Wait()
 				return err
 			}) {
 				if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) {

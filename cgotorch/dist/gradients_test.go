@@ -475,12 +475,16 @@ func TestBroadcast_Differs(t *testing.T) {
 // So are options that differ, which would give the ranks other collectives.
 func TestNewGradients_OptionsDiffer(t *testing.T) {
 	torchtest.CheckLeaks(t)
+	var compared sync.WaitGroup // a rank that leaves ends the group of the other one
+	compared.Add(2)
 	errs := together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
 		return s.Do(func(x *cgotorch.Exec) error {
 			m := nn.NewLinear(x, 2, 3, nn.LinearOptions{})
 			defer nn.Close(m)
 			r, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: int64(1+g.Rank()) << 20})
 			r.Close()
+			compared.Done()
+			compared.Wait()
 			return err
 		})
 	})
