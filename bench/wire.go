@@ -199,7 +199,7 @@ func load(r loadRequest) (reply loadReply, err error) {
 type endpoint struct {
 	folder    string
 	command   *exec.Cmd
-	http      string
+	http      string // the protocol's address, up to /v2
 	grpc      string // host and port
 	generator *peer
 }

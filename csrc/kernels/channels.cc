@@ -8,12 +8,15 @@
 // of a convolution or a linear layer, and a layer scale have this form. The channels are the second
 // dimension, or with `last` the last one, as behind a linear layer. With `reuse` the result may
 // take the memory of the input, which the caller gives up. The schema names no write for it, since
-// nobody reads the input again. On CUDA channel_affine reads
-// each tensor once, computes in float32 and rounds once. The weights of squeeze_excite are those of
-// two convolutions of one pixel. LibTorch runs seven kernels or more for it, and this file three,
-// which round where LibTorch's round. The kernels take images in channels last, and with `last`
-// tensors without gaps, of float32, float16 or bfloat16, with a multiple of 8 channels. In all
-// other cases, and where a gradient is needed, LibTorch's operators do the work.
+// nobody reads the input again. On CUDA channel_affine reads each tensor once, computes in float32
+// and rounds once.
+//
+// The weights of squeeze_excite are those of two convolutions of one pixel. LibTorch runs seven
+// kernels or more for it, and this file three, which round where LibTorch's round.
+//
+// The kernels take images in channels last, and with `last` tensors without gaps, of float32,
+// float16 or bfloat16, with a multiple of 8 channels. In all other cases, and where a gradient is
+// needed, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/add.h>
@@ -266,16 +269,15 @@ const CudaProgram& program_of(at::ScalarType dtype, std::optional<at::ScalarType
   });
 }
 
-bool is_images(const at::Tensor& t) {
-  return t.is_cuda() && t.dim() == 4 && t.numel() > 0 && is_floating(t.scalar_type()) && t.is_contiguous(at::MemoryFormat::ChannelsLast) &&
-         is_aligned(t) && t.size(1) % 8 == 0 && t.numel() / 8 <= INT32_MAX && cuda().chip(t.device().index()).capability >= 80;
-}
-
-// The same for rows, whose channels are the last dimension.
-bool is_rows(const at::Tensor& t) {
-  return t.is_cuda() && t.dim() >= 2 && t.numel() > 0 && is_floating(t.scalar_type()) && t.is_contiguous() && is_aligned(t) && t.size(-1) % 8 == 0 &&
+// Returns whether the kernels can read t, whose channels are dimension `dim`.
+bool is_readable(const at::Tensor& t, at::MemoryFormat format, int64_t dim) {
+  return t.is_cuda() && t.numel() > 0 && is_floating(t.scalar_type()) && t.is_contiguous(format) && is_aligned(t) && t.size(dim) % 8 == 0 &&
          t.numel() / 8 <= INT32_MAX && cuda().chip(t.device().index()).capability >= 80;
 }
+
+bool is_images(const at::Tensor& t) { return t.dim() == 4 && is_readable(t, at::MemoryFormat::ChannelsLast, 1); }
+
+bool is_rows(const at::Tensor& t) { return t.dim() >= 2 && is_readable(t, at::MemoryFormat::Contiguous, -1); }
 
 // Returns the dtype of the shift, the scale and the bias, if the kernel can read them.
 std::optional<at::ScalarType> parameter_of(const at::Tensor& input, int64_t channels, std::initializer_list<std::optional<at::Tensor>> parameters) {
