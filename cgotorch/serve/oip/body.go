@@ -66,7 +66,8 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 		return nil, refuse("Content-Encoding is %q; want gzip, deflate or none", encoding)
 	}
 	got := &body{}
-	if kept, _ := b.free.Get().(*[]byte); kept != nil && b.take(int64(cap(*kept))) {
+	// A buffer that is a large part of all memory would leave a smaller body no memory for its tensors.
+	if kept, _ := b.free.Get().(*[]byte); kept != nil && (int64(cap(*kept)) <= size || int64(cap(*kept)) <= b.all/8) && b.take(int64(cap(*kept))) {
 		got.bytes, got.taken = (*kept)[:0], int64(cap(*kept))
 	}
 	err := b.fill(r.Context(), got, from, size)
