@@ -157,12 +157,13 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 		if done {
 			return
 		}
-		// The backward has failed, and panics.
-		failed()
+		// The backward has failed, and panics. If a collective failed, the reason is another rank.
+		if !g.explainPanic(x) {
+			failed()
+		}
 		if begun {
 			ct.StatusFree(end(1))
 		}
-		g.explainPanic(x)
 	}()
 	g.compareCalls(x, op)
 	// In a capture the collectives run on a stream of the graph's own, which stands in for the side

@@ -31,7 +31,10 @@ const (
 var roles = map[string]func(g *Group, s *cgotorch.Stream) error{
 	"train": func(g *Group, s *cgotorch.Stream) error { return trainFor(g, s, 1<<30, nil) },
 	"captured": func(g *Group, s *cgotorch.Stream) error {
-		return trainWith(g, s, 1<<30, nil, cgotorch.CapturedOptions{Agree: g.Agree})
+		return trainWith(g, s, 1<<30, nil, 1, cgotorch.CapturedOptions{Agree: g.Agree})
+	},
+	"deep": func(g *Group, s *cgotorch.Stream) error {
+		return trainWith(g, s, 1<<30, nil, 40, cgotorch.CapturedOptions{Eager: true})
 	},
 	"finish": func(g *Group, s *cgotorch.Stream) error { return trainFor(g, s, 10, nil) },
 	"differ": atStep(func(g *Group, x *cgotorch.Exec) error {
@@ -72,17 +75,22 @@ func atStep(fn func(g *Group, x *cgotorch.Exec) error) func(g *Group, s *cgotorc
 
 // trainFor trains a small model. It prints a line for each step, and calls `odd` at oddStep.
 func trainFor(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgotorch.Exec) error) error {
-	return trainWith(g, s, steps, odd, cgotorch.CapturedOptions{Eager: true})
+	return trainWith(g, s, steps, odd, 1, cgotorch.CapturedOptions{Eager: true})
 }
 
-// trainWith is trainFor with a step that can be captured.
-func trainWith(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgotorch.Exec) error, o cgotorch.CapturedOptions) error {
-	var m *nn.Linear
+// trainWith is trainFor with some layers, each of which has a bucket of its own, and a step that
+// can be captured.
+func trainWith(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cgotorch.Exec) error, layers int, o cgotorch.CapturedOptions) error {
+	var m *nn.Sequential
 	var opt *optim.Optimizer
 	var gradients *Gradients
 	err := s.Do(func(x *cgotorch.Exec) (err error) {
-		m = nn.NewLinear(x, 32, 32, nn.LinearOptions{})
-		if gradients, err = NewGradients(x, g, m, GradientsOptions{}); err == nil {
+		var all []nn.Module
+		for range layers {
+			all = append(all, nn.NewLinear(x, 32, 32, nn.LinearOptions{}))
+		}
+		m = nn.NewSequential(all...)
+		if gradients, err = NewGradients(x, g, m, GradientsOptions{BucketBytes: 4 * 33 * 32}); err == nil {
 			opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01}, optim.Group{Params: nn.Parameters(m)})
 		}
 		return err
@@ -288,6 +296,30 @@ func TestProcesses_Lost(t *testing.T) {
 				}
 				t.Logf("ended after %v", time.Since(began).Round(10*time.Millisecond))
 			})
+		}
+	}
+}
+
+// A rank is killed while the collectives of a backward run. Those that wait in their backward name
+// it, and not each other.
+func TestProcesses_LostInBackward(t *testing.T) {
+	const world = 3
+	for moment := range repetitions(4, 60) {
+		victim := moment % world
+		ranks := startRanks(t, "deep", world, 10*time.Second)
+		ranks[victim].until(t, fmt.Sprint("step ", 5+rand.IntN(20)))
+		time.Sleep(time.Duration(rand.IntN(150_000)) * time.Microsecond)
+		ranks[victim].Process.Kill()
+		for i, p := range ranks {
+			if i == victim {
+				continue
+			}
+			line := p.await(t, bound(10*time.Second))
+			expect(t, i, line, "error: ", fmt.Sprintf("rank %d", victim))
+			t.Logf("rank %d of %d, after a kill of %d: %s", i, world, victim, line)
+			if strings.Contains(line, "its backward has failed") {
+				t.Errorf("after a kill of rank %d, rank %d tells: %s", victim, i, line)
+			}
 		}
 	}
 }

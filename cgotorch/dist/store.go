@@ -86,7 +86,7 @@ func (s *store) connect(ctx context.Context, p place, listener int, timeout time
 		return err
 	case <-ctx.Done():
 		s.once.Do(func() { close(s.quit) })
-		return fmt.Errorf("the store of the run at %s has taken the connection and does not answer: MASTER_PORT may be the port of another program: %w", p.address(), context.Cause(ctx))
+		return fmt.Errorf("the store of the run at %s has taken the connection and does not answer: rank 0 has stopped or ended, or MASTER_PORT is the port of another program: %w", p.address(), context.Cause(ctx))
 	}
 }
 

@@ -207,7 +207,7 @@ func TestTrainRanks_Killed(t *testing.T) {
 						}
 						longest = max(longest, time.Since(began))
 						joined := true
-						for _, text := range []string{"have not joined", "does not answer (rank 0 serves it"} {
+						for _, text := range []string{"have not joined", "does not answer (rank 0 serves it", "does not answer: rank 0 has stopped or ended"} {
 							joined = joined && !strings.Contains(last, text)
 						}
 						if !joined {
