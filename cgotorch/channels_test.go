@@ -110,6 +110,21 @@ func TestChannelAffine(t *testing.T) {
 	})
 }
 
+// A tensor without dimensions does not change the dtype of a sum.
+func TestChannelAffine_ScalarAddend(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		for _, dtype := range []DType{Float32, BFloat16} {
+			torchtest.Do(t, d, func(x *Exec) {
+				in, addend := x.Contiguous(x.Randn(dtype, 2, 8, 3, 3), ChannelsLast), x.Full(Float64, 0.5)
+				got := x.Call1("streamtorch::channel_affine", in, nil, x.Ones(Float32, 8), nil, addend, "none", false, false)
+				if want := x.AddScalar(in, 0.5); got.DType() != dtype || !x.Equal(got, want) {
+					t.Errorf("%v: got %v", dtype, got)
+				}
+			})
+		}
+	})
+}
+
 // Where a gradient is needed, and for images that are not channels last, LibTorch's operators do
 // the work.
 func TestChannelAffine_Gradients(t *testing.T) {

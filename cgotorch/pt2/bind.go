@@ -288,7 +288,7 @@ const maxSize = 1<<63 - 1
 
 // The method `integer` describes an integer that a caller gives.
 func (b *binder) integer(name string) (Value, error) {
-	v := Value{size: &Size{Text: name, Min: math.MinInt64, Max: maxSize}}
+	v := Value{Bounds: &Size{Text: name, Min: math.MinInt64, Max: maxSize}}
 	text, ok := b.text.GraphModule.Graph.Ints[name]
 	if !ok {
 		return v, nil
@@ -300,7 +300,7 @@ func (b *binder) integer(name string) (Value, error) {
 	if s.Min <= 0 { // PyTorch says 0 also where it accepts negative numbers
 		s.Min = math.MinInt64
 	}
-	v.size = &s
+	v.Bounds = &s
 	return v, nil
 }
 

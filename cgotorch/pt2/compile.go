@@ -73,6 +73,14 @@ type onDevice struct{}
 
 func constantOf(v any) operand { return operand{slot: -1, constant: v} }
 
+// The method `isDefault` reports whether the operator's own default stands for the argument.
+func (o *operand) isDefault() bool {
+	return o.slot < 0 && o.of == noList && o.constant == cgotorch.Default
+}
+
+// The method `isNone` reports whether the argument is None of Python.
+func (o *operand) isNone() bool { return o.slot < 0 && o.of == noList && o.constant == nil }
+
 // A compiler makes the graphs of one program.
 type compiler struct {
 	file  *archive
@@ -249,18 +257,26 @@ var dropped = map[string]bool{
 	"aten.sym_constrain_range_for_size.default": true,
 }
 
-// waiting are operators whose results have sizes that depend on values, so that the host waits.
+// waiting are operators for which the host waits: their results have sizes that depend on values,
+// or they look at the values before they return.
 var waiting = map[string]bool{
 	"aten.item.default": true, "aten._local_scalar_dense.default": true, "aten.nonzero.default": true,
 	"aten.nonzero_numpy.default": true, "aten.where.default": true, "aten.masked_select.default": true, "aten._unique2.default": true,
 	"aten.unique_dim.default": true, "aten.unique_consecutive.default": true, "aten._unique.default": true,
 	"aten.repeat_interleave.Tensor": true, "aten.repeat_interleave.self_Tensor": true, "aten.bincount.default": true,
 	"aten.argwhere.default": true, "aten.one_hot.default": true, "aten.tensor_split.tensor_indices_or_sections": true, "aten.is_nonzero.default": true, "aten.equal.default": true, "torchvision.nms.default": true,
-	"transformers.grouped_mm_fallback.default": true,
+	"transformers.grouped_mm_fallback.default": true, "aten.multinomial.default": true, "aten.combinations.default": true, "aten.istft.default": true,
+}
+
+func init() {
+	for _, name := range strings.Fields(`cholesky inverse linalg_cholesky linalg_cond linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_inv linalg_ldl_factor
+		linalg_lstsq linalg_lu_factor linalg_pinv linalg_solve linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve`) {
+		waiting["aten."+name+".default"] = true
+	}
 }
 
 func (b *builder) action(n *Node, text *nodeText) (action, error) {
-	n.Waits = waiting[n.Operator] && !sizeIsGiven(n, text) || b.indexesByMask(n, text)
+	n.Waits = waiting[n.Operator] && !waitsNot(n, text) || b.indexesByMask(n, text)
 	switch name := n.Operator; {
 	case dropped[name]:
 		return nil, nil
@@ -292,10 +308,18 @@ func (b *builder) action(n *Node, text *nodeText) (action, error) {
 	return nil, b.unsupported(n, "a Python function that has no counterpart")
 }
 
-// sizeIsGiven reports whether an argument gives the size that the host would else wait for.
-func sizeIsGiven(n *Node, text *nodeText) bool {
+// waitsNot reports whether the arguments spare the host the wait: they give the size, or ask for
+// several samples with replacement.
+func waitsNot(n *Node, text *nodeText) bool {
 	name := "output_size"
 	switch n.Operator {
+	case "aten.multinomial.default":
+		several, replaced := false, false
+		for _, in := range text.Inputs {
+			several = several || in.Name == "num_samples" && in.Arg.Int != nil && *in.Arg.Int > 1
+			replaced = replaced || in.Name == "replacement" && in.Arg.Bool != nil && *in.Arg.Bool
+		}
+		return several && replaced
 	case "aten.one_hot.default":
 		name = "num_classes"
 	case "aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor":
@@ -370,6 +394,7 @@ func (b *builder) operator(n *Node, text *nodeText) (action, error) {
 	if err != nil {
 		return nil, err
 	}
+	args = b.inFloat(schema, args, text.Outputs)
 	outs, err := b.results(text.Outputs)
 	if err != nil {
 		return nil, err
@@ -415,7 +440,32 @@ func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operan
 		}
 		args[place] = o
 	}
+	for i, p := range parameters {
+		if p.fallback == "" && (i >= len(args) || args[i].isDefault()) {
+			return nil, fmt.Errorf("its argument %s is missing: its schema is %.200s", p.name, schema)
+		}
+	}
 	return args, nil
+}
+
+// The method `inFloat` adds the argument dtype of an operator that makes a float32 tensor of no
+// other one, such as torch.zeros(2), if another dtype stands for float32.
+func (b *builder) inFloat(schema string, args []operand, outputs []argument) []operand {
+	if b.float == 0 || len(outputs) != 1 || outputs[0].Tensor == nil || dtypes[b.text.Tensors[outputs[0].Tensor.Name].DType] != cgotorch.Float32 {
+		return args
+	}
+	parameters := parametersOf(schema)
+	at := slices.IndexFunc(parameters, func(p parameter) bool { return p.name == "dtype" && p.of == "ScalarType?" })
+	if at < 0 || slices.ContainsFunc(parameters, func(p parameter) bool { return strings.HasPrefix(p.of, "Tensor") }) {
+		return args
+	}
+	for len(args) <= at {
+		args = append(args, constantOf(cgotorch.Default))
+	}
+	if args[at].isDefault() || args[at].isNone() {
+		args[at] = constantOf(b.float)
+	}
+	return args
 }
 
 // A parameter is one argument of a schema.

@@ -215,15 +215,39 @@ func (f *folder) look() (again bool) {
 	return again
 }
 
+// The method `isSmall` reports whether a node's results have mostFolded elements at most, by the
+// sizes in the file. A size that changes from run to run is not small.
+func (f *folder) isSmall(n *Node) bool {
+	for _, result := range n.results {
+		var names []named
+		switch {
+		case result.Tensor != nil:
+			names = []named{*result.Tensor}
+		case result.Tensors != nil:
+			names = *result.Tensors
+		}
+		for _, name := range names {
+			elements := int64(1)
+			for _, size := range f.text.GraphModule.Graph.Tensors[name.Name].Sizes {
+				if size.Int == nil || *size.Int < 0 || *size.Int > 0 && elements > mostFolded / *size.Int {
+					return false
+				}
+				elements *= *size.Int
+			}
+		}
+	}
+	return true
+}
+
 // The method `canFold` reports whether a step reads known values alone.
 func (f *folder) canFold(s *step, known map[int]bool) bool {
 	c, ok := s.act.(*operatorCall)
-	if !ok || !foldable[s.node.Operator] || s.node.Waits {
+	if !ok || !foldable[s.node.Operator] || s.node.Waits || !f.isSmall(s.node) {
 		return false
 	}
 	operands := c.reads()
-	if likes[s.node.Operator] && len(operands) > 0 && operands[0].isTensor() {
-		if _, ok := f.resultOf(s.node); !ok {
+	if likes[s.node.Operator] {
+		if _, ok := f.resultOf(s.node); !ok || len(operands) == 0 || !operands[0].isTensor() {
 			return false
 		}
 		operands = operands[1:]

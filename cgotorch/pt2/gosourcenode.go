@@ -62,7 +62,7 @@ func (s *goSource) list() error {
 	for i := range p.values {
 		v := &p.values[i]
 		var user *goValue
-		if v.Tensor || v.size != nil {
+		if v.Tensor || v.Bounds != nil {
 			user = &goValue{made: -1, base: pathName(p.paths[i]), kind: goInt}
 			if v.Tensor {
 				user.kind = goTensor

@@ -181,6 +181,9 @@ func floorMod(a, b int64) int64 {
 `,
 	"power": `// power is the operator ** of Python.
 func power(base, exponent int64) int64 {
+	if exponent < 0 {
+		panic("a power with a negative exponent is no integer")
+	}
 	v := int64(1)
 	for range exponent {
 		v *= base

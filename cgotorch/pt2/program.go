@@ -239,7 +239,7 @@ func (p *Program) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tenso
 		given := false
 		for i, v := range p.values {
 			leaves[i] = v.Fixed
-			if v.Tensor || v.size != nil {
+			if v.Tensor || v.Bounds != nil {
 				if given {
 					p.fail(x, op, "%s has the inputs %s: use Call", p.file, p.inputNames())
 				}
@@ -351,7 +351,7 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 // accepts one value only for each.
 func (p *Program) fixed(c *tree, from int) (leaves []any, ok bool) {
 	for _, v := range p.values[from : from+c.leaves()] {
-		if v.Tensor || v.size != nil {
+		if v.Tensor || v.Bounds != nil {
 			return nil, false
 		}
 		leaves = append(leaves, v.Fixed)
@@ -445,10 +445,10 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		checked[i] = leaf
 		if !v.Tensor {
 			n, isInt := leaf.(int64)
-			if v.size == nil && !same(leaf, v.Fixed) || v.size != nil && !isInt {
+			if v.Bounds == nil && !same(leaf, v.Fixed) || v.Bounds != nil && !isInt {
 				p.fail(x, op, "%s: the input %s is %v, and the program was exported for %v", p.file, v.Name, leaf, v.Fixed)
 			}
-			if v.size != nil {
+			if v.Bounds != nil {
 				p.checkInt(x, op, v, n, symbols)
 			}
 			continue
@@ -500,7 +500,7 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 
 // The method `checkInt` compares an integer with its bounds, and with the sizes that it must equal.
 func (p *Program) checkInt(x *cgotorch.Exec, op string, v *Value, n int64, symbols map[string]int64) {
-	s := v.size
+	s := v.Bounds
 	if n < s.Min {
 		p.fail(x, op, "%s: the input %s is %d, want %d or more", p.file, v.Name, n, s.Min)
 	}

@@ -3,6 +3,7 @@ package pt2_test
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -82,6 +83,11 @@ func withNodes(nodes ...string) string {
 	head, tail, _ := strings.Cut(model, `"nodes": [`)
 	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
 	return head + `"nodes": [` + lines(nodes...) + "],\n   \"tensor_values\"" + tail
+}
+
+// withSize is withNodes, and the value "relu" is a float32 vector of this size.
+func withSize(size int64, nodes ...string) string {
+	return strings.Replace(withNodes(nodes...), `"tensor_values": {`, fmt.Sprintf(`"tensor_values": {"relu": {"dtype": 7, "sizes": [{"as_int": %d}]}, `, size), 1)
 }
 
 func load(x *cgotorch.Exec, data []byte, o pt2.Options) (*pt2.Program, error) {
@@ -427,6 +433,8 @@ func TestLoad_Refused(t *testing.T) {
 		"JSON":                 {replace(m, `"graph":`, `"graph"`), pt2.ErrFormat, "models/model.json"},
 		"deep JSON":            {func(e map[string]string) { e[m] = strings.Repeat("[", 100000) }, pt2.ErrFormat, "models/model.json"},
 		"deep arguments":       {replace(m, `\"children_spec\": []}]}, {\"type\": \"builtins.dict\"`, `\"children_spec\": []}]`+strings.Repeat(`,{\"type\": \"builtins.list\", \"context\": \"null\", \"children_spec\": [`, 200)+strings.Repeat("]}", 200)+`}, {\"type\": \"builtins.dict\"`), pt2.ErrFormat, "the arguments"},
+		"missing argument":     {func(e map[string]string) { e[m] = withNodes("add = relu") }, pt2.ErrFormat, "node add (aten.relu.default): its argument self is missing"},
+		"missing arguments":    {func(e map[string]string) { e[m] = withNodes("add = conv2d x") }, pt2.ErrFormat, "its argument weight is missing"},
 		"unknown operator":     {replace(m, "aten.relu.default", "aten.relo.default"), pt2.ErrUnsupported, "LibTorch lacks 1 of its operators: aten::relo (node relu)"},
 		"unknown namespace":    {replace(m, "aten.relu.default", "mine.relu.default"), pt2.ErrUnsupported, "mine::relu (node relu); open their library with cgotorch.OpenOperators before"},
 		"unknown function":     {replace(m, "torch.ops.aten.relu.default", "os.system"), pt2.ErrUnsupported, "node relu (os.system)"},
@@ -464,11 +472,17 @@ func TestLoad_Refused(t *testing.T) {
 			changed := entries()
 			c.change(changed)
 			data := archive(t, changed)
+			var fused error
 			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				p, err := load(x, data, pt2.Options{})
 				p.Close()
+				p, fused = pt2.LoadFusedFor(x, bytes.NewReader(data), int64(len(data)), cgotorch.CUDA(0), pt2.Options{})
+				p.Close()
 				return err
 			})
+			if fused == nil || !strings.Contains(fused.Error(), c.want) {
+				t.Errorf("with Fuse the error is %v, without it %v", fused, err)
+			}
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "net.pt2") || c.is != nil && !errors.Is(err, c.is) {
 				t.Fatalf("the error is %v, want %q", err, c.want)
 			}
@@ -604,6 +618,15 @@ func FuzzLoad(f *testing.F) {
 				p.Forward(x.NoGrad(), x.Zeros(cgotorch.Float32, 2, 2))
 				return nil
 			})
+			_ = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+				p, err := pt2.LoadFusedFor(x, bytes.NewReader(data), int64(len(data)), cgotorch.CUDA(0), pt2.Options{DType: cgotorch.BFloat16})
+				if err != nil {
+					return err
+				}
+				defer p.Close()
+				p.Forward(x.NoGrad(), x.Zeros(cgotorch.Float32, 2, 2))
+				return nil
+			})
 		}
 	})
 }
@@ -627,6 +650,47 @@ func TestProgram_Forward_WritesConvertedInput(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// With Options.DType a tensor that an operator makes of no other one has that dtype too.
+func TestLoad_DType_Factories(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, nodes := range [][]string{
+		{"relu = zeros size=2,", "add = linear relu p_w p_b"},
+		{"relu = full size=2, fill_value=0.0", "add = linear relu p_w p_b"},
+		{"relu = arange end=2.0", "zero = mul.Scalar relu other=0", "add = linear zero p_w p_b"},
+	} {
+		changed := entries()
+		changed["models/model.json"] = withSize(2, nodes...)
+		for _, o := range []pt2.Options{{}, {DType: cgotorch.BFloat16}, {DType: cgotorch.BFloat16, Fuse: true}} {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				p, err := load(x, archive(t, changed), o)
+				if err != nil {
+					return err
+				}
+				defer p.Close()
+				out := p.Forward(x.NoGrad(), x.Zeros(cgotorch.Float32, 2, 2))
+				if want := cmp.Or(o.DType, cgotorch.Float32); out.DType() != want {
+					t.Errorf("%v with %+v: the result is %v", nodes, o, out)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// A file asks for more memory than a program's constants may have: Load with Fuse takes none.
+func TestLoad_Fuse_LargeConstants(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	changed := entries()
+	changed["models/model.json"] = withSize(100_000_000_000, "relu = zeros size=100000000000,", "w = sum relu", "add = add.Tensor x w")
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p, err := load(x, archive(t, changed), pt2.Options{Fuse: true})
+		if err != nil {
+			return err
+		}
+		return p.Close()
+	})
 }
 
 // Tensors that share memory in the file share it with Options.DType too.

@@ -92,7 +92,7 @@ func (t *tree) name(context contextText, tuples map[string]namedTuple) error {
 		}
 		// A dataclass has two lists: the names of its fields, and the names of those that are None. A
 		// cache of transformers has the names first, too.
-		if len(keys) == 2 {
+		if len(keys) == 2 && !strings.HasSuffix(t.kind, "ict") {
 			if fields, ok := keys[0].([]any); ok {
 				keys = fields
 			}

@@ -13,12 +13,11 @@ type Value struct {
 	DType cgotorch.DType
 	Shape []Size
 	// Fixed is the only value that the program accepts, for an input that is not a tensor. It is an
-	// int64, a float64, a bool, a string or nil. It is also nil for a tensor, and for an integer
-	// that may change.
+	// int64, a float64, a bool, a string or nil, which is Python's None. It is also nil for a tensor,
+	// and for an integer that may change.
 	Fixed  any
-	Tensor bool // the input is a tensor
-
-	size *Size // of an integer that may change
+	Tensor bool  // the input is a tensor
+	Bounds *Size // of an integer that may change; nil for any other input
 }
 
 // A Size is the size of one dimension.
@@ -34,7 +33,7 @@ func describe(t *cgotorch.Tensor) string { return fmt.Sprintf("%v%v", t.DType(),
 // String returns a text such as "float32[s0 3 224 224]".
 func (v Value) String() string {
 	switch {
-	case v.size != nil:
+	case v.Bounds != nil:
 		return "an int"
 	case !v.Tensor:
 		return fmt.Sprint(v.Fixed)

@@ -28,6 +28,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/relu6.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <torch/library.h>
@@ -338,7 +339,7 @@ at::Tensor channel_affine(const at::Tensor& input, Optional shift, Optional scal
   if (is_defined(scale)) out = at::mul(out, of_channels(*scale));
   if (is_defined(bias)) out = at::add(out, of_channels(*bias));
   if (is_defined(addend)) out = at::add(out, *addend);
-  return found->second.apply(out).to(is_defined(addend) ? c10::promoteTypes(input.scalar_type(), addend->scalar_type()) : input.scalar_type());
+  return found->second.apply(out).to(is_defined(addend) ? at::result_type(input, *addend) : input.scalar_type());
 }
 
 // How the sums over the pixels of images are divided.
