@@ -205,6 +205,27 @@ func TestBatcher_MaxDelay(t *testing.T) {
 	})
 }
 
+// A request of higher priority does not prolong the wait of those before it.
+func TestBatcher_MaxDelay_Priority(t *testing.T) {
+	const delay = 400 * time.Millisecond
+	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{4}, MaxDelay: delay})
+	if err := <-predict(context.Background(), b, 1); err != nil { // warms up
+		t.Fatal(err)
+	}
+	began := time.Now()
+	first := predict(context.Background(), b, 1)
+	time.Sleep(delay * 3 / 4)
+	second := predict(WithPriority(context.Background(), 1), b, 2)
+	for _, r := range []chan error{first, second} {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(began); took < delay*9/10 || took > delay*3/2 {
+		t.Errorf("the first request took %v, and MaxDelay is %v", took, delay)
+	}
+}
+
 func TestBatcher_QueueFullAndCancelled(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		b := open(t, d, plusOne, Options{BatchSizes: []int{4}, Queue: 2})

@@ -173,12 +173,13 @@ func (r *Repository) Ready(name, version string) error {
 // Load loads a model, if it is not loaded. Without a version it loads the last one. New files of a
 // loaded version are not read: Unload it first. Load waits for the load, or until ctx ends before
 // the load begins. A load that has begun cannot be stopped. Load fails as the model's function
-// does, and with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory. A
-// panic of the function is a [*PanicError].
+// does, with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory, and
+// with [cgotorch.ErrDeviceLost] if the model is loaded and its device is lost. A panic of the
+// function is a [*PanicError].
 func (r *Repository) Load(ctx context.Context, name, version string) error {
 	r.mu.Lock()
 	e, err := r.find(name, version, func(*entry) bool { return !r.closed })
-	loaded := err == nil && e.open != nil
+	loaded := err == nil && e.open != nil && e.failure() == nil
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -213,8 +214,12 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 	case r.closed:
 		r.mu.Unlock()
 		return r.isClosed()
-	case !asked() || e.open != nil:
-		e.wanted = e.wanted || e.open != nil
+	case e.open != nil:
+		e.wanted = true
+		err := e.failure()
+		r.mu.Unlock()
+		return err
+	case !asked():
 		r.mu.Unlock()
 		return nil
 	case !slices.Contains(r.entries, e): // a Remove had the turn before
@@ -385,19 +390,22 @@ func (r *Repository) Unload(ctx context.Context, name, version string) error {
 		return err
 	}
 	defer func() { <-r.turn }()
+	var failures []error
 	for unloaded := 0; ; unloaded++ {
 		r.mu.Lock()
 		e, err := r.find(name, version, func(e *entry) bool { return e.wanted || e.err != nil })
-		if err != nil {
-			r.mu.Unlock()
-			if unloaded > 0 {
-				return nil
-			}
+		r.mu.Unlock()
+		if err != nil && unloaded == 0 {
 			return err
 		}
-		r.mu.Unlock()
+		if err != nil {
+			return errors.Join(failures...)
+		}
 		if err := r.unload(ctx, e); err != nil {
-			return err
+			failures = append(failures, err)
+			if context.Cause(ctx) != nil { // then a version in use stays
+				return errors.Join(failures...)
+			}
 		}
 	}
 }
@@ -467,9 +475,18 @@ func (r *Repository) Use(ctx context.Context, name, version string, fn func(m *M
 		}
 		r.mu.Unlock()
 		if err := r.open(ctx, e, func() bool { return r.ready(e) }); err != nil {
-			return err
+			return e.notReloaded(ctx, err)
 		}
 	}
+}
+
+// notReloaded tells the caller of Use that a load has failed. The reason alone could be of a kind
+// that blames the caller, such as ErrInvalidArgument for a file of the model.
+func (e *entry) notReloaded(ctx context.Context, err error) error {
+	if context.Cause(ctx) != nil || errors.Is(err, cgotorch.ErrClosed) || errors.Is(err, ErrNotFound) || errors.As(err, new(*PanicError)) {
+		return err
+	}
+	return fmt.Errorf("serve: %q, version %q: %w: %w", e.name, e.version, ErrNotLoaded, err)
 }
 
 func (r *Repository) give(e *entry, o *openModel) {

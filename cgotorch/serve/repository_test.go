@@ -341,6 +341,7 @@ func TestRepository_DeviceLost(t *testing.T) {
 		torchtest.WantError(t, err, ErrNotLoaded, "injected")
 		torchtest.WantError(t, err, cgotorch.ErrDeviceLost)
 	}
+	torchtest.WantError(t, r.Load(ctx, "a", ""), cgotorch.ErrDeviceLost, "injected")
 	if info := r.List()[0]; info.Ready || !info.Loaded || !errors.Is(info.Err, cgotorch.ErrDeviceLost) {
 		t.Errorf("%+v", info)
 	}
@@ -415,6 +416,31 @@ func TestRepository_Unload_Failed(t *testing.T) {
 		t.Error(err, r.List()[0].Err)
 	}
 	torchtest.WantError(t, r.Unload(ctx, "a", ""), ErrNotLoaded)
+}
+
+// A version that fails to end does not keep the others loaded.
+func TestRepository_Unload_AllVersions(t *testing.T) {
+	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
+	var loaded atomic.Int64
+	failed := errors.New("a file stays")
+	err := errors.Join(
+		r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)),
+		r.Add("a", "2", func() (*Model, error) {
+			m, err := adds(cgotorch.CPU, 2, 0, &loaded)()
+			m.Free = func() error { loaded.Add(-1); return failed }
+			return m, err
+		}),
+		r.Load(ctx, "a", "1"), r.Load(ctx, "a", "2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Unload(ctx, "a", ""); !errors.Is(err, failed) {
+		t.Errorf("Unload: %v", err)
+	}
+	if n := loaded.Load(); n != 0 {
+		t.Errorf("%d versions are loaded", n)
+	}
+	torchtest.WantError(t, r.Ready("a", ""), ErrNotLoaded)
 }
 
 // A load that has begun is kept, although its context ends while it waits for room.

@@ -78,22 +78,28 @@ func (b *Batcher) wait(first *request) time.Duration {
 	if isUpdate(first) {
 		return 0
 	}
-	return b.policy.wait(time.Now(), first.length, b.alike(first), first.since)
+	entries, since := b.alike(first)
+	return b.policy.wait(time.Now(), first.length, entries, since)
 }
 
-// alike returns how many entries wait that could be of the first request's batch. It counts no
-// further than to the largest batch. The caller holds b.mu.
-func (b *Batcher) alike(first *request) (entries int) {
+// alike returns how many entries wait that could be of the first request's batch, and since when
+// the oldest of them does: one of lower priority can be older than the first. It counts no further
+// than to the largest batch. The caller holds b.mu.
+func (b *Batcher) alike(first *request) (entries int, since time.Time) {
 	largest := b.policy.largest(first.length)
+	since = first.since
 	for _, r := range b.queue {
 		if isUpdate(r) || entries >= largest {
 			break
 		}
 		if r.length == first.length {
 			entries += r.entries
+			if r.since.Before(since) {
+				since = r.since
+			}
 		}
 	}
-	return entries
+	return entries, since
 }
 
 // take takes a batch from the queue: its first request, and those of the same length behind it, up
@@ -126,7 +132,8 @@ func (b *Batcher) take() (batch []*request, f form) {
 			continue
 		case first:
 			f.length = r.length
-			most = max(b.policy.size(f.length, b.alike(r), b.computed), b.policy.padded(f.length, r.entries))
+			alike, _ := b.alike(r)
+			most = max(b.policy.size(f.length, alike, b.computed), b.policy.padded(f.length, r.entries))
 			fallthrough
 		case r.length == f.length && !r.alone && entries+r.entries <= most:
 			full = r.alone

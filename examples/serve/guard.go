@@ -68,6 +68,15 @@ const (
 	healthOf = "/v2/health/"
 )
 
+// tokenOf returns the token of a header Authorization. The name of the scheme may be in any case.
+func tokenOf(header string) string {
+	const scheme = "Bearer "
+	if len(header) >= len(scheme) && strings.EqualFold(header[:len(scheme)], scheme) {
+		return header[len(scheme):]
+	}
+	return header
+}
+
 // wrap guards HTTP. The time runs from the header on and includes the body. A browser may send the
 // token as the password of any user.
 func (g *guard) wrap(next http.Handler) http.Handler {
@@ -76,7 +85,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		token := tokenOf(r.Header.Get("Authorization"))
 		if _, password, basic := r.BasicAuth(); basic {
 			token = password
 		}
@@ -139,7 +148,7 @@ func (g *guard) tap(ctx context.Context, call *tap.Info) (context.Context, error
 	} else {
 		token := ""
 		if values := call.Header.Get("authorization"); len(values) > 0 {
-			token = strings.TrimPrefix(values[0], "Bearer ")
+			token = tokenOf(values[0])
 		}
 		if !g.bears(token) {
 			return nil, status.Error(codes.Unauthenticated, noToken)

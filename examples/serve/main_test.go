@@ -228,6 +228,7 @@ func TestServer_Token(t *testing.T) {
 		{s.main + "/v2/models/cifar10", "", 401},
 		{s.main + "/v2/models/cifar10", "Bearer 0123456789abcdeg", 401},
 		{s.main + "/v2/models/cifar10", "Bearer " + token, 200},
+		{s.main + "/v2/models/cifar10", "bearer " + token, 200}, // a scheme has no case
 		{s.main + "/", "", 401},
 		{s.admin + "/metrics", "", 401},
 		{s.admin + "/metrics", "Bearer " + token, 200},

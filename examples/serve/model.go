@@ -244,20 +244,22 @@ func exported(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n netw
 		return n, err
 	}
 	n.close, n.weights = program.Close, bytesOf(program)
+	var names []string // of the tensors; the program has one value only for its other inputs
 	for _, v := range program.Inputs() {
-		if !v.Tensor && v.Fixed == nil {
-			return n, errors.Join(fmt.Errorf("%s: the input %s is no tensor", name, v.Name), program.Close())
+		if v.Bounds != nil {
+			return n, errors.Join(fmt.Errorf("%s: the input %s is an integer that may change, and no tensor", name, v.Name), program.Close())
 		}
 		if v.Tensor {
+			names = append(names, v.Name)
 			n.add(v.Name, v.DType, len(v.Shape), func(i int) (int64, int64) { return v.Shape[i].Min, v.Shape[i].Max })
 		}
 	}
 	n.forward = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-		args := make([]any, len(in))
+		args := pt2.Keywords{}
 		for i, t := range in {
-			args[i] = t
+			args[names[i]] = t
 		}
-		return tensorsIn(program.Call(x, args...))
+		return tensorsIn(program.Call(x, args))
 	}
 	return n, nil
 }

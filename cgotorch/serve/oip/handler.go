@@ -270,22 +270,21 @@ func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 			return out, refuse("top is %.20q; want a number of classes", text)
 		}
 	}
-	request := Request{Model: r.PathValue("model"), Version: r.PathValue("version")}
 	var labels []string
-	err = h.models.Use(r.Context(), request.Model, request.Version, func(m *serve.Model) error {
+	var got *Response
+	err = h.models.Use(r.Context(), r.PathValue("model"), r.PathValue("version"), func(m *serve.Model) (err error) {
 		in, out := m.Inputs(), m.Outputs()
 		if len(in) != 1 || in[0].Decoder == nil {
 			return refuse("the model %q does not take one picture", m.Name)
 		}
-		labels, request.Version = m.Labels, m.Version
-		request.Inputs = []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{b.bytes}}}
-		request.Outputs = []Output{{Name: out[0].Name}}
-		return nil
+		labels = m.Labels
+		got, err = answerOf(r.Context(), m, Request{
+			Model:   m.Name,
+			Inputs:  []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{b.bytes}}},
+			Outputs: []Output{{Name: out[0].Name}},
+		})
+		return err
 	})
-	if err != nil {
-		return out, err
-	}
-	got, err := Infer(r.Context(), h.models, request)
 	if err != nil {
 		return out, err
 	}

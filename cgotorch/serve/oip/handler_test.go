@@ -533,6 +533,23 @@ func TestHandler_Reload_Fails(t *testing.T) {
 	}
 	infer("a", 200, "")
 	about(200)
+
+	infer("b", 200, "")
+	load = func() error { return fmt.Errorf("a file of a: %w", ErrInvalidArgument) } // not of the request
+	infer("a", 503, "not loaded")
+	about(503)
+}
+
+// A result that JSON cannot hold is the fault of the request, which did not ask for binary data.
+func TestInfer_NotANumber(t *testing.T) {
+	_, h := open(t, Options{})
+	const inputs = `"inputs":[{"name":"a","datatype":"FP32","shape":[1,2],"data":[3e38,0]},{"name":"b","datatype":"FP32","shape":[1,2],"data":[3e38,0]}]`
+	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum"}]}`); w.Code != 400 || !strings.Contains(w.Body.String(), "binary") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
 }
 
 // A list has the models that its scan has found.

@@ -69,35 +69,38 @@ func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response,
 	if r.Priority != 0 {
 		ctx = serve.WithPriority(ctx, -r.Priority)
 	}
-	answer := &Response{Model: r.Model, Version: r.Version, ID: r.ID}
-	err := models.Use(ctx, r.Model, r.Version, func(m *serve.Model) error {
-		answer.Version = m.Version
-		inputs, err := arrays(m.Inputs(), r.Inputs)
-		if err != nil {
-			return err
-		}
-		outputs := m.Outputs()
-		wanted, err := chosen(outputs, r.Outputs)
-		if err != nil {
-			return err
-		}
-		out, err := predict(ctx, m, inputs)
-		if err != nil {
-			return err
-		}
-		for i, w := range wanted {
-			t := tensorOf(outputs[w].Name, out[w])
-			if len(r.Outputs) > 0 && r.Outputs[i].Classes > 0 {
-				if t, err = best(t, r.Outputs[i].Classes, m.Labels); err != nil {
-					return err
-				}
-			}
-			answer.Outputs = append(answer.Outputs, t)
-		}
-		return nil
+	var answer *Response
+	err := models.Use(ctx, r.Model, r.Version, func(m *serve.Model) (err error) {
+		answer, err = answerOf(ctx, m, r)
+		return err
 	})
+	return answer, err
+}
+
+// answerOf returns a model's answer to a request.
+func answerOf(ctx context.Context, m *serve.Model, r Request) (*Response, error) {
+	answer := &Response{Model: r.Model, Version: m.Version, ID: r.ID}
+	inputs, err := arrays(m.Inputs(), r.Inputs)
 	if err != nil {
 		return nil, err
+	}
+	outputs := m.Outputs()
+	wanted, err := chosen(outputs, r.Outputs)
+	if err != nil {
+		return nil, err
+	}
+	out, err := predict(ctx, m, inputs)
+	if err != nil {
+		return nil, err
+	}
+	for i, w := range wanted {
+		t := tensorOf(outputs[w].Name, out[w])
+		if len(r.Outputs) > 0 && r.Outputs[i].Classes > 0 {
+			if t, err = best(t, r.Outputs[i].Classes, m.Labels); err != nil {
+				return nil, err
+			}
+		}
+		answer.Outputs = append(answer.Outputs, t)
 	}
 	return answer, nil
 }

@@ -262,7 +262,7 @@ func appendNumber(to []byte, dtype cgotorch.DType, at []byte) ([]byte, error) {
 		v, bits = math.Float64frombits(le.Uint64(at)), 64
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return nil, fmt.Errorf("%v has no JSON form", v)
+		return nil, refuse("%v has no JSON form", v)
 	}
 	return strconv.AppendFloat(to, v, 'g', -1, bits), nil
 }
