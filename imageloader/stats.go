@@ -96,7 +96,9 @@ func (s Stats) Bottleneck() string {
 	case share(s.WaitForSamples) > starved:
 		stage = "inflate"
 	}
-	return fmt.Sprintf("%s, %.1f of %d cores", stage, share(s.Inflate+s.Decode), runtime.GOMAXPROCS(0))
+	all := runtime.GOMAXPROCS(0)
+	// Between two loops there is work too, which Elapsed does not count.
+	return fmt.Sprintf("%s, %.1f of %d cores", stage, min(share(s.Inflate+s.Decode), float64(all)), all)
 }
 
 const maxExamples = 5

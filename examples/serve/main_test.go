@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/zip"
 	"bufio"
 	"bytes"
 	"context"
@@ -579,4 +580,59 @@ func TestFolder_Refused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A program gets its tensors by name: one may be a keyword, and others may have one value alone.
+func TestExported_Keywords(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const small, leaf = "../../cgotorch/pt2/testdata/small/", `{\"type\": null, \"context\": null, \"children_spec\": []}`
+	read := func(name string) string {
+		text, err := os.ReadFile(small + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	text := read("model.json")
+	for _, change := range [][2]string{ // forward(mask, *, x), and mask is None
+		{`{"as_tensor": {"name": "x"}}]`, `{"as_none": true}, {"as_tensor": {"name": "x"}}]`},
+		{`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]`, `{"constant_input": {"name": "mask", "value": {"as_none": true}}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]`},
+		{`["x"]`, `["mask", "x"]`},
+		{`{\"type\": \"builtins.dict\", \"context\": \"[]\", \"children_spec\": []}`, `{\"type\": \"builtins.dict\", \"context\": \"[\\\"x\\\"]\", \"children_spec\": [` + leaf + `]}`},
+	} {
+		if !strings.Contains(text, change[0]) {
+			t.Fatalf("model.json has no %s", change[0])
+		}
+		text = strings.Replace(text, change[0], change[1], 1)
+	}
+	var file bytes.Buffer
+	w := zip.NewWriter(&file)
+	for name, data := range map[string]string{
+		"models/model.json": text, "data/weights/model_weights_config.json": read("weights.json"), "data/constants/model_constants_config.json": read("constants.json"),
+		"data/weights/weight_0": "\x00\x00\x80\x3f\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80\x3f", "data/weights/weight_1": "\x00\x00\x80\x3f\x00\x00\x00\xc0",
+		"data/constants/tensor_0": "\x00\x00\x00\x3f\x00\x00\x80\x3f", "archive_format": "pt2", "archive_version": "0", "byteorder": "little",
+	} {
+		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store})
+		if err == nil {
+			_, err = io.WriteString(e, data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		n, err := exported(x.NoGrad(), bytes.NewReader(file.Bytes()), int64(file.Len()), "net.pt2")
+		if err != nil {
+			return err
+		}
+		if len(n.inputs) != 1 || n.inputs[0].Name != "x" {
+			t.Errorf("the inputs are %+v", n.inputs)
+		}
+		out := n.forward(x.NoGrad(), cgotorch.FromSlice(x, []float32{1, 2, 3, 4}, 2, 2))
+		torchtest.Equal(t, x, out[0], []float32{3, 2, 5, 4}, 2, 2)
+		return n.close()
+	})
 }
