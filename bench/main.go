@@ -103,6 +103,7 @@ func main() {
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/ and program/, which takes a minute a row")
+	scaled := flag.String("scaling", "", "a file of rows of dist/, taken with several numbers of GPUs: print their table, and write the picture beside the file, with .svg")
 	c.programFlags()
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
@@ -111,6 +112,12 @@ func main() {
 	}
 	if *serving {
 		if err := answerRequests(os.Stdin, os.Stdout); err != nil {
+			fail(1, err)
+		}
+		return
+	}
+	if *scaled != "" {
+		if err := writeScaling(*scaled, os.Stdout); err != nil {
 			fail(1, err)
 		}
 		return

@@ -4,6 +4,7 @@
 # into gpu-bundle/data.
 #
 #   record.sh               measures the training of ResNet-50 and writes a table
+#   record-dist.sh          measures it on several GPUs, and writes a table and a picture
 #   run.sh                  unpacks the packed files, then runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats that they need
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary
@@ -17,7 +18,7 @@ limit=60 # MiB
 bundle=gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle"/{lib,bin,tests,tree}
-cp tests/bundle/{run,record,libtorch}.sh "$bundle/"
+cp tests/bundle/{run,record,record-dist,libtorch}.sh "$bundle/"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
 for binary in cgotorch_test; do

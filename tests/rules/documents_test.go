@@ -82,7 +82,7 @@ func TestDocuments_Links(t *testing.T) {
 		t.Skipf("not a git clone: %v", err)
 	}
 	files := strings.Fields(string(out))
-	paths := []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "docs/from-pytorch.md", "docs/from-gotorch.md", "docs/versions.md",
+	paths := []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "docs/several-hosts.md", "docs/from-pytorch.md", "docs/from-gotorch.md", "docs/versions.md",
 		"CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"}
 	for _, path := range append(paths, chapters(t)...) {
 		text := inlineCode.ReplaceAllString(blockOfCode.ReplaceAllString(document(t, path), ""), "")

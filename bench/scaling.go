@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A scaledStep is a row of dist/ whose rates a scaling has, and how it calls them.
+type scaledStep struct{ row, text, colour string }
+
+var scaledSteps = []scaledStep{
+	{"scaling", "ours", "#0b62a4"},
+	{"scaling-overlapped", "ours, with an Overlap on several GPUs", "#3aa0d8"},
+	{"scaling-plain", "ours, LibTorch's kernels", "#5b8c5a"},
+	{"scaling-ddp-graph", "PyTorch, DDP captured by hand", "#c46210"},
+	{"scaling-ddp-compile", "PyTorch, DDP with torch.compile", "#8a4fbf"},
+	{"scaling-ddp-eager", "PyTorch, DDP eager", "#888888"},
+}
+
+// A scaling has the images a second of steps of one batch size a GPU, by the row of scaledSteps
+// and by the number of GPUs.
+type scaling struct {
+	model string
+	batch int
+	rates map[string]map[int]float64
+}
+
+var (
+	scaledRow   = regexp.MustCompile(`^dist/([^/]+)/(\d+)/(.+)$`)
+	ranksInNote = regexp.MustCompile(`; (\d+) ranks[;,]`)
+)
+
+// writeScaling writes the table and the picture of a file of rows.
+func writeScaling(path string, table io.Writer) error {
+	rows, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	all, err := readScalings(rows)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("%s: no row is one of dist/MODEL/BATCH/scaling", path)
+	}
+	writeScalingTable(table, all)
+	var picture bytes.Buffer
+	writeScalingPicture(&picture, all)
+	return os.WriteFile(strings.TrimSuffix(path, filepath.Ext(path))+".svg", picture.Bytes(), 0o644)
+}
+
+// readScalings reads rows of dist/ of runs with several numbers of GPUs. Of rows with one name and
+// number the last one counts. The rate of one GPU is that of the run with the most GPUs.
+func readScalings(from io.Reader) ([]scaling, error) {
+	type key struct {
+		model string
+		batch int
+	}
+	found := map[key]*scaling{}
+	most := map[string]int{}
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for n := 1; lines.Scan(); n++ {
+		var r row
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		name, ranks := scaledRow.FindStringSubmatch(r.Name), ranksInNote.FindStringSubmatch(r.Note)
+		if name == nil || ranks == nil || r.Value <= 0 || !slices.ContainsFunc(scaledSteps, func(s scaledStep) bool { return s.row == name[3] }) {
+			continue
+		}
+		batch, _ := strconv.Atoi(name[2])
+		gpus, _ := strconv.Atoi(ranks[1])
+		k := key{name[1], batch}
+		s := found[k]
+		if s == nil {
+			s = &scaling{k.model, k.batch, map[string]map[int]float64{}}
+			found[k] = s
+		}
+		if s.rates[name[3]] == nil {
+			s.rates[name[3]] = map[int]float64{}
+		}
+		perSecond := func(ms number) float64 { return float64(batch) * 1e3 / float64(ms) }
+		s.rates[name[3]][gpus] = float64(gpus) * perSecond(r.Value)
+		// One GPU has no DDP, so it is compared with the step that PyTorch captures.
+		if at := r.Name; name[3] != "scaling-ddp-compile" && r.PeerValue != nil && gpus >= most[at] {
+			most[at], s.rates[name[3]][1] = gpus, perSecond(*r.PeerValue)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	var all []scaling
+	for _, s := range found {
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b scaling) int { return cmp.Or(cmp.Compare(a.model, b.model), cmp.Compare(b.batch, a.batch)) })
+	return all, nil
+}
+
+// gpus returns the numbers of GPUs, ascending.
+func (s scaling) gpus() []int {
+	all := map[int]bool{}
+	for _, rates := range s.rates {
+		for n := range rates {
+			all[n] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// writeScalingTable writes images a second, and behind them the share of so many times the rate of
+// one GPU.
+func writeScalingTable(to io.Writer, all []scaling) {
+	for _, s := range all {
+		fmt.Fprintf(to, "## %s, batch %d a GPU\n\nImages/s, and the share of so many times one GPU's rate.\n\n| step |", s.model, s.batch)
+		for _, n := range s.gpus() {
+			fmt.Fprintf(to, " %d GPU%s |", n, map[bool]string{true: "s"}[n > 1])
+		}
+		fmt.Fprint(to, "\n| --- |", strings.Repeat(" --- |", len(s.gpus())), "\n")
+		for _, step := range scaledSteps {
+			rates := s.rates[step.row]
+			if rates == nil {
+				continue
+			}
+			fmt.Fprintf(to, "| %s |", step.text)
+			for _, n := range s.gpus() {
+				switch {
+				case rates[n] == 0:
+					fmt.Fprint(to, " |")
+				case n == 1 || rates[1] == 0:
+					fmt.Fprintf(to, " %.0f |", rates[n])
+				default:
+					fmt.Fprintf(to, " %.0f, %.3f |", rates[n], rates[n]/(float64(n)*rates[1]))
+				}
+			}
+			fmt.Fprintln(to)
+		}
+		fmt.Fprintln(to)
+	}
+}
+
+// writeScalingPicture writes an SVG with a chart for each batch size: images a second over the
+// number of GPUs, and a dashed line for so many times our rate on one GPU.
+func writeScalingPicture(to io.Writer, all []scaling) {
+	const width, height, left, top, gap = 420, 300, 70, 40, 110
+	fmt.Fprintf(to, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", len(all)*(width+gap), height+top+60+18*len(scaledSteps))
+	fmt.Fprintln(to, `<rect width="100%" height="100%" fill="white"/>`)
+	for i, s := range all {
+		gpus := s.gpus()
+		if len(gpus) == 0 {
+			continue
+		}
+		last := gpus[len(gpus)-1]
+		highest := float64(last) * s.rates["scaling"][1]
+		for _, rates := range s.rates {
+			for _, r := range rates {
+				highest = max(highest, r)
+			}
+		}
+		x := func(n int) float64 {
+			return float64(i*(width+gap)+left) + float64(width)*float64(n-1)/float64(max(last-1, 1))
+		}
+		y := func(rate float64) float64 { return top + height*(1-rate/(1.05*highest)) }
+		fmt.Fprintf(to, `<text x="%.0f" y="22" font-size="14">%s, batch %d a GPU: images/s over GPUs</text>`+"\n", x(1), s.model, s.batch)
+		fmt.Fprintf(to, `<path d="M%.0f,%d V%d H%.0f" fill="none" stroke="black"/>`+"\n", x(1), top, top+height, x(last))
+		for _, n := range gpus {
+			fmt.Fprintf(to, `<text x="%.1f" y="%d" text-anchor="middle">%d</text>`+"\n", x(n), top+height+18, n)
+		}
+		for _, part := range []float64{0.25, 0.5, 0.75, 1} {
+			fmt.Fprintf(to, `<text x="%.1f" y="%.1f" text-anchor="end">%.0f</text>`+"\n", x(1)-8, y(part*highest)+4, part*highest)
+		}
+		if one := s.rates["scaling"][1]; one > 0 {
+			fmt.Fprintf(to, `<path d="M%.1f,%.1f L%.1f,%.1f" stroke="#0b62a4" stroke-dasharray="4 4"/>`+"\n", x(1), y(one), x(last), y(float64(last)*one))
+		}
+		for k, step := range scaledSteps {
+			rates := s.rates[step.row]
+			var points []string
+			for _, n := range slices.Sorted(maps.Keys(rates)) {
+				points = append(points, fmt.Sprintf("%.1f,%.1f", x(n), y(rates[n])))
+				fmt.Fprintf(to, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", x(n), y(rates[n]), step.colour)
+			}
+			if len(points) == 0 {
+				continue
+			}
+			fmt.Fprintf(to, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.Join(points, " "), step.colour)
+			fmt.Fprintf(to, `<text x="%.0f" y="%d" fill="%s">%s</text>`+"\n", x(1), top+height+44+18*k, step.colour, step.text)
+		}
+	}
+	fmt.Fprintln(to, "</svg>")
+}
