@@ -106,6 +106,7 @@ func expand(from files, path string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the pattern is malformed: %w", err)
 		}
+		found = slices.DeleteFunc(found, isIndexFile)
 		if len(found) == 0 {
 			return nil, errors.New("no file fits this pattern; check the path")
 		}

@@ -308,3 +308,23 @@ func TestOpen_DirectoryOfALatinName(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A pattern of all files of a folder does not take the index files that the loader writes there.
+func TestOpen_PatternBesideIndex(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(folder+"/a.tgz", gzipOf(tarOf(numbered(12))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := options()
+	o.Train, o.ShuffleBuffer = true, 500
+	for range 2 {
+		l := open(t, folder+"/*", o)
+		if got := len(levels(t, l)); got != 12 {
+			t.Errorf("%d images", got)
+		}
+		l.Close()
+	}
+	if found, _ := filepath.Glob(folder + "/*.index"); len(found) != 1 {
+		t.Errorf("the index files are %v, want one", found)
+	}
+}

@@ -345,6 +345,7 @@ func (e *epoch) send(p *part) error {
 		e.place.Position++
 		if bad := p.bad[i]; bad != nil {
 			if err := e.skip(bad); err != nil {
+				batch.lost.Stop()
 				return err
 			}
 			continue
@@ -359,6 +360,7 @@ func (e *epoch) send(p *part) error {
 	}
 	e.parts = e.parts[1:]
 	if batch.N == 0 || e.loader.options.DropLast && batch.N < e.loader.options.BatchSize {
+		batch.lost.Stop()            // nobody gets the batch
 		e.loader.ring.Give(p.buffer) //edge:empty-batch-goes-back TestEpoch_ManySkipped
 		return nil
 	}

@@ -127,7 +127,7 @@ func (e *epoch) read() error {
 	made, err := s.run()
 	if err == nil && made != nil {
 		l.adopt(made)
-		if e.from.Ranks != "" {
+		if e.from.Ranks != "" || e.from.Position > 0 {
 			err = e.checkSamples(made)
 		}
 	}

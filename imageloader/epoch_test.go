@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -327,6 +328,24 @@ func TestEpoch_ManySkipped(t *testing.T) {
 			}
 			l.Close()
 		}
+	}
+}
+
+// A batch without an image, which nobody gets, is not taken for one that was dropped.
+func TestEpoch_EmptyBatch_NotLost(t *testing.T) {
+	o := options()
+	o.BatchSize, o.MaxSkipRate, o.Buffers = 8, 0.5, 1
+	l := open(t, write(t, "a.tar", tarOf(damaged(numbered(9), 8))), o)
+	for range 3 {
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			runtime.GC()
+			time.Sleep(600 * time.Millisecond) // the loader looks for lost buffers while it waits for one
+			batch.Release()
+		}
+		runtime.GC()
 	}
 }
 

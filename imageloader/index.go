@@ -390,7 +390,9 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 	switch {
 	case ignored != "":
 		return verdict{ignored: ignored}, nil
-	case bad != nil && where.class == "": // its split is not known, so the image counts in every split
+	case bad != nil && where.class == "" && where.above != "" && o.Split != "" && !strings.HasPrefix(where.above+"/", o.Split+"/"):
+		return verdict{split: where.above}, nil
+	case bad != nil && where.class == "": // if its split is not known, the image counts in every split
 		return verdict{sample: true, label: -1, bad: bad}, nil
 	case where.class == "":
 		return verdict{}, nil

@@ -94,7 +94,7 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		return s.admitSample(e, directories[:last])
 	}
 	if last > 0 && !utf8.ValidString(directories[last-1]) {
-		return location{}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
+		return location{above: strings.Join(directories[:last-1], "/")}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
 	}
 	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
 		return location{}, ignoredNotImage, nil
@@ -107,10 +107,7 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		where.split = directories[0]
 		where.above = strings.Join(directories[:last-1], "/")
 	}
-	if e.kind == sparseFile {
-		return where, "", s.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
-	}
-	return where, "", s.tooLarge(e)
+	return where, "", s.unusable(e)
 }
 
 // admitSample judges a member of a WebDataset. `directories` holds the directories in the
@@ -131,7 +128,15 @@ func (s *shard) admitSample(e entry, directories []string) (where location, igno
 	if e.fault != "" {
 		return where, "", s.badMember(e, nil, "%s", e.fault)
 	}
-	return where, "", s.tooLarge(e)
+	return where, "", s.unusable(e)
+}
+
+// unusable returns the fault of an image that the archive holds as no loader reads it, or nil.
+func (s *shard) unusable(e entry) *Error {
+	if e.kind == sparseFile {
+		return s.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
+	}
+	return s.tooLarge(e)
 }
 
 // tooLarge returns the fault of a member that is larger than allowed, or nil.

@@ -123,7 +123,7 @@ type Options struct {
 	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to this share,
 	// unusable images are left out and counted in Stats. The images that follow replace them. When
 	// the share is larger, the epoch ends with ErrBadMember. With 0 the first unusable image ends the
-	// epoch.
+	// epoch. With several Ranks the images of this rank count.
 	MaxSkipRate float64
 
 	// AllowTruncated reads an archive that is cut short, as by a download that broke off. Without

@@ -143,3 +143,19 @@ func damaged(members []member, which ...int) []member {
 	}
 	return members
 }
+
+// The state of another archive is found while one rank streams an archive without an index.
+func TestLoader_Restore_OtherArchive_Streamed(t *testing.T) {
+	o := options()
+	o.Train, o.ShuffleBuffer, o.Classes, o.BatchSize = true, 500, []string{"a", "b", "c"}, 4
+	l := open(t, write(t, "a.tgz", gzipOf(tarOf(numbered(20)))), o)
+	err := l.Restore(State{Samples: 24, Position: 4, Batch: 1})
+	for batch, failed := range l.Epoch(context.Background()) {
+		if failed != nil {
+			err = failed
+			break
+		}
+		batch.Release()
+	}
+	wantError(t, err, ErrInvalidState, "it was saved from an epoch of 24 images, and this one has 20")
+}

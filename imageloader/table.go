@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/klauspost/compress/flate"
@@ -40,6 +41,11 @@ func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 const indexMagic = "streamtorch index 2\n"
 
 const indexExtension = ".index"
+
+// isIndexFile reports whether a path is that of an index file, or of one that is being written.
+func isIndexFile(path string) bool {
+	return strings.HasSuffix(path, indexExtension) || strings.Contains(filepath.Base(path), indexExtension+".new-")
+}
 
 // identity returns the size, the time and a hash of a shard. A different shard, or an earlier
 // content of this shard, has a different identity.

@@ -118,6 +118,9 @@ func (s *sampleStream) close() {
 	s.stream.close()
 }
 
+// mostEntries bounds the members of a sample.
+const mostEntries = 10_000
+
 // collect reads the next sample. An error may come in the middle of a sample. The sample is then
 // returned only if it has its image and label, or if the error is io.EOF.
 func (s *sampleStream) collect() []entry {
@@ -126,15 +129,20 @@ func (s *sampleStream) collect() []entry {
 		e, err := s.advance()
 		if err == nil {
 			key, what := keyOf(e.name)
-			if e.kind != regularFile {
+			if e.kind != regularFile && (e.kind != sparseFile || !isImageOf(what)) {
 				key = ""
 			}
-			if len(all.entries) > 0 && (key == "" || key != all.key) {
+			if key == "" && all.key == "" {
+				return []entry{e} // between two samples
+			}
+			if key != "" && all.key != "" && key != all.key || len(all.entries) >= mostEntries {
 				s.first = &e
 				return all.finish()
 			}
-			all.key, all.entries = key, append(all.entries, e)
+			// A member without a key, such as a directory or a file of macOS, does not end a sample.
+			all.entries = append(all.entries, e)
 			if key != "" {
+				all.key = key
 				err = s.take(&all, e, what)
 			}
 		}
@@ -162,7 +170,7 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	switch {
 	case isImageOf(what) && all.image < 0:
 		all.image = len(all.entries) - 1
-		if s.contents && s.shard.tooLarge(e) == nil {
+		if e.kind != sparseFile && s.contents && s.shard.tooLarge(e) == nil {
 			data, err := s.stream.content()
 			if err != nil {
 				all.image = -1
@@ -290,6 +298,9 @@ func (a *archive) findLabels(o Options) Labels {
 			break
 		}
 		k, what := keyOf(h.Name)
+		if kindOf(h) != regularFile || k == "" {
+			continue
+		}
 		if k != key && image {
 			break
 		}
@@ -297,9 +308,6 @@ func (a *archive) findLabels(o Options) Labels {
 			label = false
 		}
 		key = k
-		if kindOf(h) != regularFile || k == "" {
-			continue
-		}
 		switch {
 		case what == "cls":
 			label = true

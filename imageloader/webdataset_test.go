@@ -207,3 +207,45 @@ func TestWebDataset_SeveralImages(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Members without a key, such as the files that macOS adds and directories, do not part a sample.
+func TestWebDataset_MembersBetween(t *testing.T) {
+	const n = 6
+	var members []member
+	for i, m := range samplesOf(n, "cls", func(label int) string { return fmt.Sprint(label) }) {
+		m.name = "train/" + m.name
+		folder, base, _ := strings.Cut(m.name, "/")
+		members = append(members, member{name: folder + "/._" + base, body: []byte("macOS")}, m)
+		if i == 3 {
+			members = append(members, member{name: "train/README", body: []byte("text")})
+		}
+	}
+	for _, labels := range []Labels{LabelsFound, LabelsFromMembers} {
+		for _, path := range []string{write(t, "a.tar", tarOf(members)), write(t, "a.tgz", gzipOf(tarOf(members)))} {
+			o := options()
+			o.Labels, o.Train, o.NoFlip = labels, true, true
+			l := open(t, path, o)
+			if got, want := fmt.Sprint(labelsOf(t, l), l.Classes()), "[00:0 01:0 02:1 03:1 04:2 05:2] [0 1 2]"; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+	}
+}
+
+// An image without a label does not fail the loader of another split.
+func TestWebDataset_BadOfAnotherSplit(t *testing.T) {
+	image := numbered(1)[0].body
+	members := []member{
+		{name: "train/0.cls", body: []byte("1")}, {name: "train/0.png", body: image},
+		{name: "test/1.png", body: image},
+	}
+	o := options()
+	o.Labels, o.Split = LabelsFromMembers, "train"
+	l := open(t, write(t, "a.tar", tarOf(members)), o)
+	if got := len(labelsOf(t, l)); got != 1 {
+		t.Errorf("%d images", got)
+	}
+	o.Split = "test"
+	_, err := Open(write(t, "a.tar", tarOf(members)), o)
+	wantError(t, err, ErrBadMember, "no label")
+}

@@ -21,7 +21,8 @@ import (
 type CSVOptions struct {
 	// Fields are the fields of a sample. Field.From names their columns, and may put several columns
 	// into one field, such as 8 columns into one float32 [8]. nil means a field for each column. The
-	// first 1,000 rows then decide: all integers make Int64, all numbers Float32, and others Text.
+	// first 1,000 rows then decide, or fewer, those in the first 512 KiB: all integers make Int64, all
+	// numbers Float32, and others Text.
 	Fields []Field
 
 	Comma    byte     // separates the columns. 0 means a comma

@@ -72,7 +72,7 @@ func (s Standardizer) Table(t *Table) (*Table, error) {
 		for k := range values {
 			values[k] = c.real(k)
 		}
-		if k, err := m.apply(c.Field, values); err != nil {
+		if k, err := m.apply(c.Field, c.elements(), values); err != nil {
 			err.Source, err.Row = "the table", int64(k/max(len(m.Mean), 1))+1
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func (s Standardizer) Map(sample Sample) (Sample, error) {
 		default:
 			return nil, fmt.Errorf("data: field %q: the sample's value is a %T, and only float32 and float64 are standardized: %w", name, v, ErrBadRow)
 		}
-		if _, err := m.apply(f, values); err != nil {
+		if _, err := m.apply(f, len(values), values); err != nil {
 			err.Source = "the sample"
 			return nil, err
 		}
@@ -126,11 +126,12 @@ func (s Standardizer) Map(sample Sample) (Sample, error) {
 	return out, nil
 }
 
-// apply standardizes the elements of whole samples. If it fails, it returns the place of the fault.
-func (m Moments) apply(f Field, values []float64) (place int, err *Error) {
+// apply standardizes the values of whole samples, which have so many elements each. If it fails, it
+// returns the place of the fault.
+func (m Moments) apply(f Field, elements int, values []float64) (place int, err *Error) {
 	n := len(m.Mean)
-	if n == 0 || n != len(m.Std) || len(values)%n != 0 || f.DType != cgotorch.Float64 && f.elements() != n {
-		return 0, &Error{Column: f.Name, Kind: ErrBadRow, Reason: fmt.Sprintf("it has %d elements, and the Standardizer has %d; use the fields of the training data", len(values), n)}
+	if n == 0 || n != len(m.Std) || n != elements {
+		return 0, &Error{Column: f.Name, Kind: ErrBadRow, Reason: fmt.Sprintf("it has %d elements, and the Standardizer has %d; use the fields of the training data", elements, n)}
 	}
 	for k := range values {
 		if bad := notFinite(f, k%n, values[k]); bad != nil {

@@ -198,7 +198,7 @@ func TestStandardizer_Mistakes(t *testing.T) {
 		"overflow":       {fit("huge"), ErrBadRow, `column "huge": its values are too large`},
 		"no samples":     {none(), ErrInvalidOptions, "no samples to standardize by"},
 		"NaN of another": {apply(Standardizer{"nan": {Mean: []float64{0, 0}, Std: []float64{1, 1}}}), ErrBadRow, `row 3, column "nan[0]": it is NaN`},
-		"other elements": {apply(Standardizer{"x": {Mean: []float64{0, 0}, Std: []float64{1, 1}}}), ErrBadRow, `column "x": it has 3 elements, and the Standardizer has 2`},
+		"other elements": {apply(Standardizer{"x": {Mean: []float64{0, 0}, Std: []float64{1, 1}}}), ErrBadRow, `column "x": it has 1 elements, and the Standardizer has 2`},
 		"other table":    {apply(Standardizer{"z": {Mean: []float64{0}, Std: []float64{1}}}), ErrInvalidOptions, `there is no field "z"`},
 		"sample of ints": {mapped(Sample{"x": 1}), ErrBadRow, `field "x": the sample's value is a int`},
 		"sample NaN":     {mapped(Sample{"x": math.NaN()}), ErrBadRow, `column "x": it is NaN`},

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -114,7 +115,7 @@ func (m *MultiheadAttention) Attend(x *cgotorch.Exec, query, key, value *cgotorc
 			o.Mask, o.Causal = m.scores(x, mask, q.DType(), n, length, key.Shape()[1]), false
 		}
 		seen := x.ScaledDotProductAttention(q, k, v, o)
-		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, -1))
+		return m.OutProj.Forward(x, x.Reshape(x.Transpose(seen, 1, 2), n, length, m.OutProj.Weight.Shape()[1]))
 	})
 }
 
@@ -135,7 +136,7 @@ func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *
 	})
 	defer each.Close()
 	out = x.Tidy(func() *cgotorch.Tensor {
-		return m.OutProj.Forward(x, x.Reshape(x.Transpose(x.MatMul(each, v), 1, 2), n, length, -1))
+		return m.OutProj.Forward(x, x.Reshape(x.Transpose(x.MatMul(each, v), 1, 2), n, length, m.OutProj.Weight.Shape()[1]))
 	})
 	return out, x.MeanDim(each, []int64{1}, cgotorch.SumOptions{})
 }
@@ -176,7 +177,7 @@ func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotor
 		if rows == nil {
 			rows = castOf(x, each[first])
 		}
-		all := x.Reshape(x.Linear(in, rows, part(bias)), shape[0], shape[1], int64(count), int64(m.Heads), -1)
+		all := x.Reshape(x.Linear(in, rows, part(bias)), shape[0], shape[1], int64(count), int64(m.Heads), int64(width/m.Heads))
 		return x.Unbind(x.Permute(all, 2, 0, 3, 1, 4), 0)
 	}
 	if key == value && weight != nil {
@@ -190,6 +191,12 @@ func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotor
 // keys.
 func (m *MultiheadAttention) scores(x *cgotorch.Exec, mask AttentionMask, dtype cgotorch.DType, n, l, s int64) *cgotorch.Tensor {
 	var sum *cgotorch.Tensor
+	check := func(name string, t *cgotorch.Tensor, shapes ...[]int64) {
+		fits := func(shape []int64) bool { return slices.Equal(t.Shape(), shape) }
+		if !slices.ContainsFunc(shapes, fits) || t.DType() != cgotorch.Bool && !t.DType().IsFloat() {
+			refuse(x, "nn.MultiheadAttention", "AttentionMask.%s is %s, want Bool, or numbers to add, of the shape %v", name, t, shapes)
+		}
+	}
 	add := func(t *cgotorch.Tensor) {
 		if t.DType() == cgotorch.Bool {
 			t = x.MaskedFill(x.Zeros(dtype, t.Shape()...), t, math.Inf(-1))
@@ -203,12 +210,14 @@ func (m *MultiheadAttention) scores(x *cgotorch.Exec, mask AttentionMask, dtype 
 	}
 	if mask.Hidden != nil {
 		hidden := mask.Hidden
+		check("Hidden", hidden, []int64{l, s}, []int64{n * int64(m.Heads), l, s})
 		if hidden.Dim() == 3 {
 			hidden = x.Reshape(hidden, n, int64(m.Heads), l, s)
 		}
 		add(hidden)
 	}
 	if mask.Padding != nil {
+		check("Padding", mask.Padding, []int64{n, s})
 		add(x.Reshape(mask.Padding, n, 1, 1, s))
 	}
 	if m.Causal {

@@ -38,7 +38,10 @@ func (m *EmbeddingBag) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgot
 	}
 	shape := indices.Shape()
 	return x.Tidy(func() *cgotorch.Tensor {
-		offsets := x.Arange(indices.DType(), 0, shape[0]*shape[1], max(shape[1], 1))
+		offsets := x.Zeros(indices.DType(), shape[0]) // of empty bags
+		if shape[1] > 0 {
+			offsets = x.Arange(indices.DType(), 0, shape[0]*shape[1], shape[1])
+		}
 		return m.ForwardBags(x, x.Reshape(indices, -1), offsets, nil)
 	})
 }

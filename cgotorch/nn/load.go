@@ -139,9 +139,12 @@ func (o LoadOptions) skipsAll(m any) bool {
 func nothingLoaded(m any, entries []Entry, o LoadOptions) error {
 	stored := "there are no tensors"
 	if len(entries) > 0 {
-		stored = fmt.Sprintf("the tensors have names such as %.60s", o.rename(entries[0].Name))
+		stored = fmt.Sprintf("the tensors have names such as %.60s", entries[0].Name)
+		if name := o.rename(entries[0].Name); name != "" && name != entries[0].Name {
+			stored += fmt.Sprintf(", which LoadOptions make %.60s", name)
+		}
 	}
-	return fmt.Errorf("nn: Load: nothing would be loaded: %s, and the model %.60s: set LoadOptions.Rename: %w", stored, State(m)[0].Name, cgotorch.ErrInvalidArgument)
+	return fmt.Errorf("nn: Load: nothing would be loaded: %s, and the model %.60s: set LoadOptions.Prefix or LoadOptions.Rename: %w", stored, State(m)[0].Name, cgotorch.ErrInvalidArgument)
 }
 
 // Entry describes a stored tensor that has not been read yet.

@@ -256,7 +256,12 @@ func fractional(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel,
 		refuse(x, where, "the input is %s, want %d dimensions", in, len(kernel)+2)
 	}
 	shape := in.Shape()
-	if output == nil {
+	switch {
+	case output != nil:
+		atLeast(x, where, 1, argument{"Output", int(slices.Min(output))})
+	case slices.ContainsFunc(ratios, func(ratio float64) bool { return !(ratio > 0 && ratio < 1) }):
+		refuse(x, where, "Output is not set, and Ratio is %v; want numbers between 0 and 1", ratios)
+	default:
 		for i, ratio := range ratios {
 			output = append(output, int64(float64(shape[i+2])*ratio))
 		}
@@ -282,8 +287,8 @@ func largest(x *cgotorch.Exec, op string, in *cgotorch.Tensor, output []int64) *
 	return results[0].(*cgotorch.Tensor)
 }
 
-// powerPool does the work of LPPool1d and LPPool2d. The mean of a window, times the number of its
-// points, is the sum.
+// powerPool does the work of LPPool1d, LPPool2d and LPPool3d. The mean of a window, times the
+// number of its points, is the sum.
 func powerPool(x *cgotorch.Exec, where, mean string, in *cgotorch.Tensor, norm float64, kernel, stride []int64, ceil bool) *cgotorch.Tensor {
 	if !(norm > 0) {
 		refuse(x, where, "Norm is %v, want a number above 0", norm)

@@ -24,7 +24,7 @@ func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	}
 	body := m.Body.Forward(x, in)
 	shortcut := in
-	if m.Shortcut != nil {
+	if !absent(m.Shortcut) {
 		shortcut = m.Shortcut.Forward(x, in)
 	}
 	var out *cgotorch.Tensor
@@ -34,7 +34,7 @@ func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 		out = x.Add(body, shortcut)
 	}
 	closeUnless(in, body, shortcut)
-	if m.Activation == nil {
+	if absent(m.Activation) {
 		return out
 	}
 	sum := out

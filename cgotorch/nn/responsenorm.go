@@ -18,6 +18,9 @@ func (m *LocalResponseNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgot
 	if in.Dim() < 3 {
 		refuse(x, where, "the input is %s, want [N, C, ...] of at least 3 dimensions", in)
 	}
+	if in.Numel() == 0 {
+		return x.Clone(in)
+	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		shape, n := in.Shape(), int64(m.Neighbours)
 		squares := x.Reshape(x.Square(in), shape[0], 1, shape[1], -1)

@@ -97,7 +97,7 @@ func loopOf(of Container, around []Container) string {
 func (s *Sequential) present() []Module {
 	modules := make([]Module, 0, len(s.Modules))
 	for _, c := range s.Modules {
-		if c.Module != nil {
+		if !absent(c.Module) {
 			modules = append(modules, c.Module)
 		}
 	}

@@ -238,3 +238,32 @@ func TestSequential_Recompute_Failure(t *testing.T) {
 		t.Errorf("got %v, want the line of Forward and that of Backward", err)
 	}
 }
+
+// A nil pointer of a module's type is no module.
+func TestSequential_NilPointers(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		in := x.Ones(cgotorch.Float32, 2, 3)
+		var dropout *nn.Dropout
+		torchtest.Equal(t, x, nn.NewSequential(dropout, &nn.ReLU{}).Forward(x, in), []float32{1, 1, 1, 1, 1, 1}, 2, 3)
+		block := &nn.Residual{Body: &nn.ReLU{}, Shortcut: (*nn.Sequential)(nil), Activation: (*nn.ReLU)(nil)}
+		torchtest.Equal(t, x, block.Forward(x, in), []float32{2, 2, 2, 2, 2, 2}, 2, 3)
+	})
+}
+
+func TestEmbeddingBag_EmptyBags(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := nn.NewEmbeddingBag(x, 5, 2, nn.EmbeddingBagOptions{})
+		defer nn.Close(m)
+		torchtest.Equal(t, x, m.Forward(x, x.Zeros(cgotorch.Int64, 3, 0)), []float32{0, 0, 0, 0, 0, 0}, 3, 2)
+	})
+}
+
+func TestFractionalMaxPool2d_NoSize(t *testing.T) {
+	for _, m := range []*nn.FractionalMaxPool2d{{Kernel: nn.Square(2)}, {Kernel: nn.Square(2), Output: nn.Size{0, 3}}, {Kernel: nn.Square(2), Ratio: [2]float64{0.5, 1}}} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			m.Forward(x, x.Randn(cgotorch.Float32, 1, 2, 8, 8))
+			return nil
+		})
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "nn.FractionalMaxPool2d")
+	}
+}

@@ -1,6 +1,9 @@
 package nn_test
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -96,5 +99,48 @@ func TestCheck_FindsDecoder(t *testing.T) {
 			t.Error(err)
 		}
 		torchtest.WantError(t, nn.Check(&struct{ decoder *nn.TransformerDecoder }{d}), cgotorch.ErrInvalidArgument, "decoder, an unexported")
+	})
+}
+
+// A mask of another shape or dtype is refused: it would hide other keys, or none.
+func TestMultiheadAttention_WrongMasks(t *testing.T) {
+	for name, mask := range map[string]func(x *cgotorch.Exec) nn.AttentionMask{
+		"padding of [S, N]": func(x *cgotorch.Exec) nn.AttentionMask {
+			return nn.AttentionMask{Padding: x.Zeros(cgotorch.Bool, 3, 2)}
+		},
+		"padding of bytes": func(x *cgotorch.Exec) nn.AttentionMask {
+			return nn.AttentionMask{Padding: x.Zeros(cgotorch.Uint8, 2, 3)}
+		},
+		"one row": func(x *cgotorch.Exec) nn.AttentionMask {
+			return nn.AttentionMask{Hidden: x.Zeros(cgotorch.Bool, 1, 3)}
+		},
+		"integers": func(x *cgotorch.Exec) nn.AttentionMask {
+			return nn.AttentionMask{Hidden: x.Zeros(cgotorch.Int64, 3, 3)}
+		},
+	} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			m := nn.NewMultiheadAttention(x, 8, 2, nn.AttentionOptions{})
+			defer nn.Close(m)
+			in := x.Randn(cgotorch.Float32, 2, 3, 8)
+			m.Attend(x, in, in, in, mask(x))
+			return nil
+		})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "AttentionMask") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// A batch without sequences has a result without sequences.
+func TestMultiheadAttention_EmptyBatch(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := nn.NewMultiheadAttention(x, 8, 2, nn.AttentionOptions{})
+		defer nn.Close(m)
+		in, key := x.Zeros(cgotorch.Float32, 0, 5, 8), x.Zeros(cgotorch.Float32, 0, 4, 8)
+		for _, out := range []*cgotorch.Tensor{m.Attend(x, in, in, in, nn.AttentionMask{}), m.Attend(x, in, key, key, nn.AttentionMask{})} {
+			if fmt.Sprint(out.Shape()) != "[0 5 8]" {
+				t.Errorf("got %v", out)
+			}
+		}
 	})
 }

@@ -24,7 +24,7 @@
 //	opt.Step(x)
 //
 // Of an [Optimizer], only reads for a checkpoint wait for the device: [Optimizer.State] and
-// [Scaler.State].
+// [Scaler.State]. A Restore waits for its copies of tensors in host memory.
 //
 // [LBFGS] waits in each step. Fused steps of SGD, Adam and AdamW can be captured: see
 // [Optimizer.Step]. Schedules, clipping, scaling and averages work in the captured function too.

@@ -38,7 +38,6 @@ type LBFGSState struct {
 	Evaluations int       `json:"evaluations"` // done by all Steps
 	Length      float64   `json:"length"`      // factor of the last direction
 	Scale       float64   `json:"scale"`       // of the first estimate of the inverse Hessian
-	Loss        float64   `json:"loss"`        // before the last change
 	Ro          []float64 `json:"ro"`          // 1/(y*s) for each remembered change
 
 	Direction, Gradient *cgotorch.Tensor   `json:"-"` // of the last change; nil before the first
@@ -168,20 +167,21 @@ func (s *search) step() float64 {
 		o.Iterations++
 		direction := s.direction(gradient)
 		previous := loss
+		// Both are kept before the loss is asked for again: if that fails, the next Step goes on.
 		o.replace(x, &o.Gradient, gradient)
+		o.replace(x, &o.Direction, direction)
 		length := o.o.LR
 		if o.Iterations == 1 {
 			length *= min(1, 1/x.Item(x.Sum(x.Abs(gradient))))
 		}
-		o.Length, o.Loss = length, previous
+		o.Length = length
 		slope := s.dot(gradient, direction)
 		if slope > -o.o.ChangeTolerance {
-			o.replace(x, &o.Direction, direction)
 			return first
 		}
 		optimal := false
 		if o.o.StrongWolfe {
-			p := point{length: length}
+			var p point
 			p, gradient = s.wolfe(direction, length, loss, gradient, slope, o.o.Evaluations-(o.Evaluations-before))
 			length, loss = p.length, p.loss
 			o.Length = length
@@ -194,7 +194,6 @@ func (s *search) step() float64 {
 				optimal = s.small(gradient)
 			}
 		}
-		o.replace(x, &o.Direction, direction)
 		if done == o.o.Iterations || o.Evaluations-before >= o.o.Evaluations || optimal ||
 			s.largest(direction)*math.Abs(length) <= o.o.ChangeTolerance || math.Abs(loss-previous) < o.o.ChangeTolerance {
 			return first

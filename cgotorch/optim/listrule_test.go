@@ -239,6 +239,57 @@ func TestListRule_Skips(t *testing.T) {
 	}
 }
 
+// A loss function that fails once leaves a state from which the training goes on, and a checkpoint.
+func TestLBFGS_LossFailsOnce(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	var p *cgotorch.Tensor
+	var o *LBFGS
+	err := stream.Do(func(x *cgotorch.Exec) (err error) {
+		p = x.Keep(cgotorch.FromSlice(x, []float32{3, -2}))
+		if err := p.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		o, err = NewLBFGS(LBFGSOptions{Iterations: 3, LR: 0.1}, []*cgotorch.Tensor{p})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	defer o.Close()
+	calls, failAt := 0, 2
+	failed := errors.New("no more batches")
+	step := func() error {
+		return stream.Do(func(x *cgotorch.Exec) error {
+			o.Step(x, func(x *cgotorch.Exec) *cgotorch.Tensor {
+				if calls++; calls == failAt {
+					x.Fail("loss", failed)
+				}
+				return x.Sum(x.Square(p))
+			})
+			return nil
+		})
+	}
+	if err := step(); !errors.Is(err, failed) {
+		t.Errorf("the first step: %v", err)
+	}
+	if s := o.State(); s.Iterations > 0 && (s.Direction == nil || s.Gradient == nil) {
+		t.Errorf("the state after it: %+v", s)
+	}
+	for range 20 {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = stream.Do(func(x *cgotorch.Exec) error {
+		if loss := x.Item(x.Sum(x.Square(p))); loss > 0.1 {
+			t.Errorf("the loss is %v", loss)
+		}
+		return nil
+	})
+}
+
 func TestLBFGS_Refuses(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, closed := param(x, 1, 2), param(x, 1)

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/klauspost/pgzip"
 
@@ -139,6 +140,19 @@ func (p *packing) inputs(folders []string) ([]input, error) {
 		if directories := strings.Count(in.name, "/"); directories < 1 || directories > 2 {
 			return nil, fmt.Errorf("%s: the image has no class; it must lie in FOLDER/CLASS or FOLDER/SPLIT/CLASS", in.path)
 		}
+		if !utf8.ValidString(path.Dir(in.name)) {
+			return nil, fmt.Errorf("%s: the name of its folder is not UTF-8: rename the folder", in.path)
+		}
+	}
+	if p.resize > 0 { // then a.png may become a.jpg
+		small := map[string]string{}
+		for _, in := range all {
+			name := smallName(in.name)
+			if other, taken := small[name]; taken {
+				return nil, fmt.Errorf("%s and %s may both become %s in the archive: rename one of them", other, in.path, name)
+			}
+			small[name] = in.path
+		}
 	}
 	return all, nil
 }
@@ -161,6 +175,8 @@ func inFolder(folder string) ([]input, error) {
 			return fmt.Errorf("%s: %w", full, err)
 		case d.Type()&fs.ModeSymlink != 0:
 			return fmt.Errorf("%s is a link: pack the folder that it leads to, or remove it", full)
+		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir // no loader reads hidden folders
 		case d.Type().IsRegular() && isImage(name):
 			found = append(found, input{name, full})
 		}
@@ -305,8 +321,11 @@ func (p *packing) content(in input) (content, error) {
 	if err != nil {
 		return content{}, fmt.Errorf("%s: %w", in.path, err)
 	}
-	return content{strings.TrimSuffix(in.name, path.Ext(in.name)) + ".jpg", small}, nil
+	return content{smallName(in.name), small}, nil
 }
+
+// smallName is the name of an image after it was shrunk.
+func smallName(name string) string { return strings.TrimSuffix(name, path.Ext(name)) + ".jpg" }
 
 // The function `shrink` makes the shorter side `side` pixels long, as Pillow does, and returns a
 // JPEG file.

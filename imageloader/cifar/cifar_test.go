@@ -120,6 +120,8 @@ func TestRead_Hostile(t *testing.T) {
 		"no memo":         []byte("h\x07."),
 		"a long text":     []byte("T\xff\xff\xff\xff."),
 		"a long number":   []byte("\x8a\xff."),
+		"a name of names": []byte("\x80\x04U\x01aU\x01b" + strings.Repeat("\x94h\x00\x93", 60) + "."),
+		"encoded often":   []byte("\x80\x02X\x40\x00\x00\x00" + strings.Repeat("a", 64) + "q\x00" + strings.Repeat("c_codecs\nencode\nh\x00U\x06latin1\x86R", 50) + "."),
 		"label 10":        bytes.Replace(whole, []byte("K\x09eu."), []byte("K\x0aeu."), 1),
 		"label of text":   bytes.Replace(whole, []byte("K\x09eu."), []byte("U\x01aeu."), 1),
 		"too few labels":  bytes.Replace(whole, []byte("K\x03K\x09eu."), []byte("K\x03eu."), 1),

@@ -44,6 +44,8 @@ type unpickler struct {
 	at    int
 	stack []any
 	memo  map[int64]any
+
+	encoded int // bytes of the strings that were encoded
 }
 
 var errCut = errors.New("the pickle is cut short")
@@ -339,7 +341,12 @@ func (u *unpickler) construct(op byte) error {
 		if err != nil {
 			return err
 		}
-		return u.push(global(fmt.Sprintf("%v %v", values[0], values[1])))
+		module, isModule := values[0].(string)
+		name, isName := values[1].(string)
+		if !isModule || !isName {
+			return fmt.Errorf("a function named by a %T and a %T, want two strings", values[0], values[1])
+		}
+		return u.push(global(module + " " + name))
 	}
 	values, err := u.popN(2)
 	if err != nil {
@@ -378,6 +385,10 @@ func (u *unpickler) call(function any, arguments tuple) error {
 
 // pushLatin1 pushes the bytes whose numbers are the characters of a text.
 func (u *unpickler) pushLatin1(text string) error {
+	// A file encodes each of its strings once, so the results together are no longer than the file.
+	if u.encoded += len(text); u.encoded > 2*len(u.text) {
+		return errors.New("a string is encoded again and again")
+	}
 	b := make([]byte, 0, len(text))
 	for _, r := range text {
 		if r > 0xff {

@@ -119,8 +119,14 @@ func (c *column) readNumbers(part format.Page, target any, done, n int) error {
 		}
 		return store(c, target, done, n, flags, nil)
 	case format.Int32:
+		if c.unsigned {
+			return store(c, target, done, n, sameBits[uint32](values.Int32()), places)
+		}
 		return store(c, target, done, n, values.Int32(), places)
 	case format.Int64:
+		if c.unsigned {
+			return store(c, target, done, n, sameBits[uint64](values.Int64()), places)
+		}
 		return store(c, target, done, n, values.Int64(), places)
 	case format.Float:
 		return store(c, target, done, n, values.Float(), places)
@@ -128,6 +134,15 @@ func (c *column) readNumbers(part format.Page, target any, done, n int) error {
 		return store(c, target, done, n, values.Double(), places)
 	}
 	return fmt.Errorf("a page has the type %v", part.Type())
+}
+
+// sameBits returns the unsigned integers with the bits of signed ones.
+func sameBits[U uint32 | uint64, S int32 | int64](signed []S) []U {
+	unsigned := make([]U, len(signed))
+	for i, v := range signed {
+		unsigned[i] = U(v)
+	}
+	return unsigned
 }
 
 // kind returns the physical type of a page's values.
@@ -153,9 +168,13 @@ func (c *column) readNulls(part format.Page, target any, done, n int) error {
 		case format.Double:
 			wide[i], isFloat = v.Double(), true
 		case format.Int32:
-			whole[i] = int64(v.Int32())
+			if whole[i] = int64(v.Int32()); c.unsigned {
+				whole[i] = int64(v.Uint32())
+			}
 		case format.Int64:
-			whole[i] = v.Int64()
+			if whole[i] = v.Int64(); c.unsigned && whole[i] < 0 {
+				return &fault{int64(i), fmt.Sprintf("%d in a page with nulls is more than an int64 holds", v.Uint64())}
+			}
 		case format.Boolean:
 			if v.Boolean() {
 				whole[i] = 1

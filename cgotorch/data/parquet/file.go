@@ -47,6 +47,7 @@ type cell struct {
 	field    int
 	element  int // of the field's sample
 	elements int // number of elements of the field's sample
+	unsigned bool
 }
 
 // blockRows is the number of rows that are read at a time.
@@ -73,7 +74,7 @@ func Open(path string, o Options) (*File, error) {
 			}
 		}
 		return f.place(columns)
-	})
+	}, new(bool))
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +82,14 @@ func Open(path string, o Options) (*File, error) {
 }
 
 // with opens the file for a function. A panic about a damaged file becomes an error.
-func (f *File) with(use func(*format.File) error) (err error) {
+// While *foreign is set, the function runs code of the caller, whose panic goes on.
+func (f *File) with(use func(*format.File) error, foreign *bool) (err error) {
 	file, err := os.Open(f.path)
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
 	defer file.Close()
-	defer f.damaged(&err)
+	defer f.damaged(&err, foreign)
 	info, err := file.Stat()
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
@@ -103,7 +105,10 @@ func (f *File) with(use func(*format.File) error) (err error) {
 }
 
 // damaged makes an error of a panic of the Parquet module, which checks files only in part.
-func (f *File) damaged(err *error) {
+func (f *File) damaged(err *error, foreign *bool) {
+	if *foreign {
+		return
+	}
 	if p := recover(); p != nil {
 		*err = &data.Error{Source: f.path, Reason: fmt.Sprintf("the file is damaged: %v", p), Kind: data.ErrBadRow}
 	}
@@ -114,11 +119,20 @@ func readable(c *format.Column) bool {
 	if !c.Leaf() || c.Repeated() {
 		return false
 	}
+	if logical := c.Type().LogicalType(); logical != nil && logical.Decimal != nil {
+		return false // the numbers lack their scale
+	}
 	switch c.Type().Kind() {
 	case format.Boolean, format.Int32, format.Int64, format.Float, format.Double, format.ByteArray:
 		return true
 	}
 	return false
+}
+
+// isUnsigned reports whether the bits of a column's integers are those of unsigned ones.
+func isUnsigned(c *format.Column) bool {
+	logical := c.Type().LogicalType()
+	return logical != nil && logical.Integer != nil && !logical.Integer.IsSigned
 }
 
 // ownField returns the field of a column's own type.
@@ -128,9 +142,13 @@ func ownField(c *format.Column) data.Field {
 	case format.Boolean:
 		f.DType = cgotorch.Bool
 	case format.Int32:
-		f.DType = cgotorch.Int32
+		if f.DType = cgotorch.Int32; isUnsigned(c) {
+			f.DType = cgotorch.Int64
+		}
 	case format.Int64:
-		f.DType = cgotorch.Int64
+		if f.DType = cgotorch.Int64; isUnsigned(c) {
+			f.DType = cgotorch.Uint64
+		}
 	case format.Float:
 		f.DType = cgotorch.Float32
 	case format.Double:
@@ -172,7 +190,7 @@ func (f *File) place(columns map[string]*format.Column) error {
 			case field.Text != (c.Type().Kind() == format.ByteArray) || !field.Text && !converts(c.Type().Kind(), field.DType):
 				return refuse("the column %q has the type %v, and its field is %s", name, c.Type(), field)
 			}
-			f.cells = append(f.cells, cell{c.Index(), name, i, k, elements})
+			f.cells = append(f.cells, cell{c.Index(), name, i, k, elements, isUnsigned(c)})
 		}
 	}
 	return nil
@@ -195,14 +213,16 @@ func (f *File) Fields() []data.Field { return f.fields }
 // Read yields the rows. An error is a [*data.Error], with the row and its column.
 func (f *File) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error] {
 	return func(yield func(*data.Rows, error) bool) {
-		left := false
+		left, inBody := false, false
 		err := f.with(func(file *format.File) error {
 			row := int64(0) // of the file, before the row group
 			for _, group := range file.RowGroups() {
 				n := group.NumRows()
 				if from < row+n {
 					err := f.readGroup(ctx, group, row, max(from-row, 0), func(rows *data.Rows) bool {
+						inBody = true
 						left = !yield(rows, nil)
+						inBody = false
 						return !left
 					})
 					if err != nil || left {
@@ -212,7 +232,7 @@ func (f *File) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error
 				row += n
 			}
 			return nil
-		})
+		}, &inBody)
 		if err != nil && !left {
 			yield(nil, err)
 		}
@@ -250,7 +270,7 @@ func (f *File) readGroup(ctx context.Context, group format.RowGroup, before, ski
 			running.Add(1)
 			go func() {
 				defer running.Done()
-				defer f.damaged(&errs[i])
+				defer f.damaged(&errs[i], new(bool))
 				errs[i] = r.read(rows, targets[r.field], n)
 			}()
 		}

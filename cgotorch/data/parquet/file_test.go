@@ -160,3 +160,40 @@ func FuzzFile(f *testing.F) {
 		}
 	})
 }
+
+// Unsigned integers keep their values, decimals are refused, and a panic of the loop body is its
+// own.
+func TestFile_LogicalTypes(t *testing.T) {
+	type line struct {
+		Small uint32 `parquet:"small"`
+		Large uint64 `parquet:"large"`
+		Price int64  `parquet:"price,decimal(2:18)"`
+	}
+	path := filepath.Join(t.TempDir(), "a.parquet")
+	lines := []line{{7, 9, 150}, {3_000_000_000, 1 << 63, 250}}
+	if err := format.WriteFile(path, lines); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(path, Options{Fields: []data.Field{{Name: "small", DType: cgotorch.Int64}, {Name: "large", DType: cgotorch.Uint64}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := data.ReadTable(context.Background(), f, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, large := data.Values[int64](table.Column("small")), data.Values[uint64](table.Column("large"))
+	if fmt.Sprint(small, large) != "[7 3000000000] [9 9223372036854775808]" {
+		t.Errorf("got %v and %v", small, large)
+	}
+	_, err = Open(path, Options{})
+	torchtest.WantError(t, err, data.ErrInvalidOptions, `"price" cannot be read`)
+	defer func() {
+		if p := recover(); p != "mine" {
+			t.Errorf("the panic of the loop body became %v", p)
+		}
+	}()
+	for range f.Read(context.Background(), 0) {
+		panic("mine")
+	}
+}
