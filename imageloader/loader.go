@@ -381,8 +381,9 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 // Classes returns the names of the classes. Labels are indices into these names. If a second
 // loader reads test images from a second archive, it should get these names as its
 // Options.Classes. With Options.OnlyClasses, these are the selected classes. The second loader then
-// gets them as its Options.OnlyClasses too. In a WebDataset with numbers in its .cls, a number is an
-// index into Options.Classes, so the second loader gets the Classes and OnlyClasses of the first.
+// gets them as its Options.OnlyClasses too. In a WebDataset with numbers in its .cls, a number is
+// an index into Options.Classes, so the second loader gets the Classes and OnlyClasses of the
+// first.
 func (l *Loader) Classes() []string { return l.index.Load().classes.classes() }
 
 // Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
