@@ -304,23 +304,28 @@ func TestProcesses_Lost(t *testing.T) {
 // it, and not each other.
 func TestProcesses_LostInBackward(t *testing.T) {
 	const world = 3
-	for moment := range repetitions(4, 60) {
-		victim := moment % world
-		ranks := startRanks(t, "deep", world, 10*time.Second)
-		ranks[victim].until(t, fmt.Sprint("step ", 5+rand.IntN(20)))
-		time.Sleep(time.Duration(rand.IntN(150_000)) * time.Microsecond)
-		ranks[victim].Process.Kill()
-		for i, p := range ranks {
-			if i == victim {
-				continue
+	slots := make(chan struct{}, 4) // so many groups at a time
+	for moment := range repetitions(3, 60) {
+		t.Run(fmt.Sprint(moment), func(t *testing.T) {
+			t.Parallel()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			victim := moment % world
+			ranks := startRanks(t, "deep", world, 10*time.Second)
+			ranks[victim].until(t, fmt.Sprint("step ", 5+rand.IntN(20)))
+			time.Sleep(time.Duration(rand.IntN(150_000)) * time.Microsecond)
+			ranks[victim].Process.Kill()
+			for i, p := range ranks {
+				if i == victim {
+					continue
+				}
+				line := p.await(t, bound(10*time.Second))
+				expect(t, i, line, "error: ", fmt.Sprintf("rank %d", victim))
+				if strings.Contains(line, "its backward has failed") {
+					t.Errorf("after a kill of rank %d, rank %d tells: %s", victim, i, line)
+				}
 			}
-			line := p.await(t, bound(10*time.Second))
-			expect(t, i, line, "error: ", fmt.Sprintf("rank %d", victim))
-			t.Logf("rank %d of %d, after a kill of %d: %s", i, world, victim, line)
-			if strings.Contains(line, "its backward has failed") {
-				t.Errorf("after a kill of rank %d, rank %d tells: %s", victim, i, line)
-			}
-		}
+		})
 	}
 }
 

@@ -207,7 +207,7 @@ func TestBatcher_MaxDelay(t *testing.T) {
 
 // A request of higher priority does not prolong the wait of those before it.
 func TestBatcher_MaxDelay_Priority(t *testing.T) {
-	const delay = 400 * time.Millisecond
+	const delay = time.Second
 	b := open(t, cgotorch.CPU, plusOne, Options{BatchSizes: []int{4}, MaxDelay: delay})
 	if err := <-predict(context.Background(), b, 1); err != nil { // warms up
 		t.Fatal(err)
