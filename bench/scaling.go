@@ -16,9 +16,10 @@ import (
 	"strings"
 )
 
-// A scaledStep is a row of dist/ whose rates a scaling has, and how it calls them.
+// A scaledStep is a row of dist/ whose rates a scaling has, and how table and picture show it.
 type scaledStep struct{ row, text, colour string }
 
+// scaledSteps are in the order of the table.
 var scaledSteps = []scaledStep{
 	{"scaling", "ours", "#0b62a4"},
 	{"scaling-overlapped", "ours, with an Overlap on several GPUs", "#3aa0d8"},
@@ -64,12 +65,8 @@ func writeScaling(path string, table io.Writer) error {
 // readScalings reads rows of dist/ of runs with several numbers of GPUs. Of rows with one name and
 // number the last one counts. The rate of one GPU is that of the run with the most GPUs.
 func readScalings(from io.Reader) ([]scaling, error) {
-	type key struct {
-		model string
-		batch int
-	}
-	found := map[key]*scaling{}
-	most := map[string]int{}
+	found := map[string]*scaling{} // by model and batch
+	most := map[string]int{}       // by row, the GPUs of the run that gave the rate of one GPU
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 1<<20)
 	for n := 1; lines.Scan(); n++ {
@@ -81,22 +78,22 @@ func readScalings(from io.Reader) ([]scaling, error) {
 		if name == nil || ranks == nil || r.Value <= 0 || !slices.ContainsFunc(scaledSteps, func(s scaledStep) bool { return s.row == name[3] }) {
 			continue
 		}
+		model, step := name[1], name[3]
 		batch, _ := strconv.Atoi(name[2])
 		gpus, _ := strconv.Atoi(ranks[1])
-		k := key{name[1], batch}
-		s := found[k]
-		if s == nil {
-			s = &scaling{k.model, k.batch, map[string]map[int]float64{}}
-			found[k] = s
+		key := model + "/" + name[2]
+		if found[key] == nil {
+			found[key] = &scaling{model, batch, map[string]map[int]float64{}}
 		}
-		if s.rates[name[3]] == nil {
-			s.rates[name[3]] = map[int]float64{}
+		rates := found[key].rates
+		if rates[step] == nil {
+			rates[step] = map[int]float64{}
 		}
 		perSecond := func(ms number) float64 { return float64(batch) * 1e3 / float64(ms) }
-		s.rates[name[3]][gpus] = float64(gpus) * perSecond(r.Value)
-		// One GPU has no DDP, so it is compared with the step that PyTorch captures.
-		if at := r.Name; name[3] != "scaling-ddp-compile" && r.PeerValue != nil && gpus >= most[at] {
-			most[at], s.rates[name[3]][1] = gpus, perSecond(*r.PeerValue)
+		rates[step][gpus] = float64(gpus) * perSecond(r.Value)
+		// The peer of the compiled step is a captured one, which is no share of it.
+		if step != "scaling-ddp-compile" && r.PeerValue != nil && gpus >= most[r.Name] {
+			most[r.Name], rates[step][1] = gpus, perSecond(*r.PeerValue)
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -127,7 +124,7 @@ func writeScalingTable(to io.Writer, all []scaling) {
 	for _, s := range all {
 		fmt.Fprintf(to, "## %s, batch %d a GPU\n\nImages/s, and the share of so many times one GPU's rate.\n\n| step |", s.model, s.batch)
 		for _, n := range s.gpus() {
-			fmt.Fprintf(to, " %d GPU%s |", n, map[bool]string{true: "s"}[n > 1])
+			fmt.Fprintf(to, " %d %s |", n, [...]string{"GPU", "GPUs"}[min(n-1, 1)])
 		}
 		fmt.Fprint(to, "\n| --- |", strings.Repeat(" --- |", len(s.gpus())), "\n")
 		for _, step := range scaledSteps {

@@ -27,10 +27,10 @@ import (
 // Each Run has the same effect as a call of the function. This includes random numbers and the
 // optimizer's schedule. Only what the function writes into its inputs is lost after the capture,
 // unless CapturedOptions.InPlace is set: it writes into the graph's copies of them. After the
-// capture the function is not called any more. If the function has
-// read a value of the host, this value then stays as it was in the capture. For a value that
-// changes, use [Exec.EachLaunch] or [Exec.DependsOn]. The optimizers of cgotorch/optim and the
-// modules of cgotorch/nn use EachLaunch and DependsOn.
+// capture the function is not called any more. If the function has read a value of the host, this
+// value then stays as it was in the capture. For a value that changes, use [Exec.EachLaunch] or
+// [Exec.DependsOn]. The optimizers of cgotorch/optim and the modules of cgotorch/nn use EachLaunch
+// and DependsOn.
 //
 // Parameters that the function reads must live until Close. If the function cannot be captured, its
 // Runs stay eager, and [Captured.Stats] says why. On the CPU all Runs are eager.

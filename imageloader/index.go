@@ -387,17 +387,18 @@ type verdict struct {
 // vocabulary.
 func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
 	where, ignored, bad := s.admit(e)
+	inSplit := o.Split == "" || strings.HasPrefix(where.above+"/", o.Split+"/")
 	switch {
 	case ignored != "":
 		return verdict{ignored: ignored}, nil
-	case bad != nil && where.class == "" && where.above != "" && o.Split != "" && !strings.HasPrefix(where.above+"/", o.Split+"/"):
+	case bad != nil && where.class == "" && where.above != "" && !inSplit:
 		return verdict{split: where.above}, nil
 	case bad != nil && where.class == "": // if its split is not known, the image counts in every split
 		return verdict{sample: true, label: -1, bad: bad}, nil
 	case where.class == "":
 		return verdict{}, nil
 	}
-	v := verdict{split: where.above, sample: o.Split == "" || strings.HasPrefix(where.above+"/", o.Split+"/"), bad: bad}
+	v := verdict{split: where.above, sample: inSplit, bad: bad}
 	if o.Split != "" && where.split == "" {
 		return verdict{unsplit: where.class}, nil // CLASS/FILE, but the options ask for SPLIT/CLASS/FILE
 	}

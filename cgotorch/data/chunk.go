@@ -50,6 +50,9 @@ type chunk struct {
 	err  error // why the file ends before this chunk
 }
 
+// byteOrderMark begins some files of UTF-8.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
 // end returns the length of the whole rows at the beginning of data.
 func (l *lines) end(data []byte) int {
 	if !l.quotes || bytes.IndexByte(data, '"') < 0 {
@@ -229,6 +232,9 @@ func (l *lines) cut(ctx context.Context, header, from int64, free chan []byte, j
 	for data, err := range l.chunks(f, take) {
 		if err != nil {
 			return err
+		}
+		if header == 0 { // the chunk begins the file
+			data, header = bytes.TrimPrefix(data, byteOrderMark), -1
 		}
 		c := &chunk{data: data, done: make(chan struct{})}
 		if from > 0 {

@@ -117,9 +117,8 @@ func (c *CSV) head() ([]byte, error) {
 		first = data
 		break
 	}
-	mark := []byte("\xef\xbb\xbf")
-	if bytes.HasPrefix(first, mark) {
-		first, c.header = first[len(mark):], int64(len(mark))
+	if bytes.HasPrefix(first, byteOrderMark) {
+		first, c.header = first[len(byteOrderMark):], int64(len(byteOrderMark))
 	}
 	r := c.reader(first)
 	row, err := r.Read()

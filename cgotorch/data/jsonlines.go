@@ -82,8 +82,7 @@ func eachLine(chunk []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(chunk) > 0 {
 			line, rest, _ := bytes.Cut(chunk, []byte("\n"))
-			line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))) // the mark of UTF-8, before the first line
-			if len(line) > 0 && !yield(line) {
+			if line = bytes.TrimSpace(line); len(line) > 0 && !yield(line) {
 				return
 			}
 			chunk = rest

@@ -39,6 +39,19 @@ func TestJSONLines_Values(t *testing.T) {
 	}
 }
 
+// A byte-order mark belongs to no row, wherever an epoch begins. Inside a file it is an error.
+func TestJSONLines_ByteOrderMark(t *testing.T) {
+	const mark, first, second = "\xef\xbb\xbf", "{\"x\":1}\n", "{\"x\":2}\n"
+	o := JSONLinesOptions{Fields: []Field{{Name: "x", DType: cgotorch.Int64}}}
+	for from, want := range []string{"[map[x:1] map[x:2]]", "[map[x:2]]"} {
+		if got, err := read(t, jsonOf(t, mark+first+second, o), int64(from)); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("from row %d: %v, %v, want %s", from, got, err, want)
+		}
+	}
+	_, err := read(t, jsonOf(t, first+mark+second, o), 0)
+	torchtest.WantError(t, err, ErrBadRow, "row 2")
+}
+
 func TestJSONLines_Errors(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, test := range []struct{ old, with, want string }{

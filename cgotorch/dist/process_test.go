@@ -255,6 +255,18 @@ func expect(t *testing.T, rank int, got string, want ...string) {
 	}
 }
 
+// The method `awaitError` waits for the end of a rank after another one is lost. The last line,
+// which it returns, must be an error with these texts.
+func (p *process) awaitError(t *testing.T, rank int, timeout time.Duration, want ...string) (line string) {
+	t.Helper()
+	line = p.await(t, bound(timeout))
+	if p.ProcessState == nil || p.ProcessState.ExitCode() != 1 {
+		t.Errorf("rank %d: %v", rank, p.ProcessState)
+	}
+	expect(t, rank, line, append(want, "error: ")...)
+	return line
+}
+
 func TestProcesses_Finish(t *testing.T) {
 	for i, p := range startRanks(t, "finish", 2, 10*time.Second) {
 		p.await(t, 30*time.Second)
@@ -284,15 +296,11 @@ func TestProcesses_Lost(t *testing.T) {
 					if i == victim {
 						continue
 					}
-					line := p.await(t, bound(c.timeout))
-					if p.ProcessState == nil || p.ProcessState.ExitCode() != 1 {
-						t.Errorf("rank %d: %v", i, p.ProcessState)
-					}
 					want := fmt.Sprintf("rank %d (", victim)
 					if victim == 0 {
 						want = "rank 0"
 					}
-					expect(t, i, line, "error: ", want, "collective", "Gradients(float32[32 32]", "process_test.go:")
+					p.awaitError(t, i, c.timeout, want, "collective", "Gradients(float32[32 32]", "process_test.go:")
 				}
 				t.Logf("ended after %v", time.Since(began).Round(10*time.Millisecond))
 			})
@@ -319,8 +327,7 @@ func TestProcesses_LostInBackward(t *testing.T) {
 				if i == victim {
 					continue
 				}
-				line := p.await(t, bound(10*time.Second))
-				expect(t, i, line, "error: ", fmt.Sprintf("rank %d", victim))
+				line := p.awaitError(t, i, 10*time.Second, fmt.Sprintf("rank %d", victim))
 				if strings.Contains(line, "its backward has failed") {
 					t.Errorf("after a kill of rank %d, rank %d tells: %s", victim, i, line)
 				}
@@ -364,11 +371,7 @@ func TestProcesses_LostCUDA(t *testing.T) {
 							if i == victim {
 								continue
 							}
-							line := p.await(t, bound(timeout))
-							if p.ProcessState == nil || p.ProcessState.ExitCode() != 1 {
-								t.Errorf("rank %d: %v", i, p.ProcessState)
-							}
-							expect(t, i, line, "error: ", fmt.Sprintf("rank %d", victim))
+							line := p.awaitError(t, i, timeout, fmt.Sprintf("rank %d", victim))
 							t.Logf("rank %d ended after %v: %s", i, time.Since(began).Round(10*time.Millisecond), line)
 						}
 					})

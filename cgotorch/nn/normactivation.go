@@ -91,9 +91,10 @@ func SetFused(m any, fused bool) {
 // activationName returns the name of an activation in streamtorch::batch_norm_act. A nil module is
 // "none". It returns "" if that operator does not have the activation.
 func activationName(m Module) string {
-	switch m := m.(type) {
-	case nil:
+	if absent(m) {
 		return "none"
+	}
+	switch m := m.(type) {
 	case *ReLU:
 		return "relu"
 	case *ReLU6:

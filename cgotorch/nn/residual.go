@@ -62,7 +62,7 @@ func (m *Residual) forwardFused(x *cgotorch.Exec, in *cgotorch.Tensor, front []M
 	body, activation := chain(x, in, front), activationName(m.Activation)
 	defer body.Close()
 	shortcut := in
-	if s, ok := m.Shortcut.(*Sequential); ok && s.Recompute == 0 {
+	if s, ok := m.Shortcut.(*Sequential); ok && s != nil && s.Recompute == 0 {
 		if modules := s.present(); len(modules) == 2 {
 			conv, isConv := modules[0].(*Conv2d)
 			norm2, isNorm := modules[1].(*BatchNorm2d)
@@ -76,7 +76,7 @@ func (m *Residual) forwardFused(x *cgotorch.Exec, in *cgotorch.Tensor, front []M
 			}
 		}
 	}
-	if m.Shortcut != nil {
+	if !absent(m.Shortcut) {
 		shortcut = m.Shortcut.Forward(x, in)
 		defer closeUnless(in, shortcut)
 	}

@@ -247,6 +247,16 @@ func TestSequential_NilPointers(t *testing.T) {
 		torchtest.Equal(t, x, nn.NewSequential(dropout, &nn.ReLU{}).Forward(x, in), []float32{1, 1, 1, 1, 1, 1}, 2, 3)
 		block := &nn.Residual{Body: &nn.ReLU{}, Shortcut: (*nn.Sequential)(nil), Activation: (*nn.ReLU)(nil)}
 		torchtest.Equal(t, x, block.Forward(x, in), []float32{2, 2, 2, 2, 2, 2}, 2, 3)
+
+		// A norm at the end runs as one operator with the sum and the activation.
+		norm := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})
+		defer nn.Close(norm)
+		images := x.Randn(cgotorch.Float32, 2, 8, 3, 3)
+		absent := &nn.Residual{Body: nn.NewSequential(norm), Shortcut: (*nn.Sequential)(nil), Activation: (*nn.ReLU)(nil)}
+		none := &nn.Residual{Body: nn.NewSequential(norm)}
+		if !x.Equal(absent.Forward(x, images), none.Forward(x, images)) {
+			t.Error("a nil pointer changes the result")
+		}
 	})
 }
 

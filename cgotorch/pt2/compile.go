@@ -390,11 +390,12 @@ func (b *builder) operator(n *Node, text *nodeText) (action, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, err := b.inSchemaOrder(schema, text.Inputs)
+	parameters := parametersOf(schema)
+	args, err := b.inSchemaOrder(schema, parameters, text.Inputs)
 	if err != nil {
 		return nil, err
 	}
-	args = b.inFloat(schema, args, text.Outputs)
+	args = b.inFloat(parameters, args, text.Outputs)
 	outs, err := b.results(text.Outputs)
 	if err != nil {
 		return nil, err
@@ -413,8 +414,7 @@ func returnsOneTensor(schema string) bool {
 }
 
 // The method `inSchemaOrder` returns the arguments in the order of the schema.
-func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operand, error) {
-	parameters := parametersOf(schema)
+func (b *builder) inSchemaOrder(schema string, parameters []parameter, inputs []namedArgument) ([]operand, error) {
 	var args []operand
 	for i := range inputs {
 		in := &inputs[i]
@@ -450,11 +450,10 @@ func (b *builder) inSchemaOrder(schema string, inputs []namedArgument) ([]operan
 
 // The method `inFloat` adds the argument dtype of an operator that makes a float32 tensor of no
 // other one, such as torch.zeros(2), if another dtype stands for float32.
-func (b *builder) inFloat(schema string, args []operand, outputs []argument) []operand {
+func (b *builder) inFloat(parameters []parameter, args []operand, outputs []argument) []operand {
 	if b.float == 0 || len(outputs) != 1 || outputs[0].Tensor == nil || dtypes[b.text.Tensors[outputs[0].Tensor.Name].DType] != cgotorch.Float32 {
 		return args
 	}
-	parameters := parametersOf(schema)
 	at := slices.IndexFunc(parameters, func(p parameter) bool { return p.name == "dtype" && p.of == "ScalarType?" })
 	if at < 0 || slices.ContainsFunc(parameters, func(p parameter) bool { return strings.HasPrefix(p.of, "Tensor") }) {
 		return args

@@ -58,7 +58,7 @@ func (c *convolutionReLU) atOnce(x *cgotorch.Exec, f *frame, z *cgotorch.Tensor)
 	}
 	sizes := [3][]int64{{1, 1}, {0, 0}, {1, 1}} // stride, padding, dilation
 	for i := range sizes {
-		if at := convolutionStride + i; at < len(c.args) && c.args[at].constant != cgotorch.Default {
+		if at := convolutionStride + i; at < len(c.args) && !c.args[at].isDefault() {
 			given, ok := c.args[at].constant.([]int64)
 			if !ok || len(given) != 2 {
 				return nil

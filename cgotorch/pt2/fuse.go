@@ -374,7 +374,7 @@ func (f *fuser) activations() {
 // may read it.
 func (f *fuser) sum(i int) (sum *operatorCall, parts []int) {
 	sum = f.call(i, "aten.add.Tensor", "aten.add_.Tensor")
-	if sum == nil || len(sum.args) > 2 && !isDefault(sum.args[2]) || !sum.args[0].isTensor() || !sum.args[1].isTensor() {
+	if sum == nil || len(sum.args) > 2 && !isOne(sum.args[2]) || !sum.args[0].isTensor() || !sum.args[1].isTensor() {
 		return nil, nil
 	}
 	if f.graph.steps[i].node.Operator == "aten.add_.Tensor" {
@@ -403,7 +403,8 @@ func (f *fuser) writesBetween(from, to int, but ...int) bool {
 
 func (o *operand) isTensor() bool { return o.slot >= 0 && !o.number }
 
-func isDefault(o operand) bool {
+// isOne reports whether an argument whose default is 1, such as alpha, is the integer 1.
+func isOne(o operand) bool {
 	n, isInt := o.constant.(int64)
-	return o.slot < 0 && (o.constant == cgotorch.Default || isInt && n == 1)
+	return o.isDefault() || o.slot < 0 && isInt && n == 1
 }

@@ -223,7 +223,7 @@ func (f *fuser) viewed(slot int) bool {
 }
 
 // plainSum reports whether a sum has no factor.
-func plainSum(c *operatorCall) bool { return len(c.args) < 3 || isDefault(c.args[2]) }
+func plainSum(c *operatorCall) bool { return len(c.args) < 3 || isOne(c.args[2]) }
 
 // The method `isFixed` reports whether an operand is an input of the graph, as weights and
 // constants are.

@@ -99,14 +99,14 @@ func isPlain(c *operatorCall) bool {
 	if len(c.args) <= convolutionWeight || !c.args[convolutionWeight].isTensor() {
 		return false
 	}
-	if at := convolutionStride + 1; at < len(c.args) && c.args[at].constant != cgotorch.Default {
+	if at := convolutionStride + 1; at < len(c.args) && !c.args[at].isDefault() {
 		padding, ok := constantArg[[]int64](c, at)
 		if !ok || slices.Max(append(slices.Clone(padding), 0)) != 0 {
 			return false
 		}
 	}
 	groups, given := constantArg[int64](c, convolutionGroups)
-	return convolutionGroups >= len(c.args) || given && groups == 1 || isDefault(c.args[convolutionGroups])
+	return convolutionGroups >= len(c.args) || given && groups == 1 || isOne(c.args[convolutionGroups])
 }
 
 // channelMean is the mean over the last two dimensions.
@@ -293,7 +293,7 @@ func (f *fuser) activationOf(i int) string {
 	case "aten.hardswish.default", "aten.hardswish_.default":
 		return "hardswish"
 	case "aten.gelu.default":
-		if len(c.args) < 2 || isDefault(c.args[1]) || c.args[1].constant == "none" {
+		if len(c.args) < 2 || c.args[1].isDefault() || c.args[1].constant == "none" {
 			return "gelu"
 		}
 	}

@@ -129,7 +129,7 @@ func (f *fuser) layerNorms() {
 				a.args[2+k] = norm.args[from]
 			}
 		}
-		if layerNormEps < len(norm.args) && norm.args[layerNormEps].constant != cgotorch.Default {
+		if layerNormEps < len(norm.args) && !norm.args[layerNormEps].isDefault() {
 			eps, ok := constantArg[float64](norm, layerNormEps)
 			if a.eps = eps; !ok {
 				continue
