@@ -159,11 +159,11 @@ uninstall: ## remove what install copied
 		'$(DESTDIR)$(PREFIX)'/lib/libcgotorch{,_cuda,_decode,_nopython,_nocuda}.so '$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
 
 gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
-	@tests/bundle/make.sh $(DATA)
+	@tests/bundle/make.sh tests $(DATA)
 
-record: ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the table of ResNet-50's training on a GPU machine
+record: libraries ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writes the table of ResNet-50's training on a GPU machine
 	@[ -f "$(DATA)" ] || { echo "streamtorch: no file DATA=$(DATA): name a .tgz of photographs"; exit 1; }
-	@$(MAKE) gpu-bundle DATA="$(DATA)"
+	@tests/bundle/make.sh record "$(DATA)"
 
 record-dist: record ## the same bundle, whose record-dist.sh measures 2, 4 and 8 GPUs, and writes a table and a picture
 

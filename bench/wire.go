@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -336,6 +337,14 @@ func benchServeWire(protocol string) func(c *config, emit func(row)) error {
 	}
 }
 
+// wireClients returns the numbers of clients that a server is measured with.
+func (c *config) wireClients() []int {
+	if c.device.IsCUDA() {
+		return []int{1, 8, 64, 512}
+	}
+	return []int{1, 64}
+}
+
 func (s *service) wire(b *serve.Batcher, protocol string, emit func(row)) error {
 	c := s.c
 	e, err := s.newEndpoint()
@@ -343,11 +352,7 @@ func (s *service) wire(b *serve.Batcher, protocol string, emit func(row)) error 
 		return err
 	}
 	defer e.close()
-	clients := []int{1, 64}
-	if c.device.IsCUDA() {
-		clients = append(clients, 512)
-	}
-	for _, n := range clients {
+	for _, n := range c.wireClients() {
 		r, err := e.request(protocol, "m", s.pixels(1), n, c.block().Seconds())
 		if err != nil {
 			return err
@@ -359,17 +364,76 @@ func (s *service) wire(b *serve.Batcher, protocol string, emit func(row)) error 
 		}
 		refused.Unknown = true
 		var last, empty loadReply
+		var paused sample
+		before, err := e.answered()
+		if err != nil {
+			return err
+		}
 		values, err := interleave(c.roundsOr(5), e.generator.send(r, &last), func() (float64, error) {
 			rate, _, err := callers(b, n, c.block(), func() serve.Array { return s.pixels(1) })
 			return rate, err
-		}, e.generator.send(refused, &empty))
+		}, e.generator.send(refused, &empty), func() (float64, error) {
+			took, err := s.pausingCallers(b, n, time.Duration(empty.P50*float64(time.Millisecond)))
+			paused = append(paused, took...)
+			return took.median(), err
+		})
+		if err != nil {
+			return err
+		}
+		after, err := e.answered()
 		if err != nil {
 			return err
 		}
 		emit(inTurns(fmt.Sprintf("serve/%s/%d", protocol, n), values[0], "images/s", "in process", values[1], higher,
-			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; a request of the same size for an unknown model is refused after %.2f ms (median); %s", s.name, n, s.size, s.size, last, empty.P50, c.settings())))
+			fmt.Sprintf("%s; %d clients in a closed loop, binary tensors of %d x %d, over the loopback address; %v; of that in the server's Batcher %.2f ms (mean); a request of the same size for an unknown model is refused after %.2f ms (median); in process %.2f ms (median) with a pause of this length before each call; %s",
+				s.name, n, s.size, s.size, last, (after.Nanoseconds-before.Nanoseconds)/max(1, after.Count-before.Count)/1e6, empty.P50, paused.median(), c.settings())))
 	}
 	return nil
+}
+
+// pausingCallers is callers, with a pause of the caller's thread before each call. It returns the
+// milliseconds of each call, without the pause.
+func (s *service) pausingCallers(b *serve.Batcher, n int, pause time.Duration) (took sample, err error) {
+	var mu sync.Mutex
+	_, _, err = closedLoop(n, s.c.block(), func() func() error {
+		in := s.pixels(1)
+		return func() error {
+			rest := syscall.NsecToTimespec(pause.Nanoseconds())
+			_ = syscall.Nanosleep(&rest, nil) // a signal may end it early
+			began := time.Now()
+			_, err := b.Predict(context.Background(), in)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, time.Since(began).Seconds()*1e3)
+			return err
+		}
+	})
+	return took, err
+}
+
+// answered is how many requests a server's Batcher has answered, and their time.
+type answered struct {
+	Count       float64 `json:"count"`
+	Nanoseconds float64 `json:"ns"`
+}
+
+func (e *endpoint) answered() (answered, error) {
+	var reply struct {
+		Models []struct {
+			Inference struct {
+				Success answered `json:"success"`
+			} `json:"inference_stats"`
+		} `json:"model_stats"`
+	}
+	answer, err := http.Get(e.http + "/models/m/stats")
+	if err != nil {
+		return answered{}, err
+	}
+	defer answer.Body.Close()
+	if err := json.NewDecoder(answer.Body).Decode(&reply); err != nil || len(reply.Models) != 1 {
+		return answered{}, fmt.Errorf("the statistics of the server: %s, %w", answer.Status, err)
+	}
+	return reply.Models[0].Inference.Success, nil
 }
 
 // benchServeJPEG measures requests that are photographs, and the decoding alone.
@@ -420,24 +484,41 @@ func benchServeJPEG(c *config, emit func(row)) error {
 }
 
 // benchServeLitServe measures requests over HTTP to this library and to LitServe, with the same
-// load generator.
+// load generator. It also measures the memory that the servers take after the most clients.
 func benchServeLitServe(c *config, emit func(row)) error {
 	s, err := c.service()
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	e, err := s.newEndpoint()
-	if err != nil {
-		return err
-	}
-	defer e.close()
 	p, err := c.startPeer("serve.py", switches{benchmark: c.device.IsCUDA()})
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	image := s.pixels(1)
+	clients, seconds := c.wireClients(), c.block().Seconds()
+	meter := serverMeter{p: p, device: c.device.String()}
+	if err := meter.begin(); err != nil {
+		return err
+	}
+	e, err := s.newEndpoint()
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	image, most := s.pixels(1), clients[len(clients)-1]
+	r, err := e.request("http", "m", image, most, seconds)
+	if err != nil {
+		return err
+	}
+	var ours loadReply
+	if _, err := e.generator.send(r, &ours)(); err != nil {
+		return err
+	}
+	memory, err := meter.read(e.command.Process.Pid)
+	if err != nil {
+		return err
+	}
 	largest := c.batchSizes()[len(c.batchSizes())-1]
 	form, formType := multipart(image.Data)
 	formPath := filepath.Join(e.folder, "form")
@@ -454,21 +535,21 @@ func benchServeLitServe(c *config, emit func(row)) error {
 			"compiled", c.compile && c.device.IsCUDA(), "threads", l.threads); err != nil {
 			return err
 		}
-	}
-	seconds := c.block().Seconds()
-	clients := []int{1, 64}
-	if c.device.IsCUDA() {
-		clients = append(clients, 512)
-	}
-	for _, n := range clients {
-		r, err := e.request("http", "m", image, n, seconds)
-		if err != nil {
+		l.request = loadRequest{URL: l.URL, Body: formPath, Headers: map[string]string{"Content-Type": formType}, Seconds: seconds}
+		if _, err := l.side(e.generator, most)(); err != nil {
 			return err
 		}
-		var ours loadReply
+		if l.memory, err = meter.read(l.PID); err != nil {
+			return err
+		}
+	}
+	for _, n := range clients {
+		if r.Clients = n; n == most {
+			ours = loadReply{}
+		}
 		sides := []side{e.generator.send(r, &ours)}
 		for i := range servers {
-			sides = append(sides, e.generator.send(loadRequest{URL: servers[i].URL, Body: formPath, Headers: map[string]string{"Content-Type": formType}, Clients: n, Seconds: seconds}, &servers[i].last))
+			sides = append(sides, servers[i].side(e.generator, n))
 		}
 		values, err := interleave(c.roundsOr(5), sides...)
 		if err != nil {
@@ -481,9 +562,18 @@ func benchServeLitServe(c *config, emit func(row)) error {
 			}
 		}
 		l := servers[best]
+		note := fmt.Sprintf("LitServe: batches of %d and 2 ms of delay, %d threads as the faster number", largest, l.threads)
+		versions := fmt.Sprintf("%s, %s; %s", p.versions, l.Versions, c.settings())
 		emit(inTurns(fmt.Sprintf("serve/litserve/%d", n), values[0], "images/s", "LitServe", values[1+best], higher,
-			fmt.Sprintf("%s; %d clients in a closed loop over HTTP, raw pixels of %d x %d; %v; LitServe: batches of %d and 2 ms of delay, %d threads as the faster number, %v; %s, %s; %s", s.name, n, s.size, s.size,
-				ours, largest, l.threads, l.last, p.versions, l.Versions, c.settings())))
+			fmt.Sprintf("%s; %d clients in a closed loop over HTTP, raw pixels of %d x %d; %v; %s, %v; %s", s.name, n, s.size, s.size, ours, note, l.last, versions)))
+		if n != most {
+			continue
+		}
+		note = fmt.Sprintf("%s; after %d clients; %s; %s", s.name, n, note, versions)
+		emit(against("serve/litserve/memory", memory.host, "MiB", "LitServe", l.memory.host, lower, "proportional set size of the server's processes; "+note))
+		if c.device.IsCUDA() {
+			emit(against("serve/litserve/device-memory", memory.device, "MiB", "LitServe", l.memory.device, lower, "more memory used on the device than before the server began; "+note))
+		}
 	}
 	return nil
 }
@@ -491,8 +581,52 @@ func benchServeLitServe(c *config, emit func(row)) error {
 // litServe is a server of the peer.
 type litServe struct {
 	URL, Versions string
+	PID           int
 	threads       int
+	memory        serverMemory
+	request       loadRequest
 	last          loadReply
+}
+
+// side returns the side in which so many clients ask the server.
+func (l *litServe) side(generator *peer, clients int) side {
+	r := l.request
+	r.Clients = clients
+	return generator.send(r, &l.last)
+}
+
+// serverMemory is what a server takes, in MiB.
+type serverMemory struct{ host, device float64 }
+
+// serverMeter measures the memory of servers that start one after another.
+type serverMeter struct {
+	p      *peer
+	device string
+	used   float64 // MiB of the device, when the last server was measured
+}
+
+func (m *serverMeter) begin() (err error) {
+	m.used, err = m.usedOnDevice()
+	return err
+}
+
+func (m *serverMeter) usedOnDevice() (float64, error) {
+	var reply struct{ Bytes float64 }
+	err := m.p.do(&reply, "used", "device", m.device)
+	return reply.Bytes / (1 << 20), err
+}
+
+// read returns the memory of the server that has started last. `pid` is its first process.
+func (m *serverMeter) read(pid int) (s serverMemory, err error) {
+	used, err := m.usedOnDevice()
+	if err != nil {
+		return s, err
+	}
+	s.device, m.used = used-m.used, used
+	var reply struct{ Bytes float64 }
+	err = m.p.do(&reply, "proportional", "pid", pid)
+	s.host = reply.Bytes / (1 << 20)
+	return s, err
 }
 
 // multipart returns a form with one file, and its content type.

@@ -87,11 +87,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 	tables := make([]*table, len(a.shards))
 	for i, s := range a.shards {
 		if s.format != directory && !b.holding && !o.NoIndexFile {
-			var path string
-			if tables[i], path = s.loadTable(o.IndexDir); path != "" {
-				s.indexFile = path
-				stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
-			}
+			tables[i] = s.loadTable(o.IndexDir)
 		}
 		if tables[i] == nil && s.format == gzipTar && !a.small && classes.fixed && !now {
 			return &index{classes: classes, ignored: map[string]int{}}, nil
@@ -135,6 +131,16 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 			}
 		}
 		return nil
+	}
+	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile {
+		free, waited := s.claim(ctx, s.longestClaim())
+		defer free()
+		if t := s.loadTable(b.options.IndexDir); t != nil {
+			return b.shard(ctx, s, t, stats)
+		}
+		if waited { // the index cannot be stored, so the others need not wait one after another
+			free()
+		}
 	}
 	pass, err := s.pass(ctx, reading{contents: b.holding})
 	if err != nil {

@@ -44,6 +44,10 @@
 // other number of ranks, also in the middle of an epoch. Options.EachOnce is for evaluations: sums
 // over all ranks are exact.
 //
+// One rank of a host makes the index of a new .tgz, while the others wait in Open. In an epoch each
+// rank inflates only the blocks of its part. At the border of two parts both ranks inflate up to
+// half of Options.ShuffleBuffer. A .tgz that fits into ShuffleBuffer is kept in memory by each rank.
+//
 // # Speed
 //
 // A .tgz is inflated on all cores. The first reading also makes an index of the .tgz (see
@@ -105,7 +109,8 @@ type Loader struct {
 //
 // Open reads a .tgz completely if it fits into Options.ShuffleBuffer. For a larger .tgz, Open may
 // need the names of the classes. If no index file has these names, Open reads through the .tgz.
-// This takes about one second per GB on one core. With Options.Train the loader then begins to
+// This takes about one second per GB on one core. While another loader of this host reads through
+// the same .tgz, Open waits for its index file. With Options.Train the loader then begins to
 // read the first epoch. The loader must be closed.
 func Open(path string, options Options) (*Loader, error) { return openFrom(osFiles{}, path, options) }
 

@@ -3,6 +3,7 @@ package imageloader
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/klauspost/compress/flate"
 
@@ -97,9 +99,9 @@ func (s *shard) indexName() string {
 	return fmt.Sprintf("%s-%x%s", filepath.Base(path), sum[:6], indexExtension)
 }
 
-// loadTable returns the table in the shard's index file, and the path of the file. If there is no
-// right index file, the table is nil.
-func (s *shard) loadTable(folder string) (*table, string) {
+// loadTable returns the table in the shard's index file, and notes the path of the file. If there
+// is no right index file, the table is nil.
+func (s *shard) loadTable(folder string) *table {
 	var id []byte
 	for _, path := range s.indexPaths(folder) {
 		data, err := readRegular(path, s.info.Size()+1<<20) // no index is as large as its archive
@@ -108,14 +110,72 @@ func (s *shard) loadTable(folder string) (*table, string) {
 		}
 		if id == nil {
 			if id, err = s.identity(); err != nil {
-				return nil, ""
+				return nil
 			}
 		}
 		if t, err := decodeTable(data, id, s.info.Size(), s.mostTable(), s.format == gzipTar); err == nil {
-			return t, path
+			s.indexFile = path
+			s.stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
+			return t
 		}
 	}
-	return nil, ""
+	return nil
+}
+
+// Note [One index a host]
+//
+// The ranks of a host open the same .tgz at the same time. One of them goes through it and stores
+// the index. The others wait, and load the index. So a new .tgz is inflated once a host. After that
+// each rank inflates only the blocks of its part.
+//
+// A rank that goes through a .tgz holds a lock of the operating system (flock) on the .tgz itself.
+// The lock ends with its process. A file system without locks, and an fs.FS, let each rank make an
+// index. So does a rank that takes too long, for example because it is stopped.
+
+// claim takes the lock of a shard whose index is to be made. While another loader has the lock,
+// claim waits, but no longer than `most` and no longer than ctx. `free` gives the lock back, if
+// claim has it. `free` may be called twice.
+func (s *shard) claim(ctx context.Context, most time.Duration) (free func(), waited bool) {
+	const pause = 10 * time.Millisecond
+	free = func() {}
+	opened, ok := s.file.(steadyFile).file.(*os.File)
+	if !ok {
+		return free, false
+	}
+	late := time.After(most)
+	for {
+		err := flock(opened, syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { flock(opened, syscall.LOCK_UN) }, waited
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return free, waited
+		}
+		waited = true
+		select {
+		case <-time.After(pause):
+		case <-late:
+			return free, waited
+		case <-ctx.Done():
+			return free, waited
+		}
+	}
+}
+
+// longestClaim returns how long another loader may take to make the index.
+func (s *shard) longestClaim() time.Duration {
+	const least, slowest = 30 * time.Second, 50 << 20 // bytes a second of a slow disk
+	return least + time.Duration(float64(s.info.Size())/slowest*float64(time.Second))
+}
+
+func flock(f *os.File, how int) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = syscall.Flock(int(fd), how) })
+	return errors.Join(err, failed)
 }
 
 // readRegular reads a file of at most `most` bytes. If `path` is a pipe, readRegular fails and

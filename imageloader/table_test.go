@@ -2,6 +2,7 @@ package imageloader
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -334,5 +338,98 @@ func TestOpen_IndexOfSmallShards(t *testing.T) {
 			t.Errorf("opened %d times: index files %q, %s", i+1, s.IndexFiles, s.IndexError)
 		}
 		l.Close()
+	}
+}
+
+// Ranks of a host open a .tgz at the same time. One of them makes the index. The others load it. If
+// the index cannot be stored, each makes its own.
+func TestOpen_OneIndexAHost(t *testing.T) {
+	const ranks = 4
+	packed := gzipOf(tarOf(numbered(90)))
+	for _, test := range []struct {
+		name, folder string
+		made         int // number of ranks that make the index
+	}{
+		{"stored", t.TempDir(), 1},
+		{"not stored", filepath.Join(write(t, "file", nil), "folder"), ranks},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := write(t, "a.tgz", packed)
+			other, err := os.Open(path) // another process that makes the index
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			if err := flock(other, syscall.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+			loaders, errs := make([]*Loader, ranks), make([]error, ranks)
+			var wait sync.WaitGroup
+			var opened atomic.Int32
+			for rank := range ranks {
+				o := options()
+				o.ShuffleBuffer, o.IndexDir, o.Ranks, o.Rank, o.EachOnce = 700, test.folder, ranks, rank, true
+				wait.Add(1)
+				go func() {
+					defer wait.Done()
+					loaders[rank], errs[rank] = Open(path, o)
+					opened.Add(1)
+				}()
+			}
+			time.Sleep(100 * time.Millisecond)
+			if n := opened.Load(); n != 0 {
+				t.Errorf("%d ranks did not wait", n)
+			}
+			other.Close()
+			wait.Wait()
+			made, images := 0, 0
+			for rank, l := range loaders {
+				if errs[rank] != nil {
+					t.Fatal(errs[rank])
+				}
+				defer closeWhole(t, l)
+				if l.archive.shards[0].indexFile == "" {
+					made++
+				}
+				read(t, l)
+				images += l.Stats().Samples
+			}
+			if made != test.made || images != 90 {
+				t.Errorf("%d ranks made an index, not %d; %d images of 90", made, test.made, images)
+			}
+		})
+	}
+}
+
+// A stopped process that holds the lock does not stop the others.
+func TestClaim_Bounded(t *testing.T) {
+	path := write(t, "a.tgz", gzipOf(tarOf(numbered(3))))
+	var shards [2]*shard
+	for i := range shards {
+		s, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		shards[i] = s
+	}
+	free, waited := shards[0].claim(t.Context(), 0)
+	if waited {
+		t.Error("the first claim has waited")
+	}
+	if _, waited := shards[1].claim(t.Context(), 30*time.Millisecond); !waited {
+		t.Error("the second claim has not waited")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, waited := shards[1].claim(ended, time.Hour); !waited {
+		t.Error("the third claim has not waited")
+	}
+	free()
+	free()
+	if free, waited := shards[1].claim(t.Context(), 0); waited {
+		t.Error("the lock was not given back")
+	} else {
+		free()
 	}
 }

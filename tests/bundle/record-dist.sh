@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# record-dist.sh      measures data-parallel training on 2, 4 and 8 GPUs, as many as this machine has
+# record-dist.sh [FLAG...]   measures data-parallel training on 2, 4 and 8 GPUs, as many as there are
 #
 # It trains ResNet-50 on resident batches of 32 and 256 images a GPU, and from one .tgz, beside
 # PyTorch's DistributedDataParallel eager, captured and compiled, and with sharded optimizer state.
 # At each number of GPUs it also kills and stops ranks. It writes record-dist.jsonl, and of it the
-# table record-dist.md and the picture record-dist.svg. Each number takes a quarter of an hour.
+# table record-dist.md and the picture record-dist.svg. Each number takes a quarter of an hour. The
+# FLAGs are those of bench: -compile=false leaves out torch.compile, and -rounds 2 is less exact.
 # It needs a Python that has PyTorch: $PYTHON, or python3; and 2 GB in $TMPDIR for the archive.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +20,7 @@ for n in 2 4 8; do
   [ "$n" -le "$gpus" ] || { echo "record-dist.sh: $n GPUs are not measured: this machine has $gpus" >&2; continue; }
   CUDA_VISIBLE_DEVICES=$(seq -s, 0 $((n - 1)))
   export CUDA_VISIBLE_DEVICES
-  "$here/run.sh" bench -device cuda -python "${PYTHON:-python3}" -photographs "${photographs[0]}" -run '^dist/' | tee -a record-dist.jsonl || failed=1
+  "$here/run.sh" bench -device cuda -python "${PYTHON:-python3}" -photographs "${photographs[0]}" -run '^dist/' "$@" | tee -a record-dist.jsonl || failed=1
   result="the others ended, and named it"
   "$here/run.sh" cgotorch-dist.test -test.run '^TestProcesses_LostCUDA$' || { failed=1 result=FAILED; }
   lost+="| $n | $result |"$'\n'

@@ -8,6 +8,7 @@
 # without -data, needs `cd tree` first. LibTorch is that of $LIBTORCH, a folder that has lib/. If
 # $LIBTORCH is not set, it is that of this machine's Python: $PYTHON, or python3.
 set -uo pipefail
+shopt -s nullglob # a bundle of make record has no C++ tests
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 if [ -f "$here/programs.tar.xz" ]; then
