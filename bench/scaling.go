@@ -29,16 +29,29 @@ var scaledSteps = []scaledStep{
 	{"scaling-ddp-eager", "PyTorch, DDP eager", "#888888"},
 }
 
+// scaledShares are rows of dist/ that are shares, or whose ratio is one, and their texts in the
+// table.
+var scaledShares = []struct{ row, text string }{
+	{"fed", "fed from one .tgz, of the resident rate"},
+	{"fed-first", "its first epoch, with the index that it makes"},
+	{"sharded", "sharded Adam, of the rate with Adam on each rank"},
+	{"sharded-reduced", "the same, gradients reduced by Gradients"},
+	{"hidden/all", "hidden of the reductions, on the worst rank"},
+	{"hidden/but-the-last", "the same, without the last one of a step"},
+}
+
 // A scaling has the images a second of steps of one batch size a GPU, by the row of scaledSteps
-// and by the number of GPUs.
+// and by the number of GPUs. It has the shares by the row of scaledShares.
 type scaling struct {
-	model string
-	batch int
-	rates map[string]map[int]float64
+	model  string
+	batch  int
+	rates  map[string]map[int]float64
+	shares map[string]map[int]float64
 }
 
 var (
 	scaledRow   = regexp.MustCompile(`^dist/([^/]+)/(\d+)/(.+)$`)
+	rankInRow   = regexp.MustCompile(`/rank\d+`)
 	ranksInNote = regexp.MustCompile(`; (\d+) ranks[;,]`)
 )
 
@@ -75,15 +88,22 @@ func readScalings(from io.Reader) ([]scaling, error) {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		name, ranks := scaledRow.FindStringSubmatch(r.Name), ranksInNote.FindStringSubmatch(r.Note)
-		if name == nil || ranks == nil || r.Value <= 0 || !slices.ContainsFunc(scaledSteps, func(s scaledStep) bool { return s.row == name[3] }) {
+		if name == nil || ranks == nil || r.Value <= 0 {
 			continue
 		}
-		model, step := name[1], name[3]
+		model, step := name[1], rankInRow.ReplaceAllString(name[3], "")
 		batch, _ := strconv.Atoi(name[2])
 		gpus, _ := strconv.Atoi(ranks[1])
 		key := model + "/" + name[2]
 		if found[key] == nil {
-			found[key] = &scaling{model, batch, map[string]map[int]float64{}}
+			found[key] = &scaling{model, batch, map[string]map[int]float64{}, map[string]map[int]float64{}}
+		}
+		if slices.ContainsFunc(scaledShares, func(s struct{ row, text string }) bool { return s.row == step }) {
+			found[key].share(step, gpus, r, step != name[3])
+			continue
+		}
+		if !slices.ContainsFunc(scaledSteps, func(s scaledStep) bool { return s.row == step }) {
+			continue
 		}
 		rates := found[key].rates
 		if rates[step] == nil {
@@ -107,12 +127,29 @@ func readScalings(from io.Reader) ([]scaling, error) {
 	return all, nil
 }
 
+// share takes a row of scaledShares. Of the ranks of a run the lowest share counts.
+func (s *scaling) share(name string, gpus int, r row, ofRank bool) {
+	share := float64(r.Value)
+	if r.Ratio != nil {
+		share = float64(*r.Ratio)
+	}
+	if s.shares[name] == nil {
+		s.shares[name] = map[int]float64{}
+	}
+	if other, known := s.shares[name][gpus]; known && ofRank {
+		share = min(share, other)
+	}
+	s.shares[name][gpus] = share
+}
+
 // gpus returns the numbers of GPUs, ascending.
 func (s scaling) gpus() []int {
 	all := map[int]bool{}
-	for _, rates := range s.rates {
-		for n := range rates {
-			all[n] = true
+	for _, rows := range []map[string]map[int]float64{s.rates, s.shares} {
+		for _, byGPUs := range rows {
+			for n := range byGPUs {
+				all[n] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(all))
@@ -141,6 +178,20 @@ func writeScalingTable(to io.Writer, all []scaling) {
 					fmt.Fprintf(to, " %.0f |", rates[n])
 				default:
 					fmt.Fprintf(to, " %.0f, %.3f |", rates[n], rates[n]/(float64(n)*rates[1]))
+				}
+			}
+			fmt.Fprintln(to)
+		}
+		for _, share := range scaledShares {
+			if s.shares[share.row] == nil {
+				continue
+			}
+			fmt.Fprintf(to, "| %s |", share.text)
+			for _, n := range s.gpus() {
+				if v, known := s.shares[share.row][n]; known {
+					fmt.Fprintf(to, " %.3f |", v)
+				} else {
+					fmt.Fprint(to, " |")
 				}
 			}
 			fmt.Fprintln(to)
@@ -182,7 +233,8 @@ func writeScalingPicture(to io.Writer, all []scaling) {
 		if one := s.rates["scaling"][1]; one > 0 {
 			fmt.Fprintf(to, `<path d="M%.1f,%.1f L%.1f,%.1f" stroke="#0b62a4" stroke-dasharray="4 4"/>`+"\n", x(1), y(one), x(last), y(float64(last)*one))
 		}
-		for k, step := range scaledSteps {
+		line := 0
+		for _, step := range scaledSteps {
 			rates := s.rates[step.row]
 			var points []string
 			for _, n := range slices.Sorted(maps.Keys(rates)) {
@@ -193,7 +245,8 @@ func writeScalingPicture(to io.Writer, all []scaling) {
 				continue
 			}
 			fmt.Fprintf(to, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.Join(points, " "), step.colour)
-			fmt.Fprintf(to, `<text x="%.0f" y="%d" fill="%s">%s</text>`+"\n", x(1), top+height+44+18*k, step.colour, step.text)
+			fmt.Fprintf(to, `<text x="%.0f" y="%d" fill="%s">%s</text>`+"\n", x(1), top+height+44+18*line, step.colour, step.text)
+			line++
 		}
 	}
 	fmt.Fprintln(to, "</svg>")

@@ -11,6 +11,10 @@ func TestScalings(t *testing.T) {
 {"name":"dist/resnet50/256/scaling","value":40,"unit":"ms","peer":"ours, one GPU","peer_value":36,"ratio":0.9,"note":"2 rounds; 8 ranks; device cuda:0"}
 {"name":"dist/resnet50/256/scaling-ddp-compile","value":64,"unit":"ms","peer":"PyTorch, one GPU","peer_value":60,"ratio":0.9,"note":"2 rounds; 8 ranks; device cuda:0"}
 {"name":"dist/resnet50/256/all-reduce/1MiB","value":64,"unit":"us","peer":null,"peer_value":null,"ratio":null,"note":"2 rounds; 8 ranks; device cuda:0"}
+{"name":"dist/resnet50/256/fed","value":0.998,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"one .tgz; 8 ranks; device cuda:0"}
+{"name":"dist/resnet50/256/hidden/rank0/all","value":0.9,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"trace; 8 ranks; device cuda:0"}
+{"name":"dist/resnet50/256/hidden/rank1/all","value":0.95,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"trace; 8 ranks; device cuda:0"}
+{"name":"dist/resnet50/256/sharded","value":50,"unit":"ms","peer":"Adam","peer_value":40,"ratio":0.8,"note":"2 rounds; 2 ranks; device cuda:0"}
 {"name":"dist/resnet50/32/scaling-plain","value":10,"unit":"ms","peer":"ours, one GPU","peer_value":10,"ratio":1,"note":"2 rounds; 2 ranks; device cuda:0"}
 `
 	all, err := readScalings(strings.NewReader(rows))
@@ -24,6 +28,9 @@ func TestScalings(t *testing.T) {
 		"| ours | 7111 | 12800, 0.900 | 51200, 0.900 |\n", // the rate of one GPU is that of the run with eight
 		"| PyTorch, DDP with torch.compile | | | 32000 |\n",
 		"| ours, LibTorch's kernels | 3200 | 6400, 1.000 |\n",
+		"| fed from one .tgz, of the resident rate | | | 0.998 |\n",
+		"| hidden of the reductions, on the worst rank | | | 0.900 |\n",
+		"| sharded Adam, of the rate with Adam on each rank | | 0.800 | |\n",
 	} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("no %q in\n%s", want, table.String())

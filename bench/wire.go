@@ -569,7 +569,11 @@ func benchServeLitServe(c *config, emit func(row)) error {
 		if n != most {
 			continue
 		}
-		note = fmt.Sprintf("%s; after %d clients; %s; %s", s.name, n, note, versions)
+		var all []string
+		for _, l := range servers {
+			all = append(all, fmt.Sprintf("%d threads %.0f and %.0f MiB", l.threads, l.memory.host, l.memory.device))
+		}
+		note = fmt.Sprintf("%s; after %d clients; %s; host and device memory of each LitServe: %s; %s", s.name, n, note, strings.Join(all, ", "), versions)
 		emit(against("serve/litserve/memory", memory.host, "MiB", "LitServe", l.memory.host, lower, "proportional set size of the server's processes; "+note))
 		if c.device.IsCUDA() {
 			emit(against("serve/litserve/device-memory", memory.device, "MiB", "LitServe", l.memory.device, lower, "more memory used on the device than before the server began; "+note))

@@ -132,14 +132,11 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 		}
 		return nil
 	}
-	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile {
-		free, waited := s.claim(ctx, s.longestClaim())
+	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile && s.storable(b.options.IndexDir) {
+		free, _ := s.claim(ctx, s.longestClaim())
 		defer free()
 		if t := s.loadTable(b.options.IndexDir); t != nil {
 			return b.shard(ctx, s, t, stats)
-		}
-		if waited { // the index cannot be stored, so the others need not wait one after another
-			free()
 		}
 	}
 	pass, err := s.pass(ctx, reading{contents: b.holding})

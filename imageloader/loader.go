@@ -46,7 +46,7 @@
 //
 // One rank of a host makes the index of a new .tgz, while the others wait in Open. In an epoch each
 // rank inflates only the blocks of its part. At the border of two parts both ranks inflate up to
-// half of Options.ShuffleBuffer. A .tgz that fits into ShuffleBuffer is kept in memory by each rank.
+// half of Options.ShuffleBuffer. Each rank keeps a .tgz in memory that fits into ShuffleBuffer.
 //
 // # Speed
 //

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -133,9 +135,9 @@ func (s *shard) loadTable(folder string) *table {
 // index. So does a rank that takes too long, for example because it is stopped.
 
 // claim takes the lock of a shard whose index is to be made. While another loader has the lock,
-// claim waits, but no longer than `most` and no longer than ctx. `free` gives the lock back, if
-// claim has it. `free` may be called twice.
-func (s *shard) claim(ctx context.Context, most time.Duration) (free func(), waited bool) {
+// claim waits, but no longer than `most` and no longer than ctx. The function `free` gives the lock
+// back, if claim has it. `free` may be called twice.
+func (s *shard) claim(ctx context.Context, most time.Duration) (free func(), claimed bool) {
 	const pause = 10 * time.Millisecond
 	free = func() {}
 	opened, ok := s.file.(steadyFile).file.(*os.File)
@@ -146,20 +148,32 @@ func (s *shard) claim(ctx context.Context, most time.Duration) (free func(), wai
 	for {
 		err := flock(opened, syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { flock(opened, syscall.LOCK_UN) }, waited
+			return func() { flock(opened, syscall.LOCK_UN) }, true
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return free, waited
+			return free, false
 		}
-		waited = true
 		select {
 		case <-time.After(pause):
 		case <-late:
-			return free, waited
+			return free, false
 		case <-ctx.Done():
-			return free, waited
+			return free, false
 		}
 	}
+}
+
+// storable reports whether an index file of the whole shard will probably be written. If not, no
+// loader waits for it.
+func (s *shard) storable(folder string) bool {
+	const writable = 2 // W_OK of access(2)
+	return !s.mayBeCut && slices.ContainsFunc(s.indexPaths(folder), func(path string) bool {
+		at := filepath.Dir(path)
+		for at != filepath.Dir(at) && errors.Is(syscall.Access(at, writable), fs.ErrNotExist) { // it will be made
+			at = filepath.Dir(at)
+		}
+		return syscall.Access(at, writable) == nil
+	})
 }
 
 // longestClaim returns how long another loader may take to make the index.

@@ -103,7 +103,8 @@ type Stats struct {
 // gets one tensor for each of Options.Inputs, with the batch in the first dimension. Its results
 // have the batch in the first dimension too, and each entry of a result depends on the same entry
 // of the inputs alone. So a model must be in evaluation mode. New calls fn with zeros, and batches
-// are padded with zeros. The caller must close the Batcher.
+// are padded with zeros. At its end New releases the memory that LibTorch's allocator has cached,
+// which makes other work on the device wait for a moment. The caller must close the Batcher.
 //
 // New fails with [cgotorch.ErrInvalidArgument] for bad options, with [cgotorch.ErrOutOfMemory] if
 // there is no memory for the inputs of two of the largest batches or to compute the smallest one,

@@ -3,6 +3,7 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -23,17 +24,23 @@ func (b *Batcher) open() (err error) {
 		return err
 	}
 	b.policy = newPolicy(b.o.BatchSizes, b.o.Lengths, !b.device.IsCUDA() && !b.o.Pad, b.o.MaxDelay)
-	for _, length := range b.o.Lengths {
-		for _, size := range b.o.BatchSizes {
+	// The largest graph comes first, and all smaller ones find room in its memory.
+	for _, length := range slices.Backward(b.o.Lengths) {
+		for _, size := range slices.Backward(b.o.BatchSizes) {
 			f := form{size, length}
 			err := b.measure(f)
 			if errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(f, time.Now()) {
 				b.log("batches of %d and more do not fit: %v", size, err)
-				break
+				continue
 			}
 			if err != nil {
 				return err
 			}
+		}
+	}
+	if b.device.IsCUDA() { // the eager runs before each capture have left it
+		if err := b.device.ReleaseCachedMemory(); err != nil {
+			return err
 		}
 	}
 	for _, s := range b.slots {
@@ -115,8 +122,8 @@ func (b *Batcher) measure(f form) (err error) {
 		}
 	}
 	b.policy.takes[f] = least
-	if b.device.IsCUDA() {
-		b.policy.copy[f.length], err = b.measureCopy(f) // that of the largest batch remains
+	if _, known := b.policy.copy[f.length]; b.device.IsCUDA() && !known { // the largest batch is measured
+		b.policy.copy[f.length], err = b.measureCopy(f)
 	}
 	return err
 }
