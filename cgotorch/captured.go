@@ -32,6 +32,10 @@ import (
 // [Exec.DependsOn]. The optimizers of cgotorch/optim and the modules of cgotorch/nn use EachLaunch
 // and DependsOn.
 //
+// The graphs of all shapes share memory, which is least if the largest shape is captured first. What
+// the eager Runs before a capture have used stays with LibTorch's allocator:
+// [Device.ReleaseCachedMemory] gives it back.
+//
 // Parameters that the function reads must live until Close. If the function cannot be captured, its
 // Runs stay eager, and [Captured.Stats] says why. On the CPU all Runs are eager.
 //

@@ -170,7 +170,8 @@ func (f *Inference) give(l *lane) {
 // inputs of these calls come from the function `input`. On the CPU nothing is captured, so there it
 // makes InferenceOptions.WarmUp calls. Then Prepare waits for the device. After Prepare, the first
 // Dos with inputs of this shape take no longer than later Dos. For each stream, Prepare waits until
-// no Do uses the stream. It then keeps the stream until Prepare returns.
+// no Do uses the stream. It then keeps the stream until Prepare returns. Prepare the largest shape
+// first: the graphs of smaller ones then find room in its memory.
 //
 // Prepare fails with the cause of ctx's end, and with [ErrClosed] after Close. On a GPU it fails
 // with [ErrNotCapturable] and the reason if the function is not captured.
