@@ -32,7 +32,7 @@ import (
 // [Exec.DependsOn]. The optimizers of cgotorch/optim and the modules of cgotorch/nn use EachLaunch
 // and DependsOn.
 //
-// The graphs of all shapes share memory, which is least if the largest shape is captured first. What
+// The graphs of all shapes share memory. It is least if the largest shape is captured first. What
 // the eager Runs before a capture have used stays with LibTorch's allocator:
 // [Device.ReleaseCachedMemory] gives it back.
 //
