@@ -105,7 +105,7 @@ func TestGradients_EqualOneProcess(t *testing.T) {
 		world int
 		first int     // steps that are compared
 		most  float64 // the largest difference
-	}{{"float64/2", cgotorch.Float64, 2, 100, 1e-9}, {"float64/4", cgotorch.Float64, 4, 100, 1e-9}, {"float32/2", cgotorch.Float32, 2, 10, 1e-5}} {
+	}{{"float64/2", cgotorch.Float64, 2, 100, 1e-9}, {"float64/4", cgotorch.Float64, 4, 100, 1e-9}, {"float64/8", cgotorch.Float64, 8, 20, 1e-9}, {"float32/2", cgotorch.Float32, 2, 10, 1e-5}} {
 		t.Run(c.name, func(t *testing.T) {
 			var want, wantWeights []float64
 			s := torchtest.NewStream(t, cgotorch.CPU)

@@ -442,6 +442,35 @@ func TestTrainRanks_FewerRanks(t *testing.T) {
 	}
 }
 
+// One of eight ranks is killed in the second epoch. Seven go on from the checkpoint. Images, steps
+// and learning rates of each epoch are those of one rank.
+func TestTrainRanks_SevenOfEight(t *testing.T) {
+	if os.Getenv(longVariable) == "" {
+		t.Skip("fifteen processes take long on two cores, and TestTrainRanks_FewerRanks tests the same with fewer: set " + longVariable)
+	}
+	data := part(t, 616, 64, nil) // 616 and 56 are multiples of both 8 and 7
+	one, out := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
+	mustRun(t, "train", trainArgs(data, one, "-batch", "56")...)
+	ranks := startRanks(t, 8, trainArgs(data, out, "-batch", "56"))
+	awaitLog(out, 17) // an epoch has 11 steps
+	const victim = 5
+	ranks[victim].Process.Kill()
+	began := time.Now()
+	for i, r := range ranks {
+		if status, last := r.await(t, 45*time.Second); i != victim && (status != 1 || !strings.Contains(last, fmt.Sprint("rank ", victim))) {
+			t.Errorf("rank %d ended with %d: %s", i, status, last)
+		}
+	}
+	t.Logf("the others ended within %v", time.Since(began).Round(time.Millisecond))
+	if !whole(t, out) {
+		t.Fatal("there is no checkpoint")
+	}
+	succeedRanks(t, 7, []string{"-out", out, "-resume", "-log-steps"})
+	if got, want := epochs(t, out), epochs(t, one); len(want) != 3 || !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // torchrun starts all ranks again when one is killed. They begin anew if the folder has the
 // checkpoint of another run, and go on from their own one.
 func TestTrainRanks_StartedAgain(t *testing.T) {
