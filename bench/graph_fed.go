@@ -193,7 +193,7 @@ func (fd *feeder) open(r recipe, classes []string, archive string, engines bool)
 		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: classes, Transform: r.crop, Workers: fd.c.threads, NoIndexFile: true,
 	}
 	if g := fd.group; g != nil {
-		options.Ranks, options.Rank = g.World(), g.Rank()
+		options.Ranks, options.Rank, options.NoIndexFile = g.World(), g.Rank(), false // one rank makes the index
 	}
 	if engines {
 		if fd.decoder, err = images.NewJPEGDecoder(fd.c.device, images.JPEGDecoderOptions{}); err != nil {

@@ -88,7 +88,7 @@ func readScalings(from io.Reader) ([]scaling, error) {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		name, ranks := scaledRow.FindStringSubmatch(r.Name), ranksInNote.FindStringSubmatch(r.Note)
-		if name == nil || ranks == nil || r.Value <= 0 {
+		if name == nil || ranks == nil {
 			continue
 		}
 		model, step := name[1], rankInRow.ReplaceAllString(name[3], "")
@@ -102,7 +102,7 @@ func readScalings(from io.Reader) ([]scaling, error) {
 			found[key].share(step, gpus, r, step != name[3])
 			continue
 		}
-		if !slices.ContainsFunc(scaledSteps, func(s scaledStep) bool { return s.row == step }) {
+		if r.Value <= 0 || !slices.ContainsFunc(scaledSteps, func(s scaledStep) bool { return s.row == step }) {
 			continue
 		}
 		rates := found[key].rates
@@ -208,7 +208,7 @@ func writeScalingPicture(to io.Writer, all []scaling) {
 	fmt.Fprintln(to, `<rect width="100%" height="100%" fill="white"/>`)
 	for i, s := range all {
 		gpus := s.gpus()
-		if len(gpus) == 0 {
+		if len(s.rates) == 0 {
 			continue
 		}
 		last := gpus[len(gpus)-1]

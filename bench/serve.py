@@ -112,8 +112,11 @@ def proportional(pid):
         family |= more
     kilobytes = 0
     for member in family:
-        with open(f"/proc/{member}/smaps_rollup") as f:
-            kilobytes += sum(int(line.split()[1]) for line in f if line.startswith("Pss:"))
+        try:
+            with open(f"/proc/{member}/smaps_rollup") as f:
+                kilobytes += sum(int(line.split()[1]) for line in f if line.startswith("Pss:"))
+        except OSError:
+            pass
     return {"bytes": kilobytes << 10}
 
 

@@ -132,11 +132,14 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 		}
 		return nil
 	}
-	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile && s.storable(b.options.IndexDir) {
-		free, _ := s.claim(ctx, s.longestClaim())
+	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile {
+		free, waited := s.claim(ctx, b.options.IndexDir, s.longestClaim())
 		defer free()
 		if t := s.loadTable(b.options.IndexDir); t != nil {
 			return b.shard(ctx, s, t, stats)
+		}
+		if waited { // the other loader could not store it, so nobody needs to wait for this one
+			free()
 		}
 	}
 	pass, err := s.pass(ctx, reading{contents: b.holding})
@@ -255,13 +258,11 @@ func (p *pass) keep(o Options, small bool, stats *statistics) error {
 		return nil
 	}
 	path, err := s.storeTable(&p.table, o.IndexDir)
-	stats.update(func(s *Stats) {
-		if err != nil {
-			s.IndexError = err.Error() // the next Open works without the index file
-		} else {
-			s.IndexFiles = append(s.IndexFiles, path)
-		}
-	})
+	if err != nil {
+		stats.update(func(s *Stats) { s.IndexError = err.Error() }) // the next Open works without the index file
+	} else {
+		stats.indexFile(path)
+	}
 	return nil
 }
 

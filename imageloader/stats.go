@@ -149,6 +149,15 @@ func (s *statistics) update(change func(*Stats)) {
 	change(&s.stats)
 }
 
+// indexFile notes that an index file was read or written.
+func (s *statistics) indexFile(path string) {
+	s.update(func(s *Stats) {
+		if !slices.Contains(s.IndexFiles, path) {
+			s.IndexFiles = append(s.IndexFiles, path)
+		}
+	})
+}
+
 func (s *statistics) skip(bad []*Error) {
 	s.update(func(s *Stats) {
 		for _, one := range bad {

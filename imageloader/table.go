@@ -10,11 +10,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -46,8 +45,10 @@ const indexMagic = "streamtorch index 2\n"
 
 const indexExtension = ".index"
 
-// isIndexFile reports whether a path is that of an index file, or of one that is being written.
+// isIndexFile reports whether a path is that of an index file, of one that is being written, or of
+// its lock.
 func isIndexFile(path string) bool {
+	path = strings.TrimSuffix(path, lockExtension)
 	return strings.HasSuffix(path, indexExtension) || strings.Contains(filepath.Base(path), indexExtension+".new-")
 }
 
@@ -117,7 +118,7 @@ func (s *shard) loadTable(folder string) *table {
 		}
 		if t, err := decodeTable(data, id, s.info.Size(), s.mostTable(), s.format == gzipTar); err == nil {
 			s.indexFile = path
-			s.stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
+			s.stats.indexFile(path)
 			return t
 		}
 	}
@@ -130,51 +131,69 @@ func (s *shard) loadTable(folder string) *table {
 // the index. The others wait, and load the index. So a new .tgz is inflated once a host. After that
 // each rank inflates only the blocks of its part.
 //
-// A rank that goes through a .tgz holds a lock of the operating system (flock) on the .tgz itself.
-// The lock ends with its process. A file system without locks, and an fs.FS, let each rank make an
-// index. So does a rank that takes too long, for example because it is stopped.
+// A rank that makes an index holds a lock of the operating system (flock) on a file beside the
+// index. The lock ends with its process. A rank makes its own index if there is no lock, if it has
+// waited and the index is not there, or if the other rank takes too long because it is stopped. The
+// holder removes the file. A rank that comes later makes a new one. In the worst case two ranks
+// then make the same index.
+
+const lockExtension = ".lock"
 
 // claim takes the lock of a shard whose index is to be made. While another loader has the lock,
 // claim waits, but no longer than `most` and no longer than ctx. The function `free` gives the lock
 // back, if claim has it. `free` may be called twice.
-func (s *shard) claim(ctx context.Context, most time.Duration) (free func(), claimed bool) {
+func (s *shard) claim(ctx context.Context, folder string, most time.Duration) (free func(), waited bool) {
 	const pause = 10 * time.Millisecond
-	free = func() {}
-	opened, ok := s.file.(steadyFile).file.(*os.File)
-	if !ok {
-		return free, false
+	lock := s.openLock(folder)
+	if lock == nil {
+		return func() {}, false
 	}
-	late := time.After(most)
+	late := time.NewTimer(most)
+	defer late.Stop()
 	for {
-		err := flock(opened, syscall.LOCK_EX|syscall.LOCK_NB)
+		err := flock(lock, syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { flock(opened, syscall.LOCK_UN) }, true
+			return sync.OnceFunc(func() {
+				os.Remove(lock.Name())
+				lock.Close()
+			}), waited
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return free, false
+			break
 		}
+		waited = true
+		ended := false
 		select {
 		case <-time.After(pause):
-		case <-late:
-			return free, false
+		case <-late.C:
+			ended = true
 		case <-ctx.Done():
-			return free, false
+			ended = true
+		}
+		if ended {
+			break
 		}
 	}
+	lock.Close()
+	return func() {}, waited
 }
 
-// storable reports whether an index file of the whole shard will probably be written. If not, no
-// loader waits for it.
-func (s *shard) storable(folder string) bool {
-	const writable = 2 // W_OK of access(2)
-	return !s.mayBeCut && slices.ContainsFunc(s.indexPaths(folder), func(path string) bool {
-		at := filepath.Dir(path)
-		for at != filepath.Dir(at) && errors.Is(syscall.Access(at, writable), fs.ErrNotExist) { // it will be made
-			at = filepath.Dir(at)
+// openLock opens the file that is locked while the shard's index is made. The result is nil if no
+// index file can be written.
+func (s *shard) openLock(folder string) *os.File {
+	for i, path := range s.indexPaths(folder) {
+		if s.makesFolder(i, folder) && os.MkdirAll(filepath.Dir(path), 0o755) != nil {
+			continue
 		}
-		return syscall.Access(at, writable) == nil
-	})
+		if f, err := os.OpenFile(path+lockExtension, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o666); err == nil {
+			return f
+		}
+	}
+	return nil
 }
+
+// makesFolder reports whether the folder of a path of indexPaths may be missing.
+func (s *shard) makesFolder(i int, folder string) bool { return i > 0 || folder != "" || !s.beside }
 
 // longestClaim returns how long another loader may take to make the index.
 func (s *shard) longestClaim() time.Duration {
@@ -223,7 +242,7 @@ func (s *shard) storeTable(t *table, folder string) (string, error) {
 	}
 	var errs []error
 	for i, path := range s.indexPaths(folder) {
-		if i > 0 || folder != "" || !s.beside {
+		if s.makesFolder(i, folder) {
 			errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755))
 		}
 		if err := replace.Write(path, data); err == nil {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -341,61 +340,70 @@ func TestOpen_IndexOfSmallShards(t *testing.T) {
 	}
 }
 
-// Ranks of a host open a .tgz at the same time. One of them makes the index. The others load it. If
-// the index cannot be stored, each makes its own.
+// Ranks of a host open a .tgz at the same time. They wait for the one that makes the index. If the
+// index does not come, each makes its own.
 func TestOpen_OneIndexAHost(t *testing.T) {
 	const ranks = 4
-	packed := gzipOf(tarOf(numbered(90)))
+	x := indexArchive(t, gzipOf(tarOf(numbered(90))))
 	for _, test := range []struct {
-		name, folder string
-		made         int // number of ranks that make the index
+		name   string
+		folder string
+		comes  bool // the index comes while the ranks wait
+		waits  bool
 	}{
-		{"stored", t.TempDir(), 1},
-		{"not stored", filepath.Join(write(t, "file", nil), "folder"), ranks},
+		{"the index comes", t.TempDir(), true, true},
+		{"the index does not come", t.TempDir(), false, true},
+		{"no index can be stored", filepath.Join(write(t, "file", nil), "folder"), false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			path := write(t, "a.tgz", packed)
-			other, err := os.Open(path) // another process that makes the index
+			checkLeaks(t)
+			s, err := openShard(osFiles{}, x.path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer other.Close()
-			if err := flock(other, syscall.LOCK_EX); err != nil {
-				t.Fatal(err)
-			}
+			defer s.Close()
+			free, _ := s.claim(t.Context(), test.folder, 0) // as another process that makes the index
 			loaders, errs := make([]*Loader, ranks), make([]error, ranks)
 			var wait sync.WaitGroup
 			var opened atomic.Int32
 			for rank := range ranks {
-				o := options()
-				o.ShuffleBuffer, o.IndexDir, o.Ranks, o.Rank, o.EachOnce = 700, test.folder, ranks, rank, true
+				o := x.options()
+				o.IndexDir, o.Ranks, o.Rank, o.EachOnce = test.folder, ranks, rank, true
 				wait.Add(1)
 				go func() {
 					defer wait.Done()
-					loaders[rank], errs[rank] = Open(path, o)
+					loaders[rank], errs[rank] = Open(x.path, o)
 					opened.Add(1)
 				}()
 			}
 			time.Sleep(100 * time.Millisecond)
-			if n := opened.Load(); n != 0 && test.made == 1 {
+			if n := opened.Load(); n != 0 && test.waits {
 				t.Errorf("%d ranks did not wait", n)
 			}
-			other.Close()
+			if test.comes {
+				if err := os.WriteFile(filepath.Join(test.folder, filepath.Base(x.file)), x.data, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			free()
 			wait.Wait()
-			made, images := 0, 0
+			images := 0
 			for rank, l := range loaders {
 				if errs[rank] != nil {
 					t.Fatal(errs[rank])
 				}
 				defer closeWhole(t, l)
-				if l.archive.shards[0].indexFile == "" {
-					made++
+				if test.comes && l.archive.shards[0].indexFile == "" {
+					t.Errorf("rank %d made an index", rank)
 				}
 				read(t, l)
 				images += l.Stats().Samples
 			}
-			if made != test.made || images != 90 {
-				t.Errorf("%d ranks made an index, not %d; %d images of 90", made, test.made, images)
+			if images != 90 {
+				t.Errorf("%d images of 90", images)
+			}
+			if left, _ := filepath.Glob(filepath.Join(test.folder, "*"+lockExtension)); len(left) > 0 {
+				t.Errorf("files are left: %q", left)
 			}
 		})
 	}
@@ -403,33 +411,29 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 
 // A stopped process that holds the lock does not stop the others.
 func TestClaim_Bounded(t *testing.T) {
-	path := write(t, "a.tgz", gzipOf(tarOf(numbered(3))))
-	var shards [2]*shard
-	for i := range shards {
-		s, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		shards[i] = s
+	path, folder := write(t, "a.tgz", gzipOf(tarOf(numbered(3)))), t.TempDir()
+	s, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
+	if err != nil {
+		t.Fatal(err)
 	}
-	free, claimed := shards[0].claim(t.Context(), 0)
-	if !claimed {
-		t.Error("the first claim has failed")
+	defer s.Close()
+	free, waited := s.claim(t.Context(), folder, 0)
+	if waited {
+		t.Error("the first claim has waited")
 	}
-	if _, claimed := shards[1].claim(t.Context(), 30*time.Millisecond); claimed {
-		t.Error("two loaders have the lock")
+	if _, waited := s.claim(t.Context(), folder, 30*time.Millisecond); !waited {
+		t.Error("the second claim has not waited")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, claimed := shards[1].claim(ended, time.Hour); claimed {
-		t.Error("two loaders have the lock")
+	if _, waited := s.claim(ended, folder, time.Hour); !waited {
+		t.Error("the third claim has not waited")
 	}
 	free()
 	free()
-	if free, claimed := shards[1].claim(t.Context(), 0); !claimed {
+	free, waited = s.claim(t.Context(), folder, 0)
+	if waited {
 		t.Error("the lock was not given back")
-	} else {
-		free()
 	}
+	free()
 }

@@ -59,6 +59,7 @@ type Options struct {
 // goroutine, outside a Do.
 type Batcher struct {
 	o        Options
+	fn       func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 	outputs  []Spec
 	decoders []*decoding // of each input; nil where it takes no files
 	device   cgotorch.Device
@@ -117,23 +118,28 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 	if err := device.Synchronize(); err != nil {
 		return nil, err
 	}
-	b := &Batcher{o: o, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), broken: make(chan struct{}),
+	b := &Batcher{o: o, fn: fn, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), broken: make(chan struct{}),
 		changed: make(chan struct{}, 1), alarm: newAlarm(), stats: Stats{Batches: map[int]int64{}}}
 	for _, in := range o.Inputs {
 		b.decoders = append(b.decoders, newDecoding(in))
 	}
-	b.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-		x = x.NoGrad()
-		if o.Autocast != 0 {
-			x = x.Autocast(o.Autocast)
-		}
-		return fn(x, in...)
-	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, MaxGraphs: slotCount * len(o.BatchSizes) * len(o.Lengths), Log: o.Log})
+	b.captured = b.newCaptured()
 	if err := b.open(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
 	go b.run()
 	return b, nil
+}
+
+// newCaptured returns the Captured of the served function.
+func (b *Batcher) newCaptured() *cgotorch.Captured {
+	return cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		x = x.NoGrad()
+		if b.o.Autocast != 0 {
+			x = x.Autocast(b.o.Autocast)
+		}
+		return b.fn(x, in...)
+	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true, MaxGraphs: slotCount * len(b.o.BatchSizes) * len(b.o.Lengths), Log: b.o.Log})
 }
 
 const mostEntries = 1 << 16 // of a batch

@@ -24,29 +24,50 @@ func (b *Batcher) open() (err error) {
 		return err
 	}
 	b.policy = newPolicy(b.o.BatchSizes, b.o.Lengths, !b.device.IsCUDA() && !b.o.Pad, b.o.MaxDelay)
-	// The largest graph comes first, and all smaller ones find room in its memory.
-	for _, length := range slices.Backward(b.o.Lengths) {
-		for _, size := range slices.Backward(b.o.BatchSizes) {
-			f := form{size, length}
-			err := b.measure(f)
-			if errors.Is(err, cgotorch.ErrOutOfMemory) && b.policy.drop(f, time.Now()) {
-				b.log("batches of %d and more do not fit: %v", size, err)
-				continue
-			}
-			if err != nil {
-				return err
-			}
+	for {
+		f, err := b.captureAll()
+		if err == nil {
+			break
 		}
-	}
-	if b.device.IsCUDA() { // the eager runs before each capture have left it
-		if err := b.device.ReleaseCachedMemory(); err != nil {
+		if !errors.Is(err, cgotorch.ErrOutOfMemory) || !b.policy.drop(f, time.Now()) {
 			return err
 		}
+		b.policy.retry[f.length] = backoff{time.Now().Add(firstRetry), firstRetry} // one drop for all sizes that do not fit
+		b.log("batches of %d and more do not fit: %v", f.size, err)
+		// Graphs of the size that does not fit, and the memory of the eager runs, must not keep
+		// smaller ones from fitting.
+		if err := b.captured.Close(); err != nil {
+			return err
+		}
+		b.releaseCached()
+		b.captured = b.newCaptured()
 	}
+	b.releaseCached()
 	for _, s := range b.slots {
 		b.free <- s
 	}
 	return nil
+}
+
+// captureAll measures all forms in use. It returns the one that fails. The largest graph comes
+// first, and all smaller ones find room in its memory.
+func (b *Batcher) captureAll() (f form, err error) {
+	for _, f.length = range slices.Backward(b.o.Lengths) {
+		for _, f.size = range slices.Backward(b.policy.sizes[f.length]) {
+			if err := b.measure(f); err != nil {
+				return f, err
+			}
+		}
+	}
+	return f, nil
+}
+
+// releaseCached gives back what eager runs have left with LibTorch's allocator. It fails while
+// another stream captures, and the memory then stays with the allocator.
+func (b *Batcher) releaseCached() {
+	if b.device.IsCUDA() {
+		_ = b.device.ReleaseCachedMemory()
+	}
 }
 
 // openSlots makes the slots, for the largest batches that have room.

@@ -41,7 +41,7 @@ strip --strip-unneeded "$bundle"/lib/*.so*
 
 # The dynamic loader replaces $ORIGIN, so the shell must not.
 flags=(-trimpath -ldflags '-s -w -extldflags "-Wl,-rpath,$ORIGIN/../lib"')
-programs=
+programs=./examples/serve # bench starts it
 [ "$what" != tests ] || programs=$(go list -f '{{if eq .Name "main"}}{{.Dir}}{{end}}' ./examples/... 2>/dev/null)
 for program in $programs; do
   go build "${flags[@]}" -o "$bundle/bin/${program##*/}" "$program"
