@@ -110,8 +110,8 @@ type Loader struct {
 // Open reads a .tgz completely if it fits into Options.ShuffleBuffer. For a larger .tgz, Open may
 // need the names of the classes. If no index file has these names, Open reads through the .tgz.
 // This takes about one second per GB on one core. If the Open of another loader of this host reads
-// through the same .tgz, Open waits for its index file. With Options.Train the loader then begins to
-// read the first epoch. The loader must be closed.
+// through the same .tgz, Open waits for its index file. With Options.Train the loader then begins
+// to read the first epoch. The loader must be closed.
 func Open(path string, options Options) (*Loader, error) { return openFrom(osFiles{}, path, options) }
 
 // OpenFS is [Open] of a path, or a pattern, in a file system such as an object store. The files
