@@ -471,7 +471,10 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		for d, n := range shape {
 			s := &v.Shape[d]
 			if n < s.Min || n > s.Max {
-				p.fail(x, op, "%s: the input %s is %s, want %s with %s from %d to %d", p.file, v.Name, describe(t), v, s.Text, s.Min, s.Max)
+				if s.Min == s.Max {
+					p.fail(x, op, "%s: the input %s is %s, want %s: dimension %d must be %d, as in the export", p.file, v.Name, describe(t), v, d, s.Min)
+				}
+				p.fail(x, op, "%s: the input %s is %s, want %s with %s from %d to %d, as in the export", p.file, v.Name, describe(t), v, s.Text, s.Min, s.Max)
 			}
 			if s.expr == nil || s.expr.of != "Symbol" {
 				continue

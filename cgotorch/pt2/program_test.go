@@ -329,7 +329,7 @@ func TestProgram_Forward_Refused(t *testing.T) {
 		{"nil", func(x *cgotorch.Exec) []any { return []any{(*cgotorch.Tensor)(nil)} }, "want a tensor"},
 		{"dtype", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Int64, 2, 2)} }, "int64[2 2], want float32[s0 2]"},
 		{"dimensions", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 2)} }, "want float32[s0 2]"},
-		{"fixed size", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 2, 3)} }, "with 2 from 2 to 2"},
+		{"fixed size", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 2, 3)} }, "dimension 1 must be 2, as in the export"},
 		{"range", func(x *cgotorch.Exec) []any { return []any{x.Zeros(cgotorch.Float32, 9, 2)} }, "with s0 from 0 to 8"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -529,13 +529,32 @@ func TestLoad_CutShort(t *testing.T) {
 	}
 }
 
+// A weight whose bytes have changed is named. Python loads such a file.
+func TestLoad_DamagedWeight(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	all := entries()
+	data := archive(t, all)
+	at := bytes.Index(data, []byte(all["data/weights/weight_0"]))
+	if at < 0 {
+		t.Fatal("the archive does not store its weight")
+	}
+	data[at] ^= 1
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		err := torchtest.TryDo(t, d, func(x *cgotorch.Exec) error {
+			_, err := load(x, data, pt2.Options{})
+			return err
+		})
+		torchtest.WantError(t, err, pt2.ErrFormat, "net.pt2", "the entry data/weights/weight_0 is damaged", "copy the file again")
+	})
+}
+
 // What a download leaves instead of a file is named.
 func TestLoad_NoProgram(t *testing.T) {
 	for text, want := range map[string]string{
 		"version https://git-lfs.github.com/spec/v1\n": "a pointer of Git LFS, and not the file itself: run git lfs pull",
 		"<!DOCTYPE html>": "a web page: download the file itself",
 		"\x1f\x8b\x08":    "a gzip file: unpack it",
-		"":                "not a valid zip file",
+		"":                "not a valid zip file: it has 0 bytes, and is cut short or of another kind: copy the file again",
 	} {
 		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			_, err := load(x, []byte(text), pt2.Options{})

@@ -120,9 +120,7 @@ func (f *folder) loadAll(ctx context.Context) error {
 		names = append(names, m.Name)
 	}
 	for _, name := range slices.Compact(names) {
-		if err := f.models.Load(ctx, name, ""); err != nil {
-			f.opener.log("%v", err)
-		}
+		_ = f.models.Load(ctx, name, "") // the Repository logs a failure
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}

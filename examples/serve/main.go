@@ -101,8 +101,11 @@ func run(ctx context.Context, f flags) error {
 		return err
 	}
 	device, err := cgotorch.ParseDevice(f.device)
+	if err == nil {
+		err = device.Synchronize() // fails if the device is not there
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("-device %s: %w", f.device, err)
 	}
 	tell := func(format string, args ...any) { slog.Info(fmt.Sprintf(format, args...)) }
 	models := serve.NewRepository(serve.RepositoryOptions{Memory: int64(f.memory * (1 << 30)), Log: func(text string) { tell("%s", text) }})

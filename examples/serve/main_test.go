@@ -370,6 +370,15 @@ func copyModel(t *testing.T) string {
 	return to
 }
 
+// A server without its device ends before it listens.
+func TestServer_NoDevice(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); err == nil && n > 0 {
+		t.Skip("this machine has a CUDA device")
+	}
+	err := run(t.Context(), flags{models: copyModel(t), device: "cuda", listen: "127.0.0.1:0"})
+	torchtest.WantError(t, err, cgotorch.ErrNoDevice, "-device cuda")
+}
+
 // A model whose weights are cast to bfloat16 gives the same class, and its scores as FP32.
 func TestServer_DType(t *testing.T) {
 	models := copyModel(t)
@@ -530,8 +539,23 @@ func TestFolder_Refused(t *testing.T) {
 		change func(models string)
 		text   string
 	}{
-		"empty":     {func(models string) { os.RemoveAll(filepath.Join(models, "cifar10")) }, "has no model"},
-		"settings":  {func(models string) { write(filepath.Join(models, "cifar10", "model.json"), `{"size": 32}`) }, `unknown field "size"`},
+		"empty":    {func(models string) { os.RemoveAll(filepath.Join(models, "cifar10")) }, "has no model"},
+		"settings": {func(models string) { write(filepath.Join(models, "cifar10", "model.json"), `{"size": 32}`) }, `unknown field "size"`},
+		"size": {func(models string) {
+			write(filepath.Join(models, "cifar10", "model.json"), `{"architecture": "resnet20", "image": {"resize": 36}}`)
+		}, "cifar10/model.json: image.size is 0 and image.resize 36"},
+		"dtype": {func(models string) {
+			write(filepath.Join(models, "cifar10", "model.json"), `{"architecture": "resnet20", "image": {"size": 32}, "dtype": "half"}`)
+		}, "cifar10/model.json: dtype: "},
+		"architecture of a program": {func(models string) {
+			os.Remove(filepath.Join(models, "cifar10", "1", "model.safetensors"))
+			write(filepath.Join(models, "cifar10", "1", "model.pt2"), program(t))
+		}, "cifar10/model.json: architecture and dtype are for model.safetensors"},
+		"labels of another model": {func(models string) {
+			os.Remove(filepath.Join(models, "cifar10", "1", "model.safetensors"))
+			write(filepath.Join(models, "cifar10", "1", "model.pt2"), program(t))
+			write(filepath.Join(models, "cifar10", "model.json"), "{}")
+		}, `cifar10/labels.txt has 10 lines, and no result of the model has so many classes: "output0" is [2]`},
 		"no file":   {func(models string) { os.Remove(filepath.Join(models, "cifar10", "1", "model.safetensors")) }, "has none of"},
 		"damaged":   {func(models string) { write(filepath.Join(models, "cifar10", "1", "model.safetensors"), "x") }, "safetensors"},
 		"no labels": {func(models string) { os.Remove(filepath.Join(models, "cifar10", "labels.txt")) }, "labels.txt"},
@@ -582,10 +606,11 @@ func TestFolder_Refused(t *testing.T) {
 	}
 }
 
-// A program gets its tensors by name: one may be a keyword, and others may have one value alone.
-func TestExported_Keywords(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	const small, leaf = "../../cgotorch/pt2/testdata/small/", `{\"type\": null, \"context\": null, \"children_spec\": []}`
+// program returns a .pt2 with a small program of one input [n, 2] and one result [n, 2], after some
+// changes of its JSON text.
+func program(t *testing.T, changes ...[2]string) string {
+	t.Helper()
+	const small = "../../cgotorch/pt2/testdata/small/"
 	read := func(name string) string {
 		text, err := os.ReadFile(small + name)
 		if err != nil {
@@ -594,12 +619,7 @@ func TestExported_Keywords(t *testing.T) {
 		return string(text)
 	}
 	text := read("model.json")
-	for _, change := range [][2]string{ // forward(mask, *, x), and mask is None
-		{`{"as_tensor": {"name": "x"}}]`, `{"as_none": true}, {"as_tensor": {"name": "x"}}]`},
-		{`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]`, `{"constant_input": {"name": "mask", "value": {"as_none": true}}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]`},
-		{`["x"]`, `["mask", "x"]`},
-		{`{\"type\": \"builtins.dict\", \"context\": \"[]\", \"children_spec\": []}`, `{\"type\": \"builtins.dict\", \"context\": \"[\\\"x\\\"]\", \"children_spec\": [` + leaf + `]}`},
-	} {
+	for _, change := range changes {
 		if !strings.Contains(text, change[0]) {
 			t.Fatalf("model.json has no %s", change[0])
 		}
@@ -623,8 +643,21 @@ func TestExported_Keywords(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return file.String()
+}
+
+// A program gets its tensors by name: one may be a keyword, and others may have one value alone.
+func TestExported_Keywords(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const leaf = `{\"type\": null, \"context\": null, \"children_spec\": []}`
+	file := program(t, [][2]string{ // forward(mask, *, x), and mask is None
+		{`{"as_tensor": {"name": "x"}}]`, `{"as_none": true}, {"as_tensor": {"name": "x"}}]`},
+		{`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]`, `{"constant_input": {"name": "mask", "value": {"as_none": true}}}, {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]`},
+		{`["x"]`, `["mask", "x"]`},
+		{`{\"type\": \"builtins.dict\", \"context\": \"[]\", \"children_spec\": []}`, `{\"type\": \"builtins.dict\", \"context\": \"[\\\"x\\\"]\", \"children_spec\": [` + leaf + `]}`},
+	}...)
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		n, err := exported(x.NoGrad(), bytes.NewReader(file.Bytes()), int64(file.Len()), "net.pt2")
+		n, err := exported(x.NoGrad(), strings.NewReader(file), int64(len(file)), "net.pt2")
 		if err != nil {
 			return err
 		}

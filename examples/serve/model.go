@@ -40,6 +40,12 @@ type settings struct {
 	Bounds map[string][2]int64 `json:"bounds"`
 
 	labels []string
+	path   string // of model.json, for errors
+}
+
+// wrong returns an error for the settings.
+func (s *settings) wrong(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", s.path, fmt.Errorf(format, args...))
 }
 
 // picture says how an image becomes a model's input.
@@ -111,14 +117,18 @@ func (o *opener) open(files fs.FS, root, name, version string) (*serve.Model, er
 }
 
 func readSettings(files fs.FS, name string) (s settings, err error) {
-	text, err := fs.ReadFile(files, path.Join(name, "model.json"))
+	s.path = path.Join(name, "model.json")
+	text, err := fs.ReadFile(files, s.path)
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
 		err = d.Decode(&s)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return s, fmt.Errorf("%s/model.json: %w", name, err)
+		return s, s.wrong("%w", err)
+	}
+	if s.Image != nil && (s.Image.Size < 1 || s.Image.Resize < 0 || s.Image.Resize > 0 && s.Image.Resize < s.Image.Size) {
+		return s, s.wrong("image.size is %d and image.resize %d; size is the height and width of the model's input, and resize is 0 or at least as large", s.Image.Size, s.Image.Resize)
 	}
 	labels, err := fs.ReadFile(files, path.Join(name, "labels.txt"))
 	for line := range strings.Lines(strings.TrimRight(string(labels), "\r\n")) {
@@ -166,13 +176,13 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 			return nil, err
 		}
 	}
-	if s.Architecture == "" || s.Image == nil || s.Image.Size < 1 || len(s.labels) == 0 {
+	if s.Architecture == "" || s.Image == nil || len(s.labels) == 0 {
 		return nil, fmt.Errorf("%s needs a model.json with architecture and image.size, and a labels.txt", path)
 	}
 	dtype, err := cgotorch.Float32, error(nil)
 	if s.DType != "" {
 		if dtype, err = cgotorch.ParseDType(s.DType); err != nil {
-			return nil, err
+			return nil, s.wrong("dtype: %w", err)
 		}
 	}
 	var model nn.Module
@@ -318,8 +328,8 @@ func (n *network) add(name string, dtype cgotorch.DType, dims int, bounds func(i
 
 // serve makes a Batcher of a network.
 func (o *opener) serve(n network, s settings) (*serve.Model, error) {
-	if s.DType != "" && n.dtype == 0 {
-		return nil, errors.Join(errors.New("dtype is for the weights of an architecture; a program has dtypes of its own"), n.close())
+	if n.dtype == 0 && (s.DType != "" || s.Architecture != "") {
+		return nil, errors.Join(s.wrong("architecture and dtype are for model.safetensors; a program has its own"), n.close())
 	}
 	options := serve.Options{
 		Inputs: n.inputs, Outputs: s.Outputs, Lengths: s.Lengths, BatchSizes: o.batchSizes, Queue: o.queue,
@@ -330,7 +340,7 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 	err := func() (err error) {
 		if s.Autocast != "" {
 			if options.Autocast, err = cgotorch.ParseDType(s.Autocast); err != nil {
-				return err
+				return s.wrong("autocast: %w", err)
 			}
 		}
 		if len(s.BatchSizes) > 0 {
@@ -343,8 +353,11 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 				options.BatchSizes = []int{int(min(n.most, max(n.least, 32)))}
 			}
 		}
-		if err := setBounds(options.Inputs, s.Bounds); err != nil || s.Image == nil {
-			return err
+		if err := setBounds(options.Inputs, s.Bounds); err != nil {
+			return s.wrong("%w", err)
+		}
+		if s.Image == nil {
+			return nil
 		}
 		pool, err := o.pool(*s.Image)
 		if err != nil {
@@ -371,9 +384,32 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return out
 	}, options)
 	if err != nil {
+		if errors.Is(err, cgotorch.ErrInvalidArgument) { // such as an image of another size than the model's
+			err = s.wrong("%w", err)
+		}
 		return nil, errors.Join(err, closeAll())
 	}
+	if err := s.checkLabels(b); err != nil {
+		return nil, errors.Join(err, b.Close(), closeAll())
+	}
+	if s.Image != nil && len(s.labels) == 0 {
+		o.log("%s is not there: answers have the numbers of classes", path.Join(path.Dir(s.path), "labels.txt"))
+	}
 	return &serve.Model{Batcher: b, Labels: s.labels, Weights: n.weights, Free: closeAll}, nil
+}
+
+// checkLabels fails if no result of the model can have as many classes as there are labels.
+func (s *settings) checkLabels(b *serve.Batcher) error {
+	outputs := b.Outputs()
+	fits := slices.ContainsFunc(outputs, func(out serve.Spec) bool {
+		n := len(out.Shape)
+		return n > 0 && (out.Shape[n-1] < 0 || out.Shape[n-1] == int64(len(s.labels)))
+	})
+	if fits || len(s.labels) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s has %d lines, and no result of the model has so many classes: %q is %v for each entry",
+		path.Join(path.Dir(s.path), "labels.txt"), len(s.labels), outputs[0].Name, outputs[0].Shape)
 }
 
 // setBounds sets the bounds of inputs, by name.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"iter"
 	"maps"
@@ -91,6 +92,8 @@ func Open(kind Kind, source io.ReaderAt, size int64, name string) (*Archive, err
 		n, _ := source.ReadAt(head[:max(0, min(size, 32))], 0)
 		if n > 8 && head[8] == '{' {
 			err = errors.New("a safetensors file, which holds weights and no program: use checkpoint.LoadModel")
+		} else {
+			err = fmt.Errorf("%w: it has %d bytes, and is cut short or of another kind: copy the file again", err, size)
 		}
 		return nil, a.Bad("%w", cmp.Or(NoModel(head[:n]), err))
 	}
@@ -158,6 +161,20 @@ func (a *Archive) Section(name string) (*io.SectionReader, error) {
 		return nil, a.Bad("the entry %.200s of %d bytes at byte %d leaves the file of %d bytes", name, f.UncompressedSize64, at, a.size)
 	}
 	return io.NewSectionReader(a.source, at, int64(f.UncompressedSize64)), nil
+}
+
+// Verify fails unless the checksum of an entry of [Archive.Section] is that of `data` and of the
+// bytes that `rest` still has. PyTorch writes the checksums, and does not check them.
+func (a *Archive) Verify(name string, data []byte, rest io.Reader) error {
+	sum := crc32.NewIEEE()
+	sum.Write(data)
+	if _, err := io.Copy(sum, rest); err != nil {
+		return a.Bad("the entry %.200s: %w", name, err)
+	}
+	if want := a.entries[name].CRC32; sum.Sum32() != want {
+		return a.Bad("the entry %.200s is damaged: its checksum is %08x, and the file says %08x: copy the file again", name, sum.Sum32(), want)
+	}
+	return nil
 }
 
 // Read returns the bytes of an entry that has at most `most` bytes. It takes memory for the bytes
