@@ -97,6 +97,20 @@ func (t *trainer) startedAgain() (bool, error) {
 	return again == "yes", nil
 }
 
+// keepInterrupted keeps the checkpoint of an interrupted run that a new run would replace, under
+// another name.
+func (t *trainer) keepInterrupted() error {
+	var s saved
+	path := t.checkpointPath()
+	info, err := checkpoint.Inspect(path)
+	if err != nil || json.Unmarshal(info.Config, &s) != nil || s.Progress.Epoch >= s.Config.Epochs {
+		return nil
+	}
+	kept := path + ".interrupted"
+	fmt.Fprintf(os.Stderr, "a run was interrupted here in epoch %d of %d: its checkpoint is %s now; to go on with it, move it back and take -resume\n", s.Progress.Epoch+1, s.Config.Epochs, kept)
+	return os.Rename(path, kept)
+}
+
 // readSaved reads the fields that -resume needs before the model is made. It takes the settings
 // from the saved run, except for settings that a resumed run may change. `again` says that a
 // launcher has started the run again, with the flags of its first start.

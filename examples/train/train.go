@@ -139,6 +139,11 @@ func (t *trainer) open(ctx context.Context) error {
 		if t.log, err = openLog(t.Out); err != nil {
 			return err
 		}
+		if saved == nil {
+			if err := t.keepInterrupted(); err != nil {
+				return err
+			}
+		}
 	}
 	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
 		return err

@@ -473,6 +473,23 @@ func TestTrain_InterruptAndResume(t *testing.T) {
 	sameLosses(t, halves, want)
 }
 
+// A new run in the folder of an interrupted one keeps its checkpoint, from which the run goes on.
+func TestTrain_KeepsInterrupted(t *testing.T) {
+	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
+	interrupt(t, startTrain(t, out, 10, trainArgs(data, out)), os.Interrupt)
+	before := len(losses(t, out))
+	path := filepath.Join(out, "checkpoint.safetensors")
+	_, stderr, status := run(t, "train", trainArgs(data, out, "-limit", "64", "-epochs", "1")...)
+	if status != 0 || !strings.Contains(stderr, path+".interrupted now") {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+	if err := os.Rename(path+".interrupted", path); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, "train", "-out", out, "-resume", "-log-steps")
+	t.Logf("%d steps, and then %d", before, len(losses(t, out)))
+}
+
 func sameLosses(t *testing.T, out string, want map[int]float64) {
 	t.Helper()
 	got := losses(t, out)
