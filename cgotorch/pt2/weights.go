@@ -247,7 +247,7 @@ func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTens
 func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Reader, entry string, bytes int64, t *storedTensor) (*cgotorch.Tensor, error) {
 	if x.Device().IsCUDA() {
 		host := make([]byte, bytes)
-		if err := r.whole(entry, from, host); err != nil {
+		if err := r.file.ReadWhole(entry, from, host); err != nil {
 			return nil, err
 		}
 		base.Close()
@@ -260,14 +260,6 @@ func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Rea
 	}
 	r.reads = append(r.reads, pendingRead{entry, from, memory, flat})
 	return base, nil
-}
-
-// The method `whole` reads the beginning of an entry, and checks the entry's checksum.
-func (r *weightReader) whole(entry string, from io.Reader, to []byte) error {
-	if _, err := io.ReadFull(from, to); err != nil {
-		return r.file.Bad("the entry %.200s: %w", entry, err)
-	}
-	return r.file.Verify(entry, to, from)
 }
 
 // The method `fill` reads what group has asked for, on some goroutines.
@@ -289,7 +281,7 @@ func (r *weightReader) fill() error {
 				if stop {
 					return
 				}
-				if err := r.whole(r.reads[i].entry, r.reads[i].from, r.reads[i].to); err != nil {
+				if err := r.file.ReadWhole(r.reads[i].entry, r.reads[i].from, r.reads[i].to); err != nil {
 					mutex.Lock()
 					failed = cmp.Or(failed, err)
 					mutex.Unlock()

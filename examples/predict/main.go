@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"bufio"
 	"encoding/json"
 	"flag"
@@ -51,12 +52,13 @@ func main() {
 	path := flag.String("checkpoint", filepath.Join("runs", "train", "checkpoint.safetensors"), "what examples/train has saved")
 	program := flag.String("program", "", "a file of torch.export.save, in place of a checkpoint")
 	classes := flag.String("classes", "", "for -program: a file with the name of a class on each line")
+	resize := flag.Int("resize", 0, "for -program: length of a picture's shorter side before its centre is cut out, as torchvision's resize_size; 0 means 8/7 of the model's input")
 	device := flag.String("device", "auto", "auto, cpu, cuda or cuda:N")
 	top := flag.Int("top", 5, "classes to print for each picture")
 	flag.Parse()
 	open := func(x *cgotorch.Exec) (*classifier, error) { return openCheckpoint(x, *path) }
 	if *program != "" {
-		open = func(x *cgotorch.Exec) (*classifier, error) { return openProgram(x, *program, *classes) }
+		open = func(x *cgotorch.Exec) (*classifier, error) { return openProgram(x, *program, *classes, *resize) }
 	}
 	failed, err := predict(open, *device, *top, flag.Args())
 	if err != nil {
@@ -139,7 +141,7 @@ func openCheckpoint(x *cgotorch.Exec, path string) (*classifier, error) {
 	return c, nil
 }
 
-func openProgram(x *cgotorch.Exec, path, classesPath string) (*classifier, error) {
+func openProgram(x *cgotorch.Exec, path, classesPath string, resize int) (*classifier, error) {
 	if classesPath == "" {
 		return nil, fmt.Errorf("-program needs -classes, a file with the name of a class on each line")
 	}
@@ -157,7 +159,7 @@ func openProgram(x *cgotorch.Exec, path, classesPath string) (*classifier, error
 		return nil, fmt.Errorf("%s wants %v, and not one batch of images [N, 3, height, width] of a fixed size", path, in)
 	}
 	c := &classifier{Module: program, height: int(in[0].Shape[2].Max), width: int(in[0].Shape[3].Max)}
-	c.transform = decode.ResizeCenterCrop{Resize: min(c.height, c.width) * 8 / 7, Height: c.height, Width: c.width}
+	c.transform = decode.ResizeCenterCrop{Resize: cmp.Or(resize, min(c.height, c.width)*8/7), Height: c.height, Width: c.width}
 	for name := range strings.Lines(string(names)) {
 		c.classes = append(c.classes, strings.TrimSpace(name))
 	}

@@ -163,12 +163,20 @@ func (a *Archive) Section(name string) (*io.SectionReader, error) {
 	return io.NewSectionReader(a.source, at, int64(f.UncompressedSize64)), nil
 }
 
-// Verify fails unless the checksum of an entry of [Archive.Section] is that of `data` and of the
-// bytes that `rest` still has. PyTorch writes the checksums, and does not check them.
-func (a *Archive) Verify(name string, data []byte, rest io.Reader) error {
+// ReadWhole fills `to` from an entry of [Archive.Section], and reads the rest of the entry. It
+// fails unless the checksum of the entry is right. PyTorch writes the checksums, and does not check
+// them.
+func (a *Archive) ReadWhole(name string, from io.Reader, to []byte) error {
+	const piece = 256 << 10 // the checksum finds it in the processor's cache
 	sum := crc32.NewIEEE()
-	sum.Write(data)
-	if _, err := io.Copy(sum, rest); err != nil {
+	for at := 0; at < len(to); at += piece {
+		part := to[at:min(at+piece, len(to))]
+		if _, err := io.ReadFull(from, part); err != nil {
+			return a.Bad("the entry %.200s: %w", name, err)
+		}
+		sum.Write(part)
+	}
+	if _, err := io.Copy(sum, from); err != nil {
 		return a.Bad("the entry %.200s: %w", name, err)
 	}
 	if want := a.entries[name].CRC32; sum.Sum32() != want {
