@@ -49,6 +49,7 @@ type epoch struct {
 	err  error // why the channel `full` was closed early. Read this field only after the channel is closed
 
 	running   sync.WaitGroup
+	draining  sync.Mutex
 	assembled bool // all batches are made. Guarded by the loader's mutex
 	whole     bool // the consumer has had all batches
 
@@ -149,6 +150,8 @@ func (e *epoch) checkSamples(x *index) error {
 func (e *epoch) stop(cause error) {
 	e.cancel(cause)
 	e.running.Wait()
+	e.draining.Lock() // no call returns while another one still gives memory back
+	defer e.draining.Unlock()
 	for items := range e.items {
 		drop(items)
 	}
