@@ -12,8 +12,8 @@
 package main
 
 import (
-	"cmp"
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
