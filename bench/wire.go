@@ -544,9 +544,7 @@ func benchServeLitServe(c *config, emit func(row)) error {
 		}
 	}
 	for _, n := range clients {
-		if r.Clients = n; n == most {
-			ours = loadReply{}
-		}
+		r.Clients = n
 		sides := []side{e.generator.send(r, &ours)}
 		for i := range servers {
 			sides = append(sides, servers[i].side(e.generator, n))

@@ -148,34 +148,26 @@ func (s *shard) claim(ctx context.Context, folder string, most time.Duration) (f
 	if lock == nil {
 		return func() {}, false
 	}
-	late := time.NewTimer(most)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
 	for {
-		err := flock(lock, syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return sync.OnceFunc(func() {
 				os.Remove(lock.Name())
 				lock.Close()
 			}), waited
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			break
+		waited = waited || err == syscall.EWOULDBLOCK
+		if err != syscall.EWOULDBLOCK || ctx.Err() != nil {
+			lock.Close()
+			return func() {}, waited
 		}
-		waited = true
-		ended := false
 		select {
 		case <-time.After(pause):
-		case <-late.C:
-			ended = true
 		case <-ctx.Done():
-			ended = true
-		}
-		if ended {
-			break
 		}
 	}
-	lock.Close()
-	return func() {}, waited
 }
 
 // openLock opens the file that is locked while the shard's index is made. The result is nil if no
@@ -199,16 +191,6 @@ func (s *shard) makesFolder(i int, folder string) bool { return i > 0 || folder 
 func (s *shard) longestClaim() time.Duration {
 	const least, slowest = 30 * time.Second, 50 << 20 // bytes a second of a slow disk
 	return least + time.Duration(float64(s.info.Size())/slowest*float64(time.Second))
-}
-
-func flock(f *os.File, how int) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = syscall.Flock(int(fd), how) })
-	return errors.Join(err, failed)
 }
 
 // readRegular reads a file of at most `most` bytes. If `path` is a pipe, readRegular fails and

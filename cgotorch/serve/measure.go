@@ -62,8 +62,8 @@ func (b *Batcher) captureAll() (f form, err error) {
 	return f, nil
 }
 
-// releaseCached gives back what eager runs have left with LibTorch's allocator. It fails while
-// another stream captures, and the memory then stays with the allocator.
+// releaseCached gives back what eager runs have left with LibTorch's allocator. It may fail
+// while another stream captures, and the memory then stays with the allocator.
 func (b *Batcher) releaseCached() {
 	if b.device.IsCUDA() {
 		_ = b.device.ReleaseCachedMemory()

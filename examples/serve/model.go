@@ -40,12 +40,12 @@ type settings struct {
 	Bounds map[string][2]int64 `json:"bounds"`
 
 	labels []string
-	path   string // of model.json, for errors
+	name   string // of the model's folder
 }
 
 // wrong returns an error for the settings.
 func (s *settings) wrong(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", s.path, fmt.Errorf(format, args...))
+	return fmt.Errorf("%s/model.json: %w", s.name, fmt.Errorf(format, args...))
 }
 
 // picture says how an image becomes a model's input.
@@ -117,8 +117,8 @@ func (o *opener) open(files fs.FS, root, name, version string) (*serve.Model, er
 }
 
 func readSettings(files fs.FS, name string) (s settings, err error) {
-	s.path = path.Join(name, "model.json")
-	text, err := fs.ReadFile(files, s.path)
+	s.name = name
+	text, err := fs.ReadFile(files, path.Join(name, "model.json"))
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
@@ -393,7 +393,7 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return nil, errors.Join(err, b.Close(), closeAll())
 	}
 	if s.Image != nil && len(s.labels) == 0 {
-		o.log("%s is not there: answers have the numbers of classes", path.Join(path.Dir(s.path), "labels.txt"))
+		o.log("%s/labels.txt is not there: answers have the numbers of classes", s.name)
 	}
 	return &serve.Model{Batcher: b, Labels: s.labels, Weights: n.weights, Free: closeAll}, nil
 }
@@ -408,8 +408,8 @@ func (s *settings) checkLabels(b *serve.Batcher) error {
 	if fits || len(s.labels) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s has %d lines, and no result of the model has so many classes: %q is %v for each entry",
-		path.Join(path.Dir(s.path), "labels.txt"), len(s.labels), outputs[0].Name, outputs[0].Shape)
+	return fmt.Errorf("%s/labels.txt has %d lines, and no result of the model has so many classes: %q is %v for each entry",
+		s.name, len(s.labels), outputs[0].Name, outputs[0].Shape)
 }
 
 // setBounds sets the bounds of inputs, by name.
