@@ -21,9 +21,9 @@ type inflater struct {
 	err    error         // the first error, io.EOF included. Later reads return the same error
 }
 
-func (s *shard) inflate(ctx context.Context) *inflater {
+func (s *shard) inflate(ctx context.Context, workers int) *inflater {
 	return &inflater{
-		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.file, s.info.Size(), inflate.Options{Workers: s.workers}),
+		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.file, s.info.Size(), inflate.Options{Workers: workers}),
 	}
 }
 
@@ -40,14 +40,37 @@ func (z *inflater) Read(p []byte) (int, error) {
 		return 0, z.err
 	}
 	n, err := z.reader.Read(p)
-	z.at += int64(n)
-	if err != nil {
-		z.err = z.shard.explain(z.ctx, err)
-	}
+	z.passed(int64(n), err)
 	if n > 0 {
 		return n, nil
 	}
 	return 0, z.err
+}
+
+// Seek implements io.Seeker, but only forwards. With Seek a tar.Reader passes over a member without
+// a copy of its content. At the end of the content Seek fails with io.ErrUnexpectedEOF.
+func (z *inflater) Seek(offset int64, whence int) (int64, error) {
+	if whence != io.SeekCurrent || offset < 0 {
+		return z.at, errors.ErrUnsupported
+	}
+	if z.err == nil {
+		n, err := z.reader.Skip(offset)
+		if z.passed(n, err); n == offset {
+			return z.at, nil
+		}
+	}
+	if z.err == io.EOF {
+		return z.at, io.ErrUnexpectedEOF
+	}
+	return z.at, z.err
+}
+
+// The method `passed` notes that the reader has passed n bytes, and then failed with err.
+func (z *inflater) passed(n int64, err error) {
+	z.at += n
+	if err != nil {
+		z.err = z.shard.explain(z.ctx, err)
+	}
 }
 
 // explain returns an *Error for an error of package inflate. It returns io.EOF unchanged. When

@@ -93,6 +93,9 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 			return &index{classes: classes, ignored: map[string]int{}}, nil
 		}
 	}
+	if o.Ranks > 1 && len(a.shards) > 1 && !b.holding && !o.NoIndexFile {
+		a.makeTables(ctx, tables, o, stats)
+	}
 	if err := b.all(ctx, tables, stats); err != nil {
 		return nil, err
 	}
@@ -132,17 +135,21 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 		}
 		return nil
 	}
+	r := reading{contents: b.holding, workers: s.workers}
 	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile {
-		free, waited := s.claim(ctx, b.options.IndexDir, s.longestClaim())
-		defer free()
+		c := s.claim(ctx, b.options.IndexDir, s.longestClaim())
+		defer c.free()
 		if t := s.loadTable(b.options.IndexDir); t != nil {
 			return b.shard(ctx, s, t, stats)
 		}
-		if waited { // the other loader could not store it, so nobody needs to wait for this one
-			free()
+		if c.waited { // the other loader could not store it, so nobody needs to wait for this one
+			c.free()
+		}
+		if c.lock != nil && len(b.archive.shards) == 1 {
+			r.workers = b.options.sharedWorkers(s.workers, 1)
 		}
 	}
-	pass, err := s.pass(ctx, reading{contents: b.holding})
+	pass, err := s.pass(ctx, r)
 	if err != nil {
 		return err
 	}

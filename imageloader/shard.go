@@ -39,7 +39,7 @@ type shard struct {
 	patience
 	beside    bool // an index file can be written beside the shard
 	maxMember int  // most bytes of a member
-	workers   int  // number of goroutines that inflate a .tgz
+	workers   int  // number of goroutines of this loader that inflate a .tgz
 	memory    *arena.Arena
 
 	labels     Labels // LabelsFromMembers, or any other value for labels from directories
@@ -72,6 +72,7 @@ type stream interface {
 type reading struct {
 	contents bool         // the caller will ask for the contents of images
 	memory   *arena.Arena // for the contents. nil means Go's heap
+	workers  int          // number of goroutines that inflate a .tgz
 }
 
 // openShard finds out what kind of file is at `path`, and opens the file. The shard must be

@@ -12,8 +12,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -127,9 +127,10 @@ func (s *shard) loadTable(folder string) *table {
 
 // Note [One index a host]
 //
-// The ranks of a host open the same .tgz at the same time. One of them goes through it and stores
-// the index. The others wait, and load the index. So a new .tgz is inflated once a host. After that
-// each rank inflates only the blocks of its part.
+// The ranks of a host open the same .tgz at the same time. One of them goes through it, on the cores
+// of all ranks, and stores the index. The others wait, and load the index. So a new .tgz is inflated
+// once a host. After that each rank inflates only the blocks of its part. If the archive is several
+// shards, each rank makes the indices of some of them.
 //
 // A rank that makes an index holds a lock of the operating system (flock) on a file beside the
 // index. The lock ends with its process. A rank makes its own index if there is no lock, if it has
@@ -139,35 +140,94 @@ func (s *shard) loadTable(folder string) *table {
 
 const lockExtension = ".lock"
 
+// claim is a loader's attempt to be the one of its host that makes the index of a shard.
+type claim struct {
+	lock   *os.File // nil if another loader has the lock, or if there is none
+	waited bool     // another loader had the lock
+}
+
+// free gives the lock back, if the claim has it.
+func (c *claim) free() {
+	if c.lock != nil {
+		os.Remove(c.lock.Name())
+		c.lock.Close()
+		c.lock = nil
+	}
+}
+
 // claim takes the lock of a shard whose index is to be made. While another loader has the lock,
-// claim waits, but no longer than `most` and no longer than ctx. The function `free` gives the lock
-// back, if claim has it. `free` may be called twice.
-func (s *shard) claim(ctx context.Context, folder string, most time.Duration) (free func(), waited bool) {
+// claim waits, but no longer than `most` and no longer than ctx. The caller frees the claim.
+func (s *shard) claim(ctx context.Context, folder string, most time.Duration) (c claim) {
 	const pause = 10 * time.Millisecond
 	lock := s.openLock(folder)
 	if lock == nil {
-		return func() {}, false
+		return c
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	for {
 		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return sync.OnceFunc(func() {
-				os.Remove(lock.Name())
-				lock.Close()
-			}), waited
+			c.lock = lock
+			return c
 		}
-		waited = waited || err == syscall.EWOULDBLOCK
+		c.waited = c.waited || err == syscall.EWOULDBLOCK
 		if err != syscall.EWOULDBLOCK || ctx.Err() != nil {
 			lock.Close()
-			return func() {}, waited
+			return c
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// makeTables makes the tables of those shards that have none, and stores them as index files. It
+// leaves out a shard of which another rank of this host makes the index. Each rank begins with
+// another shard. makeTables also leaves out a shard that cannot be read to its end.
+func (a *archive) makeTables(ctx context.Context, tables []*table, o Options, stats *statistics) {
+	missing := 0
+	for i, s := range a.shards {
+		if tables[i] == nil && s.format == gzipTar {
+			missing++
+		}
+	}
+	for i := range a.shards {
+		i = (i + o.Rank*len(a.shards)/o.Ranks) % len(a.shards)
+		if s := a.shards[i]; tables[i] == nil && s.format == gzipTar {
+			c := s.claim(ctx, o.IndexDir, 0)
+			if c.lock != nil {
+				if tables[i] = s.loadTable(o.IndexDir); tables[i] == nil { // else another rank has just made it
+					tables[i] = s.makeTable(ctx, o.sharedWorkers(s.workers, missing), o, stats)
+				}
+			}
+			c.free()
+		}
+	}
+}
+
+// makeTable goes through a .tgz and returns its table. It returns nil if the .tgz cannot be read to
+// its end.
+func (s *shard) makeTable(ctx context.Context, workers int, o Options, stats *statistics) *table {
+	p, err := s.pass(ctx, reading{workers: workers})
+	if err != nil {
+		return nil
+	}
+	defer p.close()
+	for err == nil {
+		_, err = p.next()
+	}
+	if err != io.EOF || p.cut != nil || p.keep(o, false, stats) != nil {
+		return nil
+	}
+	return &p.table
+}
+
+// sharedWorkers returns the number of goroutines that inflate a .tgz, where the ranks of a host make
+// the indices of n shards together. `workers` is their number for one rank.
+func (o Options) sharedWorkers(workers, n int) int {
+	return max(workers, min(runtime.GOMAXPROCS(0), workers*o.Ranks/n))
 }
 
 // openLock opens the file that is locked while the shard's index is made. The result is nil if no

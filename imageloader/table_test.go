@@ -362,7 +362,7 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			free, _ := s.claim(t.Context(), test.folder, 0) // as another process that makes the index
+			held := s.claim(t.Context(), test.folder, 0) // as another process that makes the index
 			loaders, errs := make([]*Loader, ranks), make([]error, ranks)
 			var wait sync.WaitGroup
 			var opened atomic.Int32
@@ -385,7 +385,7 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			free()
+			held.free()
 			wait.Wait()
 			images := 0
 			for rank, l := range loaders {
@@ -417,23 +417,85 @@ func TestClaim_Bounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	free, waited := s.claim(t.Context(), folder, 0)
-	if waited {
+	held := s.claim(t.Context(), folder, 0)
+	if held.waited {
 		t.Error("the first claim has waited")
 	}
-	if _, waited := s.claim(t.Context(), folder, 30*time.Millisecond); !waited {
+	if c := s.claim(t.Context(), folder, 30*time.Millisecond); !c.waited || c.lock != nil {
 		t.Error("the second claim has not waited")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, waited := s.claim(ended, folder, time.Hour); !waited {
+	if c := s.claim(ended, folder, time.Hour); !c.waited || c.lock != nil {
 		t.Error("the third claim has not waited")
 	}
-	free()
-	free()
-	free, waited = s.claim(t.Context(), folder, 0)
-	if waited {
+	held.free()
+	held.free()
+	held = s.claim(t.Context(), folder, 0)
+	if held.waited || held.lock == nil {
 		t.Error("the lock was not given back")
 	}
-	free()
+	held.free()
+}
+
+// Of an archive of several shards, a rank makes the indices that no other rank makes. It waits for
+// the others after that.
+func TestOpen_IndicesTogether(t *testing.T) {
+	const shards = 4
+	for _, test := range []struct {
+		rank  int
+		comes bool // another rank makes the index of the first shard. Otherwise that rank fails
+	}{{0, true}, {0, false}, {1, true}} {
+		t.Run(fmt.Sprint(test.rank, test.comes), func(t *testing.T) {
+			checkLeaks(t)
+			folder, indices := t.TempDir(), t.TempDir()
+			for i := range shards {
+				data := gzipOf(tarOf(numbered(90)[i*20:][:20]))
+				if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("a-%d.tgz", i)), data, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o := options()
+			o.ShuffleBuffer, o.IndexDir, o.Workers, o.Ranks, o.Rank, o.EachOnce = 700, indices, 2, 2, test.rank, true
+			s, err := openShard(osFiles{}, filepath.Join(folder, "a-0.tgz"), Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			held := s.claim(t.Context(), indices, 0) // as another process that makes the index of the first shard
+			var l *Loader
+			opened := make(chan error, 1)
+			go func() {
+				var err error
+				l, err = Open(filepath.Join(folder, "a-{0..3}.tgz"), o)
+				opened <- err
+			}()
+			files := func() int {
+				all, _ := filepath.Glob(filepath.Join(indices, "*"+indexExtension))
+				return len(all)
+			}
+			eventually(t, "missing index files", 0, func() int { return shards - 1 - files() })
+			select {
+			case err := <-opened:
+				t.Fatalf("Open has not waited: %v", err)
+			case <-time.After(50 * time.Millisecond):
+			}
+			if test.comes {
+				if s.makeTable(t.Context(), 1, Options{IndexDir: indices}, s.stats) == nil {
+					t.Fatal("no table")
+				}
+			}
+			held.free()
+			if err := <-opened; err != nil {
+				t.Fatal(err)
+			}
+			defer closeWhole(t, l)
+			if got := len(read(t, l)); got != 10 || files() != shards {
+				t.Errorf("%d batches and %d index files", got, files())
+			}
+			if made := l.archive.shards[0].indexFile == ""; made == test.comes {
+				t.Errorf("the rank made the first index: %v", made)
+			}
+		})
+	}
 }

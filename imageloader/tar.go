@@ -35,7 +35,7 @@ type tarStream struct {
 
 func (s *shard) openTar(ctx context.Context, r reading) *tarStream {
 	if s.format == gzipTar {
-		z := s.inflate(ctx)
+		z := s.inflate(ctx, r.workers)
 		return &tarStream{shard: s, tar: tar.NewReader(z), inflate: z, memory: r.memory}
 	}
 	plain := &endWatch{SectionReader: io.NewSectionReader(s.file, 0, s.info.Size())}

@@ -3,6 +3,7 @@ package inflate
 import (
 	"errors"
 	"io"
+	"slices"
 )
 
 // input is a part of a file in memory. It grows at its end when more bytes are needed.
@@ -29,7 +30,7 @@ func (in *input) grow(n, keep int64) error {
 	end := in.begin + int64(len(in.bytes))
 	n = min(n, in.size-end)
 	had := len(in.bytes)
-	in.bytes = append(in.bytes, make([]byte, n)...)
+	in.bytes = slices.Grow(in.bytes, int(n))[:had+int(n)] // append would clear the bytes first
 	got, err := in.file.ReadAt(in.bytes[had:], end)
 	in.bytes = in.bytes[:had+got]
 	if int64(got) == n {

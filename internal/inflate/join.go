@@ -27,17 +27,19 @@ func (r *Reader) join(chunks <-chan chan chunk) {
 }
 
 // The method `chunk` gives the function `Read` all segments that begin before bit number `stop`.
-// It takes them from the chunk c. If the segments of c do not begin at the joiner's place, the
-// method inflates the content again.
+// It takes them from the chunk c. Where the segments of c do not begin at the joiner's place, the
+// method inflates the content again, up to a segment that does.
 func (j *joiner) chunk(c chunk, stop uint64) {
 	segments := c.segments
-	if len(segments) > 0 && !j.ended && j.place.bit < segments[0].begin.bit && !j.isAt(segments[0]) {
-		j.serial(segments[0].begin.bit)
-	}
-	if len(segments) == 0 || j.ended || !j.isAt(segments[0]) {
-		for _, s := range segments {
-			s.free()
+	for len(segments) > 0 && !j.isAt(segments[0]) {
+		if !j.ended && j.ctx.Err() == nil && j.place.bit < segments[0].begin.bit {
+			j.serial(segments[0].begin.bit)
+			continue
 		}
+		segments[0].free()
+		segments = segments[1:]
+	}
+	if len(segments) == 0 {
 		c.release()
 	} else {
 		segments[len(segments)-1].read = c.release
@@ -59,13 +61,13 @@ func (j *joiner) chunk(c chunk, stop uint64) {
 // of several bits. isAt then checks that only zeros lie between the joiner's place and the length
 // field.
 func (j *joiner) isAt(s *segment) bool {
-	if !s.stored {
-		return j.place == s.begin
+	if j.ended || !s.stored {
+		return !j.ended && j.place == s.begin
 	}
 	// The variable `bits` is the number of bits from the joiner's place to the length field of the
-	// block. The byte s.lead lies just before that field and holds the last eight of these bits.
+	// block. s.lead holds the 16 bits before that field.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
-	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
+	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 16 && s.lead>>(16-bits) == 0
 }
 
 // serial inflates, on this goroutine, all segments that begin before bit number `stop`.

@@ -2,6 +2,7 @@ package inflate
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"runtime"
@@ -25,13 +26,18 @@ func ReaderMemory(workers int) int {
 	const widest = 2 + 2 + 1 + 1
 	segment := widest * (window + usual.most + room)
 	chunk := int(usual.chunk) + 2*more + maxAhead + segment
-	return (workers + 2) * (chunk + chunk/8)
+	most := (workers+2)*chunk + settling*segment
+	return most + most/8
 }
+
+// settling is the number of segments that may wait for Read. They are settled meanwhile, each on a
+// goroutine of its own. Without them Read would wait for each segment to be settled.
+const settling = 8
 
 // Reader inflates a gzip file from its beginning to its end, on several cores, and makes an index
 // of the file. It gives the same bytes as compress/gzip. The file may have several members one
 // after another, and zeros after the last member. A Reader must be closed. Only one goroutine may
-// call Read and Close.
+// call Read, Skip and Close.
 //
 // Read returns all bytes before a fault and then fails. A fault of the file is ErrNotGzip,
 // ErrTruncated, ErrCorrupt, ErrChecksum or ErrTrailing. When the context ends, Read fails with
@@ -70,7 +76,7 @@ func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l l
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	r := &Reader{reading: timedFile{ReaderAt: file}, size: size, workers: o.Workers, out: make(chan *segment), index: Index{fileSize: size}}
+	r := &Reader{reading: timedFile{ReaderAt: file}, size: size, workers: o.Workers, out: make(chan *segment, settling), index: Index{fileSize: size}}
 	r.file = &r.reading
 	r.buffers = buffers{limits: l, memory: arena.New((o.Workers + 2) * usualMemory)}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
@@ -130,21 +136,43 @@ func (f *timedFile) ReadAt(p []byte, off int64) (int, error) {
 
 // Read implements io.Reader.
 func (r *Reader) Read(p []byte) (int, error) {
+	if err := r.fill(); err != nil {
+		return 0, err
+	}
+	n := copy(p, r.head)
+	r.head = r.head[n:]
+	return n, nil
+}
+
+// Skip passes over the next n bytes, as reading them would, but copies nothing. It returns how many
+// bytes it passed over. If these are fewer than n, it also returns the error of the next Read.
+func (r *Reader) Skip(n int64) (skipped int64, err error) {
+	for skipped < n {
+		if err := r.fill(); err != nil {
+			return skipped, err
+		}
+		some := min(n-skipped, int64(len(r.head)))
+		r.head = r.head[some:]
+		skipped += some
+	}
+	return skipped, nil
+}
+
+// The method `fill` waits until there are bytes to read.
+func (r *Reader) fill() error {
 	for len(r.head) == 0 {
 		r.head, r.rest = r.rest, nil
 		if len(r.head) > 0 {
 			break
 		}
 		if r.err != nil {
-			return 0, r.err
+			return r.err
 		}
 		if r.err = r.advance(); r.err != nil {
-			return 0, r.err
+			return r.err
 		}
 	}
-	n := copy(p, r.head)
-	r.head = r.head[n:]
-	return n, nil
+	return nil
 }
 
 // advance checks and frees the current segment, and waits for the next segment.
@@ -245,7 +273,7 @@ const (
 // in the file. search returns the segments, or nil when it finds no block.
 func (r *Reader) search(begin int64) (segments []*segment) {
 	stop := uint64(begin+r.buffers.chunk) * 8
-	lead := max(begin-1, 0) // the header of a stored block may lie in the byte before
+	lead := max(begin-2, 0) // the header of a stored block may lie in the two bytes before
 	in := input{file: r.file, size: r.size, begin: lead, bytes: r.buffers.take(int(r.buffers.chunk) + 2*more)[:0]}
 	memory := in.bytes
 	defer func() {
@@ -270,9 +298,12 @@ func (r *Reader) search(begin int64) (segments []*segment) {
 			return nil
 		}
 		from = at.bit + 1
-		var header byte
+		var header uint16
 		if stored {
-			header = in.at(int64(at.bit/8) - 1)[0]
+			if int64(at.bit/8) < lead+2 { // no header fits before it
+				continue
+			}
+			header = binary.LittleEndian.Uint16(in.at(int64(at.bit/8) - 2))
 			at.bit -= storedHeader
 		}
 		segments = r.ahead(in, at, stop)

@@ -50,9 +50,9 @@ const (
 // limits.most bytes and a few more.
 type segment struct {
 	begin  place
-	lead   byte // for a stored block: the byte before its length field
-	stored bool // the segment begins with a stored block. Its header is at `begin` or at an earlier bit
-	whole  bool // the segment begins at a restart point
+	lead   uint16 // for a stored block: the 16 bits before its length field
+	stored bool   // the segment begins with a stored block. Its header is at `begin` or at an earlier bit
+	whole  bool   // the segment begins at a restart point
 
 	wide   []uint16 // the first elements, some of them positions in the window
 	narrow []byte   // the bytes after wide
@@ -166,8 +166,9 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 // unknown byte follows.
 func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64) (err error) {
 	o := output{narrow: b.take(window + firstNarrow + room), at: window}
-	for i, element := range wide[len(wide)-window:] {
-		o.narrow[i] = byte(element)
+	last, to := wide[len(wide)-window:], o.narrow[:window]
+	for i, element := range last {
+		to[i] = byte(element)
 	}
 	before := len(seg.wide)
 	for {
