@@ -95,7 +95,7 @@ int32_t ctd_inflate_find(const uint8_t* in /* borrowed */, size_t in_size, uint6
                          uint64_t* bit /* borrowed */) CTD_NOEXCEPT;
 
 /* ctd_inflate_resolve turns `count` wide elements into bytes. `window` is the window before the
- * first of these elements. */
+ * first of these elements. It may be NULL if no element is an unknown byte. */
 void ctd_inflate_resolve(const uint16_t* wide /* borrowed */, size_t count, const uint8_t* window /* borrowed; 32768 */,
                          uint8_t* out /* borrowed */) CTD_NOEXCEPT;
 

@@ -21,6 +21,11 @@ void check(bool right, const char* what) {
   if (!right) throw decode::Error(CTD_INVALID_ARGUMENT, what);
 }
 
+// known returns the byte for which a wide element stands.
+uint8_t known(uint16_t element, const uint8_t* window) {
+  return element < CTD_INFLATE_UNKNOWN ? static_cast<uint8_t>(element) : window[element - CTD_INFLATE_UNKNOWN];
+}
+
 }  // namespace
 
 ctd_status* ctd_inflater_new(ctd_inflater** out) noexcept {
@@ -60,8 +65,16 @@ int32_t ctd_inflate_find(const uint8_t* in, size_t in_size, uint64_t from, uint6
 }
 
 void ctd_inflate_resolve(const uint16_t* wide, size_t count, const uint8_t* window, uint8_t* out) noexcept {
-  for (size_t i = 0; i < count; ++i) {
-    const uint16_t element = wide[i];
-    out[i] = element < CTD_INFLATE_UNKNOWN ? static_cast<uint8_t>(element) : window[element - CTD_INFLATE_UNKNOWN];
+  constexpr size_t kStep = 64;  // a constant, so that the compiler makes vectors of the loops of a step
+  size_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    uint16_t all = 0;
+    for (size_t j = 0; j < kStep; ++j) all |= wide[i + j];
+    if (all < CTD_INFLATE_UNKNOWN) {  // as in most steps
+      for (size_t j = 0; j < kStep; ++j) out[i + j] = static_cast<uint8_t>(wide[i + j]);
+    } else {
+      for (size_t j = 0; j < kStep; ++j) out[i + j] = known(wide[i + j], window);
+    }
   }
+  for (; i < count; ++i) out[i] = known(wide[i], window);
 }

@@ -1,6 +1,7 @@
 package inflate
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"sort"
@@ -47,26 +48,24 @@ func (x *Index) end(i int) int64 {
 	return x.size
 }
 
-// appendRuns encodes the used bytes of a window as runs, and appends them to `to`. A run is a row
-// of adjacent used bytes. It is encoded as the number of unused bytes before it, the number of
-// its bytes, and its bytes.
-func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
+// appendRuns encodes the used bytes of a window as runs, and appends them to `to`. A byte is used if
+// its element of `used` is 1 and not 0. A run is a row of adjacent used bytes. It is encoded as the
+// number of unused bytes before it, the number of its bytes, and its bytes.
+func appendRuns(to []byte, known, used *[window]byte) []byte {
 	for at := 0; at < window; {
-		begin := at
-		for begin < window && !used[begin] {
-			begin++
-		}
-		end := begin
-		for end < window && used[end] {
-			end++
-		}
-		if end == begin {
+		unused := bytes.IndexByte(used[at:], 1)
+		if unused < 0 {
 			break
 		}
-		to = binary.AppendUvarint(to, uint64(begin-at))
-		to = binary.AppendUvarint(to, uint64(end-begin))
-		to = append(to, known[begin:end]...)
-		at = end
+		begin := at + unused
+		count := bytes.IndexByte(used[begin:], 0)
+		if count < 0 {
+			count = window - begin
+		}
+		to = binary.AppendUvarint(to, uint64(unused))
+		to = binary.AppendUvarint(to, uint64(count))
+		to = append(to, known[begin:][:count]...)
+		at = begin + count
 	}
 	return to
 }

@@ -4,6 +4,7 @@ package inflate
 import "C"
 
 import (
+	"bytes"
 	"math"
 	"unsafe"
 
@@ -54,15 +55,16 @@ type segment struct {
 	stored bool   // the segment begins with a stored block. Its header is at `begin` or at an earlier bit
 	whole  bool   // the segment begins at a restart point
 
-	wide   []uint16 // the first elements, some of them positions in the window
-	narrow []byte   // the bytes after wide
-	ends   []end    // ends of members in the segment
-	end    why      // why the segment ends. If it is isFull, a later part goes on with the content
-	open   *stream  // after isFull: the stream that goes on, to the first block at bit number `stop`
-	stop   uint64
-	next   place  // the place after the segment
-	err    error  // the error that follows the segment
-	read   func() // called when the segment's bytes have been read, or nil
+	wide    []uint16 // the first elements, some of them positions in the window
+	unknown int      // the number of elements up to the last position
+	narrow  []byte   // the bytes after wide
+	ends    []end    // ends of members in the segment
+	end     why      // why the segment ends. If it is isFull, a later part goes on with the content
+	open    *stream  // after isFull: the stream that goes on, to the first block at bit number `stop`
+	stop    uint64
+	next    place  // the place after the segment
+	err     error  // the error that follows the segment
+	read    func() // called when the segment's bytes have been read, or nil
 
 	buffers *buffers // the source of the memory
 	memory  output   // the memory of wide and narrow
@@ -138,7 +140,7 @@ func (b *buffers) grown(o output) output {
 func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	seg := &segment{begin: begin, whole: true, buffers: b}
 	wide := output{wide: b.takeWide(window + firstWide + room), at: window, unknown: window}
-	unknownWindow(wide.wide)
+	copy(wide.wide, unknownWindow)
 	if s.history > 0 {
 		s.history = window
 	}
@@ -150,7 +152,7 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 		}
 		wide = b.grown(wide)
 	}
-	seg.memory.wide, seg.wide = wide.wide, wide.wide[window:wide.at]
+	seg.memory.wide, seg.wide, seg.unknown = wide.wide, wide.wide[window:wide.at], wide.unknown-window
 	seg.addEnds(wide.ends, 0)
 	if err == nil && seg.end == isKnown {
 		err = s.narrow(b, seg, wide.wide[:wide.at], stopBit)
@@ -166,10 +168,7 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 // unknown byte follows.
 func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64) (err error) {
 	o := output{narrow: b.take(window + firstNarrow + room), at: window}
-	last, to := wide[len(wide)-window:], o.narrow[:window]
-	for i, element := range last {
-		to[i] = byte(element)
-	}
+	resolve(wide[len(wide)-window:], nil, o.narrow)
 	before := len(seg.wide)
 	for {
 		seg.end, err = s.run(&o, stopBit, window+b.spacing-before)
@@ -238,23 +237,22 @@ func (s *segment) checksum(from, to int) checksum {
 // does not show which bytes that content copies. So for such a short segment, needs returns the
 // whole window.
 func (s *segment) needs(before *[window]byte) []byte {
-	var used [window]bool
+	var used [window]byte
 	if s.begin.member {
 		return nil // no match reaches back before the beginning of a member
 	}
 	if s.bytes() < window {
-		for i := range used {
-			used[i] = true
-		}
-		return appendRuns(nil, before, &used)
+		return appendRuns(nil, before, allUsed)
 	}
-	for _, element := range s.wide {
+	for _, element := range s.wide[:s.unknown] {
 		if int(element) >= int(C.CTD_INFLATE_UNKNOWN) {
-			used[int(element)-int(C.CTD_INFLATE_UNKNOWN)] = true
+			used[int(element)-int(C.CTD_INFLATE_UNKNOWN)] = 1
 		}
 	}
 	return appendRuns(nil, before, &used)
 }
+
+var allUsed = (*[window]byte)(bytes.Repeat([]byte{1}, window))
 
 // tail changes *before: from the window before the segment to the window after the segment. The
 // elements of s.wide may still be positions in the window before the segment.

@@ -234,17 +234,21 @@ func (s *stream) need(at, n int64) error {
 	return nil
 }
 
-// unknownWindow fills the window of a wide output with elements that stand for unknown bytes.
-// Element i stands for byte i of the window.
-func unknownWindow(wide []uint16) {
-	for i := range window {
+// unknownWindow is the window of a wide output of which no byte is known. Element i stands for byte
+// i of the window.
+var unknownWindow = func() []uint16 {
+	wide := make([]uint16, window)
+	for i := range wide {
 		wide[i] = uint16(int(C.CTD_INFLATE_UNKNOWN) + i)
 	}
-}
+	return wide
+}()
 
+// resolve turns wide elements into bytes. `known` is the window before the first element. It may be
+// nil if no element is a position.
 func resolve(wide []uint16, known *[window]byte, to []byte) {
 	if len(wide) > 0 {
-		C.ctd_inflate_resolve((*C.uint16_t)(&wide[0]), C.size_t(len(wide)), (*C.uint8_t)(&known[0]), (*C.uint8_t)(&to[0]))
+		C.ctd_inflate_resolve((*C.uint16_t)(&wide[0]), C.size_t(len(wide)), (*C.uint8_t)(unsafe.Pointer(known)), (*C.uint8_t)(&to[0]))
 	}
 }
 
