@@ -16,7 +16,7 @@ type inflater struct {
 	shard  *shard
 	ctx    context.Context
 	reader *inflate.Reader
-	at     int64         // bytes of the content read so far
+	at     int64         // bytes of the content that were read or passed over so far
 	busy   time.Duration // the time that the function `count` has counted so far
 	err    error         // the first error, io.EOF included. Later reads return the same error
 }

@@ -93,7 +93,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 			return &index{classes: classes, ignored: map[string]int{}}, nil
 		}
 	}
-	if o.Ranks > 1 && len(a.shards) > 1 && !b.holding && !o.NoIndexFile {
+	if whole := o.Limit == 0 || !classes.fixed; whole && o.Ranks > 1 && len(a.shards) > 1 && !a.small && !o.NoIndexFile && !o.AllowTruncated {
 		a.makeTables(ctx, tables, o, stats)
 	}
 	if err := b.all(ctx, tables, stats); err != nil {

@@ -44,9 +44,10 @@
 // other number of ranks, also in the middle of an epoch. Options.EachOnce is for evaluations: sums
 // over all ranks are exact.
 //
-// One rank of a host makes the index of a new .tgz, while the others wait in Open. In an epoch each
-// rank inflates only the blocks of its part. At the border of two parts both ranks inflate up to
-// half of Options.ShuffleBuffer. Each rank keeps a .tgz in memory that fits into ShuffleBuffer.
+// One rank of a host makes the index of a new .tgz, with the threads of all ranks. The others wait
+// in Open. Of several new .tgz each rank makes some of the indices. In an epoch each rank inflates
+// only the blocks of its part. At the border of two parts both ranks inflate up to half of
+// Options.ShuffleBuffer. Each rank keeps a .tgz in memory that fits into ShuffleBuffer.
 //
 // # Speed
 //

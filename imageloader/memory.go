@@ -20,7 +20,8 @@ func (m Memory) Total() int { return m.Batches + m.Compressed + m.Inflate + m.De
 
 // Memory returns an upper bound of the loader's memory from now on. The bound falls after the
 // first epoch of a .tgz that Open did not read. It does not change at any other time. While Open
-// reads a .tgz, it takes up to 35 MiB more for each worker, and as much for two more.
+// reads a .tgz, it takes up to 35 MiB more for each worker, and as much for six more. With
+// Options.Ranks, one rank reads for all, and has the workers of all, as far as there are cores.
 func (l *Loader) Memory() Memory {
 	m := Memory{Batches: l.options.Buffers * l.ring.layout.stride, Decode: l.pool.MaxMemory()}
 	x := l.index.Load()

@@ -127,10 +127,10 @@ func (s *shard) loadTable(folder string) *table {
 
 // Note [One index a host]
 //
-// The ranks of a host open the same .tgz at the same time. One of them goes through it, on the cores
-// of all ranks, and stores the index. The others wait, and load the index. So a new .tgz is inflated
-// once a host. After that each rank inflates only the blocks of its part. If the archive is several
-// shards, each rank makes the indices of some of them.
+// The ranks of a host open the same .tgz at the same time. One of them goes through it and stores
+// the index. It uses as many goroutines as all ranks. The others wait, and load the index. So a new
+// .tgz is inflated once a host. After that each rank inflates only the blocks of its part. If the
+// archive is several shards, each rank makes the indices of some of them.
 //
 // A rank that makes an index holds a lock of the operating system (flock) on a file beside the
 // index. The lock ends with its process. A rank makes its own index if there is no lock, if it has
@@ -185,7 +185,8 @@ func (s *shard) claim(ctx context.Context, folder string, most time.Duration) (c
 
 // makeTables makes the tables of those shards that have none, and stores them as index files. It
 // leaves out a shard of which another rank of this host makes the index. Each rank begins with
-// another shard. makeTables also leaves out a shard that cannot be read to its end.
+// another shard. makeTables ends at a shard that cannot be read. The caller reads that shard again
+// and gets the error.
 func (a *archive) makeTables(ctx context.Context, tables []*table, o Options, stats *statistics) {
 	missing := 0
 	for i, s := range a.shards {
@@ -195,39 +196,46 @@ func (a *archive) makeTables(ctx context.Context, tables []*table, o Options, st
 	}
 	for i := range a.shards {
 		i = (i + o.Rank*len(a.shards)/o.Ranks) % len(a.shards)
-		if s := a.shards[i]; tables[i] == nil && s.format == gzipTar {
-			c := s.claim(ctx, o.IndexDir, 0)
-			if c.lock != nil {
-				if tables[i] = s.loadTable(o.IndexDir); tables[i] == nil { // else another rank has just made it
-					tables[i] = s.makeTable(ctx, o.sharedWorkers(s.workers, missing), o, stats)
-				}
+		if tables[i] == nil && a.shards[i].format == gzipTar {
+			t, ok := a.shards[i].tryTable(ctx, missing, o, stats)
+			if !ok {
+				return
 			}
-			c.free()
+			tables[i] = t
 		}
 	}
 }
 
-// makeTable goes through a .tgz and returns its table. It returns nil if the .tgz cannot be read to
-// its end.
-func (s *shard) makeTable(ctx context.Context, workers int, o Options, stats *statistics) *table {
-	p, err := s.pass(ctx, reading{workers: workers})
+// tryTable makes the table of a .tgz and stores it. If another rank of this host does that, it
+// returns nil. `missing` is the number of shards without a table. `ok` is false if the .tgz cannot
+// be read.
+func (s *shard) tryTable(ctx context.Context, missing int, o Options, stats *statistics) (t *table, ok bool) {
+	c := s.claim(ctx, o.IndexDir, 0)
+	defer c.free()
+	if c.lock == nil {
+		return nil, true
+	}
+	if t := s.loadTable(o.IndexDir); t != nil { // another rank has just made it
+		return t, true
+	}
+	p, err := s.pass(ctx, reading{workers: o.sharedWorkers(s.workers, missing)})
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	defer p.close()
 	for err == nil {
 		_, err = p.next()
 	}
-	if err != io.EOF || p.cut != nil || p.keep(o, false, stats) != nil {
-		return nil
+	if err != io.EOF || p.keep(o, false, stats) != nil {
+		return nil, false
 	}
-	return &p.table
+	return &p.table, true
 }
 
-// sharedWorkers returns the number of goroutines that inflate a .tgz, where the ranks of a host make
-// the indices of n shards together. `workers` is their number for one rank.
+// sharedWorkers returns the number of goroutines that inflate a .tgz. The ranks of a host make the
+// indices of n shards together. `workers` is the number for one rank alone.
 func (o Options) sharedWorkers(workers, n int) int {
-	return max(workers, min(runtime.GOMAXPROCS(0), workers*o.Ranks/n))
+	return max(workers, min(runtime.GOMAXPROCS(0), workers*o.Ranks)/n)
 }
 
 // openLock opens the file that is locked while the shard's index is made. The result is nil if no

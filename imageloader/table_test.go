@@ -438,6 +438,57 @@ func TestClaim_Bounded(t *testing.T) {
 	held.free()
 }
 
+// fourShards makes a folder with the files a-0.tgz to a-3.tgz of 20 images each.
+func fourShards(t *testing.T) (folder string) {
+	folder = t.TempDir()
+	for i := range 4 {
+		data := gzipOf(tarOf(numbered(90)[i*20:][:20]))
+		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("a-%d.tgz", i)), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+func filesOfIndices(folder string) int {
+	all, _ := filepath.Glob(filepath.Join(folder, "*"+indexExtension))
+	return len(all)
+}
+
+// A rank that needs the first images alone does not read further shards.
+func TestOpen_IndicesTogether_Limit(t *testing.T) {
+	folder := t.TempDir()
+	o := options()
+	o.ShuffleBuffer, o.IndexDir, o.Ranks, o.Limit, o.Classes = 700, folder, 2, 6, []string{"a", "b", "c"}
+	l := open(t, filepath.Join(fourShards(t), "a-{0..3}.tgz"), o)
+	if n := filesOfIndices(folder); n != 1 || l.Len() != 3 {
+		t.Errorf("%d index files, %d images", n, l.Len())
+	}
+}
+
+// A shard that is damaged gives its error, also where another rank could make the other indices.
+func TestOpen_IndicesTogether_Damaged(t *testing.T) {
+	folder := fourShards(t)
+	data, err := os.ReadFile(filepath.Join(folder, "a-2.tgz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "a-2.tgz"), data[:len(data)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for rank := range 2 {
+		o := options()
+		o.ShuffleBuffer, o.IndexDir, o.Ranks, o.Rank = 700, t.TempDir(), 2, rank
+		_, err := Open(filepath.Join(folder, "a-{0..3}.tgz"), o)
+		wantError(t, err, ErrArchive, "a-2.tgz", "cut short")
+		o.AllowTruncated = true
+		l := open(t, filepath.Join(folder, "a-{0..3}.tgz"), o)
+		if n := len(l.Stats().Truncated); n != 1 || filesOfIndices(o.IndexDir) != 3 {
+			t.Errorf("%d shards are cut short, %d index files", n, filesOfIndices(o.IndexDir))
+		}
+	}
+}
+
 // Of an archive of several shards, a rank makes the indices that no other rank makes. It waits for
 // the others after that.
 func TestOpen_IndicesTogether(t *testing.T) {
@@ -448,13 +499,7 @@ func TestOpen_IndicesTogether(t *testing.T) {
 	}{{0, true}, {0, false}, {1, true}} {
 		t.Run(fmt.Sprint(test.rank, test.comes), func(t *testing.T) {
 			checkLeaks(t)
-			folder, indices := t.TempDir(), t.TempDir()
-			for i := range shards {
-				data := gzipOf(tarOf(numbered(90)[i*20:][:20]))
-				if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("a-%d.tgz", i)), data, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
+			folder, indices := fourShards(t), t.TempDir()
 			o := options()
 			o.ShuffleBuffer, o.IndexDir, o.Workers, o.Ranks, o.Rank, o.EachOnce = 700, indices, 2, 2, test.rank, true
 			s, err := openShard(osFiles{}, filepath.Join(folder, "a-0.tgz"), Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
@@ -470,28 +515,32 @@ func TestOpen_IndicesTogether(t *testing.T) {
 				l, err = Open(filepath.Join(folder, "a-{0..3}.tgz"), o)
 				opened <- err
 			}()
-			files := func() int {
-				all, _ := filepath.Glob(filepath.Join(indices, "*"+indexExtension))
-				return len(all)
-			}
-			eventually(t, "missing index files", 0, func() int { return shards - 1 - files() })
+			eventually(t, "missing index files", 0, func() int { return shards - 1 - filesOfIndices(indices) })
 			select {
 			case err := <-opened:
 				t.Fatalf("Open has not waited: %v", err)
 			case <-time.After(50 * time.Millisecond):
 			}
 			if test.comes {
-				if s.makeTable(t.Context(), 1, Options{IndexDir: indices}, s.stats) == nil {
-					t.Fatal("no table")
+				if s.loadTable(indices) != nil {
+					t.Fatal("the rank made an index whose lock it does not have")
 				}
+				p, err := s.pass(t.Context(), reading{})
+				for err == nil {
+					_, err = p.next()
+				}
+				if err := p.keep(Options{IndexDir: indices}, false, s.stats); err != nil {
+					t.Fatal(err)
+				}
+				p.close()
 			}
 			held.free()
 			if err := <-opened; err != nil {
 				t.Fatal(err)
 			}
 			defer closeWhole(t, l)
-			if got := len(read(t, l)); got != 10 || files() != shards {
-				t.Errorf("%d batches and %d index files", got, files())
+			if got := len(read(t, l)); got != 10 || filesOfIndices(indices) != shards {
+				t.Errorf("%d batches and %d index files", got, filesOfIndices(indices))
 			}
 			if made := l.archive.shards[0].indexFile == ""; made == test.comes {
 				t.Errorf("the rank made the first index: %v", made)

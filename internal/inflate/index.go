@@ -48,9 +48,9 @@ func (x *Index) end(i int) int64 {
 	return x.size
 }
 
-// appendRuns encodes the used bytes of a window as runs, and appends them to `to`. A byte is used if
-// its element of `used` is 1 and not 0. A run is a row of adjacent used bytes. It is encoded as the
-// number of unused bytes before it, the number of its bytes, and its bytes.
+// appendRuns encodes the used bytes of a window as runs, and appends them to `to`. The element of a
+// used byte in `used` is 1, and that of another byte is 0. A run is a row of adjacent used bytes.
+// It is encoded as the number of unused bytes before it, the number of its bytes, and its bytes.
 func appendRuns(to []byte, known, used *[window]byte) []byte {
 	for at := 0; at < window; {
 		unused := bytes.IndexByte(used[at:], 1)

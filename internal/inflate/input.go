@@ -12,6 +12,8 @@ type input struct {
 	size  int64 // bytes of the whole file
 	begin int64 // offset in the file of bytes[0]
 	bytes []byte
+
+	borrowed bool // the bytes are the caller's, and must not change. They have no room for more
 }
 
 // last reports whether the part reaches the end of the file.
@@ -24,7 +26,11 @@ func (in *input) at(offset int64) []byte { return in.bytes[offset-in.begin:] }
 // grow drops these bytes first.
 func (in *input) grow(n, keep int64) error {
 	if gone := keep - in.begin; gone > 1<<20 {
-		in.bytes = in.bytes[:copy(in.bytes, in.bytes[gone:])]
+		if in.borrowed {
+			in.bytes, in.borrowed = slices.Clone(in.bytes[gone:]), false
+		} else {
+			in.bytes = in.bytes[:copy(in.bytes, in.bytes[gone:])]
+		}
 		in.begin += gone
 	}
 	end := in.begin + int64(len(in.bytes))

@@ -65,9 +65,10 @@ func (j *joiner) isAt(s *segment) bool {
 		return !j.ended && j.place == s.begin
 	}
 	// The variable `bits` is the number of bits from the joiner's place to the length field of the
-	// block. s.lead holds the 16 bits before that field.
+	// block. They are the header and up to seven bits of padding. s.lead holds the 16 bits before the
+	// field.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
-	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 16 && s.lead>>(16-bits) == 0
+	return !j.place.member && j.place.bit <= s.begin.bit && bits <= storedHeader+7 && s.lead>>(16-bits) == 0
 }
 
 // serial inflates, on this goroutine, all segments that begin before bit number `stop`.

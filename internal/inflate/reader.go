@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -273,7 +274,7 @@ const (
 // in the file. search returns the segments, or nil when it finds no block.
 func (r *Reader) search(begin int64) (segments []*segment) {
 	stop := uint64(begin+r.buffers.chunk) * 8
-	lead := max(begin-2, 0) // the header of a stored block may lie in the two bytes before
+	lead := max(begin-2, 0) // segment.lead may have these bytes
 	in := input{file: r.file, size: r.size, begin: lead, bytes: r.buffers.take(int(r.buffers.chunk) + 2*more)[:0]}
 	memory := in.bytes
 	defer func() {
@@ -323,7 +324,7 @@ func (r *Reader) search(begin int64) (segments []*segment) {
 // ahead inflates from the place `from` and returns the segments. It ends at bit number `stop`, or
 // when the segments take maxAhead bytes.
 func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) {
-	in.bytes = in.bytes[:len(in.bytes):len(in.bytes)] // in.grow then copies, and the caller's bytes stay unchanged
+	in.bytes, in.borrowed = slices.Clip(in.bytes), true
 	bytes := 0
 	r.inflate(in, from, stop, func(s *segment) bool {
 		segments = append(segments, s)

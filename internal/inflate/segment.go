@@ -25,7 +25,7 @@ import (
 // With that window it replaces the positions in the next chunk by bytes. The joiner also knows
 // where the next chunk's first block really begins. The block that was found may be wrong: bytes
 // that are no block may look like a block, or the real block may be one that cannot be found. The
-// chunk is then inflated again from where the block really begins.
+// chunk is then inflated again from where the block really begins, up to a segment that fits.
 //
 // A restart point is a place where inflating can begin. The content between two restart points is
 // a segment. Every segment is inflated as if the window before it were not known, even where the
@@ -244,7 +244,7 @@ func (s *segment) needs(before *[window]byte) []byte {
 	if s.bytes() < window {
 		return appendRuns(nil, before, allUsed)
 	}
-	for _, element := range s.wide[:s.unknown] {
+	for _, element := range s.wide[:min(s.unknown, len(s.wide))] { // after a fault `unknown` may be larger
 		if int(element) >= int(C.CTD_INFLATE_UNKNOWN) {
 			used[int(element)-int(C.CTD_INFLATE_UNKNOWN)] = 1
 		}
