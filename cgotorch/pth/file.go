@@ -129,7 +129,9 @@ func (f *File) openZip(size int64) (any, error) {
 		return nil, f.bad("the zip file has no data.pkl: torch.save did not write it")
 	}
 	if order := byName[folder+"byteorder"]; order != nil {
-		if text, err := readEntry(order, 16); err != nil || string(text) != "little" {
+		if text, err := readEntry(order, 16); err != nil {
+			return nil, f.bad("byteorder: %w", err)
+		} else if string(text) != "little" {
 			return nil, f.bad("its byte order is %q", text)
 		}
 	}

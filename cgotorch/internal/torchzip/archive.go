@@ -23,12 +23,27 @@ const MostRatio = 1032
 const mostDirectory = 32 << 20
 
 // Directory reads the directory of a zip file. It fails if the directory has more than 32 MiB.
+//
+// An entry is compared with its checksum when it is read. After set_crc32_options(False) PyTorch
+// writes 0 in place of checksums, and nothing is compared.
 func Directory(source io.ReaderAt, size int64) (*zip.Reader, error) {
 	b := &bounded{ReaderAt: source, left: mostDirectory}
 	r, err := zip.NewReader(b, size)
 	b.open = true
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range r.File {
+		if f.CRC32 == 0 {
+			f.Flags &^= checksumBehind
+		}
+	}
+	return r, nil
 }
+
+// checksumBehind is the flag of an entry whose checksum stands behind its data too. With the flag,
+// Go's zip compares the data with a checksum of 0. Without the flag it takes 0 for no checksum.
+const checksumBehind = 1 << 3
 
 // A bounded source fails after a number of bytes, until it is open. Then several goroutines may
 // read it at once.
@@ -164,7 +179,7 @@ func (a *Archive) Section(name string) (*io.SectionReader, error) {
 }
 
 // ReadWhole fills `to` from an entry of [Archive.Section], and reads the rest of the entry. It
-// fails unless the checksum of the entry is right. PyTorch writes the checksums, and does not check
+// fails if the checksum of the entry is wrong. PyTorch writes the checksums, and does not check
 // them.
 func (a *Archive) ReadWhole(name string, from io.Reader, to []byte) error {
 	const piece = 256 << 10 // the checksum finds it in the processor's cache
@@ -179,7 +194,7 @@ func (a *Archive) ReadWhole(name string, from io.Reader, to []byte) error {
 	if _, err := io.Copy(sum, from); err != nil {
 		return a.Bad("the entry %.200s: %w", name, err)
 	}
-	if want := a.entries[name].CRC32; sum.Sum32() != want {
+	if want := a.entries[name].CRC32; want != 0 && sum.Sum32() != want {
 		return a.Bad("the entry %.200s is damaged: its checksum is %08x, and the file says %08x: copy the file again", name, sum.Sum32(), want)
 	}
 	return nil

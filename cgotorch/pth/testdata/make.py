@@ -59,6 +59,10 @@ optimizer = torch.optim.Adam(model.parameters())
 checkpoint = {"model": model.state_dict(), "epoch": 7, "lr": 0.25, "name": "r\u00e9seau", "done": True, "none": None, "shape": torch.Size([1, 2]),
               "parameter": torch.nn.Parameter(torch.ones(2)), "dtype": torch.float32, 3: torch.ones(1)}
 save("checkpoint.pth", checkpoint, [("model." + n, t) for n, t in state] + [("parameter", torch.ones(2)), ("3", torch.ones(1))])
+torch.serialization.set_crc32_options(False)
+unchecked = {"a": torch.arange(6.0)}
+save("no-checksums.pth", unchecked, unchecked.items())
+torch.serialization.set_crc32_options(True)
 script = io.BytesIO()
 torch.jit.save(torch.jit.script(model), script)
 with zipfile.ZipFile(here / "script.pt", "w") as to, zipfile.ZipFile(script) as of:
