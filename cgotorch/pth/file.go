@@ -130,7 +130,7 @@ func (f *File) openZip(size int64) (any, error) {
 	}
 	if order := byName[folder+"byteorder"]; order != nil {
 		if text, err := readEntry(order, 16); err != nil {
-			return nil, f.bad("byteorder: %w", err)
+			return nil, f.bad("its byteorder cannot be read: %w", err)
 		} else if string(text) != "little" {
 			return nil, f.bad("its byte order is %q", text)
 		}

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"os"
@@ -170,15 +171,46 @@ func TestServer(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.url, status, text, c.status, c.text)
 		}
 	}
+	form := func(files ...[]byte) (body []byte, kind string) {
+		var to bytes.Buffer
+		w := multipart.NewWriter(&to)
+		w.WriteField("comment", "none")
+		for _, f := range files {
+			part, _ := w.CreateFormFile("file", "frog.jpg")
+			part.Write(f)
+		}
+		w.Close()
+		return to.Bytes(), w.FormDataContentType()
+	}
+	for _, c := range []struct {
+		files  [][]byte
+		cut    int // bytes that the body lacks at its end
+		text   string
+		status int
+	}{
+		{[][]byte{frog(t)}, 0, `"class":"frog"`, 200},
+		{nil, 0, "the form has 0 files; want a form with one file", 400},
+		{[][]byte{frog(t), frog(t)}, 0, "the form has 2 files", 400},
+		{[][]byte{frog(t)}, 100, "the form ends early", 400},
+		{[][]byte{{}}, 0, "zero bytes", 400},
+	} {
+		body, kind := form(c.files...)
+		if status, text := s.call(t, "POST", s.main+classify, body[:len(body)-c.cut], "Content-Type", kind); status != c.status || !strings.Contains(text, c.text) {
+			t.Errorf("%d files: %d %s, want %d %s", len(c.files), status, text, c.status, c.text)
+		}
+	}
+	if status, text := s.call(t, "POST", s.main+classify, frog(t), "Content-Type", "multipart/form-data"); status != 400 || !strings.Contains(text, "not the form") {
+		t.Errorf("no form: %d %s", status, text)
+	}
 	if status, _ := s.call(t, "POST", s.main+classify, make([]byte, 1<<20+1)); status != 413 {
 		t.Errorf("a body of more than 1 MiB: %d", status)
 	}
-	const took = `streamtorch_request_seconds_count{model="cifar10"} 1` // of the one that was answered
+	const took = `streamtorch_request_seconds_count{model="cifar10"} 2` // of those that were answered
 	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); !strings.Contains(text, took) {
 		t.Errorf("the metrics do not have %s", took)
 	}
 	var n numbers
-	if _, text := s.call(t, "GET", s.main+"/status", nil); json.Unmarshal([]byte(text), &n) != nil || n.PerSecond <= 0 || n.Failed != 3 || len(n.Models) != 1 || n.Models[0].State != "ready" {
+	if _, text := s.call(t, "GET", s.main+"/status", nil); json.Unmarshal([]byte(text), &n) != nil || n.PerSecond <= 0 || n.Failed != 8 || len(n.Models) != 1 || n.Models[0].State != "ready" {
 		t.Errorf("%s", text)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"slices"
 	"strconv"
@@ -61,7 +63,8 @@ type Observation struct {
 //	GET  /v2/models/M/config       the batch sizes, as Triton tells them
 //	GET  /v2/models/M/stats        counts and times, as Triton tells them; /v2/models/stats for all
 //	POST /v2/models/M/infer        a request
-//	POST /v2/models/M/classify     an image file; the answer has "class" and "score", ?top=5 of them
+//	POST /v2/models/M/classify     an image file, also in a form; the answer has "class" and "score",
+//	                               ?top=5 of them
 //	POST /v2/repository/index      the known models, with Options.Control
 //	POST /v2/repository/models/M/load, unload
 //
@@ -262,8 +265,12 @@ func (h *handler) infer(r *http.Request, b *body) (out reply, err error) {
 	return out, err
 }
 
-// classify is for curl: its body is one encoded picture.
+// classify is for curl: its body is one encoded picture, or a form with one.
 func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
+	picture, err := h.picture(r, b)
+	if err != nil {
+		return out, err
+	}
 	top := 5
 	if text := r.URL.Query().Get("top"); text != "" {
 		if top, err = strconv.Atoi(text); err != nil || top < 1 {
@@ -280,7 +287,7 @@ func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 		labels = m.Labels
 		got, err = answerOf(r.Context(), m, Request{
 			Model:   m.Name,
-			Inputs:  []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{b.bytes}}},
+			Inputs:  []Tensor{{Name: in[0].Name, DataType: bytesType, Shape: []int64{1}, Bytes: [][]byte{picture}}},
 			Outputs: []Output{{Name: out[0].Name}},
 		})
 		return err
@@ -306,6 +313,39 @@ func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 	}
 	text, err := json.Marshal(list)
 	return reply{parts: [][]byte{text}, version: got.Version}, err
+}
+
+// The method `picture` returns the body, or the only file of a body that is a form.
+func (h *handler) picture(r *http.Request, b *body) (file []byte, err error) {
+	kind, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" {
+		return b.bytes, nil
+	}
+	if err := h.bodies.more(b, int64(len(b.bytes))); err != nil {
+		return nil, err
+	}
+	const want = "want a form with one file, as curl -F file=@cat.jpg sends it"
+	form := multipart.NewReader(bytes.NewReader(b.bytes), parameters["boundary"])
+	files := 0
+	for {
+		part, err := form.NextRawPart()
+		if err == io.EOF && files == 1 {
+			return file, nil
+		} else if err == io.EOF {
+			return nil, refuse("the form has %d files; %s", files, want)
+		} else if err != nil {
+			return nil, refuse("the body is not the form that its Content-Type says; %s: %v", want, err)
+		}
+		if part.FileName() == "" {
+			continue
+		}
+		if files++; files > 1 {
+			continue
+		}
+		if file, err = io.ReadAll(part); err != nil {
+			return nil, refuse("the form ends early; %s: %v", want, err)
+		}
+	}
 }
 
 func (h *handler) metadata(r *http.Request) (any, error) {
