@@ -229,6 +229,8 @@ func pointers(lists ...[]operand) (all []*operand) {
 	return all
 }
 
+var errLayout = errors.New("only strided tensors are supported")
+
 // The method `node` adds a step for a node.
 func (b *builder) node(text *nodeText) error {
 	n := newNode(text)
@@ -238,6 +240,9 @@ func (b *builder) node(text *nodeText) error {
 		var core *cgotorch.Error
 		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrFormat) || errors.As(err, &core) { // the last one is no fault of the file
 			return err
+		}
+		if errors.Is(err, errLayout) {
+			return b.unsupported(n, "%w", err)
 		}
 		return b.bad("node %.100s (%.100s): %w", n.Name, n.Operator, err)
 	}
@@ -643,7 +648,7 @@ func (b *builder) constant(a *argument) (any, error) {
 		return onDevice{}, nil
 	case a.Layout != nil:
 		if *a.Layout != strided {
-			return nil, fmt.Errorf("the layout number %d: only strided tensors are supported", *a.Layout)
+			return nil, fmt.Errorf("the layout number %d, as of sparse tensors: %w", *a.Layout, errLayout)
 		}
 		return int64(0), nil
 	case a.MemoryFormat != nil:

@@ -244,7 +244,8 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	gone := map[int]bool{}
 	for _, n := range f.norms() {
 		w, ok := n.weights(own)
-		if !ok {
+		// Of a convolution without a batch, dimension 1 is not that of the channels.
+		if rank, known := b.rank(f.graph.steps[n.step].node); !ok || known && rank != len(w.weight.tensor.Shape()) {
 			continue
 		}
 		w.fold(x, n.eps)
@@ -267,6 +268,15 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	}
 	p.report = f.done
 	b.drop()
+}
+
+// The method `rank` returns the number of dimensions of a node's only result, if the file has it.
+func (b *binder) rank(n *Node) (rank int, known bool) {
+	if len(n.results) != 1 || n.results[0].Tensor == nil {
+		return 0, false
+	}
+	t, known := b.text.GraphModule.Graph.Tensors[n.results[0].Tensor.Name]
+	return len(t.Sizes), known
 }
 
 // foldedWeights are the weights of a convolution and of the batch norm that goes into it. bias,

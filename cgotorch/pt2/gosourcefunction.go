@@ -440,12 +440,14 @@ func (s *goSource) entry() error {
 		return err
 	}
 	f.comment = ""
+	written := map[*goValue]string{} // the tensors that values are written into
 	for i, o := range s.outputs {
 		if text, ok := s.target(f, i); ok {
 			if o.value == nil || o.value.kind != goTensor {
 				return s.file.Bad("output %d is no tensor", i)
 			}
 			f.line("nn.Copy(x, %s, %s)", text, f.name(o.value))
+			written[o.value] = text
 		}
 	}
 	seen := map[string]bool{}
@@ -456,6 +458,8 @@ func (s *goSource) entry() error {
 		switch {
 		case o.value == nil && !isNumber:
 			continue
+		case written[o.value] != "" && o.value != nil:
+			text = "x.Alias(" + written[o.value] + ")" // a later write may have changed the value itself
 		case !isNumber && (o.value.global || o.value.made < 0 || seen[text]):
 			text = "x.Alias(" + text + ")" // the caller may close the result
 		case o.value == nil:

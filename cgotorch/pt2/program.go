@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -184,7 +185,7 @@ func (c *compiler) lacks() string {
 	advice := ""
 	for name := range c.missing {
 		if !strings.HasPrefix(name, "aten::") {
-			advice = "; open their library with cgotorch.OpenOperators before"
+			advice = "; open their library with cgotorch.OpenOperators before. If Python code defines them, write them with PyTorch's operators and export again"
 		}
 	}
 	return strings.Join(parts, ", ") + advice
@@ -245,6 +246,9 @@ func (p *Program) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tenso
 				}
 				leaves[i], given = in, true
 			}
+		}
+		if !given {
+			p.fail(x, op, "%s takes no tensor: use Call", p.file)
 		}
 	}
 	results := p.run(x, op, leaves)
@@ -407,7 +411,7 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 			nn.Copy(x, to, from)
 		}
 	}
-	results := outputs[:0:0]
+	written := map[int]*cgotorch.Tensor{} // by slot of a value: the tensor that the value was written into
 	for i, o := range p.outputs {
 		var to *cgotorch.Tensor
 		switch {
@@ -418,7 +422,6 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 		case o.user >= 0:
 			to, _ = given[o.user].(*cgotorch.Tensor)
 		default:
-			results = append(results, outputs[i])
 			continue
 		}
 		from, ok := outputs[i].(*cgotorch.Tensor)
@@ -426,6 +429,21 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 			p.fail(x, op, "%s: output %d is %v, want a tensor to write", p.file, i, outputs[i])
 		}
 		nn.Copy(x, to, from)
+		if slot := p.graph.outputs[i].slot; slot >= 0 {
+			written[slot] = to
+		}
+	}
+	results := outputs[:0:0]
+	for i, o := range p.outputs {
+		if o != (programOutput{-1, -1, -1}) {
+			continue
+		}
+		// As in PyTorch, a result that was written into a tensor is that tensor. A later write may have
+		// changed the value itself.
+		if to := written[p.graph.outputs[i].slot]; to != nil && p.graph.outputs[i].slot >= 0 {
+			outputs[i] = x.Alias(to)
+		}
+		results = append(results, outputs[i])
 	}
 	return results
 }
@@ -436,17 +454,27 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 	checked := make([]any, len(leaves))
 	for i, leaf := range leaves {
 		v := &p.values[i]
-		switch given := leaf.(type) {
-		case int:
-			leaf = int64(given)
-		case float32:
-			leaf = float64(given)
+		if t, ok := leaf.(*cgotorch.Tensor); ok && t == nil && !v.Tensor {
+			leaf = nil // None
+		} else if given := reflect.ValueOf(leaf); given.CanInt() {
+			leaf = given.Int()
+		} else if given.CanUint() {
+			leaf = int64(min(given.Uint(), math.MaxInt64))
+		} else if given.CanFloat() {
+			leaf = given.Float()
 		}
 		checked[i] = leaf
 		if !v.Tensor {
 			n, isInt := leaf.(int64)
-			if v.Bounds == nil && !same(leaf, v.Fixed) || v.Bounds != nil && !isInt {
-				p.fail(x, op, "%s: the input %s is %v, and the program was exported for %v", p.file, v.Name, leaf, v.Fixed)
+			if v.Bounds != nil && !isInt {
+				p.fail(x, op, "%s: the input %s is %s, want an int", p.file, v.Name, shown(leaf))
+			}
+			if v.Bounds == nil && !same(leaf, v.Fixed) {
+				given, want := shown(leaf), shown(v.Fixed)
+				if leaf != nil && reflect.TypeOf(leaf) == reflect.TypeOf(v.Fixed) {
+					given, want = fmt.Sprint(leaf), fmt.Sprint(v.Fixed)
+				}
+				p.fail(x, op, "%s: the input %s is %.60s, and the program was exported for %.60s", p.file, v.Name, given, want)
 			}
 			if v.Bounds != nil {
 				p.checkInt(x, op, v, n, symbols)
@@ -455,7 +483,7 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 		t, ok := leaf.(*cgotorch.Tensor)
 		if !ok || t == nil {
-			p.fail(x, op, "%s: the input %s is %v (a %T), want a tensor", p.file, v.Name, leaf, leaf)
+			p.fail(x, op, "%s: the input %s is %s, want a tensor", p.file, v.Name, shown(leaf))
 		}
 		if t.Closed() {
 			x.Fail(op, fmt.Errorf("%s: the input %s: %w", p.file, v.Name, cgotorch.ErrClosed))

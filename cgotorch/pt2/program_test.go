@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -446,7 +447,7 @@ func TestLoad_Refused(t *testing.T) {
 		"unknown kind":         {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_quaternion": 2}, "kind": 2`), pt2.ErrFormat, `"as_quaternion"`},
 		"unknown keyword":      {replace(m, `"name": "alpha"`, `"name": "beta"`), pt2.ErrFormat, `no argument "beta"`},
 		"unknown dtype":        {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_scalar_type": 99}, "kind": 2`), pt2.ErrFormat, "no dtype number 99"},
-		"sparse":               {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_layout": 1}, "kind": 2`), pt2.ErrFormat, "strided"},
+		"sparse":               {replace(m, `{"as_int": 2}, "kind": 2`, `{"as_layout": 1}, "kind": 2`), pt2.ErrUnsupported, "strided"},
 		"weight without entry": {replace(m, `"parameter_name": "fc.bias"`, `"parameter_name": "fc.other"`), pt2.ErrFormat, `"fc.other"`},
 		"absurd size":          {replace(weights, `"sizes": [{"as_int": 2}, {"as_int": 2}]`, `"sizes": [{"as_int": 4611686018427387904}, {"as_int": 4}]`), pt2.ErrFormat, "fc.weight"},
 		"size beyond entry":    {replace(weights, `"sizes": [{"as_int": 2}, {"as_int": 2}]`, `"sizes": [{"as_int": 2000}, {"as_int": 2}]`), pt2.ErrFormat, "has 16 bytes"},
@@ -819,4 +820,48 @@ func TestLoad_LongText(t *testing.T) {
 		torchtest.WantError(t, err, pt2.ErrFormat, "models/model.json")
 		return nil
 	})
+}
+
+// A result that a program also writes into a buffer is that buffer, as in PyTorch: of its dtype, and
+// what it holds after all writes. testdata/delay has the program and its source.
+func TestProgram_ResultIsWritten(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "delay", "delay.pt2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fuse := range []bool{false, true} {
+		t.Run(fmt.Sprint("fuse ", fuse), func(t *testing.T) {
+			var p *pt2.Program
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) (err error) {
+				p, err = load(x, data, pt2.Options{Fuse: fuse})
+				return err
+			})
+			t.Cleanup(func() { p.Close() })
+			before := []float32{0, 0, 0}
+			for _, in := range [][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}} {
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+					given := cgotorch.FromSlice(x, in, 3)
+					results := p.Call(x, given).([]any)
+					x.FillInPlace(given, -1)
+					got, count := cgotorch.ToSlice[float32](x, results[0].(*cgotorch.Tensor)), results[1].(*cgotorch.Tensor)
+					if !slices.Equal(got, before) || count.DType() != cgotorch.Int64 || x.Item(count) != float64(in[0]+in[1]+in[2]) {
+						t.Errorf("after %v: %v and %v, want %v and the sum as int64", in, got, count, before)
+					}
+					return nil
+				})
+				before = in
+			}
+		})
+	}
+	source, err := pt2.GoSource(filepath.Join("testdata", "delay", "delay.pt2"), pt2.GoOptions{Package: "delay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := ""
+	for _, text := range source {
+		all += string(text)
+	}
+	if !strings.Contains(all, "return x.Alias(m.Before), x.Alias(m.Count)") {
+		t.Errorf("the source returns something else:\n%s", all)
+	}
 }

@@ -29,8 +29,8 @@ var pythonFunctions = map[string]func(args []any) (any, error){
 	"_operator.le":    comparison(func(order int) bool { return order == -1 || order == 0 }),
 	"_operator.gt":    comparison(func(order int) bool { return order == 1 }),
 	"_operator.ge":    comparison(func(order int) bool { return order == 1 || order == 0 }),
-	"_operator.and_":  logic(func(a, b bool) bool { return a && b }),
-	"_operator.or_":   logic(func(a, b bool) bool { return a || b }),
+	"_operator.and_":  logic(func(a, b bool) bool { return a && b }, func(a, b int64) int64 { return a & b }),
+	"_operator.or_":   logic(func(a, b bool) bool { return a || b }, func(a, b int64) int64 { return a | b }),
 	"_operator.not_":  not,
 	"torch.sym_not":   not,
 	"torch.sym_min":   arithmetic(func(a, b int64) (int64, error) { return min(a, b), nil }, math.Min),
@@ -188,7 +188,8 @@ func comparison(holds func(order int) bool) func([]any) (any, error) {
 	}
 }
 
-func logic(of func(a, b bool) bool) func([]any) (any, error) {
+// logic is an operator of two truth values, or of two integers.
+func logic(of func(a, b bool) bool, ints func(a, b int64) int64) func([]any) (any, error) {
 	return func(args []any) (any, error) {
 		a, b, err := two(args)
 		if err != nil {
@@ -196,10 +197,15 @@ func logic(of func(a, b bool) bool) func([]any) (any, error) {
 		}
 		p, ok := a.(bool)
 		q, ok2 := b.(bool)
-		if !ok || !ok2 {
-			return nil, fmt.Errorf("%v and %v are no truth values", a, b)
+		if ok && ok2 {
+			return of(p, q), nil
 		}
-		return of(p, q), nil
+		m, ok := integer(a)
+		n, ok2 := integer(b)
+		if !ok || !ok2 {
+			return nil, fmt.Errorf("%v and %v are neither truth values nor integers", a, b)
+		}
+		return ints(m, n), nil
 	}
 }
 

@@ -30,6 +30,22 @@ type Size struct {
 
 func describe(t *cgotorch.Tensor) string { return fmt.Sprintf("%v%v", t.DType(), t.Shape()) }
 
+// shown describes a value that may be no tensor. It is short.
+func shown(v any) string {
+	t, ok := v.(*cgotorch.Tensor)
+	switch {
+	case v == nil:
+		return "None (nil)"
+	case ok && t == nil:
+		return "a nil *Tensor"
+	case ok && t.Closed():
+		return "a closed tensor"
+	case ok:
+		return describe(t)
+	}
+	return fmt.Sprintf("%.60s (a %T)", fmt.Sprint(v), v)
+}
+
 // String returns a text such as "float32[s0 3 224 224]".
 func (v Value) String() string {
 	switch {
