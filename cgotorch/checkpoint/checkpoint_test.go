@@ -884,3 +884,41 @@ func TestDTypeName_IsTheInverseOfDType(t *testing.T) {
 		t.Errorf("complex128 has the name %q", got)
 	}
 }
+
+// The learning rate of a group goes to the group of the same parameters, whatever its number is.
+func TestLoad_GroupRates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		model := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+		defer nn.Close(model)
+		optimizer := func(groups ...[]*cgotorch.Tensor) *optim.Optimizer {
+			var all []optim.Group
+			for _, params := range groups {
+				all = append(all, optim.Group{Params: params})
+			}
+			o, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, all...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { o.Close() })
+			return o
+		}
+		weight, bias := []*cgotorch.Tensor{model.Weight}, []*cgotorch.Tensor{model.Bias}
+		saved := optimizer(weight, bias)
+		if err := saved.SetGroupLR(0, 0.5); err != nil {
+			return err
+		}
+		if err := Save(x, path, Checkpoint{Model: model, Optimizer: saved}); err != nil {
+			return err
+		}
+		turned := optimizer(bias, weight)
+		if _, err := Load(x, path, model, turned); err != nil || turned.LR(0) != 0.1 || turned.LR(1) != 0.5 {
+			t.Errorf("the rates of bias and weight are %v and %v, %v", turned.LR(0), turned.LR(1), err)
+		}
+		together := optimizer([]*cgotorch.Tensor{model.Bias, model.Weight})
+		if _, err := Load(x, path, model, together); err == nil || !strings.Contains(err.Error(), "0.5 to the group of weight, and this optimizer has no group of these parameters") {
+			t.Errorf("one group: %v", err)
+		}
+		return nil
+	})
+}

@@ -182,6 +182,33 @@ func tensorNames(model any) map[*cgotorch.Tensor]string {
 	return names
 }
 
+// ratesOf returns the learning rates of groups, by the numbers that an optimizer has for the groups
+// of the same parameters. `names` are the names of its parameters.
+func (saved *OptimizerInfo) ratesOf(opt *optim.Optimizer, names []string) (map[int]float64, error) {
+	rates := map[int]float64{}
+	for group, lr := range saved.GroupLRs {
+		want := slices.Sorted(slices.Values(saved.Groups[group]))
+		number := -1
+		var have []string
+		for i, name := range names {
+			if number < 0 && slices.Contains(want, name) {
+				number = opt.GroupOf(i)
+			}
+		}
+		for i, name := range names {
+			if number >= 0 && opt.GroupOf(i) == number {
+				have = append(have, name)
+			}
+		}
+		slices.Sort(have)
+		if !slices.Equal(want, have) {
+			return nil, fmt.Errorf("SetGroupLR gave a learning rate of %v to the group of %.200s, and this optimizer has no group of these parameters: divide its parameters in the same way", lr, strings.Join(want, ", "))
+		}
+		rates[number] = lr
+	}
+	return rates, nil
+}
+
 // The method `restore` restores the optimizer. It finds the state of each parameter by the
 // parameter's name, so the order of parameters does not matter.
 func (f *file) restore(x *cgotorch.Exec, model any, opt Optimizer) error {
@@ -202,6 +229,11 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt Optimizer) error {
 		return f.fail("%w", err)
 	}
 	state := optim.State{Rule: saved.Rule, LR: saved.LR, Scale: saved.Scale, GroupLRs: saved.GroupLRs}
+	if own, ok := opt.(*optim.Optimizer); ok && saved.Groups != nil {
+		if state.GroupLRs, err = saved.ratesOf(own, params); err != nil {
+			return f.fail("%w", err)
+		}
+	}
 	index := map[string]int{}
 	for i, name := range params {
 		n, ok := steps[name]

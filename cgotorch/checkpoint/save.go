@@ -88,6 +88,7 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 			return nil, info, err
 		}
 		if opt, ok := c.Optimizer.(*optim.Optimizer); ok {
+			info.Optimizer.Groups = groupNames(opt, state.GroupLRs, info.Optimizer.Params)
 			if err := whole(opt, state); err != nil {
 				return nil, info, err
 			}
@@ -217,6 +218,23 @@ func lateEntry(x *cgotorch.Exec, name string, r optim.RememberedTensor, shape []
 
 func bytesEntry(name string, data []byte) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, DType: "U8", Shape: []int64{int64(len(data))}, Data: data}
+}
+
+// groupNames returns the names of the parameters of each group that has a learning rate in `rates`.
+// `names` are those of all parameters, in the optimizer's order.
+func groupNames(opt *optim.Optimizer, rates map[int]float64, names []string) map[int][]string {
+	var groups map[int][]string
+	for i, name := range names {
+		group := opt.GroupOf(i)
+		if _, ok := rates[group]; !ok {
+			continue
+		}
+		if groups == nil {
+			groups = map[int][]string{}
+		}
+		groups[group] = append(groups[group], name)
+	}
+	return groups
 }
 
 // withChecksums appends a tensor with the checksums of all other tensors. The file must end with

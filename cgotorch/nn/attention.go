@@ -149,9 +149,13 @@ func (m *MultiheadAttention) check(x *cgotorch.Exec, query, key, value *cgotorch
 		weights = [3]*cgotorch.Tensor{m.QProjWeight, m.KProjWeight, m.VProjWeight}
 	}
 	for i, in := range []*cgotorch.Tensor{query, key, value} {
+		checkOpen(x, where, [...]string{"query", "key", "value"}[i], in, "weight", weights[i])
 		if width := weights[i].Shape()[1]; in.Dim() != 3 || in.Shape()[2] != width {
 			refuse(x, where, "the input is %s, want [N, L, %d]", in, width)
 		}
+	}
+	if q, k, v := query.Shape(), key.Shape(), value.Shape(); k[1] != v[1] || q[0] != k[0] || k[0] != v[0] {
+		refuse(x, where, "the query is %s, the key %s, the value %s: want one N, and one length of key and value", query, key, value)
 	}
 	dependsOnMode(x, where, &m.Eval)
 }

@@ -1,6 +1,9 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
 
 // EmbeddingBagOptions are the options of [NewEmbeddingBag].
 type EmbeddingBagOptions struct {
@@ -42,14 +45,27 @@ func (m *EmbeddingBag) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgot
 		if shape[1] > 0 {
 			offsets = x.Arange(indices.DType(), 0, shape[0]*shape[1], shape[1])
 		}
-		return m.ForwardBags(x, x.Reshape(indices, -1), offsets, nil)
+		return m.forward(x, x.Reshape(indices, -1), offsets, nil)
 	})
 }
 
 // ForwardBags maps the indices of N bags, one after another, to [N, width]. `offsets` are [N], the
 // positions of the bags' first indices. `factors` has a factor for each index, and needs the mode
-// "sum". It may be nil. The indices and offsets have one dtype, int64 or int32.
+// "sum". It may be nil. The indices and offsets have one dtype, int64 or int32. ForwardBags refuses a
+// negative offset on the CPU. It does not look at offsets on a CUDA device.
 func (m *EmbeddingBag) ForwardBags(x *cgotorch.Exec, indices, offsets, factors *cgotorch.Tensor) *cgotorch.Tensor {
+	checkOpen(x, "nn.EmbeddingBag", "indices", indices, "offsets", offsets)
+	if !offsets.Device().IsCUDA() && offsets.Numel() > 0 && !seam.Watched(x) {
+		if least := x.Tidy(func() *cgotorch.Tensor { return x.Min(offsets) }); x.Item(least) < 0 { // LibTorch would read before the indices
+			refuse(x, "nn.EmbeddingBag", "an offset is %v, want numbers from 0 up", x.Item(least))
+		} else {
+			least.Close()
+		}
+	}
+	return m.forward(x, indices, offsets, factors)
+}
+
+func (m *EmbeddingBag) forward(x *cgotorch.Exec, indices, offsets, factors *cgotorch.Tensor) *cgotorch.Tensor {
 	mode, ok := bagModes[m.Mode]
 	if !ok || factors != nil && m.Mode != "sum" {
 		refuse(x, "nn.EmbeddingBag", "Mode is %q; factors need the mode sum", m.Mode)

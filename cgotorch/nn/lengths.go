@@ -50,8 +50,11 @@ func (m *Recurrent) batchDim() int {
 // runPacked calls one of LibTorch's operators for packed sequences, and closes p. It returns the
 // padded results, and the last states, of which there is one for each state. A nil state is zeros
 // of the given width.
-func (m *Recurrent) runPacked(x *cgotorch.Exec, op string, in *cgotorch.Tensor, p packed, states []*cgotorch.Tensor, widths []int64) []*cgotorch.Tensor {
+func (m *Recurrent) runPacked(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, p packed, states []*cgotorch.Tensor, widths []int64) []*cgotorch.Tensor {
 	defer closeUnless(nil, p.data, p.counts, p.order, p.back)
+	for i, state := range states {
+		m.checkState(x, where, [...]string{"state", "cell state"}[i], state, in, widths[i])
+	}
 	for i, state := range states {
 		if state == nil {
 			states[i] = m.zeros(x, in, widths[i])
@@ -91,18 +94,18 @@ func (m *RNN) ForwardLengths(x *cgotorch.Exec, in *cgotorch.Tensor, lengths []in
 	if m.ReLU {
 		op = "aten::rnn_relu.data"
 	}
-	results := m.runPacked(x, op, in, m.pack(x, "nn.RNN", in, lengths), []*cgotorch.Tensor{state}, []int64{m.width()})
+	results := m.runPacked(x, "nn.RNN", op, in, m.pack(x, "nn.RNN", in, lengths), []*cgotorch.Tensor{state}, []int64{m.width()})
 	return results[0], results[1]
 }
 
 // ForwardLengths is [GRU.ForwardState] as [RNN.ForwardLengths] is RNN.ForwardState.
 func (m *GRU) ForwardLengths(x *cgotorch.Exec, in *cgotorch.Tensor, lengths []int64, state *cgotorch.Tensor) (out, last *cgotorch.Tensor) {
-	results := m.runPacked(x, "aten::gru.data", in, m.pack(x, "nn.GRU", in, lengths), []*cgotorch.Tensor{state}, []int64{m.width()})
+	results := m.runPacked(x, "nn.GRU", "aten::gru.data", in, m.pack(x, "nn.GRU", in, lengths), []*cgotorch.Tensor{state}, []int64{m.width()})
 	return results[0], results[1]
 }
 
 // ForwardLengths is [LSTM.ForwardState] as [RNN.ForwardLengths] is RNN.ForwardState.
 func (m *LSTM) ForwardLengths(x *cgotorch.Exec, in *cgotorch.Tensor, lengths []int64, state, cell *cgotorch.Tensor) (out, last, lastCell *cgotorch.Tensor) {
-	results := m.runPacked(x, "aten::lstm.data", in, m.pack(x, "nn.LSTM", in, lengths), []*cgotorch.Tensor{state, cell}, []int64{m.width(), int64(m.Hidden)})
+	results := m.runPacked(x, "nn.LSTM", "aten::lstm.data", in, m.pack(x, "nn.LSTM", in, lengths), []*cgotorch.Tensor{state, cell}, []int64{m.width(), int64(m.Hidden)})
 	return results[0], results[1], results[2]
 }

@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -135,6 +136,10 @@ func (m *Recurrent) tensors() []*cgotorch.Tensor {
 
 // The method `check` fails for an `in` that is not a batch of sequences.
 func (m *Recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
+	if len(m.Weights) == 0 {
+		refuse(x, where, "the module has no weights: make it with its New function")
+	}
+	checkOpen(x, where, "input", in, "weight", m.Weights[0].WeightIH)
 	width := m.Weights[0].WeightIH.Shape()[1]
 	if in.Dim() != 3 || in.Shape()[2] != width {
 		shape := "L, N"
@@ -146,13 +151,21 @@ func (m *Recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
 	dependsOnMode(x, where, &m.Eval)
 }
 
+// The method `checkState` fails for a state of another shape than [layers*directions, N, width].
+// LibTorch would read beyond its end. A nil state stands for zeros.
+func (m *Recurrent) checkState(x *cgotorch.Exec, where, name string, state, in *cgotorch.Tensor, width int64) {
+	if state == nil {
+		return
+	}
+	checkOpen(x, where, name, state, "input", in)
+	if want := []int64{int64(len(m.Weights)), in.Shape()[m.batchDim()], width}; !slices.Equal(state.Shape(), want) {
+		refuse(x, where, "the %s is %s, want %v: layers times directions, N, width, also with BatchFirst", name, state, want)
+	}
+}
+
 // The method `zeros` returns a state of zeros for the input `in`.
 func (m *Recurrent) zeros(x *cgotorch.Exec, in *cgotorch.Tensor, width int64) *cgotorch.Tensor {
-	n := in.Shape()[1]
-	if m.BatchFirst {
-		n = in.Shape()[0]
-	}
-	return x.Zeros(in.DType(), int64(len(m.Weights)), n, width)
+	return x.Zeros(in.DType(), int64(len(m.Weights)), in.Shape()[m.batchDim()], width)
 }
 
 // The method `run` calls one of LibTorch's operators. `state` is a tensor or a list of tensors.
@@ -163,6 +176,7 @@ func (m *Recurrent) run(x *cgotorch.Exec, op string, in *cgotorch.Tensor, state 
 // The method `forward` is ForwardState for an operator with one state.
 func (m *Recurrent) forward(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) (out, last *cgotorch.Tensor) {
 	m.check(x, where, in)
+	m.checkState(x, where, "state", state, in, m.width())
 	if state == nil {
 		state = m.zeros(x, in, m.width())
 		defer state.Close()
@@ -215,6 +229,8 @@ func (m *LSTM) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 // state is zeros.
 func (m *LSTM) ForwardState(x *cgotorch.Exec, in, state, cell *cgotorch.Tensor) (out, last, lastCell *cgotorch.Tensor) {
 	m.check(x, "nn.LSTM", in)
+	m.checkState(x, "nn.LSTM", "state", state, in, m.width())
+	m.checkState(x, "nn.LSTM", "cell state", cell, in, int64(m.Hidden))
 	if state == nil {
 		state = m.zeros(x, in, m.width())
 		defer state.Close()

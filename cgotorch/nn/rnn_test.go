@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -134,5 +135,111 @@ func TestRecurrent_ForwardLengths(t *testing.T) {
 			defer nn.Close(m)
 			m.ForwardLengths(x, x.Zeros(cgotorch.Float32, 5, 2, 3), lengths, nil)
 		}), cgotorch.ErrInvalidArgument, "nn.GRU", "want 2 numbers from 1 to 5")
+	}
+}
+
+// A state of another shape is refused: LibTorch would read and write beyond its memory.
+func TestRecurrent_RefusesStates(t *testing.T) {
+	f := cgotorch.Float32
+	for _, batchFirst := range []bool{false, true} {
+		for _, shape := range [][]int64{{5, 1, 4}, {1, 1, 4}, {1, 2, 4}, {1, 9, 4}, {2, 3, 4}, {1, 3, 1}, {3, 4}} {
+			calls := map[string]func(x *cgotorch.Exec, in, state *cgotorch.Tensor){
+				"nn.RNN": func(x *cgotorch.Exec, in, state *cgotorch.Tensor) {
+					m := nn.NewRNN(x, 2, 4, nn.RNNOptions{BatchFirst: batchFirst})
+					defer nn.Close(m)
+					m.ForwardState(x, in, state)
+				},
+				"nn.GRU": func(x *cgotorch.Exec, in, state *cgotorch.Tensor) {
+					m := nn.NewGRU(x, 2, 4, nn.RNNOptions{BatchFirst: batchFirst})
+					defer nn.Close(m)
+					m.ForwardLengths(x, in, []int64{1, 2, 2}, state)
+				},
+				"nn.LSTM": func(x *cgotorch.Exec, in, state *cgotorch.Tensor) {
+					m := nn.NewLSTM(x, 2, 4, nn.RNNOptions{BatchFirst: batchFirst})
+					defer nn.Close(m)
+					m.ForwardState(x, in, state, nil)
+				},
+				"the cell state": func(x *cgotorch.Exec, in, state *cgotorch.Tensor) {
+					m := nn.NewLSTM(x, 2, 4, nn.RNNOptions{BatchFirst: batchFirst})
+					defer nn.Close(m)
+					m.ForwardState(x, in, nil, state)
+				},
+				": the state": func(x *cgotorch.Exec, in, state *cgotorch.Tensor) {
+					m := nn.NewLSTM(x, 2, 4, nn.RNNOptions{BatchFirst: batchFirst})
+					defer nn.Close(m)
+					m.ForwardLengths(x, in, []int64{1, 2, 2}, state, nil)
+				},
+			}
+			for want, call := range calls {
+				err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+					in := x.Ones(f, 2, 3, 2) // [L, N, in]
+					if batchFirst {
+						in = x.Transpose(in, 0, 1)
+					}
+					call(x, in, x.Ones(f, shape...))
+					return nil
+				})
+				if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "want [1 3 4]") {
+					t.Errorf("BatchFirst %v, state %v: %v, want %q and the shape", batchFirst, shape, err, want)
+				}
+			}
+		}
+	}
+}
+
+// Layers whose weights are closed or were never made say so.
+func TestForward_WithoutWeights(t *testing.T) {
+	f := cgotorch.Float32
+	for want, call := range map[string]func(x *cgotorch.Exec){
+		"want two open tensors": func(x *cgotorch.Exec) {
+			m := nn.NewLSTM(x, 2, 4, nn.RNNOptions{})
+			nn.Close(m)
+			m.Forward(x, x.Ones(f, 2, 3, 2))
+		},
+		"make it with its New function": func(x *cgotorch.Exec) { new(nn.GRU).Forward(x, x.Ones(f, 2, 3, 2)) },
+		"query: float32[1 2 4], weight: closed": func(x *cgotorch.Exec) {
+			m, in := nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{}), x.Ones(f, 1, 2, 4)
+			nn.Close(m)
+			m.Attend(x, in, in, in, nn.AttentionMask{})
+		},
+		"query: float32[1 2 4], weight: nil": func(x *cgotorch.Exec) {
+			in := x.Ones(f, 1, 2, 4)
+			new(nn.MultiheadAttention).Attend(x, in, in, in, nn.AttentionMask{})
+		},
+	} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { call(x); return nil })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// Keys and values belong together. LibTorch would read beyond the shorter of them.
+func TestMultiheadAttention_RefusesLengths(t *testing.T) {
+	for _, c := range [][3][]int64{{{1, 2, 4}, {1, 3, 4}, {1, 5, 4}}, {{1, 2, 4}, {1, 5, 4}, {1, 3, 4}}, {{3, 2, 4}, {1, 3, 4}, {1, 3, 4}}, {{1, 2, 4}, {1, 3, 4}, {2, 3, 4}}} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			m := nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{})
+			defer nn.Close(m)
+			m.Attend(x, x.Ones(cgotorch.Float32, c[0]...), x.Ones(cgotorch.Float32, c[1]...), x.Ones(cgotorch.Float32, c[2]...), nn.AttentionMask{})
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "one length of key and value") {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+}
+
+// LibTorch would read before the indices.
+func TestEmbeddingBag_RefusesNegativeOffsets(t *testing.T) {
+	for _, indices := range [][]int64{{}, {1, 2}} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			m := nn.NewEmbeddingBag(x, 3, 2, nn.EmbeddingBagOptions{Mode: "sum"})
+			defer nn.Close(m)
+			m.ForwardBags(x, cgotorch.FromSlice(x, indices), cgotorch.FromSlice(x, []int64{0, -5}), nil)
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "an offset is -5") {
+			t.Errorf("%v: %v", indices, err)
+		}
 	}
 }

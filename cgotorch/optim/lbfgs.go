@@ -86,11 +86,18 @@ func (o *LBFGS) SetLR(lr float64) { o.o.LR = lr }
 // first loss. It waits for the device several times, and cannot be captured.
 //
 // Step fails with [cgotorch.ErrClosed] for a closed parameter or optimizer, and with
-// [cgotorch.ErrNotCapturable] in a capture.
+// [cgotorch.ErrNotCapturable] in a capture. It fails with [cgotorch.ErrInvalidArgument] for a
+// learning rate that is no number from 0 up.
 func (o *LBFGS) Step(x *cgotorch.Exec, loss func(x *cgotorch.Exec) *cgotorch.Tensor) float64 {
 	const op = "optim.LBFGS.Step"
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("lbfgs: its steps take their numbers from the host: %w", cgotorch.ErrNotCapturable))
+	}
+	if !legal(o.o.LR) {
+		x.Fail(op, fmt.Errorf("lbfgs: a learning rate of %v is not a number from 0 up: %w", o.o.LR, cgotorch.ErrInvalidArgument))
+	}
+	if loss == nil {
+		x.Fail(op, fmt.Errorf("lbfgs: the function of the loss is nil: %w", cgotorch.ErrInvalidArgument))
 	}
 	if o.closed || slices.ContainsFunc(o.params, (*cgotorch.Tensor).Closed) {
 		x.Fail(op, fmt.Errorf("lbfgs: the optimizer or a parameter: %w", cgotorch.ErrClosed))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
@@ -203,6 +204,20 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 		params[i] = s.tensor
 	}
 	return params
+}
+
+// GroupOf returns the number of the group of a parameter. `param` is its place in [Optimizer.Params].
+// The result is -1 if there is no such parameter.
+func (o *Optimizer) GroupOf(param int) int {
+	for i, s := range o.parameters {
+		if i != param {
+			continue
+		}
+		return slices.IndexFunc(o.groups, func(g group) bool {
+			return slices.ContainsFunc(g.buckets, func(b bucket) bool { return slices.Contains(b.parameters, s) })
+		})
+	}
+	return -1
 }
 
 // Rule returns the lower-case name of the rule, such as "sgd" or "adamw".
