@@ -652,3 +652,26 @@ func TestState_OtherRanks_AllUnusable(t *testing.T) {
 		t.Errorf("all images are unusable: got %v", err)
 	}
 }
+
+// With EachOnce a rank may have no usable image, if MaxSkipRate allows that.
+func TestOptions_EachOnce_NoneUsable(t *testing.T) {
+	path := write(t, "a.tar", tarOf(damaged(numbered(7), 3)))
+	for _, rate := range []float64{1, 0.5} {
+		images := 0
+		for rank := range 7 {
+			o := options()
+			o.EachOnce, o.Ranks, o.Rank, o.MaxSkipRate = true, 7, rank, rate
+			l := open(t, path, o)
+			_, err := tryRead(l)
+			images += l.Stats().Samples
+			if bad := rank == 3 && rate < 1; bad {
+				wantError(t, err, ErrBadMember, "1 of 1 images are unusable, and Options.MaxSkipRate is 0.5")
+			} else if err != nil {
+				t.Errorf("rate %v, rank %d: %v", rate, rank, err)
+			}
+		}
+		if images != 6 {
+			t.Errorf("rate %v: %d images", rate, images)
+		}
+	}
+}

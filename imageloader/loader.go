@@ -131,6 +131,9 @@ func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loa
 	if r == nil {
 		return nil, fmt.Errorf("imageloader: OpenReaderAt: the reader of %s is nil; look at the error of the function that opened it: %w", name, ErrInvalidOptions)
 	}
+	if size < 0 {
+		return nil, fmt.Errorf("imageloader: OpenReaderAt: the size of %s is %d; give its number of bytes, which an HTTP answer of unknown length does not have: %w", name, size, ErrInvalidOptions)
+	}
 	return openFrom(oneFile{r, size, name}, name, options)
 }
 
@@ -204,7 +207,7 @@ func (l *Loader) tooManyKnown(x *index) error {
 			bad = append(bad, known)
 		}
 	}
-	return l.archive.tooMany(bad, 0, len(x.bad), x.length, l.options.MaxSkipRate)
+	return l.archive.tooMany(bad, 0, len(x.bad), x.length, l.options)
 }
 
 // adopt makes x the loader's index. Epochs that begin later use x.

@@ -83,6 +83,8 @@ func openShard(from files, path string, o Options, workers int, memory *arena.Ar
 	info, err := attempt(s.patience, func() (fs.FileInfo, error) { return from.stat(path) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, s.unreadable(err, "no such file or directory; check the path")
+	} else if errors.Is(err, fs.ErrInvalid) && !s.beside {
+		return nil, s.unreadable(err, "no path of a file system; give one such as data/train.tgz, without a slash before it")
 	} else if err != nil {
 		return nil, s.unreadable(err, "%v", bare(err))
 	}
@@ -168,6 +170,9 @@ func (s *shard) sniff() error {
 	var err error
 	if s.info, err = s.file.Stat(); err != nil {
 		return s.unreadable(err, "%v", bare(err))
+	}
+	if s.info.Size() < 0 {
+		return s.unreadable(nil, "its file system says that it has %d bytes", s.info.Size())
 	}
 	head := make([]byte, 512)
 	n, err := s.file.ReadAt(head, 0)

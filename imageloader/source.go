@@ -126,22 +126,31 @@ type patience struct {
 // ReadAt implements io.ReaderAt.
 func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 	if f.timeout == 0 {
-		return attempt(f.patience, func() (int, error) { return f.file.ReadAt(p, off) })
+		return attempt(f.patience, func() (int, error) { return readAt(f.file, p, off) })
 	}
 	read, err := attempt(f.patience, func() ([]byte, error) {
 		q := make([]byte, len(p)) // memory of its own, because a read that timed out may still write to it
-		n, err := f.file.ReadAt(q, off)
+		n, err := readAt(f.file, q, off)
 		return q[:n], err
 	})
 	return copy(p, read), err
+}
+
+// readAt is f.ReadAt. It fails if the file breaks the contract of io.ReaderAt.
+func readAt(f io.ReaderAt, p []byte, off int64) (int, error) {
+	n, err := f.ReadAt(p, off)
+	if n < 0 || n > len(p) {
+		return 0, fmt.Errorf("ReadAt of %d bytes returned %d: mend the reader, a %T", len(p), n, f)
+	}
+	return n, err
 }
 
 const shortestPause, longestPause = 20 * time.Millisecond, time.Second // pauses between two tries
 
 // attempt calls the function `read` until `read` succeeds, or until the last retry has failed.
 // The pauses between two calls grow from shortestPause to longestPause. After some errors attempt
-// does not call `read` again: io.EOF, a fault of a member, a closed or missing file, a missing
-// permission, or a panic.
+// does not call `read` again: io.EOF, a fault of a member, an invalid path, a closed or missing
+// file, a missing permission, or a panic.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
@@ -155,7 +164,7 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 			return value, err
 		}
 		if err == nil || err == io.EOF || errors.As(err, &final) ||
-			errors.Is(err, fs.ErrClosed) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			errors.Is(err, fs.ErrInvalid) || errors.Is(err, fs.ErrClosed) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			return value, err
 		}
 		if tries > p.retries {

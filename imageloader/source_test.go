@@ -311,3 +311,35 @@ func TestOpen_NilSource(t *testing.T) {
 		}
 	}
 }
+
+// wrongReader returns counts that io.ReaderAt forbids, after some reads.
+type wrongReader struct {
+	io.ReaderAt
+	reads atomic.Int64
+	count int
+}
+
+func (r *wrongReader) ReadAt(p []byte, off int64) (int, error) {
+	if r.reads.Add(1) > 3 {
+		return r.count, nil
+	}
+	return r.ReaderAt.ReadAt(p, off)
+}
+
+// Readers that break their contract give an error, and do not end the process.
+func TestOpenReaderAt_Wrong(t *testing.T) {
+	data := gzipOf(tarOf(heavy(20, 1<<18)))
+	for _, size := range []int64{-1, -1 << 62} {
+		_, err := OpenReaderAt(bytes.NewReader(data), size, "a.tgz", options())
+		wantError(t, err, ErrInvalidOptions, "a.tgz", fmt.Sprint(size))
+	}
+	for _, count := range []int{-5, 1 << 30} {
+		checkLeaks(t)
+		o := options()
+		o.ShuffleBuffer, o.NoIndexFile, o.ReadRetries = 1000, true, -1
+		_, err := OpenReaderAt(&wrongReader{ReaderAt: bytes.NewReader(data), count: count}, int64(len(data)), "a.tgz", o)
+		wantError(t, err, ErrArchive, "a.tgz", fmt.Sprintf("returned %d: mend the reader", count))
+	}
+	_, err := OpenFS(os.DirFS(t.TempDir()), "/data/a.tgz", options())
+	wantError(t, err, ErrArchive, "/data/a.tgz", "without a slash")
+}

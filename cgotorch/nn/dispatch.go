@@ -63,6 +63,6 @@ func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tens
 
 func sameShape(x *cgotorch.Exec, where string, expert int64, out *cgotorch.Tensor, want []int64) {
 	if out == nil || !slices.Equal(out.Shape(), want) {
-		refuse(x, where, "expert %d made %s of rows %s, which want the same shape", expert, out, want)
+		refuse(x, where, "expert %d made %s of rows %v, which want the same shape", expert, out, want)
 	}
 }

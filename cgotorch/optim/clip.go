@@ -16,6 +16,7 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 	if !(maxNorm >= 0) {
 		x.Fail("optim.ClipGradNorm", errNorm(maxNorm))
 	}
+	checkParams(x, "optim.ClipGradNorm", params)
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {
 		var norms []*cgotorch.Tensor
@@ -43,10 +44,23 @@ func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	if !(limit >= 0) {
 		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))
 	}
+	checkParams(x, "optim.ClipGradValue", params)
 	x = x.NoGrad().NoAutocast()
 	for _, grads := range gradients(params) {
 		x.ForeachClampMinInPlace(grads, -limit)
 		x.ForeachClampMaxInPlace(grads, limit)
+	}
+}
+
+// checkParams makes the Do fail if a parameter is nil or closed.
+func checkParams(x *cgotorch.Exec, op string, params []*cgotorch.Tensor) {
+	for i, p := range params {
+		if p == nil {
+			x.Fail(op, fmt.Errorf("parameter %d is nil: %w", i, cgotorch.ErrInvalidArgument))
+		}
+		if p.Closed() {
+			x.Fail(op, fmt.Errorf("parameter %d: %w", i, cgotorch.ErrClosed))
+		}
 	}
 }
 

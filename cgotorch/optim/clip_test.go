@@ -57,6 +57,28 @@ func TestClipGradNorm_Refuses(t *testing.T) {
 	}
 }
 
+// A parameter that is nil or closed is no parameter without a gradient.
+func TestClip_RefusesParameters(t *testing.T) {
+	for name, clip := range map[string]func(x *cgotorch.Exec, params []*cgotorch.Tensor){
+		"ClipGradNorm":  func(x *cgotorch.Exec, params []*cgotorch.Tensor) { ClipGradNorm(x, params, 1) },
+		"ClipGradValue": func(x *cgotorch.Exec, params []*cgotorch.Tensor) { ClipGradValue(x, params, 1) },
+	} {
+		closed := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			p := param(x, 1)
+			p.Close()
+			clip(x, []*cgotorch.Tensor{param(x, 1), p})
+			return nil
+		})
+		none := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { clip(x, []*cgotorch.Tensor{nil}); return nil })
+		if !errors.Is(closed, cgotorch.ErrClosed) || !strings.Contains(closed.Error(), name) || !strings.Contains(closed.Error(), "parameter 1") {
+			t.Errorf("closed: %v", closed)
+		}
+		if !errors.Is(none, cgotorch.ErrInvalidArgument) || !strings.Contains(none.Error(), "parameter 0 is nil") {
+			t.Errorf("nil: %v", none)
+		}
+	}
+}
+
 func TestClipGradValue(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, half, none := param(x, 1, 1, 1), x.To(param(x, 1), cgotorch.BFloat16), x.Zeros(cgotorch.Float32)

@@ -260,6 +260,9 @@ func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 
 // The method `of` returns the scaledOptimizer of opt. At the first call for opt it makes one.
 func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimizer {
+	if opt == nil {
+		x.Fail(op, fmt.Errorf("the optimizer is nil: %w", cgotorch.ErrInvalidArgument))
+	}
 	if opt.closed {
 		x.Fail(op, fmt.Errorf("%s: the optimizer: %w", opt.rule.name(), cgotorch.ErrClosed))
 	}

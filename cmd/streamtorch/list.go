@@ -64,9 +64,15 @@ func list(ctx context.Context, path string, f func(name string, size int64) erro
 	if n, err := file.ReadAt(magic, 0); err != nil || n < 2 || magic[0] != 0x1f || magic[1] != 0x8b {
 		content = file
 	}
+	if info.Size() == 0 {
+		return fmt.Errorf("%s: empty file (0 bytes)", path)
+	}
 	for r := tar.NewReader(content); ; {
 		header, err := r.Next()
 		if err == io.EOF {
+			if _, err := io.Copy(io.Discard, content); err != nil { // the checksum comes last
+				return fmt.Errorf("%s: damaged: %w", path, err)
+			}
 			return ctx.Err()
 		} else if err != nil {
 			return fmt.Errorf("%s: neither a .tgz nor a .tar, or damaged: %w", path, err)

@@ -145,6 +145,7 @@ func TestPack_Refuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := filepath.Join(files(t, map[string]string{"list": filepath.Join(twice, "cat/a.png") + "\t../up\n"}), "list")
+	hidden := filepath.Join(files(t, map[string]string{"list": filepath.Join(twice, "cat/a.png") + "\ttrain/.cat\n"}), "list")
 	gone := filepath.Join(files(t, map[string]string{"list": "/no/such.png\tcat\n"}), "list")
 	damaged := files(t, map[string]string{"cat/a.jpg": "no image"})
 	for _, c := range []struct {
@@ -155,6 +156,8 @@ func TestPack_Refuses(t *testing.T) {
 		{"would both be cat/a.png", []string{twice, other}, 1},
 		{"is a link", []string{link}, 1},
 		{"leads out of the archive", []string{"-list", list}, 1},
+		{`loaders pass over the class "train/.cat"`, []string{"-list", hidden}, 1},
+		{"there are no images", []string{files(t, map[string]string{"__MACOSX/a.png": "8x8", ".git/b.png": "8x8"})}, 1},
 		{"no such file", []string{"-list", gone}, 1},
 		{"no such file", []string{"/no/such/folder"}, 1},
 		{"there are no images", []string{files(t, map[string]string{"a.txt": ""})}, 1},
@@ -196,6 +199,27 @@ func TestPack_Interrupted(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(filepath.Dir(out)); len(entries) > 0 {
 		t.Errorf("left %v", entries)
+	}
+}
+
+// ls fails for a damaged archive after it has listed what it could read.
+func TestList_Damaged(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "a.tgz")
+	if code, _, stderr := try(t, "pack", out, files(t, map[string]string{"cat/a.png": "8x8"})); code != 0 {
+		t.Fatal(stderr)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-5] ^= 1 // of the checksum
+	damaged := filepath.Join(files(t, map[string]string{"a.tgz": string(data)}), "a.tgz")
+	if code, stdout, stderr := try(t, "ls", damaged); code != 1 || !strings.Contains(stdout, "cat/a.png") || !strings.Contains(stderr, damaged+": damaged") {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+	empty := filepath.Join(files(t, map[string]string{"a.tgz": ""}), "a.tgz")
+	if code, _, stderr := try(t, "ls", empty); code != 1 || !strings.Contains(stderr, "empty file") {
+		t.Errorf("%d, %q", code, stderr)
 	}
 }
 

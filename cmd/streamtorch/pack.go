@@ -166,6 +166,9 @@ func isImage(name string) bool {
 	return false
 }
 
+// isHidden reports whether loaders pass over a folder.
+func isHidden(folder string) bool { return strings.HasPrefix(folder, ".") || folder == "__MACOSX" }
+
 func inFolder(folder string) ([]input, error) {
 	var found []input
 	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
@@ -175,7 +178,7 @@ func inFolder(folder string) ([]input, error) {
 			return fmt.Errorf("%s: %w", full, err)
 		case d.Type()&fs.ModeSymlink != 0:
 			return fmt.Errorf("%s is a link: pack the folder that it leads to, or remove it", full)
-		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
+		case d.IsDir() && name != "." && isHidden(d.Name()):
 			return fs.SkipDir // no loader reads hidden folders
 		case d.Type().IsRegular() && isImage(name):
 			found = append(found, input{name, full})
@@ -198,6 +201,8 @@ func inList(list string) ([]input, error) {
 			return nil, fmt.Errorf("%s: line %d: %q is not PATH<TAB>CLASS", list, i+1, line)
 		case !fs.ValidPath(class) || class == ".":
 			return nil, fmt.Errorf("%s: line %d: the class %q is empty, or leads out of the archive", list, i+1, class)
+		case slices.ContainsFunc(strings.Split(class, "/"), isHidden):
+			return nil, fmt.Errorf("%s: line %d: loaders pass over the class %q, because its name is that of a hidden folder: rename it", list, i+1, class)
 		case !isImage(filepath.ToSlash(file)):
 			return nil, fmt.Errorf("%s: line %d: %s is no image by its name", list, i+1, file)
 		}

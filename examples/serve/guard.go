@@ -107,6 +107,9 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		defer g.leave(client)
 		ctx, cancel := context.WithTimeout(r.Context(), g.timeout)
 		defer cancel()
+		// A body that stops coming ends the request too, just after its context. SetReadDeadline fails only
+		// where w has no connection, as in a test.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.timeout + 100*time.Millisecond))
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }

@@ -302,9 +302,20 @@ func TestServer_PerClient(t *testing.T) {
 	}
 }
 
-// The body of a request has the time of -timeout, and no time of its own.
+// The body of a request has the time of -timeout, and no time of its own: one that comes slowly, and
+// one that does not come.
 func TestServer_SlowBody(t *testing.T) {
 	s := start(t, flags{timeout: 300 * time.Millisecond})
+	stalled, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stalled.Close()
+	began := time.Now()
+	fmt.Fprintf(stalled, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", classify)
+	if line, _ := bufio.NewReader(stalled).ReadString('\n'); !strings.Contains(line, "504") || time.Since(began) > 5*time.Second {
+		t.Errorf("%q after %v", line, time.Since(began))
+	}
 	c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	config, err := webp.DecodeConfig(in)
 	for at := 12; at+8 <= len(data); {
 		body := data[at+8:]
-		var width, height int
+		width, height := -1, -1 // no frame
 		switch string(data[at : at+4]) {
 		case "ANIM", "ANMF":
 			return image.Config{}, refuse(ErrUnsupported, "animated WebP")
@@ -34,7 +34,7 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 				}
 			}
 		}
-		if width > 0 && err == nil && (width != config.Width || height != config.Height) {
+		if width >= 0 && err == nil && (width != config.Width || height != config.Height) {
 			return image.Config{}, refuse(ErrCorrupt, "corrupt WebP: a frame of %dx%d in a canvas of %dx%d", width, height,
 				config.Width, config.Height)
 		}

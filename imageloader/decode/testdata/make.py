@@ -306,6 +306,7 @@ bad("float.tif", saved(GREY.convert("F"), "TIFF"))
 bad("animated.webp", saved(P.convert("RGB"), "WEBP", save_all=True, append_images=[RGB.rotate(180)]))
 at = lossy.index(b"VP8 ") + 14
 bad("frame-above-canvas.webp", lossy[:12] + b"VP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + struct.pack("<I", 32)[:3] + struct.pack("<I", 26)[:3] + patched(lossy, at, struct.pack("<HH", 16383, 16383))[12:])
+bad("frame-without-width.webp", lossy[:12] + b"VP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + struct.pack("<I", 32)[:3] + struct.pack("<I", 26)[:3] + patched(lossy, at, struct.pack("<HH", 0, 27))[12:])
 
 sizes = sum(f.stat().st_size for folder in ("good", "want", "bad") for f in (here / folder).iterdir())
 print(len(list((here / "good").iterdir())), "good,", len(list((here / "bad").iterdir())), "bad,", sizes, "bytes")
