@@ -10,6 +10,7 @@ import (
 	"iter"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -88,6 +89,14 @@ func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV
 	if c.fields = o.Fields; c.fields == nil {
 		if !o.NoHeader && o.Names == nil && allNumbers(c.names) {
 			return nil, fmt.Errorf("data: %s: the first row, %s, has only numbers: set CSVOptions.NoHeader if it is a sample, or CSVOptions.Names if the names are numbers: %w", name, someNames(c.names), ErrInvalidOptions)
+		}
+		for i, column := range c.names {
+			if column == "" {
+				return nil, fmt.Errorf("data: %s: column %d has no name, like an index that pandas writes: set CSVOptions.Names, or choose columns by Fields: %w", name, i+1, ErrInvalidOptions)
+			}
+			if slices.Contains(c.names[:i], column) {
+				return nil, fmt.Errorf("data: %s: two columns have the name %q: set CSVOptions.Names, or choose columns by Fields: %w", name, column, ErrInvalidOptions)
+			}
 		}
 		c.fields = c.guess(head)
 	}

@@ -107,6 +107,8 @@ func TestCSV_Errors(t *testing.T) {
 		{"age,b\n,2\n", `"" is no float32; CSVOptions.EmptyNaN, set in each reader of the file, makes NaN of an empty cell`, ErrBadRow, CSVOptions{Fields: float("age")}},
 		{"", "train.csv: the file is empty", ErrBadRow, CSVOptions{}},
 		{strings.Repeat(",", 70_000), "70001 columns", ErrTooLarge, CSVOptions{}},
+		{",a\n0,1\n", "data: train.csv: column 1 has no name, like an index that pandas writes: set CSVOptions.Names", ErrInvalidOptions, CSVOptions{}},
+		{"a,b,a\n0,1,2\n", `data: train.csv: two columns have the name "a": set CSVOptions.Names`, ErrInvalidOptions, CSVOptions{}},
 		{"a\n1\n", `no column "b"`, ErrInvalidOptions, CSVOptions{Fields: float("b")}},
 		{"a\n1\n", "CSVOptions.Names has 2", ErrInvalidOptions, CSVOptions{Names: []string{"a", "b"}}},
 		{"a\n1\n", "in two fields", ErrInvalidOptions, CSVOptions{Fields: []Field{{Name: "a"}, {Name: "b", From: []string{"a"}}}}},

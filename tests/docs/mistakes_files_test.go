@@ -144,7 +144,7 @@ var modelMistakes = map[string]map[string]func(x *cgotorch.Exec){
 		"… is missing":                            loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x) }, "", "", ""),
 		"… arguments, want … and":                 loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x, 1, 2) }, "", "", ""),
 		"there are … keywords":                    loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x, 1, pt2.Keywords{"mask": 1}) }, "", "", ""),
-		"…: the input … is … (a …)":               loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x, 1) }, "", "", ""),
+		"…: the input … is …, want a tensor":      loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x, 1) }, "", "", ""),
 		"…: the input … is …, want …":             loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x, x.Ones(i64, 2, 2)) }, "", "", ""),
 		"…: the input … is …, want … with … from": loadProgram(func(x *cgotorch.Exec, p *pt2.Program) { p.Call(x, x.Ones(f32, 9, 2)) }, "", "", ""),
 	},
