@@ -47,11 +47,11 @@ type OptimizerInfo struct {
 	LR       float64         `json:"lr"`
 	Scale    float64         `json:"scale"`
 	GroupLRs map[int]float64 `json:"group_lrs,omitempty"`
-	// Groups has the names of the parameters of each group in GroupLRs. nil means that the optimizer did
-	// not tell them.
+	// Groups has the names of the parameters of each group in GroupLRs. It is nil in files of earlier
+	// versions, and of optimizers that are not *optim.Optimizer.
 	Groups map[int][]string `json:"groups,omitempty"`
-	Params   []string        `json:"params"` // names of the parameters in the model, in the optimizer's order
-	Steps    []int64         `json:"steps"`
+	Params []string         `json:"params"` // names of the parameters in the model, in the optimizer's order
+	Steps  []int64          `json:"steps"`
 }
 
 // Inspect reads all fields of a checkpoint except its tensors, for instance to make the model. For

@@ -51,8 +51,8 @@ func (m *EmbeddingBag) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgot
 
 // ForwardBags maps the indices of N bags, one after another, to [N, width]. `offsets` are [N], the
 // positions of the bags' first indices. `factors` has a factor for each index, and needs the mode
-// "sum". It may be nil. The indices and offsets have one dtype, int64 or int32. ForwardBags refuses a
-// negative offset on the CPU. It does not look at offsets on a CUDA device.
+// "sum". It may be nil. The indices and offsets have one dtype, int64 or int32. ForwardBags refuses
+// a negative offset on the CPU. It does not look at offsets on a CUDA device.
 func (m *EmbeddingBag) ForwardBags(x *cgotorch.Exec, indices, offsets, factors *cgotorch.Tensor) *cgotorch.Tensor {
 	checkOpen(x, "nn.EmbeddingBag", "indices", indices, "offsets", offsets)
 	if !offsets.Device().IsCUDA() && offsets.Numel() > 0 && !seam.Watched(x) {

@@ -206,8 +206,8 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 	return params
 }
 
-// GroupOf returns the number of the group of a parameter. `param` is its place in [Optimizer.Params].
-// The result is -1 if there is no such parameter.
+// GroupOf returns the number of the group of a parameter. `param` is the parameter's place in
+// [Optimizer.Params]. The result is -1 if there is no such parameter.
 func (o *Optimizer) GroupOf(param int) int {
 	for i, s := range o.parameters {
 		if i != param {

@@ -822,8 +822,8 @@ func TestLoad_LongText(t *testing.T) {
 	})
 }
 
-// A result that a program also writes into a buffer is that buffer, as in PyTorch: of its dtype, and
-// what it holds after all writes. testdata/delay has the program and its source.
+// A result that a program also writes into a buffer is that buffer, as in PyTorch. It has the
+// buffer's dtype, and what the buffer holds after all writes. testdata/delay has the source.
 func TestProgram_ResultIsWritten(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("testdata", "delay", "delay.pt2"))
 	if err != nil {

@@ -302,8 +302,8 @@ func TestServer_PerClient(t *testing.T) {
 	}
 }
 
-// The body of a request has the time of -timeout, and no time of its own: one that comes slowly, and
-// one that does not come.
+// The body of a request has the time of -timeout, and no time of its own. One body comes slowly,
+// and one does not come.
 func TestServer_SlowBody(t *testing.T) {
 	s := start(t, flags{timeout: 300 * time.Millisecond})
 	stalled, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))

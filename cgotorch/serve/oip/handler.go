@@ -63,8 +63,8 @@ type Observation struct {
 //	GET  /v2/models/M/config       the batch sizes, as Triton tells them
 //	GET  /v2/models/M/stats        counts and times, as Triton tells them; /v2/models/stats for all
 //	POST /v2/models/M/infer        a request
-//	POST /v2/models/M/classify     an image file, also in a form; the answer has "class" and "score",
-//	                               ?top=5 of them
+//	POST /v2/models/M/classify     an image file, also in a form; the answer has "class" and "score"
+//	                               of each class, ?top=5 of them
 //	POST /v2/repository/index      the known models, with Options.Control
 //	POST /v2/repository/models/M/load, unload
 //
