@@ -9,7 +9,8 @@ type Residual struct {
 	Activation Module // nil means no activation
 	// InPlace adds Shortcut(in) into Body's result, which saves the memory of a second tensor. Use it
 	// only if the backward of Body's last module does not need this result. A convolution or a norm
-	// does not need it. For a module that needs it, Backward fails.
+	// does not need it. For a module that needs it, Backward fails. A result that shares memory with
+	// `in`, as of a Dropout in evaluation, stays as it is.
 	InPlace bool
 }
 
@@ -19,6 +20,9 @@ type Residual struct {
 func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	x, release := CastWeights(x, m)
 	defer release()
+	if absent(m.Body) {
+		refuse(x, "nn.Residual", "Body is nil, want a module")
+	}
 	if front, norm := m.fused(); norm != nil {
 		return m.forwardFused(x, in, front, norm)
 	}
@@ -28,7 +32,7 @@ func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 		shortcut = m.Shortcut.Forward(x, in)
 	}
 	var out *cgotorch.Tensor
-	if m.InPlace {
+	if m.InPlace && !body.SharesMemory(in) {
 		out = x.AddInPlace(body, shortcut)
 	} else {
 		out = x.Add(body, shortcut)

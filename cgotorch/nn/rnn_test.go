@@ -243,3 +243,24 @@ func TestEmbeddingBag_RefusesNegativeOffsets(t *testing.T) {
 		}
 	}
 }
+
+// An in-place sum does not write into the caller's input where Body returns that.
+func TestResidual_InPlace_KeepsInput(t *testing.T) {
+	for _, body := range []nn.Module{&nn.Dropout{P: 0.5, Eval: true}, nn.NewSequential(), &nn.Identity{}} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			in := x.Ones(cgotorch.Float32, 2)
+			out := (&nn.Residual{Body: body, InPlace: true}).Forward(x, in)
+			if got, kept := cgotorch.ToSlice[float32](x, out), cgotorch.ToSlice[float32](x, in); got[0] != 2 || kept[0] != 1 {
+				t.Errorf("%T: the result is %v, the input afterwards %v", body, got, kept)
+			}
+			return nil
+		})
+	}
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		new(nn.Residual).Forward(x, x.Ones(cgotorch.Float32, 2))
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "Body is nil") {
+		t.Error(err)
+	}
+}

@@ -75,3 +75,24 @@ func TestStepInParts(t *testing.T) {
 		}
 	})
 }
+
+// A parameter in two parts would be changed twice.
+func TestStepInParts_Twice(t *testing.T) {
+	leaf := func(x *cgotorch.Exec) *cgotorch.Tensor {
+		p := x.Ones(cgotorch.Float32, 3)
+		if err := p.SetRequiresGrad(true); err != nil {
+			t.Error(err)
+		}
+		return p
+	}
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		o, err := optim.NewSGD(optim.SGDOptions{LR: 1}, optim.Group{Params: []*cgotorch.Tensor{leaf(x), leaf(x)}})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		o.StepInParts(x, [][]int{{0, 0}, {1, 0}}, func(int) {})
+		return nil
+	})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "parameter 0 is in the parts 0 and 1")
+}

@@ -39,15 +39,20 @@ func (o *Optimizer) kept(i int) []RememberedTensor {
 // part, StepInParts calls `changed` with the number of the part. `changed` can enqueue work that
 // uses the new weights, while the next part changes. StepInParts does not wait.
 //
-// StepInParts fails as Step does, and with [cgotorch.ErrInvalidArgument] for another index.
+// StepInParts fails as Step does. It fails with [cgotorch.ErrInvalidArgument] for another index,
+// and for a parameter in two parts.
 func (o *Optimizer) StepInParts(x *cgotorch.Exec, parts [][]int, changed func(part int)) {
 	defer func() { o.only = nil }()
 	y := o.begin(x, scalerInput{})
-	sets := make([]map[*parameter]bool, len(parts))
+	sets, in := make([]map[*parameter]bool, len(parts)), map[*parameter]int{}
 	for k, part := range parts {
 		sets[k] = map[*parameter]bool{}
 		for _, i := range part {
-			sets[k][o.parameter(x, i)] = true
+			p := o.parameter(x, i)
+			if other, twice := in[p]; twice && other != k {
+				o.fail(x, "parameter %d is in the parts %d and %d: %w", i, other, k, cgotorch.ErrInvalidArgument)
+			}
+			sets[k][p], in[p] = true, k
 		}
 	}
 	for k, set := range sets {
