@@ -128,9 +128,12 @@ func (s *shard) loadTable(folder string) *table {
 // Note [One index a host]
 //
 // The ranks of a host open the same .tgz at the same time. One of them goes through it and stores
-// the index. It uses as many goroutines as all ranks. The others wait, and load the index. So a new
-// .tgz is inflated once a host. After that each rank inflates only the blocks of its part. If the
+// the index. It uses as many goroutines as all ranks. The others wait, and load the index. So the
+// index is made once a host. After that each rank inflates only the blocks of its part. If the
 // archive is several shards, each rank makes the indices of some of them.
+//
+// The ranks do not stream through the .tgz in their first epoch, as one rank does. Before somebody
+// has gone through the .tgz, no rank knows where its part begins and how many images it has.
 //
 // A rank that makes an index holds a lock of the operating system (flock) on a file beside the
 // index. The lock ends with its process. A rank makes its own index if there is no lock, if it has
