@@ -122,9 +122,13 @@ func awaitTurn[T any](op string, lanes []*Stream, granted <-chan T, done <-chan 
 		}
 		all := streams.dump.recent(patience)
 		why := deadlock(all, self, lanes)
-		if why != "" { // a recent dump may be of an earlier Do
-			all = goroutines()
-			why = deadlock(all, self, lanes)
+		// A recent dump may be of an earlier Do, and a Do that is ending waits for its worker for a moment.
+		for _, pause := range []time.Duration{0, min(patience/10, time.Second/10)} {
+			if why != "" {
+				time.Sleep(pause)
+				all = goroutines()
+				why = deadlock(all, self, lanes)
+			}
 		}
 		if why != "" {
 			e := refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(lanes), why)
