@@ -823,9 +823,9 @@ func TestLoad_LongText(t *testing.T) {
 }
 
 // A result that a program also writes into a buffer is that buffer, as in PyTorch. It has the
-// buffer's dtype, and what the buffer holds after all writes. testdata/delay has the source.
+// buffer's dtype, and what the buffer holds after all writes. testdata/made has the source.
 func TestProgram_ResultIsWritten(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join("testdata", "delay", "delay.pt2"))
+	data, err := os.ReadFile(filepath.Join("testdata", "made", "delay.pt2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -853,7 +853,7 @@ func TestProgram_ResultIsWritten(t *testing.T) {
 			}
 		})
 	}
-	source, err := pt2.GoSource(filepath.Join("testdata", "delay", "delay.pt2"), pt2.GoOptions{Package: "delay"})
+	source, err := pt2.GoSource(filepath.Join("testdata", "made", "delay.pt2"), pt2.GoOptions{Package: "delay"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -864,4 +864,29 @@ func TestProgram_ResultIsWritten(t *testing.T) {
 	if !strings.Contains(all, "return x.Alias(m.Before), x.Alias(m.Count)") {
 		t.Errorf("the source returns something else:\n%s", all)
 	}
+}
+
+// Without a batch, dimension 1 of a convolution's result is not that of the channels. Fuse then
+// leaves the batch norm alone.
+func TestLoad_FusedUnbatched(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "made", "unbatched.pt2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		in := x.Randn(cgotorch.Float32, 3, 6)
+		var results []*cgotorch.Tensor
+		for _, fuse := range []bool{false, true} {
+			p, err := load(x, data, pt2.Options{Fuse: fuse})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			results = append(results, p.Forward(x, in))
+		}
+		if !x.Equal(results[0], results[1]) {
+			t.Errorf("as exported %v, fused %v", results[0], results[1])
+		}
+		return nil
+	})
 }
