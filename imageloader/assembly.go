@@ -395,7 +395,7 @@ func (e *epoch) finish() error {
 		return e.readErr
 	}
 	samples := max(e.place.Position, e.samples) // with DropLast, Position does not count the last images
-	if err := l.archive.tooMany(e.bad, e.before, e.unusable, samples, l.options); err != nil {
+	if err := l.archive.tooMany(e.bad, e.before, e.unusable, samples, l.options.MaxSkipRate, l.options.mayBeNone()); err != nil {
 		return err
 	}
 	return io.EOF

@@ -675,3 +675,18 @@ func TestOptions_EachOnce_NoneUsable(t *testing.T) {
 		}
 	}
 }
+
+// An archive without a usable image is an error, whatever MaxSkipRate is and however ranks divide it.
+func TestOptions_EachOnce_NoneOfAll(t *testing.T) {
+	members := numbered(4)
+	for i := range members {
+		members[i].name = "train/../" + members[i].name // unusable by its name
+	}
+	o := options()
+	o.EachOnce, o.Ranks, o.MaxSkipRate = true, 2, 1
+	_, err := Open(write(t, "a.tar", tarOf(members)), o)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	wantError(t, err, ErrBadMember, "4 of 4 images are unusable")
+}

@@ -206,7 +206,7 @@ func (e *epoch) skip(bad *Error) error {
 	}
 	repeated := e.place.Position - e.share.own
 	if repeated > 0 && len(e.share.again) > 0 && repeated >= places(e.share.again) && e.place.Skipped == e.place.Position {
-		return l.archive.tooMany([]*Error{bad}, 0, e.samples, e.samples, l.options) // else it would repeat forever
+		return l.archive.tooMany([]*Error{bad}, 0, e.samples, e.samples, l.options.MaxSkipRate, false) // else it would repeat forever
 	}
 	if e.share.repeats(e.place.Position - 1) {
 		return nil // this rank has skipped the image before
@@ -222,20 +222,22 @@ func (e *epoch) skip(bad *Error) error {
 	if e.samples == 0 {
 		return nil // the number of images is not known, so the function `finish` checks the rate
 	}
-	return l.archive.tooMany(e.bad, e.before, e.unusable, e.samples, l.options)
+	return l.archive.tooMany(e.bad, e.before, e.unusable, e.samples, l.options.MaxSkipRate, l.options.mayBeNone())
 }
 
+// mayBeNone reports whether it is no fault if none of a rank's images is usable.
+func (o Options) mayBeNone() bool { return o.EachOnce && o.Ranks > 1 }
+
 // tooMany returns the error for more unusable images than the rate allows, or for no usable
-// image. In all other cases it returns nil. With EachOnce a rank may have no usable image. `before`
-// is the number of skipped images that an earlier run found. They are not in `bad`.
-func (a *archive) tooMany(bad []*Error, before, skipped, samples int, o Options) error {
-	mayBeNone := o.EachOnce && o.Ranks > 1
-	if skipped == 0 || (skipped < samples || mayBeNone) && float64(skipped) <= o.MaxSkipRate*float64(samples) {
+// image. In all other cases it returns nil. `before` is the number of skipped images that an
+// earlier run found. They are not in `bad`. If mayBeNone is true, the rate alone counts.
+func (a *archive) tooMany(bad []*Error, before, skipped, samples int, rate float64, mayBeNone bool) error {
+	if skipped == 0 || (skipped < samples || mayBeNone) && float64(skipped) <= rate*float64(samples) {
 		return nil
 	}
 	reason := fmt.Sprintf("%d of %d images are unusable", skipped, samples)
 	if skipped < samples || mayBeNone {
-		reason += fmt.Sprintf(", and Options.MaxSkipRate is %v", o.MaxSkipRate)
+		reason += fmt.Sprintf(", and Options.MaxSkipRate is %v", rate)
 	}
 	if before > 0 {
 		reason += fmt.Sprintf(" (%d of them were found before the State was saved, and Stats.Examples of that run names some)", before)

@@ -135,7 +135,7 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 		}
 		return nil
 	}
-	r := reading{contents: b.holding, workers: s.workers}
+	r := reading{contents: b.holding}
 	if s.format == gzipTar && !b.archive.small && !b.holding && !b.options.NoIndexFile {
 		c := s.claim(ctx, b.options.IndexDir, s.longestClaim())
 		defer c.free()

@@ -207,7 +207,7 @@ func (l *Loader) tooManyKnown(x *index) error {
 			bad = append(bad, known)
 		}
 	}
-	return l.archive.tooMany(bad, 0, len(x.bad), x.length, l.options)
+	return l.archive.tooMany(bad, 0, len(x.bad), x.length, l.options.MaxSkipRate, false)
 }
 
 // adopt makes x the loader's index. Epochs that begin later use x.

@@ -157,7 +157,7 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 }
 
 func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []scanned) error {
-	stream, err := shard.open(ctx, reading{contents: true, memory: s.memory, workers: shard.workers})
+	stream, err := shard.open(ctx, reading{contents: true, memory: s.memory})
 	if err != nil {
 		return err
 	}

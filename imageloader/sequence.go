@@ -366,7 +366,7 @@ func (s *sequence) runStreamed(spans []span) error {
 
 // stream goes through one shard and calls `take` with each sample.
 func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error {
-	pass, err := shard.pass(s.ctx, reading{contents: true, memory: s.memory, workers: shard.workers})
+	pass, err := shard.pass(s.ctx, reading{contents: true, memory: s.memory})
 	if err != nil {
 		return err
 	}

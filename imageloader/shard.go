@@ -72,7 +72,7 @@ type stream interface {
 type reading struct {
 	contents bool         // the caller will ask for the contents of images
 	memory   *arena.Arena // for the contents. nil means Go's heap
-	workers  int          // number of goroutines that inflate a .tgz
+	workers  int          // number of goroutines that inflate a .tgz. 0 means those of the shard
 }
 
 // openShard finds out what kind of file is at `path`, and opens the file. The shard must be

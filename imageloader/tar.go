@@ -2,6 +2,7 @@ package imageloader
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -35,7 +36,7 @@ type tarStream struct {
 
 func (s *shard) openTar(ctx context.Context, r reading) *tarStream {
 	if s.format == gzipTar {
-		z := s.inflate(ctx, r.workers)
+		z := s.inflate(ctx, cmp.Or(r.workers, s.workers))
 		return &tarStream{shard: s, tar: tar.NewReader(z), inflate: z, memory: r.memory}
 	}
 	plain := &endWatch{SectionReader: io.NewSectionReader(s.file, 0, s.info.Size())}

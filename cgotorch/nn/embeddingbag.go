@@ -56,10 +56,11 @@ func (m *EmbeddingBag) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgot
 func (m *EmbeddingBag) ForwardBags(x *cgotorch.Exec, indices, offsets, factors *cgotorch.Tensor) *cgotorch.Tensor {
 	checkOpen(x, "nn.EmbeddingBag", "indices", indices, "offsets", offsets)
 	if !offsets.Device().IsCUDA() && offsets.Numel() > 0 && !seam.Watched(x) {
-		if least := x.Tidy(func() *cgotorch.Tensor { return x.Min(offsets) }); x.Item(least) < 0 { // LibTorch would read before the indices
-			refuse(x, "nn.EmbeddingBag", "an offset is %v, want numbers from 0 up", x.Item(least))
-		} else {
-			least.Close()
+		smallest := x.Min(offsets)
+		least := x.Item(smallest)
+		smallest.Close()
+		if least < 0 { // LibTorch would read before the indices
+			refuse(x, "nn.EmbeddingBag", "an offset is %v, want numbers from 0 up", least)
 		}
 	}
 	return m.forward(x, indices, offsets, factors)

@@ -209,15 +209,13 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 // GroupOf returns the number of the group of a parameter. `param` is the parameter's place in
 // [Optimizer.Params]. The result is -1 if there is no such parameter.
 func (o *Optimizer) GroupOf(param int) int {
-	for i, s := range o.parameters {
-		if i != param {
-			continue
-		}
-		return slices.IndexFunc(o.groups, func(g group) bool {
-			return slices.ContainsFunc(g.buckets, func(b bucket) bool { return slices.Contains(b.parameters, s) })
-		})
+	if param < 0 || param >= len(o.parameters) {
+		return -1
 	}
-	return -1
+	s := o.parameters[param]
+	return slices.IndexFunc(o.groups, func(g group) bool {
+		return slices.ContainsFunc(g.buckets, func(b bucket) bool { return slices.Contains(b.parameters, s) })
+	})
 }
 
 // Rule returns the lower-case name of the rule, such as "sgd" or "adamw".
