@@ -676,7 +676,7 @@ func TestOptions_EachOnce_NoneUsable(t *testing.T) {
 	}
 }
 
-// An archive without a usable image is an error, whatever MaxSkipRate is and however ranks divide it.
+// An archive without a usable image is an error, whatever MaxSkipRate and Ranks are.
 func TestOptions_EachOnce_NoneOfAll(t *testing.T) {
 	members := numbered(4)
 	for i := range members {
