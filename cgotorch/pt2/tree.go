@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -101,9 +102,10 @@ func (t *tree) name(context contextText, tuples map[string]namedTuple) error {
 			t.keys = append(t.keys, fmt.Sprint(key))
 		}
 	}
-	t.named = len(t.keys) == len(t.children)
+	distinct := slices.Compact(slices.Sorted(slices.Values(t.keys)))
+	t.named = len(t.keys) == len(t.children) && len(distinct) == len(t.keys)
 	if !t.named && strings.HasSuffix(t.kind, "ict") {
-		return fmt.Errorf("a %s of %d values has %d keys", t.kind, len(t.children), len(t.keys))
+		return fmt.Errorf("a %s of %d values has %d different keys: %.150q", t.kind, len(t.children), len(distinct), distinct)
 	}
 	return nil
 }

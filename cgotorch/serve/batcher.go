@@ -36,7 +36,7 @@ var ErrModel = errors.New("the model has failed")
 // Options are the options of [New].
 type Options struct {
 	Inputs  []Spec   // the inputs of the served function, in its order
-	Outputs []string // names of its results; a missing one is output0, output1 and so on
+	Outputs []string // names of its results; a missing or empty one is output0, output1 and so on
 	// Lengths are the lengths to which an input's dimensions of -1 are padded. All such dimensions of
 	// a request are padded to one of them, and a batch has one length. Results are of this length
 	// too: they are not cut.

@@ -43,8 +43,24 @@ func (b *Batcher) open() (err error) {
 		b.captured = b.newCaptured()
 	}
 	b.releaseCached()
+	if err := b.checkNames(); err != nil {
+		return err
+	}
 	for _, s := range b.slots {
 		b.free <- s
+	}
+	return nil
+}
+
+// checkNames fails if the results cannot be told by their names.
+func (b *Batcher) checkNames() error {
+	if len(b.o.Outputs) > len(b.outputs) {
+		return fmt.Errorf("serve: New: Options.Outputs has %d names, %.200q, and the function has %d results: %w", len(b.o.Outputs), b.o.Outputs, len(b.outputs), cgotorch.ErrInvalidArgument)
+	}
+	for k, out := range b.outputs {
+		if at := slices.IndexFunc(b.outputs, func(s Spec) bool { return s.Name == out.Name }); at < k {
+			return fmt.Errorf("serve: New: the results %d and %d are both named %q; give each a name of its own in Options.Outputs: %w", at, k, out.Name, cgotorch.ErrInvalidArgument)
+		}
 	}
 	return nil
 }
@@ -173,7 +189,7 @@ func (b *Batcher) describe(results []*cgotorch.Tensor, f form) {
 		shape := out.Shape()[1:]
 		if k == len(b.outputs) {
 			s := Spec{Name: fmt.Sprint("output", k), DType: out.DType(), Shape: shape}
-			if k < len(b.o.Outputs) {
+			if k < len(b.o.Outputs) && b.o.Outputs[k] != "" {
 				s.Name = b.o.Outputs[k]
 			}
 			b.outputs = append(b.outputs, s)

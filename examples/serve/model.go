@@ -29,7 +29,7 @@ type settings struct {
 	Architecture string   `json:"architecture"` // of model.safetensors: a name of vision.Names
 	Image        *picture `json:"image"`        // the model's input is normalised images [N, 3, height, width]
 	Softmax      bool     `json:"softmax"`      // the answer is softmax of the model's result
-	Outputs      []string `json:"outputs"`      // names
+	Outputs      []string `json:"outputs"`      // names of all results, in Python's order; empty: as Python names them
 	BatchSizes   []int    `json:"batch_sizes"`
 	Lengths      []int64  `json:"lengths"`      // as serve.Options.Lengths
 	MaxDelayMS   float64  `json:"max_delay_ms"` // as serve.Options.MaxDelay
@@ -70,8 +70,9 @@ type opener struct {
 type network struct {
 	forward func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 	inputs  []serve.Spec
-	least   int64 // smallest batch; 0 means 1
-	most    int64 // largest batch; 0 means that there is no bound
+	outputs []string // names of the results, in their order; nil if they are not known
+	least   int64    // smallest batch; 0 means 1
+	most    int64    // largest batch; 0 means that there is no bound
 	weights int64
 	dtype   cgotorch.DType // of the input of images, if it is not float32
 	close   func() error
@@ -210,6 +211,7 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 			return []*cgotorch.Tensor{x.To(model.Forward(x, in[0]), cgotorch.Float32)}
 		},
 		dtype:   dtype,
+		outputs: []string{"output0"},
 		weights: bytesOf(model),
 		close:   func() error { nn.Close(model); return nil },
 	}, s)
@@ -253,7 +255,7 @@ func exported(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n netw
 	if err != nil {
 		return n, err
 	}
-	n.close, n.weights = program.Close, bytesOf(program)
+	n.close, n.weights, n.outputs = program.Close, bytesOf(program), program.Outputs()
 	var names []string // of the tensors; the program has one value only for its other inputs
 	for _, v := range program.Inputs() {
 		if v.Bounds != nil {
@@ -269,31 +271,9 @@ func exported(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n netw
 		for i, t := range in {
 			args[names[i]] = t
 		}
-		return tensorsIn(program.Call(x, args))
+		return program.Tensors(x, args)
 	}
 	return n, nil
-}
-
-// tensorsIn returns the tensors of a result of Python, in the order of lists and of sorted keys.
-func tensorsIn(v any) (list []*cgotorch.Tensor) {
-	switch v := v.(type) {
-	case *cgotorch.Tensor:
-		list = append(list, v)
-	case []any:
-		for _, e := range v {
-			list = append(list, tensorsIn(e)...)
-		}
-	case map[string]any:
-		var keys []string
-		for k := range v {
-			keys = append(keys, k)
-		}
-		slices.Sort(keys)
-		for _, k := range keys {
-			list = append(list, tensorsIn(v[k])...)
-		}
-	}
-	return list
 }
 
 func compiled(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n network, err error) {
@@ -332,7 +312,7 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return nil, errors.Join(s.wrong("architecture and dtype are for model.safetensors; a program has its own"), n.close())
 	}
 	options := serve.Options{
-		Inputs: n.inputs, Outputs: s.Outputs, Lengths: s.Lengths, BatchSizes: o.batchSizes, Queue: o.queue,
+		Inputs: n.inputs, Lengths: s.Lengths, BatchSizes: o.batchSizes, Queue: o.queue,
 		MaxDelay: time.Duration(s.MaxDelayMS * float64(time.Millisecond)), Log: func(text string) { o.log("%s", text) },
 	}
 	closeAll := n.close
@@ -342,6 +322,9 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 			if options.Autocast, err = cgotorch.ParseDType(s.Autocast); err != nil {
 				return s.wrong("autocast: %w", err)
 			}
+		}
+		if options.Outputs, err = s.outputNames(n.outputs); err != nil {
+			return err
 		}
 		if len(s.BatchSizes) > 0 {
 			options.BatchSizes = s.BatchSizes
@@ -410,6 +393,23 @@ func (s *settings) checkLabels(b *serve.Batcher) error {
 	}
 	return fmt.Errorf("%s/labels.txt has %d lines, and no result of the model has so many classes: %q is %v for each entry",
 		s.name, len(s.labels), outputs[0].Name, outputs[0].Shape)
+}
+
+// outputNames returns the names of the results: those of the settings, or else the model's own. It
+// fails for names that do not fit the model's own.
+func (s *settings) outputNames(own []string) ([]string, error) {
+	if len(s.Outputs) == 0 {
+		return own, nil
+	}
+	if own != nil && len(s.Outputs) != len(own) {
+		return nil, s.wrong("outputs has %d names, and the model has %d results, in this order: %q; name all of them, or leave outputs out", len(s.Outputs), len(own), own)
+	}
+	for i, name := range s.Outputs {
+		if at := slices.Index(own, name); at >= 0 && at != i {
+			return nil, s.wrong("outputs has %q at place %d, and this is the model's own name of result %d, in this order: %q; leave outputs out, or keep the order", name, i, at, own)
+		}
+	}
+	return s.Outputs, nil
 }
 
 // setBounds sets the bounds of inputs, by name.

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// returning returns a program of x [n, 2] that returns a dict of relu(x+b) and relu(x+b)+c.
+func returning(t *testing.T, first, second string) string {
+	const leaf = `{\"type\": null, \"context\": null, \"children_spec\": []}`
+	return program(t, [][2]string{
+		{`"outputs": [{"as_tensor": {"name": "add"}}],` + "\n   \"nodes\"", `"outputs": [{"as_tensor": {"name": "relu"}}, {"as_tensor": {"name": "add"}}], "nodes"`},
+		{`{"user_output": {"arg": {"as_tensor": {"name": "add"}}}}`, `{"user_output": {"arg": {"as_tensor": {"name": "relu"}}}}, {"user_output": {"arg": {"as_tensor": {"name": "add"}}}}`},
+		{`"out_spec": "[1, ` + leaf, `"out_spec": "[1, {\"type\": \"builtins.dict\", \"context\": \"[\\\"` + first + `\\\", \\\"` + second + `\\\"]\", \"children_spec\": [` + leaf + ", " + leaf + "]}"},
+	}...)
+}
+
+// Results have Python's order and names, unless model.json gives other names in the same order.
+func TestOpener_Outputs(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for name, c := range map[string]struct {
+		first, second string // keys in Python
+		settings      string
+		want          []string
+		refused       string
+	}{
+		"Python's":           {"start_logits", "end_logits", `{}`, []string{"start_logits", "end_logits"}, ""},
+		"the same":           {"logits", "aux", `{"outputs": ["logits", "aux"]}`, []string{"logits", "aux"}, ""},
+		"others":             {"logits", "aux", `{"outputs": ["scores", "more"]}`, []string{"scores", "more"}, ""},
+		"one other":          {"logits", "aux", `{"outputs": ["scores", "aux"]}`, []string{"scores", "aux"}, ""},
+		"none":               {"z", "a", `{"outputs": []}`, []string{"z", "a"}, ""},
+		"exchanged":          {"logits", "aux", `{"outputs": ["aux", "logits"]}`, nil, `net/model.json: outputs has "aux" at place 0`},
+		"one at another":     {"logits", "aux", `{"outputs": ["more", "logits"]}`, nil, `outputs has "logits" at place 1`},
+		"too few":            {"loss", "logits", `{"outputs": ["logits"]}`, nil, `outputs has 1 names, and the model has 2 results, in this order: ["loss" "logits"]`},
+		"too many":           {"logits", "aux", `{"outputs": ["a", "b", "c"]}`, nil, "outputs has 3 names"},
+		"twice":              {"logits", "aux", `{"outputs": ["a", "a"]}`, nil, `the results 0 and 1 are both named "a"`},
+		"twice by a default": {"logits", "aux", `{"outputs": ["output1", ""]}`, nil, `both named "output1"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := t.TempDir()
+			for file, text := range map[string]string{"model.json": c.settings, "1/model.pt2": returning(t, c.first, c.second)} {
+				file = filepath.Join(path, "net", filepath.FromSlash(file))
+				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			models := serve.NewRepository(serve.RepositoryOptions{})
+			defer models.Close()
+			f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1, 2}, log: t.Logf})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.root.Close()
+			if err = f.loadAll(context.Background()); err == nil {
+				err = models.List()[0].Err
+			}
+			if c.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), c.refused) || !strings.Contains(err.Error(), "net/model.json") {
+					t.Errorf("got %v, want %q", err, c.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = models.Use(context.Background(), "net", "", func(m *serve.Model) error {
+				var got []string
+				for _, s := range m.Outputs() {
+					got = append(got, s.Name)
+				}
+				if !slices.Equal(got, c.want) {
+					t.Errorf("the results are %q, want %q", got, c.want)
+				}
+				out, err := m.Predict(context.Background(), serve.Of([]float32{3, 4}, 1, 2))
+				for i, want := range [][]float32{{4, 2}, {5, 4}} {
+					if v, failed := serve.Elements[float32](out[i]); failed != nil || !slices.Equal(v, want) {
+						t.Errorf("result %d is %v, want %v", i, v, want)
+					}
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
