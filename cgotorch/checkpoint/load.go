@@ -35,11 +35,11 @@ func Load(x *cgotorch.Exec, path string, model any, opt Optimizer) (Info, error)
 	if f.info.Version == 0 {
 		return Info{}, f.fail("it holds tensors alone, no run to go on with: use LoadModel for a state dict")
 	}
-	matched, err := f.match(model, nn.LoadOptions{})
+	x = x.NoGrad().NoAutocast()
+	matched, err := f.match(x, model, nn.LoadOptions{})
 	if err != nil {
 		return Info{}, err
 	}
-	x = x.NoGrad().NoAutocast()
 	generators, err := f.generators(x.Device())
 	if err != nil {
 		return Info{}, err
@@ -99,6 +99,10 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 // [nn.LoadOptions].Skip. Names with a prefix, such as "module.", are changed by
 // [nn.LoadOptions].Rename. LoadModel waits for the device.
 //
+// Of a tied weight, which the model holds under several names, the file needs one name, as in
+// [nn.Load]. If the file's metadata note that a name was left out for another one, as Python's
+// safetensors.torch.save_model does, the tensor of that one is loaded for both.
+//
 // LoadModel fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if names
 // or shapes differ, unless o allows the difference. In these cases nothing has changed.
 func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error {
@@ -124,28 +128,48 @@ func LoadWeights(x *cgotorch.Exec, weights pth.Weights, model any, o nn.LoadOpti
 }
 
 func (f *file) loadModel(x *cgotorch.Exec, model any, o nn.LoadOptions) error {
-	matched, err := f.match(model, o)
+	x = x.NoGrad().NoAutocast()
+	matched, err := f.match(x, model, o)
 	if err != nil {
 		return err
 	}
-	return f.copyTo(x.NoGrad().NoAutocast(), matched)
+	return f.copyTo(x, matched)
 }
 
-// The method `match` returns the model's tensors that the file has. It reads only the file's
-// header.
-func (f *file) match(model any, o nn.LoadOptions) ([]nn.Matched, error) {
+// match returns the model's tensors that the file has. It reads no tensors, but for those that the
+// file has under several names of one tensor of the model.
+func (f *file) match(x *cgotorch.Exec, model any, o nn.LoadOptions) ([]nn.Matched, error) {
 	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
 	}
 	var entries []nn.Entry
+	var unread error
+	add := func(name string, t safetensors.Info, of string) {
+		load := func(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
+			tensor, err := f.tensor(x, t.Name)
+			unread = err
+			return tensor, err
+		}
+		entries = append(entries, nn.Entry{Name: name, Shape: t.Shape, Text: fmt.Sprintf("%s%v", t.DType, t.Shape), Of: of, Load: load})
+	}
 	for _, t := range f.Tensors() {
 		if f.ofModel(t.Name) {
-			entries = append(entries, nn.Entry{Name: t.Name, Shape: t.Shape, Text: fmt.Sprintf("%s%v", t.DType, t.Shape)})
+			add(t.Name, t, "")
 		}
 	}
-	matched, err := nn.Match(model, entries, o)
+	// Python's save_model notes the names of tied weights that it leaves out.
+	for _, name := range slices.Sorted(maps.Keys(f.Metadata())) {
+		of := f.Metadata()[name]
+		_, stored := f.Lookup(name)
+		if t, ok := f.Lookup(of); ok && !stored && f.ofModel(name) && f.ofModel(of) {
+			add(name, t, of)
+		}
+	}
+	matched, err := nn.Match(x, model, entries, o)
 	if mismatch := (*nn.LoadError)(nil); errors.As(err, &mismatch) {
 		return nil, f.fail("it is of another model than this %T: %w", model, err)
+	} else if unread != nil {
+		return nil, unread
 	} else if err != nil {
 		return nil, f.fail("%w", err)
 	}

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,6 +58,8 @@ type LoadError struct {
 	Missing    []string // names of the model that the tensors lack
 	Unexpected []string // names of tensors that the model lacks
 	Misshapen  []string // names of tensors whose shape differs from the model's; each name with both shapes
+
+	tied map[string][]string // all names of the tensor of a missing name
 }
 
 // Error gives the number of names in each list, and the first three of them.
@@ -85,8 +89,8 @@ func (e *LoadError) Error() string {
 	return text
 }
 
-// The method `prefixes` returns the texts, such as "module.", with which all missing names are
-// among the unexpected names. Each text is quoted.
+// prefixes returns the texts, such as "module.", with which all missing names are among the
+// unexpected names. Of a tied weight one name is enough. Each text is quoted.
 func (e *LoadError) prefixes() []string {
 	if len(e.Missing) == 0 {
 		return nil
@@ -95,11 +99,22 @@ func (e *LoadError) prefixes() []string {
 	for _, name := range e.Unexpected {
 		there[name] = true
 	}
+	names := func(missing string) []string {
+		if names := e.tied[missing]; names != nil {
+			return names
+		}
+		return []string{missing}
+	}
 	var prefixes []string
 	for _, name := range e.Unexpected {
-		prefix, ok := strings.CutSuffix(name, e.Missing[0])
-		if ok && strings.HasSuffix(prefix, ".") && !slices.ContainsFunc(e.Missing, func(m string) bool { return !there[prefix+m] }) {
-			prefixes = append(prefixes, strconv.Quote(prefix))
+		for _, first := range names(e.Missing[0]) {
+			prefix, ok := strings.CutSuffix(name, first)
+			lacks := func(missing string) bool {
+				return !slices.ContainsFunc(names(missing), func(n string) bool { return there[prefix+n] })
+			}
+			if ok && strings.HasSuffix(prefix, ".") && !slices.ContainsFunc(e.Missing, lacks) && !slices.Contains(prefixes, strconv.Quote(prefix)) {
+				prefixes = append(prefixes, strconv.Quote(prefix))
+			}
 		}
 	}
 	return prefixes
@@ -109,18 +124,22 @@ func (e *LoadError) prefixes() []string {
 // tensors have the names that [State] gives. Load waits for the device if it copies between host
 // and device. The tensors stay the caller's.
 //
+// A tensor that m holds under several names, such as a tied weight, needs one of them. If several
+// are there, their values must be equal, and Load waits for the device to compare them.
+//
 // Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not fit.
-// It fails with [cgotorch.ErrInvalidArgument] if all names may be missing and none is there. After
-// a failure m is unchanged. A missing num_batches_tracked is no error, because files from before
-// PyTorch 0.4.1 lack it.
+// It fails with [cgotorch.ErrInvalidArgument] if all names may be missing and none is there, and if
+// the values of a tied weight differ. After a failure m is unchanged. A missing num_batches_tracked
+// is no error, because files from before PyTorch 0.4.1 lack it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
 	var entries []Entry
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		if t := tensors[name]; t != nil {
-			entries = append(entries, Entry{Name: name, Shape: t.Shape(), Text: t.String(), Closed: t.Closed()})
+			load := func(x *cgotorch.Exec) (*cgotorch.Tensor, error) { return x.Alias(t), nil }
+			entries = append(entries, Entry{Name: name, Shape: t.Shape(), Text: t.String(), Closed: t.Closed(), Load: load})
 		}
 	}
-	matched, err := Match(m, entries, o)
+	matched, err := Match(x, m, entries, o)
 	if err != nil {
 		return err
 	}
@@ -153,18 +172,29 @@ type Entry struct {
 	Shape  []int64
 	Text   string // dtype and shape, for errors
 	Closed bool   // the tensor cannot be read, because it is closed
+
+	// Of is the name of the stored tensor whose values these are, if a file only notes this name. A
+	// model without the name may load the file. "" means that the tensor is stored under Name.
+	Of string
+
+	// Load reads the tensor. Match calls it to compare the values of a tied weight. nil means that
+	// these need not be compared.
+	Load func(x *cgotorch.Exec) (*cgotorch.Tensor, error)
 }
+
+func (e Entry) stored() string { return cmp.Or(e.Of, e.Name) }
 
 // Matched is a tensor of a model with the name under which its values are stored.
 type Matched struct {
 	Named
-	Stored string // differs from Name if LoadOptions.Rename is set
+	Stored string // differs from Name if LoadOptions.Rename is set, or if a file only notes the name
 }
 
 // Match checks names and shapes as [Load] does, but before the tensors are read, for instance
-// from a file. It returns the tensors of m whose names are in `entries`, except skipped tensors.
-// It changes nothing and fails as Load does. The names in `entries` must differ.
-func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
+// from a file. It returns the tensors of m whose names are in `entries`, except skipped tensors. It
+// reads tensors only to compare the values of a tied weight. It changes nothing and fails as Load
+// does. The names in `entries` must differ.
+func Match(x *cgotorch.Exec, m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 	if err := Check(m); err != nil {
 		return nil, err
 	}
@@ -172,34 +202,50 @@ func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 	stored := map[string]Entry{} // by their names in the model
 	for _, e := range entries {
 		name := o.rename(e.Name)
-		if other, twice := stored[name]; twice && name != "" {
+		other, twice := stored[name]
+		switch {
+		case name == "", twice && e.Of != "":
+			continue
+		case twice && other.Of == "":
 			return nil, fmt.Errorf("nn: Load: LoadOptions.Rename gives %s to both %s and %s", name, other.Name, e.Name)
 		}
 		stored[name] = e
 	}
-	delete(stored, "")
 	var matched []Matched
-	failure := &LoadError{}
+	failure := &LoadError{tied: map[string][]string{}}
 	known := map[string]bool{}
+	var missing []Named
+	found := map[*cgotorch.Tensor][]Entry{}
 	for _, n := range State(m) {
 		known[n.Name] = true
 		e, ok := stored[n.Name]
+		fits := ok && !e.Closed && !n.Tensor.Closed() && slices.Equal(e.Shape, n.Tensor.Shape())
 		switch {
 		case skip(n.Name):
 		case n.Tensor.Closed():
 			return nil, fmt.Errorf("nn: Load: tensor %s of the model: %w", n.Name, cgotorch.ErrClosed)
-		case !ok:
-			if !o.AllowMissing && !strings.HasSuffix(n.Name, "num_batches_tracked") {
-				failure.Missing = append(failure.Missing, n.Name)
-			}
-		case e.Closed || !slices.Equal(e.Shape, n.Tensor.Shape()):
+		case !ok, !fits && e.Of != "":
+			missing = append(missing, n)
+		case !fits:
 			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %s)", n.Name, e.Text, n.Tensor))
+			found[n.Tensor] = append(found[n.Tensor], e)
 		default:
-			matched = append(matched, Matched{Named: n, Stored: e.Name})
+			matched = append(matched, Matched{Named: n, Stored: e.stored()})
+			found[n.Tensor] = append(found[n.Tensor], e)
 		}
 	}
-	for name := range stored {
-		if !o.AllowUnexpected && !known[name] && !skip(name) {
+	names := map[*cgotorch.Tensor][]string{}
+	for _, n := range missing {
+		names[n.Tensor] = append(names[n.Tensor], n.Name)
+	}
+	for _, n := range missing {
+		if !o.AllowMissing && found[n.Tensor] == nil && !strings.HasSuffix(n.Name, "num_batches_tracked") {
+			failure.Missing = append(failure.Missing, n.Name)
+			failure.tied[n.Name] = names[n.Tensor]
+		}
+	}
+	for name, e := range stored {
+		if !o.AllowUnexpected && !known[name] && !skip(name) && e.Of == "" {
 			failure.Unexpected = append(failure.Unexpected, name)
 		}
 	}
@@ -210,5 +256,42 @@ func Match(m any, entries []Entry, o LoadOptions) ([]Matched, error) {
 	if len(failure.Missing)+len(failure.Unexpected)+len(failure.Misshapen) > 0 {
 		return nil, failure
 	}
+	for _, n := range matched {
+		if err := n.compare(x, found[n.Tensor]); err != nil {
+			return nil, err
+		}
+		delete(found, n.Tensor)
+	}
 	return matched, nil
+}
+
+// compare fails if the entries of one tensor of a model would give it different values.
+func (n *Matched) compare(x *cgotorch.Exec, tied []Entry) error {
+	var first []byte
+	for i, e := range tied {
+		if len(tied) == 1 || e.Load == nil || i > 0 && e.stored() == tied[0].stored() {
+			continue
+		}
+		var values []byte
+		var err error
+		x.Tidy(func() *cgotorch.Tensor {
+			var t *cgotorch.Tensor
+			if t, err = e.Load(x); err == nil {
+				to := x.NoGrad().EmptyLike(n.Tensor)
+				Copy(x, to, t)
+				values = cgotorch.ToBytes(x, to)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = values
+		} else if !bytes.Equal(first, values) {
+			return fmt.Errorf("nn: Load: the model has one tensor for %s and %s, and their stored values differ: make the model without this tie, or leave one name out with LoadOptions.Skip: %w",
+				tied[0].Name, e.Name, cgotorch.ErrInvalidArgument)
+		}
+	}
+	return nil
 }

@@ -222,3 +222,99 @@ func TestLoad_Prefix(t *testing.T) {
 		}
 	})
 }
+
+// tiedNet holds one tensor under three names, and one buffer under two.
+type tiedNet struct {
+	Aux, Embed, Head, Own *cgotorch.Tensor
+	Mean                  *cgotorch.Tensor `state:",buffer"`
+	Again                 *cgotorch.Tensor `state:",buffer"`
+	View                  *cgotorch.Tensor // shares memory with Own, and is no tie
+}
+
+func newTiedNet(x *cgotorch.Exec, dtype cgotorch.DType) *tiedNet {
+	shared, mean, own := x.Zeros(dtype, 2, 3), x.Zeros(dtype, 2), x.Zeros(dtype, 3)
+	return &tiedNet{Aux: shared, Embed: shared, Head: shared, Own: own, Mean: mean, Again: mean, View: x.Narrow(own, 0, 0, 2)}
+}
+
+// A tensor that is found under one of its names is not missing. Values that contradict each other
+// are an error, and nothing is loaded.
+func TestLoad_Tied(t *testing.T) {
+	type stored map[string]float64
+	without := func(names ...string) stored {
+		s := stored{"aux": 5, "embed": 5, "head": 5, "own": 3, "mean": 2, "again": 2, "view": 3}
+		for _, n := range names {
+			delete(s, n)
+		}
+		return s
+	}
+	with := func(s stored, name string, value float64) stored { s[name] = value; return s }
+	skip := func(names ...string) nn.LoadOptions {
+		return nn.LoadOptions{Skip: func(name string) bool { return slices.Contains(names, name) }}
+	}
+	for name, c := range map[string]struct {
+		stored stored
+		o      nn.LoadOptions
+		dtype  cgotorch.DType // of the stored head
+		want   string
+	}{
+		"all names":                  {stored: without()},
+		"the first name alone":       {stored: without("embed", "head", "again")},
+		"the last name alone":        {stored: without("embed", "aux", "mean")},
+		"a name between alone":       {stored: without("aux", "head", "mean")},
+		"two of three names":         {stored: without("aux")},
+		"no name":                    {stored: without("aux", "embed", "head"), want: "3 missing: aux, embed, head"},
+		"no name of a buffer":        {stored: without("mean", "again"), want: "2 missing: mean, again"},
+		"no view":                    {stored: without("view"), want: "1 missing: view"},
+		"not strict":                 {stored: without("embed", "head", "view"), o: nn.LoadOptions{AllowMissing: true}},
+		"two values":                 {stored: with(without(), "head", 6), want: "one tensor for aux and head, and their stored values differ"},
+		"two values, not strict":     {stored: with(without("aux"), "head", 6), o: nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}, want: "one tensor for embed and head"},
+		"two values of a buffer":     {stored: with(without(), "again", 6), want: "one tensor for mean and again"},
+		"two values, one is skipped": {stored: with(without(), "head", 6), o: skip("head")},
+		"one name is skipped":        {stored: without("aux", "embed"), o: skip("embed")},
+		"the found name is skipped":  {stored: without("aux", "embed"), o: skip("head"), want: "2 missing: aux, embed"},
+		"another dtype":              {stored: without(), dtype: cgotorch.Float16},
+		"another dtype's rounding":   {stored: with(with(with(without(), "head", 0.1), "aux", 0.1), "embed", 0.1), dtype: cgotorch.Float16, want: "one tensor for aux and head"},
+		"a prefix":                   {stored: stored{"m.embed": 5, "m.own": 3, "m.mean": 2, "m.view": 3}, o: nn.LoadOptions{Prefix: "m."}},
+		"a prefix that is not told":  {stored: stored{"m.head": 5, "m.own": 3, "m.again": 2, "m.view": 3}, want: `set LoadOptions.Prefix to it`},
+		"other names": {stored: stored{"wte": 5, "own": 3, "mean": 2, "view": 3}, o: nn.LoadOptions{Rename: func(name string) string {
+			return strings.Replace(name, "wte", "head", 1)
+		}}},
+		"another name, two values": {stored: with(without("head"), "wte", 6), o: nn.LoadOptions{Rename: func(name string) string {
+			return strings.Replace(name, "wte", "head", 1)
+		}}, want: "one tensor for aux and wte"},
+	} {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			m := newTiedNet(x, cgotorch.Float32)
+			tensors := map[string]*cgotorch.Tensor{}
+			for name, value := range c.stored {
+				shape := []int64{2, 3}
+				switch name[strings.LastIndex(name, ".")+1:] {
+				case "own":
+					shape = []int64{3}
+				case "mean", "again", "view":
+					shape = []int64{2}
+				}
+				dtype := cgotorch.Float32
+				if name == "head" && c.dtype != 0 {
+					dtype = c.dtype
+				}
+				tensors[name] = x.Full(dtype, value, shape...)
+			}
+			err := nn.Load(x, m, tensors, c.o)
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: %v, want %q", name, err, c.want)
+				}
+				if sum := x.Item(x.Sum(m.Embed)) + x.Item(x.Sum(m.Own)); sum != 0 {
+					t.Errorf("%s: it failed and has loaded something", name)
+				}
+				return
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if got := values(x, m.Head); got[0] != 5 || got[5] != 5 || values(x, m.Again)[1] != 2 {
+				t.Errorf("%s: the weight is %v, want 5", name, got)
+			}
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -889,4 +890,56 @@ func TestLoad_FusedUnbatched(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A program of tied weights takes a file that has one of their names, also with Options.DType.
+func TestProgram_TiedWeights(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	var table struct {
+		Config map[string]map[string]any `json:"config"`
+	}
+	if err := json.Unmarshal([]byte(weightTable), &table); err != nil {
+		t.Fatal(err)
+	}
+	table.Config["fc.bias"] = table.Config["fc.weight"]
+	text, err := json.Marshal(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tied := entries()
+	tied["data/weights/model_weights_config.json"] = string(text)
+	tied["models/model.json"] = withNodes("add = add.Tensor p_w p_b")
+	for _, c := range []struct {
+		names  []string // each with a value of its own: 1, 2
+		prefix string
+		want   string
+	}{
+		{[]string{"fc.weight"}, "", ""}, {[]string{"fc.bias"}, "", ""}, {[]string{"m.fc.bias"}, "m.", ""},
+		{[]string{"fc.weight", "fc.bias"}, "", "one tensor for fc.weight and fc.bias, and their stored values differ"},
+		{[]string{"v"}, "", "2 missing: fc.weight, fc.bias"},
+	} {
+		for _, o := range []pt2.Options{{}, {DType: cgotorch.BFloat16}} {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				x = x.NoGrad()
+				p, err := load(x, archive(t, tied), o)
+				if err != nil {
+					return err
+				}
+				defer p.Close()
+				stored := map[string]*cgotorch.Tensor{}
+				for i, name := range c.names {
+					stored[name] = x.Full(cgotorch.Float32, float64(i+1), 2, 2)
+				}
+				err = nn.Load(x, p, stored, nn.LoadOptions{Prefix: c.prefix})
+				if c.want != "" {
+					wantText(t, err, c.want)
+					return nil
+				} else if err != nil {
+					return err
+				}
+				torchtest.Equal(t, x, x.To(p.Forward(x, x.Zeros(cgotorch.Float32, 2, 2)), cgotorch.Float32), []float32{2, 2, 2, 2}, 2, 2)
+				return nil
+			})
+		}
+	}
 }

@@ -29,11 +29,7 @@ type Weights interface {
 // OpenWeights fails with [ErrFormat] or [safetensors.ErrFormat] for a damaged file. It fails with
 // [ErrKind] for a file of another known kind, such as an ONNX model.
 func OpenWeights(path string) (Weights, error) {
-	files, err := safetensors.Files(path)
-	if err != nil {
-		return nil, err
-	}
-	return openAll(path, files, func(path string) (fs.File, error) {
+	return openAll(nil, path, func(path string) (fs.File, error) {
 		if err := regular(path); err != nil { // before os.Open, which would wait for a writer of a pipe
 			return nil, err
 		}
@@ -44,11 +40,7 @@ func OpenWeights(path string) (Weights, error) {
 // OpenWeightsFS is [OpenWeights] for a file of fsys, such as an embed.FS. A file that has no ReadAt
 // is read whole.
 func OpenWeightsFS(fsys fs.FS, path string) (Weights, error) {
-	files, err := safetensors.FilesFS(fsys, path)
-	if err != nil {
-		return nil, err
-	}
-	return openAll(path, files, fsys.Open)
+	return openAll(fsys, path, fsys.Open)
 }
 
 // NewWeights is [OpenWeights] for the first `size` bytes of source. Errors show `name` as the name
@@ -82,12 +74,19 @@ func regular(path string) error {
 	return nil
 }
 
-func openAll(path string, files []string, open func(path string) (fs.File, error)) (Weights, error) {
-	all := &shards{name: path, of: map[string]Weights{}}
+func openAll(fsys fs.FS, path string, open func(path string) (fs.File, error)) (Weights, error) {
+	files, metadata, err := safetensors.FilesFS(fsys, path)
+	if err != nil {
+		return nil, err
+	}
+	all := &shards{name: path, metadata: metadata, of: map[string]Weights{}}
 	for _, name := range files {
 		w, err := openOne(name, open)
+		if errors.Is(err, fs.ErrNotExist) && metadata != nil {
+			err = fmt.Errorf("pth: %s: the index names the file %s, which is missing: get it too: %w", path, name, fs.ErrNotExist)
+		}
 		if err == nil {
-			if len(files) == 1 {
+			if metadata == nil { // one file, and no index that names it
 				return w, nil
 			}
 			err = all.add(w)
@@ -149,10 +148,11 @@ func readOne(name string, file fs.File) (Weights, error) {
 
 // shards are Weights of several files.
 type shards struct {
-	name    string
-	files   []Weights
-	tensors []safetensors.Info
-	of      map[string]Weights
+	name     string
+	metadata map[string]string
+	files    []Weights
+	tensors  []safetensors.Info
+	of       map[string]Weights
 }
 
 func (s *shards) add(w Weights) error {
@@ -169,7 +169,7 @@ func (s *shards) add(w Weights) error {
 
 func (s *shards) Name() string                { return s.name }
 func (s *shards) Tensors() []safetensors.Info { return s.tensors }
-func (s *shards) Metadata() map[string]string { return nil }
+func (s *shards) Metadata() map[string]string { return s.metadata }
 
 func (s *shards) Lookup(name string) (safetensors.Info, bool) {
 	if w := s.of[name]; w != nil {

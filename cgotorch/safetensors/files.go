@@ -26,7 +26,10 @@ const (
 //
 // Files fails with [ErrFormat] if the index file is damaged, or if it names files of other
 // folders.
-func Files(path string) ([]string, error) { return FilesFS(systemFS{}, path) }
+func Files(path string) ([]string, error) {
+	files, _, err := FilesFS(nil, path)
+	return files, err
+}
 
 // systemFS has all files of the system, by paths of any form.
 type systemFS struct{}
@@ -34,8 +37,13 @@ type systemFS struct{}
 func (systemFS) Open(path string) (fs.File, error)     { return os.Open(path) }
 func (systemFS) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
 
-// FilesFS is [Files] for a path in fsys.
-func FilesFS(fsys fs.FS, path string) ([]string, error) {
+// FilesFS is [Files] for a path in fsys. nil stands for the files of the system. FilesFS also
+// returns the texts of an index's metadata, such as the notes of tied weights that its shards leave
+// out. The map is nil without an index.
+func FilesFS(fsys fs.FS, path string) (files []string, metadata map[string]string, err error) {
+	if fsys == nil {
+		fsys = systemFS{}
+	}
 	exists := func(path string) bool {
 		_, err := fs.Stat(fsys, path)
 		return err == nil
@@ -44,36 +52,43 @@ func FilesFS(fsys fs.FS, path string) ([]string, error) {
 	if err == nil && info.IsDir() {
 		folder := path
 		if path = filepath.Join(folder, wholeFile); exists(path) {
-			return []string{path}, nil
+			return []string{path}, nil, nil
 		}
 		if path = filepath.Join(folder, indexFile); !exists(path) {
-			return nil, fmt.Errorf("safetensors: %s: there is neither %s nor %s: %w", folder, wholeFile, indexFile, fs.ErrNotExist)
+			return nil, nil, fmt.Errorf("safetensors: %s: there is neither %s nor %s: %w", folder, wholeFile, indexFile, fs.ErrNotExist)
 		}
 	} else if !strings.HasSuffix(path, ".json") {
-		return []string{path}, nil
+		return []string{path}, nil, nil
 	}
 	if info, err = fs.Stat(fsys, path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxHeader) {
-		return nil, fmt.Errorf("safetensors: %s: no file, or one of %d bytes: an index has at most %d: %w", path, info.Size(), maxHeader, ErrFormat)
+		return nil, nil, fmt.Errorf("safetensors: %s: no file, or one of %d bytes: an index has at most %d: %w", path, info.Size(), maxHeader, ErrFormat)
 	}
 	data, err := fs.ReadFile(fsys, path)
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
+		return nil, nil, fmt.Errorf("safetensors: %w", err)
 	}
 	var index struct {
+		Metadata  map[string]any    `json:"metadata"`
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(data, &index); err != nil {
-		return nil, fmt.Errorf("safetensors: %s: no index of tensors to files: %w: %w", path, err, ErrFormat)
+		return nil, nil, fmt.Errorf("safetensors: %s: no index of tensors to files: %w: %w", path, err, ErrFormat)
 	}
 	if len(index.WeightMap) == 0 {
-		return nil, fmt.Errorf("safetensors: %s: weight_map, of tensors to files, is empty: %w", path, ErrFormat)
+		return nil, nil, fmt.Errorf("safetensors: %s: weight_map, of tensors to files, is empty: %w", path, ErrFormat)
 	}
 	shards := map[string]bool{}
 	for name, shard := range index.WeightMap {
 		if shard == "" || filepath.Base(shard) != shard {
-			return nil, fmt.Errorf("safetensors: %s: tensor %s is in %q, which is no file's name: %w", path, name, shard, ErrFormat)
+			return nil, nil, fmt.Errorf("safetensors: %s: tensor %s is in %q, which is no file's name: %w", path, name, shard, ErrFormat)
 		}
 		shards[filepath.Join(filepath.Dir(path), shard)] = true
 	}
-	return slices.Sorted(maps.Keys(shards)), nil
+	metadata = map[string]string{}
+	for key, value := range index.Metadata {
+		if text, ok := value.(string); ok {
+			metadata[key] = text
+		}
+	}
+	return slices.Sorted(maps.Keys(shards)), metadata, nil
 }

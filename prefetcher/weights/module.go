@@ -32,7 +32,7 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 		}
 	}
 	m := &slotModule[M]{module: module, whole: x.Keep(x.Narrow(memory, 0, 0, int(k.bytes)))}
-	if err = fits(module, k.layout); err != nil {
+	if err = fits(x, module, k.layout); err != nil {
 		return nil, errors.Join(err, m.close())
 	}
 	index := map[string]int{}
@@ -50,14 +50,14 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 }
 
 // The function `fits` fails if a module does not have the tensors of a layout.
-func fits(module any, l *layout) error {
+func fits(x *cgotorch.Exec, module any, l *layout) error {
 	dtypes := map[string]cgotorch.DType{}
 	var entries []nn.Entry
 	for _, t := range l.tensors {
 		dtypes[t.Name] = t.DType
 		entries = append(entries, nn.Entry{Name: t.Name, Shape: t.Shape, Text: t.text()})
 	}
-	matched, err := nn.Match(module, entries, nn.LoadOptions{})
+	matched, err := nn.Match(x, module, entries, nn.LoadOptions{})
 	if err != nil {
 		return fmt.Errorf("its tensors in the store are not those of the %T that was built for it: %w", module, err)
 	}
