@@ -100,6 +100,7 @@ class Reducer {
       index_.emplace(parameters_[i].unsafeGetTensorImpl(), i);
     }
     bucket_of_.resize(parameters_.size());
+    missed_.resize(parameters_.size());
     for (size_t b = 0; b < buckets_.size(); ++b) {
       for (const size_t i : buckets_[b].parameters) bucket_of_[i] = b;
     }
@@ -113,6 +114,10 @@ class Reducer {
   ct_reducer_counts counts() {
     const std::lock_guard lock(mutex_);
     return counts_;
+  }
+  void missed(int64_t* out) {
+    const std::lock_guard lock(mutex_);
+    std::copy(missed_.begin(), missed_.end(), out);
   }
 
   // Called by hooks, on threads of autograd.
@@ -148,6 +153,7 @@ class Reducer {
   std::vector<std::pair<Finish, variable_list>> begun_;  // the second parts of collectives, and the tensors that they write
   std::optional<BesideCollectives> beside_;              // from the first collective until a stream waits for all
   ct_reducer_counts counts_{};
+  std::vector<int64_t> missed_;  // see ct_reducer_missed
 };
 
 // Called when autograd has added a gradient to that of a parameter.
@@ -254,7 +260,11 @@ void Reducer::follow(const std::shared_ptr<Reducer>& self, const variable_list& 
 void Reducer::accumulated(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex_);
   const auto of = index_.find(parameter.unsafeGetTensorImpl());
-  if (main_ == nullptr || of == index_.end()) return;
+  if (of == index_.end()) return;
+  if (main_ == nullptr) {
+    ++missed_[of->second];
+    return;
+  }
   if (const Arrival& a = arrivals_[of->second]; a.begun) {
     if (a.cast != nullptr) return;
     throw Failure(CT_UNSUPPORTED, c10::str("a weight of ", parameter.sizes(), " got a second gradient in one backward, after the first was reduced: recomputed "
@@ -340,7 +350,9 @@ void Reducer::reduce(Bucket& bucket) {
   std::optional<CurrentStream> stream;
   if (group_.device.is_cuda()) {
     stream.emplace(side_->stream);
-    if (!beside_) beside_.emplace(group_.device.index());
+    // The kernels of one rank wait for nobody. So nothing else need give way to them, and with one
+    // rank the gradients have the bits of a plain backward.
+    if (!beside_ && group_.world > 1) beside_.emplace(group_.device.index());
   }
   const checker::OnStream checked(*side_);
   std::string mine = "gradients";
@@ -499,6 +511,10 @@ ct_status* ct_reducer_end(ct_exec x, ct_reducer* reducer, int32_t failed, uint8_
 
 void ct_reducer_count(const ct_reducer* reducer, ct_reducer_counts* out) noexcept {
   if (reducer != nullptr) *out = reducer->reducer->counts();
+}
+
+void ct_reducer_missed(const ct_reducer* reducer, int64_t* out) noexcept {
+  if (reducer != nullptr) reducer->reducer->missed(out);
 }
 
 }  // extern "C"

@@ -802,6 +802,9 @@ typedef struct ct_reducer_counts {
   int64_t bytes;     /* the bytes that they reduced */
 } ct_reducer_counts;
 void ct_reducer_count(const ct_reducer* reducer, ct_reducer_counts* out) CT_NOEXCEPT;
+/* Writes for each parameter how often a backward that the reducer did not follow has added to its
+ * gradient so far. */
+void ct_reducer_missed(const ct_reducer* reducer, int64_t* out) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------ */
 

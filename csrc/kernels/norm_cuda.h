@@ -301,7 +301,7 @@ struct Statistics {
   template <typename Count>
   __device__ void finish(const Norm& p, int c, const Channel& of, Count rows) const {
     of.save(p, c, mean, factor);
-    if (p.running_mean == nullptr) return;
+    if (p.running_mean == nullptr || rows == 0) return;  // no value over all ranks: both stay
     p.running_mean[c] = of.running_mean + p.momentum * (mean - of.running_mean);
     // One value over all ranks has no variance: the running one stays.
     if (rows > 1) p.running_var[c] = of.running_var + p.momentum * (variance * (static_cast<float>(rows) / static_cast<float>(rows - 1)) - of.running_var);
@@ -365,7 +365,7 @@ extern "C" __global__ void norm_combine(Norm p, const float* __restrict__ all, i
     count += of[width - 1];
     sum = fmaf(of[width - 1], of[first + c] - middle, sum);
   }
-  const float mean = middle + sum / count;
+  const float mean = count == 0 ? 0 : middle + sum / count;
   float squares = 0;
   for (int r = 0; r < world; ++r) {
     const float* const of = all + static_cast<size_t>(r) * width;
@@ -373,7 +373,7 @@ extern "C" __global__ void norm_combine(Norm p, const float* __restrict__ all, i
     const float deviation = of[first + n + c], v = 1 / (deviation * deviation) - p.eps, difference = of[first + c] - mean;
     squares = fmaf(of[width - 1], (v < 0 ? 0 : v) + difference * difference, squares);
   }
-  Statistics(p, mean, squares / count).finish(p, c, channel, count);
+  Statistics(p, mean, count == 0 ? 0 : squares / count).finish(p, c, channel, count);
   p.saved[4 * n + c] = count;
 }
 

@@ -1027,6 +1027,10 @@ func ReducerCount(reducer *Reducer, out *ReducerCounts) {
 	C.ct_reducer_count(reducer, (*C.ct_reducer_counts)(unsafe.Pointer(out)))
 }
 
+func ReducerMissed(reducer *Reducer, out *int64) {
+	C.ct_reducer_missed(reducer, (*C.int64_t)(out))
+}
+
 // Counting handles
 
 type Live struct {
