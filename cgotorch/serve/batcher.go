@@ -50,9 +50,18 @@ type Options struct {
 	// MaxDelay is the longest time for which a request waits for others while the device has nothing
 	// to do. 0 means that it does not wait.
 	MaxDelay time.Duration
-	Queue    int               // most entries that wait; 0 means 16 of the largest batches
-	Autocast cgotorch.DType    // as in [cgotorch.Exec.Autocast]; 0 means none
-	Log      func(text string) // is told what is captured, and why a batch size is dropped; may be nil
+	Queue    int            // most entries that wait; 0 means 16 of the largest batches
+	Autocast cgotorch.DType // as in [cgotorch.Exec.Autocast]; 0 means none
+	// Samples are entries, two or more, for each input, as for [Batcher.Predict] but without Files.
+	// New compares their results alone and among others. Without Samples it takes random numbers from
+	// 0 to 1, random pixels for a Decoder, and zeros for other integers and bools. Equal entries, as
+	// zeros are, hide a dependence.
+	Samples []Array
+	// Dependent lets the results of an entry depend on the other entries of its batch, on its place
+	// there, and on chance. New then compares nothing. An answer may hold what other callers have
+	// sent, and equal requests get other answers when more of them come.
+	Dependent bool
+	Log       func(text string) // is told what is captured, and why a batch size is dropped; may be nil
 }
 
 // Batcher computes requests in batches on one device. Its methods may be called from any
@@ -61,7 +70,8 @@ type Batcher struct {
 	o        Options
 	fn       func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 	outputs  []Spec
-	decoders []*decoding // of each input; nil where it takes no files
+	measured map[int64]measured // the results by length; written by New alone
+	decoders []*decoding        // of each input; nil where it takes no files
 	device   cgotorch.Device
 	compute  *cgotorch.Stream
 	copies   *cgotorch.Stream
@@ -104,12 +114,14 @@ type Stats struct {
 // gets one tensor for each of Options.Inputs, with the batch in the first dimension. Its results
 // have the batch in the first dimension too, and each entry of a result depends on the same entry
 // of the inputs alone. So a model must be in evaluation mode. New calls fn with zeros, and batches
-// are padded with zeros. At its end New releases the memory that LibTorch's allocator has cached,
-// which makes other work on the device wait for a moment. The caller must close the Batcher.
+// are padded with zeros. Then New compares entries alone and among others: see [Options.Samples].
+// At its end New releases the memory that LibTorch's allocator has cached, which makes other work
+// on the device wait for a moment. The caller must close the Batcher.
 //
-// New fails with [cgotorch.ErrInvalidArgument] for bad options, with [cgotorch.ErrOutOfMemory] if
-// there is no memory for the inputs of two of the largest batches or to compute the smallest one,
-// and as fn fails.
+// New fails with [cgotorch.ErrInvalidArgument] for bad options, and for a result that depends on
+// more than its entry. The error names the result. Differences as of rounding are no dependence.
+// New fails with [cgotorch.ErrOutOfMemory] if there is no memory for the inputs of two of the
+// largest batches or to compute the smallest one, and as fn fails.
 func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor, o Options) (*Batcher, error) {
 	o, err := o.complete(fn != nil)
 	if err != nil {
@@ -119,7 +131,7 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 		return nil, err
 	}
 	b := &Batcher{o: o, fn: fn, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), broken: make(chan struct{}),
-		changed: make(chan struct{}, 1), alarm: newAlarm(), stats: Stats{Batches: map[int]int64{}}}
+		changed: make(chan struct{}, 1), alarm: newAlarm(), measured: map[int64]measured{}, stats: Stats{Batches: map[int]int64{}}}
 	for _, in := range o.Inputs {
 		b.decoders = append(b.decoders, newDecoding(in))
 	}
@@ -183,6 +195,11 @@ func (o Options) complete(hasFunction bool) (Options, error) {
 	}
 	if o.MaxDelay < 0 || o.Queue < 0 {
 		return refuse("MaxDelay is %v and Queue is %d; neither may be below 0", o.MaxDelay, o.Queue)
+	}
+	if len(o.Samples) > 0 {
+		if err := checkSamples(o.Inputs, o.Samples); err != nil {
+			return refuse("Samples: %v", err)
+		}
 	}
 	if o.Queue == 0 {
 		o.Queue = 16 * o.BatchSizes[len(o.BatchSizes)-1]

@@ -42,10 +42,18 @@ func (b *Batcher) open() (err error) {
 		b.releaseCached()
 		b.captured = b.newCaptured()
 	}
-	b.releaseCached()
 	if err := b.checkNames(); err != nil {
 		return err
 	}
+	for _, length := range b.o.Lengths {
+		if b.o.Dependent {
+			break
+		}
+		if err := b.checkEntries(length); err != nil {
+			return err
+		}
+	}
+	b.releaseCached()
 	for _, s := range b.slots {
 		b.free <- s
 	}
@@ -182,22 +190,62 @@ func (b *Batcher) measureCopy(f form) (time.Duration, error) {
 	return least / time.Duration(f.size), nil
 }
 
-// describe notes the results as the outputs. A size that is not the same for each length becomes
-// -1.
+// measured are the results of a batch of a length, without its first dimension.
+type measured struct {
+	size    int // of the batch
+	results []Spec
+}
+
+// describe notes the results of the first batch of a length as the outputs. A size that is not the
+// same for each length becomes -1, and so does one that differs with Options.Dependent.
 func (b *Batcher) describe(results []*cgotorch.Tensor, f form) {
+	m := measured{size: f.size}
 	for k, out := range results {
-		shape := out.Shape()[1:]
-		if k == len(b.outputs) {
-			s := Spec{Name: fmt.Sprint("output", k), DType: out.DType(), Shape: shape}
-			if k < len(b.o.Outputs) && b.o.Outputs[k] != "" {
-				s.Name = b.o.Outputs[k]
-			}
-			b.outputs = append(b.outputs, s)
+		s := Spec{Name: fmt.Sprint("output", k), DType: out.DType(), Shape: out.Shape()[1:]}
+		if k < len(b.o.Outputs) && b.o.Outputs[k] != "" {
+			s.Name = b.o.Outputs[k]
 		}
-		for i, d := range b.outputs[k].Shape {
-			if i < len(shape) && shape[i] != d {
+		m.results = append(m.results, s)
+	}
+	if _, known := b.measured[f.length]; !known {
+		b.measured[f.length] = m
+	}
+	if len(b.outputs) == 0 {
+		b.outputs = cloned(m.results)
+	}
+	for k, s := range m.results {
+		for i, d := range s.Shape {
+			if b.outputs[k].Shape[i] != d {
 				b.outputs[k].Shape[i] = -1
 			}
 		}
 	}
+}
+
+// checkResults fails unless the results of a batch are like those of the batches before, and of the
+// same shape as those of its length.
+func (b *Batcher) checkResults(results []*cgotorch.Tensor, f form) error {
+	if len(b.outputs) == 0 {
+		return nil
+	}
+	if len(results) != len(b.outputs) {
+		return fmt.Errorf("serve: the function has %d results in a batch of %d of length %d, and had %d before; give the same number each time: %w",
+			len(results), f.size, f.length, len(b.outputs), cgotorch.ErrInvalidArgument)
+	}
+	for k, out := range results {
+		want, size := b.outputs[k], 0
+		if m, known := b.measured[f.length]; known {
+			want, size = m.results[k], m.size
+		}
+		shape := out.Shape()[1:]
+		if out.DType() != want.DType || len(shape) != len(want.Shape) {
+			return fmt.Errorf("serve: result %d, %q, of an entry is %v%v in a batch of %d of length %d, and was %v%v before; give the same dtype and number of dimensions each time: %w",
+				k, want.Name, out.DType(), shape, f.size, f.length, want.DType, want.Shape, cgotorch.ErrInvalidArgument)
+		}
+		if size > 0 && !b.o.Dependent && !slices.Equal(shape, want.Shape) {
+			return fmt.Errorf("serve: result %d, %q, of an entry has the shape %v in a batch of %d, and %v in one of %d: %s: %w",
+				k, want.Name, shape, f.size, want.Shape, size, ownEntries, cgotorch.ErrInvalidArgument)
+		}
+	}
+	return nil
 }

@@ -208,10 +208,10 @@ func (b *Batcher) results(x *cgotorch.Exec, s *slot, f form) ([]*cgotorch.Tensor
 	}
 	for k, out := range results {
 		if shape := out.Shape(); len(shape) == 0 || shape[0] != int64(f.size) {
-			return nil, fmt.Errorf("serve: result %d of the function is %v for %d entries; its first dimension must be that of the inputs: %w", k, out, f.size, cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("serve: result %d of the function is %v%v for %d entries; its first dimension must be that of the inputs: %w", k, out.DType(), shape, f.size, cgotorch.ErrInvalidArgument)
 		}
 	}
-	return results, nil
+	return results, b.checkResults(results, f)
 }
 
 // copied is the copy of a batch's inputs, which may be enqueued while a thread wakes up for it.

@@ -122,6 +122,25 @@ func (s Spec) entries(a Array) (n int, length int64, err error) {
 	return int(a.Shape[0]), length, s.check(a.Data)
 }
 
+// checkSamples fails unless the samples are entries of the inputs.
+func checkSamples(inputs []Spec, samples []Array) error {
+	if len(samples) != len(inputs) {
+		return fmt.Errorf("there are %d, want one Array for each of %d inputs", len(samples), len(inputs))
+	}
+	for k, in := range inputs {
+		n, _, err := in.entries(samples[k])
+		switch {
+		case samples[k].Files != nil:
+			return fmt.Errorf("input %q has encoded files; give decoded pixels", in.Name)
+		case err != nil:
+			return err
+		case n < 2 || n != int(samples[0].Shape[0]):
+			return fmt.Errorf("input %q has %d entries, and input %q %v; give the same number for each, and two or more", in.Name, n, inputs[0].Name, samples[0].Shape)
+		}
+	}
+	return nil
+}
+
 // check fails for elements that the function must not see. These are bytes of a bool other than 0
 // and 1, which are undefined in C++, and integers out of bounds.
 func (s Spec) check(data []byte) error {

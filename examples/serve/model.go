@@ -35,6 +35,7 @@ type settings struct {
 	MaxDelayMS   float64  `json:"max_delay_ms"` // as serve.Options.MaxDelay
 	Autocast     string   `json:"autocast"`     // a dtype, such as bfloat16
 	DType        string   `json:"dtype"`        // of an architecture's weights, cast once; float32 without it
+	Dependent    bool     `json:"dependent"`    // as serve.Options.Dependent: an answer may then hold what other callers have sent
 	// Bounds are serve.Spec's Least and Most of inputs, by name, such as [0, 30521] for token ids of a
 	// vocabulary of 30,522.
 	Bounds map[string][2]int64 `json:"bounds"`
@@ -312,7 +313,7 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return nil, errors.Join(s.wrong("architecture and dtype are for model.safetensors; a program has its own"), n.close())
 	}
 	options := serve.Options{
-		Inputs: n.inputs, Lengths: s.Lengths, BatchSizes: o.batchSizes, Queue: o.queue,
+		Inputs: n.inputs, Lengths: s.Lengths, Dependent: s.Dependent, BatchSizes: o.batchSizes, Queue: o.queue,
 		MaxDelay: time.Duration(s.MaxDelayMS * float64(time.Millisecond)), Log: func(text string) { o.log("%s", text) },
 	}
 	closeAll := n.close

@@ -23,6 +23,33 @@ func returning(t *testing.T, first, second string) string {
 	}...)
 }
 
+// loaded returns a repository with the model net, of a program and its model.json, and why it is
+// not loaded.
+func loaded(t *testing.T, settings, program string) (*serve.Repository, error) {
+	t.Helper()
+	path := t.TempDir()
+	for file, text := range map[string]string{"model.json": settings, "1/model.pt2": program} {
+		file = filepath.Join(path, "net", filepath.FromSlash(file))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	models := serve.NewRepository(serve.RepositoryOptions{})
+	t.Cleanup(func() { models.Close() })
+	f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1, 2}, log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.root.Close() })
+	if err = f.loadAll(context.Background()); err == nil {
+		err = models.List()[0].Err
+	}
+	return models, err
+}
+
 // Results have Python's order and names, unless model.json gives other names in the same order.
 func TestOpener_Outputs(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -45,26 +72,7 @@ func TestOpener_Outputs(t *testing.T) {
 		"twice by a default": {"logits", "aux", `{"outputs": ["output1", ""]}`, nil, `both named "output1"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := t.TempDir()
-			for file, text := range map[string]string{"model.json": c.settings, "1/model.pt2": returning(t, c.first, c.second)} {
-				file = filepath.Join(path, "net", filepath.FromSlash(file))
-				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			models := serve.NewRepository(serve.RepositoryOptions{})
-			defer models.Close()
-			f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1, 2}, log: t.Logf})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.root.Close()
-			if err = f.loadAll(context.Background()); err == nil {
-				err = models.List()[0].Err
-			}
+			models, err := loaded(t, c.settings, returning(t, c.first, c.second))
 			if c.refused != "" {
 				if err == nil || !strings.Contains(err.Error(), c.refused) || !strings.Contains(err.Error(), "net/model.json") {
 					t.Errorf("got %v, want %q", err, c.refused)
@@ -94,5 +102,17 @@ func TestOpener_Outputs(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A program whose results depend on the batch is served only where model.json says so.
+func TestOpener_Dependent(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const relu = `{"target": "torch.ops.aten.relu.default", "name": "relu", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}],`
+	mixed := program(t, [2]string{relu, strings.ReplaceAll(strings.Replace(relu, `"kind": 1}]`, `"kind": 1}, {"name": "dim", "arg": {"as_int": 0}, "kind": 1}]`, 1), "relu.default", "softmax.int")})
+	_, err := loaded(t, `{}`, mixed)
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "net/model.json", `result 0, "output0", of an entry changes with the other entries`)
+	if _, err := loaded(t, `{"dependent": true}`, mixed); err != nil {
+		t.Error(err)
 	}
 }
