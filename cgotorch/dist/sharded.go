@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/gradnorm"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -444,8 +445,8 @@ func (s *Sharded) ClipGradNorm(x *cgotorch.Exec, maxNorm float64) *cgotorch.Tens
 	}
 	s.reduce(x)
 	return x.Tidy(func() *cgotorch.Tensor {
-		lists := map[cgotorch.DType][]*cgotorch.Tensor{}
-		var order []cgotorch.DType
+		var lists [][]*cgotorch.Tensor
+		of := map[cgotorch.DType]int{}
 		widest := cgotorch.Float32
 		for _, v := range s.vectors {
 			if v.dtype == cgotorch.Float64 {
@@ -453,24 +454,21 @@ func (s *Sharded) ClipGradNorm(x *cgotorch.Exec, maxNorm float64) *cgotorch.Tens
 			}
 			for _, p := range v.own {
 				if grad := p.tensor.Grad(); grad != nil {
-					if lists[v.dtype] == nil {
-						order = append(order, v.dtype)
+					if _, known := of[v.dtype]; !known {
+						of[v.dtype], lists = len(lists), append(lists, nil)
 					}
-					lists[v.dtype] = append(lists[v.dtype], grad)
+					lists[of[v.dtype]] = append(lists[of[v.dtype]], grad)
 				}
 			}
 		}
 		squares := x.Zeros(cgotorch.Float64)
-		for _, dtype := range order {
-			norms := x.To(x.Stack(x.ForeachNorm(lists[dtype], 2), 0), cgotorch.Float64)
+		for _, grads := range lists {
+			norms := x.To(gradnorm.Norms(x, grads), cgotorch.Float64)
 			x.AddInPlace(squares, x.Sum(x.Square(norms)))
 		}
 		s.group.AllReduce(x, squares, Sum)
 		total := x.To(x.Sqrt(squares), widest)
-		factor := x.Clamp(x.MulScalar(x.Reciprocal(x.AddScalar(total, 1e-6)), maxNorm), nil, 1.0)
-		for _, dtype := range order {
-			x.ForeachMulTensorInPlace(lists[dtype], factor)
-		}
+		gradnorm.Clip(x, lists, total, maxNorm)
 		return total
 	})
 }

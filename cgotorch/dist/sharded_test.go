@@ -283,6 +283,35 @@ func TestSharded_EqualBits(t *testing.T) {
 	}
 }
 
+// The norm of float16 gradients may be above the largest float16.
+func TestSharded_ClipsFloat16(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
+		p := x.Zeros(cgotorch.Float16, 401)
+		s, err := NewSharded(x, g, ShardedOptions{}, func(groups ...optim.Group) (*optim.Optimizer, error) {
+			return optim.NewSGD(optim.SGDOptions{LR: 1, MasterWeights: true}, groups...)
+		}, optim.Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		if err := p.SetGrad(x.Full(cgotorch.Float16, 30000, 401)); err != nil {
+			t.Error(err)
+		}
+		want := 30000 * math.Sqrt(401)
+		if norm := x.Item(s.ClipGradNorm(x, 20)); math.Abs(norm-want) > 1e-4*want {
+			t.Errorf("the norm is %v, want %v", norm, want)
+		}
+		s.Step(x)
+		for i, got := range cgotorch.ToSlice[float64](x, x.To(p, cgotorch.Float64)) {
+			if want := -20 / math.Sqrt(401); math.Abs(got-want) > 1e-3 {
+				t.Fatalf("element %d is %v, want %v", i, got, want)
+			}
+		}
+	})
+}
+
 // The norm of bfloat16 gradients is the one of their exact squares, and a step without gradients
 // does nothing.
 func TestSharded_ClipsCasts(t *testing.T) {

@@ -2,14 +2,19 @@ package optim
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/gradnorm"
 )
 
 // ClipGradNorm scales the gradients of params in place, as torch.nn.utils.clip_grad_norm_ does.
 // After the scaling, their common 2-norm is at most maxNorm. ClipGradNorm returns the norm before
-// the scaling, a tensor of shape []. It skips parameters without a gradient. If there are no
-// gradients, it returns 0. If the norm is not finite, the gradients are not finite afterwards.
+// the scaling, a tensor of shape []. Its dtype is float32, or float64 if a gradient is float64. So
+// the norm of float16 gradients may be a number that float16 does not hold. ClipGradNorm skips
+// parameters without a gradient. If there are no gradients, it returns 0. If the norm is not
+// finite, all gradients are NaN afterwards.
+//
 // ClipGradNorm does not wait, and can be captured. It fails with [cgotorch.ErrInvalidArgument] if
 // maxNorm is negative or NaN.
 func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) *cgotorch.Tensor {
@@ -25,21 +30,19 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 			return x.Zeros(cgotorch.Float32)
 		}
 		for _, grads := range lists {
-			norms = append(norms, x.ForeachNorm(grads, 2)...)
+			norms = append(norms, gradnorm.Norms(x, grads))
 		}
-		total := x.VectorNorm(x.Stack(norms, 0), 2, nil, cgotorch.SumOptions{})
-		factor := x.Clamp(x.MulScalar(x.Reciprocal(x.AddScalar(total, 1e-6)), maxNorm), nil, 1.0)
-		for _, grads := range lists {
-			x.ForeachMulTensorInPlace(grads, factor)
-		}
+		total := x.VectorNorm(x.Cat(norms, 0), 2, nil, cgotorch.SumOptions{})
+		gradnorm.Clip(x, lists, total, maxNorm)
 		return total
 	})
 }
 
 // ClipGradValue moves every element of the gradients of `params` into [-limit, limit] in place,
 // as torch.nn.utils.clip_grad_value_ does. It skips parameters without a gradient. An element
-// that is NaN stays NaN. ClipGradValue does not wait, and can be captured. It fails with
-// [cgotorch.ErrInvalidArgument] if `limit` is negative or NaN.
+// that is NaN stays NaN. A limit above the largest number of a gradient's dtype is that number.
+// ClipGradValue does not wait, and can be captured. It fails with [cgotorch.ErrInvalidArgument] if
+// `limit` is negative or NaN.
 func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	if !(limit >= 0) {
 		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))
@@ -47,9 +50,23 @@ func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	checkParams(x, "optim.ClipGradValue", params)
 	x = x.NoGrad().NoAutocast()
 	for _, grads := range gradients(params) {
+		limit := min(limit, largest(grads[0].DType()))
 		x.ForeachClampMinInPlace(grads, -limit)
 		x.ForeachClampMaxInPlace(grads, limit)
 	}
+}
+
+// largest returns the largest number of a floating dtype.
+func largest(dtype cgotorch.DType) float64 {
+	switch dtype {
+	case cgotorch.Float16:
+		return 65504
+	case cgotorch.BFloat16:
+		return 0x1.fep127
+	case cgotorch.Float32:
+		return math.MaxFloat32
+	}
+	return math.MaxFloat64
 }
 
 // checkParams makes the Do fail if a parameter is nil or closed.
