@@ -11,7 +11,7 @@ import (
 
 // ScalerOptions set how the factor of a [Scaler] changes. The zero value is PyTorch's default.
 type ScalerOptions struct {
-	InitScale      float64 // the first factor, above 0; 0 means 65536
+	InitScale      float64 // the first factor, a float32 from 2^-126 up; 0 means 65536
 	GrowthFactor   float64 // multiplies the factor when it grows, above 1; 0 means 2
 	BackoffFactor  float64 // multiplies the factor after a gradient that is not finite, in (0, 1); 0 means 0.5
 	GrowthInterval int     // the factor grows after so many Updates in a row with finite gradients; 0 means 2000
@@ -30,6 +30,9 @@ type ScalerOptions struct {
 // optimizers can share a Scaler. The Scaler skips a step of an optimizer only because of
 // gradients of that optimizer's parameters. A Scaler belongs to one device, and is used by one
 // goroutine at a time.
+//
+// The factor stays a positive finite float32. It does not fall below 2^-10, or below InitScale if
+// that is less. A loss that is infinite in every step therefore does not make the factor 0.
 type Scaler struct {
 	o          ScalerOptions
 	scale      *cgotorch.Tensor // the factor, float32 of shape []
@@ -80,7 +83,7 @@ func NewScaler(x *cgotorch.Exec, o ScalerOptions) (*Scaler, error) {
 	case x.Capturing():
 		return nil, fmt.Errorf("optim: scaler: make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
 	case !legalScale(o.InitScale):
-		return fail("a factor of %v is not a float32 above 0", o.InitScale)
+		return fail("a factor of %v is not a float32 from 2^-126 up", o.InitScale)
 	case !(o.GrowthFactor > 1) || math.IsInf(o.GrowthFactor, 1):
 		return fail("a growth factor of %v is not a number above 1", o.GrowthFactor)
 	case !(o.BackoffFactor > 0 && o.BackoffFactor < 1):
@@ -98,7 +101,12 @@ func NewScaler(x *cgotorch.Exec, o ScalerOptions) (*Scaler, error) {
 	}, nil
 }
 
-func legalScale(v float64) bool { return v > 0 && v <= math.MaxFloat32 }
+// legalScale reports whether v and 1/v are numbers of float32 with all digits.
+func legalScale(v float64) bool { return v >= 0x1p-126 && v <= math.MaxFloat32 }
+
+// leastScale bounds the factor. With it float16 still holds gradients of 2^25. A much smaller
+// factor would make usual gradients 0 for thousands of steps, because the factor grows slowly.
+const leastScale = 0x1p-10
 
 // Scale returns loss times the factor. Give the result to Backward. Scale does not wait.
 func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor {
@@ -162,8 +170,8 @@ func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 }
 
 // Update lowers the factor if a gradient was not finite since the last Update. It raises the
-// factor after GrowthInterval Updates with finite gradients. Call it after the Steps of all
-// optimizers. It does not wait. It fails with [cgotorch.ErrInvalidArgument] if there was neither
+// factor after GrowthInterval Updates with finite gradients. A factor that float32 cannot hold
+// stays as it is. Call Update after the Steps of all optimizers. It does not wait. It fails with [cgotorch.ErrInvalidArgument] if there was neither
 // an Unscale nor a Step since the last Update.
 func (s *Scaler) Update(x *cgotorch.Exec) {
 	const op = "optim.Scaler.Update"
@@ -185,6 +193,7 @@ func (s *Scaler) Update(x *cgotorch.Exec) {
 		}
 		x.AddInPlace(s.skipped, any)
 		x.AMPUpdateScaleInPlace(s.scale, s.growth, any, s.o.GrowthFactor, s.o.BackoffFactor, s.o.GrowthInterval)
+		x.ClampInPlace(s.scale, min(leastScale, s.o.InitScale), nil)
 		return nil
 	})
 }
@@ -208,19 +217,21 @@ func (s *Scaler) State(x *cgotorch.Exec) ScalerState {
 	return ScalerState{Scale: v[0], Growth: int64(v[1]), Skipped: int64(v[2])}
 }
 
-// Restore makes the scaler continue from state. It fails with [cgotorch.ErrInvalidArgument] if a
-// value of state is out of range. It fails with [cgotorch.ErrClosed] if the scaler is closed.
-// After a failure nothing has changed.
+// Restore makes the scaler continue from state, which any Scaler may have made. If its Growth is
+// not below GrowthInterval, the factor grows at the next Update with finite gradients. Restore
+// fails with [cgotorch.ErrInvalidArgument] if a value of state is out of range. It fails with
+// [cgotorch.ErrClosed] if the scaler is closed. After a failure nothing has changed.
 func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
 	switch {
 	case s.closed:
 		return fmt.Errorf("optim: scaler: %w", cgotorch.ErrClosed)
 	case !legalScale(state.Scale) || state.Growth < 0 || state.Growth > math.MaxInt32 || state.Skipped < 0:
-		return fmt.Errorf("optim: scaler: the state is %+v: %w", state, cgotorch.ErrInvalidArgument)
+		return fmt.Errorf("optim: scaler: the state is %+v, want a Scale from 2^-126 up that float32 holds, and no negative number: %w", state, cgotorch.ErrInvalidArgument)
 	}
 	x = x.NoGrad().NoAutocast()
 	x.FillInPlace(s.scale, state.Scale).Close()
-	x.FillInPlace(s.growth, state.Growth).Close()
+	growth := min(state.Growth, int64(s.o.GrowthInterval-1)) // the device asks whether one more is the interval
+	x.FillInPlace(s.growth, growth).Close()
 	x.FillInPlace(s.skipped, state.Skipped).Close()
 	return nil
 }

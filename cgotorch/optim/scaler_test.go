@@ -254,3 +254,102 @@ func TestScaler_Fails(t *testing.T) {
 		}
 	}
 }
+
+// A trouble is a course of a training with a Scaler: the gradients of its steps, before the factor.
+type trouble struct {
+	name  string
+	o     ScalerOptions
+	grads []float64 // of the steps; each is multiplied by the factor, as a backward does
+	least float64   // bounds of the factor at the end
+	most  float64
+}
+
+func repeated(n int, v float64) []float64 { return slices.Repeat([]float64{v}, n) }
+
+var troubles = []trouble{
+	{"infinite losses", ScalerOptions{}, append(repeated(200, math.Inf(1)), 1), leastScale, leastScale},
+	{"NaN losses", ScalerOptions{}, append(repeated(200, math.NaN()), 1), leastScale, leastScale},
+	{"a small first factor", ScalerOptions{InitScale: 0x1p-20}, append(repeated(300, math.Inf(1)), 1, 1), 0x1p-20, 0x1p-20},
+	{"the least first factor", ScalerOptions{InitScale: 0x1p-126}, append(repeated(3, math.Inf(-1)), 1), 0x1p-126, 0x1p-126},
+	{"a steep backoff", ScalerOptions{BackoffFactor: 1e-30}, append(repeated(5, math.Inf(1)), 1), leastScale, leastScale},
+	{"a backoff of nearly nothing", ScalerOptions{BackoffFactor: 1e-300}, append(repeated(2, math.NaN()), 2), leastScale, leastScale},
+	{"infinite and finite in turns", ScalerOptions{GrowthInterval: 1}, slices.Repeat([]float64{math.Inf(1), 1}, 60), 16384, 65536},
+	{"growth to the end of float32", ScalerOptions{GrowthInterval: 1}, repeated(300, 0x1p-30), 0x1p126, math.MaxFloat32},
+	{"steep growth", ScalerOptions{GrowthInterval: 1, GrowthFactor: 1e30}, repeated(4, 0x1p-60), 65536, math.MaxFloat32},
+	{"the largest first factor", ScalerOptions{InitScale: math.MaxFloat32, GrowthInterval: 1}, repeated(5, 0x1p-100), math.MaxFloat32, math.MaxFloat32},
+	{"growth, then infinite", ScalerOptions{GrowthInterval: 1}, append(repeated(200, 0x1p-60), append(repeated(300, math.Inf(1)), 1)...), 2 * leastScale, 2 * leastScale},
+}
+
+// Whatever the gradients are, the factor stays a positive finite number. A finite step leaves
+// finite weights, and a Scaler takes the state of another.
+func TestScaler_Troubles(t *testing.T) {
+	for _, c := range troubles {
+		for _, unscale := range []bool{false, true} {
+			t.Run(c.name, func(t *testing.T) {
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+					s := newScaler(t, x, c.o)
+					defer s.Close()
+					p := param(x, 1)
+					want := 1.0
+					o, err := NewSGD(SGDOptions{LR: 0.25}, Group{Params: []*cgotorch.Tensor{p}})
+					if err != nil {
+						return err
+					}
+					defer o.Close()
+					for _, grad := range c.grads {
+						scale := s.State(x).Scale
+						setGrad(x, p, grad*scale)
+						if unscale {
+							s.Unscale(x, o)
+						}
+						s.Step(x, o)
+						s.Update(x)
+						if !math.IsInf(grad*scale, 0) && !math.IsNaN(grad) {
+							want -= 0.25 * grad
+						}
+					}
+					if got := float64(values(x, p)[0]); math.Abs(got-want) > 1e-5 || math.IsNaN(got) {
+						t.Errorf("the weight is %v, want %v", got, want)
+					}
+					state := s.State(x)
+					if !(state.Scale >= c.least && state.Scale <= c.most) {
+						t.Errorf("the factor is %v, want from %v to %v", state.Scale, c.least, c.most)
+					}
+					other := newScaler(t, x, ScalerOptions{})
+					defer other.Close()
+					for _, to := range []*Scaler{s, other} {
+						if err := to.Restore(x, state); err != nil {
+							t.Errorf("its own state: %v", err)
+						}
+						if got := to.State(x); got.Scale != state.Scale || got.Skipped != state.Skipped {
+							t.Errorf("restored to %+v, want %+v", got, state)
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// A state that is saved with a longer GrowthInterval does not stop the growth.
+func TestScaler_Restore_GrowthInterval(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		s := newScaler(t, x, ScalerOptions{GrowthInterval: 100})
+		defer s.Close()
+		o, err := NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		if err := s.Restore(x, ScalerState{Scale: 8, Growth: 1999}); err != nil {
+			return err
+		}
+		s.Step(x, o)
+		s.Update(x)
+		if got := s.State(x); got != (ScalerState{Scale: 16}) {
+			t.Errorf("got %+v, want a factor of 16", got)
+		}
+		return nil
+	})
+}
