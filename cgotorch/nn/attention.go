@@ -120,8 +120,9 @@ func (m *MultiheadAttention) Attend(x *cgotorch.Exec, query, key, value *cgotorc
 }
 
 // AttendWeights is [MultiheadAttention.Attend] that also returns the weights, [N, L, S]. These are
-// the means over the heads of what each query takes from each key. It needs more memory than
-// Attend.
+// the means over the heads of what each query takes from each key. A query that
+// sees no key takes nothing, in both functions: its weights are 0, and its result is OutProj's bias.
+// AttendWeights needs more memory than Attend.
 func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, mask AttentionMask) (out, weights *cgotorch.Tensor) {
 	m.check(x, query, key, value)
 	n, length := query.Shape()[0], query.Shape()[1]
@@ -129,10 +130,16 @@ func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *
 	defer closeUnless(nil, q, k, v)
 	each := x.Tidy(func() *cgotorch.Tensor {
 		scores := x.MatMul(x.MulScalar(q, 1/math.Sqrt(float64(q.Shape()[3]))), x.Transpose(k, 2, 3))
+		var blind *cgotorch.Tensor // the queries that see no key
 		if added := m.scores(x, mask, scores.DType(), n, length, key.Shape()[1]); added != nil {
-			scores = x.Add(scores, added)
+			blind = x.AllDim(x.EqScalar(added, math.Inf(-1)), -1, cgotorch.ReduceOptions{KeepDim: true})
+			scores = x.MaskedFill(x.Add(scores, added), blind, 0) // the softmax of -Inf alone is NaN, and so is its gradient
 		}
-		return x.Dropout(x.Softmax(scores, -1), m.Dropout, !m.Eval)
+		weights := x.Softmax(scores, -1)
+		if blind != nil {
+			weights = x.MaskedFill(weights, blind, 0)
+		}
+		return x.Dropout(weights, m.Dropout, !m.Eval)
 	})
 	defer each.Close()
 	out = x.Tidy(func() *cgotorch.Tensor {

@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -53,6 +54,145 @@ func TestMultiheadAttention_Attend_Masks(t *testing.T) {
 			short := x.Contiguous(x.Narrow(in, 1, 0, 3), cgotorch.Contiguous)
 			near("padding", m.Attend(x, in, in, in, nn.AttentionMask{Padding: padding}), m.Attend(x, in, short, short, nn.AttentionMask{}))
 		})
+	})
+}
+
+// blindCases hide all keys of some queries, in sequences of 4 queries and keys, 2 samples and 2
+// heads. A new case is one line.
+var blindCases = []struct {
+	name   string
+	causal bool
+	mask   func(x *cgotorch.Exec) nn.AttentionMask
+	blind  func(sample, query int) bool // in all heads
+}{
+	{"padding of a sample", false, padded(8, 9, 10, 11), ofSample(1)},
+	{"padding of all samples", false, padded(0, 1, 2, 3, 8, 9, 10, 11), func(int, int) bool { return true }},
+	{"padding of a sample, in numbers", false, inNumbers(padded(8, 9, 10, 11)), ofSample(1)},
+	{"padding on the left, causal", true, padded(0, 1, 10), func(sample, query int) bool { return sample == 0 && query < 2 }},
+	{"padding of a sample, causal", true, padded(8, 9, 10, 11), ofSample(1)},
+	{"one row", false, hiddenRows(2), func(_, query int) bool { return query == 2 }},
+	{"one row, in numbers", false, inNumbers(hiddenRows(2)), func(_, query int) bool { return query == 2 }},
+	{"the first and the last row", false, hiddenRows(0, 3), func(_, query int) bool { return query%3 == 0 }},
+	{"all rows", false, hiddenRows(0, 1, 2, 3), func(int, int) bool { return true }},
+	{"a row, causal", true, hiddenRows(3), func(_, query int) bool { return query == 3 }},
+	{"before its own key", false, func(x *cgotorch.Exec) nn.AttentionMask {
+		return nn.AttentionMask{Hidden: x.Triu(x.Ones(cgotorch.Bool, 4, 4), 0)}
+	}, func(_, query int) bool { return query == 0 }},
+	{"two before its own key", false, func(x *cgotorch.Exec) nn.AttentionMask {
+		return nn.AttentionMask{Hidden: x.Triu(x.Ones(cgotorch.Bool, 4, 4), -2)}
+	}, func(_, query int) bool { return query < 3 }},
+	{"a part hidden, the rest padding", false, func(x *cgotorch.Exec) nn.AttentionMask {
+		return nn.AttentionMask{Hidden: hiddenKeys(x, 0, 1), Padding: padded(2, 3)(x).Padding}
+	}, ofSample(0)},
+	{"numbers and padding", false, func(x *cgotorch.Exec) nn.AttentionMask {
+		return nn.AttentionMask{Hidden: inNumbers(hiddenRows(1))(x).Hidden, Padding: padded(8)(x).Padding}
+	}, func(_, query int) bool { return query == 1 }},
+	{"for each head", false, func(x *cgotorch.Exec) nn.AttentionMask {
+		return nn.AttentionMask{Hidden: x.Repeat(hiddenRows(2)(x).Hidden, 4, 1, 1)}
+	}, func(_, query int) bool { return query == 2 }},
+}
+
+func ofSample(n int) func(sample, query int) bool {
+	return func(sample, _ int) bool { return sample == n }
+}
+
+// padded returns a mask that hides keys. Key k of sample n has the number 8*n + k.
+func padded(keys ...int) func(x *cgotorch.Exec) nn.AttentionMask {
+	return func(x *cgotorch.Exec) nn.AttentionMask {
+		all := make([]bool, 8)
+		for _, k := range keys {
+			all[k/8*4+k%8] = true
+		}
+		return nn.AttentionMask{Padding: cgotorch.FromSlice(x, all, 2, 4)}
+	}
+}
+
+// hiddenRows returns a mask that hides all keys of some queries.
+func hiddenRows(rows ...int) func(x *cgotorch.Exec) nn.AttentionMask {
+	return func(x *cgotorch.Exec) nn.AttentionMask {
+		return nn.AttentionMask{Hidden: x.Contiguous(x.Transpose(hiddenKeys(x, rows...), 0, 1), cgotorch.Contiguous)}
+	}
+}
+
+func hiddenKeys(x *cgotorch.Exec, keys ...int) *cgotorch.Tensor {
+	all := make([]bool, 16)
+	for _, k := range keys {
+		for q := range 4 {
+			all[4*q+k] = true
+		}
+	}
+	return cgotorch.FromSlice(x, all, 4, 4)
+}
+
+// inNumbers returns the mask with -Inf in place of true.
+func inNumbers(mask func(x *cgotorch.Exec) nn.AttentionMask) func(x *cgotorch.Exec) nn.AttentionMask {
+	return func(x *cgotorch.Exec) nn.AttentionMask {
+		m := mask(x)
+		for _, t := range []**cgotorch.Tensor{&m.Hidden, &m.Padding} {
+			if *t != nil {
+				*t = x.MaskedFill(x.Zeros(cgotorch.Float32, (*t).Shape()...), *t, math.Inf(-1))
+			}
+		}
+		return m
+	}
+}
+
+// A query that sees no key takes nothing, in Attend and in AttendWeights. Results and gradients of
+// both are equal, and finite.
+func TestMultiheadAttention_SeesNoKey(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
+		for _, dtype := range []cgotorch.DType{cgotorch.Float64, cgotorch.Float32, cgotorch.BFloat16, cgotorch.Float16} {
+			for _, c := range blindCases {
+				t.Run(fmt.Sprint(dtype, "/", c.name), func(t *testing.T) {
+					torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+						m := nn.NewMultiheadAttention(x, 6, 2, nn.AttentionOptions{Causal: c.causal})
+						defer nn.Close(m)
+						x.NoGrad().AddScalarInPlace(m.OutProj.Bias, 0.25)
+						nn.To(x, m, nn.ToOptions{DType: dtype})
+						in := x.Randn(dtype, 2, 4, 6)
+						most := map[cgotorch.DType]float64{cgotorch.BFloat16: 0.1, cgotorch.Float16: 0.02}[dtype] + 1e-4
+						grads := func(out *cgotorch.Tensor) (all []*cgotorch.Tensor) {
+							if err := nn.ZeroGrad(m); err != nil {
+								t.Error(err)
+							}
+							x.Backward(x.Sum(x.Square(out)))
+							for _, p := range nn.Parameters(m) {
+								all = append(all, x.Clone(p.Grad()))
+							}
+							return all
+						}
+						plain := m.Attend(x, in, in, in, c.mask(x))
+						out, weights := m.AttendWeights(x, in, in, in, c.mask(x))
+						a, b := append(grads(plain), plain), append(grads(out), out)
+						for i := range a {
+							if !x.AllClose(x.To(a[i], cgotorch.Float64), x.To(b[i], cgotorch.Float64), cgotorch.ToleranceOptions{Absolute: cgotorch.Set(most), Relative: cgotorch.Set(most)}) {
+								t.Errorf("gradient or result %d of Attend is %v, of AttendWeights %v", i, values(x, x.To(a[i], cgotorch.Float32)), values(x, x.To(b[i], cgotorch.Float32)))
+							}
+						}
+						seen, result := values(x, x.To(weights, cgotorch.Float32)), values(x, x.To(out, cgotorch.Float32))
+						for row := range 8 {
+							sum := float32(0)
+							for _, w := range seen[4*row : 4*row+4] {
+								sum += w
+							}
+							want := float32(1)
+							if c.blind(row/4, row%4) {
+								want = 0
+								for _, v := range result[6*row : 6*row+6] {
+									if v != 0.25 {
+										t.Errorf("query %d of sample %d sees nothing, and its result is %v, want the bias", row%4, row/4, v)
+									}
+								}
+							}
+							if math.Abs(float64(sum-want)) > 0.01 {
+								t.Errorf("query %d of sample %d: the weights are %v, want a sum of %v", row%4, row/4, seen[4*row:4*row+4], want)
+							}
+						}
+					})
+				})
+			}
+		}
 	})
 }
 
