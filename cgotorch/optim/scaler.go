@@ -171,8 +171,8 @@ func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 
 // Update lowers the factor if a gradient was not finite since the last Update. It raises the
 // factor after GrowthInterval Updates with finite gradients. A factor that float32 cannot hold
-// stays as it is. Call Update after the Steps of all optimizers. It does not wait. It fails with [cgotorch.ErrInvalidArgument] if there was neither
-// an Unscale nor a Step since the last Update.
+// stays as it is. Call Update after the Steps of all optimizers. It does not wait. It fails with
+// [cgotorch.ErrInvalidArgument] if there was neither an Unscale nor a Step since the last Update.
 func (s *Scaler) Update(x *cgotorch.Exec) {
 	const op = "optim.Scaler.Update"
 	x = s.use(x, op)
