@@ -17,6 +17,11 @@ import (
 // makes two and two. The step waits for them. So call it only where the batch of one rank is too
 // small for its own statistics.
 //
+// Batches may be empty. A batch that is empty on all ranks leaves the running statistics as they
+// are. One value of a channel over all ranks has no variance. A group of one rank then fails, as a
+// batch norm does. With several ranks only the device knows it: the result is the norm's bias, and
+// the running variance stays.
+//
 // A forward in training fails with [cgotorch.ErrGroupFailed] if the group has failed, and with
 // [cgotorch.ErrClosed] after its Close.
 func SyncBatchNorm(g *Group, model any) {

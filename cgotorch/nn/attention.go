@@ -120,9 +120,9 @@ func (m *MultiheadAttention) Attend(x *cgotorch.Exec, query, key, value *cgotorc
 }
 
 // AttendWeights is [MultiheadAttention.Attend] that also returns the weights, [N, L, S]. These are
-// the means over the heads of what each query takes from each key. A query that
-// sees no key takes nothing, in both functions: its weights are 0, and its result is OutProj's bias.
-// AttendWeights needs more memory than Attend.
+// the means over the heads of what each query takes from each key. A query that sees no key takes
+// nothing, in both functions: its weights are 0, and its result is OutProj's bias. AttendWeights
+// needs more memory than Attend.
 func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, mask AttentionMask) (out, weights *cgotorch.Tensor) {
 	m.check(x, query, key, value)
 	n, length := query.Shape()[0], query.Shape()[1]

@@ -142,7 +142,7 @@ func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (
 		refuse(x, where, "the input is %s, with %d channels in dimension 1, want %d", in, shape[1], m.Channels)
 	}
 	o = cgotorch.BatchNormOptions{Training: m.trains(), Momentum: m.Momentum, Eps: m.Eps}
-	if o.Training && in.Numel() == int64(m.Channels) && m.ranks == nil {
+	if o.Training && in.Numel() == int64(m.Channels) && (m.ranks == nil || m.ranks.World() == 1) {
 		refuse(x, where, "%s has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, where, &m.Eval)

@@ -4,6 +4,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 
 // Ranks sums a tensor over the processes that train one model. A dist.Group is one.
 type Ranks interface {
+	World() int // the number of ranks
 	// SumOverRanks returns the sum of t over all ranks. Its gradient is the sum of the gradients.
 	SumOverRanks(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
 	// RankedNorm calls `norm`, which runs norms of the inputs in training as one collective. The
@@ -55,6 +56,9 @@ func (m *BatchNorm2d) run(x *cgotorch.Exec, norm func(group int64) *cgotorch.Ten
 //
 // The forward and the backward make two collectives each, because the variance needs the mean
 // first. With the sum of the squares instead, one would do, and float32 would lose digits.
+//
+// The device alone knows how many values the ranks have together. No value leaves the running
+// statistics as they are. One value has no variance, and leaves the running variance as it is.
 func (m *BatchNorm) overRanks(x *cgotorch.Exec, in, mean, variance *cgotorch.Tensor, o cgotorch.BatchNormOptions) *cgotorch.Tensor {
 	x = x.NoAutocast()
 	dtype := cgotorch.Float32
@@ -73,17 +77,17 @@ func (m *BatchNorm) overRanks(x *cgotorch.Exec, in, mean, variance *cgotorch.Ten
 	// The number of values goes with the sums, since the last batch of a rank may be smaller.
 	all := m.ranks.SumOverRanks(x, x.Cat([]*cgotorch.Tensor{sum(wide), x.Full(dtype, values, 1)}, 0))
 	count := x.Detach(x.Narrow(all, 0, m.Channels, 1))
-	average := x.Div(x.Narrow(all, 0, 0, m.Channels), count)
+	divisor := x.Clamp(count, 1, nil)
+	average := x.Div(x.Narrow(all, 0, 0, m.Channels), divisor)
 	centred := x.Sub(wide, perChannel(average))
-	spread := x.Div(m.ranks.SumOverRanks(x, sum(x.Square(centred))), count)
+	spread := x.Div(m.ranks.SumOverRanks(x, sum(x.Square(centred))), divisor)
 
 	if mean != nil {
 		y := x.NoGrad()
 		weight := o.Momentum.Or(0.1)
-		y.LerpInPlace(mean, y.To(average, mean.DType()), weight)
+		y.LerpInPlace(mean, y.Where(y.GtScalar(count, 0), y.To(average, mean.DType()), mean), weight)
 		unbiased := y.Mul(spread, y.Div(count, y.AddScalar(count, -1)))
-		old := y.To(variance, dtype) // one value over all ranks has no variance: the running one stays
-		y.LerpInPlace(variance, y.To(y.Where(y.GtScalar(count, 1), unbiased, old), variance.DType()), weight)
+		y.LerpInPlace(variance, y.Where(y.GtScalar(count, 1), y.To(unbiased, variance.DType()), variance), weight)
 	}
 	out := x.Mul(centred, perChannel(x.Rsqrt(x.AddScalar(spread, o.Eps.Or(1e-5)))))
 	if m.Weight != nil {
