@@ -31,13 +31,17 @@
 //     always refused, wherever the box lies.
 //   - A PNG with a wrong checksum is an error. A PNG is no error when it lacks only the data
 //     after its last pixel.
-//   - A GIF frame may have a palette of its own. A transparent pixel of this frame is black.
-//     Pillow shows the palette's colour.
-//   - Only the first frame of a GIF animation is decoded. WebP animations and BMP with run-length
-//     coding are [ErrUnsupported].
-//   - These kinds of TIFF are ErrUnsupported too: BigTIFF, JPEG data, Zstandard, fax codes without
-//     ends of lines (compression 2), CMYK, YCbCr, grey with alpha, and integers of 32 bits or
-//     floats.
+//   - Only the first frame of a GIF animation is decoded. WebP animations and a GIF without a
+//     palette are [ErrUnsupported].
+//   - A TIFF has grey of 1, 2, 4, 8 or 16 bits, a palette of 1 to 8 bits, or RGB of 8 or 16
+//     bits with up to three more samples. Its strips, tiles or planes are uncompressed, or have
+//     LZW, Deflate, PackBits or fax codes (Group 3 in one dimension, Group 4). Every other kind
+//     is ErrUnsupported, and the error has its name: BigTIFF, JPEG data, Zstandard, CMYK, YCbCr,
+//     grey with alpha, floats, and so on. Only the first image of the file is decoded.
+//   - In a TIFF of 16-bit grey, 0 may be white. Its grey levels are inverted, as with 8 bits.
+//     Pillow does not invert them. Pillow reads uncompressed planes of 16 bits as if they had 8.
+//   - BMP with run-length coding, and bit fields of more than 8 bits, are ErrUnsupported. Headers
+//     of 12 to 124 bytes are read.
 //
 // Resized pixels equal those of Pillow 13 exactly, except for images that are shrunk while they
 // are decoded. Older versions of Pillow always begin with the horizontal pass. Where Pillow 13
@@ -87,8 +91,7 @@
 // than [Pool.MaxMemory].
 //
 // GIF, BMP, TIFF and WebP are decoded on Go's heap. For these formats there is a second limit of
-// Options.Memory bytes, and images wait for it in the same way. A GIF counts 5 bytes a pixel, a
-// BMP 7 and a WebP 13. A TIFF counts 16, or 29 with 16 bits a channel. Garbage that Go's
-// collector has not freed yet is not counted. [Check] is not counted, because it does not wait
-// for memory.
+// Options.Memory bytes, and images wait for it in the same way. A BMP counts 3 bytes a pixel, a
+// TIFF 4, a GIF 5 and a WebP 13. Garbage that Go's collector has not freed yet is not counted.
+// [Check] is not counted, because it does not wait for memory.
 package decode

@@ -6,16 +6,8 @@ import "C"
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"image"
-	"image/color"
-	"image/gif"
 	"io"
 	"sync"
-
-	"golang.org/x/image/bmp"
-	"golang.org/x/image/tiff"
-	"golang.org/x/image/webp"
 )
 
 // longestSide is the limit of a side in pixels. The C library has the same limit.
@@ -35,20 +27,16 @@ func (f Format) foreign() bool { return f >= GIF }
 // bytesOfPixel returns how many bytes an image takes for each pixel. `rgb` is the number for the
 // decoded pixels as RGB. `decoder` is the number for the format's decoder, which holds the image
 // and other data. The decoder of GIF also holds a second image, for interlaced rows. The decoder
-// of WebP also holds a second image and the alpha channel. The decoder of TIFF also holds a block
-// of rows, in a slice that grows. The block may have all rows. A hostile file can make the
-// decoders of WebP and TIFF take more.
-func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
+// of WebP also holds a second image and the alpha channel, and a hostile file can make it take
+// more. The decoder of TIFF holds indices of colours, or alpha.
+func bytesOfPixel(format Format) (rgb, decoder int) {
 	switch format {
 	case GIF:
 		return 3, 2
 	case BMP:
-		return 3, 4
+		return 3, 0
 	case TIFF:
-		if config.ColorModel == color.RGBA64Model || config.ColorModel == color.NRGBA64Model {
-			return 3, 26
-		}
-		return 3, 13
+		return 3, 1
 	}
 	return 3, 10
 }
@@ -70,13 +58,14 @@ func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]pictur
 		if pictures == nil {
 			pictures = map[int]picture{}
 		}
-		config, err := openForeign(data, format, p.maxPixels)
+		file, err := openForeign(data, format, p.maxPixels)
 		if err != nil {
 			pictures[end-begin] = picture{err: err}
 			continue
 		}
-		rgb, decoder := bytesOfPixel(format, config)
-		size := config.Width * config.Height
+		rgb, decoder := bytesOfPixel(format)
+		info := file.info()
+		size := info.Width * info.Height
 		need := pixels + size*rgb + max(decoding, size*decoder)*min(len(mine)+1, p.workers)
 		if len(mine) > 0 && need > p.memory.limit {
 			break
@@ -123,54 +112,40 @@ func share(n, workers int, f func(int)) {
 }
 
 func probeForeign(data []byte, format Format) (Info, error) {
-	config, err := openForeign(data, format, longestSide*longestSide)
+	file, err := openForeign(data, format, longestSide*longestSide)
 	if err != nil {
 		return Info{}, err
 	}
-	info := Info{Format: format, Width: config.Width, Height: config.Height, Channels: 3, Bits: 8, ColorSpace: RGB,
-		Orientation: int(C.ctd_orientation(bytesOf(data), C.size_t(len(data))))}
-	switch config.ColorModel {
-	case color.GrayModel, color.Gray16Model:
-		info.Channels, info.ColorSpace = 1, Grey
-	case color.NRGBAModel, color.NRGBA64Model:
-		info.Channels, info.Alpha = 4, true
-	case color.YCbCrModel:
-		info.ColorSpace = YCbCr
-	case color.NYCbCrAModel:
-		info.Channels, info.ColorSpace, info.Alpha = 4, YCbCr, true
-	}
-	if _, ok := config.ColorModel.(color.Palette); ok {
-		info.Channels, info.ColorSpace = 1, Palette
-	}
-	switch config.ColorModel {
-	case color.Gray16Model, color.RGBA64Model, color.NRGBA64Model:
-		info.Bits = 16
-	}
+	info := file.info()
+	info.Orientation = int(C.ctd_orientation(bytesOf(data), C.size_t(len(data))))
 	return info, nil
+}
+
+// foreignFile is a file of which Go has read the header.
+type foreignFile interface {
+	info() Info // without the orientation
+	decode() (picture, error)
 }
 
 // openForeign reads the header. It refuses an image with more than maxPixels pixels, or with a
 // side above longestSide.
-func openForeign(data []byte, format Format, maxPixels int) (config image.Config, err error) {
+func openForeign(data []byte, format Format, maxPixels int) (file foreignFile, err error) {
 	defer catch(format, &err)
-	in := &source{Reader: *bytes.NewReader(data)}
 	switch format {
 	case GIF:
-		config, err = gif.DecodeConfig(in)
+		file, err = openGIF(data)
 	case BMP:
-		config, err = bmp.DecodeConfig(in)
+		file, err = openBMP(data)
 	case TIFF:
-		if len(data) > 3 && (data[2] == '+' || data[3] == '+') {
-			return image.Config{}, refuse(ErrUnsupported, "BigTIFF is unsupported: save it as TIFF")
-		}
-		config, err = tiff.DecodeConfig(in)
+		file, err = openTIFF(data, maxPixels)
 	case WebP:
-		config, err = configOfWebP(data, in)
+		file, err = openWebP(data)
 	}
 	if err != nil {
-		return image.Config{}, in.refusal(format, err)
+		return nil, err
 	}
-	return config, checkSize(format, config.Width, config.Height, maxPixels)
+	info := file.info()
+	return file, checkSize(format, info.Width, info.Height, maxPixels)
 }
 
 func checkSize(format Format, width, height, maxPixels int) error {
@@ -188,40 +163,11 @@ func checkSize(format Format, width, height, maxPixels int) error {
 
 func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err error) {
 	defer catch(format, &err)
-	config, err := openForeign(data, format, maxPixels)
+	file, err := openForeign(data, format, maxPixels)
 	if err != nil {
 		return picture{}, err
 	}
-	if format == TIFF {
-		if data, err = boundBlocks(data, config, maxPixels); err != nil {
-			return picture{}, err
-		}
-	}
-	in := &source{Reader: *bytes.NewReader(data)}
-	var img image.Image
-	switch format {
-	case GIF:
-		img, err = gif.Decode(in)
-	case BMP:
-		img, err = bmp.Decode(in)
-	case TIFF:
-		img, err = tiff.Decode(in)
-	case WebP:
-		img, err = webp.Decode(in)
-	}
-	if err != nil {
-		return picture{}, in.refusal(format, err)
-	}
-	if format == GIF {
-		return onScreen(img.(*image.Paletted), config), nil
-	}
-	out = flatten(img)
-	if format == TIFF && faxInverted(data) {
-		for i, v := range out.pix {
-			out.pix[i] = 255 - v
-		}
-	}
-	return out, nil
+	return file.decode()
 }
 
 // catch turns a decoder's panic into an error. The decoders are not a part of this project, and
@@ -250,24 +196,9 @@ func (s *source) ReadByte() (byte, error) {
 	return b, err
 }
 
-func (s *source) ReadAt(p []byte, at int64) (int, error) {
-	n, err := s.Reader.ReadAt(p, at)
-	s.ended = s.ended || n < len(p)
-	return n, err
-}
-
 func (s *source) refusal(format Format, err error) error {
-	var refused *Error
-	var unsupported tiff.UnsupportedError
-	switch {
-	case errors.As(err, &refused):
-		return refused
-	case errors.Is(err, bmp.ErrUnsupported):
-		return refuse(ErrUnsupported, "BMP of an unsupported kind (compressed, or an old header)")
-	case errors.As(err, &unsupported):
-		return refuse(ErrUnsupported, "TIFF with unsupported %s", string(unsupported))
-	case s.ended, errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+	if s.ended || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return refuse(ErrTruncated, "truncated %v", format)
 	}
-	return refuse(ErrCorrupt, "corrupt %v: %v", format, fmt.Sprint(err))
+	return refuse(ErrCorrupt, "corrupt %v: %v", format, err)
 }

@@ -1,46 +1,107 @@
 package decode
 
 import (
+	"bytes"
+	"encoding/binary"
 	"image"
-	"image/color"
+	"image/gif"
 	"slices"
 )
 
-// onScreen returns the whole picture of a GIF, which the format calls the screen. The first frame
-// lies at its place on the screen. The rest of the screen gets one colour: the transparent entry
-// of the palette, or entry 0 if no entry is transparent.
-func onScreen(frame *image.Paletted, screen image.Config) picture {
-	colours := slices.Clone(frame.Palette)
-	global, _ := screen.ColorModel.(color.Palette)
-	ground := 0
-	for i, c := range colours {
-		if _, _, _, a := c.RGBA(); a != 0 {
-			continue
-		}
-		ground = i
-		if len(global) == len(colours) {
-			colours[i] = global[i] // Go's decoder makes the transparent entry black
-		}
-	}
-	out := picture{pix: make([]byte, screen.Width*screen.Height*3), width: screen.Width, height: screen.Height, channels: 3}
-	rgb := triples(colours)
-	for i := 0; i < len(out.pix) && len(colours) > 0; i += 3 {
-		copy(out.pix[i:i+3], rgb[ground][:])
-	}
-	at := frame.Rect.Intersect(image.Rect(0, 0, screen.Width, screen.Height))
-	for y := at.Min.Y; y < at.Max.Y; y++ {
-		for x := at.Min.X; x < at.Max.X; x++ {
-			copy(out.pix[(y*screen.Width+x)*3:][:3], rgb[frame.ColorIndexAt(x, y)][:])
-		}
-	}
-	return out
+// gifFile is the first image of a GIF file: the whole picture, which the format calls the screen,
+// and the frame that lies on it.
+type gifFile struct {
+	data          []byte
+	width, height int
+	palette       [256][3]byte
+	transparent   int // an entry of the palette, or -1
 }
 
-// triples returns 256 colours without their alpha. A colour that the palette lacks is black.
-func triples(palette color.Palette) (out [256][3]byte) {
-	for i, c := range palette {
-		n := color.NRGBAModel.Convert(c).(color.NRGBA)
-		out[i] = [3]byte{n.R, n.G, n.B}
+// openGIF reads what is before the pixels of the first frame. A frame may be larger than the
+// screen. The screen then grows.
+func openGIF(data []byte) (*gifFile, error) {
+	const header, screen, frame = 6, 13, 10 // bytes up to the screen, of both, and of a frame's description
+	const hasPalette = 0x80
+	truncated := refuse(ErrTruncated, "truncated GIF")
+	if len(data) < screen {
+		return nil, truncated
 	}
-	return out
+	f := &gifFile{data: data, transparent: -1}
+	number := func(at int) int { return int(binary.LittleEndian.Uint16(data[at:])) }
+	f.width, f.height = number(header), number(header+2)
+	// colours reads the palette at `at`. It returns where the palette ends.
+	colours := func(flags byte, at int) int {
+		count := 2 << (flags & 7)
+		f.palette = [256][3]byte{}
+		for i := range min(count, (len(data)-at)/3) {
+			f.palette[i] = [3]byte(data[at+3*i:])
+		}
+		return at + 3*count
+	}
+	at, found := screen, data[10]&hasPalette != 0
+	if found {
+		at = colours(data[10], at)
+	}
+	for at+frame <= len(data) {
+		switch data[at] {
+		case '!': // an extension: its kind, then blocks that begin with their length
+			const control, hasTransparent = 0xf9, 1
+			if data[at+1] == control && data[at+2] >= 4 && data[at+3]&hasTransparent != 0 {
+				f.transparent = int(data[at+6])
+			}
+			for at += 2; at < len(data) && data[at] != 0; {
+				at += 1 + int(data[at])
+			}
+			at++
+		case ',':
+			if flags := data[at+9]; flags&hasPalette != 0 {
+				colours(flags, at+frame)
+				found = true
+			}
+			right, bottom := number(at+1)+number(at+5), number(at+3)+number(at+7)
+			if right > f.width || bottom > f.height {
+				f.width, f.height = max(right, f.width), max(bottom, f.height)
+				f.data = slices.Clone(data)
+				binary.LittleEndian.PutUint16(f.data[header:], uint16(f.width))
+				binary.LittleEndian.PutUint16(f.data[header+2:], uint16(f.height))
+			}
+			if !found {
+				return nil, refuse(ErrUnsupported, "GIF without a palette is unsupported")
+			}
+			return f, nil
+		case ';':
+			return nil, refuse(ErrCorrupt, "corrupt GIF: no image")
+		default:
+			return nil, refuse(ErrCorrupt, "corrupt GIF: unknown block type %#x", data[at])
+		}
+	}
+	return nil, truncated
+}
+
+func (f *gifFile) info() Info {
+	return Info{Format: GIF, Width: f.width, Height: f.height, Channels: 1, Bits: 8, ColorSpace: Palette, Alpha: f.transparent >= 0}
+}
+
+// decode returns the screen as RGB. Around the frame, it has the colour of the transparent entry
+// of the palette, or of entry 0 if no entry is transparent. Transparent pixels have their colour
+// in the palette. A pixel outside the palette is black.
+func (f *gifFile) decode() (picture, error) {
+	in := &source{Reader: *bytes.NewReader(f.data)}
+	img, err := gif.Decode(in)
+	if err != nil {
+		return picture{}, in.refusal(GIF, err)
+	}
+	frame := img.(*image.Paletted)
+	out := picture{pix: make([]byte, f.width*f.height*3), width: f.width, height: f.height, channels: 3}
+	ground := f.palette[max(f.transparent, 0)]
+	for i := 0; i < len(out.pix) && frame.Rect != image.Rect(0, 0, f.width, f.height); i += 3 {
+		*(*[3]byte)(out.pix[i:]) = ground
+	}
+	for y := range frame.Rect.Dy() {
+		to := out.pix[((frame.Rect.Min.Y+y)*f.width+frame.Rect.Min.X)*3:]
+		for x, index := range frame.Pix[y*frame.Stride:][:frame.Rect.Dx()] {
+			*(*[3]byte)(to[3*x:]) = f.palette[index]
+		}
+	}
+	return out, nil
 }

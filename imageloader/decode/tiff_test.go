@@ -81,3 +81,17 @@ func TestPool_Decode_SharedBlocks(t *testing.T) {
 		t.Logf("%s: %d bytes, %v, %v", test.name, len(test.data), result.Err, time.Since(began))
 	}
 }
+
+// A strip has no more rows than the image, whatever its tag says. A tile is not larger than
+// MaxPixels.
+func TestTIFFFile_BlocksAboveImage(t *testing.T) {
+	f, err := openTIFF(read(t, "good", "all-rows-strip.tif"), defaultMaxPixels)
+	if err != nil || f.blockHeight != f.height {
+		t.Errorf("got a strip of %d rows, %v; want %d", f.blockHeight, err, f.height)
+	}
+	for _, side := range []int{20_000, 1<<32 - 1} {
+		if err := Check(sharedBlocks(25, 18, side, side, 1, make([]byte, 25*18))); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("a tile of %d x %d: %v", side, side, err)
+		}
+	}
+}

@@ -1,25 +1,39 @@
 package decode
 
 import (
+	"bytes"
 	"encoding/binary"
 	"image"
 	"image/color"
-	"io"
 
 	"golang.org/x/image/webp"
 )
 
-// configOfWebP returns the size of the canvas. It refuses animations. It also refuses a frame
-// whose size is not the canvas's size. Go's decoder would make an image of the frame's size, and
-// DecodeConfig does not tell that size.
-func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
+// webpFile is an image of one frame, with the size of the canvas.
+type webpFile struct {
+	data   []byte
+	header Info
+}
+
+// openWebP reads the headers. It refuses animations. It also refuses a frame whose size is not the
+// canvas's size. Go's decoder would make an image of the frame's size, and DecodeConfig does not
+// tell that size.
+func openWebP(data []byte) (*webpFile, error) {
+	in := &source{Reader: *bytes.NewReader(data)}
 	config, err := webp.DecodeConfig(in)
+	info := Info{Format: WebP, Width: config.Width, Height: config.Height, Channels: 3, Bits: 8, ColorSpace: RGB}
+	switch config.ColorModel {
+	case color.YCbCrModel:
+		info.ColorSpace = YCbCr
+	case color.NYCbCrAModel:
+		info.Channels, info.ColorSpace, info.Alpha = 4, YCbCr, true
+	}
 	for at := 12; at+8 <= len(data); {
 		body := data[at+8:]
 		width, height := -1, -1 // no frame
 		switch string(data[at : at+4]) {
 		case "ANIM", "ANMF":
-			return image.Config{}, refuse(ErrUnsupported, "animated WebP")
+			return nil, refuse(ErrUnsupported, "animated WebP")
 		case "VP8 ":
 			if len(body) >= 10 {
 				width, height = int(binary.LittleEndian.Uint16(body[6:]))&0x3fff, int(binary.LittleEndian.Uint16(body[8:]))&0x3fff
@@ -28,20 +42,55 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 			if len(body) >= 5 {
 				bits := binary.LittleEndian.Uint32(body[1:])
 				width, height = int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1
-				config.ColorModel = color.RGBAModel
-				if bits>>28&1 != 0 {
-					config.ColorModel = color.NRGBAModel
+				info.Channels, info.ColorSpace, info.Alpha = 3, RGB, bits>>28&1 != 0
+				if info.Alpha {
+					info.Channels = 4
 				}
 			}
 		}
 		if width >= 0 && err == nil && (width != config.Width || height != config.Height) {
-			return image.Config{}, refuse(ErrCorrupt, "corrupt WebP: a frame of %dx%d in a canvas of %dx%d", width, height,
+			return nil, refuse(ErrCorrupt, "corrupt WebP: a frame of %dx%d in a canvas of %dx%d", width, height,
 				config.Width, config.Height)
 		}
 		at += 8 + int(binary.LittleEndian.Uint32(data[at+4:]))
 		at += at & 1
 	}
-	return config, err
+	if err != nil {
+		return nil, in.refusal(WebP, err)
+	}
+	return &webpFile{data, info}, nil
+}
+
+func (f *webpFile) info() Info { return f.header }
+
+// decode returns the pixels as RGB. Alpha is dropped.
+func (f *webpFile) decode() (picture, error) {
+	in := &source{Reader: *bytes.NewReader(f.data)}
+	img, err := webp.Decode(in)
+	if err != nil {
+		return picture{}, in.refusal(WebP, err)
+	}
+	out := picture{width: f.header.Width, height: f.header.Height, channels: 3}
+	out.pix = make([]byte, out.width*out.height*3)
+	var row func(y int, to []byte)
+	switch img := img.(type) {
+	case *image.NRGBA:
+		row = func(y int, to []byte) {
+			for from := img.Pix[y*img.Stride:]; len(to) > 0; to, from = to[3:], from[4:] {
+				copy(to[:3], from)
+			}
+		}
+	case *image.YCbCr:
+		row = rowsOfVP8(img)
+	case *image.NYCbCrA:
+		row = rowsOfVP8(&img.YCbCr)
+	default:
+		return picture{}, refuse(ErrInternal, "WebP decoded to %T", img)
+	}
+	for y := range out.height {
+		row(y, out.pix[y*out.width*3:][:out.width*3])
+	}
+	return out, nil
 }
 
 // rowsOfVP8 returns a function that writes row y of a lossy WebP. It uses the colour formula of
