@@ -74,6 +74,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 	for i := range p.values {
 		p.values[i].Name = p.paths[i]
 	}
+	p.readGuards(a, text)
 	results := 0
 	for i := range signature.Outputs {
 		o, err := b.output(&signature.Outputs[i])
@@ -319,7 +320,10 @@ func (b *binder) size(s size) (Size, error) {
 		return Size{}, err
 	}
 	size := Size{Text: e.String(), Max: maxSize, expr: e}
-	if e.of == "Symbol" {
+	if s.Expr.Hint != nil {
+		size.hint = s.Expr.Hint.Int
+	}
+	if e.of == "symbol" {
 		c := b.text.RangeConstraints[e.symbol]
 		// PyTorch says 2 where it has not looked at 0 and 1, and accepts them.
 		if c.Min != nil && *c.Min > 2 && *c.Min < maxSize {

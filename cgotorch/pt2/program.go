@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
@@ -65,7 +66,9 @@ type Program struct {
 	values    []Value            // the inputs that a caller gives
 	constants []*cgotorch.Tensor `state:"-"` // tensors that are in no state dict
 	outputs   []programOutput
-	waits     *Node // the first node that waits for the device, or nil
+	guards    guards
+	passed    atomic.Pointer[[]any] // what the guards have read when they held last
+	waits     *Node                 // the first node that waits for the device, or nil
 	report    report
 
 	mutex  sync.RWMutex // Close waits for the calls that run
@@ -285,7 +288,8 @@ type Keywords map[string]any
 // waits for the device only if [Node.Waits] is set for a node.
 //
 // Call fails with [cgotorch.ErrInvalidArgument] if the arguments do not fit, and names the
-// argument.
+// argument. They must have the program's dtypes and ranks, and sizes for which its guards hold: the
+// conditions on sizes that the Python code has asked.
 func (p *Program) Call(x *cgotorch.Exec, args ...any) any {
 	const op = "pt2.Program.Call"
 	leaves, err := p.flatten(args)
@@ -450,7 +454,7 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 
 // The method `check` compares the leaves with the program's inputs, and converts what has to be.
 func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
-	symbols := map[string]int64{}
+	symbols := map[string]any{}
 	checked := make([]any, len(leaves))
 	for i, leaf := range leaves {
 		v := &p.values[i]
@@ -504,7 +508,7 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 				}
 				p.fail(x, op, "%s: the input %s is %s, want %s with %s from %d to %d, as in the export", p.file, v.Name, describe(t), v, s.Text, s.Min, s.Max)
 			}
-			if s.expr == nil || s.expr.of != "Symbol" {
+			if s.expr == nil || s.expr.of != "symbol" {
 				continue
 			}
 			if before, ok := symbols[s.expr.symbol]; ok && before != n {
@@ -517,20 +521,23 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		v := &p.values[i]
 		for d := range v.Shape {
 			s := &v.Shape[d]
-			if s.expr == nil || s.expr.of == "Symbol" {
+			if s.expr == nil || s.expr.of == "symbol" {
 				continue
 			}
 			t := checked[i].(*cgotorch.Tensor)
-			if want, err := s.expr.eval(symbols); err == nil && want != t.Shape()[d] {
+			if want, err := s.expr.eval(symbols); err == nil && want != any(t.Shape()[d]) {
 				p.fail(x, op, "%s: the input %s is %s, want %s with %s = %d", p.file, v.Name, describe(t), v, s.Text, want)
 			}
 		}
+	}
+	if err := p.guard(checked); err != nil {
+		p.fail(x, op, "%s: %w", p.file, err)
 	}
 	return checked
 }
 
 // The method `checkInt` compares an integer with its bounds, and with the sizes that it must equal.
-func (p *Program) checkInt(x *cgotorch.Exec, op string, v *Value, n int64, symbols map[string]int64) {
+func (p *Program) checkInt(x *cgotorch.Exec, op string, v *Value, n int64, symbols map[string]any) {
 	s := v.Bounds
 	if n < s.Min {
 		p.fail(x, op, "%s: the input %s is %d, want %d or more", p.file, v.Name, n, s.Min)
@@ -538,7 +545,7 @@ func (p *Program) checkInt(x *cgotorch.Exec, op string, v *Value, n int64, symbo
 	if n > s.Max {
 		p.fail(x, op, "%s: the input %s is %d, want %d or less", p.file, v.Name, n, s.Max)
 	}
-	if s.expr == nil || s.expr.of != "Symbol" {
+	if s.expr == nil || s.expr.of != "symbol" {
 		return
 	}
 	if before, ok := symbols[s.expr.symbol]; ok && before != n {

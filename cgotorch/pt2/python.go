@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // pythonFunctions are the functions on numbers that stand in a graph beside operators: those of
@@ -22,6 +23,13 @@ var pythonFunctions = map[string]func(args []any) (any, error){
 	"_operator.neg": func(args []any) (any, error) {
 		return arithmetic(subInts, func(a, b float64) float64 { return a - b })([]any{int64(0), first(args)})
 	},
+	"_operator.invert": func(args []any) (any, error) {
+		n, ok := integer(first(args))
+		if !ok {
+			return nil, fmt.Errorf("%v is no integer", first(args))
+		}
+		return ^n, nil
+	},
 	"_operator.pos":   func(args []any) (any, error) { return first(args), nil },
 	"_operator.eq":    comparison(func(order int) bool { return order == 0 }),
 	"_operator.ne":    comparison(func(order int) bool { return order != 0 }),
@@ -31,6 +39,7 @@ var pythonFunctions = map[string]func(args []any) (any, error){
 	"_operator.ge":    comparison(func(order int) bool { return order == 1 || order == 0 }),
 	"_operator.and_":  logic(func(a, b bool) bool { return a && b }, func(a, b int64) int64 { return a & b }),
 	"_operator.or_":   logic(func(a, b bool) bool { return a || b }, func(a, b int64) int64 { return a | b }),
+	"_operator.xor":   logic(func(a, b bool) bool { return a != b }, func(a, b int64) int64 { return a ^ b }),
 	"_operator.not_":  not,
 	"torch.sym_not":   not,
 	"torch.sym_min":   arithmetic(func(a, b int64) (int64, error) { return min(a, b), nil }, math.Min),
@@ -45,7 +54,9 @@ var pythonFunctions = map[string]func(args []any) (any, error){
 	"math.floor":      func(args []any) (any, error) { return rounded(args, math.Floor) },
 	"math.ceil":       func(args []any) (any, error) { return rounded(args, math.Ceil) },
 	"math.sqrt":       onFloat(math.Sqrt),
-	"builtins.round":  func(args []any) (any, error) { return rounded(args, math.RoundToEven) },
+	"math.log2":       onFloat(math.Log2),
+	"builtins.round":  round,
+	"builtins.abs":    absolute,
 }
 
 func first(args []any) any {
@@ -243,6 +254,30 @@ func rounded(args []any, round func(float64) float64) (any, error) {
 		err = errOverflow
 	}
 	return int64(round(f)), err
+}
+
+// round rounds to an integer, or to the nearest number with some digits behind the point.
+func round(args []any) (any, error) {
+	digits, ok := int64(0), false
+	if len(args) == 2 {
+		digits, ok = args[1].(int64)
+	}
+	f, isFloat := first(args).(float64)
+	if !ok || !isFloat || digits < 0 || math.IsNaN(f) || math.IsInf(f, 0) {
+		return rounded(args, math.RoundToEven)
+	}
+	return strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(min(digits, 400)), 64), 64)
+}
+
+func absolute(args []any) (any, error) {
+	if n, ok := integer(first(args)); ok {
+		if n < 0 {
+			return subInts(0, n)
+		}
+		return n, nil
+	}
+	f, err := toFloat(first(args))
+	return math.Abs(f), err
 }
 
 func onFloat(of func(float64) float64) func([]any) (any, error) {

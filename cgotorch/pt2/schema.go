@@ -16,6 +16,7 @@ type exported struct {
 	RangeConstraints map[string]constraint `json:"range_constraints"`
 	SchemaVersion    schemaVersion         `json:"schema_version"`
 	TorchVersion     string                `json:"torch_version"`
+	Guards           *[]string             `json:"guards_code"` // nil for a file of an older PyTorch
 }
 
 type schemaVersion struct {
@@ -199,6 +200,9 @@ type size struct {
 	Int  *int64 `json:"as_int"`
 	Expr *struct {
 		Text string `json:"expr_str"`
+		Hint *struct {
+			Int *int64 `json:"as_int"`
+		} `json:"hint"` // the size in the export
 	} `json:"as_expr"`
 }
 

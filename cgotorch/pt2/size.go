@@ -1,21 +1,20 @@
 package pt2
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// An expr is an expression of symbols, as a file has it for the size of a dimension. The text is
-// that of sympy.srepr, such as
-//
-//	Mul(Integer(4), Symbol('s0', positive=True, integer=True))
+// An expr is an expression of symbols: the size of a dimension, or the condition of a guard.
 type expr struct {
-	of     string // the function; "Symbol" and "Integer" are leaves
+	of     string // "symbol", "constant", "and", "or", "if", or a name of pythonFunctions
 	symbol string
-	value  int64
+	value  any // of a constant: an int64, a float64, a bool or a string
 	args   []*expr
 }
 
@@ -24,7 +23,10 @@ const mostExprDepth = 100
 // errUnknown is the result of an expression that this package cannot compute.
 var errUnknown = errors.New("unknown")
 
-// parseExpr reads an expression.
+// parseExpr reads an expression as a file has it for the size of a dimension. The text is that of
+// sympy.srepr, such as
+//
+//	Mul(Integer(4), Symbol('s0', positive=True, integer=True))
 func parseExpr(text string) (*expr, error) {
 	p := exprParser{text: text}
 	e, err := p.expr(0)
@@ -60,21 +62,21 @@ func (p *exprParser) expr(depth int) (*expr, error) {
 	if depth > mostExprDepth {
 		return nil, fmt.Errorf("more than %d functions inside each other", mostExprDepth)
 	}
-	e := &expr{of: p.until("(),")}
+	name := p.until("(),")
 	if !p.skip("(") {
-		e.value, e.of = 0, "value "+e.of // such as true
-		return e, nil
+		return &expr{of: "sympy." + name}, nil // such as true
 	}
-	switch e.of {
+	e := &expr{of: cmp.Or(sympyFunctions[name], "sympy."+name)}
+	switch name {
 	case "Symbol":
-		e.symbol = strings.Trim(p.until(",)"), "'\"")
+		e.of, e.symbol = "symbol", strings.Trim(p.until(",)"), "'\"")
 		p.until(")")
 	case "Integer":
 		v, err := strconv.ParseInt(p.until(")"), 10, 64)
 		if err != nil {
 			return nil, err
 		}
-		e.value = v
+		e.of, e.value = "constant", v
 	case "Float", "Rational": // sizes that need them are not computed
 		p.until(")")
 	default:
@@ -95,50 +97,98 @@ func (p *exprParser) expr(depth int) (*expr, error) {
 	return e, nil
 }
 
-// The method `eval` computes the value. It fails with errUnknown if a symbol has no value, or if
+// sympyFunctions are the names of pythonFunctions, by those of sympy.
+var sympyFunctions = map[string]string{
+	"Add": "_operator.add", "Mul": "_operator.mul", "Max": "torch.sym_max", "Min": "torch.sym_min", "Pow": "_operator.pow",
+	"PowByNatural": "_operator.pow", "FloorDiv": "_operator.floordiv", "CleanDiv": "_operator.floordiv", "Mod": "_operator.mod",
+	"PythonMod": "_operator.mod",
+}
+
+// eval computes the value, as Python does. It fails with errUnknown if a symbol has no value, or if
 // this package does not know a function.
-func (e *expr) eval(symbols map[string]int64) (int64, error) {
+func (e *expr) eval(symbols map[string]any) (any, error) {
 	switch e.of {
-	case "Integer":
+	case "constant":
 		return e.value, nil
-	case "Symbol":
+	case "symbol":
 		if v, ok := symbols[e.symbol]; ok {
 			return v, nil
 		}
-		return 0, errUnknown
-	}
-	combine, ok := combinations[e.of]
-	if !ok || len(e.args) == 0 || combine.two && len(e.args) != 2 {
-		return 0, errUnknown
-	}
-	v, err := e.args[0].eval(symbols)
-	for _, arg := range e.args[1:] {
-		w, argErr := arg.eval(symbols)
-		if err == nil {
-			err = argErr
+		return nil, errUnknown
+	case "and", "or": // the rest is not computed where the first part decides
+		for _, arg := range e.args {
+			v, err := arg.truth(symbols)
+			if err != nil || v == (e.of == "or") {
+				return v, err
+			}
 		}
-		if err == nil {
-			v, err = combine.of(v, w)
+		return e.of == "and", nil
+	case "if":
+		holds, err := e.args[0].truth(symbols)
+		if err != nil {
+			return nil, err
+		}
+		return e.args[map[bool]int{true: 1, false: 2}[holds]].eval(symbols)
+	}
+	of := pythonFunctions[e.of]
+	if of == nil || len(e.args) == 0 {
+		return nil, errUnknown
+	}
+	args := make([]any, len(e.args))
+	for i, arg := range e.args {
+		var err error
+		if args[i], err = arg.eval(symbols); err != nil {
+			return nil, err
 		}
 	}
-	return v, err
+	if !folds[e.of] {
+		return of(args)
+	}
+	v := args[0]
+	for _, arg := range args[1:] {
+		var err error
+		if v, err = of([]any{v, arg}); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
 }
 
-// combinations are the functions of expressions. A function of `two` has exactly two arguments.
-var combinations = map[string]struct {
-	of  func(a, b int64) (int64, error)
-	two bool
-}{
-	"Add":          {of: addInts},
-	"Mul":          {of: mulInts},
-	"Max":          {of: func(a, b int64) (int64, error) { return max(a, b), nil }},
-	"Min":          {of: func(a, b int64) (int64, error) { return min(a, b), nil }},
-	"Pow":          {powInts, true},
-	"PowByNatural": {powInts, true},
-	"FloorDiv":     {floorDiv, true},
-	"CleanDiv":     {floorDiv, true},
-	"Mod":          {floorMod, true},
-	"PythonMod":    {floorMod, true},
+// folds are the functions of two arguments that expressions have with more or fewer.
+var folds = map[string]bool{"_operator.add": true, "_operator.mul": true, "torch.sym_max": true, "torch.sym_min": true}
+
+// truth computes a condition.
+func (e *expr) truth(symbols map[string]any) (bool, error) {
+	v, err := e.eval(symbols)
+	if err != nil {
+		return false, err
+	}
+	switch v := v.(type) {
+	case bool:
+		return v, nil
+	case int64:
+		return v != 0, nil
+	}
+	return false, errUnknown
+}
+
+// equal reports whether two expressions have equal parts, in any order where the order is free.
+func (e *expr) equal(other *expr) bool {
+	if e.of != other.of || e.symbol != other.symbol || e.value != other.value || len(e.args) != len(other.args) {
+		return false
+	}
+	if !folds[e.of] {
+		return slices.EqualFunc(e.args, other.args, (*expr).equal)
+	}
+	rest := slices.Clone(other.args)
+	for _, arg := range e.args {
+		i := slices.IndexFunc(rest, arg.equal)
+		if i < 0 {
+			return false
+		}
+		rest = slices.Delete(rest, i, i+1)
+	}
+	return true
 }
 
 // errOverflow is the result of an expression with a value above 64 bits.
@@ -207,22 +257,20 @@ func floorMod(a, b int64) (int64, error) {
 // String returns the expression as a formula, such as 4*s0.
 func (e *expr) String() string {
 	switch e.of {
-	case "Integer":
-		return strconv.FormatInt(e.value, 10)
-	case "Symbol":
+	case "constant":
+		return fmt.Sprint(e.value)
+	case "symbol":
 		return e.symbol
 	}
 	args := make([]string, len(e.args))
 	for i, arg := range e.args {
 		args[i] = arg.String()
 	}
-	switch e.of {
-	case "Add":
-		return "(" + strings.Join(args, "+") + ")"
-	case "Mul":
-		return strings.Join(args, "*")
-	case "Pow":
-		return strings.Join(args, "^")
+	if sign := map[string]string{"_operator.mul": "*", "_operator.pow": "^"}[e.of]; sign != "" {
+		return strings.Join(args, sign)
 	}
-	return e.of + "(" + strings.Join(args, ", ") + ")"
+	if sign := map[string]string{"_operator.add": "+", "_operator.floordiv": "//", "_operator.mod": "%"}[e.of]; sign != "" {
+		return "(" + strings.Join(args, sign) + ")"
+	}
+	return e.of[strings.LastIndexByte(e.of, '.')+1:] + "(" + strings.Join(args, ", ") + ")"
 }

@@ -25,7 +25,8 @@ type Size struct {
 	Text     string // "3", a symbol such as "s0", or a formula such as "4*s0"
 	Min, Max int64  // the sizes that are accepted; equal for a fixed size
 
-	expr *expr // nil for a fixed size
+	expr *expr  // nil for a fixed size
+	hint *int64 // the size in the export; nil if the file does not say it
 }
 
 func describe(t *cgotorch.Tensor) string { return fmt.Sprintf("%v%v", t.DType(), t.Shape()) }
