@@ -72,7 +72,7 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 		return nil, a.Bad("the arguments have %d values, and the signature has %d", len(p.paths), len(p.values))
 	}
 	for i := range p.values {
-		p.values[i].Name = p.paths[i]
+		p.values[i].Name, p.values[i].Keyword = p.paths[i], i >= p.in.children[0].leaves()
 	}
 	p.readGuards(a, text)
 	results := 0

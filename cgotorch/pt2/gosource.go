@@ -34,8 +34,9 @@ type GoOptions struct {
 // and results are the leaves of Python's. Tensors that are in no state dict are in the file
 // constants.safetensors, which the source embeds.
 //
-// The source calls typed operators where they exist, and other operators by name. It does not
-// check shapes and dtypes of its inputs, and leaves out the assertions of the Python program.
+// The source calls typed operators where they exist, and other operators by name. It checks the
+// sizes of its inputs, and the guards of the program, as [Program.Call] does. It does not check
+// dtypes, and leaves out the assertions of the Python program.
 //
 // GoSource fails as [Load] does. It fails with an error that wraps [ErrNoGoSource] for a program
 // with conditions or loops on tensors, for weights that overlap in memory, and for a weight whose
@@ -90,6 +91,7 @@ type goSource struct {
 	root      *goModule
 	types     []string // the declarations of the structs
 	functions []*goMethod
+	checks    string // the declaration of checkSizes, or ""
 	helpers   map[string]bool
 	methods   map[string]*goMethod // by their receivers and texts
 	taken     map[string]bool      // names of methods, with their receiver types

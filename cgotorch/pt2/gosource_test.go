@@ -178,13 +178,13 @@ func checkGo(t *testing.T, data []byte) {
 		t.Fatalf("%v\n%s", err, data)
 	}
 	config := types.Config{Importer: noPackages{}, Error: func(err error) {
-		if text := err.Error(); !regexp.MustCompile(`undefined: (cgotorch|nn|safetensors|strings|errors)\.|could not import`).MatchString(text) {
+		if text := err.Error(); !regexp.MustCompile(`undefined: (cgotorch|nn|safetensors|strings|errors|fmt)\.|could not import`).MatchString(text) {
 			t.Errorf("%v\n%s", err, data)
 		}
 	}}
 	_, _ = config.Check("net", set, []*ast.File{file}, nil)
 	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|Call|forward|makeConstants|parameter|free)$`).MatchString(f.Name.Name) {
+		if f, ok := d.(*ast.FuncDecl); ok && !regexp.MustCompile(`^(New|Close|Forward|Call|forward|makeConstants|parameter|free|require|checkSizes)$`).MatchString(f.Name.Name) {
 			t.Errorf("there is a function %s", f.Name.Name)
 		}
 	}

@@ -23,7 +23,7 @@ const (
 var goImports = map[string]string{
 	"cgotorch": importPrefix + "cgotorch", "linalg": importPrefix + "cgotorch/linalg", "fft": importPrefix + "cgotorch/fft",
 	"special": importPrefix + "cgotorch/special", "nn": importPrefix + "cgotorch/nn", "safetensors": importPrefix + "cgotorch/safetensors",
-	"math": "math", "errors": "errors", "strings": "strings",
+	"math": "math", "errors": "errors", "fmt": "fmt", "strconv": "strconv", "strings": "strings",
 }
 
 // The method `files` writes the declarations into files.
@@ -36,6 +36,9 @@ func (s *goSource) files() (map[string][]byte, error) {
 		return nil, err
 	}
 	declarations := append(slices.Clone(s.types[:1]), s.constructor(makes)...)
+	if s.checks != "" {
+		declarations = append(declarations, s.checks)
+	}
 	for _, m := range s.functions {
 		declarations = append(declarations, m.source())
 	}

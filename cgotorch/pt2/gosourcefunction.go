@@ -432,6 +432,18 @@ func (s *goSource) entry() error {
 			types[i] = unique(names[i], f.taken) + " " + types[i]
 		}
 	}
+	argumentNames, declared := make([]string, len(s.users)), []string{}
+	call := "checkSizes(x"
+	for i, v := range s.users {
+		if v != nil {
+			argumentNames[i] = f.name(v)
+			declared = append(declared, variable(f.name(v), v.kind))
+			call += ", " + f.name(v)
+		}
+	}
+	if s.checks = s.check(argumentNames, declared); s.checks != "" {
+		f.line("%s)", call)
+	}
 	method := "Call"
 	if forward && len(types) == 1 && tensors == 1 {
 		method = "Forward"

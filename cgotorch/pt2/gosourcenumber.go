@@ -191,6 +191,19 @@ func power(base, exponent int64) int64 {
 	return v
 }
 `,
+	"roundTo": `// roundTo is round of Python, to a number of digits behind the point.
+func roundTo(f float64, digits int) float64 {
+	f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', digits, 64), 64)
+	return f
+}
+`,
+	"require": `// require fails if a condition does not hold. Shown are names and values.
+func require(x *cgotorch.Exec, holds bool, condition string, shown ...any) {
+	if !holds {
+		x.Fail("Net", fmt.Errorf("%v: PyTorch has exported the model for inputs with %s: %w", shown, condition, cgotorch.ErrInvalidArgument))
+	}
+}
+`,
 	"free": `// free closes tensors that nobody reads any more.
 func free(tensors ...*cgotorch.Tensor) {
 	for _, t := range tensors {

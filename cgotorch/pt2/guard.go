@@ -227,21 +227,26 @@ func (p *Program) source(text string, names map[string]int) (source, error) {
 
 // read returns the number that a source stands for.
 func (s *source) read(leaves []any) any {
-	t, ok := leaves[s.leaf].(*cgotorch.Tensor)
-	if !ok {
-		return leaves[s.leaf]
-	}
+	leaf := leaves[s.leaf]
 	switch s.of {
 	case "size":
-		return t.Shape()[s.dim]
+		return shapeOf(leaf)[s.dim]
+	case "dim":
+		return int64(len(shapeOf(leaf)))
 	case "stride":
-		return t.Strides()[s.dim]
+		if t, ok := leaf.(*cgotorch.Tensor); ok {
+			return t.Strides()[s.dim]
+		}
+		stride := int64(1) // of contiguous memory
+		for _, n := range shapeOf(leaf)[s.dim+1:] {
+			stride *= max(n, 1)
+		}
+		return stride
 	}
-	return int64(t.Dim())
+	return leaf
 }
 
-// guard returns why the guards refuse the leaves, or nil. The leaves have the dtypes and ranks of
-// the program's inputs.
+// guard returns why the guards refuse the leaves, or nil. See fits.
 func (p *Program) guard(leaves []any) error {
 	g := &p.guards
 	if g.unknown != "" {
@@ -305,14 +310,10 @@ func (p *Program) asExported(leaves []any) error {
 		v := &p.values[i]
 		given := []int64{}
 		sizes := v.Shape
-		switch leaf := leaves[i].(type) {
-		case *cgotorch.Tensor:
-			given = leaf.Shape()
-		case int64:
-			if v.Bounds == nil {
-				continue
-			}
-			given, sizes = []int64{leaf}, []Size{*v.Bounds}
+		if n, ok := leaves[i].(int64); ok && v.Bounds != nil {
+			given, sizes = []int64{n}, []Size{*v.Bounds}
+		} else if v.Tensor {
+			given = shapeOf(leaves[i])
 		}
 		for d, s := range sizes {
 			if s.Min == s.Max || s.hint != nil && *s.hint == given[d] {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -21,16 +22,40 @@ import (
 type guarded struct {
 	Name  string
 	Model json.RawMessage
-	Calls []struct {
-		Args    []guardedValue
-		Kwargs  map[string]guardedValue
-		Refused bool
-		Result  []struct {
-			Shape  []int64
-			Values []string
-			Int    int64
-		}
+	Calls []guardedCall
+}
+
+type guardedCall struct {
+	Args    []guardedValue
+	Kwargs  map[string]guardedValue
+	Refused bool
+	Result  []struct {
+		Shape  []int64
+		Values []string
+		Int    int64
 	}
+}
+
+// leaves returns the arguments one by one, in the order of the program's inputs.
+func (c *guardedCall) leaves() (list []guardedValue) {
+	for i := range c.Args {
+		list = c.Args[i].leaves(list)
+	}
+	for _, v := range c.Kwargs {
+		list = v.leaves(list)
+	}
+	return list
+}
+
+// shapes returns the shapes of the arguments, if all of them are tensors.
+func (c *guardedCall) shapes() (shapes [][]int64, ok bool) {
+	for _, v := range c.leaves() {
+		if v.Tensor == nil {
+			return nil, false
+		}
+		shapes = append(shapes, v.Tensor)
+	}
+	return shapes, true
 }
 
 type guardedValue struct {
@@ -133,16 +158,21 @@ func (p *guarded) compare(x *cgotorch.Exec, i int, result any) error {
 			return fmt.Errorf("result %d has the shape %v, want %v", k, t.Shape(), w.Shape)
 		}
 		for j, v := range cgotorch.ToSlice[float32](x, t) {
-			want, err := strconv.ParseFloat(w.Values[j], 64)
-			if err != nil {
-				return err
-			}
-			if v != float32(want) && (v == v || want == want) {
+			if want := w.Values[j]; fmt.Sprint(v) != float32Of(want) {
 				return fmt.Errorf("element %d of result %d is %v, want %v", j, k, v, want)
 			}
 		}
 	}
 	return nil
+}
+
+// float32Of returns a number as the float32 that is nearest to it.
+func float32Of(text string) string {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(float32(v))
 }
 
 // Programs run with the sizes with which they run in PyTorch, and fail with the others.
@@ -159,6 +189,11 @@ func TestProgram_Call_Guards(t *testing.T) {
 				})
 				for i := range p.Calls {
 					c := &p.Calls[i]
+					if shapes, ok := c.shapes(); ok {
+						if err := program.Accepts(shapes...); (err == nil) == c.Refused {
+							t.Errorf("%s: Accepts of call %d: %v, and PyTorch refuses: %v", p.Name, i, err, c.Refused)
+						}
+					}
 					var result error
 					err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 						var args []any
@@ -203,10 +238,126 @@ func withGuards(code ...string) []byte {
 		panic(err)
 	}
 	changed := entries()
-	changed["models/model.json"] = strings.Replace(model, `"torch_version"`, fmt.Sprintf(`"guards_code": %s, "torch_version"`, text), 1)
+	changed["models/model.json"] = strings.Replace(model, `"guards_code": []`, fmt.Sprintf(`"guards_code": %s`, text), 1)
 	data, err := zipped(changed)
 	if err != nil {
 		panic(err)
 	}
 	return data
+}
+
+// forwardSmall runs a program with one input on float32[rows 2].
+func forwardSmall(t *testing.T, data []byte, o pt2.Options, rows int64) error {
+	var p *pt2.Program
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) (err error) {
+		p, err = load(x, data, o)
+		return err
+	})
+	defer p.Close()
+	return cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		p.Forward(x, x.Zeros(cgotorch.Float32, rows, 2))
+		return nil
+	})
+}
+
+// The small program has s0 from 2 to 8, and its file says no size of the export.
+func TestProgram_Forward_GuardTexts(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, c := range []struct {
+		guard string
+		rows  int64
+		want  string // of the error; "" is none
+	}{
+		{"(L['x'].size()[0] % 2) == 0", 4, ""},
+		{"(L['x'].size()[0] % 2) == 0", 5, "dimension 0 of the input x is 5: the program was exported for inputs with (x.size()[0] % 2) == 0"},
+		{"L['x'].shape[0] != 5 and L['x'].size()[1] == 2", 5, "dimension 0 of the input x is 5, dimension 1 of the input x is 2"},
+		{"not (L['x'].size()[0] == 5)", 5, "with not (x.size()[0] == 5)"},
+		{"L['x'].size()[0] == 5 or L['x'].size()[0] == 6", 6, ""},
+		{"2 < L['x'].size()[0] < 5 <= 6", 4, ""},
+		{"2 < L['x'].size()[0] < 5 <= 6", 5, "2 < x.size()[0]"},
+		{"-L['x'].size()[0] // 4 == -2", 5, ""},
+		{"-L['x'].size()[0] % 4 == 3", 5, ""},
+		{"2 ** L['x'].size()[0] ** 2 == 65536", 4, ""},
+		{"-2 ** 2 == -4 and ~L['x'].size()[0] == -6", 5, ""},
+		{"L['x'].size()[0] & 4 ^ 1 | 8 == 13 << 0", 5, ""},
+		{"1 << L['x'].size()[0] >> 1 == 16", 5, ""},
+		{"(3 if L['x'].size()[0] > 4 else 0) == 3", 5, ""},
+		{"(3 if L['x'].size()[0] > 4 else 0) == 3", 4, "(3 if (x.size()[0] > 4) else 0) == 3"},
+		{"max(L['x'].size()[0], 3, 1) == 5 == max(1, 5)", 5, ""},
+		{"min(L['x'].size()[0], 3, 7) == 3", 5, ""},
+		{"abs(3 - L['x'].size()[0]) == 2", 5, ""},
+		{"round(L['x'].size()[0] / 2) == 2 and round(2.675, 2) == 2.67", 5, ""},
+		{"int(1.5*torch.sym_float(L['x'].size()[0])) == 7", 5, ""},
+		{"math.floor(-L['x'].size()[0] / 2) == -3 and math.ceil(-2.5) == -2 and math.trunc(-2.5) == -2", 5, ""},
+		{"math.sqrt(L['x'].size()[0]) == 2.0", 4, ""},
+		{"L['x'].size()[0] < math.inf and L['x'].size()[0] > -math.inf", 4, ""},
+		{"L['x'].size()[0] / 0.5e1 == 1", 5, ""},
+		{"L['x'].stride()[0] == 2 and L['x'].dim() == 2 and L['x'].ndim == 2", 5, ""},
+		{"L['x'].stride()[0] == 3", 5, "stride 0 of the input x is 2"},
+		{"L['flat_args'][0].size()[0] == 5", 5, ""},
+		{"8 % (L['x'].size()[0] - 5) == 0", 5, "division by zero"},
+		{"9223372036854775807 + L['x'].size()[0] > 0", 5, "above 64 bits"},
+		// Forms that are not read. The size of the export is not in the file, so no size runs.
+		{"IsNonOverlappingAndDenseIndicator(L['x'].size()[0], 2) == 1", 5, "IsNonOverlappingAndDenseIndicator"},
+		{"L['y'].size()[0] == 5", 5, "L['y'].size()[0] is not known"},
+		{"L['x'].size()[2] == 5", 5, "L['x'].size()[2] is not known"},
+		{"L['x'].size()[-1] == 5", 5, "of a form that this package does not read"},
+		{"L['x'] == 5", 5, "L['x'] is not known"},
+		{"L['x'].size()[0].bit_length() == 3", 5, "is not known"},
+		{"L['x'].size()[0] is 5", 5, `"is" is not expected`},
+		{"L['x'].size()[0] == ", 5, "it ends too early"},
+		{"L['x'].size()[0] == 0x5", 5, "0x5"},
+		{"(L['x'].size()[0]) == 5)", 5, `")" is not expected`},
+		{"", 5, "it ends too early"},
+		{strings.Repeat("(", 1000) + "5" + strings.Repeat(")", 1000), 5, "inside each other"},
+		{strings.Repeat("not ", 1000) + "True", 5, "inside each other"},
+		{strings.Repeat("-", 1000) + "5", 5, "inside each other"},
+		{"'a' == 5", 5, "is not expected"},
+	} {
+		for _, fuse := range []bool{false, true} {
+			err := forwardSmall(t, withGuards(c.guard), pt2.Options{Fuse: fuse}, c.rows)
+			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%.100s with %d rows: %v, want %q", c.guard, c.rows, err, c.want)
+			}
+		}
+	}
+}
+
+// A guard of an unknown form refuses all sizes but those of the export.
+func TestProgram_Forward_UnknownGuard(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, rows := range []int64{4, 5} {
+		data := entries()
+		data["models/model.json"] = strings.NewReplacer(
+			`"guards_code": []`, `"guards_code": ["f(L['x'])"]`,
+			`{"as_expr": {"expr_str": "Symbol('s0'`, `{"as_expr": {"hint": {"as_int": 4}, "expr_str": "Symbol('s0'`,
+		).Replace(model)
+		err := forwardSmall(t, archive(t, data), pt2.Options{}, rows)
+		if rows == 4 && err != nil {
+			t.Error(err)
+		}
+		if want := "dimension 0 of the input x is 5, and the program runs with the size of its export alone, 4, because a guard"; rows == 5 && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("the error is %v, want %q", err, want)
+		}
+	}
+}
+
+// A file without guards is held to the ranges of its sizes, and a line of log says it.
+func TestLoad_NoGuards(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	data := entries()
+	data["models/model.json"] = strings.Replace(model, `"guards_code": [],`, "", 1)
+	for rows, runs := range map[int64]bool{1: true, 8: true, 9: false} {
+		log.Reset()
+		if err := forwardSmall(t, archive(t, data), pt2.Options{}, rows); (err == nil) != runs {
+			t.Errorf("%d rows: %v", rows, err)
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "net.pt2: the file has no guards") {
+			t.Errorf("the log is %q", text)
+		}
+	}
 }

@@ -6,7 +6,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// whileLoop runs the graph `body` on its own results as long as the graph `holds` returns true.
+// mostRounds bounds a whileLoop. Each round waits for the device, so this many take half a minute or
+// more. The condition of a damaged file may never become false.
+const mostRounds = 1 << 20
+
+// whileLoop runs the graph `body` on its own results as long as the graph `holds` returns true, in
+// at most mostRounds rounds.
 type whileLoop struct {
 	node        *Node
 	holds, body *graph
@@ -20,7 +25,10 @@ func (l *whileLoop) fills() []int      { return l.outs }
 func (l *whileLoop) run(x *cgotorch.Exec, f *frame) {
 	carried, fixed := spread(f, l.args[:1]), spread(f, l.args[1:])
 	ours := false // `carried` belongs to the loop
-	for {
+	for round := 0; ; round++ {
+		if round == mostRounds {
+			x.Fail(l.node.Operator, fmt.Errorf("the loop has not ended after %d rounds: the file is damaged, or the loop's condition never becomes false; export a longer loop in parts: %w", mostRounds, cgotorch.ErrInvalidArgument))
+		}
 		inputs := append(append([]any{}, carried...), fixed...)
 		goOn := l.holds.call(x, inputs)
 		if len(goOn) != 1 {

@@ -310,7 +310,7 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 		}
 	}
 	if len(args) > len(arguments.children) {
-		return nil, fmt.Errorf("%d arguments, want %d and %d keywords", len(args), len(arguments.children), len(keywords.children))
+		return nil, p.tooMany(len(args))
 	}
 	used := 0
 	for i, c := range arguments.children {
@@ -353,6 +353,26 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 		return nil, fmt.Errorf("there are %d keywords too many among %.100q; the program has %.200s", len(named)-used, slices.Sorted(maps.Keys(named)), p.inputNames())
 	}
 	return leaves, nil
+}
+
+// tooMany returns the error for more arguments without a name than the program has.
+func (p *Program) tooMany(given int) error {
+	arguments, keywords := p.in.children[0], p.in.children[1]
+	names := make([]string, len(arguments.children))
+	for i := range names {
+		names[i] = fmt.Sprintf("argument %d", i)
+		if i < len(p.positions) {
+			names[i] = p.positions[i]
+		}
+	}
+	text := fmt.Sprintf("%d arguments without a name, and the program takes %d", given, len(names))
+	if len(names) > 0 {
+		text += fmt.Sprintf(": %.200s", strings.Join(names, ", "))
+	}
+	if len(keywords.children) > 0 {
+		text += fmt.Sprintf("; give %.200s by name, in the last argument: pt2.Keywords{%.60q: …}", strings.Join(keywords.keys, ", "), keywords.keys[0])
+	}
+	return errors.New(text)
 }
 
 // The method `fixed` returns the leaves of an argument, which begin at leaf `from`, if the program
@@ -454,7 +474,6 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 
 // The method `check` compares the leaves with the program's inputs, and converts what has to be.
 func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
-	symbols := map[string]any{}
 	checked := make([]any, len(leaves))
 	for i, leaf := range leaves {
 		v := &p.values[i]
@@ -469,8 +488,7 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 		}
 		checked[i] = leaf
 		if !v.Tensor {
-			n, isInt := leaf.(int64)
-			if v.Bounds != nil && !isInt {
+			if _, isInt := leaf.(int64); v.Bounds != nil && !isInt {
 				p.fail(x, op, "%s: the input %s is %s, want an int", p.file, v.Name, shown(leaf))
 			}
 			if v.Bounds == nil && !same(leaf, v.Fixed) {
@@ -479,9 +497,6 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 					given, want = fmt.Sprint(leaf), fmt.Sprint(v.Fixed)
 				}
 				p.fail(x, op, "%s: the input %s is %.60s, and the program was exported for %.60s", p.file, v.Name, given, want)
-			}
-			if v.Bounds != nil {
-				p.checkInt(x, op, v, n, symbols)
 			}
 			continue
 		}
@@ -496,62 +511,120 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 			t = x.To(t, p.float)
 			checked[i] = t
 		}
-		shape := t.Shape()
-		if t.DType() != v.DType || len(shape) != len(v.Shape) {
+		if t.DType() != v.DType || t.Dim() != len(v.Shape) {
 			p.fail(x, op, "%s: the input %s is %s, want %s", p.file, v.Name, describe(t), v)
 		}
-		for d, n := range shape {
-			s := &v.Shape[d]
-			if n < s.Min || n > s.Max {
-				if s.Min == s.Max {
-					p.fail(x, op, "%s: the input %s is %s, want %s: dimension %d must be %d, as in the export", p.file, v.Name, describe(t), v, d, s.Min)
-				}
-				p.fail(x, op, "%s: the input %s is %s, want %s with %s from %d to %d, as in the export", p.file, v.Name, describe(t), v, s.Text, s.Min, s.Max)
-			}
-			if s.expr == nil || s.expr.of != "symbol" {
-				continue
-			}
-			if before, ok := symbols[s.expr.symbol]; ok && before != n {
-				p.fail(x, op, "%s: the input %s is %s, want %s with %s = %d as before", p.file, v.Name, describe(t), v, s.Text, before)
-			}
-			symbols[s.expr.symbol] = n
-		}
 	}
-	for i := range p.values { // formulas come last, because their symbols may stand in later inputs
-		v := &p.values[i]
-		for d := range v.Shape {
-			s := &v.Shape[d]
-			if s.expr == nil || s.expr.of == "symbol" {
-				continue
-			}
-			t := checked[i].(*cgotorch.Tensor)
-			if want, err := s.expr.eval(symbols); err == nil && want != any(t.Shape()[d]) {
-				p.fail(x, op, "%s: the input %s is %s, want %s with %s = %d", p.file, v.Name, describe(t), v, s.Text, want)
-			}
-		}
-	}
-	if err := p.guard(checked); err != nil {
+	if err := p.fits(checked); err != nil {
 		p.fail(x, op, "%s: %w", p.file, err)
 	}
 	return checked
 }
 
-// The method `checkInt` compares an integer with its bounds, and with the sizes that it must equal.
-func (p *Program) checkInt(x *cgotorch.Exec, op string, v *Value, n int64, symbols map[string]any) {
+// Accepts returns nil if the program runs on tensors of these shapes, and else the error that Call
+// would have for them. The shapes are those of the tensors among [Program.Inputs], in their order. An
+// integer that may change has its value of the export. Accepts enqueues nothing.
+func (p *Program) Accepts(shapes ...[]int64) error {
+	leaves := make([]any, len(p.values))
+	at := 0
+	for i := range p.values {
+		switch v := &p.values[i]; {
+		case v.Tensor && at == len(shapes):
+			return fmt.Errorf("pt2: %s: the input %s has no shape", p.file, v.Name)
+		case v.Tensor && len(shapes[at]) != len(v.Shape):
+			return fmt.Errorf("pt2: %s: the input %s is %v%v, want %s: %w", p.file, v.Name, v.DType, shapes[at], v, cgotorch.ErrInvalidArgument)
+		case v.Tensor:
+			leaves[i] = shapes[at]
+			at++
+		case v.Bounds != nil && v.Bounds.hint != nil:
+			leaves[i] = *v.Bounds.hint
+		default:
+			leaves[i] = v.Fixed
+		}
+	}
+	if at < len(shapes) {
+		return fmt.Errorf("pt2: %s: %d shapes, and the program has %d tensors as inputs", p.file, len(shapes), at)
+	}
+	if err := p.fits(leaves); err != nil {
+		return fmt.Errorf("pt2: %s: %w: %w", p.file, err, cgotorch.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// shapeOf returns the shape of a leaf: of a tensor, or the shape itself.
+func shapeOf(leaf any) []int64 {
+	if t, ok := leaf.(*cgotorch.Tensor); ok {
+		return t.Shape()
+	}
+	shape, _ := leaf.([]int64)
+	return shape
+}
+
+// fits returns why the program does not run with the sizes of the leaves, or nil. A leaf is a
+// tensor, the shape of a tensor, or a number. Ranks are those of the program's inputs.
+func (p *Program) fits(leaves []any) error {
+	symbols := map[string]any{}
+	wrong := func(i int, format string, args ...any) error {
+		v := &p.values[i]
+		return fmt.Errorf("the input %s is %v%v, want %s%s", v.Name, v.DType, shapeOf(leaves[i]), v, fmt.Sprintf(format, args...))
+	}
+	for i := range p.values {
+		v := &p.values[i]
+		if n, ok := leaves[i].(int64); ok && v.Bounds != nil {
+			if err := v.accept(n, symbols); err != nil {
+				return err
+			}
+		}
+		if !v.Tensor {
+			continue
+		}
+		for d, n := range shapeOf(leaves[i]) {
+			s := &v.Shape[d]
+			if n < s.Min || n > s.Max {
+				if s.Min == s.Max {
+					return wrong(i, ": dimension %d must be %d, as in the export", d, s.Min)
+				}
+				return wrong(i, " with %s from %d to %d, as in the export", s.Text, s.Min, s.Max)
+			}
+			if s.expr == nil || s.expr.of != "symbol" {
+				continue
+			}
+			if before, ok := symbols[s.expr.symbol]; ok && before != n {
+				return wrong(i, " with %s = %d as before", s.Text, before)
+			}
+			symbols[s.expr.symbol] = n
+		}
+	}
+	for i := range p.values { // formulas come last, because their symbols may stand in later inputs
+		for d, s := range p.values[i].Shape {
+			if s.expr == nil || s.expr.of == "symbol" {
+				continue
+			}
+			if want, err := s.expr.eval(symbols); err == nil && want != any(shapeOf(leaves[i])[d]) {
+				return wrong(i, " with %s = %v", s.Text, want)
+			}
+		}
+	}
+	return p.guard(leaves)
+}
+
+// accept returns why an integer does not lie in its bounds, or is not the size that it must equal.
+func (v *Value) accept(n int64, symbols map[string]any) error {
 	s := v.Bounds
 	if n < s.Min {
-		p.fail(x, op, "%s: the input %s is %d, want %d or more", p.file, v.Name, n, s.Min)
+		return fmt.Errorf("the input %s is %d, want %d or more", v.Name, n, s.Min)
 	}
 	if n > s.Max {
-		p.fail(x, op, "%s: the input %s is %d, want %d or less", p.file, v.Name, n, s.Max)
+		return fmt.Errorf("the input %s is %d, want %d or less", v.Name, n, s.Max)
 	}
 	if s.expr == nil || s.expr.of != "symbol" {
-		return
+		return nil
 	}
 	if before, ok := symbols[s.expr.symbol]; ok && before != n {
-		p.fail(x, op, "%s: the input %s is %d, want %s = %d as before", p.file, v.Name, n, s.Text, before)
+		return fmt.Errorf("the input %s is %d, want %s = %d as before", v.Name, n, s.Text, before)
 	}
 	symbols[s.expr.symbol] = n
+	return nil
 }
 
 // The function `same` reports whether two numbers, truth values or texts are equal. NaN is equal to

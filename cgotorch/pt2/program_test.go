@@ -316,6 +316,20 @@ func TestProgram_Forward_FromGoroutines(t *testing.T) {
 	wait.Wait()
 }
 
+// A loop whose condition stays true ends with an error.
+func TestProgram_Forward_EndlessLoop(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	holds := `{"as_graph": {"name": "holds", "graph": {"inputs": [{"as_tensor": {"name": "a"}}], "outputs": [{"as_bool": true}], "nodes": [], "tensor_values": {}}}}`
+	body := `{"as_graph": {"name": "body", "graph": {"inputs": [{"as_tensor": {"name": "a"}}], "outputs": [{"as_tensor": {"name": "a"}}], "nodes": [], "tensor_values": {}}}}`
+	e := entries()
+	head, tail, _ := strings.Cut(withNodes("add = relu x"), `"nodes": [`)
+	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
+	e["models/model.json"] = head + `"nodes": [` + `{"target": "torch.ops.higher_order.while_loop", "name": "forever", "inputs": [{"name": "", "arg": ` + holds + `}, {"name": "", "arg": ` + body +
+		`}, {"name": "", "arg": {"as_tensors": [{"name": "x"}]}}, {"name": "", "arg": {"as_tensors": []}}], "outputs": [{"as_tensors": [{"name": "add"}]}], "metadata": {}}` + "],\n   \"tensor_values\"" + tail
+	err := forwardSmall(t, archive(t, e), pt2.Options{}, 2)
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "node forever", "has not ended after 1048576 rounds")
+}
+
 func TestProgram_Forward_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	p := open(t, cgotorch.CPU, pt2.Options{})
@@ -325,7 +339,7 @@ func TestProgram_Forward_Refused(t *testing.T) {
 		want string
 	}{
 		{"no argument", func(x *cgotorch.Exec) []any { return nil }, "x is missing"},
-		{"too many", func(x *cgotorch.Exec) []any { return []any{1, 2} }, "2 arguments, want 1"},
+		{"too many", func(x *cgotorch.Exec) []any { return []any{1, 2} }, "2 arguments without a name, and the program takes 1: x"},
 		{"keyword", func(x *cgotorch.Exec) []any { return []any{1, pt2.Keywords{"mask": 1}} }, "1 keywords too many"},
 		{"no tensor", func(x *cgotorch.Exec) []any { return []any{1} }, "the input x is 1 (a int64), want a tensor"},
 		{"nil", func(x *cgotorch.Exec) []any { return []any{(*cgotorch.Tensor)(nil)} }, "want a tensor"},

@@ -141,7 +141,7 @@ func (p *pythonParser) operators(level, depth int) (*expr, error) {
 		if level == pythonComparisons {
 			left := e
 			if n := len(chain); n > 0 {
-				left = chain[n-1].args[1]
+				left = chain[n-1].args[1].clone()
 			}
 			chain = append(chain, &expr{of: of, args: []*expr{left, right}})
 			continue
@@ -281,6 +281,15 @@ func (p *pythonParser) call(name string, depth int) (*expr, error) {
 		return nil, fmt.Errorf("%.40s has no argument", name)
 	}
 	return e, nil
+}
+
+func (e *expr) clone() *expr {
+	c := *e
+	c.args = make([]*expr, len(e.args))
+	for i, arg := range e.args {
+		c.args[i] = arg.clone()
+	}
+	return &c
 }
 
 // symbols appends the texts of the symbols, each once.

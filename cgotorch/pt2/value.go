@@ -15,9 +15,10 @@ type Value struct {
 	// Fixed is the only value that the program accepts, for an input that is not a tensor. It is an
 	// int64, a float64, a bool, a string or nil, which is Python's None. It is also nil for a tensor,
 	// and for an integer that may change.
-	Fixed  any
-	Tensor bool  // the input is a tensor
-	Bounds *Size // of an integer that may change; nil for any other input
+	Fixed   any
+	Tensor  bool  // the input is a tensor
+	Keyword bool  // Python takes the argument by name alone: give it in [Keywords]
+	Bounds  *Size // of an integer that may change; nil for any other input
 }
 
 // A Size is the size of one dimension.

@@ -5,7 +5,7 @@
 Each line has the JSON of one exported program, and calls of it with several sizes. A call has the
 leaves of its result, or is refused by PyTorch. The elements of a tensor argument are 0, 1, 2, 3, 4,
 0, 1, ... minus 1. A new program is one entry of PROGRAMS: its name, its function, the arguments for
-given sizes, the sizes of the export, and the sizes of the calls. Dimensions are Dim.AUTO unless the
+given sizes, the sizes of the export, and the sizes of the calls. Keys of a dict are sorted. Dimensions are Dim.AUTO unless the
 entry gives dynamic shapes.
 """
 

@@ -6,6 +6,7 @@ package net
 import (
 	_ "embed"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -58,10 +59,18 @@ func (m *Net) Close() error {
 	return errors.Join(errs...)
 }
 
+// checkSizes fails for sizes for which PyTorch has not exported the model.
+func checkSizes(x *cgotorch.Exec, in *cgotorch.Tensor) {
+	require(x, in.Dim() == 2, "x.dim() == 2", "x.dim()", in.Dim())
+	require(x, in.Shape()[0] <= 8, "x.size()[0] <= 8", "x.size()[0]", in.Shape()[0])
+	require(x, in.Shape()[1] == 2, "x.size()[1] == 2", "x.size()[1]", in.Shape()[1])
+}
+
 // Forward runs the model. The Do owns its results. in is float32[s0 2]. Tensors between are freed
 // at the end of each module.
 func (m *Net) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
+		checkSizes(x, in)
 		// fc: y = self.fc(x) (model.py:42)
 		linear := x.Linear(in, m.Fc.Weight, m.Fc.Bias)
 		relu := x.ReLU(linear)
@@ -80,4 +89,11 @@ func parameter(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 		x.Fail("New", err)
 	}
 	return x.Keep(t)
+}
+
+// require fails if a condition does not hold. Shown are names and values.
+func require(x *cgotorch.Exec, holds bool, condition string, shown ...any) {
+	if !holds {
+		x.Fail("Net", fmt.Errorf("%v: PyTorch has exported the model for inputs with %s: %w", shown, condition, cgotorch.ErrInvalidArgument))
+	}
 }

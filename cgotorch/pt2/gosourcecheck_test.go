@@ -1,0 +1,244 @@
+package pt2_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+)
+
+// The program that runs the source of all programs. It prints a line for each call.
+const guardedMain = `package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+%s)
+
+type leaf struct {
+	Tensor     []int64
+	Transposed bool
+	Int        int64
+}
+
+type result struct {
+	Refused bool
+	Error   string
+	Result  []any
+}
+
+func (l *leaf) value(x *cgotorch.Exec) any {
+	if l.Tensor == nil {
+		return l.Int
+	}
+	n := int64(1)
+	for _, size := range l.Tensor {
+		n *= size
+	}
+	data := make([]float32, n)
+	for i := range data {
+		data[i] = float32(i%%5 - 1)
+	}
+	if l.Transposed {
+		return x.Transpose(cgotorch.FromSlice(x, data, l.Tensor[1], l.Tensor[0]), 0, 1)
+	}
+	return cgotorch.FromSlice(x, data, l.Tensor...)
+}
+
+func run(calls string, forward func(x *cgotorch.Exec, in []any) []any) {
+	var list [][]leaf
+	if err := json.Unmarshal([]byte(calls), &list); err != nil {
+		panic(err)
+	}
+	for _, leaves := range list {
+		var r result
+		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			var in []any
+			for i := range leaves {
+				in = append(in, leaves[i].value(x))
+			}
+			for _, v := range forward(x, in) {
+				t, ok := v.(*cgotorch.Tensor)
+				if !ok {
+					r.Result = append(r.Result, map[string]any{"Int": v})
+					continue
+				}
+				var values []string
+				for _, f := range cgotorch.ToSlice[float32](x, t) {
+					values = append(values, fmt.Sprint(f))
+				}
+				r.Result = append(r.Result, map[string]any{"Shape": t.Shape(), "Values": values})
+			}
+			return nil
+		})
+		if err != nil {
+			r = result{Refused: errors.Is(err, cgotorch.ErrInvalidArgument), Error: err.Error()}
+		}
+		json.NewEncoder(os.Stdout).Encode(r)
+	}
+}
+
+func main() {
+	cgotorch.SetThreads(1)
+%s}
+`
+
+// leaves appends the leaves of an argument. The keys of a dict are in their order.
+func (v *guardedValue) leaves(list []guardedValue) []guardedValue {
+	for i := range v.List {
+		list = v.List[i].leaves(list)
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.Dict)) {
+		item := v.Dict[key]
+		list = item.leaves(list)
+	}
+	if v.List == nil && v.Dict == nil {
+		list = append(list, *v)
+	}
+	return list
+}
+
+// The source of a program runs with the sizes with which it runs in PyTorch, and fails with the
+// others.
+func TestGoSource_Guards(t *testing.T) {
+	programs := guardedPrograms(t)
+	module, made := t.TempDir(), t.TempDir()
+	write := func(name string, data []byte) {
+		path := filepath.Join(module, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const self = "github.com/streamtorch/streamtorch"
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module made"))
+	write("go.mod", append(mod, fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", self, self, root)...))
+	write("go.sum", sum)
+	signature := regexp.MustCompile(`\nfunc \(m \*Net\) (Forward|Call)\(x \*cgotorch\.Exec, ([^)]*)\) (\(?)(.*)\{\n`)
+	var imports, calls strings.Builder
+	for i := range programs {
+		p := &programs[i]
+		path := filepath.Join(made, p.Name+".pt2")
+		if err := os.WriteFile(path, p.file(t), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files, err := pt2.GoSource(path, pt2.GoOptions{Package: "p_" + p.Name, FreeEarly: i%2 == 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var call [][]byte
+		for file, data := range files {
+			write(filepath.Join(p.Name, file), data)
+			if found := signature.FindSubmatch(data); found != nil {
+				call = found
+			}
+		}
+		if call == nil {
+			t.Fatalf("%s: no method in %s", p.Name, files)
+		}
+		var lists [][]guardedValue
+		for k := range p.Calls {
+			lists = append(lists, p.Calls[k].leaves())
+		}
+		var arguments, results []string
+		kind := ""
+		declared := strings.Split(string(call[2]), ", ")
+		for k := range slices.Backward(declared) { // as in a, b *cgotorch.Tensor
+			if _, of, ok := strings.Cut(declared[k], " "); ok {
+				kind = of
+			}
+			arguments = append([]string{fmt.Sprintf("in[%d].(%s)", k, kind)}, arguments...)
+		}
+		for k := range bytes.Count(call[4], []byte(",")) + 1 {
+			results = append(results, fmt.Sprintf("r%d", k))
+		}
+		text, err := json.Marshal(lists)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := strings.Join(results, ", ")
+		fmt.Fprintf(&imports, "\tp_%s %q\n", p.Name, "made/"+p.Name)
+		fmt.Fprintf(&calls, "\trun(%q, func(x *cgotorch.Exec, in []any) []any {\n\t\tm := p_%s.New(x)\n\t\tdefer m.Close()\n\t\t%s := m.%s(x, %s)\n\t\treturn []any{%s}\n\t})\n",
+			text, p.Name, list, call[1], strings.Join(arguments, ", "), list)
+	}
+	write("main.go", fmt.Appendf(nil, guardedMain, imports.String(), calls.String()))
+	build := exec.Command("go", "build", "-mod=mod", "-o", "guarded", ".")
+	build.Dir = module
+	build.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	out, err := exec.Command(filepath.Join(module, "guarded")).Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	type answer struct {
+		Refused bool
+		Error   string
+		Result  json.RawMessage
+	}
+	lines := json.NewDecoder(bytes.NewReader(out))
+	for _, p := range programs {
+		for i := range p.Calls {
+			var got answer
+			if err := lines.Decode(&got); err != nil {
+				t.Fatal(err)
+			}
+			want, err := json.Marshal(p.Calls[i].Result)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case got.Refused != p.Calls[i].Refused || got.Error != "" && !got.Refused:
+				t.Errorf("%s: call %d of the source: refused %v (%s), and PyTorch %v", p.Name, i, got.Refused, got.Error, p.Calls[i].Refused)
+			case !got.Refused && !sameResults(t, got.Result, want):
+				t.Errorf("%s: call %d of the source returns %s, want %s", p.Name, i, got.Result, want)
+			}
+		}
+	}
+}
+
+// sameResults compares results as texts of JSON, whose values may be spelled in different ways.
+func sameResults(t *testing.T, a, b []byte) bool {
+	type result struct {
+		Shape  []int64
+		Values []string
+		Int    int64
+	}
+	var got, want []result
+	for text, to := range map[string]*[]result{string(a): &got, string(b): &want} {
+		if err := json.Unmarshal([]byte(text), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return slices.EqualFunc(got, want, func(a, b result) bool {
+		return a.Int == b.Int && slices.Equal(a.Shape, b.Shape) && slices.EqualFunc(a.Values, b.Values, func(v, w string) bool { return float32Of(v) == float32Of(w) })
+	})
+}
