@@ -15,8 +15,8 @@ import (
 //
 // PyTorch exports one branch for each condition on sizes that the Python code asks. The conditions
 // that held are the program's guards, as texts of Python in the file: (L['x'].size()[0] % 2) == 0.
-// With other sizes the program would compute the wrong branch. So each call checks all guards before
-// its first node, as PyTorch does.
+// With other sizes the program would compute the wrong branch. So each call checks all guards
+// before its first node, as PyTorch does.
 //
 // A guard that this package cannot read is not passed over. The program then runs with the sizes of
 // its export alone.

@@ -6,8 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// mostRounds bounds a whileLoop. Each round waits for the device, so this many take half a minute or
-// more. The condition of a damaged file may never become false.
+// mostRounds bounds a whileLoop. The condition of a damaged file may never become false. Each round
+// waits for the device, so this many take half a minute or more there.
 const mostRounds = 1 << 20
 
 // whileLoop runs the graph `body` on its own results as long as the graph `holds` returns true, in

@@ -69,14 +69,16 @@ type opener struct {
 
 // network is a model with its inputs.
 type network struct {
-	forward func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
-	inputs  []serve.Spec
-	outputs []string // names of the results, in their order; nil if they are not known
-	least   int64    // smallest batch; 0 means 1
-	most    int64    // largest batch; 0 means that there is no bound
-	weights int64
-	dtype   cgotorch.DType // of the input of images, if it is not float32
-	close   func() error
+	forward   func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
+	inputs    []serve.Spec
+	accepts   func(shapes ...[]int64) error // why sizes do not fit; nil if it is not known
+	unguarded bool                          // sizes may change, and conditions of its code on them are not known
+	outputs   []string                      // names of the results, in their order; nil if they are not known
+	least     int64                         // smallest batch; 0 means 1
+	most      int64                         // largest batch; 0 means that there is no bound
+	weights   int64
+	dtype     cgotorch.DType // of the input of images, if it is not float32
+	close     func() error
 }
 
 // The files of a model, in the order in which they are looked for.
@@ -256,7 +258,7 @@ func exported(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n netw
 	if err != nil {
 		return n, err
 	}
-	n.close, n.weights, n.outputs = program.Close, bytesOf(program), program.Outputs()
+	n.close, n.weights, n.outputs, n.accepts = program.Close, bytesOf(program), program.Outputs(), program.Accepts
 	var names []string // of the tensors; the program has one value only for its other inputs
 	for _, v := range program.Inputs() {
 		if v.Bounds != nil {
@@ -285,6 +287,9 @@ func compiled(x *cgotorch.Exec, at io.ReaderAt, size int64, name string) (n netw
 	n.forward, n.close, n.weights = model.Forward, model.Close, size
 	for i, in := range model.Inputs() {
 		n.add(fmt.Sprint("input", i), in.DType, len(in.Shape), func(i int) (int64, int64) { return in.Shape[i].Min, in.Shape[i].Max })
+		for _, size := range in.Shape {
+			n.unguarded = n.unguarded || size.Min < size.Max
+		}
 	}
 	return n, nil
 }
@@ -316,6 +321,9 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		Inputs: n.inputs, Lengths: s.Lengths, Dependent: s.Dependent, BatchSizes: o.batchSizes, Queue: o.queue,
 		MaxDelay: time.Duration(s.MaxDelayMS * float64(time.Millisecond)), Log: func(text string) { o.log("%s", text) },
 	}
+	if n.unguarded {
+		o.log("%s: a compiled package holds ranges of sizes and no guards, so conditions of its Python code on sizes are not checked: compare a result of each size with PyTorch, or serve the exported program", s.name)
+	}
 	closeAll := n.close
 	var table *cgotorch.Tensor // normalises pixels; nil if the input is no image
 	err := func() (err error) {
@@ -336,6 +344,13 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 			if len(options.BatchSizes) == 0 {
 				options.BatchSizes = []int{int(min(n.most, max(n.least, 32)))}
 			}
+		}
+		side := 0
+		if s.Image != nil {
+			side = s.Image.Size
+		}
+		if err := n.fit(&options, side, func(format string, args ...any) { o.log("%s: "+format, append([]any{s.name}, args...)...) }); err != nil {
+			return s.wrong("%w", err)
 		}
 		if err := setBounds(options.Inputs, s.Bounds); err != nil {
 			return s.wrong("%w", err)
