@@ -18,6 +18,9 @@ type archive struct {
 	path   string // as the caller gave it
 	shards []*shard
 	small  bool // the .tgz shards together are no larger than the shuffle buffer
+
+	guessed bool   // labels are from directories, and nobody has asked for that
+	doubt   *Error // what speaks against the guess at the beginning of the first shard, or nil
 }
 
 // openArchive opens the archive at `path`: a file, a directory, or all files of a pattern. The
@@ -37,11 +40,11 @@ func openArchive(from files, path string, o Options, workers int, memory *arena.
 		s.number = int32(i)
 		a.shards = append(a.shards, s)
 	}
-	labels, compressed := a.findLabels(o), int64(0)
+	labels, doubt := a.findLabels(o)
+	a.guessed, a.doubt = o.Labels == LabelsFound && labels == LabelsFromDirectories, doubt
+	compressed := int64(0)
 	for _, s := range a.shards {
-		if s.format != directory {
-			s.labels = labels
-		}
+		s.labels = labels
 		if s.format == gzipTar {
 			compressed += s.info.Size()
 		}

@@ -22,7 +22,8 @@ var (
 	// ErrBadMember says that a member is not a usable image, or that more members are unusable than
 	// Options.MaxSkipRate allows.
 	ErrBadMember = errors.New("unusable image")
-	// ErrUnknownClass says that a member's class is not among the given classes.
+	// ErrUnknownClass says that a member's class is not among the given classes, or that it is not
+	// clear where the labels are from.
 	ErrUnknownClass = errors.New("unknown class")
 	// ErrInvalidOptions says that a value is out of its range. The value is in Options, or in a file
 	// that Options names.

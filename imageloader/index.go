@@ -56,11 +56,15 @@ type indexer struct {
 	// splits counts images that have a split. Its keys are the directories above the class. unsplit
 	// counts images that have only a class. Its keys are the classes.
 	splits, unsplit map[string]int
+
+	doubts  doubts // about labels that are from directories
+	parts   splits // without Options.Split
+	streams bool   // images are used while the indexer collects them
 }
 
 func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 	return &indexer{
-		archive: a, options: o, splits: map[string]int{}, unsplit: map[string]int{},
+		archive: a, options: o, doubts: doubts{field: a.doubt}, splits: map[string]int{}, unsplit: map[string]int{},
 		index: &index{classes: classes, ignored: map[string]int{}, bad: map[int]*Error{}, samples: []sample{}},
 	}
 }
@@ -291,6 +295,14 @@ func (b *indexer) add(s *shard, e entry) (verdict, error) {
 	}
 	if v.ignored != "" {
 		x.ignored[v.ignored]++
+		b.doubts.note(s, e)
+	}
+	if b.options.Train && b.options.Split == "" && v.class != "" {
+		if isNew := b.parts.add(s, location{above: v.split, class: v.class}); isNew && b.streams {
+			if err := b.parts.chosen(b.archive, false); err != nil {
+				return v, err
+			}
+		}
 	}
 	if v.sample = v.sample && !b.full(); !v.sample {
 		return v, nil
@@ -336,6 +348,14 @@ func (b *indexer) finish() error {
 	if x.length == 0 && (x.classes.only == nil || len(x.classes.names) == 0) {
 		return b.noImages()
 	}
+	if b.archive.guessed && !x.classes.fixed && x.classes.only == nil {
+		if err := b.doubts.about(x.classes.names); err != nil {
+			return err
+		}
+	}
+	if err := b.parts.chosen(b.archive, b.done()); err != nil {
+		return err
+	}
 	if !x.classes.fixed {
 		labels, err := x.classes.sorted(b.archive.ofMembers())
 		if err != nil {
@@ -362,7 +382,7 @@ func (b *indexer) finish() error {
 
 func (b *indexer) noImages() error {
 	a, reason := b.archive, "no images in it; names must be CLASS/FILE or SPLIT/CLASS/FILE, with an extension such as .jpg, or those of a WebDataset, KEY.jpg beside KEY.cls"
-	if split := b.options.Split; split != "" {
+	if split := b.options.Split; !b.options.allSplits() {
 		reason = fmt.Sprintf("no images in split %q", split)
 		if len(b.splits) > 0 {
 			reason += "; there are the splits " + someCounts(b.splits)
@@ -371,7 +391,7 @@ func (b *indexer) noImages() error {
 			reason += "; there are images of no split, CLASS/FILE, in the directories " + someCounts(b.unsplit)
 		}
 		if len(b.splits)+len(b.unsplit) > 0 {
-			reason += "; Options.Split \"\" takes all"
+			reason += "; Options.Split \".\" takes all"
 		}
 	}
 	if only := b.options.OnlyClasses; len(only) > 0 {
@@ -389,6 +409,7 @@ type verdict struct {
 	label   int32  // label of a sample; -1 when its class is not known
 	bad     *Error // the fault of a sample that is not usable
 	ignored string // why the member is not an image
+	class   string // of an image
 	split   string // of an image: the directories above its class
 	unsplit string // class of an image that has no split, if the options ask for a split
 }
@@ -398,7 +419,7 @@ type verdict struct {
 // vocabulary.
 func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
 	where, ignored, bad := s.admit(e)
-	inSplit := o.Split == "" || strings.HasPrefix(where.above+"/", o.Split+"/")
+	inSplit := o.allSplits() || strings.HasPrefix(where.above+"/", o.Split+"/")
 	switch {
 	case ignored != "":
 		return verdict{ignored: ignored}, nil
@@ -409,8 +430,8 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 	case where.class == "":
 		return verdict{}, nil
 	}
-	v := verdict{split: where.above, sample: inSplit, bad: bad}
-	if o.Split != "" && where.split == "" {
+	v := verdict{class: where.class, split: where.above, sample: inSplit, bad: bad}
+	if !o.allSplits() && where.split == "" {
 		return verdict{unsplit: where.class}, nil // CLASS/FILE, but the options ask for SPLIT/CLASS/FILE
 	}
 	if !classes.fixed {

@@ -103,7 +103,7 @@ func TestOpen_UnknownSplit(t *testing.T) {
 			_, err = tryRead(l)
 			l.Close()
 		}
-		wantError(t, err, ErrNoImages, s.path, `no images in split "val"; there are the splits train (30); Options.Split "" takes all`)
+		wantError(t, err, ErrNoImages, s.path, `no images in split "val"; there are the splits train (30); Options.Split "." takes all`)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestOpen_NoSplits(t *testing.T) {
 		more []member
 		want string
 	}{
-		{nil, `no images in split "train"; there are images of no split, CLASS/FILE, in the directories a (2), b (1), c (1), "d\n" (1), e (1), …; Options.Split "" takes all`},
+		{nil, `no images in split "train"; there are images of no split, CLASS/FILE, in the directories a (2), b (1), c (1), "d\n" (1), e (1), …; Options.Split "." takes all`},
 		{[]member{{name: "test/a/1.png", body: solid(1, 2, 2)}}, `there are the splits test (1); there are images of no split, CLASS/FILE, in the directories a (2), b`},
 	} {
 		for _, path := range []string{write(t, "a.tar", tarOf(append(test.more, members...))), write(t, "a.tgz", gzipOf(tarOf(append(test.more, members...))))} {

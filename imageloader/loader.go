@@ -174,6 +174,11 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), l.memory, &l.stats); err != nil {
 		return err
 	}
+	if o.Train && o.Split == "" {
+		if err := l.archive.oneSplit(); err != nil {
+			return err
+		}
+	}
 	now := o.Ranks > 1 || o.Limit > 0
 	l.streamsFirst = classes.fixed && !l.archive.small && o.Limit == 0
 	index, err := buildIndex(context.Background(), l.archive, o, classes, now, &l.stats)

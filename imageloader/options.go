@@ -22,7 +22,9 @@ type Options struct {
 	DropLast  bool // leave out a last batch smaller than BatchSize. It is an error if no batch is left
 
 	// Split, when not empty, selects the images below the directory of this name. "train" takes
-	// train/cat/1.jpg, and "photos/train" takes photos/train/cat/1.jpg.
+	// train/cat/1.jpg, and "photos/train" takes photos/train/cat/1.jpg. "." takes all images. So does
+	// "", but with Train it is an error if the archive has several splits, such as train and test.
+	// Directories above the classes are splits if they have the same classes, or names of splits.
 	Split string
 
 	// Classes or ClassFile gives the names of the classes. A label is an index into these names. An
@@ -180,8 +182,8 @@ func (o Options) complete() (Options, error) {
 	if !(o.MaxSkipRate >= 0 && o.MaxSkipRate <= 1) {
 		return refuse("MaxSkipRate is %v; it is a share of the images, 0 to 1", o.MaxSkipRate)
 	}
-	if o.Split != "" && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
-		return refuse("Split is %q; it must name a directory, such as \"train\" or \"photos/train\"", o.Split)
+	if !o.allSplits() && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
+		return refuse("Split is %q; it must name a directory, such as \"train\" or \"photos/train\", or be \".\" for all", o.Split)
 	}
 	if o.Labels < LabelsFound || o.Labels > LabelsFromMembers {
 		return refuse("Labels is %d; it must be LabelsFound, LabelsFromDirectories or LabelsFromMembers", o.Labels)
@@ -234,6 +236,8 @@ func (o Options) complete() (Options, error) {
 	}
 	return o, nil
 }
+
+func (o Options) allSplits() bool { return o.Split == "" || o.Split == "." }
 
 func orDefault(value, zero int) int {
 	if value == 0 {

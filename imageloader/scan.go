@@ -21,8 +21,9 @@ type Report struct {
 	Images  int    `json:"images"`  // usable images
 	Bytes   int64  `json:"bytes"`   // compressed bytes of the usable images
 
-	// Classes has the number of usable images of each class, by name. Classes that are numbers are in
-	// the order of the numbers.
+	// Classes has the number of usable images of each class, in the order of the labels that a Loader
+	// gives. Directories are in the order of their names. Labels that are numbers are in the order of
+	// the numbers.
 	Classes []Count `json:"classes"`
 	Splits  []Count `json:"splits"` // number of usable images by the first directory of SPLIT/CLASS/FILE
 	// Formats has the number of usable images of each format, such as "JPEG". A file may be of
@@ -67,7 +68,8 @@ type BadMember struct {
 // Scan reads a whole archive and decodes every image in it, on all cores. Unusable images are no
 // error: the report lists them. Scan fails with ErrArchive when the archive cannot be read to its
 // end. It then also returns the report of the part that it could read. It fails with ErrNoImages
-// when no member is an image by its name. It fails with the cause of ctx when ctx ends.
+// when no member is an image by its name, and with ErrUnknownClass and the whole report when it is
+// not clear where the labels are from. It fails with the cause of ctx when ctx ends.
 func Scan(ctx context.Context, path string) (Report, error) { return scan(ctx, path, math.MaxInt) }
 
 // ScanFirst is [Scan] of the first `images` images only. It soon shows what kind of images a
@@ -85,7 +87,7 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 		return s.report, err
 	}
 	defer a.Close()
-	s.archive = a
+	s.archive, s.doubts.field = a, a.doubt
 	s.report.Format = a.shards[0].format.String()
 	// Resizing decodes the whole image, but a crop decodes only a part.
 	if s.pool, err = decode.NewPool(decode.Options{Transform: decode.Resize{Height: 1, Width: 1}}); err != nil {
@@ -97,6 +99,9 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 	if err == nil && s.report.Images == 0 && len(s.report.Bad) == 0 {
 		err = (&indexer{archive: a, index: &index{ignored: s.ignored}}).noImages()
 	}
+	if err == nil && a.guessed && s.left > 0 {
+		err = s.doubts.about(sortedKeys(s.classes))
+	}
 	return s.report, err
 }
 
@@ -107,6 +112,7 @@ type scanner struct {
 	memory  *arena.Arena
 	report  Report
 	left    int // number of images that are still to be read
+	doubts  doubts
 
 	classes, splits, formats, ignored map[string]int
 
@@ -191,6 +197,7 @@ func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []sc
 		where, ignored, bad := shard.admit(e)
 		if ignored != "" {
 			s.ignored[ignored]++
+			s.doubts.note(shard, e)
 		}
 		if where.class == "" && bad == nil {
 			continue
@@ -274,6 +281,13 @@ func (s *scanner) finish() {
 		r.Bad = []BadMember{} // in JSON an empty list, and not null
 	}
 	r.Classes, r.Splits, r.Formats, r.Ignored = sorted(s.classes), sorted(s.splits), sorted(s.formats), sorted(s.ignored)
+	if s.archive.ofMembers() {
+		slices.SortStableFunc(r.Classes, func(a, b Count) int {
+			x, _ := isNumber(a.Name) // 0 for a name
+			y, _ := isNumber(b.Name)
+			return cmp.Compare(x, y)
+		})
+	}
 	if r.Images == 0 {
 		return
 	}
@@ -294,18 +308,5 @@ func sorted(m map[string]int) []Count {
 	for _, name := range sortedKeys(m) {
 		counts = append(counts, Count{name, m[name]})
 	}
-	slices.SortStableFunc(counts, func(a, b Count) int { // numbers come first, in their own order
-		x, xIs := isNumber(a.Name)
-		y, yIs := isNumber(b.Name)
-		switch {
-		case xIs && yIs:
-			return cmp.Compare(x, y)
-		case xIs:
-			return -1
-		case yIs:
-			return 1
-		}
-		return 0
-	})
 	return counts
 }

@@ -306,6 +306,7 @@ var errSent = errors.New("all images are sent")
 // end.
 func (s *sequence) runStreamed(spans []span) error {
 	b := newIndexer(s.archive, s.options, s.index.classes)
+	b.streams = true
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
 	room := newBudget(s.options.aside(), s.short) // does not count the items in the shuffle buffer
 	place := 0

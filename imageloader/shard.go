@@ -120,13 +120,19 @@ func (s *shard) Close() error {
 
 // open starts a stream at the first member. A stream of a .tgz can read until ctx ends.
 func (s *shard) open(ctx context.Context, r reading) (stream, error) {
+	var members stream
 	if s.format == directory {
-		return s.openDirectory(r)
+		files, err := s.openDirectory(r)
+		if err != nil {
+			return nil, err
+		}
+		members = files
+	} else {
+		if err := s.unchanged(); err != nil {
+			return nil, err
+		}
+		members = s.openTar(ctx, r)
 	}
-	if err := s.unchanged(); err != nil {
-		return nil, err
-	}
-	members := s.openTar(ctx, r)
 	if s.labels == LabelsFromMembers {
 		return &sampleStream{stream: members, shard: s, reading: r, known: map[string]string{}}, nil
 	}

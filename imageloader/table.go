@@ -68,9 +68,9 @@ func (s *shard) identity() ([]byte, error) {
 		}
 		hash.Write(buf[:n])
 	}
-	if s.labels == LabelsFromMembers { // the table depends on the label field
-		io.WriteString(hash, s.labelField)
-		hash.Write([]byte{0})
+	if s.labels == LabelsFromMembers { // the table depends on the label field, and on the rules of parse
+		const rules = "2" // of another index file the labels may be read by other rules, and are not used
+		io.WriteString(hash, s.labelField+"\x00"+rules)
 	}
 	return hash.Sum(id), nil
 }

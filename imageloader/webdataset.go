@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -28,20 +30,24 @@ import (
 // class.
 //
 // The label may come before or after the image. So the loader reads a sample completely, and
-// returns the members of the sample when the next sample begins.
+// returns the members of the sample when the next sample begins. Members of one key that lie apart
+// are two samples, as in Python's webdataset. An image whose label lies apart has no label, and is
+// an error. See Note [Doubtful labels] for archives in which no image has a label beside it.
 
 // Labels says where the label of an image is from.
 type Labels int
 
 const (
-	// LabelsFound looks at the first image of the first shard. If the image has a .cls of its key, or
-	// a .json of its key with Options.LabelField, labels are from members. Otherwise labels are from
-	// directories.
+	// LabelsFound looks at the first image of the first shard. If the image has a .cls of its key
+	// beside it, or a .json of its key with Options.LabelField, labels are from members. Otherwise
+	// labels are from directories. If other members hold labels then, Open fails with ErrUnknownClass.
 	LabelsFound Labels = iota
-	// LabelsFromDirectories takes the name of the directory that an image lies in.
+	// LabelsFromDirectories takes the name of the directory that an image lies in, whatever other
+	// members there are.
 	LabelsFromDirectories
 	// LabelsFromMembers takes the label from the .cls or .json that belongs to an image, as in the
-	// shards of a WebDataset. The images of a directory always get their labels from directories.
+	// shards of a WebDataset, and in a folder with the same files. The members of a sample must follow
+	// one another.
 	LabelsFromMembers
 )
 
@@ -57,6 +63,7 @@ const (
 // keyOf splits a name into the key of its sample and the kind of the member. The kind is in lower
 // case. Both results are empty for a name without a key.
 func keyOf(name string) (key, what string) {
+	name = strings.TrimPrefix(name, "./")
 	base := path.Base(name)
 	dot := strings.IndexByte(base, '.')
 	if dot <= 0 {
@@ -87,7 +94,7 @@ type sampleMembers struct {
 	entries []entry
 	image   int    // index of the image in entries, -1 without an image
 	label   string // "" while there is no label
-	exact   bool   // the label is from a .cls
+	from    string // the kind of the member that the label is from, "cls" or "json"
 	fault   string // the fault of the label
 }
 
@@ -165,63 +172,97 @@ func (s *sampleStream) advance() (entry, error) {
 }
 
 // take adds the content of e to a sample, if the sample needs it. e is the current member of the
-// shard's stream.
+// stream of the shard.
 func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	switch {
 	case isImageOf(what) && all.image < 0:
 		all.image = len(all.entries) - 1
 		if e.kind != sparseFile && s.contents && s.shard.tooLarge(e) == nil {
-			data, err := s.stream.content()
+			data, fault, err := s.read()
 			if err != nil {
 				all.image = -1
 				return err
 			}
-			s.image = data
+			s.image, all.entries[all.image].fault = data, fault
 		}
-	case what == "cls" && !all.exact:
-		text, err := s.text(e, maxLabelFile)
+	case what == "cls", what == "json" && all.from != "cls":
+		most := int64(maxFieldsFile)
+		if what == "cls" {
+			most = maxLabelFile
+		}
+		text, fault, err := s.text(e, most)
 		if err != nil {
 			return err
 		}
-		all.exact = true
-		all.label, all.fault = s.parse(strings.TrimSpace(text))
-		if text == "" {
-			all.fault = fmt.Sprintf("its label, in %s, is empty or larger than %d bytes", printable(path.Base(e.name)), maxLabelFile)
+		if fault != "" {
+			fault = fmt.Sprintf("its label, in %s: %s", printable(path.Base(e.name)), fault)
+		} else if what == "cls" && text == "" {
+			fault = fmt.Sprintf("its label, in %s, is empty or larger than %d bytes", printable(path.Base(e.name)), maxLabelFile)
 		}
-	case what == "json" && !all.exact:
-		text, err := s.text(e, maxFieldsFile)
-		if err != nil {
-			return err
+		found := true
+		if what == "json" {
+			text, found = fieldOf(text, s.shard.labelField)
 		}
-		if label, found := fieldOf(text, s.shard.labelField); found {
-			all.label, all.fault = s.parse(label)
+		label := ""
+		if fault == "" && found {
+			label, fault = s.parse(text)
+		}
+		switch {
+		case fault == "" && !found:
+		case what != all.from:
+			all.label, all.fault, all.from = label, fault, what
+		case all.fault == "" && fault == "" && label != all.label:
+			all.label, all.fault = "", fmt.Sprintf("its sample has two labels, %s and %s; give each sample a key of its own", printable(all.label), printable(label))
 		}
 	}
 	return nil
 }
 
-// text returns the content of e, the current member of the shard's stream. For a content larger
-// than `most` bytes it returns "".
-func (s *sampleStream) text(e entry, most int64) (string, error) {
-	if e.size > most {
-		return "", nil
+// read returns the content of the current member of the stream. An error of this member alone, as in
+// a folder, is a fault of its sample.
+func (s *sampleStream) read() (data []byte, fault string, err error) {
+	data, err = s.stream.content()
+	if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
+		return nil, bad.Reason, nil
 	}
-	data, err := s.stream.content()
-	text := string(data)
-	s.memory.Give(data)
-	return text, err
+	return data, "", err
 }
+
+// text returns the content of e, the current member of the stream, without a byte-order mark and
+// white space around it. For a content larger than `most` bytes it returns "".
+func (s *sampleStream) text(e entry, most int64) (text, fault string, err error) {
+	if e.size > most {
+		return "", "", nil
+	}
+	data, fault, err := s.read()
+	if int64(len(data)) <= most {
+		text = string(data)
+	}
+	s.memory.Give(data)
+	return text, fault, err
+}
+
+// decimal matches a number that is no whole number, and infinities. A label of another form is a
+// name, such as 12_0 or 0x10.
+var decimal = regexp.MustCompile(`^(?i:[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-](inf|infinity|nan))$`)
+
+// trimmed removes a byte-order mark, and white space at both ends of a text.
+func trimmed(text string) string { return strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")) }
 
 // parse returns the label that `text` holds: a number without leading zeros, or a name. For an
 // invalid label it returns the fault.
 func (s *sampleStream) parse(text string) (label, fault string) {
+	text = trimmed(text)
+	if label, ok := s.known[text]; ok {
+		return label, ""
+	}
 	switch n, err := strconv.ParseInt(text, 10, 64); {
 	case err == nil && n >= 0 && n < maxNumber:
 		text = strconv.FormatInt(n, 10)
-	case err == nil, errors.Is(err, strconv.ErrRange), isFraction(text):
+	case err == nil, errors.Is(err, strconv.ErrRange), decimal.MatchString(text):
 		return "", fmt.Sprintf("its label is %.40s; it must be 0 to %d, or a name", text, maxNumber-1)
-	case text == "", len(text) > maxLabel, !utf8.ValidString(text), strings.ContainsFunc(text, unicode.IsControl):
-		return "", fmt.Sprintf("its label is %.40q; it must be a number or a name, on one line of at most %d bytes", text, maxLabel)
+	case text == "", len(text) > maxLabel, !utf8.ValidString(text), strings.ContainsFunc(text, isUnprintable):
+		return "", fmt.Sprintf("its label is %.40q; it must be a number or a name, in UTF-8, on one line of at most %d bytes", text, maxLabel)
 	}
 	if label, ok := s.known[text]; ok {
 		return label, ""
@@ -230,15 +271,14 @@ func (s *sampleStream) parse(text string) (label, fault string) {
 	return text, ""
 }
 
-func isFraction(text string) bool {
-	_, err := strconv.ParseFloat(text, 64)
-	return err == nil && strings.ContainsAny(text[:1], "+-.0123456789")
-}
+// isUnprintable reports whether a character cannot be part of a name. U+FFFD stands for bytes that
+// were lost.
+func isUnprintable(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError || r == '\ufeff' }
 
 // fieldOf returns the value of a field of a JSON object, if this value is a number or a string.
 func fieldOf(text, name string) (value string, found bool) {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal([]byte(text), &fields) != nil {
+	if json.Unmarshal([]byte(trimmed(text)), &fields) != nil {
 		return "", false
 	}
 	field := json.NewDecoder(bytes.NewReader(fields[name]))
@@ -260,8 +300,11 @@ func fieldOf(text, name string) (value string, found bool) {
 func (all *sampleMembers) finish() []entry {
 	if all.image >= 0 {
 		e := &all.entries[all.image]
-		if e.label, e.fault = all.label, all.fault; e.label == "" && e.fault == "" {
-			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.LabelField"
+		if e.label = all.label; e.fault == "" {
+			e.fault = all.fault
+		}
+		if e.label == "" && e.fault == "" {
+			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.LabelField; the members of a sample must follow one another, as tar --sort=name packs them"
 		}
 	}
 	return all.entries
@@ -274,53 +317,109 @@ func isNumber(label string) (n int, ok bool) {
 }
 
 // findLabels returns the source of an archive's labels. For LabelsFound it reads the beginning of
-// the first shard.
-func (a *archive) findLabels(o Options) Labels {
+// the first shard. It then also returns the doubt that labels are from directories, if there is one.
+func (a *archive) findLabels(o Options) (Labels, *Error) {
+	if o.Labels != LabelsFound {
+		return o.Labels, nil
+	}
 	first := a.shards[0]
-	if o.Labels != LabelsFound || first.format == directory {
-		return max(o.Labels, LabelsFromDirectories)
-	}
-	const most = 64 // MiB of a .tgz in which the first image must lie
-	var content io.Reader = io.NewSectionReader(first.file, 0, first.info.Size())
-	if first.format == gzipTar {
-		z, err := gzip.NewReader(content)
-		if err != nil {
-			return LabelsFromDirectories // the pass through the shard reports the error
-		}
-		content = io.LimitReader(z, most<<20)
-	}
-	members, key := tar.NewReader(content), ""
+	key, class := "", ""
 	image, label := false, false
-	const many = 10_000 // members in which the first image must lie
-	for range many {
-		h, err := members.Next()
-		if err != nil {
-			break
-		}
-		k, what := keyOf(h.Name)
-		if kindOf(h) != regularFile || k == "" {
-			continue
+	var doubt *Error
+	first.beginning(func(e entry, content func() string) bool {
+		k, what := keyOf(e.name)
+		if e.kind != regularFile || k == "" {
+			return true
 		}
 		if k != key && image {
-			break
+			return false
 		}
 		if k != key {
-			label = false
+			label, doubt = false, nil
 		}
-		key = k
+		key, class = k, path.Base(path.Dir(e.name))
 		switch {
 		case what == "cls":
 			label = true
-		case what == "json" && h.Size <= maxFieldsFile:
-			text, err := io.ReadAll(members)
-			_, found := fieldOf(string(text), o.LabelField)
-			label = label || err == nil && found
+		case what == "json":
+			text := content()
+			if _, found := fieldOf(text, o.LabelField); found {
+				label = true
+			}
+			for _, name := range []string{defaultLabelField, "cls", "class"} {
+				if value, found := fieldOf(text, name); found && trimmed(value) != class && doubt == nil {
+					doubt = first.openLabel(e, "its field %q may be the label of the first image, which is %s by its directory; set Options.LabelField to %[1]q", name, printable(class))
+				}
+			}
 		case isImageOf(what):
 			image = true
 		}
+		return true
+	})
+	switch {
+	case image && label:
+		return LabelsFromMembers, nil
+	case image:
+		return LabelsFromDirectories, doubt
 	}
-	if image && label {
-		return LabelsFromMembers
+	return LabelsFromDirectories, nil
+}
+
+// beginning calls f with the first members of a shard, and with a function that reads a small member.
+// It ends when f returns false, or after so many members that an image must be among them.
+func (s *shard) beginning(f func(e entry, content func() string) bool) {
+	const many, most = 10_000, 64 << 20 // members, and bytes of a .tgz
+	left := many
+	if s.format == directory {
+		fs.WalkDir(s.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil // the pass through the shard reports the error
+			}
+			e := entry{name: name, kind: specialFile}
+			if d.Type().IsRegular() {
+				e.kind = regularFile
+			}
+			read := func() string {
+				data, err := s.readFile(e, nil)
+				if err != nil || len(data) > maxFieldsFile {
+					return ""
+				}
+				return string(data)
+			}
+			if left--; !f(e, read) || left == 0 {
+				return fs.SkipAll
+			}
+			return nil
+		})
+		return
 	}
-	return LabelsFromDirectories
+	var content io.Reader = io.NewSectionReader(s.file, 0, s.info.Size())
+	if s.format == gzipTar {
+		z, err := gzip.NewReader(content)
+		if err != nil {
+			return // the pass through the shard reports the error
+		}
+		content = io.LimitReader(z, most)
+	}
+	members := tar.NewReader(content)
+	for number := 1; number <= left; number++ {
+		h, err := members.Next()
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) {
+			return
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			number--
+			continue
+		}
+		read := func() string {
+			if h.Size > maxFieldsFile {
+				return ""
+			}
+			text, _ := io.ReadAll(members)
+			return string(text)
+		}
+		if !f(entry{number: number, name: h.Name, kind: kindOf(h)}, read) {
+			return
+		}
+	}
 }

@@ -49,7 +49,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		encoder.SetIndent("", "  ")
 		encoder.Encode(report)
 	} else if report.Members > 0 {
-		print(out, report, err == nil)
+		print(out, report, err == nil || errors.Is(err, imageloader.ErrUnknownClass))
 	}
 	if lost := out.Flush(); lost != nil {
 		fmt.Fprintln(stderr, "inspect:", lost)
@@ -93,6 +93,9 @@ func print(w io.Writer, r imageloader.Report, whole bool) {
 		printCounts(w, r.Classes)
 	}
 	fmt.Fprintln(w)
+	if len(r.Classes) == 1 {
+		fmt.Fprintf(w, "There is only one class, %s: no model can learn from it to tell classes apart.\n", printable(r.Classes[0].Name))
+	}
 	switch {
 	case !whole:
 		fmt.Fprintln(w, "This is what was found before the archive could be read no further.")
