@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -101,7 +102,7 @@ func (b *benching) loader(ctx context.Context, archive string) error {
 	}
 	began := time.Now()
 	loader, err := imageloader.Open(archive, imageloader.Options{
-		Train: true, Split: b.split, BatchSize: batch, Workers: b.workers, MaxSkipRate: 1,
+		Train: true, Split: cmp.Or(b.split, "."), BatchSize: batch, Workers: b.workers, MaxSkipRate: 1,
 		Transform: decode.RandomResizedCrop{Height: b.size, Width: b.size},
 	})
 	if err != nil {

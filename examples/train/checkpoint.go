@@ -152,8 +152,8 @@ func (t *trainer) readSaved(again bool) (*saved, error) {
 	if len(fixed) > 0 {
 		return nil, fmt.Errorf("-resume goes on with the settings saved in %s: leave out %s, or begin anew without -resume", t.Out, strings.Join(fixed, ", "))
 	}
-	if t.Epochs <= s.Progress.Epoch {
-		return nil, fmt.Errorf("-resume: the run in %s has had its %d epochs; raise -epochs to go on", t.Out, s.Progress.Epoch)
+	if t.Epochs < s.Progress.Epoch {
+		return nil, fmt.Errorf("-resume: the run in %s has had %d epochs, and -epochs is %d; raise -epochs to go on", t.Out, s.Progress.Epoch, t.Epochs)
 	}
 	return &s, nil
 }

@@ -99,6 +99,9 @@ func run(ctx context.Context, c Config) error {
 	if err := t.open(ctx); err != nil {
 		return err
 	}
+	if t.progress.Epoch == t.Epochs && t.first() { // the process ended after the last checkpoint, or nobody knew that the run had ended
+		fmt.Fprintf(os.Stderr, "the run in %s has had its %d epochs; raise -epochs to go on\n", t.Out, t.Epochs)
+	}
 	for t.progress.Epoch < t.Epochs {
 		if err := t.epoch(ctx); err != nil {
 			return err
@@ -147,6 +150,9 @@ func (t *trainer) open(ctx context.Context) error {
 	}
 	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
 		return err
+	}
+	if classes := t.train.loader.Classes(); len(classes) < 2 {
+		return fmt.Errorf("%s: there is only one class, %s, and a classifier needs two: look at the labels with go run ./examples/inspect", t.Data, strings.Join(classes, ", "))
 	}
 	if t.TestPart != "" || t.TestData != "" {
 		if t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false, t.train.loader.Classes()); err != nil {
@@ -524,7 +530,7 @@ type images struct {
 // openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
 func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
 	o := imageloader.Options{
-		Train: training, BatchSize: t.share(), Ranks: t.group.World(), Rank: t.group.Rank(), EachOnce: !training, Split: part, Transform: t.transform(training),
+		Train: training, BatchSize: t.share(), Ranks: t.group.World(), Rank: t.group.Rank(), EachOnce: !training, Split: cmp.Or(part, "."), Transform: t.transform(training),
 		Classes: classes, Seed: t.Seed, Workers: t.workers(), MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated, Limit: t.Limit,
 	}
 	if t.Only != "" {
@@ -560,8 +566,6 @@ func withFlag(err error) error {
 		return fmt.Errorf("%w (the parts are named by -train-part and -test-part)", err)
 	case errors.Is(err, imageloader.ErrTruncated):
 		return fmt.Errorf("%w (or use what there is, with -allow-truncated)", err)
-	case errors.Is(err, imageloader.ErrBadMember):
-		return fmt.Errorf("%w (Options.MaxSkipRate is -skip-rate)", err)
 	}
 	return err
 }

@@ -542,6 +542,52 @@ func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
 	}
 }
 
+// A run can have its last checkpoint and be killed before it says so. Started again with -resume it
+// prints its summary and succeeds, so that a launcher that waits for success ends too.
+func TestTrain_ResumeOfAnEndedRun(t *testing.T) {
+	data, out := part(t, 64, 32, nil), filepath.Join(t.TempDir(), "run")
+	last := func(stdout string) string {
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		return lines[len(lines)-1]
+	}
+	want := last(mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...))
+	os.Remove(filepath.Join(out, "curves.png"))
+	trace := filepath.Join(t.TempDir(), "trace.json")
+	for _, more := range [][]string{nil, {"-epochs", "1"}, {"-log-steps"}, {"-trace", trace}} {
+		stdout, stderr, status := run(t, "train", append([]string{"-out", out, "-resume"}, more...)...)
+		if status != 0 || last(stdout) != want || !strings.HasPrefix(want, "{") || !strings.Contains(stderr, "raise -epochs to go on") {
+			t.Errorf("%q: status %d, summary %q, want %q\n%s", more, status, last(stdout), want, stderr)
+		}
+	}
+	for _, name := range []string{"curves.png", "log.jsonl"} {
+		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	mustRun(t, "train", "-out", out, "-resume", "-epochs", "2")
+	if _, stderr, status := run(t, "train", "-out", out, "-resume", "-epochs", "1"); status != 1 || !strings.Contains(stderr, "has had 2 epochs, and -epochs is 1") {
+		t.Errorf("fewer epochs than the run has had: status %d, %s", status, stderr)
+	}
+}
+
+// One class is nothing to learn. All parts together are images to train on if the flag says so.
+func TestTrain_Parts(t *testing.T) {
+	data := part(t, 64, 32, nil)
+	cats := part(t, 200, 0, func(name string, data []byte) []byte {
+		if !strings.Contains(name, "/cat/") {
+			return nil
+		}
+		return data
+	})
+	if _, stderr, status := run(t, "train", trainArgs(cats, t.TempDir(), "-epochs", "1", "-test-part", "")...); status != 1 || !strings.Contains(stderr, "there is only one class, cat") {
+		t.Errorf("one class: status %d, %s", status, stderr)
+	}
+	_, stderr, status := run(t, "train", trainArgs(data, t.TempDir(), "-epochs", "1", "-train-part", "", "-test-part", "test")...)
+	if status != 0 || !strings.Contains(stderr, ": 96 images of ") {
+		t.Errorf("all parts: status %d, %s", status, stderr)
+	}
+}
+
 func TestTrain_WithoutATest(t *testing.T) {
 	bad := part(t, 100, 0, func(name string, data []byte) []byte {
 		if strings.HasSuffix(name, "0.jpg") {
@@ -612,7 +658,7 @@ func TestTrain_Refuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, stderr, status := run(t, "train", c.args...)
-			if status != 1 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "goroutine ") {
+			if status != 1 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Options.") || strings.Count(stderr, "-skip-rate") > 1 {
 				t.Errorf("status %d, want 1; standard error must name %q:\n%s", status, c.want, stderr)
 			}
 		})
