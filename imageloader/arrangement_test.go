@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// An arrangement is an order of the members of twelve labelled images. Image i is of level i, and its label
-// is i % 3. A loader must give these labels, or an error.
+// An arrangement is an order of the members of twelve labelled images. Image i is of level i, and
+// its label is i % 3. A loader must give these labels, or an error.
 type arrangement struct {
 	name    string
 	members []member

@@ -9,15 +9,15 @@ import (
 
 // Note [Doubtful labels]
 //
-// Without Options.Labels the loader guesses that labels are from directories. The guess is wrong for
-// a WebDataset whose members lie apart, or whose labels are in files of another kind. All images
-// would then get the label of the one directory that they lie in, and training would end at a loss
-// of 0. So the guess is an error in three cases:
+// Without Options.Labels the loader guesses that labels are from directories. The guess is wrong
+// for a WebDataset whose members lie apart, or whose labels are in files of another kind. All
+// images would then get the label of the one directory that they lie in, and training would end at
+// a loss of 0. So the guess is an error in three cases:
 //   - A member has an extension that only labels have, such as .cls.
 //   - The .json beside the first image has another field than Options.LabelField that may be the
 //     label, and its value is not the name of the directory.
-//   - All images are of one class, or all classes have names of splits, and there are texts or tables
-//     that may hold the labels.
+//   - All images are of one class, or all classes have names of splits, and there are texts or
+//     tables that may hold the labels.
 //
 // Nobody guesses if the program gives Options.Labels, Classes, ClassFile or OnlyClasses.
 

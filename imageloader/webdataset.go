@@ -40,14 +40,15 @@ type Labels int
 const (
 	// LabelsFound looks at the first image of the first shard. If the image has a .cls of its key
 	// beside it, or a .json of its key with Options.LabelField, labels are from members. Otherwise
-	// labels are from directories. If other members hold labels then, Open fails with ErrUnknownClass.
+	// labels are from directories. If other members hold labels then, Open fails with
+	// ErrUnknownClass.
 	LabelsFound Labels = iota
 	// LabelsFromDirectories takes the name of the directory that an image lies in, whatever other
 	// members there are.
 	LabelsFromDirectories
 	// LabelsFromMembers takes the label from the .cls or .json that belongs to an image, as in the
-	// shards of a WebDataset, and in a folder with the same files. The members of a sample must follow
-	// one another.
+	// shards of a WebDataset, and in a folder with the same files. The members of a sample must
+	// follow one another.
 	LabelsFromMembers
 )
 
@@ -218,8 +219,8 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	return nil
 }
 
-// read returns the content of the current member of the stream. An error of this member alone, as in
-// a folder, is a fault of its sample.
+// read returns the content of the current member of the stream. An error of this member alone, as
+// in a folder, is a fault of its sample.
 func (s *sampleStream) read() (data []byte, fault string, err error) {
 	data, err = s.stream.content()
 	if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
@@ -317,7 +318,8 @@ func isNumber(label string) (n int, ok bool) {
 }
 
 // findLabels returns the source of an archive's labels. For LabelsFound it reads the beginning of
-// the first shard. It then also returns the doubt that labels are from directories, if there is one.
+// the first shard. It then also returns the doubt that labels are from directories, if there is
+// one.
 func (a *archive) findLabels(o Options) (Labels, *Error) {
 	if o.Labels != LabelsFound {
 		return o.Labels, nil
@@ -365,8 +367,8 @@ func (a *archive) findLabels(o Options) (Labels, *Error) {
 	return LabelsFromDirectories, nil
 }
 
-// beginning calls f with the first members of a shard, and with a function that reads a small member.
-// It ends when f returns false, or after so many members that an image must be among them.
+// beginning calls f with the first members of a shard, and with a function that reads a small
+// member. It ends when f returns false, or after so many members that an image must be among them.
 func (s *shard) beginning(f func(e entry, content func() string) bool) {
 	const many, most = 10_000, 64 << 20 // members, and bytes of a .tgz
 	left := many
