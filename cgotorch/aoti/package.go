@@ -62,10 +62,10 @@ type lane struct {
 // Load opens a package on x's device. The package belongs to the caller, who must Close it. Load
 // waits for the device.
 //
-// A package holds dtypes, ranks, strides and the ranges of sizes, and each call checks them. It holds no
-// guards: conditions of the Python code on sizes, such as x.shape[1] % 2 == 0. With sizes that a
-// condition excludes, it computes the branch of its export. Compare a result of each size with
-// PyTorch, or use package pt2, which checks guards.
+// A package holds dtypes, ranks, strides and the ranges of sizes, and each call checks them. It
+// holds no guards: conditions of the Python code on sizes, such as x.shape[1] % 2 == 0. With sizes
+// that a condition excludes, it computes the branch of its export. Compare a result of each size
+// with PyTorch, or use package pt2, which checks guards.
 //
 // A compiled package is a program: Load runs its native code in this process, with all rights of
 // the process. Load only packages from a source that you trust like the source of your own program.

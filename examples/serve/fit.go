@@ -7,8 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 )
 
-// fit leaves out lengths and batch sizes that the network does not accept, and logs them. It fails if
-// nothing is left. An image has `side` pixels in each dimension that may change.
+// fit leaves out lengths and batch sizes that the network does not accept, and logs them. It fails
+// if nothing is left. An image has `side` pixels in each dimension that may change.
 func (n *network) fit(o *serve.Options, side int, log func(format string, args ...any)) error {
 	if n.accepts == nil || len(o.BatchSizes) == 0 {
 		return nil

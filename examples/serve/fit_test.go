@@ -5,7 +5,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,50 +16,118 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// guarded returns the .pt2 of a program of package pt2's corpus.
-func guarded(t *testing.T, name string) string {
+// A guardedProgram is a program of package pt2's corpus, and what PyTorch does with it.
+type guardedProgram struct {
+	Name  string
+	Model json.RawMessage
+	Calls []struct {
+		Args    []struct {
+			Tensor     []int64
+			Transposed bool
+		}
+		Kwargs  map[string]any
+		Refused bool
+		Result  []struct {
+			Shape  []int64
+			Values []string
+		}
+	}
+}
+
+// guardedPrograms returns the programs by name.
+func guardedPrograms(t *testing.T) map[string]*guardedProgram {
 	data, err := os.ReadFile("../../cgotorch/pt2/testdata/guards/programs.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
+	programs := map[string]*guardedProgram{}
 	for line := range bytes.Lines(data) {
-		var p struct {
-			Name  string
-			Model json.RawMessage
-		}
+		var p guardedProgram
 		if err := json.Unmarshal(line, &p); err != nil {
 			t.Fatal(err)
 		}
-		if p.Name != name {
-			continue
-		}
-		var file bytes.Buffer
-		w := zip.NewWriter(&file)
-		for entry, text := range map[string]string{
-			"models/model.json": string(p.Model), "data/weights/model_weights_config.json": `{"config": {}}`,
-			"data/constants/model_constants_config.json": `{"config": {}}`, "archive_format": "pt2", "archive_version": "0", "byteorder": "little",
-		} {
-			e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + entry, Method: zip.Store})
-			if err == nil {
-				_, err = e.Write([]byte(text))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return file.String()
+		programs[p.Name] = &p
 	}
-	t.Fatalf("there is no program %s", name)
-	return ""
+	return programs
 }
 
-// Programs are served with the lengths and batch sizes for which their guards hold. A program returns
-// twice its input where it runs.
+// file returns the .pt2 of a program.
+func (p *guardedProgram) file(t *testing.T) string {
+	var file bytes.Buffer
+	w := zip.NewWriter(&file)
+	for entry, text := range map[string]string{
+		"models/model.json": string(p.Model), "data/weights/model_weights_config.json": `{"config": {}}`,
+		"data/constants/model_constants_config.json": `{"config": {}}`, "archive_format": "pt2", "archive_version": "0", "byteorder": "little",
+	} {
+		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + entry, Method: zip.Store})
+		if err == nil {
+			_, err = e.Write([]byte(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return file.String()
+}
+
+// A request of a program's corpus gets PyTorch's result, or an error. Loading fails where PyTorch
+// refuses the only sizes.
+func TestOpener_GuardedCorpus(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	served := 0
+	for _, p := range guardedPrograms(t) {
+		for i, c := range p.Calls {
+			if len(c.Args) != 1 || len(c.Kwargs) > 0 || len(c.Args[0].Tensor) != 2 || c.Args[0].Transposed || slices.Contains(c.Args[0].Tensor, 0) {
+				continue // lists and dicts cannot be served, and requests are not empty
+			}
+			shape := c.Args[0].Tensor
+			models, err := loaded(t, fmt.Sprintf(`{"lengths": [%d], "batch_sizes": [%d]}`, shape[1], shape[0]), p.file(t))
+			if err != nil { // or the results depend on the batch
+				models, err = loaded(t, fmt.Sprintf(`{"batch_sizes": [%d]}`, shape[0]), p.file(t))
+			}
+			var got []serve.Array
+			if err == nil {
+				values := make([]float32, shape[0]*shape[1])
+				for k := range values {
+					values[k] = float32(k%5 - 1)
+				}
+				got, err = models.Predict(context.Background(), "net", "", serve.Of(values, shape...))
+			}
+			if err != nil {
+				continue
+			}
+			served++
+			if c.Refused {
+				t.Errorf("%s: call %d is served, and PyTorch refuses it", p.Name, i)
+				continue
+			}
+			for k, want := range c.Result {
+				values, err := serve.Elements[float32](got[k])
+				if err != nil || !slices.Equal(got[k].Shape, want.Shape) {
+					t.Fatalf("%s: call %d: result %d is %v (%v), want %v", p.Name, i, k, got[k].Shape, err, want.Shape)
+				}
+				for j, v := range values {
+					if w, err := strconv.ParseFloat(want.Values[j], 64); err != nil || v != float32(w) {
+						t.Errorf("%s: call %d: element %d of result %d is %v, want %v", p.Name, i, j, k, v, want.Values[j])
+					}
+				}
+			}
+		}
+	}
+	if served < 40 {
+		t.Errorf("%d requests are served, want 40 or more", served)
+	}
+	t.Logf("%d requests are served", served)
+}
+
+// Programs are served with the lengths and batch sizes for which their guards hold. A program
+// returns twice its input where it runs.
 func TestOpener_Guards(t *testing.T) {
 	torchtest.CheckLeaks(t)
+	programs := guardedPrograms(t)
 	for _, c := range []struct {
 		program, settings string
 		lengths           []int  // of requests
@@ -71,7 +142,7 @@ func TestOpener_Guards(t *testing.T) {
 		{"length_and_batch", `{"lengths": [30, 40]}`, nil, "x.size()"},
 	} {
 		t.Run(c.program+c.settings, func(t *testing.T) {
-			models, err := loaded(t, c.settings, guarded(t, c.program))
+			models, err := loaded(t, c.settings, programs[c.program].file(t))
 			if c.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fails) {
 					t.Errorf("the error is %v, want %q", err, c.fails)
