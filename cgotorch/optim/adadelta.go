@@ -17,7 +17,7 @@ type AdadeltaOptions struct {
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewAdadelta(o AdadeltaOptions, groups ...Group) (*Optimizer, error) {
 	r := &adadelta{listRule{"adadelta"}, o.Rho.Or(0.9), or(o.Eps, 1e-6)}
-	if err := checkNumbers(r.title, fraction("Rho", r.rho), positive("Eps", r.eps)); err != nil {
+	if err := checkNumbers(r.title, fraction("Rho", r.rho), least("Eps", r.eps)); err != nil {
 		return nil, err
 	}
 	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 1, groups)

@@ -18,7 +18,7 @@ type AdagradOptions struct {
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewAdagrad(o AdagradOptions, groups ...Group) (*Optimizer, error) {
 	r := &adagrad{listRule{"adagrad"}, o.LRDecay, o.Initial, or(o.Eps, 1e-10)}
-	if err := checkNumbers(r.title, fromZero("LRDecay", r.lrDecay), fromZero("Initial", r.initial), positive("Eps", r.eps)); err != nil {
+	if err := checkNumbers(r.title, fromZero("LRDecay", r.lrDecay), fromZero("Initial", r.initial), least("Eps", r.eps)); err != nil {
 		return nil, err
 	}
 	opt, err := newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)

@@ -19,7 +19,7 @@ type AdamOptions struct {
 	AMSGrad       bool    // divide by the largest mean of squares so far, instead of the latest
 	// MasterWeights keeps a float32 copy, the master, of each float16 or bfloat16 parameter. A step
 	// changes the master and then sets the parameter to the rounded master. See
-	// [Optimizer.ResetMasters].
+	// [Optimizer.ResetMasters] and, for float16 without masters, [Optimizer.Step].
 	MasterWeights bool
 	// With Foreach, a step consists of several operators on lists of tensors. This is PyTorch's
 	// default: foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach,
@@ -57,8 +57,8 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 	switch {
 	case !legalBeta(r.beta1) || !legalBeta(r.beta2):
 		return nil, fmt.Errorf("optim: %s: betas %v and %v: each must be in [0, 1): %w", name, r.beta1, r.beta2, cgotorch.ErrInvalidArgument)
-	case !legal(r.eps):
-		return nil, fmt.Errorf("optim: %s: an eps of %v is not a number above 0: %w", name, r.eps, cgotorch.ErrInvalidArgument)
+	case !legal(r.eps) || float32(r.eps) == 0:
+		return nil, fmt.Errorf("optim: %s: an eps of %v is not a float32 above 0: %w", name, r.eps, cgotorch.ErrInvalidArgument)
 	case o.NoWeightDecay && o.WeightDecay != 0:
 		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
 	}

@@ -20,7 +20,7 @@ type AdamaxOptions struct {
 func NewAdamax(o AdamaxOptions, groups ...Group) (*Optimizer, error) {
 	betas := o.Betas.Or([2]float64{0.9, 0.999})
 	r := &adamax{listRule{"adamax"}, betas[0], betas[1], or(o.Eps, 1e-8)}
-	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), positive("Eps", r.eps)); err != nil {
+	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), least("Eps", r.eps)); err != nil {
 		return nil, err
 	}
 	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.002, groups)

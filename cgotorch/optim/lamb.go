@@ -24,7 +24,7 @@ type LAMBOptions struct {
 func NewLAMB(o LAMBOptions, groups ...Group) (*Optimizer, error) {
 	betas := o.Betas.Or([2]float64{0.9, 0.999})
 	r := &lamb{listRule{"lamb"}, betas[0], betas[1], or(o.Eps, 1e-6)}
-	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), positive("Eps", r.eps)); err != nil {
+	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), least("Eps", r.eps)); err != nil {
 		return nil, err
 	}
 	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.001, groups)

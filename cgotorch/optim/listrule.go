@@ -125,6 +125,11 @@ func positive(what string, v float64) number {
 	return number{what, v, func(v float64) bool { return legal(v) && v > 0 }, "a number above 0"}
 }
 
+// least is for numbers that keep a divisor above 0. In float32 they must not be 0.
+func least(what string, v float64) number {
+	return number{what, v, func(v float64) bool { return legal(v) && float32(v) > 0 }, "a float32 above 0"}
+}
+
 func fromZero(what string, v float64) number { return number{what, v, legal, "a number from 0 up"} }
 
 func fraction(what string, v float64) number { return number{what, v, legalBeta, "a number in [0, 1)"} }

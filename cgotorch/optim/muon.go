@@ -36,7 +36,7 @@ func NewMuon(o MuonOptions, groups ...Group) (*Optimizer, error) {
 	if r.iterations == 0 {
 		r.iterations = 5
 	}
-	if err := checkNumbers(r.title, fraction("Momentum", r.momentum), positive("Eps", r.eps),
+	if err := checkNumbers(r.title, fraction("Momentum", r.momentum), least("Eps", r.eps),
 		number{"Iterations", float64(r.iterations), func(v float64) bool { return v >= 1 && v < 100 }, "from 1 to 99"}); err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ type NAdamOptions struct {
 func NewNAdam(o NAdamOptions, groups ...Group) (*Optimizer, error) {
 	betas := o.Betas.Or([2]float64{0.9, 0.999})
 	r := &nadam{listRule: listRule{"nadam"}, beta1: betas[0], beta2: betas[1], eps: or(o.Eps, 1e-8), momentumDecay: or(o.MomentumDecay, 4e-3), decoupled: o.Decoupled}
-	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), positive("Eps", r.eps),
+	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), least("Eps", r.eps),
 		positive("MomentumDecay", r.momentumDecay)); err != nil {
 		return nil, err
 	}

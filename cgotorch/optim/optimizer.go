@@ -79,6 +79,7 @@ type bucket struct {
 	device     cgotorch.Device
 	dtype      cgotorch.DType // dtype of the parameters
 	wide       bool           // the parameters have masters
+	raised     bool           // a step computes in float32, though the parameters are float16
 	dense      bool           // fused kernels may take the parameters
 	parameters []*parameter
 	now        batch // the parameters that one call changes; its memory is reused
@@ -86,7 +87,7 @@ type bucket struct {
 
 // batch holds parameters of a bucket that one call can change, and their gradients. It is not a
 // batch of samples. For parameters with masters, `params` holds the masters, and `grads` holds
-// float32 copies of the gradients.
+// float32 copies of the gradients. For those of Note [Steps of float16] it holds float32 copies.
 type batch struct {
 	lr, weightDecay float64
 	rate            *cgotorch.Tensor // the learning rate of a captured step; nil for other steps, which use lr
@@ -95,11 +96,15 @@ type batch struct {
 	parameters    []*parameter
 	params, grads []*cgotorch.Tensor
 	lists         [3][]*cgotorch.Tensor
+	raised        [3][]*cgotorch.Tensor // float32 copies of remembered tensors of float16; nil if there are none
 }
 
 // The method `state` returns one remembered tensor of every parameter: the tensor whose name is
 // element k of rule.remembers. The returned slice is valid until the next call with the same k.
 func (b *batch) state(k int) []*cgotorch.Tensor {
+	if b.raised[k] != nil {
+		return b.raised[k]
+	}
 	b.lists[k] = b.lists[k][:0]
 	for _, s := range b.parameters {
 		b.lists[k] = append(b.lists[k], s.state[k])
@@ -110,6 +115,7 @@ func (b *batch) state(k int) []*cgotorch.Tensor {
 func (b *batch) reset() {
 	clear(b.params)
 	clear(b.grads)
+	b.raised = [3][]*cgotorch.Tensor{}
 	b.parameters, b.params, b.grads = b.parameters[:0], b.params[:0], b.grads[:0]
 }
 
@@ -174,6 +180,10 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 			seam.Optimized(p)
 			o.parameters = append(o.parameters, s)
 			g.add(s)
+		}
+		for k := range g.buckets {
+			b := &g.buckets[k]
+			b.raised = b.dtype == cgotorch.Float16 && !b.wide && raises(r)
 		}
 		o.groups = append(o.groups, g)
 	}

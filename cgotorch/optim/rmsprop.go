@@ -19,7 +19,7 @@ type RMSpropOptions struct {
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewRMSprop(o RMSpropOptions, groups ...Group) (*Optimizer, error) {
 	r := &rmsprop{listRule: listRule{"rmsprop"}, alpha: o.Alpha.Or(0.99), eps: or(o.Eps, 1e-8), momentum: o.Momentum, centered: o.Centered}
-	if err := checkNumbers(r.title, fraction("Alpha", r.alpha), positive("Eps", r.eps), fromZero("Momentum", r.momentum)); err != nil {
+	if err := checkNumbers(r.title, fraction("Alpha", r.alpha), least("Eps", r.eps), fromZero("Momentum", r.momentum)); err != nil {
 		return nil, err
 	}
 	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
@@ -53,6 +53,11 @@ func (r *rmsprop) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 		x.ForeachLerpInPlace(means, grads, 1-r.alpha)
 		variances := x.ForeachMul(means, means)
 		squares = x.ForeachSub(squares, variances, nil)
+		least := 0.0 // rounding may make a variance negative, which has no root
+		if b.raised[0] != nil {
+			least = 0x1p-24 // the mean of squares is rounded to multiples of this number
+		}
+		x.ForeachClampMinInPlace(squares, least)
 	}
 	divisors := n.roots(squares, constant(1), r.eps)
 	if r.momentum == 0 {

@@ -43,6 +43,10 @@ type scalerInput struct {
 // parameters that had a gradient at the capture. After a change of weight decay, momentum or
 // betas, the function must be captured again. [cgotorch.Captured] does this by itself.
 //
+// Without MasterWeights a step of float16 parameters remembers its numbers in float16, which does
+// not hold squares above 65504. Rules that divide by the root of squares compute in float32 there,
+// and count a gradient beyond 255.9 as 255.9.
+//
 // Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
 // least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
 // Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of parameters of 16
@@ -229,13 +233,14 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 		}
 		parameters = later
 		if len(b.parameters) > 0 {
-			o.stepBatch(x, b, from.wide, fused)
+			o.stepBatch(x, b, from, fused)
 		}
 	}
 }
 
-func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
-	parameters := b.parameters
+func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, from *bucket, fused bool) {
+	parameters, by := b.parameters, b.scalerInput
+	defer func() { b.scalerInput = by }() // which raise changes
 	if x.Capturing() {
 		parameters = slices.Clone(parameters) // the next batch overwrites b.parameters
 	}
@@ -245,8 +250,10 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	x.EachLaunch(func(x *cgotorch.Exec) { prepare(x.NoGrad().NoAutocast(), parameters) })
 	x.Tidy(func() *cgotorch.Tensor {
 		switch {
-		case wide:
+		case from.wide:
 			b.widen(x)
+		case from.raised:
+			b.raise(x, o.rule)
 		case fused:
 			alignGrads(x, b)
 		}
@@ -255,8 +262,11 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 		} else {
 			o.rule.foreach(x, b)
 		}
-		if wide {
+		switch {
+		case from.wide:
 			b.narrow(x)
+		case from.raised:
+			b.lower(x, o.rule)
 		}
 		return nil
 	})
@@ -283,7 +293,7 @@ func (b *batch) widen(x *cgotorch.Exec) {
 	copy(b.grads, grads)
 }
 
-// The method `narrow` copies the masters to the parameters, rounded to the parameters' dtype.
+// narrow copies the masters, or the copies of raise, to the parameters, rounded to their dtype.
 func (b *batch) narrow(x *cgotorch.Exec) {
 	params := make([]*cgotorch.Tensor, len(b.parameters))
 	for i, s := range b.parameters {
