@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -16,6 +17,34 @@ type Array struct {
 	// Files are encoded images in place of the other fields, one for each entry. They are for an
 	// input with a [Spec.Decoder].
 	Files [][]byte
+}
+
+// cut returns the Array without what lies behind a length in some dimensions of its entries.
+func (a Array) cut(dims []bool, length int64) Array {
+	if length == 0 || !slices.Contains(dims, true) {
+		return a
+	}
+	shape := slices.Clone(a.Shape)
+	for i, follows := range dims {
+		if follows {
+			shape[i+1] = length
+		}
+	}
+	small := Array{DType: a.DType, Shape: shape, Data: make([]byte, int(product(shape))*a.DType.Size())}
+	copyOut(small.Data, shape, a.Data, a.Shape, a.DType.Size())
+	return small
+}
+
+// copyOut copies the beginning of each dimension of a larger shape.
+func copyOut(to []byte, shape []int64, from []byte, larger []int64, element int) {
+	if slices.Equal(shape[1:], larger[1:]) {
+		copy(to, from)
+		return
+	}
+	toRow, fromRow := int(product(shape[1:]))*element, int(product(larger[1:]))*element
+	for i := range int(shape[0]) {
+		copyOut(to[i*toRow:(i+1)*toRow], shape[1:], from[i*fromRow:], larger[1:], element)
+	}
 }
 
 // Of returns an Array of the elements, without a copy. Without a shape it has one dimension. The

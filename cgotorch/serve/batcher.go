@@ -39,8 +39,12 @@ type Options struct {
 	Outputs []string // names of its results; a missing or empty one is output0, output1 and so on
 	// Lengths are the lengths to which an input's dimensions of -1 are padded. All such dimensions of
 	// a request are padded to one of them, and a batch has one length. Results are of this length
-	// too: they are not cut.
+	// too: they are not cut without Unpad.
 	Lengths []int64
+	// Unpad cuts results to the length of their request, in dimensions that are as long as the padded
+	// request. These are known where there are two or more Lengths. A request whose own dimensions of
+	// -1 have different sizes has no one length, and its results are not cut.
+	Unpad bool
 	// BatchSizes are the sizes for which graphs are made on a GPU. A batch is padded to the next of
 	// them. On the CPU a batch has any size up to the largest. Empty means 1, 2, 4, 8, 16 and 32. If
 	// the memory does not suffice for a size, it is given up with all larger ones. They are tried
@@ -71,6 +75,7 @@ type Batcher struct {
 	fn       func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 	outputs  []Spec
 	measured map[int64]measured // the results by length; written by New alone
+	follows  [][]bool           // of each result: its dimensions that are as long as the padded request
 	decoders []*decoding        // of each input; nil where it takes no files
 	device   cgotorch.Device
 	compute  *cgotorch.Stream
@@ -281,7 +286,7 @@ func (b *Batcher) Lost() <-chan struct{} { return b.broken }
 func (b *Batcher) Inputs() []Spec { return cloned(b.o.Inputs) }
 
 // Outputs returns the results of the function for one entry. A size of -1 depends on the length of
-// the request. The list and the shapes belong to the caller.
+// the request: see [Options.Unpad]. The list and the shapes belong to the caller.
 func (b *Batcher) Outputs() []Spec { return cloned(b.outputs) }
 
 // MaxEntries returns the largest number of entries of a request.

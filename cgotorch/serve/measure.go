@@ -45,6 +45,7 @@ func (b *Batcher) open() (err error) {
 	if err := b.checkNames(); err != nil {
 		return err
 	}
+	b.follow()
 	for _, length := range b.o.Lengths {
 		if b.o.Dependent {
 			break
@@ -219,6 +220,18 @@ func (b *Batcher) describe(results []*cgotorch.Tensor, f form) {
 				b.outputs[k].Shape[i] = -1
 			}
 		}
+	}
+}
+
+// follow finds the dimensions of results that [Options.Unpad] cuts. With one length they cannot be
+// told from others.
+func (b *Batcher) follow() {
+	for k, out := range b.outputs {
+		dims := make([]bool, len(out.Shape))
+		for i := range dims {
+			dims[i] = b.o.Unpad && len(b.o.Lengths) > 1 && !slices.ContainsFunc(b.o.Lengths, func(l int64) bool { return b.measured[l].results[k].Shape[i] != l })
+		}
+		b.follows = append(b.follows, dims)
 	}
 }
 

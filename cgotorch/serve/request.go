@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ type request struct {
 	priority int
 	entries  int
 	length   int64 // one of Options.Lengths
+	own      int64 // the size of all dimensions of -1; 0 if they differ
 	inputs   []Array
 	encoded  bool                         // an input has files
 	pixels   [][][]byte                   // of each input: the decoded pixels of its files
@@ -69,7 +71,14 @@ func (b *Batcher) request(ctx context.Context, inputs []Array) (*request, error)
 	if i == len(b.o.Lengths) {
 		return nil, fmt.Errorf("serve: the request has the length %d, and Options.Lengths ends with %d: %w", r.length, b.o.Lengths[i-1], cgotorch.ErrInvalidArgument)
 	}
-	r.length = b.o.Lengths[i]
+	r.own, r.length = r.length, b.o.Lengths[i]
+	for k, in := range b.o.Inputs {
+		for i, d := range in.Shape {
+			if d < 0 && inputs[k].Shape[i+1] != r.own {
+				r.own = 0
+			}
+		}
+	}
 	return r, nil
 }
 
@@ -159,9 +168,11 @@ func (b *Batcher) decode(r *request) (err error) {
 		return nil
 	}
 	b.waiting -= r.entries
-	if context.Cause(r.ctx) != nil {
+	switch {
+	case context.Cause(r.ctx) != nil:
 		b.stats.Dropped++
-	} else {
+	case errors.Is(err, ErrNotDecoded) && !errors.As(err, new(*panics.Panic)): // the caller's file is broken
+	default:
 		b.stats.Failed++
 	}
 	return err

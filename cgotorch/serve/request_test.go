@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"image"
 	"image/png"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -263,7 +265,7 @@ func TestPredict_Files(t *testing.T) {
 		b.mu.Lock()
 		s := b.stats
 		b.mu.Unlock()
-		if free, made := len(b.decoders[0].free), entriesOfSlab*len(b.decoders[0].slabs); free != made || s.Failed != 64 || b.waiting != 0 {
+		if free, made := len(b.decoders[0].free), entriesOfSlab*len(b.decoders[0].slabs); free != made || s.Failed != 0 || b.waiting != 0 {
 			t.Errorf("%d of %d entries are free, %+v", free, made, s)
 		}
 		// Pixels are taken beside files.
@@ -343,5 +345,70 @@ func TestPredict_SizesComeBack(t *testing.T) {
 	b.mu.Unlock()
 	if _, err := b.Predict(context.Background(), Of(make([]float32, 12), 4, 3)); err != nil {
 		t.Error(err)
+	}
+}
+
+// Unpad cuts the dimensions of results that are as long as the padded request, and no others.
+func TestBatcher_Unpad(t *testing.T) {
+	fn := func(x *cgotorch.Exec, in ...*tensor) []*tensor {
+		t := in[0] // [n, length, 2]
+		half := x.Slice(t, 1, cgotorch.SliceOptions{Step: 2})
+		return []*tensor{x.AddScalar(t, 1), x.MatMul(t, x.Transpose(t, 1, 2)), x.SumDim(t, []int64{1, 2}, cgotorch.SumOptions{}),
+			half, x.Cat([]*tensor{t, t}, 1), x.To(x.Select(t, 2, 0), cgotorch.Int64), x.Narrow(t, 1, 0, 4)}
+	}
+	one := Spec{Name: "x", DType: cgotorch.Float32, Shape: []int64{-1, 2}}
+	for _, c := range []struct {
+		lengths []int64
+		keep    bool
+		n       int64
+		want    string
+	}{
+		{[]int64{4, 8}, false, 3, "[1 3 2] [1 3 3] [1] [1 2 2] [1 8 2] [1 3] [1 4 2]"},
+		{[]int64{4, 8}, false, 4, "[1 4 2] [1 4 4] [1] [1 2 2] [1 8 2] [1 4] [1 4 2]"},
+		{[]int64{4, 8}, false, 5, "[1 5 2] [1 5 5] [1] [1 4 2] [1 16 2] [1 5] [1 4 2]"},
+		{[]int64{4, 8}, true, 5, "[1 8 2] [1 8 8] [1] [1 4 2] [1 16 2] [1 8] [1 4 2]"},
+		{[]int64{8}, false, 5, "[1 8 2] [1 8 8] [1] [1 4 2] [1 16 2] [1 8] [1 4 2]"},
+	} {
+		b := open(t, cgotorch.CPU, fn, Options{Inputs: []Spec{one}, Lengths: c.lengths, Unpad: !c.keep, BatchSizes: []int{1, 2, 4}})
+		data := make([]float32, 2*c.n)
+		for i := range data {
+			data[i] = float32(i + 1)
+		}
+		out, err := b.Predict(context.Background(), Of(data, 1, c.n, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shapes []string
+		for _, a := range out {
+			shapes = append(shapes, fmt.Sprint(a.Shape))
+			if int64(len(a.Data)) != product(a.Shape)*int64(a.DType.Size()) {
+				t.Errorf("%d bytes for %v", len(a.Data), a.Shape)
+			}
+		}
+		if got := strings.Join(shapes, " "); got != c.want {
+			t.Errorf("%v, %d: %s, want %s", c.lengths, c.n, got, c.want)
+		}
+		rows, _ := Elements[float32](out[0])
+		for i, v := range rows[:2*c.n] {
+			if v != data[i]+1 {
+				t.Errorf("element %d is %v", i, v)
+			}
+		}
+		products, _ := Elements[float32](out[1])
+		size := out[1].Shape[2]
+		for i := range c.n {
+			for j := range c.n {
+				if want := data[2*i]*data[2*j] + data[2*i+1]*data[2*j+1]; products[i*size+j] != want {
+					t.Errorf("product %d, %d is %v, want %v", i, j, products[i*size+j], want)
+				}
+			}
+		}
+	}
+	// Two sizes in one request: neither is the length of a result.
+	b := open(t, cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor { return []*tensor{in[0], in[1]} },
+		Options{Inputs: []Spec{one, {Name: "y", DType: cgotorch.Float32, Shape: []int64{-1}}}, Lengths: []int64{4, 8}, Unpad: true})
+	out, err := b.Predict(context.Background(), Of(make([]float32, 6), 1, 3, 2), Of(make([]float32, 2), 1, 2))
+	if err != nil || fmt.Sprint(out[0].Shape, out[1].Shape) != "[1 4 2] [1 4]" {
+		t.Errorf("%+v, %v", out, err)
 	}
 }

@@ -208,7 +208,8 @@ func (b *Batcher) deliver(batch []*request, size int, results []Array, err error
 			if err == nil {
 				each := len(all.Data) / size
 				shape := append([]int64{int64(r.entries)}, all.Shape[1:]...)
-				r.out = append(r.out, Array{DType: all.DType, Shape: shape, Data: all.Data[first*each : (first+r.entries)*each : (first+r.entries)*each]})
+				out := Array{DType: all.DType, Shape: shape, Data: all.Data[first*each : (first+r.entries)*each : (first+r.entries)*each]}
+				r.out = append(r.out, out.cut(b.follows[len(r.out)], r.own))
 			}
 		}
 		first += r.entries

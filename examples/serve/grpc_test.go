@@ -236,8 +236,13 @@ func TestGRPC_Refused(t *testing.T) {
 			t.Errorf("%s: a message of %d bytes", name, len(text))
 		}
 	}
-	_, err := c.ModelInfer(ctx, imageRequest(make([]byte, 2<<20)), grpc.UseCompressor(gzip.Name))
-	wantCode(t, "too large when inflated", err, codes.ResourceExhausted, "larger than max")
+	for _, name := range []string{gzip.Name, "deflate"} {
+		_, err := c.ModelInfer(ctx, imageRequest(make([]byte, 2<<20)), grpc.UseCompressor(name))
+		wantCode(t, "too large when inflated", err, codes.ResourceExhausted, "larger than max")
+		if a, err := c.ModelInfer(ctx, imageRequest(image), grpc.UseCompressor(name)); err != nil || !isFrog(a) {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
 
 	for name, call := range map[string]func() error{
 		"ModelMetadata": func() error {

@@ -124,7 +124,6 @@ func run(ctx context.Context, f flags) error {
 	defer s.close()
 	rpc := newGRPC(models, options, s.grpcOptions()...)
 	main, side := http.NewServeMux(), http.NewServeMux()
-	handle(main, oip.NewHandler(models, options))
 	addPage(main, models, m)
 
 	load := func() error { return o.loadCheckpoint(ctx, models, f.checkpoint) }
@@ -137,11 +136,10 @@ func run(ctx context.Context, f flags) error {
 		admin.Scan = folder.scan
 		load = func() error { return folder.loadAll(ctx) }
 	}
-	handle(side, oip.NewHandler(models, admin))
-	side.Handle("GET /metrics", m.handler())
+	side.Handle("GET /metrics", m)
 	addPage(side, models, m)
 
-	failed := s.start(g.wrap(main), g.wrap(side), rpc)
+	failed := s.start(g.wrap(beside(oip.NewHandler(models, options), main)), g.wrap(beside(oip.NewHandler(models, admin), side)), rpc)
 	if err := load(); err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -160,10 +158,16 @@ func run(ctx context.Context, f flags) error {
 	return models.Close()
 }
 
-// handle adds the protocol. Clients do not follow the redirect that /v2 alone would have.
-func handle(routes *http.ServeMux, protocol http.Handler) {
-	routes.Handle("/v2", protocol)
-	routes.Handle("/v2/", protocol)
+// beside serves the protocol beside other paths. ServeMux would redirect some paths of the
+// protocol, and its clients do not follow.
+func beside(protocol, others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/") {
+			protocol.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
 }
 
 // powersTo returns 1, 2, 4 and so on, and n.
@@ -310,7 +314,7 @@ func readToken(path string) (string, error) {
 		return "", nil
 	}
 	text, err := os.ReadFile(filepath.Clean(path))
-	if token := strings.TrimSpace(string(text)); err != nil || len(token) >= 16 {
+	if token := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")); err != nil || len(token) >= 16 {
 		return token, err
 	}
 	return "", fmt.Errorf("%s has a token of fewer than 16 characters", path)

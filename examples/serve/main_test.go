@@ -166,6 +166,11 @@ func TestServer(t *testing.T) {
 		{"POST", s.admin + "/v2/repository/models/..%2F..%2Fmodels/load", "no such model", 404},
 		{"GET", s.main + "/v2/health/ready", "", 200},
 		{"POST", s.main + classify, "zero bytes", 400},
+		{"GET", s.admin + "/metrics", `streamtorch_failed_total{model="cifar10",version="1"} 0`, 200}, // a broken picture is not the model's failure
+		{"GET", s.main + "/v2/models/..", "error", 404},
+		{"GET", s.main + "/v2/../v2/models/cifar10", "error", 404},
+		{"GET", s.main + "/v2/models//cifar10", "error", 404},
+		{"GET", s.admin + "/v2/models/../../metrics", "error", 404},
 	} {
 		if status, text := s.call(t, c.method, c.url, nil); status != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.url, status, text, c.status, c.text)

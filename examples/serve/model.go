@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/aoti"
@@ -122,9 +122,9 @@ func (o *opener) open(files fs.FS, root, name, version string) (*serve.Model, er
 
 func readSettings(files fs.FS, name string) (s settings, err error) {
 	s.name = name
-	text, err := fs.ReadFile(files, path.Join(name, "model.json"))
+	text, err := readText(files, path.Join(name, "model.json"))
 	if err == nil {
-		d := json.NewDecoder(bytes.NewReader(text))
+		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
 		err = d.Decode(&s)
 	}
@@ -134,14 +134,24 @@ func readSettings(files fs.FS, name string) (s settings, err error) {
 	if s.Image != nil && (s.Image.Size < 1 || s.Image.Resize < 0 || s.Image.Resize > 0 && s.Image.Resize < s.Image.Size) {
 		return s, s.wrong("image.size is %d and image.resize %d; size is the height and width of the model's input, and resize is 0 or at least as large", s.Image.Size, s.Image.Resize)
 	}
-	labels, err := fs.ReadFile(files, path.Join(name, "labels.txt"))
-	for line := range strings.Lines(strings.TrimRight(string(labels), "\r\n")) {
+	labels, err := readText(files, path.Join(name, "labels.txt"))
+	for line := range strings.Lines(strings.TrimRight(labels, "\r\n")) {
 		s.labels = append(s.labels, strings.TrimSpace(line))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	return s, err
+}
+
+// readText returns the text of a file in UTF-8, without a byte-order mark.
+func readText(files fs.FS, name string) (string, error) {
+	data, err := fs.ReadFile(files, name)
+	text := strings.TrimPrefix(string(data), "\ufeff")
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return "", fmt.Errorf("%s is no text in UTF-8: save it in UTF-8", name)
+	}
+	return text, err
 }
 
 // trained is what examples/train has saved in a checkpoint, beside the tensors.
@@ -318,7 +328,7 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		return nil, errors.Join(s.wrong("architecture and dtype are for model.safetensors; a program has its own"), n.close())
 	}
 	options := serve.Options{
-		Inputs: n.inputs, Lengths: s.Lengths, Dependent: s.Dependent, BatchSizes: o.batchSizes, Queue: o.queue,
+		Inputs: n.inputs, Lengths: s.Lengths, Unpad: true, Dependent: s.Dependent, BatchSizes: o.batchSizes, Queue: o.queue,
 		MaxDelay: time.Duration(s.MaxDelayMS * float64(time.Millisecond)), Log: func(text string) { o.log("%s", text) },
 	}
 	if n.unguarded {

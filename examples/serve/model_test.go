@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
@@ -114,5 +115,22 @@ func TestOpener_Dependent(t *testing.T) {
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "net/model.json", `result 0, "output0", of an entry changes with the other entries`)
 	if _, err := loaded(t, `{"dependent": true}`, mixed); err != nil {
 		t.Error(err)
+	}
+}
+
+// Texts are in UTF-8, with or without a byte-order mark and in any form of lines.
+func TestReadSettings_Encodings(t *testing.T) {
+	labels := func(text string) (settings, error) {
+		return readSettings(fstest.MapFS{"net/labels.txt": {Data: []byte(text)}, "net/model.json": {Data: []byte("\ufeff{\"softmax\": true}")}}, "net")
+	}
+	for _, text := range []string{"tench\nshärk\n", "\ufefftench\nshärk\n", "\ufefftench\r\nshärk\r\n", "tench\nshärk", "\ufefftench\nshärk\n\n"} {
+		if s, err := labels(text); err != nil || !slices.Equal(s.labels, []string{"tench", "shärk"}) || !s.Softmax {
+			t.Errorf("%q: %q, %v", text, s.labels, err)
+		}
+	}
+	for _, text := range []string{"\xff\xfet\x00e\x00", "\xfe\xff\x00t\x00e", "sh\xe4rk\n", "t\x00e\x00"} {
+		if _, err := labels(text); err == nil || !strings.Contains(err.Error(), "net/labels.txt is no text in UTF-8") {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

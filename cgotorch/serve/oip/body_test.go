@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -98,5 +99,59 @@ func TestTensor_setJSON_Memory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; err != nil || len(x.Data) != 8*elements || used > 9*elements {
 		t.Errorf("%v; %d MiB for %d bytes", err, used>>20, len(x.Data))
+	}
+}
+
+// JSON data are one flat array, or arrays nested as the shape.
+func TestTensor_setJSON_Nesting(t *testing.T) {
+	for _, c := range []struct {
+		shape []int64
+		data  string
+		fits  bool
+	}{
+		{[]int64{2, 4}, "[1,2,3,4,5,6,7,8]", true},
+		{[]int64{2, 4}, "[[1,2,3,4],[5,6,7,8]]", true},
+		{[]int64{2, 4}, " [ [1, 2,\n3,4] ,\t[5,6,7,8] ] ", true},
+		{[]int64{2, 4}, "[[1],[2,3,4,5,6,7,8]]", false},
+		{[]int64{2, 4}, "[[1,2],[3,4],[5,6],[7,8]]", false}, // [4, 2]
+		{[]int64{2, 4}, "[[1,2,3,4,5,6,7,8]]", false},
+		{[]int64{2, 4}, "[[[1,2,3,4],[5,6,7,8]]]", false},
+		{[]int64{2, 4}, "[[1,2,3,4],5,6,7,8]", false},
+		{[]int64{2, 4}, "[1,2,3,4,[5,6,7,8]]", false},
+		{[]int64{2, 4}, "[[1,2,3,4],[5,6,7,8],[]]", false},
+		{[]int64{2, 4}, "[[],[1,2,3,4],[5,6,7,8]]", false},
+		{[]int64{2, 4}, "[[1,2,3,[4]],[5,6,7,8]]", false},
+		{[]int64{4}, "[1,2,3,4]", true},
+		{[]int64{4}, "[[1,2,3,4]]", false},
+		{[]int64{4}, "[[1],[2],[3],[4]]", false},
+		{[]int64{4, 1}, "[[1],[2],[3],[4]]", true},
+		{[]int64{1, 4}, "[[1],[2],[3],[4]]", false},
+		{[]int64{2, 1, 2}, "[[[1,2]],[[3,4]]]", true},
+		{[]int64{2, 1, 2}, "[[1,2],[3,4]]", false},
+		{[]int64{1, 2, 2}, "[[1,2],[3,4]]", false},
+		{[]int64{}, "5", true},
+		{[]int64{}, "[5]", true},
+		{[]int64{}, "[[5]]", false},
+		{[]int64{1}, "5", false},
+		{[]int64{1, 1, 1}, "[[[5]]]", true},
+		{[]int64{0, 3}, "[]", true},
+		{[]int64{2, 0}, "[[],[]]", true},
+		{[]int64{2, 0}, "[[]]", false},
+		{[]int64{2, 0}, "[[[]],[]]", false},
+	} {
+		for _, kind := range []string{"FP32", "INT64", "BYTES"} {
+			x, text := Tensor{Name: "x", DataType: kind, Shape: c.shape}, c.data
+			if kind == "BYTES" {
+				text = regexp.MustCompile(`\d`).ReplaceAllString(text, `"$0]["`) // brackets in strings do not count
+			}
+			err := x.setJSON([]byte(text), func(int64) error { return nil })
+			if (err == nil) != c.fits || err != nil && (!errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), `input "x"`)) {
+				t.Errorf("%s %v of %v: %v", kind, text, c.shape, err)
+			}
+		}
+	}
+	deep := strings.Repeat("[", 5000) + "1" + strings.Repeat("]", 5000)
+	if err := (&Tensor{DataType: "FP32", Shape: make([]int64, mostDimensions)}).setJSON([]byte(deep), func(int64) error { return nil }); err == nil {
+		t.Error("5,000 brackets are taken")
 	}
 }

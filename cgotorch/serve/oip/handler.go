@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +22,7 @@ import (
 
 // Options are the options of [NewHandler].
 type Options struct {
-	Name, Version string // of the server, in its metadata
+	Name, Version string // of the server, in its metadata; without them streamtorch and this module's version
 	MaxBody       int64  // most bytes of a request's body, inflated; 0 means 64 MiB
 	// Memory bounds the bytes of all bodies at the same time, and of what JSON becomes: a copy of it,
 	// and its tensors. 0 means 1 GiB, or 4 times MaxBody if that is more. A request beyond has the
@@ -131,7 +133,14 @@ func NewHandler(models *serve.Repository, o Options) http.Handler {
 		})
 	}
 	routes.HandleFunc("/v2/", h.unknown)
-	return routes
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// ServeMux would redirect a path with "..", "." or "//", and clients do not follow.
+		if at := r.URL.EscapedPath(); strings.TrimSuffix(at, "/") != path.Clean(at) {
+			h.unknown(w, r)
+			return
+		}
+		routes.ServeHTTP(w, r)
+	})
 }
 
 // controlMessage is the body of a request to list or load models.
@@ -154,13 +163,13 @@ func control(r *http.Request) (m controlMessage, err error) {
 // unknown says why a path is missing, in the form that clients of the protocol read.
 func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 	status, text := http.StatusNotFound, "there is no such path with this method"
-	path := strings.TrimPrefix(r.URL.Path, "/v2/")
+	at := strings.TrimPrefix(r.URL.Path, "/v2/")
 	switch {
-	case strings.HasPrefix(path, "systemsharedmemory"), strings.HasPrefix(path, "cudasharedmemory"):
+	case strings.HasPrefix(at, "systemsharedmemory"), strings.HasPrefix(at, "cudasharedmemory"):
 		status, text = http.StatusNotImplemented, "the server opens no memory of its clients: send tensors in the request"
-	case strings.Contains(path, "trace/setting"), strings.HasPrefix(path, "logging"):
+	case strings.Contains(at, "trace/setting"), strings.HasPrefix(at, "logging"):
 		status, text = http.StatusNotImplemented, "the server has no settings of traces and of its log"
-	case strings.HasPrefix(path, "repository/") && !h.o.Control:
+	case strings.HasPrefix(at, "repository/") && !h.o.Control:
 		text = "models are not listed, loaded or unloaded on this address"
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -298,6 +307,11 @@ func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 	order, scores, err := ranking(got.Outputs[0], 0)
 	if err != nil {
 		return out, err
+	}
+	for i, v := range scores {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return out, fmt.Errorf("output %q: the model has given class %d the score %v, which %w: ask for binary data with infer", got.Outputs[0].Name, i, v, errNotFinite)
+		}
 	}
 	type class struct {
 		Class string  `json:"class"`

@@ -540,15 +540,102 @@ func TestHandler_Reload_Fails(t *testing.T) {
 	about(503)
 }
 
-// A result that JSON cannot hold is the fault of the request, which did not ask for binary data.
+// A result that JSON cannot hold is no fault of the request. Binary data holds it.
 func TestInfer_NotANumber(t *testing.T) {
 	_, h := open(t, Options{})
 	const inputs = `"inputs":[{"name":"a","datatype":"FP32","shape":[1,2],"data":[3e38,0]},{"name":"b","datatype":"FP32","shape":[1,2],"data":[3e38,0]}]`
-	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum"}]}`); w.Code != 400 || !strings.Contains(w.Body.String(), "binary") {
+	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum"}]}`); w.Code != 500 || !strings.Contains(w.Body.String(), `output \"sum\": element 0: the model has answered +Inf, which has no JSON form: ask for binary data`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`); w.Code != 200 {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// Scores that JSON cannot hold are the model's fault, as for infer.
+func TestClassify_NotANumber(t *testing.T) {
+	for name, c := range map[string]struct {
+		value float64
+		text  string
+	}{
+		"NaN": {math.NaN(), "NaN"}, "+Inf": {math.Inf(1), "+Inf"}, "-Inf": {math.Inf(-1), "-Inf"},
+	} {
+		models := serve.NewRepository(serve.RepositoryOptions{})
+		err := models.Add("scores", "1", func() (*serve.Model, error) {
+			b, err := serve.New(cgotorch.CPU, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+				v := x.To(x.Select(x.Select(in[0], 1, 0), 1, 0), cgotorch.Float32)
+				return []*cgotorch.Tensor{x.Add(v, x.Full(cgotorch.Float32, c.value, 1))}
+			}, serve.Options{Inputs: []serve.Spec{{Name: "image", Decoder: raw{}}}, Outputs: []string{"scores"}})
+			return &serve.Model{Batcher: b}, err
+		})
+		if err = errors.Join(err, models.Load(context.Background(), "scores", "")); err != nil {
+			t.Fatal(err)
+		}
+		var seen Observation
+		h := NewHandler(models, Options{Observe: func(o Observation) { seen = o }})
+		w := call(h, "POST", "/v2/models/scores/classify", "pixels")
+		if want := `output \"scores\": the model has given class 0 the score ` + c.text; w.Code != 500 || !strings.Contains(w.Body.String(), want) || seen.Status != 500 {
+			t.Errorf("%s: %d %s, observed %d, want %s", name, w.Code, w.Body, seen.Status, want)
+		}
+		w = call(h, "POST", "/v2/models/scores/infer", `{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,1,2,3],"data":[1,2,3,4,5,6]}]}`)
+		if w.Code != 500 || !strings.Contains(w.Body.String(), c.text) || errors.Is(seen.Err, ErrInvalidArgument) {
+			t.Errorf("%s: %d %s, observed %v", name, w.Code, w.Body, seen.Err)
+		}
+		if err := models.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// No path is redirected: clients of the protocol do not follow.
+func TestHandler_Paths(t *testing.T) {
+	_, h := open(t, Options{})
+	for _, path := range []string{"/v2/models/..", "/v2/models/../..", "/v2/models/.", "/v2/models/./sum", "/v2/models//sum", "/v2//models/sum", "/v2/models/../models/sum",
+		"/v2/models/sum/../sum/ready", "/v2/models/%2e%2e", "/v2/models/%2E%2E/ready", "/v2/models/..%2f..", "/v2/models/sum/", "/v2/models/%00", "/v2/.."} {
+		for _, method := range []string{"GET", "POST"} {
+			w := call(h, method, path, "")
+			if w.Code != 404 || !json.Valid(w.Body.Bytes()) || !strings.Contains(w.Body.String(), "error") {
+				t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+			}
+		}
+	}
+	if w := call(h, "GET", "/v2/", ""); w.Code != 200 {
+		t.Errorf("/v2/: %d %s", w.Code, w.Body)
+	}
+}
+
+// The server's version is not Go's.
+func TestServerMetadataOf(t *testing.T) {
+	if m := ServerMetadataOf(Options{}); m.Name != "streamtorch" || m.Version == "" || strings.HasPrefix(m.Version, "go") {
+		t.Errorf("%+v", m)
+	}
+	if m := ServerMetadataOf(Options{Name: "a", Version: "7"}); m.Name != "a" || m.Version != "7" {
+		t.Errorf("%+v", m)
+	}
+}
+
+// Broken pictures and unknown models count as requests, and not as failures of a model.
+func TestMetrics(t *testing.T) {
+	models, _ := open(t, Options{})
+	m := NewMetrics(models, torchtest.Device())
+	h := NewHandler(models, Options{Observe: m.Observe})
+	call(h, "POST", "/v2/models/sum/infer", sumJSON)
+	call(h, "POST", "/v2/models/none/infer", sumJSON)
+	call(h, "POST", "/v2/models/picture/infer", `{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["abc"]}]}`)
+	text := call(m, "GET", "/metrics", "").Body.String()
+	for _, want := range []string{
+		`streamtorch_requests_total{model="sum",status="200",version="1"} 1`,
+		`streamtorch_requests_total{model="",status="404",version=""} 1`,
+		`streamtorch_requests_total{model="picture",status="400",version=""} 1`,
+		`streamtorch_failed_total{model="picture",version="3"} 0`,
+		`streamtorch_entries_total{model="sum",version="1"} 1`,
+		`streamtorch_request_seconds_count{model="sum"} 1`,
+		`streamtorch_model_ready{model="sum",version="1"} 1`,
+		"streamtorch_device_bytes{", "go_goroutines",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics do not have %s", want)
+		}
 	}
 }
 
@@ -634,7 +721,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, in := range r.Inputs {
-			if a, err := in.array(); err == nil && a.Files == nil && len(a.Data) > 16*len(body)+16 {
+			if a, err := in.Array(); err == nil && a.Files == nil && len(a.Data) > 16*len(body)+16 {
 				t.Errorf("%d bytes of a body of %d", len(a.Data), len(body))
 			}
 		}

@@ -94,7 +94,7 @@ func answerOf(ctx context.Context, m *serve.Model, r Request) (*Response, error)
 		return nil, err
 	}
 	for i, w := range wanted {
-		t := tensorOf(outputs[w].Name, out[w])
+		t := TensorOf(outputs[w].Name, out[w])
 		if len(r.Outputs) > 0 && r.Outputs[i].Classes > 0 {
 			if t, err = best(t, r.Outputs[i].Classes, m.Labels); err != nil {
 				return nil, err
@@ -128,7 +128,7 @@ func arrays(specs []serve.Spec, inputs []Tensor) ([]serve.Array, error) {
 			return nil, refuse("the request has the inputs %q, want %q", names(inputs), specNames(specs))
 		}
 		var err error
-		if list[i], err = inputs[at].array(); err != nil {
+		if list[i], err = inputs[at].Array(); err != nil {
 			return nil, err
 		}
 	}
@@ -214,7 +214,8 @@ func ranking(scores Tensor, row int) (order []int, values []float64, err error) 
 //
 // 400 means that the request does not fit, 404 an unknown model, 429 a full queue, 499 that the
 // client has gone, 503 a model that is not loaded, is closed, or has no memory or no device, 504
-// that the time was over, and 500 that the model failed.
+// that the time was over, and 500 that the model failed. 500 also means that an answer in JSON would
+// need a NaN or an infinity.
 func StatusOf(ctx context.Context, err error) int {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"runtime"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -98,12 +98,25 @@ type ServerMetadata struct {
 
 // ServerMetadataOf describes a server with these options.
 func ServerMetadataOf(o Options) ServerMetadata {
-	m := ServerMetadata{cmp.Or(o.Name, "streamtorch"), cmp.Or(o.Version, runtime.Version()),
+	m := ServerMetadata{cmp.Or(o.Name, "streamtorch"), cmp.Or(o.Version, moduleVersion()),
 		[]string{"binary_tensor_data", "classification", "model_configuration", "statistics"}}
 	if o.Control {
 		m.Extensions = append(m.Extensions, "model_repository")
 	}
 	return m
+}
+
+// moduleVersion returns the version of this module in the program, as the build information has it.
+func moduleVersion() string {
+	const module = "github.com/streamtorch/streamtorch"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range append(info.Deps, &info.Main) {
+			if m.Path == module && m.Version != "" {
+				return m.Version
+			}
+		}
+	}
+	return "unknown"
 }
 
 // ModelIndex is a model in the list of Triton's model repository extension.

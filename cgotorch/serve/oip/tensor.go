@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -24,6 +26,9 @@ type Tensor struct {
 
 const bytesType = "BYTES"
 
+// errNotFinite is the model's fault, and no fault of the request.
+var errNotFinite = errors.New("has no JSON form")
+
 var dataTypes = map[string]cgotorch.DType{
 	"BOOL": cgotorch.Bool, "UINT8": cgotorch.Uint8, "INT8": cgotorch.Int8, "INT16": cgotorch.Int16, "INT32": cgotorch.Int32,
 	"INT64": cgotorch.Int64, "FP16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "FP32": cgotorch.Float32, "FP64": cgotorch.Float64,
@@ -40,8 +45,9 @@ func dataTypeOf(d cgotorch.DType) string {
 	return d.String()
 }
 
-// array returns the tensor as an input of a Batcher.
-func (t Tensor) array() (serve.Array, error) {
+// Array returns the tensor as an Array of package serve, without a copy of its elements. It fails
+// with [ErrInvalidArgument] for a datatype that PyTorch does not have.
+func (t Tensor) Array() (serve.Array, error) {
 	if t.DataType == bytesType {
 		if len(t.Shape) != 1 && (len(t.Shape) != 2 || t.Shape[1] != 1) || t.Shape[0] != int64(len(t.Bytes)) {
 			return serve.Array{}, refuse("input %q of BYTES has the shape %v and %d elements; want [n] encoded images", t.Name, t.Shape, len(t.Bytes))
@@ -55,9 +61,24 @@ func (t Tensor) array() (serve.Array, error) {
 	return serve.Array{DType: dtype, Shape: t.Shape, Data: t.Data}, nil
 }
 
-// tensorOf returns an output of a Batcher.
-func tensorOf(name string, a serve.Array) Tensor {
+// TensorOf returns an Array of package serve as a tensor, without a copy.
+func TensorOf(name string, a serve.Array) Tensor {
 	return Tensor{Name: name, DataType: dataTypeOf(a.DType), Shape: a.Shape, Data: a.Data}
+}
+
+// whole reports whether the elements are as many as the shape has.
+func (t *Tensor) whole() bool {
+	n, have := int64(1), int64(len(t.Bytes))
+	if size := int64(dataTypes[t.DataType].Size()); t.DataType != bytesType {
+		n, have = size, int64(len(t.Data))
+	}
+	for _, d := range t.Shape {
+		if d < 0 || d > 0 && n > math.MaxInt64/d {
+			return false
+		}
+		n *= d
+	}
+	return n == have
 }
 
 // SetRaw sets the elements from the binary form: Data, or Bytes that each begin with their length
@@ -92,8 +113,8 @@ func (t *Tensor) Raw() []byte {
 	return raw
 }
 
-// setJSON sets the elements from a JSON array, which may be nested. It calls `take` before it takes
-// memory for elements, and fails as `take` does.
+// setJSON sets the elements from a JSON array: a flat one, or one nested as the shape. It calls
+// `take` before it takes memory for elements, and fails as `take` does.
 func (t *Tensor) setJSON(text []byte, take func(bytes int64) error) error {
 	if t.DataType == bytesType {
 		return t.setStrings(text, take)
@@ -117,18 +138,21 @@ func (t *Tensor) setJSON(text []byte, take func(bytes int64) error) error {
 		return err
 	}
 	t.Data = make([]byte, 0, n)
+	nested := nestingOf(t.Shape, text, elements)
 	for len(text) > 0 {
 		end := bytes.IndexAny(text, "[], \t\r\n")
 		if end < 0 {
 			end = len(text)
 		}
 		if end == 0 {
+			nested.bracket(text[0])
 			text = text[1:]
 			continue
 		}
 		if len(t.Data) == n {
 			return another()
 		}
+		nested.element()
 		var err error
 		if t.Data, err = appendElement(t.Data, dtype, string(text[:end])); err != nil {
 			return refuse("input %q of %s has the element %.40q", t.Name, t.DataType, text[:end])
@@ -138,12 +162,67 @@ func (t *Tensor) setJSON(text []byte, take func(bytes int64) error) error {
 	if len(t.Data) < n {
 		return another()
 	}
-	return nil
+	return nested.fits(t.Name)
+}
+
+// A nesting compares the brackets of a JSON array with a shape.
+type nesting struct {
+	want   []int64                   // the length of the arrays at each depth
+	held   [mostDimensions + 1]int64 // how many values the open arrays hold so far, by depth
+	depth  int
+	differ bool
+}
+
+// nestingOf returns what the text must be: one flat array, or arrays nested as the shape.
+func nestingOf(shape []int64, text []byte, elements int) nesting {
+	inside, array := bytes.CutPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("["))
+	if array && !bytes.HasPrefix(bytes.TrimLeft(inside, " \t\r\n"), []byte("[")) {
+		shape = []int64{int64(elements)}
+	}
+	return nesting{want: shape}
+}
+
+func (n *nesting) value() {
+	if n.depth > 0 && n.depth <= len(n.want) {
+		n.held[n.depth]++
+	}
+}
+
+func (n *nesting) element() {
+	n.value()
+	n.differ = n.differ || n.depth != len(n.want)
+}
+
+func (n *nesting) bracket(c byte) {
+	switch c {
+	case '[':
+		n.value()
+		if n.depth++; n.depth > len(n.want) {
+			n.differ = true
+			return
+		}
+		n.held[n.depth] = 0
+	case ']':
+		if n.depth <= len(n.want) && n.held[n.depth] != n.want[n.depth-1] {
+			n.differ = true
+		}
+		n.depth--
+	}
+}
+
+func (n *nesting) fits(name string) error {
+	if !n.differ {
+		return nil
+	}
+	return refuse("the data of input %q are neither one flat array nor arrays nested as the input's shape", name)
 }
 
 // count returns the number of elements of a shape. It reports false if a JSON array of so many
 // bytes has fewer elements, each of which takes two bytes.
 func count(shape []int64, text int) (n int, fits bool) {
+	if slices.Contains(shape, 0) {
+		return 0, true
+	}
 	n = 1
 	for _, d := range shape {
 		if d < 0 || d > int64(text) || n*int(d) > (text+1)/2 {
@@ -155,10 +234,15 @@ func count(shape []int64, text int) (n int, fits bool) {
 }
 
 func (t *Tensor) setStrings(text []byte, take func(bytes int64) error) error {
+	elements, fits := count(t.Shape, len(text))
+	if !fits {
+		return refuse("input %q has the shape %v, and its data another number of elements: send as many as the shape has", t.Name, t.Shape)
+	}
+	nested := nestingOf(t.Shape, text, elements)
 	for d := json.NewDecoder(bytes.NewReader(text)); ; {
 		v, err := d.Token()
 		if err == io.EOF {
-			return nil
+			return nested.fits(t.Name)
 		}
 		if err != nil {
 			return refuse("input %q: %v", t.Name, err)
@@ -168,6 +252,7 @@ func (t *Tensor) setStrings(text []byte, take func(bytes int64) error) error {
 			if v == '{' {
 				return refuse("input %q of BYTES has the element {…}; want strings", t.Name)
 			}
+			nested.bracket(byte(v))
 		case string:
 			if len(t.Bytes) == mostFiles {
 				return refuse("input %q of BYTES has more than %d elements", t.Name, mostFiles)
@@ -175,6 +260,7 @@ func (t *Tensor) setStrings(text []byte, take func(bytes int64) error) error {
 			if err := take(2 * int64(len(v))); err != nil { // the decoder has a copy
 				return err
 			}
+			nested.element()
 			t.Bytes = append(t.Bytes, []byte(v))
 		default:
 			return refuse("input %q of BYTES has the element %v; want strings", t.Name, v)
@@ -262,7 +348,7 @@ func appendNumber(to []byte, dtype cgotorch.DType, at []byte) ([]byte, error) {
 		v, bits = math.Float64frombits(le.Uint64(at)), 64
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return nil, refuse("%v has no JSON form", v)
+		return nil, fmt.Errorf("the model has answered %v, which %w", v, errNotFinite)
 	}
 	return strconv.AppendFloat(to, v, 'g', -1, bits), nil
 }
