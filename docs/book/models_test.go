@@ -11,6 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
@@ -146,19 +150,17 @@ func detect(x *cgotorch.Exec, program *pt2.Program, pixels *cgotorch.Tensor, lea
 
 // cut: words
 
-var words = regexp.MustCompile(`[a-z0-9]+|[^a-z0-9\s]`)
-
-// pieces returns the ids of an English text. `vocabulary` has the number of each line of vocab.txt.
+// pieces returns the ids of a text. `vocabulary` has the number of each line of vocab.txt.
 func pieces(vocabulary map[string]int64, text string) []int64 {
 	ids := []int64{vocabulary["[CLS]"]}
-	for _, word := range words.FindAllString(strings.ToLower(text), -1) {
+	for _, word := range words(text) {
 		var parts []int64
 		for rest, mark := word, ""; rest != ""; mark = "##" {
 			end := len(rest)
 			for end > 0 && vocabulary[mark+rest[:end]] == 0 {
 				end--
 			}
-			if end == 0 { // no piece fits: the whole word is unknown
+			if end == 0 || utf8.RuneCountInString(word) > 100 { // the whole word is unknown
 				parts = []int64{vocabulary["[UNK]"]}
 				break
 			}
@@ -167,6 +169,24 @@ func pieces(vocabulary map[string]int64, text string) []int64 {
 		ids = append(ids, parts...)
 	}
 	return append(ids, vocabulary["[SEP]"])
+}
+
+// words splits a text at spaces, and around punctuation and Chinese characters. The words are in
+// lower case, without accents and control characters.
+func words(text string) []string {
+	var out strings.Builder
+	for _, r := range norm.NFD.String(text) {
+		switch {
+		case strings.ContainsRune("\t\n\r", r), unicode.IsSpace(r) && !unicode.IsControl(r):
+			out.WriteByte(' ')
+		case r == utf8.RuneError, unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Mn): // Mn: accents
+		case unicode.IsPunct(r), r < 128 && unicode.IsSymbol(r), unicode.Is(unicode.Unified_Ideograph, r) && r < 0x2ceb0:
+			out.WriteString(" " + string(r) + " ")
+		default:
+			out.WriteRune(unicode.ToLower(r))
+		}
+	}
+	return strings.Fields(out.String())
 }
 
 // end: words
