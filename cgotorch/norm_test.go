@@ -175,6 +175,9 @@ func (c normCase) compare(t *testing.T, got, want *normResult, cuda bool) {
 // the dtype. The test compares the result, the gradients and the running statistics.
 func TestBatchNormAct(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
+		if d.IsCUDA() {
+			compileNorms(t, d)
+		}
 		for _, dtype := range []DType{BFloat16, Float16, Float32} {
 			for _, activation := range []string{"none", "relu", "relu6", "silu", "hardswish", "gelu"} {
 				t.Run(fmt.Sprintf("%v/%s", dtype, activation), func(t *testing.T) {
@@ -199,6 +202,33 @@ func TestBatchNormAct(t *testing.T) {
 						}
 					})
 				})
+			}
+		}
+	})
+}
+
+// compileNorms makes CUDA compile the kernels of TestBatchNormAct, on all cores. One after another
+// they take minutes.
+func compileNorms(t *testing.T, d Device) {
+	t.Run("compile", func(t *testing.T) {
+		for _, dtype := range []DType{BFloat16, Float16, Float32} {
+			for _, activation := range []string{"none", "relu", "relu6", "silu", "hardswish", "gelu"} {
+				for _, channels := range []int64{8, 24, 64, 144, 960} {
+					for _, addend := range []bool{false, true} {
+						c := normCase{dtype: dtype, activation: activation, channels: channels, rows: [3]int64{2, 17, 33}, addend: addend, affine: true, format: ChannelsLast}
+						t.Run(c.String(), func(t *testing.T) {
+							t.Parallel()
+							torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *Exec) {
+								ones := x.Contiguous(x.Ones(dtype, 2, channels, 17, 33), ChannelsLast)
+								for _, c.kernels = range []string{"one", "two"} {
+									for _, c.evaluate = range []bool{false, true} {
+										c.run(t, x, ones, ones, ones, false)
+									}
+								}
+							})
+						})
+					}
+				}
 			}
 		}
 	})

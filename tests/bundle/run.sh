@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh                 runs every test in this folder and ends with a summary
+# run.sh                 runs every test in this folder, JOBS at a time, and ends with a summary
 # run.sh -v              the same, and prints each test's name
 # run.sh PROGRAM [ARG…]  runs one program of bin/, such as train or cgotorch_test
 # run.sh NAME.test       runs tests/NAME.test
@@ -37,27 +37,59 @@ if [ "${1-}" = -v ]; then
   gtest=--gtest_brief=0
   go=(-test.v)
 fi
+# Several test programs run at a time. Each starts with few kernels compiled, so that the cores are
+# what they wait for. The longest begins first.
+jobs=${JOBS:-$(($(nproc) / 4 + 1))}
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 summary=""
 failed=0
 
-# step NAME COMMAND... runs a command and notes its result and its seconds.
-step() {
-  local name=$1 began=$SECONDS result=ok
-  shift
-  echo "== $name"
-  "$@" || { result=FAILED; failed=$((failed + 1)); }
-  summary="$summary$(printf '  %-7s %4d s  %s' $result $((SECONDS - began)) "$name")"$'\n'
+# begin NAME FOLDER COMMAND... runs a command in a folder and notes its result and its seconds.
+begin() {
+  local name=$1 folder=$2
+  shift 2
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+    wait -n
+    report
+  done
+  (
+    cd "$folder" && SECONDS=0
+    "$@" >"$logs/$name.log" 2>&1
+    echo "$? $SECONDS" >"$logs/$name.part" && mv "$logs/$name.part" "$logs/$name.end"
+  ) &
 }
 
-for binary in "$here"/bin/*_test; do
-  step "${binary##*/}" "$binary" $gtest
-done
+# report prints what has ended.
+report() {
+  local end name status took
+  for end in "$logs"/*.end; do
+    name=$(basename "$end" .end)
+    read -r status took <"$end"
+    rm "$end"
+    echo "== $name"
+    cat "$logs/$name.log"
+    if [ "$status" = 0 ]; then status=ok; else status=FAILED failed=$((failed + 1)); fi
+    summary="$summary$(printf '  %-7s %4d s  %s' $status "$took" "$name")"$'\n'
+  done
+}
+
+binaries=("$here"/tests/cgotorch.test "$here"/bin/*_test)
 for binary in "$here"/tests/*.test; do
-  cd "$(folder "${binary##*/}")"
-  step "${binary##*/}" "$binary" -test.timeout 10m "${go[@]}"
+  [ "${binary##*/}" = cgotorch.test ] || binaries+=("$binary")
 done
+for binary in "${binaries[@]}"; do
+  name=${binary##*/}
+  case $binary in
+    */bin/*) begin "$name" . "$binary" $gtest ;;
+    *) [ ! -x "$binary" ] || begin "$name" "$(folder "$name")" "$binary" -test.timeout 10m "${go[@]}" ;;
+  esac
+done
+wait
+report
 echo
 printf %s "$summary"
+echo "in $SECONDS s, $jobs at a time"
 if [ $failed != 0 ]; then
   echo "FAILED: $failed of the above"
   exit 1
