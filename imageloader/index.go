@@ -1,6 +1,7 @@
 package imageloader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -397,10 +398,25 @@ func (b *indexer) noImages() error {
 	if only := b.options.OnlyClasses; len(only) > 0 {
 		reason = "no images of Options.OnlyClasses (" + some(only) + "): " + reason
 	}
-	if len(b.index.ignored) > 0 {
-		reason += " (passed over: " + counts(b.index.ignored) + ")"
+	if ignored := b.index.ignored; len(ignored) > 0 {
+		reason += " (passed over: " + counts(ignored) + ")" + cureOf(ignored)
 	}
 	return &Error{Path: a.path, Reason: reason, Kind: ErrNoImages}
+}
+
+// cureOf returns the cure of an archive whose members were all passed over, for these reasons.
+func cureOf(ignored map[string]int) (cure string) {
+	for _, reason := range sortedKeys(ignored) {
+		switch kind, _, _ := strings.Cut(reason, " ("); kind {
+		case ignoredArchive:
+			return "; unpack the archives in it, and give their folder, or a pattern such as FOLDER/*.tar"
+		case ignoredFormat:
+			cure = "; convert the images to PNG or JPEG"
+		case ignoredVideo:
+			cure = cmp.Or(cure, "; extract the videos' frames as JPEG files")
+		}
+	}
+	return cure
 }
 
 // verdict is a loader's judgement of a member.

@@ -37,7 +37,29 @@ const (
 	ignoredHidden       = "hidden file"
 	ignoredNotImage     = "not an image"
 	ignoredFurtherImage = "further image of a sample"
+	ignoredFormat       = "image of a format that is not read" // the extension follows
+	ignoredVideo        = "video"
+	ignoredArchive      = "archive inside"
 )
+
+// unread has the extensions of files that may be missed, and the reasons to pass over them.
+var unread = map[string]map[string]bool{
+	ignoredFormat: words(".jxl .jp2 .j2k .jpf .jpx .jpm .jxr .avif .avifs .heic .heif .hif .svg .svgz .pdf .eps .psd .psb .xcf .exr .hdr .dcm .dicom .nii .fits .ico " +
+		".tga .ppm .pgm .pbm .pnm .pfm .pcx .dds .ktx .qoi .bpg .flif .djvu .cr2 .cr3 .crw .nef .nrw .arw .srf .sr2 .dng .orf .rw2 .raf .pef .x3f .3fr"),
+	ignoredVideo:   words(".mp4 .m4v .mov .avi .mkv .webm .mpg .mpeg .wmv .flv .3gp .ogv .mts .m2ts"),
+	ignoredArchive: words(".tar .tgz .tbz .tbz2 .txz .tzst .gz .zip .7z .rar .xz .bz2 .zst .lz4"),
+}
+
+// passedOver returns the reason to pass over a member that is no image by its name.
+func passedOver(name string) string {
+	extension := strings.ToLower(path.Ext(name))
+	for reason, extensions := range unread {
+		if extensions[extension] {
+			return reason + " (" + extension + ")"
+		}
+	}
+	return ignoredNotImage
+}
 
 // imageExtensions are the extensions of images. Later the decoder decides whether a member is
 // really an image.
@@ -97,7 +119,7 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		return location{above: strings.Join(directories[:last-1], "/")}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
 	}
 	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
-		return location{}, ignoredNotImage, nil
+		return location{}, passedOver(directories[last]), nil
 	}
 	if last == 0 {
 		return location{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE or, as in a WebDataset, KEY.jpg beside KEY.cls")
@@ -119,7 +141,7 @@ func (s *shard) admitSample(e entry, directories []string) (where location, igno
 	case e.label == "" && e.fault == "" && isImageOf(what):
 		return location{}, ignoredFurtherImage, nil
 	case e.label == "" && e.fault == "":
-		return location{}, ignoredNotImage, nil
+		return location{}, passedOver(e.name), nil
 	}
 	where = location{class: e.label, above: strings.Join(directories, "/")}
 	if len(directories) > 0 {

@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/inflate"
+	"github.com/streamtorch/streamtorch/internal/signature"
 )
 
 // format is the kind of a shard. The shard's content decides it.
@@ -187,6 +189,7 @@ func (s *shard) sniff() error {
 	}
 	head = head[:n]
 	begins := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
+	kind, known := signature.Of(head)
 	const wanted = "; .tgz, .tar.gz, .tar and directories can be read"
 	switch {
 	case n == 0:
@@ -201,10 +204,15 @@ func (s *shard) sniff() error {
 		return s.unreadable(nil, "compressed with xz, zstd or bzip2%s; decompress it first", wanted)
 	case begins("version https://git-lfs"):
 		return s.unreadable(nil, "a Git LFS pointer and not the file; run git lfs pull")
-	case begins("<"):
+	case begins("<") && !known:
 		return s.unreadable(nil, "a web page or XML and not an archive; the download failed, download it again")
 	default:
-		return s.unreadable(nil, "neither gzip nor tar (it begins with %q)%s", head[:min(n, 8)], wanted)
+		if image := decode.Sniff(head); image != decode.Unknown && !known {
+			kind = signature.Kind{Name: "one image (" + image.String() + ")", Cure: "give the folder that holds its classes"}
+		} else if !known {
+			return s.unreadable(nil, "neither gzip nor tar (it begins with %q)%s", head[:min(n, 8)], wanted)
+		}
+		return s.unreadable(nil, "neither gzip nor tar but %s%s; %s", kind.Name, wanted, kind.Cure)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import "C"
 import (
 	"errors"
 	"fmt"
+
+	"github.com/streamtorch/streamtorch/internal/signature"
 )
 
 // The faults of an image or a call, for errors.Is.
@@ -46,6 +48,22 @@ func take(status *C.ctd_status) error {
 	}
 	defer C.ctd_status_free(status)
 	return &Error{Reason: C.GoString(C.ctd_status_message(status)), Kind: kindOf(C.ctd_status_code(status))}
+}
+
+// named returns err, or where the data are of a known kind that is not decoded, an error that names
+// this kind.
+func named(err error, data []byte) error {
+	if err == nil {
+		return nil
+	}
+	kind, known := signature.Of(data[:min(len(data), 512)])
+	switch {
+	case known && kind.Image:
+		return refuse(ErrUnsupported, "%s, which is not decoded: %s", kind.Name, kind.Cure)
+	case known:
+		return refuse(ErrNotAnImage, "not an image but %s: %s", kind.Name, kind.Cure)
+	}
+	return err
 }
 
 func kindOf(code C.int32_t) error {

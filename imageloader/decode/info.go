@@ -43,11 +43,12 @@ func (s ColorSpace) String() string {
 // an *[Error].
 func Probe(data []byte) (Info, error) {
 	if format := Sniff(data); format.foreign() {
-		return probeForeign(data, format)
+		info, err := probeForeign(data, format)
+		return info, named(err, data)
 	}
 	var out C.ctd_info
 	if err := take(C.ctd_probe(bytesOf(data), C.size_t(len(data)), &out)); err != nil {
-		return Info{}, err
+		return Info{}, named(err, data)
 	}
 	return Info{
 		Format: Format(out.format), Width: int(out.width), Height: int(out.height), Channels: int(out.channels),
@@ -62,9 +63,9 @@ func Probe(data []byte) (Info, error) {
 func Check(data []byte) error {
 	if format := Sniff(data); format.foreign() {
 		_, err := decodeForeign(data, format, defaultMaxPixels)
-		return err
+		return named(err, data)
 	}
-	return take(C.ctd_check(bytesOf(data), C.size_t(len(data)), 0))
+	return named(take(C.ctd_check(bytesOf(data), C.size_t(len(data)), 0)), data)
 }
 
 func bytesOf(data []byte) *C.uint8_t {

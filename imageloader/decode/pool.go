@@ -290,6 +290,7 @@ func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, result
 		if pixels := foreign[i]; pixels.err != nil {
 			results[i] = Result{Err: pixels.err}
 		}
+		results[i].Err = named(results[i].Err, images[i].Data)
 	}
 	return nil
 }
