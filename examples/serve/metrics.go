@@ -7,6 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/serve/oip"
@@ -15,6 +19,7 @@ import (
 // metrics counts requests for Prometheus and for the page.
 type metrics struct {
 	*oip.Metrics
+	process *prometheus.Registry // of Go and of the process
 
 	mu     sync.Mutex
 	recent [4096]sample // a ring
@@ -29,7 +34,23 @@ type sample struct {
 }
 
 func newMetrics(models *serve.Repository, device cgotorch.Device) *metrics {
-	return &metrics{Metrics: oip.NewMetrics(models, device)}
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &metrics{Metrics: oip.NewMetrics(models, device), process: process}
+}
+
+// ServeHTTP writes the metrics of the models, and those of the process.
+func (m *metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.Metrics.ServeHTTP(w, r)
+	families, err := m.process.Gather()
+	if err != nil {
+		slog.Error("metrics of the process: " + err.Error())
+	}
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
+			return // the client is gone
+		}
+	}
 }
 
 // observe counts a request, and logs one that the server has failed.

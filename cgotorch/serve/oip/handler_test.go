@@ -631,7 +631,8 @@ func TestMetrics(t *testing.T) {
 		`streamtorch_entries_total{model="sum",version="1"} 1`,
 		`streamtorch_request_seconds_count{model="sum"} 1`,
 		`streamtorch_model_ready{model="sum",version="1"} 1`,
-		"streamtorch_device_bytes{", "go_goroutines",
+		`streamtorch_request_seconds_bucket{model="sum",le="+Inf"} 1`,
+		"# TYPE streamtorch_request_seconds histogram",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the metrics do not have %s", want)

@@ -214,8 +214,8 @@ func ranking(scores Tensor, row int) (order []int, values []float64, err error) 
 //
 // 400 means that the request does not fit, 404 an unknown model, 429 a full queue, 499 that the
 // client has gone, 503 a model that is not loaded, is closed, or has no memory or no device, 504
-// that the time was over, and 500 that the model failed. 500 also means that an answer in JSON would
-// need a NaN or an infinity.
+// that the time was over, and 500 that the model failed. 500 also means that an answer in JSON
+// would need a NaN or an infinity.
 func StatusOf(ctx context.Context, err error) int {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
