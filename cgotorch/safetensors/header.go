@@ -90,6 +90,9 @@ func decodeHeader(header []byte, size int64) (tensors []Info, metadata map[strin
 		return nil, nil, errors.New("the header is not UTF-8")
 	}
 	members, err := decodeObject(header)
+	if err == nil {
+		err = unique(members)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("the header is %w", err)
 	}
@@ -145,14 +148,13 @@ type member struct {
 	value json.RawMessage
 }
 
-// decodeObject splits a JSON object into its members. It fails if a key appears twice.
+// decodeObject splits a JSON object into its members.
 func decodeObject(data []byte) ([]member, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New("no JSON object")
 	}
 	var members []member
-	seen := map[string]bool{}
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
@@ -162,10 +164,6 @@ func decodeObject(data []byte) ([]member, error) {
 		if err := d.Decode(&m.value); err != nil {
 			return nil, fmt.Errorf("damaged JSON: %w", err)
 		}
-		if seen[m.key] {
-			return nil, fmt.Errorf("ambiguous: %q is there twice", m.key)
-		}
-		seen[m.key] = true
 		members = append(members, m)
 	}
 	if _, err := d.Token(); err != nil {
@@ -177,8 +175,27 @@ func decodeObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
+// unique fails if a key appears twice.
+func unique(members []member) error {
+	seen := make(map[string]bool, len(members))
+	for _, m := range members {
+		if seen[m.key] {
+			return fmt.Errorf("ambiguous: %q is there twice", m.key)
+		}
+		seen[m.key] = true
+	}
+	return nil
+}
+
+// decodeMetadata reads the map of strings. Python's package reads null as no map.
 func decodeMetadata(data []byte) (map[string]string, error) {
+	if string(data) == "null" {
+		return nil, nil
+	}
 	members, err := decodeObject(data)
+	if err == nil {
+		err = unique(members)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -193,9 +210,15 @@ func decodeMetadata(data []byte) (map[string]string, error) {
 	return metadata, nil
 }
 
+// decodeTensor reads an entry. As Python's package it passes over fields that it does not know.
 func decodeTensor(data []byte) (Info, error) {
 	members, err := decodeObject(data)
 	if err != nil {
+		return Info{}, err
+	}
+	known := func(m member) bool { return m.key == "dtype" || m.key == "shape" || m.key == "data_offsets" }
+	members = slices.DeleteFunc(members, func(m member) bool { return !known(m) })
+	if err := unique(members); err != nil {
 		return Info{}, err
 	}
 	var t Info
@@ -212,8 +235,6 @@ func decodeTensor(data []byte) (Info, error) {
 		case "data_offsets":
 			offsets, err = decodeInts(m.value)
 			has[2] = true
-		default:
-			err = errors.New("the format has no such field")
 		}
 		if err != nil {
 			return Info{}, fmt.Errorf("%s: %w", m.key, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -94,8 +95,7 @@ func TestNewFile_Refuses(t *testing.T) {
 		{"no dtype", file(one(shape+","+offsets), 8), "tensor w: dtype, shape or data_offsets is missing"},
 		{"no shape", file(one(dtype+","+offsets), 8), "tensor w: dtype, shape or data_offsets is missing"},
 		{"no offsets", file(one(dtype+","+shape), 8), "tensor w: dtype, shape or data_offsets is missing"},
-		{"field in capitals", file(one(`"DTYPE":"F32",`+shape+","+offsets), 8), "tensor w: DTYPE: the format has no such field"},
-		{"unknown field", file(one(dtype+","+shape+","+offsets+`,"scale":1`), 8), "tensor w: scale: the format has no such field"},
+		{"field in capitals", file(one(`"DTYPE":"F32",`+shape+","+offsets), 8), "tensor w: dtype, shape or data_offsets is missing"},
 		{"field twice", file(one(dtype+","+dtype+","+shape+","+offsets), 8), `tensor w: ambiguous: "dtype" is there twice`},
 		{"unknown dtype", file(one(`"dtype":"F33",`+shape+","+offsets), 8), `tensor w: dtype "F33"`},
 		{"dtype no text", file(one(`"dtype":32,`+shape+","+offsets), 8), "tensor w: dtype: 32 is no text"},
@@ -140,6 +140,94 @@ func TestNewFile_AcceptsSpaces(t *testing.T) {
 	}
 	if w, ok := f.Lookup("w"); !ok || w.Bytes != 8 || !slices.Equal(w.Shape, []int64{2, 1}) {
 		t.Errorf("w is %+v", w)
+	}
+}
+
+// A header is read or refused as Python's package 0.8.0 does. Where this package differs, it refuses
+// what is ambiguous or is not the format's.
+func TestNewFile_AsPython(t *testing.T) {
+	const w = `"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}`
+	entry := func(dtype, shape string, begin, end int) string {
+		return fmt.Sprintf(`"w":{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, dtype, shape, begin, end)
+	}
+	const reads, refuses, differs = "reads", "refuses", "Python reads it, this package refuses it"
+	for _, c := range []struct {
+		header string
+		data   int
+		want   string
+	}{
+		{`{"__metadata__":null,` + w + `}`, 4, reads},
+		{`{"__metadata__":{},` + w + `}`, 4, reads},
+		{`{"__metadata__":{"x":"` + "\\u00e9\\n" + `"},` + w + `}`, 4, reads},
+		{`{"__metadata__":{"x":1},` + w + `}`, 4, refuses},
+		{`{"__metadata__":{"x":null},` + w + `}`, 4, refuses},
+		{`{"__metadata__":{"x":{}},` + w + `}`, 4, refuses},
+		{`{"__metadata__":[],` + w + `}`, 4, refuses},
+		{`{"__metadata__":"x",` + w + `}`, 4, refuses},
+		{`{"__metadata__":false,` + w + `}`, 4, refuses},
+		{`{"__metadata__":{"x":"1"},"__metadata__":{"y":"2"},` + w + `}`, 4, refuses},
+		{`{"__metadata__":{"x":"1","x":"2"},` + w + `}`, 4, differs},
+		{`{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"note":"x"}}`, 4, reads},
+		{`{"w":{"scale":[1,{"a":null}],"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 4, reads},
+		{`{"w":{"dtype":"U8","n":1,"shape":[4],"n":2,"data_offsets":[0,4],"Shape":[9]}}`, 4, reads},
+		{`{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"note":}}`, 4, refuses},
+		{`{"w":{"dtype":"U8","dtype":"I8","shape":[4],"data_offsets":[0,4]}}`, 4, refuses},
+		{`{"w":{"dtype":"U8","shape":[4],"shape":[4],"data_offsets":[0,4]}}`, 4, refuses},
+		{`{"w":["U8",[4],[0,4]]}`, 4, differs},
+		{`{"w":null}`, 0, refuses},
+		{`{` + w + `,` + w + `}`, 4, differs},
+		{`{` + w + `,` + entry("U8", "[4]", 4, 8) + `}`, 8, refuses},
+		{`{` + w + `}` + " \n\t\r  ", 4, reads},
+		{" \n{" + w + `}`, 4, reads},
+		{`{` + w + `}` + "\x00", 4, refuses},
+		{"\ufeff{" + w + `}`, 4, refuses},
+		{`{` + w + `,}`, 4, refuses},
+		{"{" + strings.Replace(w, "w", "a\nb", 1) + "}", 4, refuses},
+		{`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},` + entry("F32", "[1]", 1, 5) + `}`, 5, reads}, // not aligned
+		{`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},` + entry("U8", "[1]", 2, 3) + `}`, 3, refuses},
+		{`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},` + entry("U8", "[2]", 1, 3) + `}`, 3, refuses},
+		{`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},` + entry("U8", "[2]", 0, 2) + `}`, 2, refuses},
+		{`{` + entry("U8", "[1]", 1, 2) + `}`, 2, refuses},
+		{`{` + w + `}`, 5, refuses},
+		{`{` + w + `}`, 3, refuses},
+		{`{"z":{"dtype":"F32","shape":[0,3],"data_offsets":[4,4]},` + w + `}`, 4, reads},
+		{`{"z":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},` + w + `}`, 4, reads},
+		{`{"z":{"dtype":"F32","shape":[0],"data_offsets":[2,2]},` + w + `}`, 4, refuses},
+		{`{"z":{"dtype":"F32","shape":[0],"data_offsets":[9,9]},` + w + `}`, 4, refuses},
+		{`{` + entry("F32", "[]", 0, 4) + `}`, 4, reads},
+		{`{}`, 0, reads},
+		{`{"__metadata__":{"x":"y"}}`, 0, reads},
+		{`{}`, 1, refuses},
+		{``, 0, refuses},
+		{`{` + entry("U8", "[9223372036854775808,2,0]", 0, 0) + `}`, 0, refuses},
+		{`{"":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 4, reads},
+		{`{"\u0077\ud83d\ude00":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 4, reads},
+		{`{` + entry("u8", "[4]", 0, 4) + `}`, 4, refuses},
+		{`{` + entry("F4", "[8]", 0, 4) + `}`, 4, reads},
+		{`{` + entry("F4", "[3]", 0, 2) + `}`, 2, refuses},
+		{`{` + entry("F6_E2M3", "[4]", 0, 3) + `}`, 3, reads},
+		{`{` + entry("F8_E4M3", "[4]", 0, 4) + `}`, 4, reads},
+		{`{` + entry("F8_E5M2", "[4]", 0, 4) + `}`, 4, reads},
+		{`{` + entry("F8_E8M0", "[4]", 0, 4) + `}`, 4, reads},
+		{`{` + entry("F8_E4M3FNUZ", "[4]", 0, 4) + `}`, 4, reads},
+		{`{` + entry("BF16", "[2]", 0, 4) + `}`, 4, reads},
+		{`{` + entry("C64", "[1]", 0, 8) + `}`, 8, reads},
+		{`{` + entry("U64", "[1]", 0, 8) + `}`, 8, reads},
+		{`{` + entry("C128", "[1]", 0, 16) + `}`, 16, refuses},
+		{`{` + entry("I4", "[8]", 0, 4) + `}`, 4, refuses},
+		{`{` + entry("NF4", "[8]", 0, 4) + `}`, 4, refuses},
+	} {
+		b := file(c.header, c.data)
+		f, err := NewFile(bytes.NewReader(b), int64(len(b)), "f")
+		if (err == nil) != (c.want == reads) || err != nil && !errors.Is(err, ErrFormat) {
+			t.Errorf("%s: %v, want: %s", c.header, err, c.want)
+			continue
+		}
+		if err == nil && strings.Contains(c.header, `"w"`) {
+			if got, err := f.Read("w"); err != nil || len(got) == 0 {
+				t.Errorf("%s: %v %v", c.header, got, err)
+			}
+		}
 	}
 }
 
