@@ -10,9 +10,12 @@ var dtypes = map[string]cgotorch.DType{
 	"F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "F32": cgotorch.Float32, "F64": cgotorch.Float64, "C64": cgotorch.Complex64,
 }
 
-// DType returns LibTorch's dtype for a dtype of the file format, such as "F32". It returns false
-// if LibTorch has no such dtype.
+// DType returns LibTorch's dtype for a dtype of the file format, such as "F32". It knows "C128" of
+// package pth too. It returns false if LibTorch has no such dtype.
 func DType(name string) (cgotorch.DType, bool) {
+	if name == "C128" {
+		return cgotorch.Complex128, true
+	}
 	d, ok := dtypes[name]
 	return d, ok
 }

@@ -182,7 +182,12 @@ func (f *file) match(x *cgotorch.Exec, model any, o nn.LoadOptions) ([]nn.Matche
 	return matched, nil
 }
 
+// unsupported returns the error for a tensor whose dtype no model has. Read says more about those
+// that cannot be read at all.
 func (f *file) unsupported(t safetensors.Info) error {
+	if _, err := f.Read(t.Name); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
 	return f.fail("tensor %s: LibTorch has no %s for a model: convert it first, in Python with .float()", t.Name, t.DType)
 }
 

@@ -38,6 +38,7 @@ type File struct {
 	source  io.ReaderAt
 	close   func() error
 	program bool                 // it is a TorchScript archive
+	big     bool                 // elements are stored with their high byte first
 	entries map[string]*zip.File // the storages of a zip file, by their keys
 	tensors []safetensors.Info
 	index   map[string]int // of tensors, by their names
@@ -131,7 +132,7 @@ func (f *File) openZip(size int64) (any, error) {
 	if order := byName[folder+"byteorder"]; order != nil {
 		if text, err := readEntry(order, 16); err != nil {
 			return nil, f.bad("its byteorder cannot be read: %w", err)
-		} else if string(text) != "little" {
+		} else if f.big = string(text) == "big"; !f.big && string(text) != "little" {
 			return nil, f.bad("its byte order is %q", text)
 		}
 	}
@@ -156,7 +157,7 @@ func (f *File) openZip(size int64) (any, error) {
 		if stored || entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/torchzip.MostRatio > entry.CompressedSize64 {
 			return nil, fmt.Errorf("the storage %s cannot have %d bytes", s.key, entry.UncompressedSize64)
 		}
-		bytes := max(sizes[s.dtype], 1)
+		bytes := max(s.width(), 1)
 		if s.elements > math.MaxInt64/bytes || int64(entry.UncompressedSize64) < s.elements*bytes {
 			return nil, fmt.Errorf("the storage %s has %d bytes, and needs %d of %d", s.key, entry.UncompressedSize64, s.elements, bytes)
 		}
@@ -216,12 +217,14 @@ func (f *File) openOld(size int64) (any, error) {
 				return nil, err
 			}
 			if known := storages[s.key]; known != nil {
-				return known, nil
-			}
-			if len(id) > 5 && id[5] != nil {
-				return nil, fmt.Errorf("the storage %s is a view of another one, as PyTorch wrote it before 0.4: save it again with a newer PyTorch", s.key)
+				s = known
+			} else if s.width() == 0 {
+				return nil, fmt.Errorf("a storage of the class %.200s, of which this package does not know the size: save the file again with a newer PyTorch", s.foreign)
 			}
 			storages[s.key] = s
+			if len(id) > 5 && id[5] != nil {
+				return s.part(id[5])
+			}
 			return s, nil
 		})
 		if err != nil {
@@ -246,7 +249,7 @@ func (f *File) openOld(size int64) (any, error) {
 		}
 		elements := int64(binary.LittleEndian.Uint64(head))
 		s.at = position + 8
-		if bytes := max(sizes[s.dtype], 1); elements != s.elements || elements > (size-s.at)/bytes {
+		if bytes := s.width(); elements != s.elements || elements > (size-s.at)/bytes {
 			return nil, f.bad("the storage %s has %d elements, want %d, with %d bytes left", name, elements, s.elements, size-s.at)
 		} else {
 			position = s.at + elements*bytes
@@ -285,11 +288,13 @@ func (w *walker) walk(name string, v any, depth int) error {
 	}
 	switch v := v.(type) {
 	case *tensor:
-		if _, twice := w.file.views[name]; twice {
-			return fmt.Errorf("two tensors have the name %s", name)
+		if i, twice := w.file.index[name]; twice {
+			v = refuse("ambiguous", nil, "two tensors of the file get this name")
+			w.file.views[name], w.file.tensors[i] = v, v.info(name)
+			return nil
 		}
 		w.file.views[name], w.file.index[name] = v, len(w.file.tensors)
-		w.file.tensors = append(w.file.tensors, safetensors.Info{Name: name, DType: v.dtype, Shape: v.shape, Bytes: v.count() * sizes[v.dtype]})
+		w.file.tensors = append(w.file.tensors, v.info(name))
 	case *dict:
 		for i, key := range v.keys {
 			if err := w.walk(join(name, text(key, i)), v.values[i], depth+1); err != nil {
@@ -312,6 +317,9 @@ func (w *walker) walk(name string, v any, depth int) error {
 			}
 		}
 		w.file.values[name] = *v
+		if v.items != nil {
+			return w.walk(name, v.items, depth+1)
+		}
 	case string, int64, float64, bool, nil:
 		w.file.values[name] = v
 	case global:
@@ -386,25 +394,39 @@ func (f *File) Values() map[string]any { return f.values }
 // Metadata returns nil: such a file has no map of strings.
 func (f *File) Metadata() map[string]string { return nil }
 
-// Read returns the elements of a tensor. They are row-major, each with its low byte first.
+// Read returns the elements of a tensor. They are row-major, each with its low byte first. Some
+// tensors cannot be read, such as quantized and sparse ones. [File.Tensors] lists them with 0 bytes,
+// and with a DType that says why. Read of such a tensor fails, and says how to save it in Python.
 func (f *File) Read(name string) ([]byte, error) {
 	t := f.views[name]
 	if t == nil {
 		return nil, fmt.Errorf("pth: %s: there is no tensor %s", f.name, name)
 	}
+	if t.refused != "" {
+		return nil, fmt.Errorf("pth: %s: tensor %s: %s", f.name, name, t.refused)
+	}
+	if f.big && t.storage.dtype != t.dtype && sizes[t.dtype] > 1 { // PyTorch itself reads other numbers than were saved
+		return nil, fmt.Errorf("pth: %s: tensor %s: it is %s in a file of a big-endian machine: save it there with another dtype", f.name, name, t.dtype)
+	}
 	size := sizes[t.dtype]
 	from, length := t.offset*size, t.span()*size
 	data := make([]byte, length)
 	var err error
-	if f.entries == nil {
-		_, err = f.source.ReadAt(data, t.storage.at+from)
+	if length == 0 {
+		return data, nil
+	} else if f.entries == nil {
+		_, err = f.source.ReadAt(data, t.storage.begin()+from)
 	} else {
 		err = readPart(f.entries[t.storage.key], from, data)
 	}
 	if err != nil {
 		return nil, f.bad("tensor %s: %w", name, err)
 	}
-	return t.gather(data), nil
+	data = t.gather(data)
+	if f.big || t.conj || t.neg {
+		t.finish(data, f.big)
+	}
+	return data, nil
 }
 
 // readPart reads a part of a zip file's entry. PyTorch does not compress entries, so a part is read

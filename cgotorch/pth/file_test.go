@@ -202,14 +202,36 @@ func TestUnpickle_Hostile(t *testing.T) {
 	}
 }
 
-// A tensor whose file has other numbers than PyTorch shows is refused.
-func TestRebuild_Bits(t *testing.T) {
+// Conjugated and negated tensors become their numbers when they are read, in each byte order.
+func TestTensor_Finish(t *testing.T) {
+	for _, c := range []struct {
+		dtype          string
+		conj, neg, big bool
+		stored, want   string
+	}{
+		{"F16", false, true, false, "\x01\x02\x03\x84", "\x01\x82\x03\x04"},
+		{"BF16", false, true, true, "\x02\x01", "\x01\x82"},
+		{"F32", false, false, true, "\x04\x03\x02\x01", "\x01\x02\x03\x04"},
+		{"C32", true, false, false, "\x01\x02\x03\x04", "\x01\x02\x03\x84"},
+		{"C32", false, true, false, "\x01\x02\x03\x04", "\x01\x82\x03\x84"},
+		{"C32", true, true, true, "\x02\x01\x04\x03\x02\x01\x04\x03", "\x01\x82\x03\x04\x01\x82\x03\x04"},
+	} {
+		got := []byte(c.stored)
+		(&tensor{dtype: c.dtype, conj: c.conj, neg: c.neg}).finish(got, c.big)
+		if string(got) != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+	// PyTorch sets these bits on floating-point and complex tensors alone.
 	two, one := &list{[]any{int64(2)}}, &list{[]any{int64(1)}}
-	args := []any{&storage{key: "0", dtype: "F32", elements: 2}, int64(0), two, one, false, &dict{}}
-	for bit, refused := range map[string]bool{"conj": true, "neg": true, "other": false} {
-		_, err := rebuild(append(args, &dict{keys: []any{bit}, values: []any{true}}), false)
-		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "resolve_conj") {
-			t.Errorf("%s: %v", bit, err)
+	for _, c := range []struct {
+		dtype, bit string
+		refused    bool
+	}{{"F32", "conj", true}, {"F32", "neg", false}, {"C64", "conj", false}, {"I32", "neg", true}, {"F8_E4M3", "neg", true}, {"I32", "other", false}} {
+		args := []any{&storage{key: "0", dtype: c.dtype, elements: 2}, int64(0), two, one, false, &dict{}, &dict{keys: []any{c.bit}, values: []any{true}}}
+		got, err := rebuild(args, false)
+		if err != nil || (got.refused != "") != c.refused || c.refused && !strings.Contains(got.refused, "resolve_conj") {
+			t.Errorf("%v: %+v, %v", c, got, err)
 		}
 	}
 }

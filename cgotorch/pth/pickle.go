@@ -16,6 +16,7 @@ type Object struct {
 	Class string // such as "argparse.Namespace"
 	args  any
 	state any
+	items any // a *dict or *list: those of a class that is like a dict or a list
 }
 
 // A dict is a Python dict. Its keys keep their order.
@@ -308,6 +309,16 @@ func (u *unpickler) step() (done bool) {
 		u.push(u.recall(u.uint(4)))
 	case 'g':
 		u.push(u.recall(u.index(u.line())))
+	case 'i': // INST and OBJ, of Python 2
+		module := u.line()
+		of := u.global(module, u.line())
+		u.push(u.call(of, &list{u.group()}))
+	case 'o':
+		values := u.group()
+		if len(values) == 0 {
+			u.fail("an object without a class")
+		}
+		u.push(u.call(values[0], &list{values[1:]}))
 	default:
 		u.fail("an unknown instruction %#x", op)
 	}
@@ -355,7 +366,13 @@ func (u *unpickler) extend(values ...any) {
 	switch l := u.top().(type) {
 	case *list:
 		l.items = append(l.items, values...)
-	case *Object: // a class that is like a list
+	case *Object:
+		items, ok := l.items.(*list)
+		if !ok {
+			items = &list{}
+			l.items = items
+		}
+		items.items = append(items.items, values...)
 	default:
 		u.fail("it adds to a %T", l)
 	}
@@ -374,13 +391,19 @@ func (u *unpickler) fillTop(pairs ...any) {
 	switch d := u.top().(type) {
 	case *dict:
 		u.fill(d, pairs)
-	case *Object: // a class that is like a dict
+	case *Object:
+		items, ok := d.items.(*dict)
+		if !ok {
+			items = &dict{}
+			d.items = items
+		}
+		u.fill(items, pairs)
 	default:
 		u.fail("it sets a value of a %T", d)
 	}
 }
 
-// The method `call` builds what a class or function of Python would return. A class or function
+// call builds what a class or function of Python would return. A class or function
 // that is not known gives an Object.
 func (u *unpickler) call(of, args any) any {
 	name, ok := of.(global)
@@ -419,16 +442,13 @@ func (u *unpickler) call(of, args any) any {
 			}
 		}
 		return &list{}
-	case "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v3":
-		t, err := rebuild(values.items, name == "torch._utils._rebuild_tensor_v3")
-		if err != nil {
-			u.fail("%w", err)
-		}
+	}
+	t, ok, err := build(name, values.items)
+	if err != nil {
+		u.fail("%w", err)
+	}
+	if ok {
 		return t
-	case "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state":
-		if len(values.items) > 0 {
-			return values.items[0]
-		}
 	}
 	return &Object{Class: string(name), args: values}
 }

@@ -42,6 +42,11 @@ func convert(in, out, strip string) (int, error) {
 		if !ok || strings.Contains(name, "/") { // a checkpoint's state beside the model
 			continue
 		}
+		if t.Bytes == 0 { // it is empty, or cannot be read
+			if _, err := from.Read(t.Name); err != nil {
+				return 0, err
+			}
+		}
 		tensors = append(tensors, safetensors.Tensor{Name: name, DType: t.DType, Shape: t.Shape, Read: func() ([]byte, error) { return from.Read(t.Name) }})
 	}
 	if len(tensors) == 0 {
