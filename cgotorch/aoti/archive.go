@@ -39,29 +39,29 @@ func openArchive(source io.ReaderAt, size int64, name string) (*archive, error) 
 		}
 		return torchzip.Below(name)
 	}
-	opened, err := torchzip.Open(torchzip.Kind{Package: "aoti", Format: ErrFormat, Unsupported: ErrUnsupported, Entries: mostEntries, Inside: inside}, source, size, name)
+	kind := torchzip.Kind{
+		Package: "aoti", Format: ErrFormat, Unsupported: ErrUnsupported, Entries: mostEntries, Inside: inside,
+		Make: "compile the PyTorch model with torch.export.export and torch._inductor.aoti_compile_and_package",
+	}
+	opened, err := torchzip.Open(kind, source, size, name)
 	return &archive{opened}, err
 }
 
 // The method `model` returns the name of the model to load.
 func (a *archive) model(wanted string) (string, error) {
 	var names []string
-	exported := false
 	for entry := range a.Names() {
 		if inside, ok := strings.CutPrefix(entry, folderOfModels); ok {
 			if name, _, ok := strings.Cut(inside, "/"); ok && name != "" {
 				names = append(names, name)
 			}
 		}
-		exported = exported || strings.HasPrefix(entry, "models/")
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	switch {
-	case len(names) == 0 && exported:
-		return "", a.Refuse("it is an exported program and not compiled: load it with package pt2, or compile it with torch._inductor.aoti_compile_and_package")
-	case len(names) == 0 && a.Has("data.pkl"):
-		return "", a.Bad("torch.save has written it: load weights with checkpoint.LoadModel")
+	case len(names) == 0 && a.Holds != nil:
+		return "", a.Refuse("%w", a.Holds.Program(a.Kind))
 	case len(names) == 0:
 		return "", a.Bad("it has no entry %sMODEL/…", folderOfModels)
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -920,5 +921,70 @@ func TestLoad_GroupRates(t *testing.T) {
 			t.Errorf("one group: %v", err)
 		}
 		return nil
+	})
+}
+
+// The error for a file that is not there names the package once, and says what to do.
+func TestOpen_NoFile(t *testing.T) {
+	folder := t.TempDir()
+	index := filepath.Join(folder, "model.safetensors.index.json")
+	if err := os.WriteFile(index, []byte(`{"weight_map": {"a": "1.safetensors"}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		model := newTiedModel(x, false)
+		for path, want := range map[string]string{
+			"none.safetensors": "checkpoint: stat none.safetensors: no such file or directory; check the path",
+			"none.pth":         "checkpoint: stat none.pth: no such file or directory; check the path",
+			"none.json":        "checkpoint: open none.json: no such file or directory; check the path",
+			index:              "the index names the file " + filepath.Join(folder, "1.safetensors") + ", which is missing: get it too",
+			folder:             "the index names the file",
+		} {
+			_, inspect := Inspect(path)
+			_, load := Load(x, path, model, nil)
+			for _, err := range []error{LoadModel(x, path, model, nn.LoadOptions{}), load, inspect} {
+				if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "pth: ") > 1 {
+					t.Errorf("%s: %v, want %q", path, err, want)
+				}
+			}
+		}
+	})
+}
+
+// A tensor that no model can take does not keep a model without it from being loaded. The error for
+// a model that has it names the tensor, and says how to save it.
+func TestLoadModel_UnreadableTensor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "q.pth")
+	// {"w": two bytes, "q": a quantized tensor of them}
+	const storage = "(X\x07\x00\x00\x00storagectorch\nByteStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ"
+	pickle := "\x80\x02}(X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n(" + storage + "K\x00K\x02\x85K\x01\x85\x89}tR" +
+		"X\x01\x00\x00\x00qctorch._utils\n_rebuild_qtensor\n(" + storage + "K\x00K\x02\x85K\x01\x85)\x89}tRu."
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := zip.NewWriter(file)
+	for _, entry := range [][2]string{{"data.pkl", pickle}, {"data/0", "\x05\x06"}} {
+		w, err := z.CreateHeader(&zip.FileHeader{Name: "a/" + entry[0], Method: zip.Store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(entry[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(z.Close(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := &struct{ W, Q *cgotorch.Tensor }{W: x.Zeros(cgotorch.Float32, 2)}
+		if err := LoadModel(x, path, m, nn.LoadOptions{AllowUnexpected: true}); err != nil || x.Item(x.Sum(m.W)) != 11 {
+			t.Errorf("%v, and the sum is %v, want 11", err, x.Item(x.Sum(m.W)))
+		}
+		m.W, m.Q = x.Zeros(cgotorch.Float32, 2), x.Zeros(cgotorch.Float32, 2)
+		err := LoadModel(x, path, m, nn.LoadOptions{})
+		if want := "tensor q: it is quantized: save it in Python with .dequantize()"; err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, ErrDamaged) || x.Item(x.Sum(m.W)) != 0 {
+			t.Errorf("%v, want %q", err, want)
+		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -81,7 +82,9 @@ func (f *file) fail(format string, args ...any) error {
 
 func open(path string) (*file, error) {
 	f, err := pth.OpenWeights(path)
-	if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, pth.ErrFormat) {
+	if missing := (*fs.PathError)(nil); errors.As(err, &missing) {
+		return nil, fmt.Errorf("checkpoint: %w; check the path", missing)
+	} else if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, pth.ErrFormat) {
 		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)

@@ -31,7 +31,10 @@ const (
 type archive struct{ *torchzip.Archive }
 
 func openArchive(source io.ReaderAt, size int64, name string) (*archive, error) {
-	kind := torchzip.Kind{Package: "pt2", Format: ErrFormat, Unsupported: ErrUnsupported, Entries: mostEntries, Inside: torchzip.Below}
+	kind := torchzip.Kind{
+		Package: "pt2", Format: ErrFormat, Unsupported: ErrUnsupported, Entries: mostEntries, Inside: torchzip.Below,
+		Make: "export the PyTorch model with torch.export.export, and save that with torch.export.save",
+	}
 	opened, err := torchzip.Open(kind, source, size, name)
 	if err != nil {
 		return nil, err
@@ -40,26 +43,10 @@ func openArchive(source io.ReaderAt, size int64, name string) (*archive, error) 
 	return a, a.check()
 }
 
-// The method `check` refuses archives of other kinds, and names them.
+// check refuses archives of other kinds, and names them.
 func (a *archive) check() error {
-	for _, kind := range []struct {
-		is     func(name string) bool
-		reason string
-	}{
-		{is: func(name string) bool { return strings.HasPrefix(name, "data/aotinductor/") },
-			reason: "it is compiled by AOTInductor: load it with package aoti, or save the result of torch.export.export with torch.export.save instead"},
-		{is: func(name string) bool { return strings.HasPrefix(name, "code/") },
-			reason: "it is a TorchScript program: export the model again, with torch.export.export and torch.export.save"},
-		{is: func(name string) bool { return strings.HasSuffix(name, "serialized_exported_program.json") },
-			reason: "PyTorch 2.8 or older has written it: load and save it again, with torch.export.load and torch.export.save of PyTorch 2.9 or newer"},
-		{is: func(name string) bool { return name == "data.pkl" },
-			reason: "torch.save has written it, so it holds weights and no program: use checkpoint.LoadModel"},
-	} {
-		for name := range a.Names() {
-			if kind.is(name) {
-				return a.Refuse("%s", kind.reason)
-			}
-		}
+	if a.Holds != nil && a.Holds != torchzip.Exported {
+		return a.Refuse("%w", a.Holds.Program(a.Kind))
 	}
 	for _, want := range [][2]string{{"archive_format", "pt2"}, {"archive_version", "0"}, {"byteorder", "little"}} {
 		text, err := a.Read(want[0], 64)

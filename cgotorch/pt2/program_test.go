@@ -568,9 +568,13 @@ func TestLoad_DamagedWeight(t *testing.T) {
 func TestLoad_NoProgram(t *testing.T) {
 	for text, want := range map[string]string{
 		"version https://git-lfs.github.com/spec/v1\n": "a pointer of Git LFS, and not the file itself: run git lfs pull",
-		"<!DOCTYPE html>": "a web page: download the file itself",
-		"\x1f\x8b\x08":    "a gzip file: unpack it",
-		"":                "not a valid zip file: it has 0 bytes, and is cut short or of another kind: copy the file again",
+		"<!DOCTYPE html>":                    "a web page: download the file itself",
+		"\x1f\x8b\x08":                       "a gzip file: unpack it",
+		"\x08\x08\x12\x07pytorch":            "an ONNX model: export the PyTorch model with torch.export.export, and save that with torch.export.save",
+		"GGUF\x03\x00\x00\x00":               "a GGUF file of llama.cpp: export the PyTorch model",
+		"\x80\x04\x95\x05":                   "a pickle, and torch.save did not write it: export the PyTorch model",
+		"\x02\x00\x00\x00\x00\x00\x00\x00{}": "a safetensors file: it holds weights and no program: use checkpoint.LoadModel",
+		"":                                   "not a valid zip file: it has 0 bytes, and is cut short or of another kind: copy the file again",
 	} {
 		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			_, err := load(x, []byte(text), pt2.Options{})
@@ -600,7 +604,7 @@ func TestLoad_Path(t *testing.T) {
 		_, err = pt2.Load(x, path, pt2.Options{Model: "other"})
 		wantText(t, err, `no program "other"`)
 		_, err = pt2.Load(x, filepath.Dir(path), pt2.Options{})
-		wantText(t, err, "is not a regular file")
+		wantText(t, err, "is not a regular file, but a folder, a pipe or a device: give the path of a .pt2 file")
 		pipe := filepath.Join(t.TempDir(), "pipe")
 		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 			return err
@@ -608,7 +612,7 @@ func TestLoad_Path(t *testing.T) {
 		_, err = pt2.Load(x, pipe, pt2.Options{})
 		wantText(t, err, "is not a regular file")
 		_, err = pt2.Load(x, path+"x", pt2.Options{})
-		torchtest.WantError(t, err, os.ErrNotExist)
+		torchtest.WantError(t, err, os.ErrNotExist, "net.pt2x", "check the path")
 		_, err = pt2.Load(x, path, pt2.Options{DType: cgotorch.Int64})
 		wantText(t, err, "Options.DType is int64")
 		return nil

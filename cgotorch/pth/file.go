@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,9 +28,6 @@ const (
 	mostDepth  = 200      // objects inside each other
 )
 
-// headLength is the number of bytes from which the kind of a file is known.
-const headLength = 512
-
 // File is an open file. Several goroutines may read it at once.
 type File struct {
 	name    string
@@ -50,12 +46,9 @@ type File struct {
 // File. The error for a bad file wraps [ErrFormat], and that for a file of another kind [ErrKind].
 // [OpenWeights] also opens safetensors files.
 func Open(path string) (*File, error) {
-	if err := regular(path); err != nil {
-		return nil, err
-	}
-	file, err := os.Open(path)
+	file, err := regular(path)
 	if err != nil {
-		return nil, fmt.Errorf("pth: %w", err)
+		return nil, err
 	}
 	info, err := file.Stat()
 	if err != nil {
@@ -75,7 +68,7 @@ func Open(path string) (*File, error) {
 // file.
 func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 	f := &File{name: name, source: source, index: map[string]int{}, views: map[string]*tensor{}, values: map[string]any{}}
-	head := make([]byte, min(max(size, 0), headLength))
+	head := make([]byte, min(max(size, 0), torchzip.HeadLength))
 	if n, err := source.ReadAt(head, 0); n < len(head) || n < 4 {
 		return nil, f.bad("it has %d bytes: %w", n, err)
 	}
@@ -97,7 +90,7 @@ func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 		return nil, f.bad("%w", err)
 	}
 	if f.program && len(f.tensors) == 0 {
-		return nil, ofKind(name, "a frozen TorchScript program", "torch.jit.freeze has removed the names of its weights: "+saveAnew)
+		return nil, fmt.Errorf("pth: %s: %w: %s", name, ErrKind, frozen)
 	}
 	return f, nil
 }
@@ -182,24 +175,14 @@ func readEntry(entry *zip.File, most int64) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// oldMagic is the first object of a file of PyTorch before 1.6, as an integer of ten bytes.
-var oldMagic = []byte{0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19}
-
 // openOld reads a file of PyTorch before 1.6. Such a file has five pickles: a magic number, a
 // version, the machine, the object, and the keys of the storages. Then come the storages.
 func (f *File) openOld(size int64) (any, error) {
 	whole := make([]byte, min(size, mostPickle))
-	if _, err := f.source.ReadAt(whole[:min(size, headLength)], 0); err != nil && err != io.EOF {
+	if _, err := f.source.ReadAt(whole[:min(size, torchzip.HeadLength)], 0); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("pth: %s: %w", f.name, err)
 	}
-	switch {
-	case bytes.Contains(whole[:min(len(whole), 16)], oldMagic):
-	case whole[0] == 0x80 && whole[1] <= 5:
-		return nil, ofKind(f.name, "a pickle, and torch.save did not write it", "run "+
-			python("import pickle; torch.save(pickle.load(open('%s', 'rb')), 'weights.pth')", f.name)+" if you trust the file")
-	case len(whole) > 8 && whole[8] == '{':
-		return nil, ofKind(f.name, "a safetensors file", "open it with OpenWeights")
-	default:
+	if !bytes.Contains(whole[:min(len(whole), 16)], torchzip.OldMagic) {
 		return nil, f.bad("it begins with %q", whole[:min(len(whole), 8)])
 	}
 	if _, err := f.source.ReadAt(whole, 0); err != nil && err != io.EOF {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -29,49 +30,59 @@ type Weights interface {
 // OpenWeights fails with [ErrFormat] or [safetensors.ErrFormat] for a damaged file. It fails with
 // [ErrKind] for a file of another known kind, such as an ONNX model.
 func OpenWeights(path string) (Weights, error) {
-	return openAll(nil, path, func(path string) (fs.File, error) {
-		if err := regular(path); err != nil { // before os.Open, which would wait for a writer of a pipe
-			return nil, err
-		}
-		return os.Open(path)
-	})
+	return openAll(nil, path, func(path string) (fs.File, error) { return regular(path) })
 }
 
 // OpenWeightsFS is [OpenWeights] for a file of fsys, such as an embed.FS. A file that has no ReadAt
 // is read whole.
 func OpenWeightsFS(fsys fs.FS, path string) (Weights, error) {
-	return openAll(fsys, path, fsys.Open)
+	return openAll(fsys, path, func(path string) (fs.File, error) {
+		file, err := fsys.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("pth: %w; check the path", err)
+		}
+		return file, nil
+	})
 }
 
 // NewWeights is [OpenWeights] for the first `size` bytes of source. Errors show `name` as the name
 // of the file.
 func NewWeights(source io.ReaderAt, size int64, name string) (Weights, error) {
-	head := make([]byte, min(max(size, 0), headLength))
+	head := make([]byte, min(max(size, 0), torchzip.HeadLength))
 	if _, err := source.ReadAt(head, 0); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("pth: %s: %w", name, err)
 	}
-	if len(head) > 8 && head[8] == '{' && head[7] == 0 { // the length of a header of JSON, and the header
+	switch f := torchzip.Recognize(head); f {
+	case torchzip.SafeTensors:
 		return safetensors.NewFile(source, size, name)
+	case torchzip.TorchSave:
+		return NewFile(source, size, name)
+	default:
+		if err := kindOf(name, head); err != nil {
+			return nil, err
+		}
 	}
-	if err := kindOf(name, head); err != nil {
-		return nil, err
-	}
-	if bytes.HasPrefix(head, []byte("PK\x03\x04")) || bytes.HasPrefix(head, []byte{0x80}) {
+	if bytes.HasPrefix(head, []byte("PK\x03\x04")) {
 		return NewFile(source, size, name)
 	}
 	return safetensors.NewFile(source, size, name)
 }
 
-// regular returns an error if the path leads to no file, such as a folder, a pipe or a device.
-func regular(path string) error {
+// regular opens a file. It refuses what is no file before it opens it, because the open of a pipe
+// waits for a writer.
+func regular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("pth: %s is no file: give the path of a file of weights", path)
+	}
+	var file *os.File
+	if err == nil {
+		file, err = os.Open(path)
+	}
 	if err != nil {
-		return fmt.Errorf("pth: %w", err)
+		return nil, fmt.Errorf("pth: %w; check the path", err)
 	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("pth: %s is no file: give the path of a file of weights", path)
-	}
-	return nil
+	return file, nil
 }
 
 func openAll(fsys fs.FS, path string, open func(path string) (fs.File, error)) (Weights, error) {
@@ -117,7 +128,7 @@ func (o *owner) Close() error {
 func openOne(name string, open func(path string) (fs.File, error)) (Weights, error) {
 	file, err := open(name)
 	if err != nil {
-		return nil, fmt.Errorf("pth: %w", err)
+		return nil, err
 	}
 	w, err := readOne(name, file)
 	if err != nil {

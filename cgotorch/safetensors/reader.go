@@ -34,7 +34,7 @@ type File struct {
 func Open(path string) (*File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
+		return nil, fmt.Errorf("safetensors: %w; check the path", err)
 	}
 	if !info.Mode().IsRegular() { // before os.Open, which would wait for a writer of a pipe
 		return nil, fmt.Errorf("safetensors: %s: not a regular file; give the path of a .safetensors file", path)

@@ -4,8 +4,6 @@ package torchzip
 import (
 	"archive/zip"
 	"bytes"
-	"cmp"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -67,6 +65,7 @@ type Kind struct {
 	Package     string // stands before errors
 	Format      error  // is wrapped by the errors for a damaged file
 	Unsupported error  // is wrapped by the errors for a whole file that the package does not take
+	Make        string // how a file is made in Python
 	Entries     int    // the most entries that a file may have
 	// Inside returns the name of an entry without its first folder, or "" to pass over the entry.
 	Inside func(name string) string
@@ -75,7 +74,8 @@ type Kind struct {
 // Archive is an open zip file. Several goroutines may read it at once.
 type Archive struct {
 	Kind
-	Name    string // of the file
+	Name    string    // of the file
+	Holds   *FileKind // what its entries are; nil for an unknown kind
 	source  io.ReaderAt
 	size    int64
 	entries map[string]*zip.File
@@ -86,10 +86,10 @@ type Archive struct {
 func OpenFile(pkg, path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%s: %w", pkg, err)
+		return nil, 0, fmt.Errorf("%s: %w; check the path", pkg, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s: %s is not a regular file", pkg, path)
+		return nil, 0, fmt.Errorf("%s: %s is not a regular file, but a folder, a pipe or a device: give the path of a .pt2 file", pkg, path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -103,18 +103,23 @@ func Open(kind Kind, source io.ReaderAt, size int64, name string) (*Archive, err
 	a := &Archive{Kind: kind, Name: name, source: source, size: size, entries: map[string]*zip.File{}}
 	directory, err := Directory(source, size)
 	if err != nil {
-		head := make([]byte, 32)
-		n, _ := source.ReadAt(head[:max(0, min(size, 32))], 0)
-		if n > 8 && head[8] == '{' {
-			err = errors.New("a safetensors file, which holds weights and no program: use checkpoint.LoadModel")
-		} else {
-			err = fmt.Errorf("%w: it has %d bytes, and is cut short or of another kind: copy the file again", err, size)
+		head := make([]byte, max(0, min(size, HeadLength)))
+		n, _ := source.ReadAt(head, 0)
+		if other := Recognize(head[:n]); other != nil {
+			return nil, a.Bad("%w", other.Program(kind))
 		}
-		return nil, a.Bad("%w", cmp.Or(NoModel(head[:n]), err))
+		return nil, a.Bad("%w: it has %d bytes, and is cut short or of another kind: copy the file again", err, size)
 	}
 	if len(directory.File) > kind.Entries {
 		return nil, a.Bad("it has %d entries, more than %d", len(directory.File), kind.Entries)
 	}
+	a.Holds = RecognizeZip(func(yield func(string) bool) {
+		for _, f := range directory.File {
+			if !yield(f.Name) {
+				return
+			}
+		}
+	})
 	for _, f := range directory.File {
 		inside := kind.Inside(f.Name)
 		if inside == "" {
