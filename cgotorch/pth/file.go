@@ -90,7 +90,7 @@ func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 		return nil, f.bad("%w", err)
 	}
 	if f.program && len(f.tensors) == 0 {
-		return nil, fmt.Errorf("pth: %s: %w: %s", name, ErrKind, frozen)
+		return nil, fmt.Errorf("pth: %s: %w: a frozen TorchScript program: torch.jit.freeze has removed the names of its weights: where the PyTorch model was made, run torch.save(model.state_dict(), path)", name, ErrKind)
 	}
 	return f, nil
 }
@@ -272,7 +272,7 @@ func (w *walker) walk(name string, v any, depth int) error {
 	switch v := v.(type) {
 	case *tensor:
 		if i, twice := w.file.index[name]; twice {
-			v = refuse("ambiguous", nil, "two tensors of the file get this name")
+			v = refuse("ambiguous", nil, "two tensors of the file get this name: save one state dict of them")
 			w.file.views[name], w.file.tensors[i] = v, v.info(name)
 			return nil
 		}

@@ -130,8 +130,8 @@ func TestOpen_OtherKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		write("program.pt2", archive("m/archive_format", "m/models/model.json", "m/data/weights/weight_0")): "a program of torch.export: for its weights run python3 -c",
-		write("old.pt2", archive("serialized_exported_program.json", "version")):                            "a program of torch.export: ",
+		write("program.pt2", archive("m/archive_format", "m/models/model.json", "m/data/weights/weight_0")): "a program of torch.export: run python3 -c",
+		write("old.pt2", archive("serialized_exported_program.json", "version")):                            "an old program of torch.export: run python3",
 		write("compiled.pt2", archive("m/archive_format", "m/data/aotinductor/model/a.wrapper.so")):         "a program that AOTInductor compiled: ",
 		write("frozen.pt", archive("m/code/a.py", "m/data.pkl")):                                            "a frozen TorchScript program: ",
 		write("package.pt", archive("m/.data/extern_modules", "m/.data/version")):                           "a package of torch.package: ",

@@ -13,10 +13,6 @@ import (
 // says how to get the weights.
 var ErrKind = errors.New("a file of another kind")
 
-// frozen is the advice for a TorchScript archive without names of weights.
-const frozen = "a frozen TorchScript program: torch.jit.freeze has removed the names of its weights: " +
-	"where the PyTorch model was made, run torch.save(model.state_dict(), \"weights.pth\")"
-
 // kindOf returns the error for a file whose first bytes belong to a known kind. It returns nil for
 // all other files, and for those that this package reads.
 func kindOf(name string, head []byte) error {

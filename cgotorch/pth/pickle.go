@@ -316,7 +316,7 @@ func (u *unpickler) step() (done bool) {
 	case 'o':
 		values := u.group()
 		if len(values) == 0 {
-			u.fail("an object without a class")
+			u.fail("a class without a name")
 		}
 		u.push(u.call(values[0], &list{values[1:]}))
 	default:

@@ -103,16 +103,14 @@ func storageOf(id []any) (*storage, error) {
 // part returns the part of a storage that PyTorch before 0.4 wrote as key, first element and number
 // of elements.
 func (s *storage) part(of any) (*storage, error) {
-	l, ok := of.(*list)
-	if !ok || len(l.items) != 3 {
-		return nil, fmt.Errorf("a part of a storage without key, offset or size")
+	if l, ok := of.(*list); ok && len(l.items) == 3 {
+		from, ok := l.items[1].(int64)
+		elements, ok2 := l.items[2].(int64)
+		if ok && ok2 && from >= 0 && elements >= 0 && from <= s.elements-elements {
+			return &storage{foreign: s.foreign, dtype: s.dtype, elements: elements, of: s, from: from}, nil
+		}
 	}
-	from, ok := l.items[1].(int64)
-	elements, ok2 := l.items[2].(int64)
-	if !ok || !ok2 || from < 0 || elements < 0 || from > s.elements-elements {
-		return nil, fmt.Errorf("a part of %v elements at %v, in a storage of %d", l.items[2], l.items[1], s.elements)
-	}
-	return &storage{foreign: s.foreign, dtype: s.dtype, elements: elements, of: s, from: from}, nil
+	return nil, fmt.Errorf("a storage without class, key or size")
 }
 
 // begin returns where the bytes begin in a file without zip.
@@ -200,7 +198,7 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 		}
 	}
 	if s.foreign != "" {
-		return refuse(string(s.foreign), shape, "it is in a storage of the class %.200s, which this package does not read", s.foreign), nil
+		return refuse(string(s.foreign), shape, "it is in a storage of the class %.200s, which this package does not read: convert it in Python", s.foreign), nil
 	}
 	if v3 {
 		if len(args) < 7 {
@@ -218,7 +216,7 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 		return nil, fmt.Errorf("a tensor of bytes without a dtype")
 	}
 	if t.conj && t.dtype[0] != 'C' || t.neg && t.dtype[0] != 'C' && t.dtype[0] != 'F' && t.dtype != "BF16" || t.neg && strings.HasPrefix(t.dtype, "F8") {
-		return refuse(t.dtype+" in part", shape, "it is conjugated or negated only when it is read: save it in Python with .resolve_conj().resolve_neg()"), nil
+		return refuse(t.dtype+"/view", shape, "it is conjugated or negated only when it is read: save it in Python with .resolve_conj().resolve_neg()"), nil
 	}
 	// The tensor's dtype may be wider or narrower than the storage's.
 	width := s.width()

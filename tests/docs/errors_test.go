@@ -121,6 +121,7 @@ var parts = map[string]string{
 	"safetensors: …: tensor …":                                         "stands before another error",
 	"the header is …":                                                  "stands before another error",
 	"pth: tensor …":                                                    "stands before another error",
+	"pth: …: tensor …":                                                 "stands before another error",
 	"byte … of the pickle":                                             "stands before another error",
 	"data.pkl":                                                         "stands before another error",
 	"it has … bytes":                                                   "stands before another error",
@@ -204,14 +205,6 @@ func extracted(t *testing.T, dir string) map[string]entry {
 				}
 			case *ast.CallExpr:
 				name, from := nameOf(n.Fun)
-				if name == "ofKind" && len(n.Args) == 3 { // a kind of file, and what to do with it
-					kind, _ := literal(n.Args[1])
-					advice, ok := literal(n.Args[2])
-					if of, _ := nameOf(n.Args[2]); !ok {
-						advice = constants(file)[of]
-					}
-					add(kind+": "+advice, false)
-				}
 				if sentinel := name == "New" && from == "errors"; sentinel || makers.MatchString(name) {
 					for _, arg := range n.Args {
 						if s, ok := literal(arg); ok && strings.Contains(s, " ") {
@@ -233,7 +226,22 @@ func extracted(t *testing.T, dir string) map[string]entry {
 						add(s, false)
 					}
 				}
-			case *ast.CompositeLit: // the cures of LibTorch's messages
+			case *ast.CompositeLit: // the cures of LibTorch's messages, and kinds of files
+				if name, _ := nameOf(n.Type); name == "FileKind" && len(n.Elts) == 3 {
+					kind, _ := literal(n.Elts[0])
+					for i, e := range n.Elts[1:] {
+						advice, ok := literal(e)
+						if of, _ := nameOf(e); !ok {
+							advice = constants(file)[of]
+						}
+						if i == 0 && advice == "" {
+							advice = constants(file)["saveAnew"]
+						}
+						if advice != "" {
+							add(kind+": "+advice, false)
+						}
+					}
+				}
 				if n.Type == nil && len(n.Elts) == 3 && filepath.Base(path) == "cure.go" {
 					part, _ := literal(n.Elts[0])
 					cure, ok := literal(n.Elts[2])
@@ -328,7 +336,7 @@ func words(text string) int {
 }
 
 // says matches texts that say themselves what to do.
-var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|stop|load|unpack|download|get|compile|package|let|Release|send|choose|say|save|trace|only|there are …)\b`)
+var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|check|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|stop|load|unpack|download|get|compile|package|let|Release|send|choose|say|save|trace|only|there are …)\b`)
 
 type entry struct{ text, cause, cure string }
 

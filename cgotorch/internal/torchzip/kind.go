@@ -40,31 +40,36 @@ func (f *FileKind) Program(k Kind) error {
 // PyTorch's state dict.
 const (
 	saveAnew = "where the PyTorch model was made, run torch.save(model.state_dict(), \"weights.pth\")"
-	noNames  = "its names are not those of a state dict: " + saveAnew
 	unpack   = "unpack it, and open the file in it"
+	unzip    = "unpack it with gunzip, or with tar xzf if it is a .tgz"
 	load     = "it holds weights and no program: use checkpoint.LoadModel"
+	ofGGUF   = "get the .safetensors files of the model"
+	ofKeras  = "get PyTorch's weights, or convert names and layouts in Python"
+	lfs      = "run git lfs pull in its repository"
+	ofPage   = "download the file itself: the address gave a page, perhaps of an error"
+	ofJSON   = "download the file of the model itself; the name of an index of shards must end in .json"
 )
 
-// python returns the advice to run a command in Python.
-func python(command string) string { return `run python3 -c "import torch; ` + command + `"` }
+// python returns a command that runs in Python.
+func python(command string) string { return `python3 -c "import torch; ` + command + `"` }
 
 // Kinds that one of the packages reads.
 var (
 	SafeTensors = &FileKind{"a safetensors file", "open it with OpenWeights", load}
-	TorchSave   = &FileKind{"a file of torch.save", "", load}
-	TorchScript = &FileKind{"a TorchScript program", "", "export the model again, with torch.export.export and torch.export.save"}
-	Exported    = &FileKind{"a program of torch.export", ofExported, "load it with package pt2, or compile it with torch._inductor.aoti_compile_and_package"}
-	Compiled    = &FileKind{"a program that AOTInductor compiled", "its weights lie in machine code: " + saveAnew,
-		"load it with package aoti, or save the result of torch.export.export with torch.export.save instead"}
+	TorchSave   = &FileKind{"a file of torch.save", "open it with OpenWeights", load}
+	TorchScript = &FileKind{"a TorchScript program", "open it with OpenWeights", "export the model again, with torch.export.export and torch.export.save"}
+	Exported    = &FileKind{"a program of torch.export", "run " + ofExported + " for its weights", "load it with package pt2, or compile it with torch._inductor.aoti_compile_and_package"}
+	Compiled    = &FileKind{"a program that AOTInductor compiled", "", "load it with package aoti, or save the result of torch.export.export with torch.export.save instead"}
 )
 
 var (
-	ofExported  = "for its weights " + python("torch.save(torch.export.load('FILE').state_dict, 'weights.pth')")
-	oldExported = &FileKind{"a program of torch.export", ofExported,
+	oldExported = &FileKind{"an old program of torch.export", "run " + ofExported + " for its weights",
 		"PyTorch 2.8 or older has written it: load and save it again, with torch.export.load and torch.export.save of PyTorch 2.9 or newer"}
 	packaged = &FileKind{"a package of torch.package", "", ""}
-	arrays   = &FileKind{"arrays of NumPy", python("import numpy; torch.save({k: torch.from_numpy(v) for k, v in numpy.load('FILE').items()}, 'weights.pth')"), ""}
-	keras    = &FileKind{"a Keras model", "this package reads PyTorch's weights: get those, or convert names and layouts in Python", ""}
+	arrays   = &FileKind{"arrays of NumPy", "run " + python("import numpy; torch.save({k: torch.from_numpy(v) for k, v in numpy.load('FILE').items()}, 'weights.pth')"), ""}
+	keras    = &FileKind{"a Keras model", ofKeras, ""}
+
+	ofExported = python("torch.save(torch.export.load('FILE').state_dict, 'weights.pth')")
 )
 
 // signatures are the bytes with which kinds of files begin.
@@ -73,36 +78,39 @@ var signatures = []struct {
 	begin string
 	FileKind
 }{
-	{0, "\x1f\x8b", FileKind{"a gzip file", "unpack it with gunzip, or with tar xzf if it is a .tgz", "unpack it with gunzip, or with tar xzf if it is a .tgz"}},
+	{0, "\x1f\x8b", FileKind{"a gzip file", unzip, unzip}},
 	{0, "BZh", FileKind{"a bzip2 file", unpack, unpack}},
 	{0, "\xfd7zXZ\x00", FileKind{"an xz file", unpack, unpack}},
 	{0, "\x28\xb5\x2f\xfd", FileKind{"a zstd file", unpack, unpack}},
 	{0, "7z\xbc\xaf\x27\x1c", FileKind{"a 7z archive", unpack, unpack}},
 	{0, "Rar!\x1a\x07", FileKind{"a RAR archive", unpack, unpack}},
-	{0, "GGUF", FileKind{"a GGUF file of llama.cpp", "get the .safetensors files of the model", ""}},
-	{0, "lmgg", FileKind{"a GGML file of llama.cpp", "get the .safetensors files of the model", ""}},
-	{0, "tjgg", FileKind{"a GGML file of llama.cpp", "get the .safetensors files of the model", ""}},
-	{0, "\x89HDF\r\n", FileKind{"an HDF5 file, as Keras writes it", keras.weights, ""}},
-	{0, "\x93NUMPY", FileKind{"an array of NumPy", python("import numpy; torch.save({'name': torch.from_numpy(numpy.load('FILE'))}, 'weights.pth')"), ""}},
+	{0, "GGUF", FileKind{"a GGUF file of llama.cpp", ofGGUF, ""}},
+	{0, "lmgg", FileKind{"a GGML file of llama.cpp", ofGGUF, ""}},
+	{0, "tjgg", FileKind{"a GGML file of llama.cpp", ofGGUF, ""}},
+	{0, "\x89HDF\r\n", FileKind{"an HDF5 file, as Keras writes it", ofKeras, ""}},
+	{0, "\x93NUMPY", FileKind{"an array of NumPy", "run " + python("import numpy; torch.save({'name': torch.from_numpy(numpy.load('FILE'))}, 'weights.pth')"), ""}},
 	{0, "\x7fELF", FileKind{"a shared library", "", "package aoti loads a library in its package: make that with torch._inductor.aoti_compile_and_package"}},
-	{0, "ftrt", FileKind{"an engine of TensorRT", noNames, ""}},
-	{4, "TFL3", FileKind{"a model of TensorFlow Lite", noNames, ""}},
-	{4, "ET12", FileKind{"a program of ExecuTorch", noNames, ""}},
-	{4, "ORTM", FileKind{"a model of ONNX Runtime", noNames, ""}},
+	{0, "ftrt", FileKind{"an engine of TensorRT", "", ""}},
+	{4, "TFL3", FileKind{"a model of TensorFlow Lite", "", ""}},
+	{4, "ET12", FileKind{"a program of ExecuTorch", "", ""}},
+	{4, "ORTM", FileKind{"a model of ONNX Runtime", "", ""}},
 }
 
 // texts are the beginnings of what a download leaves in place of a model. Case does not matter.
-var texts = []struct{ begin, name, advice string }{
-	{"version https://git-lfs", "a pointer of Git LFS, and not the file itself", "run git lfs pull in its repository"},
-	{"<!doctype", "a web page", ofPage}, {"<html", "a web page", ofPage}, {"<?xml", "a web page", ofPage}, {"<head", "a web page", ofPage}, {"<!--", "a web page", ofPage},
-	{"entry not found", "an error of a download", ofPage}, {"repository not found", "an error of a download", ofPage},
-	{"access to ", "an error of a download", ofPage}, {"invalid username", "an error of a download", ofPage}, {"not found", "an error of a download", ofPage},
-	{"{", "a JSON text", ofJSON}, {"[", "a JSON text", ofJSON},
+var texts = []struct {
+	begin string
+	FileKind
+}{
+	{"version https://git-lfs", FileKind{"a pointer of Git LFS, and not the file itself", lfs, lfs}},
+	{"<!doctype", page}, {"<html", page}, {"<?xml", page}, {"<head", page}, {"<!--", page},
+	{"entry not found", failed}, {"repository not found", failed}, {"access to ", failed}, {"invalid username", failed}, {"not found", failed},
+	{"{", text}, {"[", text},
 }
 
-const (
-	ofPage = "download the file itself: the address gave a page, perhaps of an error"
-	ofJSON = "download the file of the model itself; the name of an index of shards must end in .json"
+var (
+	page   = FileKind{"a web page", ofPage, ofPage}
+	failed = FileKind{"an error of a download", ofPage, ofPage}
+	text   = FileKind{"a JSON text", ofJSON, ofJSON}
 )
 
 // Recognize returns the kind of a file that begins with `head`, or nil for an unknown one.
@@ -119,23 +127,23 @@ func Recognize(head []byte) *FileKind {
 	name, _, _ := bytes.Cut(head, []byte{0})
 	switch {
 	case isTar && (string(name) == "storages" || string(name) == "tensors" || string(name) == "pickle" || string(name) == "sys_info"):
-		return &FileKind{"an archive of torch.save before PyTorch 0.2", python("torch.save(torch.load('FILE', weights_only=False), 'weights.pth')"), ""}
+		return &FileKind{"an archive of torch.save before PyTorch 0.2", "run " + python("torch.save(torch.load('FILE', weights_only=False), 'weights.pth')"), ""}
 	case isTar:
 		return &FileKind{"a .tar archive", "unpack it with tar xf, and open the file of weights in it", "unpack it with tar xf, and open the program in it"}
 	case len(head) > 2 && head[0] == 0x80 && head[1] <= 5 && bytes.Contains(head[:min(len(head), 16)], OldMagic):
 		return TorchSave
 	case len(head) > 2 && head[0] == 0x80 && head[1] > 0 && head[1] <= 5:
-		return &FileKind{"a pickle, and torch.save did not write it", python("import pickle; torch.save(pickle.load(open('FILE', 'rb')), 'weights.pth')") + " if you trust the file", ""}
+		return &FileKind{"a pickle, and torch.save did not write it", "run " + python("import pickle; torch.save(pickle.load(open('FILE', 'rb')), 'weights.pth')") + " if you trust the file", ""}
 	case isONNX(head):
-		return &FileKind{"an ONNX model", noNames, ""}
+		return &FileKind{"an ONNX model", "", ""}
 	}
 	if bytes.IndexByte(head, 0) >= 0 {
 		return nil
 	}
-	text := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
-	for _, t := range texts {
-		if len(text) >= len(t.begin) && bytes.EqualFold(text[:len(t.begin)], []byte(t.begin)) {
-			return &FileKind{t.name, t.advice, t.advice}
+	words := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
+	for i := range texts {
+		if t := &texts[i]; len(words) >= len(t.begin) && bytes.EqualFold(words[:len(t.begin)], []byte(t.begin)) {
+			return &t.FileKind
 		}
 	}
 	return nil
