@@ -378,8 +378,9 @@ func (f *File) Values() map[string]any { return f.values }
 func (f *File) Metadata() map[string]string { return nil }
 
 // Read returns the elements of a tensor. They are row-major, each with its low byte first. Some
-// tensors cannot be read, such as quantized and sparse ones. [File.Tensors] lists them with 0 bytes,
-// and with a DType that says why. Read of such a tensor fails, and says how to save it in Python.
+// tensors cannot be read, such as quantized and sparse ones. [File.Tensors] lists them with 0
+// bytes, and with a DType that says why. Read of such a tensor fails, and says how to save it in
+// Python.
 func (f *File) Read(name string) ([]byte, error) {
 	t := f.views[name]
 	if t == nil {

@@ -143,8 +143,8 @@ func TestNewFile_AcceptsSpaces(t *testing.T) {
 	}
 }
 
-// A header is read or refused as Python's package 0.8.0 does. Where this package differs, it refuses
-// what is ambiguous or is not the format's.
+// A header is read or refused as Python's package 0.8.0 does. Where this package differs, it
+// refuses what is ambiguous or is not the format's.
 func TestNewFile_AsPython(t *testing.T) {
 	const w = `"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}`
 	entry := func(dtype, shape string, begin, end int) string {
