@@ -111,8 +111,9 @@ func ReadBinary(path string, kind Kind) (Set, error) {
 	return s, s.check(path, kind)
 }
 
-// ReadPython reads a batch of the version for Python, which is a pickle. It runs no code of the
-// pickle. It fails with [ErrFormat] for a pickle that is not a batch. The error names the file.
+// ReadPython reads a batch of the version for Python, which is a pickle of protocol 0 to 5. It runs
+// no code of the pickle. It fails with [ErrFormat] for a pickle that is not a batch. The error
+// names the file.
 func ReadPython(path string) (Set, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -125,7 +126,7 @@ func ReadPython(path string) (Set, error) {
 	return s, s.check(path, kind)
 }
 
-// The function `batch` returns the batch in a pickle.
+// batch returns the batch in a pickle.
 func batch(text []byte) (s Set, kind Kind, err error) {
 	value, err := unpickle(text)
 	if err != nil {
@@ -136,26 +137,28 @@ func batch(text []byte) (s Set, kind Kind, err error) {
 		return Set{}, 0, fmt.Errorf("it holds a %T, want a dict", value)
 	}
 	pixels, ok := d.get("data").(*array)
-	if !ok || len(pixels.shape) != 2 || pixels.shape[1] != Pixels || pixels.dtype != "u1" || pixels.columns {
+	if !ok || len(pixels.shape) != 2 || pixels.shape[1] != Pixels || pixels.dtype.name != "u1" {
 		return Set{}, 0, errors.New(`"data" is not an array of bytes [N, 3072]`)
 	}
 	s.Images, kind = []byte(pixels.data), CIFAR10
+	if pixels.columns {
+		for i := range s.Images {
+			s.Images[i] = pixels.data[i%Pixels*pixels.shape[0]+i/Pixels]
+		}
+	}
 	names := []string{"labels"}
 	if d.get("labels") == nil {
 		kind, names = CIFAR100, []string{"fine_labels", "coarse_labels"}
 	}
 	for i, into := range []*[]int64{&s.Labels, &s.Coarse}[:len(names)] {
-		numbers, ok := d.get(names[i]).(*list)
-		if !ok || len(numbers.values) != pixels.shape[0] {
-			return Set{}, 0, fmt.Errorf("%q is not a list of %d numbers", names[i], pixels.shape[0])
+		numbers, err := wholeNumbers(d.get(names[i]))
+		if err == nil && len(numbers) != pixels.shape[0] {
+			err = fmt.Errorf("it has %d", len(numbers))
 		}
-		for _, v := range numbers.values {
-			n, ok := v.(int64)
-			if !ok {
-				return Set{}, 0, fmt.Errorf("%q holds a %T", names[i], v)
-			}
-			*into = append(*into, n)
+		if err != nil {
+			return Set{}, 0, fmt.Errorf("%q is not a list of %d numbers: %w", names[i], pixels.shape[0], err)
 		}
+		*into = numbers
 	}
 	return s, kind, nil
 }

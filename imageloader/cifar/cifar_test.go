@@ -2,6 +2,7 @@ package cifar_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -80,6 +81,105 @@ func TestReadPython_Python2(t *testing.T) {
 	checkSet(t, "Python 2", s, err, []int64{3, 9}, nil)
 }
 
+// python3 returns a batch as numpy 2 and Python 3 write it in protocol 0 or 5. `data` and `labels`
+// are the instructions that push the values of these keys.
+func python3(protocol int, data, labels string) []byte {
+	if protocol == 0 {
+		return []byte("(dp0\nVbatch_label\np1\nVcaf\xe9\\u005c\\u4e00\\u000a\np2\nsVdata\np3\n" + data + "sVlabels\np4\n" + labels + "sVloss\np5\nF0.5\ns.")
+	}
+	return []byte("\x80\x05\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x04data\x94" + data + "\x8c\x06labels\x94" + labels + "u.")
+}
+
+// frombuffer pushes an array as protocol 5 does. `push` is the instruction for its bytes.
+func frombuffer(push string, data []byte, dtype, shape, order string) string {
+	size := string(binary.LittleEndian.AppendUint64(nil, uint64(len(data))))
+	return "\x8c\x13numpy._core.numeric\x94\x8c\x0b_frombuffer\x94\x93\x94(" + push + size + string(data) + "\x94\x8c\x05numpy\x94\x8c\x05dtype\x94\x93\x94\x8c\x02" + dtype[1:] +
+		"\x94\x89\x88\x87\x94R\x94(K\x03\x8c\x01" + dtype[:1] + "\x94NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00t\x94b" + shape + "\x94\x8c\x01" + order + "\x94t\x94R\x94"
+}
+
+// latin1 returns bytes as a line of protocol 0.
+func latin1(data []byte) string {
+	var out strings.Builder
+	for _, b := range data {
+		switch b {
+		case 0, '\n', '\r', '\\', 0x1a:
+			fmt.Fprintf(&out, "\\u%04x", b)
+		default:
+			out.WriteByte(b)
+		}
+	}
+	return out.String()
+}
+
+// quoted returns bytes as Python 2 writes a string in protocol 0.
+func quoted(data []byte) string {
+	var out strings.Builder
+	for _, b := range data {
+		switch {
+		case b == '\n':
+			out.WriteString(`\n`)
+		case b == '\'' || b == '\\':
+			out.WriteString("\\" + string(b))
+		case b < ' ' || b > '~':
+			fmt.Fprintf(&out, `\x%02x`, b)
+		default:
+			out.WriteByte(b)
+		}
+	}
+	return "'" + out.String() + "'"
+}
+
+func TestReadPython_Protocols(t *testing.T) {
+	rows := append(pixels(0), pixels(1)...)
+	columns := make([]byte, len(rows))
+	for i := range rows {
+		columns[i%cifar.Pixels*2+i/cifar.Pixels] = rows[i]
+	}
+	const shape, list5, list0 = "K\x02M\x00\x0c\x86", "]\x94(K\x03K\x09e", "(lp9\nI3\naL9L\na"
+	ndarray := func(kind, flag, push string) string {
+		return "cnumpy.core.multiarray\n_reconstruct\np10\n(cnumpy\nndarray\np11\n(I0\ntp12\n" + kind + "tp13\nRp14\n(I1\n(I2\nI3072\ntp15\ncnumpy\ndtype\np16\n(" + flag +
+			"I0\nI1\ntp17\nRp18\n(I3\n" + strings.Replace(flag, "u1", "|", 1) + "NNNI-1\nI-1\nI0\ntp19\nbI00\n" + push + "tp20\nb"
+	}
+	encoded := func(data []byte) string {
+		return "c_codecs\nencode\np21\n(V" + latin1(data) + "\np22\nVlatin1\np23\ntp24\nRp25\n"
+	}
+	for name, text := range map[string][]byte{
+		"5":                              python3(5, frombuffer("\x96", rows, "|u1", shape, "C"), list5),
+		"5, read only":                   python3(5, frombuffer("\x8e", rows, "|u1", shape, "C"), list5),
+		"5, numpy 1":                     bytes.ReplaceAll(python3(5, frombuffer("\x96", rows, "|u1", shape, "C"), list5), []byte("\x13numpy._core"), []byte("\x12numpy.core")),
+		"5, columns":                     python3(5, frombuffer("\x96", columns, "|u1", shape, "F"), list5),
+		"5, labels of int64":             python3(5, frombuffer("\x96", rows, "|u1", shape, "C"), frombuffer("\x96", []byte("\x03\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00"), "<i8", "K\x02\x85", "C")),
+		"5, labels, the high byte first": python3(5, frombuffer("\x96", rows, "|u1", shape, "C"), frombuffer("\x96", []byte("\x00\x03\x00\x09"), ">i2", "K\x02\x85", "C")),
+		"0":                              python3(0, ndarray(encoded([]byte("b")), "Vu1\n", encoded(rows)), list0),
+		"0 of Python 2":                  python3(0, ndarray("S'b'\n", "S'u1'\n", "S"+quoted(rows)+"\n"), list0),
+	} {
+		path := filepath.Join(t.TempDir(), "data_batch_1")
+		write(t, path, text)
+		s, err := cifar.ReadPython(path)
+		checkSet(t, name, s, err, []int64{3, 9}, nil)
+	}
+	for name, c := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"buffers beside":        {python3(5, strings.Replace(frombuffer("\x96", nil, "|u1", shape, "C"), "\x96\x00\x00\x00\x00\x00\x00\x00\x00", "\x97", 1), list5), "buffer_callback"},
+		"another order":         {python3(5, frombuffer("\x96", rows, "|u1", shape, "K"), list5), "an array of"},
+		"a wrong size":          {python3(5, frombuffer("\x96", rows[1:], "|u1", shape, "C"), list5), "with 6143 bytes"},
+		"labels of floats":      {python3(5, frombuffer("\x96", rows, "|u1", shape, "C"), frombuffer("\x96", make([]byte, 16), "<f8", "K\x02\x85", "C")), `"labels" is not a list of 2 numbers: it is an array [2] of f8`},
+		"three labels":          {python3(5, frombuffer("\x96", rows, "|u1", shape, "C"), "]\x94(K\x03K\x03K\x03e"), "it has 3"},
+		"a number of no digits": {python3(0, "Fx\n", list0), "is not a number"},
+		"an open quote":         {python3(0, "S'x\n", list0), "is not a quoted string"},
+		"a wrong escape":        {python3(0, "S'\\xzz'\n", list0), "is not an escape"},
+		"protocol 6":            {[]byte("\x80\x06}."), "protocol 6"},
+	} {
+		path := filepath.Join(t.TempDir(), "data_batch_1")
+		write(t, path, c.text)
+		if _, err := cifar.ReadPython(path); !errors.Is(err, cifar.ErrFormat) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 func TestReadBinary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "batch")
 	write(t, path, []byte{3}, pixels(0), []byte{9}, pixels(1))
@@ -145,6 +245,8 @@ func TestRead_Hostile(t *testing.T) {
 
 func FuzzReadPython(f *testing.F) {
 	f.Add(python2())
+	f.Add(python3(0, "S'\\x41'\n", "(lI1\na"))
+	f.Add(python3(5, frombuffer("\x96", pixels(0), "|u1", "K\x01M\x00\x0c\x86", "C"), "]\x94(K\x03e"))
 	for _, name := range []string{"batch10-protocol2", "batch10-protocol4", "batch100-protocol2"} {
 		text, err := os.ReadFile("testdata/" + name)
 		if err != nil {

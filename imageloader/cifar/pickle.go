@@ -7,13 +7,14 @@ import (
 	"math"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // Note [Pickles]
 //
 // A pickle is a program for a machine with a stack. The function unpickle knows the instructions
-// that build dicts, lists, tuples, numbers, texts and arrays of numpy. It knows four functions by
+// that build dicts, lists, tuples, numbers, texts and arrays of numpy. It knows a few functions by
 // name, and calls none of Python's. Everything else is an error. Memory is bounded by the size of
 // the file, because each instruction pushes at most one value.
 //
@@ -28,11 +29,11 @@ type (
 	global string // "module name"
 	array  struct {
 		shape   []int
-		dtype   string
+		dtype   dtype
 		columns bool // the elements are in the order of columns, as in Fortran
 		data    string
 	}
-	dtype struct{ name string }
+	dtype struct{ name, order string } // order is that of the bytes: <, > or |
 	mark  struct{}
 )
 
@@ -50,7 +51,7 @@ type unpickler struct {
 
 var errCut = errors.New("the pickle is cut short")
 
-// The function `unpickle` returns the value in a pickle of protocol 0 to 4.
+// unpickle returns the value in a pickle of protocol 0 to 5.
 func unpickle(text []byte) (any, error) {
 	u := &unpickler{text: text, memo: map[int64]any{}}
 	for {
@@ -134,7 +135,7 @@ func (u *unpickler) popN(n int) ([]any, error) {
 }
 
 // These are the instructions that push a text or bytes, and the number of bytes of their lengths.
-var texts = map[byte]int64{'U': 1, 'T': 4, 'X': 4, 'C': 1, 'B': 4, 0x8c: 1, 0x8d: 8, 0x8e: 8}
+var texts = map[byte]int64{'U': 1, 'T': 4, 'X': 4, 'C': 1, 'B': 4, 0x8c: 1, 0x8d: 8, 0x8e: 8, 0x96: 8}
 
 // These are the instructions that push a whole number, and their numbers of bytes.
 var integers = map[byte]int64{'K': 1, 'M': 2}
@@ -168,8 +169,8 @@ func (u *unpickler) step(op byte) error {
 	switch op {
 	case 0x80: // the protocol
 		n, err := u.number(1)
-		if err == nil && n > 4 {
-			err = fmt.Errorf("protocol %d, want at most 4", n)
+		if err == nil && n > 5 {
+			err = fmt.Errorf("protocol %d, want at most 5", n)
 		}
 		return err
 	case 0x95: // a frame
@@ -181,8 +182,21 @@ func (u *unpickler) step(op byte) error {
 		return u.push(&list{})
 	case ')':
 		return u.push(tuple{})
-	case 'J', 0x8a, 'I', 'L', 'G':
+	case 'J', 0x8a, 'I', 'L', 'F', 'G':
 		return u.pushNumber(op)
+	case 'S', 'V':
+		line, err := u.line()
+		if err == nil && op == 'S' {
+			line, err = unquoted(line)
+		} else if err == nil {
+			line = unescaped(line)
+		}
+		if err != nil {
+			return err
+		}
+		return u.push(line)
+	case 0x97, 0x98:
+		return errors.New("its arrays are in buffers beside the pickle: dump it without buffer_callback")
 	case 'q', 'r', 'p', 0x94, 'h', 'j', 'g':
 		return u.remember(op)
 	case 't', 0x85, 0x86, 0x87, 'd', 'l', 's', 'u', 'a', 'e', '0':
@@ -228,6 +242,13 @@ func (u *unpickler) pushNumber(op byte) error {
 	text, err := u.line()
 	if err != nil {
 		return err
+	}
+	if op == 'F' {
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("%.20q is not a number", text)
+		}
+		return u.push(f)
 	}
 	if op == 'I' && (text == "00" || text == "01") {
 		return u.push(text == "01")
@@ -370,8 +391,25 @@ func (u *unpickler) call(function any, arguments tuple) error {
 	case global("numpy dtype"):
 		if len(arguments) > 0 {
 			if name, ok := arguments[0].(string); ok {
-				return u.push(dtype{name})
+				return u.push(dtype{name: name})
 			}
+		}
+	case global("numpy.core.multiarray scalar"), global("numpy._core.multiarray scalar"):
+		if len(arguments) == 2 {
+			var one array
+			if err := one.fill(tuple{int64(1)}, arguments[0], false, true, arguments[1]); err != nil {
+				return err
+			}
+			n, err := wholeNumbers(&one)
+			if err != nil {
+				return err
+			}
+			return u.push(n[0])
+		}
+	case global("numpy.core.numeric _frombuffer"), global("numpy._core.numeric _frombuffer"): // protocol 5
+		if len(arguments) == 4 {
+			order, _ := arguments[3].(string)
+			return u.pushArray(arguments[2], arguments[1], order == "F", order == "F" || order == "C", arguments[0])
 		}
 	case global("_codecs encode"): // how Python 3 writes bytes in protocol 2
 		if len(arguments) > 0 {
@@ -399,40 +437,165 @@ func (u *unpickler) pushLatin1(text string) error {
 	return u.push(string(b))
 }
 
-// setState gives an array its elements. The state of a dtype is not read: arrays of bytes have no
-// order of bytes.
+// setState gives an array its elements, and a dtype its order of bytes.
 func (u *unpickler) setState(of any, state tuple) error {
 	switch of := of.(type) {
 	case dtype:
+		if len(state) > 1 {
+			of.order, _ = state[1].(string)
+		}
 		return u.push(of)
 	case *array:
 		if len(state) != 5 {
 			break
 		}
-		shape, isShape := state[1].(tuple)
-		kind, isKind := state[2].(dtype)
 		columns, isOrder := state[3].(bool)
 		if n, ok := state[3].(int64); ok {
 			columns, isOrder = n != 0, true
 		}
-		data, isData := state[4].(string)
-		if !isShape || !isKind || !isOrder || !isData {
-			break
-		}
-		*of = array{dtype: kind.name, columns: columns, data: data}
-		size := 1
-		for _, v := range shape {
-			n, ok := v.(int64)
-			if !ok || n < 0 || n > math.MaxInt32 || n > 0 && size > math.MaxInt32/int(n) {
-				return errors.New("an array of impossible sizes")
-			}
-			of.shape = append(of.shape, int(n))
-			size *= int(n)
-		}
-		if kind.name == "u1" && size != len(data) {
-			return fmt.Errorf("an array %v with %d bytes", of.shape, len(data))
+		if err := of.fill(state[1], state[2], columns, isOrder, state[4]); err != nil {
+			return err
 		}
 		return u.push(of)
 	}
 	return fmt.Errorf("a %T cannot get the state of %d values", of, len(state))
+}
+
+// pushArray pushes a new array.
+func (u *unpickler) pushArray(shape, kind any, columns, isOrder bool, data any) error {
+	a := &array{}
+	if err := a.fill(shape, kind, columns, isOrder, data); err != nil {
+		return err
+	}
+	return u.push(a)
+}
+
+// fill gives an array its shape and its elements. isOrder is false if the order of the elements is
+// not known.
+func (a *array) fill(shape, kind any, columns, isOrder bool, data any) error {
+	sizes, isShape := shape.(tuple)
+	of, isKind := kind.(dtype)
+	text, isData := data.(string)
+	if !isShape || !isKind || !isOrder || !isData {
+		return fmt.Errorf("an array of a %T, a %T and a %T", shape, kind, data)
+	}
+	*a = array{dtype: of, columns: columns, data: text}
+	size := 1
+	for _, v := range sizes {
+		n, ok := v.(int64)
+		if !ok || n < 0 || n > math.MaxInt32 || n > 0 && size > math.MaxInt32/int(n) {
+			return errors.New("an array of impossible sizes")
+		}
+		a.shape = append(a.shape, int(n))
+		size *= int(n)
+	}
+	if width := of.width(); width > 0 && size*width != len(text) {
+		return fmt.Errorf("an array %v of %s with %d bytes", a.shape, of.name, len(text))
+	}
+	return nil
+}
+
+// width returns the number of bytes of a whole number, or 0 for another dtype.
+func (d dtype) width() int {
+	if len(d.name) == 2 && (d.name[0] == 'i' || d.name[0] == 'u') && strings.Contains("1248", d.name[1:]) {
+		return int(d.name[1] - '0')
+	}
+	return 0
+}
+
+// wholeNumbers returns the elements of a list, or of an array of whole numbers in one dimension.
+func wholeNumbers(value any) ([]int64, error) {
+	switch v := value.(type) {
+	case *list:
+		all := make([]int64, len(v.values))
+		for i, n := range v.values {
+			whole, ok := n.(int64)
+			if !ok {
+				return nil, fmt.Errorf("it holds a %T", n)
+			}
+			all[i] = whole
+		}
+		return all, nil
+	case *array:
+		width := v.dtype.width()
+		if width == 0 || len(v.shape) != 1 {
+			return nil, fmt.Errorf("it is an array %v of %s", v.shape, v.dtype.name)
+		}
+		all := make([]int64, v.shape[0])
+		for i := range all {
+			var whole [8]byte // with the low byte first
+			copy(whole[:], v.data[i*width:][:width])
+			if v.dtype.order == ">" {
+				slices.Reverse(whole[:width])
+			}
+			n := int64(binary.LittleEndian.Uint64(whole[:]))
+			if shift := 64 - 8*width; v.dtype.name[0] == 'i' {
+				n = n << shift >> shift
+			}
+			all[i] = n
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("it is a %T", value)
+}
+
+// unquoted returns the text of a quoted string of Python 2, with the escapes of that.
+func unquoted(line string) (string, error) {
+	if len(line) < 2 || line[0] != line[len(line)-1] || line[0] != '\'' && line[0] != '"' {
+		return "", fmt.Errorf("%.20q is not a quoted string", line)
+	}
+	quoted, out := line[1:len(line)-1], make([]byte, 0, len(line))
+	for i := 0; i < len(quoted); i++ {
+		c := quoted[i]
+		if c != '\\' {
+			out = append(out, c)
+			continue
+		}
+		if i++; i == len(quoted) {
+			return "", errCut
+		}
+		switch c = quoted[i]; c {
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 't':
+			out = append(out, '\t')
+		case '\\', '\'', '"':
+			out = append(out, c)
+		case 'x':
+			n, err := strconv.ParseUint(quoted[min(i+1, len(quoted)):min(i+3, len(quoted))], 16, 8)
+			if err != nil {
+				return "", fmt.Errorf("%.20q is not an escape", quoted[i-1:])
+			}
+			out = append(out, byte(n))
+			i += 2
+		default:
+			return "", fmt.Errorf("%.20q is not an escape", quoted[i-1:])
+		}
+	}
+	return string(out), nil
+}
+
+// unescaped returns the text of a line in Latin-1, in which a character may be written as \u and
+// its number.
+func unescaped(line string) string {
+	var out strings.Builder
+	for i := 0; i < len(line); i++ {
+		digits := 0
+		if line[i] == '\\' && i+1 < len(line) {
+			digits = map[byte]int{'u': 4, 'U': 8}[line[i+1]]
+		}
+		if n, err := strconv.ParseUint(line[min(i+2, len(line)):min(i+2+digits, len(line))], 16, 32); digits > 0 && err == nil {
+			out.WriteRune(rune(n))
+			i += 1 + digits
+			continue
+		}
+		out.WriteRune(rune(line[i]))
+		if line[i] == '\\' && i+1 < len(line) { // two backslashes are no escape
+			i++
+			out.WriteRune(rune(line[i]))
+		}
+	}
+	return out.String()
 }
