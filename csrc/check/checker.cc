@@ -16,6 +16,7 @@
 #include "check/checker.h"
 #include "check/clocks.h"
 #include "check/schema.h"
+#include "check/values.h"
 #include "core/device.h"
 #include "core/event.h"
 #include "core/memory.h"
@@ -62,6 +63,7 @@ struct Node {
   Queue queue = Checker::kNone;  // on the CPU: the queue of the forward operator
   uint64_t site = 0;
   size_t ops = 0;  // how many operators were running when the node began
+  std::shared_ptr<values::Node> values;  // NULL while values are not checked
 };
 
 struct Thread {
@@ -290,15 +292,23 @@ bool waits_on_cpu_alone() {
 
 struct Entered final : at::ObserverContext {
   bool op = false, node = false;
+  std::optional<values::Before> values;  // set for an operator whose values are checked
   Queue waits_for = Checker::kNone;  // set for an operator that gives the host a value
 };
 
+// Returns the number of the thread on which the call ends that found a fault in the values. It is 0
+// on autograd's threads.
+uint64_t raising_thread() { return thread.stream == nullptr ? 0 : ct_thread_id(); }
+
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
-  if (!is_on()) return nullptr;
+  if (!watches()) return nullptr;
   auto entered = std::make_unique<Entered>();
   if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     Node node = forwards().get(fn.forwardThreadId(), fn.seqNr());
-    if (thread.stream != nullptr && !thread.stream->device.is_cuda()) {
+    if (values::is_on()) node.values = std::make_shared<values::Node>();
+    if (!is_on()) {
+      node.queue = Checker::kNone;
+    } else if (thread.stream != nullptr && !thread.stream->device.is_cuda()) {
       // On the CPU LibTorch runs one node after the other. The checker treats the nodes as if they ran
       // on a device. A node runs on the stream of its forward operator, after the node before it.
       const Queue before = current_queue(thread.stream->device);
@@ -315,12 +325,15 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   const auto name = fn.operator_name();
   if (!name) return entered;
   entered->op = true;
+  const bool outermost = thread.ops.size() == (thread.nodes.empty() ? 0 : thread.nodes.back().ops);
   thread.ops.push_back(name->name);
   if (fn.seqNr() >= 0 && thread.nodes.empty() && thread.stream != nullptr) {
-    const Queue queue = thread.stream->device.is_cuda() ? Checker::kNone : current_queue(thread.stream->device);
-    forwards().set(at::RecordFunction::currentThreadId(), fn.seqNr(), {queue, thread.site, 0});
+    const Queue queue = !is_on() || thread.stream->device.is_cuda() ? Checker::kNone : current_queue(thread.stream->device);
+    forwards().set(at::RecordFunction::currentThreadId(), fn.seqNr(), {queue, thread.site, 0, nullptr});
   }
   try {
+    if (outermost && values::is_on()) entered->values = values::before(fn);
+    if (!is_on()) return entered;
     const Effects& effects = *effects_of(fn, *name);
     touch_all(effects, fn.inputs());
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
@@ -331,11 +344,31 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   return entered;
 }
 
-void leave(const at::RecordFunction&, at::ObserverContext* context) {
+// Looks at the values of an operator or a node that has ended.
+void check_values(const at::RecordFunction& fn, const Entered& entered) {
+  std::string fault;
+  const Node* const node = thread.nodes.empty() ? nullptr : &thread.nodes.back();
+  const bool judged = node != nullptr && node->values != nullptr;
+  if (entered.values && judged) {
+    values::after(fn, *entered.values, *node->values);
+  } else if (entered.values) {
+    fault = values::after(fn, *entered.values);
+  } else if (entered.node && judged) {
+    fault = values::after(*node->values);
+  }
+  if (!fault.empty()) values::found(std::move(fault), raising_thread(), node == nullptr ? 0 : node->site);
+}
+
+void leave(const at::RecordFunction& fn, at::ObserverContext* context) {
   const auto* entered = static_cast<Entered*>(context);
   if (entered == nullptr) return;
+  try {
+    if (values::is_on()) check_values(fn, *entered);
+  } catch (...) {
+    // No memory is left. The values of this operator are not checked.
+  }
   if (entered->op && !thread.ops.empty()) thread.ops.pop_back();
-  Checker::instance().host_waits(entered->waits_for);
+  if (is_on()) Checker::instance().host_waits(entered->waits_for);
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
   thread.nodes.pop_back();
@@ -438,27 +471,36 @@ void install() {
 
 std::atomic<at::CallbackHandle> callback{0};
 
-void turn(bool on_now) {
+// Adds the hooks to LibTorch, or takes them away.
+void hook(bool wanted) {
+  if (!wanted) {
+    at::disableCallback(callback);
+    forwards().forget();
+  } else if (callback == 0) {
+    callback = at::addGlobalCallback(at::RecordFunctionCallback(&enter, &leave)
+                                         .needsInputs(true)
+                                         .needsOutputs(true)
+                                         .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  } else {
+    at::reenableCallback(callback);
+  }
+}
+
+void turn(bool on_now, bool values_now) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
+  const bool hooked = watches();
+  values::on = values_now;
+  if (hooked != (on_now || values_now)) hook(!hooked);
   if (on_now && is_on()) Checker::instance().report_anew();
   if (on_now == is_on()) return;
   if (on_now) {
     install();
     Checker::instance().forget();
-    if (callback == 0) {
-      callback = at::addGlobalCallback(at::RecordFunctionCallback(&enter, &leave)
-                                           .needsInputs(true)
-                                           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
-    } else {
-      at::reenableCallback(callback);
-    }
     on = true;
   } else {
     on = false;
-    at::disableCallback(callback);
     Checker::instance().forget();
-    forwards().forget();
   }
 }
 
@@ -561,7 +603,7 @@ struct Apart::Before {
   Thread thread;
 };
 
-Apart::Apart() : before_(is_on() ? new Before{std::exchange(thread, {})} : nullptr) {}
+Apart::Apart() : before_(watches() ? new Before{std::exchange(thread, {})} : nullptr) {}
 Apart::~Apart() {
   if (before_ != nullptr) thread = std::move(before_->thread);
 }
@@ -660,7 +702,7 @@ extern "C" {
 ct_status* ct_check_streams(int32_t on) noexcept {
   return ct::guarded([&] {
     ct::load_cuda();
-    ct::checker::turn(on != 0);
+    ct::checker::turn((on & CT_CHECK_RACES) != 0, (on & CT_CHECK_VALUES) != 0);
   });
 }
 

@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "cgotorch.h"
+#include "check/values.h"
 
 namespace ct::checker {
 
 inline constinit std::atomic<bool> on{false};
 inline bool is_on() noexcept { return __builtin_expect(on.load(std::memory_order_relaxed), 0); }
+// Returns whether operators are watched: for races, or for their values.
+inline bool watches() noexcept { return is_on() || values::is_on(); }
 
 // Sets the stream and the call site for which the calling thread works, while the object lives.
 class Scope {

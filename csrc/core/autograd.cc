@@ -37,6 +37,7 @@ ct_exec without_autocast(ct_exec x) {
 void backward(const variable_list& roots, const variable_list& grads, int32_t retain_graph) {
   const checker::Backward checked;
   torch::autograd::backward(roots, grads, retain_graph != 0, false);
+  values::raise(true);
 }
 
 namespace {
@@ -95,6 +96,7 @@ ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gr
     auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream), of, gradients(grads, count, *x.stream), retain_graph != 0,
                                        create_graph != 0, allow_unused != 0 || !wholes.empty());
     ct::autograd::join_others(found, wholes);
+    ct::values::raise(true);
     for (int32_t i = 0; i < input_count; ++i) {
       TORCH_CHECK(found[i].defined() || allow_unused != 0, "input ", i, " was not used to compute the roots (AllowUnused allows that)");
     }

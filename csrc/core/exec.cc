@@ -52,7 +52,7 @@ ExecGuard::ExecGuard(const ct_exec& x) {
       stream_.emplace(stream.stream);
     }
   }
-  if (checker::is_on()) [[unlikely]] checked_.emplace(x);  //edge:exec-is-known TestCheckStreams_FindsMistakes checked
+  if (checker::watches()) [[unlikely]] checked_.emplace(x);  //edge:exec-is-known TestCheckStreams_FindsMistakes checked
   if (x.watch != nullptr) [[unlikely]] watching_ = std::make_unique<Watching>(*x.watch);
   set_autocast(stream.device.type(), x.autocast);
   state_.set_grad_mode(x.grad != 0);

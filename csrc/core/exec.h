@@ -67,7 +67,7 @@ class ExecGuard {
   const bool grad_before_ = state_.get_grad_mode();
   std::optional<c10::StreamGuard> device_;  // sets device and stream, if the thread's device is not the exec's device
   std::optional<CurrentStream> stream_;
-  std::optional<checker::Scope> checked_;  // set while the stream checker is on
+  std::optional<checker::Scope> checked_;  // set while operators are watched
   std::unique_ptr<Watching> watching_;
   std::optional<Autocast> before_;  // autocast of the thread before the call, if the guard changed it
 };

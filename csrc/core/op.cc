@@ -561,6 +561,7 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
       at::Tensor result;
       if (operation.unboxed->call(*x.stream, words, word_count, tensors, tensor_count, &result)) {
         ct::check(result);
+        ct::values::raise(false);
         result_tensors[0] = result.defined() ? ct::new_result(std::move(result), *x.stream, tensors, tensor_count) : nullptr;
         result_words[0] = CT_ARG_TENSOR;
         results->words = results->tensors = 1;
@@ -572,6 +573,7 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
     torch::jit::Stack& stack = arguments.stack;
     ct::Reader(x, operation, words, word_count, tensors, tensor_count).read(stack);
     operation.handle.callBoxed(&stack);
+    ct::values::raise(false);
     ct::Writer(x, tensors, tensor_count).write(stack, results, result_words, result_tensors, overflow);
   });
 }

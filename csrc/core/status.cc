@@ -9,8 +9,8 @@
 #include "core/device.h"
 #include "core/live.h"
 
-ct_status::ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause)
-    : code(code), message(std::move(message)), cause(std::move(cause)) {
+ct_status::ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause, uint64_t site)
+    : code(code), message(std::move(message)), cause(std::move(cause)), site(site) {
   ++ct::live().statuses;
 }
 ct_status::~ct_status() { --ct::live().statuses; }
@@ -27,9 +27,9 @@ ct_status* out_of_host_memory() noexcept {
 // The status is made when the library is loaded, because there is memory then.
 [[maybe_unused]] const ct_status* const made_early = (out_of_host_memory(), --live().statuses, nullptr);
 
-ct_status* make(int32_t code, const std::string& message, const std::shared_ptr<const Token>& cause = nullptr) noexcept {
+ct_status* make(int32_t code, const std::string& message, const std::shared_ptr<const Token>& cause = nullptr, uint64_t site = 0) noexcept {
   try {
-    return new ct_status(code, message, cause);
+    return new ct_status(code, message, cause, site);
   } catch (...) {
     return out_of_host_memory();
   }
@@ -39,7 +39,7 @@ ct_status* classify() noexcept {
   try {
     throw;
   } catch (const Failure& e) {
-    return make(e.code, e.message, e.cause);
+    return make(e.code, e.message, e.cause, e.site);
   } catch (const c10::OutOfMemoryError& e) {
     return make(CT_OUT_OF_MEMORY, e.what_without_backtrace());
   } catch (const c10::NotImplementedError& e) {
@@ -101,6 +101,7 @@ const char* ct_status_message(const ct_status* status) noexcept { return status 
 uint64_t ct_status_cause(const ct_status* status) noexcept {
   return status == nullptr || status->cause == nullptr ? 0 : status->cause->number();
 }
+uint64_t ct_status_site(const ct_status* status) noexcept { return status == nullptr ? 0 : status->site; }
 void ct_status_free(ct_status* status) noexcept {
   if (status != ct::out_of_host_memory()) delete status;
 }

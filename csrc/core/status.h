@@ -13,11 +13,12 @@
 #include "core/token.h"
 
 struct ct_status {
-  ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause);
+  ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause, uint64_t site = 0);
   ~ct_status();
   const int32_t code;
   const std::string message;
   const std::shared_ptr<const ct::Token> cause;  // or NULL
+  const uint64_t site;                           // of the forward call that is differentiated, or 0
 };
 
 namespace ct {
@@ -26,12 +27,13 @@ namespace ct {
 // it into a status.
 class Failure : public std::exception {
  public:
-  Failure(int32_t code, std::string message, std::shared_ptr<const Token> cause = nullptr)
-      : code(code), message(std::move(message)), cause(std::move(cause)) {}
+  Failure(int32_t code, std::string message, std::shared_ptr<const Token> cause = nullptr, uint64_t site = 0)
+      : code(code), message(std::move(message)), cause(std::move(cause)), site(site) {}
   const char* what() const noexcept override { return message.c_str(); }
   const int32_t code;
   const std::string message;
   const std::shared_ptr<const Token> cause;  // the number of the caller's own error, or NULL
+  const uint64_t site;                       // of the forward call that is differentiated, or 0
 };
 
 // Returns the status of the exception that is being handled. The most derived class of the

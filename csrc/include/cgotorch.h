@@ -79,6 +79,9 @@ const char* ct_status_message(const ct_status* status) CT_NOEXCEPT;
 /* Returns the number with which a ct_function reported its failure. The number is valid until the
  * status is freed. Returns 0 for a failure that no ct_function caused. */
 uint64_t ct_status_cause(const ct_status* status) CT_NOEXCEPT;
+/* Returns the site in the exec of the forward call whose derivative has failed. Returns 0 where it
+ * is unknown, and for all failures but those of CT_CHECK_VALUES. */
+uint64_t ct_status_site(const ct_status* status) CT_NOEXCEPT;
 void ct_status_free(ct_status* status /* consumed */) CT_NOEXCEPT;
 
 /* Frees a text that a function below returned as new. */
@@ -492,13 +495,22 @@ void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;
 ct_status* ct_slab_pin(ct_slab* slab) CT_NOEXCEPT;
 int32_t ct_slab_pinned(const ct_slab* slab) CT_NOEXCEPT;
 
-/* ---- The stream checker ---------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
-/* Turns the stream checker on or off for the whole process. The checker looks for a race: two
- * accesses to the same memory, one of them a write, without an order between the two. They are
- * accesses of two streams, or of a stream and the host. The checker treats a CPU stream like a
- * stream of a device, as if its work ran later. It does not know accesses that were made before
- * it was turned on. Only one caller at a time may use the checker. */
+enum {
+  /* The stream checker looks for a race: two accesses to the same memory, one of them a write,
+   * without an order between the two. They are accesses of two streams, or of a stream and the
+   * host. The checker treats a CPU stream like a stream of a device, as if its work ran later. It
+   * does not know accesses that were made before it was turned on. Only one caller at a time may
+   * use the checker. */
+  CT_CHECK_RACES = 1,
+  /* ct_call and the backward functions fail with CT_INTERNAL if an operator makes a NaN from inputs
+   * without NaN, or an Inf from finite inputs. They wait for the device. */
+  CT_CHECK_VALUES = 2
+};
+
+/* Turns the checks on whose numbers `on` is the sum of, and the others off, for the whole
+ * process. */
 ct_status* ct_check_streams(int32_t on) CT_NOEXCEPT;
 
 #define CT_STREAM_HOST (UINT64_MAX - 2) /* in place of a stream: the access was made by the host */
@@ -531,7 +543,7 @@ typedef struct ct_race {
   int32_t slab;      /* 1: the memory is a ct_slab's */
   char made_by[64];  /* the operator that allocated the memory, or "" */
   uint64_t made_at;  /* the site of that operator, or 0 */
-  int32_t again;     /* 1: a race of these operators and sites was taken since ct_check_streams(1) */
+  int32_t again;     /* 1: a race of these operators and sites was taken since the last ct_check_streams */
 } ct_race;
 
 /* Writes a race that was found and not yet taken, and returns 1. Returns 0 if there is none. Of
