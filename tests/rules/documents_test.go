@@ -2,7 +2,6 @@ package rules
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,43 +11,27 @@ import (
 	"testing"
 )
 
-// limits are the limits of the documents that every new reader reads. Those of docs/book are for
-// each chapter that has a number. 0 means that there is no limit.
-var limits = map[string]struct{ lines, columns, words int }{
-	"README.md":     {130, 120, 1000},
-	"docs/guide.md": {0, 0, 2500},
-	"docs/book":     {130, 120, 0},
-}
+const maxDocumentColumns = 120
 
 var numbered = regexp.MustCompile(`/[0-9][0-9]-[a-z-]+\.md$`)
 
-func TestDocuments_Limits(t *testing.T) {
-	limits := maps.Clone(limits)
+// README and the numbered chapters of the book fit the width of a terminal. Code of a chapter has
+// the columns of its file.
+func TestDocuments_Columns(t *testing.T) {
+	paths := []string{"README.md"}
 	for _, path := range chapters(t) {
 		if numbered.MatchString(path) {
-			limits[path] = limits["docs/book"]
+			paths = append(paths, path)
 		}
 	}
-	delete(limits, "docs/book")
-	for path, limit := range limits {
-		text := document(t, path)
-		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-		if limit.lines > 0 && len(lines) > limit.lines {
-			t.Errorf("%s has %d lines, want at most %d", path, len(lines), limit.lines)
-		}
-		if words := len(strings.Fields(text)); limit.words > 0 && words > limit.words {
-			t.Errorf("%s has %d words, want at most %d", path, words, limit.words)
-		}
-		inCode := false // the code of a chapter has the columns of its file
-		for i, line := range lines {
+	for _, path := range paths {
+		inCode := false
+		for i, line := range strings.Split(document(t, path), "\n") {
 			if strings.HasPrefix(line, "```") && numbered.MatchString(path) {
 				inCode = !inCode
 			}
-			if inCode {
-				continue
-			}
-			if columns := width(line); limit.columns > 0 && columns > limit.columns {
-				t.Errorf("%s:%d: %d columns, want at most %d", path, i+1, columns, limit.columns)
+			if columns := width(line); !inCode && columns > maxDocumentColumns {
+				t.Errorf("%s:%d: %d columns, want at most %d", path, i+1, columns, maxDocumentColumns)
 			}
 		}
 	}
