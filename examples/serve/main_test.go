@@ -27,6 +27,9 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	prometheus "github.com/prometheus/common/model"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -213,6 +216,12 @@ func TestServer(t *testing.T) {
 	const took = `streamtorch_request_seconds_count{model="cifar10"} 2` // of those that were answered
 	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); !strings.Contains(text, took) {
 		t.Errorf("the metrics do not have %s", took)
+	}
+	_, text := s.call(t, "GET", s.admin+"/metrics", nil)
+	parser := expfmt.NewTextParser(prometheus.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil || families["streamtorch_request_seconds"] == nil || families["streamtorch_failed_total"] == nil || families["go_goroutines"] == nil || families["process_open_fds"] == nil {
+		t.Errorf("%v; %d metrics", err, len(families))
 	}
 	var n numbers
 	if _, text := s.call(t, "GET", s.main+"/status", nil); json.Unmarshal([]byte(text), &n) != nil || n.PerSecond <= 0 || n.Failed != 8 || len(n.Models) != 1 || n.Models[0].State != "ready" {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"math"
 	"path"
 	"path/filepath"
 	"slices"
@@ -36,6 +39,9 @@ type settings struct {
 	Autocast     string   `json:"autocast"`     // a dtype, such as bfloat16
 	DType        string   `json:"dtype"`        // of an architecture's weights, cast once; float32 without it
 	Dependent    bool     `json:"dependent"`    // as serve.Options.Dependent: an answer may then hold what other callers have sent
+	// Samples are serve.Options.Samples by the input's name: entries as nested lists of numbers, all as
+	// long as each other. An example is {"input_ids": [[101, 7592, 102], [101, 2088, 102]]}.
+	Samples map[string]any `json:"samples"`
 	// Bounds are serve.Spec's Least and Most of inputs, by name, such as [0, 30521] for token ids of a
 	// vocabulary of 30,522.
 	Bounds map[string][2]int64 `json:"bounds"`
@@ -365,6 +371,9 @@ func (o *opener) serve(n network, s settings) (*serve.Model, error) {
 		if err := setBounds(options.Inputs, s.Bounds); err != nil {
 			return s.wrong("%w", err)
 		}
+		if options.Samples, err = samplesOf(options.Inputs, s.Samples); err != nil {
+			return s.wrong("%w", err)
+		}
 		if s.Image == nil {
 			return nil
 		}
@@ -448,6 +457,84 @@ func setBounds(inputs []serve.Spec, bounds map[string][2]int64) error {
 		inputs[i].Least, inputs[i].Most = b[0], b[1]
 	}
 	return nil
+}
+
+// samplesOf returns the samples in the order of the inputs.
+func samplesOf(inputs []serve.Spec, samples map[string]any) (list []serve.Array, err error) {
+	if len(samples) == 0 {
+		return nil, nil
+	}
+	for _, in := range inputs {
+		sample, ok := samples[in.Name]
+		if !ok || len(samples) != len(inputs) {
+			return nil, fmt.Errorf("samples are for the inputs %q; give them for each input, and %q is one", slices.Sorted(maps.Keys(samples)), in.Name)
+		}
+		a := serve.Array{DType: in.DType}
+		if err := appendSample(&a, sample, 0); err != nil {
+			return nil, fmt.Errorf("samples of %q: %w", in.Name, err)
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// appendSample appends nested lists of numbers, which begin at a dimension.
+func appendSample(a *serve.Array, v any, dim int) error {
+	if rows, ok := v.([]any); ok {
+		if dim == len(a.Shape) && len(a.Data) == 0 {
+			a.Shape = append(a.Shape, int64(len(rows)))
+		}
+		if dim >= len(a.Shape) || int64(len(rows)) != a.Shape[dim] {
+			return fmt.Errorf("a list of %d values is not as long as the lists beside it", len(rows))
+		}
+		for _, row := range rows {
+			if err := appendSample(a, row, dim+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	n, ok := v.(float64)
+	if !ok || dim != len(a.Shape) {
+		return fmt.Errorf("%v is no number at the depth of the others", v)
+	}
+	one, ok := elementOf(a.DType, n)
+	if !ok {
+		return fmt.Errorf("%v is no %v", n, a.DType)
+	}
+	a.Data = append(a.Data, one...)
+	return nil
+}
+
+// elementOf returns the bytes of a number.
+func elementOf(d cgotorch.DType, v float64) (data []byte, ok bool) {
+	to := func(n any, back float64) ([]byte, bool) {
+		data, err := binary.Append(nil, binary.NativeEndian, n)
+		return data, err == nil && back == v
+	}
+	switch d {
+	case cgotorch.Float64:
+		return to(v, v)
+	case cgotorch.Float32:
+		return to(float32(v), v)
+	case cgotorch.Float16:
+		return to(cgotorch.ToFloat16(float32(v)), v)
+	case cgotorch.BFloat16:
+		return to(cgotorch.ToBFloat16(float32(v)), v)
+	case cgotorch.Int64:
+		return to(int64(v), float64(int64(v)))
+	case cgotorch.Int32:
+		return to(int32(v), float64(int32(v)))
+	case cgotorch.Int16:
+		return to(int16(v), float64(int16(v)))
+	case cgotorch.Int8:
+		return to(int8(v), float64(int8(v)))
+	case cgotorch.Uint8:
+		return to(uint8(v), float64(uint8(v)))
+	case cgotorch.Bool:
+		return to(v == 1, float64(max(0, min(1, math.Trunc(v)))))
+	}
+	return nil, false
 }
 
 // table returns what normalises an image's pixels. It is made once, and not for each batch.

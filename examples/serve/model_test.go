@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,6 +133,42 @@ func TestReadSettings_Encodings(t *testing.T) {
 	for _, text := range []string{"\xff\xfet\x00e\x00", "\xfe\xff\x00t\x00e", "sh\xe4rk\n", "t\x00e\x00"} {
 		if _, err := labels(text); err == nil || !strings.Contains(err.Error(), "net/labels.txt is no text in UTF-8") {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestSamplesOf(t *testing.T) {
+	inputs := []serve.Spec{{Name: "ids", DType: cgotorch.Int32}, {Name: "mask", DType: cgotorch.Bool}, {Name: "x", DType: cgotorch.Float32}}
+	read := func(text string) (list []serve.Array, err error) {
+		var s settings
+		if err := json.Unmarshal([]byte(`{"samples": `+text+`}`), &s); err != nil {
+			t.Fatal(err)
+		}
+		return samplesOf(inputs, s.Samples)
+	}
+	list, err := read(`{"ids": [[1, -2], [3, 4]], "mask": [[1, 0], [1, 1]], "x": [0.5, 2]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := serve.Elements[int32](list[0])
+	mask, err2 := serve.Elements[bool](list[1])
+	x, err3 := serve.Elements[float32](list[2])
+	if err = errors.Join(err, err2, err3); err != nil || !slices.Equal(ids, []int32{1, -2, 3, 4}) || !slices.Equal(mask, []bool{true, false, true, true}) || !slices.Equal(x, []float32{0.5, 2}) || !slices.Equal(list[0].Shape, []int64{2, 2}) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for text, want := range map[string]string{
+		`{"ids": [[1, 2]], "x": [1]}`:                          `samples are for the inputs ["ids" "x"]`,
+		`{"ids": [[1, 2]], "mask": [[1]], "y": [1]}`:           `"x" is one`,
+		`{"ids": [[1, 2], [3]], "mask": [[1]], "x": [1]}`:      "a list of 1 values is not as long",
+		`{"ids": [[1, 2], 3], "mask": [[1]], "x": [1]}`:        "3 is no number at the depth",
+		`{"ids": [[1, [2]], [3, 4]], "mask": [[1]], "x": [1]}`: "not as long",
+		`{"ids": [[1, 2.5]], "mask": [[1]], "x": [1]}`:         "2.5 is no int32",
+		`{"ids": [[1, 4294967297]], "mask": [[1]], "x": [1]}`:  "is no int32",
+		`{"ids": [[1, "2"]], "mask": [[1]], "x": [1]}`:         "2 is no number",
+		`{"ids": [[1, 2]], "mask": [[2]], "x": [1]}`:           "2 is no bool",
+	} {
+		if _, err := read(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }

@@ -190,7 +190,7 @@ var wrongData = []wrong{
 	},
 	{
 		name: "a model that adds up the batch",
-		want: "result 0 of the function is float32[] 0.0 for 32 entries…its first dimension must be that of the inputs",
+		want: "result 0 of the function is float32[] for 32 entries…its first dimension must be that of the inputs",
 		outside: func(string) error {
 			b, err := serve.New(cgotorch.CPU, func(x *cgotorch.Exec, in ...*tensor) []*tensor { return []*tensor{x.Sum(in[0])} },
 				serve.Options{Inputs: []serve.Spec{{Name: "x", DType: f32, Shape: []int64{2}}}})
