@@ -22,70 +22,83 @@ const (
 	deflateOld   = 32946
 )
 
+// layout says how the blocks of a TIFF make up the image.
+type layout struct {
+	across, down, planes int // blocks are counted along a row first, and planes last
+	chunk                int // samples of a pixel in a block
+	kept                 int // samples of a pixel that decide its colour
+}
+
+func (f *tiffFile) layout() layout {
+	l := layout{(f.width + f.blockWidth - 1) / f.blockWidth, (f.height + f.blockHeight - 1) / f.blockHeight, 1, f.samples, 1}
+	if f.colour == rgbSamples {
+		l.kept = 3
+		if f.alpha == associated {
+			l.kept = 4
+		}
+	}
+	if f.planes {
+		l.planes, l.chunk = l.kept, 1
+	}
+	return l
+}
+
 // decode returns the pixels. It refuses a file whose tiles are far larger than the image. It also
 // refuses a file whose blocks are the same bytes again and again. Such a file could be small and
 // still keep the decoder busy for hours.
 func (f *tiffFile) decode() (picture, error) {
 	const spare = 4 // limit: all blocks have at most `spare` times the file's bytes, all tiles `spare` times maxPixels
-	across, down := (f.width+f.blockWidth-1)/f.blockWidth, (f.height+f.blockHeight-1)/f.blockHeight
+	l := f.layout()
 	if f.blockWidth > longestSide || f.blockHeight > longestSide || f.blockWidth*f.blockHeight > f.maxPixels ||
-		across*f.blockWidth*down*f.blockHeight > spare*f.maxPixels {
+		l.across*f.blockWidth*l.down*f.blockHeight > spare*f.maxPixels {
 		return picture{}, refuse(ErrTooLarge, "TIFF with tiles of %dx%d: raise MaxPixels", f.blockWidth, f.blockHeight)
 	}
-	planes, chunk, kept := 1, f.samples, 1 // chunk: samples of a pixel in a block. kept: those that decide the colour
-	if f.colour == rgbSamples {
-		kept = 3
-		if f.alpha == associated {
-			kept = 4
-		}
+	blocks, total := l.across*l.down*l.planes, 0
+	if n := f.places.count(); n < blocks {
+		return picture{}, refuse(ErrCorrupt, "corrupt TIFF: %d strips or tiles, want %d", n, blocks)
 	}
-	if f.planes {
-		planes, chunk = kept, 1
-	}
-	if n := f.places.count(); n < planes*across*down {
-		return picture{}, refuse(ErrCorrupt, "corrupt TIFF: %d strips or tiles, want %d", n, planes*across*down)
-	}
-	total := 0
 	for i := range f.places.count() {
 		total += f.sizeOf(i)
 	}
 	if total > spare*len(f.data)+1<<20 {
 		return picture{}, refuse(ErrCorrupt, "corrupt TIFF: its blocks have %d bytes, in a file of %d", total, len(f.data))
 	}
-	pix := make([]byte, f.width*f.height*kept)
-	row := make([]byte, (f.blockWidth*chunk*f.bits+7)/8)
-	for i := range planes * across * down {
-		left, top := i%across*f.blockWidth, i/across%down*f.blockHeight
-		width, rows := min(f.blockWidth, f.width-left), min(f.blockHeight, f.height-top)
-		in, err := f.open(f.bytesOf(i, rows*len(row)), rows)
-		for y := top; y < top+rows && err == nil; y++ {
-			if _, err = io.ReadFull(in, row); err != nil {
-				break
-			}
-			if f.diff {
-				f.addUp(row, chunk)
-			}
-			to := pix[(y*f.width+left)*kept:][:width*kept]
-			if f.planes {
-				f.pick(to[i/(across*down):], row, width, kept, 1, 1)
-			} else {
-				f.pick(to, row, width, kept, chunk, kept)
-			}
-		}
-		if _, summed := in.(zlib.Resetter); summed && err == nil {
-			if _, err = in.Read(row[:1]); err == io.EOF { // after the last byte, Read compares the checksum
-				err = nil
-			}
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return picture{}, refuse(ErrTruncated, "truncated TIFF")
-		} else if refused := new(Error); errors.As(err, &refused) {
-			return picture{}, refused
-		} else if err != nil {
-			return picture{}, refuse(ErrCorrupt, "corrupt TIFF: %v", err)
+	pix := make([]byte, f.width*f.height*l.kept)
+	row := make([]byte, (f.blockWidth*l.chunk*f.bits+7)/8)
+	for i := range blocks {
+		if err := f.readBlock(i, l, pix, row); err != nil {
+			return picture{}, err
 		}
 	}
 	return f.coloured(pix), nil
+}
+
+// readBlock writes the samples of block i into pix. It uses `row`, which has room for a row of the
+// block.
+func (f *tiffFile) readBlock(i int, l layout, pix, row []byte) error {
+	left, top, plane := i%l.across*f.blockWidth, i/l.across%l.down*f.blockHeight, i/l.across/l.down
+	width, rows := min(f.blockWidth, f.width-left), min(f.blockHeight, f.height-top)
+	in, err := f.open(f.bytesOf(i, rows*len(row)), rows)
+	for y := top; y < top+rows && err == nil; y++ {
+		if _, err = io.ReadFull(in, row); err != nil {
+			break
+		}
+		if f.diff {
+			f.addUp(row, l.chunk)
+		}
+		f.pick(pix[(y*f.width+left)*l.kept+plane:], row, width, l)
+	}
+	if _, summed := in.(zlib.Resetter); summed && err == nil {
+		if _, err = in.Read(row[:1]); err == io.EOF { // after the last byte, Read compares the checksum
+			err = nil
+		}
+	}
+	if refused := new(Error); err == nil || errors.As(err, &refused) {
+		return err
+	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return refuse(ErrTruncated, "truncated TIFF")
+	}
+	return refuse(ErrCorrupt, "corrupt TIFF: %v", err)
 }
 
 // sizeOf returns the number of stored bytes of block i. Where the file lacks it, the block ends
@@ -131,7 +144,10 @@ func (f *tiffFile) open(raw []byte, rows int) (io.Reader, error) {
 		return lzw.NewReader(in, lzw.MSB, 8), nil
 	case deflate, deflateOld:
 		return zlib.NewReader(in)
-	case group3:
+	case group3: // an end of a line is eleven bits of 0, and one of 1
+		if len(raw) > 1 && (raw[0] != 0 || raw[1]>>4 != 1) {
+			return nil, lacks("fax codes: no end of a line before the first line")
+		}
 		return ccitt.NewReader(in, ccitt.MSB, ccitt.Group3, f.blockWidth, rows, &ccitt.Options{Invert: true}), nil
 	case group4:
 		return ccitt.NewReader(in, ccitt.MSB, ccitt.Group4, f.blockWidth, rows, &ccitt.Options{Invert: true}), nil
@@ -153,23 +169,23 @@ func (f *tiffFile) addUp(row []byte, chunk int) {
 	}
 }
 
-// pick copies the first `samples` samples of each pixel of a row, with 8 bits each. Pixels have
-// `chunk` samples in the row, and are `step` bytes apart in `to`. Of 16 bits it keeps the upper 8.
-func (f *tiffFile) pick(to, row []byte, width, step, chunk, samples int) {
+// pick copies the samples of a row that decide the colour, with 8 bits each. Of 16 bits it keeps
+// the upper 8.
+func (f *tiffFile) pick(to, row []byte, width int, l layout) {
 	if f.bits < 8 { // one sample
 		mask := byte(1<<f.bits - 1)
 		for x := range width {
-			to[x*step] = row[x*f.bits/8] >> (8 - f.bits - x*f.bits%8) & mask
+			to[x] = row[x*f.bits/8] >> (8 - f.bits - x*f.bits%8) & mask
 		}
 		return
 	}
-	size := f.bits / 8
+	size, samples := f.bits/8, min(l.kept, l.chunk)
 	if f.bits == 16 && f.order.Uint16([]byte{0, 1}) != 1 {
 		row = row[1:]
 	}
 	for x := range width {
 		for c := range samples {
-			to[x*step+c] = row[(x*chunk+c)*size]
+			to[x*l.kept+c] = row[(x*l.chunk+c)*size]
 		}
 	}
 }

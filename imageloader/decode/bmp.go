@@ -49,6 +49,9 @@ func openBMP(data []byte) (*bmpFile, error) {
 	}
 	if coding != raw && (coding != bitFields || header == os2Long) {
 		names := map[int]string{1: "run lengths", 2: "run lengths", 4: "JPEG", 5: "PNG"}
+		if header == os2Long {
+			names[3], names[4] = "fax codes", "run lengths"
+		}
 		return nil, lacks("compression %d (%s)", coding, cmp.Or(names[coding], "unknown"))
 	}
 	masks := [4]uint32{0xff0000, 0xff00, 0xff}
