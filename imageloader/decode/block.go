@@ -31,11 +31,11 @@ type layout struct {
 
 func (f *tiffFile) layout() layout {
 	l := layout{(f.width + f.blockWidth - 1) / f.blockWidth, (f.height + f.blockHeight - 1) / f.blockHeight, 1, f.samples, 1}
-	if f.colour == rgbSamples {
+	switch {
+	case f.colour == inks, f.colour == rgbSamples && f.alpha == associated:
+		l.kept = 4
+	case f.colour == rgbSamples:
 		l.kept = 3
-		if f.alpha == associated {
-			l.kept = 4
-		}
 	}
 	if f.planes {
 		l.planes, l.chunk = l.kept, 1
@@ -203,11 +203,18 @@ func (f *tiffFile) coloured(pix []byte) picture {
 				out.pix[3*i+c] = byte(colours.at(c*n+int(v)) >> 8)
 			}
 		}
-	case f.colour == rgbSamples && f.alpha == associated:
+	case f.colour == inks, f.colour == rgbSamples && f.alpha == associated:
 		for i := range f.width * f.height {
+			fourth := int(pix[4*i+3])
 			for c := range 3 {
-				v, alpha := int(pix[4*i+c]), int(pix[4*i+3])
-				pix[3*i+c] = byte(min(255*v/max(alpha, 1), 255*min(alpha, 1)))
+				v := int(pix[4*i+c])
+				if f.colour == inks { // the rest of the light, without black and the ink
+					product := v*(255-fourth) + 128
+					v = 255 - fourth - (product+product>>8)>>8
+				} else {
+					v = min(255*v/max(fourth, 1), 255*min(fourth, 1))
+				}
+				pix[3*i+c] = byte(v)
 			}
 		}
 		out.pix = pix[:f.width*f.height*3]

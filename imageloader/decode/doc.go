@@ -33,11 +33,11 @@
 //     after its last pixel.
 //   - Only the first frame of a GIF animation is decoded. WebP animations and a GIF without a
 //     palette are [ErrUnsupported].
-//   - A TIFF has grey of 1, 2, 4, 8 or 16 bits, a palette of 1 to 8 bits, or RGB of 8 or 16
-//     bits with up to three more samples. Its strips, tiles or planes are uncompressed, or have
-//     LZW, Deflate, PackBits or fax codes (Group 3 in one dimension, Group 4). Every other kind
-//     is ErrUnsupported, and the error has its name: BigTIFF, JPEG data, Zstandard, CMYK, YCbCr,
-//     grey with alpha, floats, and so on. Only the first image of the file is decoded.
+//   - A TIFF has grey of 1, 2, 4, 8 or 16 bits, a palette of 1 to 8 bits, or RGB or CMYK of 8
+//     or 16 bits, with up to six samples a pixel. Its strips, tiles or planes are uncompressed,
+//     or have LZW, Deflate, PackBits or fax codes (Group 3 in one dimension, Group 4). Every
+//     other kind is ErrUnsupported, and the error has its name: BigTIFF, JPEG data, Zstandard,
+//     YCbCr, grey with alpha, floats, and so on. Only the first image of the file is decoded.
 //   - In a TIFF of 16-bit grey, 0 may be white. Its grey levels are inverted, as with 8 bits.
 //     Pillow does not invert them. Pillow reads uncompressed planes of 16 bits as if they had 8.
 //   - BMP with run-length coding, and bit fields of more than 8 bits, are ErrUnsupported. Headers

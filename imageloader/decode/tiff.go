@@ -28,6 +28,7 @@ const (
 	tagTileHeight   = 323
 	tagTiles        = 324
 	tagTileBytes    = 325
+	tagInkSet       = 332
 	tagExtraSamples = 338
 	tagSampleFormat = 339
 )
@@ -38,6 +39,7 @@ const (
 	blackIsZero
 	rgbSamples
 	colourMap
+	inks = 5
 )
 
 // The kinds of a fourth sample. Colours of the kind `associated` are multiplied by alpha.
@@ -129,7 +131,7 @@ func (f *tiffFile) readTags() error {
 		case tagBits, tagStrips, tagStripBytes, tagColourMap, tagTiles, tagTileBytes, tagExtraSamples, tagSampleFormat:
 			single = false
 		case tagWidth, tagHeight, tagCompression, tagColour, tagFillOrder, tagSamples, tagRowsPerStrip, tagPlanes, tagFax3,
-			tagFax4, tagPredictor, tagTileWidth, tagTileHeight:
+			tagInkSet, tagFax4, tagPredictor, tagTileWidth, tagTileHeight:
 		default:
 			known = false
 		}
@@ -199,8 +201,13 @@ func (f *tiffFile) readSamples() error {
 	case whiteIsZero, blackIsZero, colourMap:
 	case rgbSamples:
 		colours = 3
+	case inks:
+		colours = 4
+		if set := f.number(tagInkSet, 1); set != 1 {
+			return lacks("ink set %d, only 1 (CMYK) is known", set)
+		}
 	default:
-		names := map[int]string{4: "mask", 5: "CMYK", 6: "YCbCr", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32803: "colour filters",
+		names := map[int]string{4: "mask", 6: "YCbCr", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32803: "colour filters",
 			32844: "LogL", 32845: "LogLuv", 34892: "linear raw"}
 		return lacks("colour model %d (%s)", f.colour, cmp.Or(names[f.colour], "unknown"))
 	}
@@ -214,11 +221,11 @@ func (f *tiffFile) readSamples() error {
 	if f.samples < colours || f.samples < colours+extra.count() || colours == 1 && f.samples > 1 || f.samples > 6 {
 		return lacks("%d samples a pixel, %d of them extra, in colour model %d", f.samples, extra.count(), f.colour)
 	}
-	if f.samples == 4 {
+	if f.colour == rgbSamples && f.samples == 4 {
 		f.alpha = unassociated // what a file without ExtraSamples means
 	}
 	for i := range extra.count() {
-		if i == 0 {
+		if i == 0 && f.colour == rgbSamples {
 			f.alpha = extra.at(0)
 		} else if extra.at(i) == associated {
 			return lacks("alpha: sample %d of %d", colours+i+1, f.samples)
@@ -297,6 +304,8 @@ func (f *tiffFile) info() Info {
 	switch f.colour {
 	case rgbSamples:
 		info.ColorSpace = RGB
+	case inks:
+		info.ColorSpace = CMYK
 	case colourMap:
 		info.ColorSpace = Palette
 	}
