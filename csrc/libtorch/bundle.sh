@@ -50,8 +50,9 @@ new=$work/new
 mkdir -p "$new"
 
 # The dynamic loader replaces $ORIGIN, so the shell must not. An RPATH, unlike a RUNPATH, also serves
-# the libraries that name no folder of their own.
-go -C "$program" build -trimpath -ldflags "${GO_LDFLAGS-} "'-extldflags "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"' -o "$root/$new/" . ||
+# the libraries that name no folder of their own. LIBRARY_PATH is for a module that takes streamtorch
+# from the module cache, where no library is built.
+LIBRARY_PATH=$root/build/lib${LIBRARY_PATH:+:$LIBRARY_PATH} go -C "$program" build -trimpath -ldflags "${GO_LDFLAGS-} "'-extldflags "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"' -o "$root/$new/" . ||
   fail "PROGRAM=$program does not build; see above"
 name=$(ls "$new")
 binary=$new/$name
