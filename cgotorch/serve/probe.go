@@ -37,8 +37,8 @@ func (b *Batcher) checkEntries(length int64) error {
 		return nil
 	}
 	p := &probe{b: b, length: length}
-	if !p.draw(2 * n) {
-		b.log("the compared entries of length %d are equal, which hides a dependence on the batch: Options.Samples takes others", length)
+	if !p.draw(2*n) && length == b.o.Lengths[0] {
+		b.log("the entries that New compares are equal, which hides a dependence on the batch; give others as Options.Samples")
 	}
 	places := make([]int, max(n, largest)) // the first n entries stand first; others fill the batch
 	for i := range places {
@@ -56,7 +56,7 @@ func (b *Batcher) checkEntries(length int64) error {
 	for k := range first {
 		noise[k] = difference(b.outputs[k].DType, first[k], again[k])
 		if noise[k] > toleranceOf(b.outputs[k].DType).noise {
-			return p.refuse(k, noise[k], "differs between two calls with the same inputs. The function draws random numbers, as dropout does, or keeps a state")
+			return p.refuse(k, noise[k], "differs between two calls with the same inputs, as with dropout, random numbers or a state")
 		}
 	}
 	for kept := range 2 { // the entries at even places, then those at odd places
@@ -111,7 +111,12 @@ func every2nd(list [][]byte, from int) (half [][]byte) {
 
 // refuse names the result that depends on more than its entry.
 func (p *probe) refuse(k int, d float64, reason string) error {
-	return fmt.Errorf("serve: New: result %d, %q, %s (by %.2g): %s: %w", k, p.b.outputs[k].Name, reason, d, ownEntries, cgotorch.ErrInvalidArgument)
+	out := p.b.outputs[k]
+	far := fmt.Sprintf("by %.2g of its largest element", d)
+	if floats(out.DType, nil) == nil {
+		far = fmt.Sprintf("in %.2g of its elements", d)
+	}
+	return fmt.Errorf("serve: New: result %d, %q, %s, %s: %s: %w", k, out.Name, reason, far, ownEntries, cgotorch.ErrInvalidArgument)
 }
 
 const ownEntries = "compute each entry on its own, with the model in evaluation mode, or set Options.Dependent"
