@@ -3,6 +3,8 @@ package cgotorch
 import (
 	"fmt"
 	"runtime"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Note [Leaves of no optimizer]
@@ -12,6 +14,23 @@ import (
 // between, each operator notes the kept leaves among its arguments that require a gradient. The
 // second Step tells of those that have a gradient and belong to no optimizer. Outside of the watch
 // an operator only compares a pointer with nil.
+
+// leafRole is what optimizers and package dist have noted on a parameter.
+type leafRole struct {
+	optimized bool         // an optimizer has it
+	reducer   seam.Reducer // reduces its gradient over ranks; may be nil
+	index     int          // of the gradient in the reducer
+}
+
+// The method `leafRole` returns the role of a tensor that gets one.
+func (t *Tensor) leafRole() *leafRole {
+	if t.role == nil {
+		t.role = &leafRole{}
+	}
+	return t.role
+}
+
+func (t *Tensor) optimized() bool { return t.role != nil && t.role.optimized }
 
 // leafWatch holds the leaves that operators have used.
 type leafWatch struct {
@@ -34,7 +53,7 @@ func (l *leafWatch) see(c *call) {
 		return
 	}
 	for _, t := range c.kept {
-		if t.optimized || l.seen[t] || len(l.uses) >= mostLeaves {
+		if t.optimized() || l.seen[t] || len(l.uses) >= mostLeaves {
 			continue
 		}
 		if info := t.info(); info.RequiresGrad != 0 && info.IsLeaf != 0 {
@@ -64,7 +83,7 @@ func strayLeaves(x *Exec) string {
 	text, more := "", 0
 	for _, u := range watch.uses {
 		switch {
-		case u.leaf.Closed() || u.leaf.optimized || u.leaf.Grad() == nil:
+		case u.leaf.Closed() || u.leaf.optimized() || u.leaf.Grad() == nil:
 		case text == "":
 			text = fmt.Sprintf("%s, which %s uses at %s", u.leaf, u.op, u.at)
 		default:

@@ -50,7 +50,18 @@ func init() {
 		y.casts = casts
 		return &y
 	}
-	seam.Optimized = func(t any) { t.(*Tensor).optimized = true }
+	seam.Optimized = func(t any) { t.(*Tensor).leafRole().optimized = true }
+	seam.SetReducer = func(t any, r seam.Reducer, i int) {
+		role := t.(*Tensor).leafRole()
+		role.reducer, role.index = r, i
+	}
+	seam.ReducerOf = func(t any) (seam.Reducer, int) {
+		if role := t.(*Tensor).role; role != nil {
+			return role.reducer, role.index
+		}
+		return nil, 0
+	}
+	seam.HasGrad = func(t, grad any) bool { return t.(*Tensor).grad == grad.(*Tensor) }
 	seam.WatchLeaves = func(x any) { watchLeaves(x.(*Exec)) }
 	seam.StrayLeaves = func(x any) string { return strayLeaves(x.(*Exec)) }
 	seam.Report = func(x any) any { return x.(*Exec).layerReport }

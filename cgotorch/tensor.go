@@ -25,7 +25,7 @@ type Tensor struct {
 	cleanup runtime.Cleanup
 	grad    *Tensor // handle of the gradient, closed with this handle
 
-	optimized bool // an optimizer has it: see Note [Leaves of no optimizer]
+	role *leafRole // as a parameter; nil for most tensors
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }

@@ -13,11 +13,16 @@ import (
 // dtypes and shapes, and waits for the other ranks for that. Then it enqueues the broadcast on x's
 // stream. If the model has counters on the host, as batch norms have, it waits for the device. It
 // fails x's Do with [cgotorch.ErrInvalidArgument] if the models of two ranks differ, and names the
-// first difference.
+// first difference. It fails with the same error for a model without tensors, as an optimizer is:
+// all ranks load the state of an optimizer from a checkpoint.
 func Broadcast(x *cgotorch.Exec, g *Group, model any) {
 	g.check(x, "dist.Broadcast")
 	state := nn.State(model)
-	if err := g.compare(state); err != nil {
+	err := g.compare(state)
+	if len(state) == 0 {
+		err = noTensors(model, "tensors")
+	}
+	if err != nil {
 		x.Fail("dist.Broadcast", err)
 	}
 	g.broadcast(x, state)

@@ -48,6 +48,7 @@ func (g *Group) AllReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
 	g.collective(x, "AllReduce", ts, of("AllReduce "+op.String(), ts...), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.AllReduce(c, g.h, &hs[0], int32(len(hs)), int32(op))
 	})
+	g.alike(x, ts)
 }
 
 // Reduce is [Group.AllReduce] for the rank `root` alone, a number from 0 to World-1. On the other
@@ -73,6 +74,7 @@ func (g *Group) BroadcastList(x *cgotorch.Exec, ts []*cgotorch.Tensor, root int)
 	g.collective(x, "Broadcast", ts, of(fmt.Sprintf("Broadcast from %d ", root), ts...), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.Broadcast(c, g.h, &hs[0], int32(len(hs)), int32(root))
 	})
+	g.alike(x, ts)
 }
 
 // AllGather returns the tensors of all ranks, one after another along a new first dimension: the

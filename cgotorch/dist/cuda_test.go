@@ -119,7 +119,9 @@ func TestGroup_Captured(t *testing.T) {
 }
 
 // On every device a step with Gradients gives the weights of the plain step: eager, captured, and
-// with an Overlap. With one rank the bits are equal.
+// with an Overlap. With one rank the bits are equal. Beside collectives of several ranks, the
+// library's norms take kernels that add in another order. With LibTorch's norms two ranks have equal
+// bits too, because the mean of two equal gradients is exact.
 func TestGradients_CUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)
@@ -136,102 +138,107 @@ func TestGradients_CUDA(t *testing.T) {
 		{"bfloat16, captured", false, false, cgotorch.BFloat16, true, true},
 		{"bfloat16, captured, overlap", false, true, cgotorch.BFloat16, true, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
-				weights := func(reduced bool) (all []float64, err error) {
-					var m nn.Module
-					var opt *optim.Optimizer
-					var gradients *Gradients
-					o := cgotorch.BackwardOptions{}
-					if c.overlap {
-						if o.Overlap, err = cgotorch.NewOverlap(cgotorch.OverlapOptions{Always: true, Streams: 3}); err != nil {
-							return nil, err
+		for _, norms := range []string{"library's norms", "LibTorch's norms"} {
+			t.Run(c.name+", "+norms, func(t *testing.T) {
+				onGPUs(t, Options{}, func(g *Group, s *cgotorch.Stream) error {
+					weights := func(reduced bool) (all []float64, err error) {
+						var m nn.Module
+						var opt *optim.Optimizer
+						var gradients *Gradients
+						o := cgotorch.BackwardOptions{}
+						if c.overlap {
+							if o.Overlap, err = cgotorch.NewOverlap(cgotorch.OverlapOptions{Always: true, Streams: 3}); err != nil {
+								return nil, err
+							}
 						}
-					}
-					err = s.Do(func(x *cgotorch.Exec) (err error) {
-						m = classifier(t, x, 5, cgotorch.Float32)
-						nn.To(x, m, nn.ToOptions{ChannelsLast: true})
-						if opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.05, Momentum: 0.9}, optim.Group{Params: nn.Parameters(m)}); err == nil && reduced {
-							gradients, err = NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000})
-						}
-						return err
-					})
-					if err != nil {
-						return nil, err
-					}
-					defer nn.Close(m)
-					defer opt.Close()
-					defer gradients.Close()
-					step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-						ax := x
-						if c.autocast != 0 {
-							ax = x.Autocast(c.autocast)
-						}
-						loss := nn.CrossEntropy(ax, m.Forward(ax, in[0]), in[1], nn.CrossEntropyOptions{})
-						opt.ZeroGrad()
-						if reduced {
-							gradients.BackwardWith(x, o, loss)
-						} else {
-							x.BackwardWith(o, loss)
-						}
-						opt.Step(x)
-						return []*cgotorch.Tensor{loss}
-					}, cgotorch.CapturedOptions{Eager: c.eager, Agree: g.Agree})
-					defer step.Close()
-					for k := range 12 {
-						err := s.Do(func(x *cgotorch.Exec) error {
-							images, labels := batches(t, x, k, 16, cgotorch.Float32) // every rank has the same
-							step.Run(x, images, labels)
-							return nil
+						err = s.Do(func(x *cgotorch.Exec) (err error) {
+							m = classifier(t, x, 5, cgotorch.Float32)
+							nn.To(x, m, nn.ToOptions{ChannelsLast: true})
+							nn.SetFused(m, norms == "library's norms")
+							if opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.05, Momentum: 0.9}, optim.Group{Params: nn.Parameters(m)}); err == nil && reduced {
+								gradients, err = NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000})
+							}
+							return err
 						})
 						if err != nil {
 							return nil, err
 						}
-					}
-					if stats := step.Stats(); !c.eager && stats.Launches == 0 {
-						t.Errorf("nothing was captured: %+v", stats)
-					}
-					if reduced {
-						stats := gradients.Stats()
-						if c.early && stats.Early == 0 {
-							t.Errorf("no collective began before the backward had ended: %+v", stats)
-						}
-						whole := int64(0)
-						for _, p := range nn.Parameters(m) {
-							whole += 4 * p.Numel()
-						}
-						if c.fewBytes && stats.Bytes >= whole*3/4 {
-							t.Errorf("%d bytes were reduced, of %d in float32: the casts' gradients were not", stats.Bytes, whole)
-						}
-					}
-					err = s.Do(func(x *cgotorch.Exec) error {
-						for _, n := range nn.State(m) {
-							if n.Tensor.Device() == x.Device() {
-								all = append(all, cgotorch.ToSlice[float64](x, x.To(n.Tensor, cgotorch.Float64))...)
+						defer nn.Close(m)
+						defer opt.Close()
+						defer gradients.Close()
+						step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+							ax := x
+							if c.autocast != 0 {
+								ax = x.Autocast(c.autocast)
+							}
+							loss := nn.CrossEntropy(ax, m.Forward(ax, in[0]), in[1], nn.CrossEntropyOptions{})
+							opt.ZeroGrad()
+							if reduced {
+								gradients.BackwardWith(x, o, loss)
+							} else {
+								x.BackwardWith(o, loss)
+							}
+							opt.Step(x)
+							return []*cgotorch.Tensor{loss}
+						}, cgotorch.CapturedOptions{Eager: c.eager, Agree: g.Agree})
+						defer step.Close()
+						for k := range 12 {
+							err := s.Do(func(x *cgotorch.Exec) error {
+								images, labels := batches(t, x, k, 16, cgotorch.Float32) // every rank has the same
+								step.Run(x, images, labels)
+								return nil
+							})
+							if err != nil {
+								return nil, err
 							}
 						}
-						return nil
-					})
-					return all, err
-				}
-				want, err := weights(false)
-				if err != nil {
-					return err
-				}
-				got, err := weights(true)
-				if err != nil {
-					return err
-				}
-				most := 0.0
-				if g.World() > 1 {
-					most = 1e-3
-				}
-				if d := farthest(got, want); !(d <= most) || math.IsNaN(d) {
-					t.Errorf("rank %d: the weights differ by %g", g.Rank(), d)
-				}
-				return nil
+						if stats := step.Stats(); !c.eager && stats.Launches == 0 {
+							t.Errorf("nothing was captured: %+v", stats)
+						}
+						if reduced {
+							stats := gradients.Stats()
+							if c.early && stats.Early == 0 {
+								t.Errorf("no collective began before the backward had ended: %+v", stats)
+							}
+							whole := int64(0)
+							for _, p := range nn.Parameters(m) {
+								whole += 4 * p.Numel()
+							}
+							if c.fewBytes && stats.Bytes >= whole*3/4 {
+								t.Errorf("%d bytes were reduced, of %d in float32: the casts' gradients were not", stats.Bytes, whole)
+							}
+						}
+						err = s.Do(func(x *cgotorch.Exec) error {
+							for _, n := range nn.State(m) {
+								if n.Tensor.Device() == x.Device() {
+									all = append(all, cgotorch.ToSlice[float64](x, x.To(n.Tensor, cgotorch.Float64))...)
+								}
+							}
+							return nil
+						})
+						return all, err
+					}
+					want, err := weights(false)
+					if err != nil {
+						return err
+					}
+					got, err := weights(true)
+					if err != nil {
+						return err
+					}
+					most := 0.0
+					if g.World() > 2 || g.World() > 1 && norms == "library's norms" {
+						most = 1e-3
+					}
+					d := farthest(got, want)
+					t.Logf("rank %d of %d: the weights differ by %g", g.Rank(), g.World(), d)
+					if !(d <= most) || math.IsNaN(d) {
+						t.Errorf("rank %d: the weights differ by %g, at most %g is right", g.Rank(), d, most)
+					}
+					return nil
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -21,6 +21,11 @@ type Gradients struct {
 	h          *ct.Reducer
 	plan       call
 	missing    []uint8
+
+	// Of each gradient: the number of its last reduction, and what ReducerMissed told then.
+	numbers, seen []int64
+	last          int64   // the number of the last reduction
+	missed, now   []int64 // memory of Reductions
 }
 
 // GradientsOptions are the options of [NewGradients].
@@ -103,16 +108,21 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 	if err != nil {
 		return nil, err
 	}
+	if g.world > 1 {
+		r.watch()
+	}
 	return r, nil
 }
 
 // Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks.
 // x's stream waits for the collectives on the device. The host does not wait, except on the CPU.
-// All ranks must call it. Beside collectives, fused norms take kernels that add in another order,
-// so last bits may differ from those of Exec.Backward, and with an Overlap from those without.
+// All ranks must call it. Beside collectives of several ranks, fused norms take kernels that add in
+// another order. So last bits may differ from those of Exec.Backward, and with an Overlap from those
+// without. With one rank they are equal, if LibTorch's operators are deterministic.
 //
-// Exec.Backward and Optimizer.Minimize reduce nothing. After them the ranks have different weights,
-// which [CheckEqual] finds. A gradient that is not finite on one rank is so on all of them.
+// Exec.Backward and Optimizer.Minimize reduce nothing. A step of package optim fails after them, and
+// after a Backward that an Exec.Backward has followed. [Group.AllReduce] and [Group.Broadcast] of a
+// parameter's Grad reduce it too. A gradient that is not finite on one rank is so on all of them.
 //
 // If a program sums the gradients of several small batches, it calls Exec.Backward for all of them
 // but the last, and Backward of the Gradients for the last.
@@ -185,6 +195,7 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 		x.Fail(op, fmt.Errorf("no gradient for %s: the loss does not depend on them, or they were changed after NewGradients, as by nn.To; freeze them with SetRequiresGrad(false) before it, or set GradientsOptions.Unused: %w", r.unused(), cgotorch.ErrInvalidArgument))
 	}
 	g.must(x, op, status, roots)
+	r.mark(x, func(int) bool { return true })
 }
 
 func flag(yes bool) int32 {
@@ -227,6 +238,7 @@ func (r *Gradients) Close() error {
 	if r == nil || r.h == nil {
 		return nil
 	}
+	r.unwatch()
 	ct.ReducerFree(r.h)
 	r.h = nil
 	return nil

@@ -27,6 +27,8 @@ type Group struct {
 	side              *cgotorch.Stream // for collectives beside a backward; nil before the first Gradients
 	foreign           []bool           // the ranks that are not of this library, and give no sign of life
 
+	reducers []*Gradients // of several ranks, until their Close; guarded by state
+
 	lockstep  lockstep
 	making    atomic.Bool // a goroutine makes a collective
 	monitor   monitor

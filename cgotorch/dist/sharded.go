@@ -34,6 +34,7 @@ type Sharded struct {
 	views   []*cgotorch.Tensor // all tensors that Close closes
 	buffers int64              // bytes of the buffers
 	reduced bool               // the parts have their gradients
+	used    seam.Reductions    // of the gradients that steps have taken, if o.Reduced is set
 	closed  bool
 }
 
@@ -41,7 +42,8 @@ type Sharded struct {
 type ShardedOptions struct {
 	// Reduced says that [Gradients.Backward] has reduced the gradients. Step then only takes those
 	// of its piece. The collectives of the gradients run beside the backward, but move twice the
-	// bytes. Without it the gradients are those of a plain Exec.Backward, and Step reduces them.
+	// bytes. Step fails if the model's Gradients has not done so since the last Step. Without Reduced
+	// the gradients are those of a plain Exec.Backward, and Step reduces them.
 	Reduced bool
 	// Sum takes the sum of the gradients over the ranks in place of the mean. Reduced ignores it.
 	Sum bool
@@ -300,6 +302,12 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 		return
 	}
 	s.drop()
+	if s.o.Reduced {
+		if x.Capturing() {
+			s.lookForReductions(x, false)
+		}
+		x.EachLaunch(func(x *cgotorch.Exec) { s.lookForReductions(x, true) })
+	}
 	var missing []string
 	for i, p := range s.params {
 		s.grads = append(s.grads, p.Grad())
@@ -330,6 +338,16 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 		return nil
 	})
 	s.reduced = true
+}
+
+// lookForReductions fails if a Gradients has not reduced a gradient, though ShardedOptions.Reduced
+// says so. A program without a Gradients reduces by itself.
+func (s *Sharded) lookForReductions(x *cgotorch.Exec, note bool) {
+	s.used.Look(len(s.params), note, func(i int) any { return s.params[i] }, func(i int) {
+		if p := s.params[i]; p.Grad() != nil {
+			x.Fail("dist.Sharded", fmt.Errorf("the gradients were not reduced since the last step, such as that of %s, %s: call Gradients.Backward in place of Exec.Backward for the last backward before each step, or leave ShardedOptions.Reduced out: %w", s.names[i], p, cgotorch.ErrInvalidArgument))
+		}
+	})
 }
 
 // The method `take` takes this rank's parts of gradients that are reduced already.

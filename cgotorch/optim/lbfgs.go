@@ -102,6 +102,11 @@ func (o *LBFGS) Step(x *cgotorch.Exec, loss func(x *cgotorch.Exec) *cgotorch.Ten
 	if o.closed || slices.ContainsFunc(o.params, (*cgotorch.Tensor).Closed) {
 		x.Fail(op, fmt.Errorf("lbfgs: the optimizer or a parameter: %w", cgotorch.ErrClosed))
 	}
+	for i, p := range o.params {
+		if by, _ := seam.ReducerOf(p); by != nil {
+			x.Fail(op, fmt.Errorf("lbfgs: a dist.Gradients has parameter %d, %s, and the backward of this Step reduces no gradients: sum the loss over the ranks, and close the Gradients: %w", i, p, cgotorch.ErrInvalidArgument))
+		}
+	}
 	s := search{x: x.NoGrad().NoAutocast(), o: o, loss: func() *cgotorch.Tensor { return loss(x) }}
 	var first float64
 	x.Tidy(func() *cgotorch.Tensor {

@@ -38,6 +38,7 @@ type Optimizer struct {
 	looks    int                 // Steps that have looked for leaves of no optimizer: at most two
 	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
+	reduced  seam.Reductions     // of the gradients that steps have used
 
 	agree func(x *cgotorch.Exec, found *cgotorch.Tensor) // of SetAgree; may be nil
 }

@@ -47,6 +47,10 @@ type scalerInput struct {
 // not hold squares above 65504. Rules that divide by the root of squares compute in float32 there,
 // and count a gradient beyond 255.9 as 255.9.
 //
+// If a dist.Gradients has a parameter, its ranks would train apart by a gradient of one rank alone.
+// Step fails with [cgotorch.ErrInvalidArgument] if such a gradient was not reduced since the last
+// step, or if a backward has added to it since.
+//
 // Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
 // least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
 // Foreach fails in a capture with [cgotorch.ErrNotCapturable]. So does a Step of parameters of 16
@@ -55,7 +59,8 @@ func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
 // Minimize is a step that makes the loss smaller: [Optimizer.ZeroGrad], Backward of the loss, and
 // [Optimizer.Step], in this order. It can be captured where Step can. A program that clips, scales
-// or sums gradients calls the three itself.
+// or sums gradients calls the three itself. So does a program with a dist.Gradients, whose Backward
+// takes the place of Exec.Backward: Minimize then fails with [cgotorch.ErrInvalidArgument].
 func (o *Optimizer) Minimize(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 	o.ZeroGrad()
 	x.Backward(loss)
@@ -77,6 +82,10 @@ func (o *Optimizer) begin(x *cgotorch.Exec, by scalerInput) *cgotorch.Exec {
 		x.DependsOn(o.watch())
 	}
 	o.lookForStrays(x)
+	if x.Capturing() {
+		o.lookForReductions(x, false)
+	}
+	x.EachLaunch(func(x *cgotorch.Exec) { o.lookForReductions(x, true) })
 	for i := range o.groups {
 		o.legalRate(x, i)
 	}
@@ -117,6 +126,22 @@ func (o *Optimizer) lookForStrays(x *cgotorch.Exec) {
 		slog.Warn("optim: " + o.rule.name() + ": a gradient is computed for " + strays +
 			", and no optimizer has this tensor: make its layer a field of the model, not a variable of a closure; if it is frozen on purpose, call SetRequiresGrad(false)")
 	}
+}
+
+// lookForReductions fails if a step would use a gradient of this rank alone, though a
+// dist.Gradients has the parameter. `note` says that a step uses the gradients now.
+func (o *Optimizer) lookForReductions(x *cgotorch.Exec, note bool) {
+	o.reduced.Look(len(o.parameters), note, func(i int) any {
+		s := o.parameters[i]
+		if o.only != nil && !o.only[s] || s.tensor.Closed() {
+			return nil
+		}
+		return s.tensor
+	}, func(i int) {
+		if s := o.parameters[i]; s.tensor.Grad() != nil {
+			o.fail(x, "the gradients were not reduced since the last step, such as that of parameter %d, %s: call Backward of the dist.Gradients, in place of Exec.Backward and Minimize, for the last backward before each step: %w", i, s.tensor, cgotorch.ErrInvalidArgument)
+		}
+	})
 }
 
 // legalRate returns the learning rate of group i. It fails if that rate is not valid.

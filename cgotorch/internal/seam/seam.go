@@ -53,6 +53,13 @@ var (
 	WithCasts func(x, casts any) any
 	// Optimized notes that an optimizer has t, a *cgotorch.Tensor.
 	Optimized func(t any)
+	// SetReducer notes that r reduces the gradient of t, a *cgotorch.Tensor, as its gradient i. A nil r
+	// removes the note. ReducerOf returns it.
+	SetReducer func(t any, r Reducer, i int)
+	ReducerOf  func(t any) (r Reducer, i int)
+	// HasGrad reports whether `grad` is the tensor that t.Grad has returned last. Both are
+	// *cgotorch.Tensor.
+	HasGrad func(t, grad any) bool
 	// WatchLeaves begins to note the leaves that operators of x's stream use. x is a *cgotorch.Exec.
 	// StrayLeaves ends this. It describes the leaves that have a gradient and are in no optimizer. It
 	// returns "" if there are none.
