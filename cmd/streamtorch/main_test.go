@@ -156,6 +156,8 @@ func TestPack_Refuses(t *testing.T) {
 		{"would both be cat/a.png", []string{twice, other}, 1},
 		{"is a link", []string{link}, 1},
 		{"leads out of the archive", []string{"-list", list}, 1},
+		{"is a label of a WebDataset", []string{files(t, map[string]string{"data/a.png": "8x8", "data/a.cls": "0"})}, 1},
+		{"all images are of one class, data, and ", []string{files(t, map[string]string{"data/a.png": "8x8", "data/b.png": "8x8", "labels.csv": "a,0"})}, 1},
 		{`loaders pass over the class "train/.cat"`, []string{"-list", hidden}, 1},
 		{"there are no images", []string{files(t, map[string]string{"__MACOSX/a.png": "8x8", ".git/b.png": "8x8"})}, 1},
 		{"no such file", []string{"-list", gone}, 1},

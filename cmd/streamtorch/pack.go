@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -115,12 +116,13 @@ func (p *packing) run(ctx context.Context, out string, folders []string) (int, e
 // loader would refuse.
 func (p *packing) inputs(folders []string) ([]input, error) {
 	var all []input
+	labels := ""
 	for _, folder := range folders {
-		found, err := inFolder(folder)
+		found, text, err := inFolder(folder)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, found...)
+		all, labels = append(all, found...), cmp.Or(labels, text)
 	}
 	if p.list != "" {
 		found, err := inList(p.list)
@@ -131,6 +133,10 @@ func (p *packing) inputs(folders []string) ([]input, error) {
 	}
 	if len(all) == 0 {
 		return nil, errors.New("there are no images: they must lie in FOLDER/CLASS/FILE or FOLDER/SPLIT/CLASS/FILE, with a name such as a.jpg")
+	}
+	class := func(in input) string { return path.Base(path.Dir(in.name)) }
+	if labels != "" && !slices.ContainsFunc(all, func(in input) bool { return class(in) != class(all[0]) }) && p.list == "" {
+		return nil, fmt.Errorf("all images are of one class, %s, and %s may hold their labels: give them with -list", class(all[0]), labels)
 	}
 	slices.SortStableFunc(all, func(a, b input) int { return strings.Compare(a.name, b.name) })
 	for i, in := range all {
@@ -169,9 +175,9 @@ func isImage(name string) bool {
 // isHidden reports whether loaders pass over a folder.
 func isHidden(folder string) bool { return strings.HasPrefix(folder, ".") || folder == "__MACOSX" }
 
-func inFolder(folder string) ([]input, error) {
-	var found []input
-	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
+// inFolder returns the images of a folder, and the first file that may hold labels.
+func inFolder(folder string) (found []input, text string, err error) {
+	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
 		full := filepath.Join(folder, filepath.FromSlash(name))
 		switch {
 		case err != nil:
@@ -182,10 +188,14 @@ func inFolder(folder string) ([]input, error) {
 			return fs.SkipDir // no loader reads hidden folders
 		case d.Type().IsRegular() && isImage(name):
 			found = append(found, input{name, full})
+		case d.Type().IsRegular() && strings.EqualFold(path.Ext(name), ".cls") && !strings.HasPrefix(d.Name(), "."):
+			return fmt.Errorf("%s is a label of a WebDataset, and pack takes labels from folders alone: use tar --sort=name, or -list", full)
+		case d.Type().IsRegular() && slices.Contains([]string{".json", ".txt", ".csv"}, strings.ToLower(path.Ext(name))):
+			text = cmp.Or(text, full)
 		}
 		return nil
 	})
-	return found, err
+	return found, text, err
 }
 
 func inList(list string) ([]input, error) {

@@ -49,7 +49,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		encoder.SetIndent("", "  ")
 		encoder.Encode(report)
 	} else if report.Members > 0 {
-		print(out, report, err == nil || errors.Is(err, imageloader.ErrUnknownClass))
+		print(out, report, err)
 	}
 	if lost := out.Flush(); lost != nil {
 		fmt.Fprintln(stderr, "inspect:", lost)
@@ -68,9 +68,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return usable
 }
 
-// print writes the report as text for people. `whole` is false if the archive could not be read
-// to its end.
-func print(w io.Writer, r imageloader.Report, whole bool) {
+// print writes the report as text for people. err is the error of the scan.
+func print(w io.Writer, r imageloader.Report, err error) {
 	fmt.Fprintf(w, "%s\n\n", printable(r.Path))
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-9s"+format+"\n", append([]any{name}, args...)...)
@@ -97,7 +96,9 @@ func print(w io.Writer, r imageloader.Report, whole bool) {
 		fmt.Fprintf(w, "There is only one class, %s: no model can learn from it to tell classes apart.\n", printable(r.Classes[0].Name))
 	}
 	switch {
-	case !whole:
+	case errors.Is(err, imageloader.ErrUnknownClass):
+		fmt.Fprintln(w, "It is not clear where the labels are from.")
+	case err != nil:
 		fmt.Fprintln(w, "This is what was found before the archive could be read no further.")
 	case len(r.Bad) == 0:
 		fmt.Fprintln(w, "All images are usable.")

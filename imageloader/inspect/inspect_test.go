@@ -53,6 +53,10 @@ func TestInspect(t *testing.T) {
 		stdout []string
 		stderr string
 	}{
+		{"labels apart", pack(t, "data/1.png", small, "data/2.png", small, "data/1.cls", "0", "data/2.cls", "1"), 2,
+			[]string{"\nThere is only one class, data: ", "\nIt is not clear where the labels are from.\n"}, "member 3 (data/1.cls): it may be the label"},
+		{"one class", pack(t, "data/1.png", small), 0, []string{"\nThere is only one class, data: ", "All images are usable.\n"}, ""},
+		{"numbers", pack(t, "10/1.png", small, "2/2.png", small), 0, []string{"  10         1 ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇\n  2          1 "}, ""},
 		{"good", good, 0, []string{
 			"archive  gzip-compressed tar, 4 members\n", "images   3 usable in 2 classes, ", "splits   test 1, train 2\n",
 			"formats  PNG 3\n", "pixels   3x2 smallest, 30x20 median, 30x20 largest\n", "ignored  not an image 1\n",
