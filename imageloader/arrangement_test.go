@@ -50,6 +50,8 @@ func memberOf(key string, i int, what string) member {
 		m = member{name: fmt.Sprintf(key, i) + ".json", body: []byte(fmt.Sprintf(`{"__key__": "x", "cls": %d}`, i%3))}
 	case "class.json":
 		m = member{name: fmt.Sprintf(key, i) + ".json", body: []byte(fmt.Sprintf(`{"class": "c%d"}`, i%3))}
+	case "json2":
+		m = member{name: fmt.Sprintf(key, i) + ".json", body: []byte(fmt.Sprintf(`{"key": "%d", "target": %d}`, i, i%3))}
 	case "seg.png":
 		m.body = solid(200, 4, 4)
 	}
@@ -150,6 +152,8 @@ func arrangements() []arrangement {
 		{"folders of two splits", append(apart("train/%03d", "png", "cls"), apart("val/%03d", "png", "cls")...), labelApart, "", nil},
 		{"texts", beside("data/%03d", "png", "txt"), oneClass, oneClass, nil},
 		{"texts of two splits", append(beside("train/%03d", "png", "txt"), beside("test/%03d", "png", "txt")...), "it may hold the labels, because the images are only of the class test, train", "it may hold the labels", nil},
+		{"texts in folders of shards", beside("0000%[1]d/%03[1]d", "png", "txt"), "it may hold the labels, because the images are only of the class 00000, 00001", "it may hold the labels", nil},
+		{"json in folders of shards", beside("part-%[1]d/%03[1]d", "json2", "png"), "it may hold the labels, because the images are only of the class part-0, ", "it may hold the labels", nil},
 		{"files .label", beside("data/%03d", "png", "label"), labelApart, labelApart, nil},
 		{"index.txt", append([]member{listing("index.txt")}, beside("data/%03d", "png")...), oneClass, oneClass, nil},
 		{"labels.csv", append(beside("data/%03d", "png"), listing("labels.csv")), oneClass, oneClass, nil},
@@ -276,6 +280,10 @@ func TestArrangements_Asked(t *testing.T) {
 	plain := open(t, write(t, "b.tar", tarOf(append(beside("data/%03d", "png"), member{name: "README.txt", body: []byte("faces")}, member{name: "data/LICENSE.txt"}))), options())
 	if got := fmt.Sprint(plain.Classes()); got != "[data]" {
 		t.Errorf("without labels: %s", got)
+	}
+	ids := open(t, write(t, "c.tar", tarOf(append(named("0000045/1 0000045/2 0000099/3"), member{name: "pairs.txt", body: []byte("1 2")}))), options())
+	if got := fmt.Sprint(ids.Classes()); got != "[0000045 0000099]" {
+		t.Errorf("a list beside folders: %s", got)
 	}
 	_, err := Scan(context.Background(), path)
 	wantError(t, err, ErrUnknownClass, "member 13 (data/000.cls): ", labelApart)

@@ -2,6 +2,7 @@ package imageloader
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -16,8 +17,8 @@ import (
 //   - A member has an extension that only labels have, such as .cls.
 //   - The .json beside the first image has another field than Options.LabelField that may be the
 //     label, and its value is not the name of the directory.
-//   - All images are of one class, or all classes have names of splits, and there are texts or
-//     tables that may hold the labels.
+//   - All images are of one class, or all classes have names of splits or shards, and there are
+//     texts or tables that may hold the labels.
 //
 // Nobody guesses if the program gives Options.Labels, Classes, ClassFile or OnlyClasses.
 
@@ -27,6 +28,9 @@ var (
 	labelExtensions = words(".cls .cls2 .class .label .labels .target")
 	textExtensions  = words(".txt .text .json .jsn .jsonl .ndjson .csv .tsv .xml .yaml .yml .index .inx .id .npy .npz .pyd .pickle .pkl .mat .parquet .xlsx")
 )
+
+// shardName matches directories that only divide images, such as 00012 or part-3.
+var shardName = regexp.MustCompile(`^(?i:(shard|part|chunk|batch|fold|folder|data|image|img)s?[-_. ]?[0-9]*|[0-9]{4,})$`)
 
 func words(text string) map[string]bool {
 	all := map[string]bool{}
@@ -38,8 +42,9 @@ func words(text string) map[string]bool {
 
 // doubts collects what speaks against labels from directories.
 type doubts struct {
-	field, label *Error                      // from findLabels, and of the first member that only labels are like
-	text         func(classes string) *Error // of the first text or table
+	field, label *Error // from findLabels, and of the first member that only labels are like
+	// text and inner are of the first text or table, and of the first that lies in a directory.
+	text, inner func(classes string) *Error
 }
 
 // note looks at a member that is passed over.
@@ -51,9 +56,15 @@ func (d *doubts) note(s *shard, e entry) {
 	switch extension := path.Ext(base); {
 	case labelExtensions[extension]:
 		d.label = s.openLabel(e, "it may be the label of an image, and the first image has no label beside it; pack the members of a sample one after another, as tar --sort=name does, with keys that have no dots")
-	case d.text == nil && textExtensions[extension] && !strings.HasPrefix(base, "readme") && !strings.HasPrefix(base, "licen"):
-		d.text = func(classes string) *Error {
+	case d.inner == nil && textExtensions[extension] && !strings.HasPrefix(base, "readme") && !strings.HasPrefix(base, "licen"):
+		text := func(classes string) *Error {
 			return s.openLabel(e, "it may hold the labels, because the images are only of the class %s by their directories; pack each image beside its .cls or .json, or in a directory that has the name of its class", classes)
+		}
+		if d.text == nil {
+			d.text = text
+		}
+		if path.Dir(path.Clean(e.name)) != "." {
+			d.inner = text
 		}
 	}
 }
@@ -68,13 +79,18 @@ func (s *shard) openLabel(e entry, format string, args ...any) *Error {
 // about returns the error of labels that are from directories by a guess, or nil. `classes` are the
 // names of the classes that were found.
 func (d *doubts) about(classes []string) error {
+	all := func(is func(name string) bool) bool {
+		return len(classes) > 0 && !slices.ContainsFunc(classes, func(name string) bool { return !is(name) })
+	}
 	switch {
 	case d.label != nil:
 		return d.label
 	case d.field != nil:
 		return d.field
-	case d.text != nil && (len(classes) == 1 || len(classes) > 1 && !slices.ContainsFunc(classes, func(name string) bool { return splitOf(name) == "" })):
+	case d.text != nil && (len(classes) == 1 || all(func(name string) bool { return splitOf(name) != "" })):
 		return d.text(printable(some(slices.Sorted(slices.Values(classes)))))
+	case d.inner != nil && all(shardName.MatchString):
+		return d.inner(printable(some(slices.Sorted(slices.Values(classes)))))
 	}
 	return nil
 }
