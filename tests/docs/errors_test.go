@@ -84,7 +84,7 @@ var parts = map[string]string{
 	"decode":                            "stands before another error",
 	"CapturedOptions.Eager asks for it": "no error: why a function runs eagerly",
 	"the CPU has no graphs":             "no error: why a function runs eagerly",
-	"(passed over: …)":                  "stands behind another error",
+	"(passed over: …)…":                 "stands behind another error",
 	", and Options.MaxSkipRate is …":    "stands behind another error",
 	`; Options.Split "." takes all`:     "stands behind another error",
 	"; there are images of no split, CLASS/FILE, in the directories …": "stands behind another error",
@@ -158,8 +158,6 @@ var parts = map[string]string{
 	"the header":                                                       "stands before another error",
 	"the sizes":                                                        "stands before another error",
 	"text: and … more":                                                 "stands behind other errors",
-
-	"; Options.Labels says where labels are from, such as LabelsFromDirectories": "stands behind another error",
 }
 
 // makers are the functions that make errors, or parts of them, of the texts in their arguments.
