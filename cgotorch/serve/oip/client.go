@@ -74,10 +74,7 @@ func (c *Client) infer(ctx context.Context, r Request) (*Response, error) {
 		}
 		outputs = append(outputs, object{"name": o.Name, "parameters": parameters})
 	}
-	message := object{"parameters": settings, "inputs": inputs}
-	if r.ID != "" {
-		message["id"] = r.ID
-	}
+	message := object{"id": r.ID, "parameters": settings, "inputs": inputs}
 	if len(outputs) > 0 {
 		message["outputs"] = outputs
 	}
@@ -191,7 +188,6 @@ type refusal struct {
 }
 
 func (r *refusal) Error() string { return r.text }
-
 func (r *refusal) Unwrap() error { return r.kind }
 
 // ended returns the cause of ctx's end, if it has ended.
