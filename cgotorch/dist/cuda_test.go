@@ -120,8 +120,8 @@ func TestGroup_Captured(t *testing.T) {
 
 // On every device a step with Gradients gives the weights of the plain step: eager, captured, and
 // with an Overlap. With one rank the bits are equal. Beside collectives of several ranks, the
-// library's norms take kernels that add in another order. With LibTorch's norms two ranks have equal
-// bits too, because the mean of two equal gradients is exact.
+// library's norms take kernels that add in another order. With LibTorch's norms two ranks have
+// equal bits too, because the mean of two equal gradients is exact.
 func TestGradients_CUDA(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)

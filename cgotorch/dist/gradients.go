@@ -117,12 +117,13 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 // Backward is Exec.Backward of the loss, after which the gradients are the means over all ranks.
 // x's stream waits for the collectives on the device. The host does not wait, except on the CPU.
 // All ranks must call it. Beside collectives of several ranks, fused norms take kernels that add in
-// another order. So last bits may differ from those of Exec.Backward, and with an Overlap from those
-// without. With one rank they are equal, if LibTorch's operators are deterministic.
+// another order. So last bits may differ from those of Exec.Backward, and with an Overlap from
+// those without. With one rank they are equal, if LibTorch's operators are deterministic.
 //
-// Exec.Backward and Optimizer.Minimize reduce nothing. A step of package optim fails after them, and
-// after a Backward that an Exec.Backward has followed. [Group.AllReduce] and [Group.Broadcast] of a
-// parameter's Grad reduce it too. A gradient that is not finite on one rank is so on all of them.
+// Exec.Backward and Optimizer.Minimize reduce nothing. A step of package optim fails after them,
+// and after a Backward that an Exec.Backward has followed. [Group.AllReduce] and [Group.Broadcast]
+// of a parameter's Grad reduce it too. A gradient that is not finite on one rank is so on all of
+// them.
 //
 // If a program sums the gradients of several small batches, it calls Exec.Backward for all of them
 // but the last, and Backward of the Gradients for the last.

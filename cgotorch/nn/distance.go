@@ -11,7 +11,12 @@ type CosineSimilarityOptions struct {
 // CosineSimilarity returns the cosines of the angles between the vectors of a and b, along one
 // dimension. The result lacks this dimension. It does not wait.
 func CosineSimilarity(x *cgotorch.Exec, a, b *cgotorch.Tensor, o CosineSimilarityOptions) *cgotorch.Tensor {
-	return x.Call1("aten::cosine_similarity", a, b, o.Dim.Or(1), o.Eps.Or(1e-8))
+	if a.DType() != cgotorch.Float16 || b.DType() != cgotorch.Float16 {
+		return x.Call1("aten::cosine_similarity", a, b, o.Dim.Or(1), o.Eps.Or(1e-8))
+	}
+	return x.Tidy(func() *cgotorch.Tensor { // of float16 the squares overflow, and Eps is 0
+		return x.To(x.Call1("aten::cosine_similarity", squarable(x, a), squarable(x, b), o.Dim.Or(1), o.Eps.Or(1e-8)), cgotorch.Float16)
+	})
 }
 
 // PairwiseDistanceOptions are the options of [PairwiseDistance].

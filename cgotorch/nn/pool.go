@@ -299,8 +299,8 @@ func powerPool(x *cgotorch.Exec, where, mean string, in *cgotorch.Tensor, norm f
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		zeros := make([]int64, len(kernel))
-		sums := pool(x, where, mean, x.PowScalar(in, norm), kernel, stride, zeros, ceil)
+		sums := pool(x, where, mean, x.PowScalar(squarable(x, in), norm), kernel, stride, zeros, ceil)
 		positive := x.ReLU(x.Abs(sums))
-		return x.PowScalar(x.MulScalar(x.Mul(x.Sign(sums), positive), points), 1/norm)
+		return x.To(x.PowScalar(x.MulScalar(x.Mul(x.Sign(sums), positive), points), 1/norm), in.DType())
 	})
 }
