@@ -69,9 +69,11 @@ void add_tensors(const c10::IValue& v, std::vector<at::Tensor>& to) {
   }
 }
 
-// Returns whether the results may be memory that nobody has written.
+// Returns whether the results may have elements that are no function of the inputs' elements, such
+// as memory that nobody has written.
 bool is_uninitialised(const std::string& op) {
-  return op.find("empty") != std::string::npos || op.find("resize") != std::string::npos || op == "aten::set_" || op == "aten::set_data";
+  return op.find("empty") != std::string::npos || op.find("resize") != std::string::npos || op == "aten::set_" || op == "aten::set_data" ||
+         op.starts_with("aten::as_strided");
 }
 
 std::string describe(const std::string& op, const at::Tensor& t, State state, State inputs) {
@@ -85,18 +87,18 @@ std::string describe(const std::string& op, const at::Tensor& t, State state, St
   return out.str();
 }
 
-// Calls f for each result with NaN or Inf, until it returns true. Views count if `views` is true.
+// Calls f for each result with NaN or Inf, until it returns true.
 template <typename F>
-void each_bad(const at::RecordFunction& fn, const Before& before, bool views, F&& f) {
+void each_bad(const at::RecordFunction& fn, const Before& before, F&& f) {
   const auto found = fn.operator_schema();  // a copy
   const c10::FunctionSchema& schema = *found;
   if (is_uninitialised(schema.name())) return;
-  const auto look = [&](const at::Tensor& t, bool view) {
+  const auto look = [&](const at::Tensor& t) {
     const State state = state_of(t);
-    return state != State::finite && f(t, state, view);
+    return state != State::finite && f(t, state);
   };
   for (const at::Tensor& t : before.written) {
-    if (look(t, false)) return;
+    if (look(t)) return;
   }
   const auto& returns = schema.returns();
   c10::ArrayRef<c10::IValue> outputs = fn.outputs();
@@ -104,11 +106,11 @@ void each_bad(const at::RecordFunction& fn, const Before& before, bool views, F&
   outputs = outputs.slice(outputs.size() - returns.size());
   for (size_t i = 0; i < returns.size(); ++i) {
     const c10::AliasInfo* const alias = returns[i].alias_info();
-    if (alias != nullptr && (alias->isWrite() || !views)) continue;  // what is written is in before.written
+    if (alias != nullptr && alias->isWrite()) continue;  // one of before.written
     std::vector<at::Tensor> tensors;
     add_tensors(outputs[i], tensors);
     for (const at::Tensor& t : tensors) {
-      if (look(t, alias != nullptr)) return;
+      if (look(t)) return;
     }
   }
 }
@@ -151,7 +153,7 @@ Before before(const at::RecordFunction& fn) {
 std::string after(const at::RecordFunction& fn, const Before& before) {
   std::string fault;
   if (before.inputs == State::nan) return fault;
-  each_bad(fn, before, false, [&](const at::Tensor& t, State state, bool) {
+  each_bad(fn, before, [&](const at::Tensor& t, State state) {
     if (state <= before.inputs) return false;
     fault = describe(fn.name(), t, state, before.inputs);
     return true;
@@ -160,8 +162,8 @@ std::string after(const at::RecordFunction& fn, const Before& before) {
 }
 
 void after(const at::RecordFunction& fn, const Before& before, Node& node) {
-  each_bad(fn, before, true, [&](const at::Tensor& t, State state, bool view) {
-    if (!view && state > before.inputs) node.fault = describe(fn.name(), t, state, before.inputs);
+  each_bad(fn, before, [&](const at::Tensor& t, State state) {
+    if (state > before.inputs) node.fault = describe(fn.name(), t, state, before.inputs);
     if (!node.fault.empty()) node.results.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(t.getIntrusivePtr()), node.fault});
     return false;
   });

@@ -14,7 +14,7 @@
 //
 // An operator is at fault if it makes a NaN from inputs without NaN, or an Inf from finite inputs.
 // Inputs are tensors and numbers. So a mask of -Inf is no fault, and neither is an operator that
-// passes a NaN on. An operator that returns uninitialised memory, or a view, is never at fault.
+// passes a NaN on. An operator that returns uninitialised memory is never at fault.
 //
 // Only the operator that the program calls is judged, and not the operators that it calls in turn:
 // they may make a NaN that the outer one replaces. The same is true for a node of backward. So a
