@@ -150,7 +150,13 @@ func (f *file) match(x *cgotorch.Exec, model any, o nn.LoadOptions) ([]nn.Matche
 			unread = err
 			return tensor, err
 		}
-		entries = append(entries, nn.Entry{Name: name, Shape: t.Shape, Text: fmt.Sprintf("%s%v", t.DType, t.Shape), Of: of, Load: load})
+		shown := fmt.Sprintf("%s%v", t.DType, t.Shape)
+		if t.Bytes == 0 { // it is empty, or cannot be read
+			if _, err := f.Read(t.Name); err != nil {
+				shown = err.Error()
+			}
+		}
+		entries = append(entries, nn.Entry{Name: name, Shape: t.Shape, Text: shown, Of: of, Load: load})
 	}
 	for _, t := range f.Tensors() {
 		if f.ofModel(t.Name) {

@@ -57,7 +57,7 @@ var storageTypes = map[global]string{
 	"torch.DoubleStorage": "F64", "torch.FloatStorage": "F32", "torch.HalfStorage": "F16", "torch.BFloat16Storage": "BF16",
 	"torch.LongStorage": "I64", "torch.IntStorage": "I32", "torch.ShortStorage": "I16", "torch.CharStorage": "I8",
 	"torch.ByteStorage": "U8", "torch.BoolStorage": "BOOL", "torch.ComplexFloatStorage": "C64", "torch.ComplexDoubleStorage": "C128",
-	"torch.storage.UntypedStorage": "", "torch.UntypedStorage": "",
+	"torch.storage.UntypedStorage": "", "torch.UntypedStorage": "", "torch._UntypedStorage": "", "torch.storage._UntypedStorage": "",
 }
 
 // quantizedStorages are the bytes of an element in the storages of quantized tensors.

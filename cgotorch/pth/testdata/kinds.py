@@ -115,6 +115,9 @@ for dtype, name in DTYPES.items():
 save("bits", {"w": f, "b": torch.arange(4, dtype=torch.uint8).view(torch.bits8)}, {"w": f, "b": "of the dtype torch.bits8"})
 save("float4", {"w": f, "b": torch.arange(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, {"w": f, "b": "of the dtype torch.float4_e2m1fn_x2"})
 
+new = {"u": f.to(torch.uint16), "e": f.to(torch.float8_e5m2), "z": c.to(torch.complex128), "h": c.to(torch.complex32), "b": f.bool(), "w": f}
+save("dtypes without zip", new, new, _use_new_zipfile_serialization=False)
+
 # Storages that are shared.
 base = torch.arange(24.0)
 views = {"a": base, "b": base[4:10], "c": base.view(4, 6).t(), "d": base[1::3], "e": base[23], "f": base[24:], "g": base[5].expand(2, 3), "h": base.as_strided((2, 2), (1, 1), 3)}
@@ -126,6 +129,7 @@ save("empty", {"a": torch.zeros(0), "b": torch.zeros(3, 0, 2), "c": torch.zeros(
 save("strided permute", {"a": torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1), "b": f.to(memory_format=torch.contiguous_format)},
      {"a": torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1), "b": f})
 save("typed storages", {"w": f, "s": f.storage(), "u": f.clone().untyped_storage()}, ok)
+save("untyped storages without zip", {"u": f.clone().untyped_storage(), "w": f}, ok, _use_new_zipfile_serialization=False)
 save("typed storages without zip", {"w": f, "s": f.storage()}, ok, _use_new_zipfile_serialization=False)
 
 
