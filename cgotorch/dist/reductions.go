@@ -17,6 +17,7 @@ import (
 
 // The method `watch` makes steps ask r whether the gradients of its parameters were reduced.
 func (r *Gradients) watch() {
+	seam.Reducers.Add(1)
 	n := len(r.parameters)
 	r.numbers, r.seen, r.missed, r.now = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, p := range r.parameters {
@@ -28,6 +29,10 @@ func (r *Gradients) watch() {
 }
 
 func (r *Gradients) unwatch() {
+	if r.numbers == nil {
+		return
+	}
+	seam.Reducers.Add(-1)
 	for _, p := range r.parameters {
 		if by, _ := seam.ReducerOf(p); by == (*reductions)(r) {
 			seam.SetReducer(p, nil, 0)

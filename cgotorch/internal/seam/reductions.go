@@ -1,5 +1,11 @@
 package seam
 
+import "sync/atomic"
+
+// Reducers is the number of Reducers in the process that parameters have. While it is 0, steps ask
+// nothing, so they take no longer than without this check.
+var Reducers atomic.Int64
+
 // A Reducer reduces gradients over ranks. A dist.Gradients is one.
 type Reducer interface {
 	// Reductions returns a number for each gradient, which grows with each reduction. It is 0 if a
@@ -21,6 +27,9 @@ type reduction struct {
 // nil for a tensor that does not count. Tensors of no Reducer do not count either. `note` says
 // whether a step uses the gradients now.
 func (l *Reductions) Look(n int, note bool, tensor func(i int) any, stale func(i int)) {
+	if Reducers.Load() == 0 {
+		return
+	}
 	var by Reducer
 	var now []int64
 	for i := range n {
