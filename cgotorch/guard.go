@@ -17,10 +17,10 @@ import (
 // results are memory that nobody has written. The function guardOf names these operators. A call
 // with such arguments is refused before LibTorch sees it.
 //
-// tests/parity/operators finds such arguments: it runs random calls in child processes. Two cases
-// that it found stay: arguments in them are right by shape and wrong by value, or are lists of many
-// tensors. DivTrunc of the smallest Int32 or Int64 by -1 is one. A fused optimizer step with
-// gradients of other shapes than their parameters is the other.
+// TestOperators_EndNoProcess finds such arguments: it runs random calls in child processes, and so
+// does tests/parity/operators. A guard that looks at values does so on the CPU alone, where it
+// waits for nothing. CUDA's kernels neither trap nor leave their matrices, and those of fused
+// optimizer steps compare the shapes themselves.
 
 // A guard returns the reason why a call would end the process, or "".
 type guard func(c *call) string
@@ -28,6 +28,9 @@ type guard func(c *call) string
 // guardOf returns the guard of the operator with the given name, whatever its overload, or nil.
 func guardOf(name string) guard {
 	base, _, _ := strings.Cut(name, ".")
+	if strings.Contains(base, "_polynomial_") {
+		return guardPolynomial
+	}
 	switch base {
 	case "aten::arange", "aten::range":
 		return guardArange
@@ -41,6 +44,27 @@ func guardOf(name string) guard {
 		return guardLUUnpack
 	case "aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention_for_cpu":
 		return guardAttention
+	case "aten::lcm", "aten::lcm_":
+		return guardLCM
+	case "aten::div", "aten::div_", "aten::divide", "aten::divide_":
+		return func(c *call) string {
+			if arguments := c.arguments(); len(arguments) < 3 || arguments[2].kind != ct.ArgString {
+				return "" // a quotient of floats
+			}
+			return guardDivision(c)
+		}
+	case "aten::floor_divide", "aten::floor_divide_", "aten::fmod", "aten::fmod_", "aten::remainder", "aten::remainder_":
+		return guardDivision
+	case "aten::linalg_matrix_power", "aten::matrix_power":
+		return guardMatrixPower
+	case "aten::linalg_ldl_solve":
+		return guardLDLSolve
+	case "aten::_fused_adam_", "aten::_fused_adamw_":
+		return func(c *call) string { return c.guardFused(5) }
+	case "aten::_fused_sgd_", "aten::_fused_adagrad_":
+		return func(c *call) string { return c.guardFused(3) }
+	case "aten::linalg_eigvals", "aten::_linalg_eigvals":
+		return guardEigenvalues
 	}
 	return nil
 }
@@ -74,18 +98,24 @@ func guardArange(c *call) string {
 	return ""
 }
 
-// guardAttention refuses keys without heads. LibTorch divides by their number. It does so on each
-// device for grouped queries, and otherwise on the CPU if no other dimension is 0.
+// guardAttention refuses keys and values without heads. LibTorch divides by their number. It does
+// so on each device for grouped queries, and otherwise on the CPU if no other dimension is 0.
 func guardAttention(c *call) string {
 	arguments := c.arguments()
 	if len(arguments) < 3 {
 		return ""
 	}
-	query, key := arguments[0].shape(), arguments[1].shape()
-	if len(query) < 3 || len(key) < 3 || key[len(key)-3] != 0 {
+	query, key, value := arguments[0].shape(), arguments[1].shape(), arguments[2].shape()
+	grouped := len(arguments) > 7 && arguments[7].kind == ct.ArgBool && arguments[7].word != 0
+	if len(query) < 3 || len(key) < 3 {
 		return ""
 	}
-	grouped := len(arguments) > 7 && arguments[7].kind == ct.ArgBool && arguments[7].word != 0
+	if key[len(key)-3] != 0 {
+		if grouped && len(value) >= 3 && value[len(value)-3] == 0 {
+			return "value has no heads"
+		}
+		return ""
+	}
 	n := len(query)
 	if grouped || !c.x.Device().IsCUDA() && n == 4 && query[1] == 0 && query[2] > 0 && query[3] > 0 && key[len(key)-2] > 0 {
 		return "key has no heads"
@@ -172,6 +202,226 @@ func guardGridSample(c *call) string {
 	return ""
 }
 
+// guardDivision refuses the smallest Int32 or Int64 as the dividend of -1, on the CPU. The quotient
+// is no number of the dtype, and the processor raises SIGFPE, for the remainder too.
+func guardDivision(c *call) string {
+	return c.guardSmallest(-1, true, "divided by -1")
+}
+
+// guardLCM refuses the smallest Int32 or Int64 as the first of two numbers, on the CPU, unless the
+// other is 0. No such multiple is a number of the dtype. LibTorch divides by a divisor that may be
+// -1.
+func guardLCM(c *call) string {
+	return c.guardSmallest(0, false, "in a least common multiple")
+}
+
+// guardSmallest refuses the smallest number of the dtype in the first argument, where the second is
+// `other`, or where it is not, as `is` says.
+func (c *call) guardSmallest(other int64, is bool, where string) string {
+	arguments := c.arguments()
+	if len(arguments) < 2 {
+		return ""
+	}
+	a, b := arguments[0], arguments[1]
+	dtype := c.commonInteger(a, b)
+	if dtype != Int64 && dtype != Int32 {
+		return ""
+	}
+	least := int64(math.MinInt64)
+	if dtype == Int32 {
+		least = math.MinInt32
+	}
+	if is && !c.anyInt(b, other, true) || !c.anyInt(a, least, true) || !is && !c.anyInt(b, other, false) {
+		return ""
+	}
+	if a.handle() != nil && b.handle() != nil { // are the two in one place?
+		both := func(x *Exec) *Tensor {
+			first, second := x.EqScalar(c.second(a), least), x.EqScalar(c.second(b), other)
+			if !is {
+				second = x.LogicalNot(second)
+			}
+			return x.LogicalAnd(first, second)
+		}
+		if !c.any(both) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%d, the smallest %v, is %s, and the result is no %[2]v: convert to a wider dtype, or test with x.Eq", least, dtype, where)
+}
+
+// guardMatrixPower refuses the exponent whose negative is no int64. LibTorch's loop then has no
+// end.
+func guardMatrixPower(c *call) string {
+	if arguments := c.arguments(); len(arguments) > 1 && arguments[1].kind == ct.ArgInt && int64(arguments[1].word) == math.MinInt64 {
+		return "the exponent is the smallest int64, whose negative is no int64"
+	}
+	return ""
+}
+
+// mostOrder is the largest order of a polynomial. LibTorch makes a step for each order, so this one
+// takes seconds for each element.
+const mostOrder = 1 << 31
+
+// guardPolynomial refuses an order for which LibTorch's loop takes hours, or has no end. It looks
+// at a number, and at a tensor on the CPU.
+func guardPolynomial(c *call) string {
+	arguments := c.arguments()
+	if len(arguments) < 2 {
+		return ""
+	}
+	n := arguments[1]
+	above := n.kind == ct.ArgInt && int64(n.word) > mostOrder || n.kind == ct.ArgFloat && math.Float64frombits(n.word) > mostOrder
+	if h := n.handle(); h != nil {
+		t := c.second(n)
+		above = !t.Device().IsCUDA() && t.DType() != Complex64 && t.DType() != Complex128 && c.any(func(x *Exec) *Tensor { return x.GtScalar(x.To(t, Float64), mostOrder) })
+	}
+	if above {
+		return fmt.Sprintf("an order is above %d", mostOrder)
+	}
+	return ""
+}
+
+// any reports whether an element of a tensor of bools is true. The function `test` makes the
+// tensor, on the CPU.
+func (c *call) any(test func(x *Exec) *Tensor) bool {
+	x := c.x.NoGrad().NoAutocast()
+	found := x.Tidy(func() *Tensor { return x.Any(test(x)) })
+	defer found.Close()
+	memory := ct.TensorMemory(found.h)
+	return memory != nil && *(*bool)(memory)
+}
+
+// guardLDLSolve refuses pivots on the CPU that LDLFactor cannot have returned. LAPACK takes them
+// for the numbers of rows, and a run of negative ones for pairs.
+func guardLDLSolve(c *call) string {
+	arguments := c.arguments()
+	if len(arguments) < 2 {
+		return ""
+	}
+	shape := arguments[1].shape()
+	if len(shape) == 0 || shape[len(shape)-1] == 0 {
+		return ""
+	}
+	rows, negative := shape[len(shape)-1], 0
+	for i, pivot := range c.hostInts(arguments[1]) {
+		if pivot == 0 || pivot > rows || pivot < -rows {
+			return fmt.Sprintf("pivot %d is %d; pivots are from 1 to %d, the number of rows, or the negatives of these: give those of LDLFactor", i, pivot, rows)
+		}
+		if pivot < 0 {
+			negative++
+		}
+		if last := int64(i+1)%rows == 0; negative%2 == 1 && (last || pivot > 0) {
+			return fmt.Sprintf("the negative pivots before number %d are no pairs: give those of LDLFactor", i+1)
+		} else if last || pivot > 0 {
+			negative = 0
+		}
+	}
+	return ""
+}
+
+// guardFused refuses, on the CPU, lists of tensors that are not as long as the list of parameters,
+// and tensors that differ from their parameters in size or order. LibTorch reads and writes as many
+// numbers as the parameter has. The first `lists` arguments have the sizes of the parameters. An
+// empty list stands for no state.
+func (c *call) guardFused(lists int) string {
+	arguments := c.arguments()
+	if len(arguments) < lists || len(arguments[0].tensors) == 0 || arguments[0].tensors[0] == nil {
+		return ""
+	}
+	params := arguments[0].tensors
+	var info ct.TensorInfo
+	if ct.TensorDescribe(params[0], &info); deviceOf(info.Device).IsCUDA() {
+		return "" // LibTorch compares them
+	}
+	for l, list := range arguments[1:lists] {
+		if len(list.tensors) != len(params) && len(list.tensors) > 0 {
+			return fmt.Sprintf("list %d has %d tensors, and there are %d parameters", l+1, len(list.tensors), len(params))
+		}
+		for i, h := range list.tensors {
+			p, own := passed{tensors: params[i : i+1]}, passed{tensors: []*ct.Tensor{h}}
+			switch {
+			case h == nil || params[i] == nil:
+				return fmt.Sprintf("tensor %d of list %d is nil", i, l+1)
+			case !slices.Equal(p.shape(), own.shape()) || !slices.Equal(p.strides(), own.strides()):
+				return fmt.Sprintf("tensor %d of list %d has the shape %v and strides %v, and its parameter %v and %v", i, l+1, own.shape(), own.strides(), p.shape(), p.strides())
+			case !p.isDense():
+				return fmt.Sprintf("parameter %d, of shape %v and strides %v, does not fill its memory: give x.Contiguous of it", i, p.shape(), p.strides())
+			}
+		}
+	}
+	return ""
+}
+
+// commonInteger returns the dtype in which LibTorch computes with arguments on the CPU. It returns
+// Bool if one of them is no integer, or has an unsigned dtype above Uint8.
+func (c *call) commonInteger(arguments ...passed) DType {
+	dtype, dims := DType(-1), 0
+	for _, p := range arguments {
+		h := p.handle()
+		if h == nil {
+			if p.kind != ct.ArgInt {
+				return Bool
+			}
+			continue
+		}
+		var info ct.TensorInfo
+		ct.TensorDescribe(h, &info)
+		of := DType(info.DType)
+		switch {
+		case deviceOf(info.Device).IsCUDA():
+			return Bool
+		case of == Bool:
+			of = Uint8 // as narrow
+		case of > Int64:
+			return Bool
+		}
+		// A tensor without dimensions does not widen one with dimensions.
+		switch own := min(int(info.Dims), 1); {
+		case dtype < 0 || own > dims:
+			dtype, dims = of, own
+		case own == dims:
+			dtype = max(dtype, of) // LibTorch numbers the integers by their width
+		}
+	}
+	if dtype < 0 {
+		return Int64 // two numbers
+	}
+	return dtype
+}
+
+// anyInt reports whether a number, or an element of a tensor on the CPU, equals v. With `equal`
+// false it reports whether one differs from v.
+func (c *call) anyInt(p passed, v int64, equal bool) bool {
+	if p.handle() == nil {
+		return (int64(p.word) == v) == equal
+	}
+	return c.any(func(x *Exec) *Tensor {
+		if equal {
+			return x.EqScalar(c.second(p), v)
+		}
+		return x.NeScalar(c.second(p), v)
+	})
+}
+
+// second returns a second name of a tensor that is an argument. The argument frees it.
+func (c *call) second(p passed) *Tensor { return &Tensor{h: p.handle(), owner: c.x.s} }
+
+// guardEigenvalues refuses NaN and Inf on the CPU. LAPACK's loops then read behind the matrix.
+func guardEigenvalues(c *call) string {
+	arguments := c.arguments()
+	if len(arguments) < 1 || arguments[0].handle() == nil {
+		return ""
+	}
+	t := c.second(arguments[0])
+	if dtype := t.DType(); t.Device().IsCUDA() || !dtype.IsFloat() && dtype != Complex64 && dtype != Complex128 {
+		return ""
+	}
+	if !c.any(func(x *Exec) *Tensor { return x.LogicalNot(x.IsFinite(t)) }) {
+		return ""
+	}
+	return "the matrices have NaN or Inf: test them with x.IsFinite"
+}
+
 // A passed argument is one of the arguments of a call.
 type passed struct {
 	kind    uint64
@@ -203,8 +453,31 @@ func (p passed) shape() []int64 {
 	return shape
 }
 
-// The method `hostInts` returns the elements of a list, or of a tensor of integers on the CPU. For
-// all else it returns nil.
+// strides returns the strides of a tensor, or nil.
+func (p passed) strides() []int64 {
+	strides := make([]int64, len(p.shape()))
+	if len(strides) > 0 {
+		ct.TensorGeometry(p.handle(), nil, (*int64)(unsafe.Pointer(&strides[0])))
+	}
+	return strides
+}
+
+// isDense reports whether the elements of a tensor lie one behind another, in any order.
+func (p passed) isDense() bool {
+	shape, strides := p.shape(), p.strides()
+	last, elements := int64(0), int64(1)
+	for i, size := range shape {
+		if size > 1 && strides[i] <= 0 {
+			return false
+		}
+		last += (size - 1) * strides[i]
+		elements *= size
+	}
+	return elements == 0 || last == elements-1
+}
+
+// hostInts returns the elements of a list, or of a tensor on the CPU, as LibTorch casts them to
+// Int64. For all else it returns nil.
 func (c *call) hostInts(p passed) []int64 {
 	var values []int64
 	for _, word := range p.list {
@@ -216,26 +489,17 @@ func (c *call) hostInts(p passed) []int64 {
 	}
 	var info ct.TensorInfo
 	ct.TensorDescribe(h, &info)
-	dtype := DType(info.DType)
-	if deviceOf(info.Device).IsCUDA() || dtype != Int64 && dtype != Int32 || info.Elements == 0 {
+	if deviceOf(info.Device).IsCUDA() || info.Elements == 0 {
 		return nil
 	}
-	t := &Tensor{h: h, owner: c.x.s} // a second name of the argument
-	if ct.TensorMemory(h) == nil {
-		t = c.x.NoGrad().Contiguous(t, Contiguous)
-		defer t.Close()
-	}
+	x := c.x.NoGrad().NoAutocast()
+	t := x.Tidy(func() *Tensor { return x.Contiguous(x.To(c.second(p), Int64), Contiguous) })
+	defer t.Close()
 	memory := ct.TensorMemory(t.h)
 	if memory == nil {
 		return nil
 	}
-	if dtype == Int64 {
-		return slices.Clone(unsafe.Slice((*int64)(memory), info.Elements))
-	}
-	for _, v := range unsafe.Slice((*int32)(memory), info.Elements) {
-		values = append(values, int64(v))
-	}
-	return values
+	return slices.Clone(unsafe.Slice((*int64)(memory), info.Elements))
 }
 
 // The method `arguments` returns the arguments of the call up to those that take their defaults.
