@@ -139,7 +139,10 @@ func (f *file) loadModel(x *cgotorch.Exec, model any, o nn.LoadOptions) error {
 // match returns the model's tensors that the file has. It reads no tensors, but for those that the
 // file has under several names of one tensor of the model.
 func (f *file) match(x *cgotorch.Exec, model any, o nn.LoadOptions) ([]nn.Matched, error) {
-	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
+	if err := nn.Check(model); err != nil {
+		return nil, f.fail("%w", err)
+	}
+	if len(nn.State(model)) == 0 {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
 	}
 	var entries []nn.Entry

@@ -47,7 +47,11 @@ func CastWeights(x *cgotorch.Exec, m any) (y *cgotorch.Exec, release func()) {
 		return x, func() {}
 	}
 	c := weightCollector{device: x.Device(), seen: map[unsafe.Pointer]bool{}, lists: map[place]bool{}, casts: &casts{dtype, map[*cgotorch.Tensor]*cast{}}}
-	c.value(reflect.ValueOf(m))
+	v, err := rootOf(m)
+	if err != nil {
+		refuse(x, "nn.CastWeights", "%v", err)
+	}
+	c.value(v)
 	if len(c.weights) == 0 {
 		return x, func() {}
 	}

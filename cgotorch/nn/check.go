@@ -18,21 +18,26 @@ import (
 // the tag `state:"-"` is hidden on purpose, so Check skips it. Each error names the field and
 // says what to change. Check looks at the present values, so call it when the module is complete.
 // It cannot look into closures. Two fields of a struct with one tag are an error too. So is a
-// Container, such as a [Sequential], that holds itself, because its Forward would not end.
+// Container, such as a [Sequential], that holds itself, because its Forward would not end. A module
+// that is given or held as a struct, and not as a pointer to it, is an error where a function would
+// change a copy. Check fails with [cgotorch.ErrInvalidArgument].
 //
 // [Load], [To], [Close] and package checkpoint call Check themselves.
 func Check(m any) error {
 	c := checker{module: m, known: map[place]bool{}, seen: map[place]bool{}}
-	cycle := walk(m, func(v reflect.Value, own []heldTensor) {
+	w := walker{path: map[any]int{}, visit: func(v reflect.Value, own []heldTensor) {
 		if v.CanAddr() {
 			c.known[placeOf(v.Addr())] = true
 		}
 		for _, s := range own {
 			c.known[placeOf(reflect.ValueOf(s.Tensor))] = true
 		}
-	})
-	if cycle != "" {
-		return fmt.Errorf("nn: %T holds itself or has no end: %s: take it out of its children: %w", m, cycle, cgotorch.ErrInvalidArgument)
+	}}
+	if err := w.walk(m); err != nil {
+		return err
+	}
+	if w.cycle != "" {
+		return fmt.Errorf("nn: %T holds itself or has no end: %s: take it out of its children: %w", m, w.cycle, cgotorch.ErrInvalidArgument)
 	}
 	if v := reflect.ValueOf(m); v.IsValid() {
 		c.check("", v, packageOf(v.Type(), ""))

@@ -60,7 +60,7 @@ func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 		x.Fail(where, err)
 	}
 	original := map[*cgotorch.Tensor]bool{}
-	walk(m, func(v reflect.Value, own []heldTensor) {
+	_ = walk(m, func(v reflect.Value, own []heldTensor) { // Check has told its error
 		if eval, ok := modeOf(v); ok && !eval {
 			refuse(x, where, "%v is in training mode: call nn.SetTraining(m, false) first", v.Type())
 		}

@@ -22,9 +22,13 @@ func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { 
 // SetTraining puts m and all its children in training mode or in evaluation mode. It sets each
 // exported field "Eval bool" to !training. Every module begins in training mode, because the zero
 // value of Eval means training. The mode does not decide whether gradients are recorded: the Exec
-// does.
-func SetTraining(m any, training bool) {
-	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Eval", !training) })
+// does. m is a pointer to a module. SetTraining finds the modules that [State] finds, and fails
+// as State does.
+func SetTraining(m any, training bool) { setFlags(m, "Eval", !training) }
+
+// setFlags sets the field "name bool" of m and of every module below m.
+func setFlags(m any, name string, to bool) {
+	cgotorch.Check(walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, name, to) }))
 }
 
 // dependsOnMode makes a captured graph out of date if the module's mode changes after the
@@ -88,26 +92,27 @@ func Apply(m any, fn func(m any)) {
 			fn(p)
 		}
 	}
-	if v := reflect.ValueOf(m); holdsState(v) {
-		w.module("", v)
-	}
+	cgotorch.Check(w.walk(m))
 }
 
-// ZeroGrad removes the gradients of m's parameters. It enqueues nothing.
+// ZeroGrad removes the gradients of m's parameters. It enqueues nothing. It fails with
+// [cgotorch.ErrInvalidArgument] if m is no pointer to a module.
 func ZeroGrad(m any) error {
-	var errs []error
-	for _, p := range Parameters(m) {
-		errs = append(errs, p.SetGrad(nil))
+	state, err := stateOf(m)
+	errs := []error{err}
+	for _, p := range trained(state) {
+		errs = append(errs, p.Tensor.SetGrad(nil))
 	}
 	return errors.Join(errs...)
 }
 
 // Close frees every parameter and buffer of m and its children, with their gradients. A second
 // Close does nothing. If m holds tensors that Close cannot find, Close returns the error of
-// [Check].
+// [Check]. It closes the others.
 func Close(m any) error {
 	errs := []error{Check(m)}
-	for _, n := range State(m) {
+	state, _ := stateOf(m) // its error is one of Check's
+	for _, n := range state {
 		errs = append(errs, n.Tensor.Close())
 	}
 	return errors.Join(errs...)

@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"reflect"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
@@ -84,9 +82,7 @@ func (m *BatchNorm2d) activatedWith(x *cgotorch.Exec, in *cgotorch.Tensor, norm2
 // library: those of [NormReLU] and [AddLayerNorm], the first layer's of [Conv2d], and those of
 // [Linear] and [MultiheadAttention]. New layers may. Without these kernels the numbers are those
 // of LibTorch's operators, and second derivatives work. A captured graph of m is then out of date.
-func SetFused(m any, fused bool) {
-	walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, "Unfused", !fused) })
-}
+func SetFused(m any, fused bool) { setFlags(m, "Unfused", !fused) }
 
 // activationName returns the name of an activation in streamtorch::batch_norm_act. A nil module is
 // "none". It returns "" if that operator does not have the activation.

@@ -39,9 +39,7 @@ const (
 func SetParallelism(m any, p Parallelism) {
 	w := &walker{path: map[any]int{}}
 	w.visit = func(v reflect.Value, _ []heldTensor) { setParallelism(w, v, p) }
-	if v := reflect.ValueOf(m); holdsState(v) {
-		w.module("", v)
-	}
+	cgotorch.Check(w.walk(m))
 }
 
 var parallelType = reflect.TypeFor[Parallel]()

@@ -21,11 +21,14 @@ import (
 // It fails as m.Forward does.
 func KernelReport(x *cgotorch.Exec, m Module, in *cgotorch.Tensor) string {
 	r := &report{names: map[*BatchNorm2d]string{}}
-	walk(m, func(v reflect.Value, own []heldTensor) {
+	err := walk(m, func(v reflect.Value, own []heldTensor) {
 		if norm, ok := addressOf(v).(*BatchNorm2d); ok && len(own) > 0 {
 			r.names[norm] = own[0].Name[:max(0, strings.LastIndex(own[0].Name, "."))]
 		}
 	})
+	if err != nil {
+		x.Fail("nn.KernelReport", err)
+	}
 	y := seam.WithReport(x.NoGrad(), r).(*cgotorch.Exec)
 	if out := m.Forward(y, in); out != in {
 		out.Close()

@@ -61,22 +61,32 @@ type Container interface {
 // fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither
 // saved nor trained. [Check] names the fields whose tensors State skips: call Check once for each
 // kind of module that you write. A tensor that is held twice is listed twice.
-func State(m any) []Named {
-	var state []Named
-	walk(m, func(_ reflect.Value, own []heldTensor) {
+//
+// If m is a struct or a map and no pointer, State panics as [cgotorch.Check] does: a Do around it
+// fails with [cgotorch.ErrInvalidArgument]. So do all functions of this package that take such an m
+// and return no error. They fail alike if an interface in m holds such a struct.
+func State(m any) []Named { return cgotorch.Must(stateOf(m)) }
+
+// stateOf is State with an error. What it finds is there beside the error too.
+func stateOf(m any) (state []Named, err error) {
+	err = walk(m, func(_ reflect.Value, own []heldTensor) {
 		for _, s := range own {
 			state = append(state, s.Named)
 		}
 	})
-	return state
+	return state, err
 }
 
 // NamedParameters returns the parameters of m in the order of [State]. Each tensor occurs once,
 // under its first name.
 func NamedParameters(m any) []Named {
-	var parameters []Named
+	return trained(State(m))
+}
+
+// trained returns the parameters in a state, each once.
+func trained(state []Named) (parameters []Named) {
 	seen := map[*cgotorch.Tensor]bool{}
-	for _, n := range State(m) {
+	for _, n := range state {
 		if !n.Buffer && !seen[n.Tensor] {
 			seen[n.Tensor] = true
 			parameters = append(parameters, n)
@@ -96,8 +106,9 @@ func Parameters(m any) []*cgotorch.Tensor {
 }
 
 var (
-	tensorType    = reflect.TypeFor[*cgotorch.Tensor]()
-	containerType = reflect.TypeFor[Container]()
+	tensorType      = reflect.TypeFor[*cgotorch.Tensor]()
+	containerType   = reflect.TypeFor[Container]()
+	parallelismType = reflect.TypeFor[Parallelism]()
 )
 
 // heldTensor is a tensor with its name. `field` is the field, or the element of a list, that
@@ -107,15 +118,51 @@ type heldTensor struct {
 	field reflect.Value
 }
 
-// The function `walk` calls `visit` for m and for every module below m, parents before children.
-// The argument v of `visit` is the module's struct or list. The argument `own` has the tensors
-// that the module itself holds. If a module holds itself, walk returns the place as a text.
-func walk(m any, visit func(v reflect.Value, own []heldTensor)) (cycle string) {
-	w := walker{visit: visit, path: map[any]int{}}
-	if v := reflect.ValueOf(m); holdsState(v) {
+// walk calls `visit` for m and for every module below m, parents before children. The argument v
+// of `visit` is the module's struct or list. The argument `own` has the tensors that the module
+// itself holds. walk fails as the method `walk` of a walker does.
+func walk(m any, visit func(v reflect.Value, own []heldTensor)) error {
+	return (&walker{visit: visit, path: map[any]int{}}).walk(m)
+}
+
+// walk visits m and every module below m. It fails if m is refused by rootOf, or if an interface
+// below m holds a struct that has tensors or flags of its own. Go copies such a struct whenever the
+// interface is read, so no function can change it.
+func (w *walker) walk(m any) error {
+	v, err := rootOf(m)
+	if err == nil && holdsState(v) {
 		w.module("", v)
+		err = w.copied
 	}
-	return w.cycle
+	if err != nil {
+		return fmt.Errorf("nn: %w: %w", err, cgotorch.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// rootOf returns the value of m. It fails for a struct, an array or a map that is no pointer, and
+// for a tensor, because no function of this package could change them. What holds no tensors, such
+// as nil, is a module without tensors.
+func rootOf(m any) (reflect.Value, error) {
+	v := reflect.ValueOf(m)
+	at := v
+	for at.Kind() == reflect.Pointer || at.Kind() == reflect.Interface {
+		if at.Type() == tensorType {
+			return v, fmt.Errorf("a tensor was given in place of a module: give a pointer to the struct that holds it")
+		}
+		at = at.Elem()
+	}
+	switch kind := at.Kind(); {
+	case kind == reflect.Map:
+		return v, fmt.Errorf("the module itself, a map of type %v, has no order: give a slice, or a pointer to a struct with a field for each", at.Type())
+	case (kind == reflect.Struct || kind == reflect.Array) && !at.CanAddr():
+		own := ""
+		if all := membersOf(at); len(all) > 0 {
+			own = " with its " + all[0].name
+		}
+		return v, fmt.Errorf("a %v was given by value, and a copy of it%s would be changed: give a pointer, as in &model", at.Type(), own)
+	}
+	return v, nil
 }
 
 type walker struct {
@@ -125,6 +172,9 @@ type walker struct {
 	depth int                   // number of modules from the root to the current module
 	plain int                   // depth of the innermost struct around the current module that is no Container
 	cycle string                // where a Container or list holds itself through others only, or ""
+	// copied is the error of the first module that an interface holds by value, though it has tensors
+	// or flags of its own.
+	copied error
 }
 
 // mostDepth bounds the walk of a Container whose Children makes new children without end.
@@ -156,6 +206,9 @@ func (w *walker) module(prefix string, v reflect.Value) {
 			break
 		}
 		v = v.Elem()
+	}
+	if w.copied == nil && !v.CanAddr() && changes(v) {
+		w.copied = fmt.Errorf("%s, of type %v, is held by value, and a copy of it would be changed: hold a pointer, as in &%[2]v{…}", cmp.Or(name, "the module"), v.Type())
 	}
 	if w.depth++; w.depth > mostDepth {
 		w.cycle = fmt.Sprintf("%.60s… lies more than %d modules deep", name, mostDepth)
@@ -191,6 +244,26 @@ func (w *walker) module(prefix string, v reflect.Value) {
 	if w.leave != nil {
 		w.leave(v)
 	}
+}
+
+// changes reports whether a function of this package may change the struct or array v itself. It
+// then has a flag such as Eval, a tensor, or a module that is not behind a pointer.
+func changes(v reflect.Value) bool {
+	if v.Kind() == reflect.Array {
+		return v.Len() > 0 && (v.Type().Elem() == tensorType || changes(v.Index(0)))
+	}
+	if v.Kind() != reflect.Struct {
+		return false
+	}
+	for i := range v.NumField() {
+		f, value := v.Type().Field(i), v.Field(i)
+		switch {
+		case stateTag(f) == "-" || !f.IsExported() && !f.Anonymous:
+		case f.Type.Kind() == reflect.Bool && (f.Name == "Eval" || f.Name == "Unfused"), f.Type == tensorType, f.Type == parallelismType, changes(value):
+			return true
+		}
+	}
+	return false
 }
 
 // holdsState reports whether v is a tensor or may hold tensors.

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 
@@ -54,7 +55,7 @@ func To(x *cgotorch.Exec, m any, o ToOptions) {
 // then already replaced.
 func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	var failed error
-	walk(m, func(_ reflect.Value, own []heldTensor) {
+	err := walk(m, func(_ reflect.Value, own []heldTensor) {
 		for _, s := range own {
 			if failed != nil {
 				return
@@ -69,7 +70,7 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 			}
 		}
 	})
-	return failed
+	return cmp.Or(err, failed)
 }
 
 // The method `move` returns t on x's device, converted as o says. If t needs no change, the
