@@ -22,12 +22,17 @@ type Checkpoint struct {
 	Step      int           // the number of the step, as the program counts
 	Loader    any           // the position in the data, such as a loader's State; any value that JSON can hold
 	Config    any           // settings to make the model and the run again; any value that JSON can hold
+	NotFinite bool          // also saves tensors with NaN or Inf
 }
 
 // Save writes a checkpoint. It adds the states of LibTorch's default generators, of the CPU and
 // of x's device. Save waits for the device. The complete new file replaces an old file at path.
 // If Save fails, for instance because the disk is full, the old file stays. It also stays if an
 // operator panics. Save fails with the error of [nn.Check], and never saves a part of a model.
+//
+// Save fails with [cgotorch.ErrInvalidArgument] for a tensor with NaN, of the model, the optimizer
+// or the averages, unless NotFinite is set. It fails for a tensor with Inf too, but not for a
+// buffer of the model, such as a mask.
 //
 // With a dist.Sharded, all ranks call Save, because all have parts of its state. Rank 0 writes the
 // file, and alone learns whether that has failed. The other ranks return before the file is there.
@@ -42,6 +47,9 @@ func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
 	text, err := json.Marshal(info)
 	if err != nil { // for instance if a learning rate is NaN
 		return fmt.Errorf("checkpoint: %s: not saved: %w", path, err)
+	}
+	if !c.NotFinite {
+		refuseNotFinite(tensors, c.Model)
 	}
 	tensors = withChecksums(tensors, text)
 	if err := safetensors.WriteFile(path, tensors, map[string]string{"format": "pt", metadataKey: string(text)}); err != nil {
