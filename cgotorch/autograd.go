@@ -31,6 +31,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	grads := x.handles("Exec.Backward", o.Grads, true)
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
+	x.checkRoots("Exec.Backward", roots)
 	defer x.holdCaptures("Exec.Backward")()
 	if o.Overlap != nil && (o.Overlap.always || x.work == nil || !x.work.serial) {
 		x.overlap("Exec.Backward", o.Overlap, func(sides []*ct.Stream) {
@@ -40,6 +41,22 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 		return
 	}
 	x.differentiated("Exec.Backward", ct.Backward(x.c, first(handles), first(grads), int32(len(handles)), cbool(o.RetainGraph)), roots)
+}
+
+// checkRoots fails for a root with NaN or Inf, if CGOTORCH_CHECK has the word finite. The operator
+// that makes a NaN fails before, so no operator has made the root's.
+func (x *Exec) checkRoots(op string, roots []*Tensor) {
+	if !theChecker.finite || x.Capturing() {
+		return
+	}
+	y := x.NoGrad().NoAutocast()
+	y.c.Watch = nil
+	for _, root := range roots {
+		bad := y.Tidy(func() *Tensor { return y.Any(y.LogicalNot(y.IsFinite(root))) })
+		if ToSlice[bool](y, bad)[0] {
+			x.Fail(op, refuse(op, nil, "%v, from which the gradients come, has NaN or Inf that no operator has made: the data, the weights or memory that nobody has written had it: look for it with x.IsFinite", root))
+		}
+	}
 }
 
 // GradientOptions are the options of [Exec.Gradients].
@@ -56,6 +73,7 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	x.check("Exec.Gradients")
 	rs := x.handles("Exec.Gradients", roots, false)
 	ins := x.handles("Exec.Gradients", inputs, false)
+	x.checkRoots("Exec.Gradients", roots)
 	grads := x.handles("Exec.Gradients", o.Grads, true)
 	x.sameLength("Exec.Gradients", len(roots), len(grads))
 	out := make([]*ct.Tensor, len(ins))

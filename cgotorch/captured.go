@@ -530,6 +530,8 @@ func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	graphs := c.Stats().Graphs
 	switch {
+	case theChecker.finite:
+		return "CGOTORCH_CHECK=finite reads the results of each operator"
 	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
 		return "CapturedOptions.BatchSizes pads, which InPlace cannot"
 	case len(c.o.BatchSizes) > 0 && s.batch == 0:

@@ -13,6 +13,22 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
+// Note [Finite values]
+//
+// CGOTORCH_CHECK=finite in the environment names the operator that makes the first NaN or Inf. An
+// operator fails the Do if it makes a NaN from inputs without NaN, or an Inf from finite inputs.
+// Inputs are tensors and numbers. Backward fails for the operators that it runs. Its error names
+// the line of the forward call too. Each operator waits for the device, and takes a few times as
+// long.
+//
+// A mask of -Inf is no fault: x.Full, x.MaskedFill and x.Where get the -Inf as a number or a
+// tensor. Nor is memory that x.Empty leaves as it is. NaN and Inf that come from the host are
+// passed on. The loss of a Backward is looked at all the same: the error says that no operator has
+// made its NaN.
+//
+// While the check is on, no function is captured: a [Captured] runs eagerly, and so does a [Graph].
+// An [optim.Scaler] makes Inf on purpose where its scale is too large: begin with a scale of 1.
+
 // StreamRace is a mistake that the stream checker has found: two accesses to the same memory
 // without an order between them. At least one of the two accesses is a write. On a GPU the two
 // accesses may happen in either order, or at the same time.
@@ -66,7 +82,8 @@ const hostName = "the host"
 // theChecker is the state of the stream checker. The whole process has one checker, because
 // LibTorch calls the hooks of the checker for operators of all threads.
 var theChecker struct {
-	on atomic.Bool
+	on     atomic.Bool // operators are watched: for races or for their values
+	finite bool        // CGOTORCH_CHECK has the word finite; see Note [Finite values]
 
 	sync.Mutex
 	users []*checkUser  // one for each call of `checkStreams` that is not stopped; the last one gets the reports
@@ -125,7 +142,7 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	tellRaces() // reports the races so far to the earlier user
 	theChecker.Lock()
 	defer theChecker.Unlock()
-	if err := check("CheckStreams", ct.CheckStreams(1)); err != nil {
+	if err := check("CheckStreams", ct.CheckStreams(checks(true))); err != nil {
 		return nil, err
 	}
 	theChecker.on.Store(true)
@@ -137,25 +154,53 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 		defer theChecker.Unlock()
 		theChecker.users = slices.DeleteFunc(theChecker.users, func(u *checkUser) bool { return u == user })
 		if len(theChecker.users) == 0 {
-			theChecker.on.Store(false)
-			_ = check("CheckStreams", ct.CheckStreams(0))
+			theChecker.on.Store(theChecker.finite)
+			_ = check("CheckStreams", ct.CheckStreams(checks(false)))
 		}
 	}), nil
 }
 
-// checkFromEnvironment turns the checker on if the environment has CGOTORCH_CHECK=streams.
+// checkFromEnvironment turns on the checks that CGOTORCH_CHECK names.
 func checkFromEnvironment() error {
 	theChecker.environment.Do(func() {
-		switch v := os.Getenv("CGOTORCH_CHECK"); v {
-		case "":
-		case "streams":
+		v := os.Getenv("CGOTORCH_CHECK")
+		if v == "" {
+			return
+		}
+		races := false
+		for _, word := range strings.Split(v, ",") {
+			switch strings.TrimSpace(word) {
+			case "streams":
+				races = true
+			case "finite":
+				theChecker.finite = true
+			default:
+				theChecker.finite = false
+				theChecker.environErr = &Error{Op: "CGOTORCH_CHECK=" + v, Kind: ErrInvalidArgument,
+					Message: fmt.Sprintf("%q is no check: the checks are streams, finite, and both as streams,finite", word)}
+				return
+			}
+		}
+		if races {
 			_, theChecker.environErr = checkStreams(nil)
-		default:
-			theChecker.environErr = &Error{Op: "cgotorch", Kind: ErrInvalidArgument,
-				Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
+		} else if theChecker.finite {
+			theChecker.environErr = check("CGOTORCH_CHECK", ct.CheckStreams(ct.CheckValues))
+			theChecker.on.Store(true)
 		}
 	})
 	return theChecker.environErr
+}
+
+// checks returns the checks that are on while the stream checker is on or off.
+func checks(races bool) int32 {
+	all := int32(0)
+	if races {
+		all += ct.CheckRaces
+	}
+	if theChecker.finite {
+		all += ct.CheckValues
+	}
+	return all
 }
 
 // StreamRaces is process-wide: it returns the races that are left over. A race is left over if it

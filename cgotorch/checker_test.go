@@ -141,7 +141,7 @@ func TestCheckStreams_Environment(t *testing.T) {
 		fmt.Println(race(t, a, b))
 		return
 	}
-	for value, want := range map[string]string{"streams": "stream race in 16 bytes of cpu memory", "strems": "CGOTORCH_CHECK=strems"} {
+	for value, want := range map[string]string{"streams": "stream race in 16 bytes of cpu memory", "strems": "CGOTORCH_CHECK=strems: \"strems\" is no check"} {
 		command := exec.Command("/proc/self/exe", "-test.run", "^TestCheckStreams_Environment$", "-test.v")
 		command.Env = append(os.Environ(), "CGOTORCH_CHECK_TEST=1", "CGOTORCH_CHECK="+value)
 		out, err := command.CombinedOutput()

@@ -126,6 +126,9 @@ func check(op string, status *ct.Status) error {
 
 func statusError(op string, status *ct.Status) *Error {
 	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: cured(ct.StatusMessage(status)), Caller: caller()}
+	if at := site(ct.StatusSite(status)).caller(); at != "" {
+		e.Message += "; the forward is at " + at
+	}
 	ct.StatusFree(status)
 	return e
 }

@@ -73,6 +73,10 @@ func StatusCause(status *Status) uint64 {
 	return uint64(C.ct_status_cause(status))
 }
 
+func StatusSite(status *Status) uint64 {
+	return uint64(C.ct_status_site(status))
+}
+
 func StatusFree(status *Status) {
 	C.ct_status_free(status)
 }
@@ -559,7 +563,12 @@ func SlabPinned(slab *Slab) int32 {
 	return int32(C.ct_slab_pinned(slab))
 }
 
-// The stream checker
+// Checks
+
+const (
+	CheckRaces  = C.CT_CHECK_RACES
+	CheckValues = C.CT_CHECK_VALUES
+)
 
 func CheckStreams(on int32) *Status {
 	return C.ct_check_streams(C.int32_t(on))
