@@ -47,9 +47,12 @@ func guardOf(name string) guard {
 	case "aten::lcm", "aten::lcm_":
 		return guardLCM
 	case "aten::div", "aten::div_", "aten::divide", "aten::divide_":
+		if !strings.HasSuffix(name, "_mode") {
+			return nil // a quotient of floats
+		}
 		return func(c *call) string {
 			if arguments := c.arguments(); len(arguments) < 3 || arguments[2].kind != ct.ArgString {
-				return "" // a quotient of floats
+				return ""
 			}
 			return guardDivision(c)
 		}
@@ -105,13 +108,16 @@ func guardAttention(c *call) string {
 	if len(arguments) < 3 {
 		return ""
 	}
-	query, key, value := arguments[0].shape(), arguments[1].shape(), arguments[2].shape()
+	query, key := arguments[0].shape(), arguments[1].shape()
 	grouped := len(arguments) > 7 && arguments[7].kind == ct.ArgBool && arguments[7].word != 0
 	if len(query) < 3 || len(key) < 3 {
 		return ""
 	}
 	if key[len(key)-3] != 0 {
-		if grouped && len(value) >= 3 && value[len(value)-3] == 0 {
+		if !grouped {
+			return ""
+		}
+		if value := arguments[2].shape(); len(value) >= 3 && value[len(value)-3] == 0 {
 			return "value has no heads"
 		}
 		return ""

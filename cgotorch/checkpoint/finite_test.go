@@ -38,7 +38,7 @@ func TestSave_NotFinite(t *testing.T) {
 		"-Inf":               {dtype: cgotorch.Float64, weight: -inf, want: "tensor weight: it has 0 NaN and 3 Inf"},
 		"NaN of float64":     {dtype: cgotorch.Float64, weight: nan, want: "3 NaN"},
 		"NaN of float16":     {dtype: cgotorch.Float16, weight: nan, want: "3 NaN"},
-		"Inf of float16": {dtype: cgotorch.Float16, weight: inf, want: "3 Inf"},
+		"Inf of float16":     {dtype: cgotorch.Float16, weight: inf, want: "3 Inf"},
 		"most of float16":    {dtype: cgotorch.Float16, weight: 65504},
 		"NaN of bfloat16":    {dtype: cgotorch.BFloat16, weight: nan, want: "3 NaN"},
 		"Inf of complex64":   {dtype: cgotorch.Complex64, weight: inf, want: "3 Inf"},
