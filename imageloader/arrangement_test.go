@@ -129,6 +129,7 @@ func arrangements() []arrangement {
 		{"beside, ./ of some", renamed(beside("data/%03d", "png", "cls"), func(s string) string { return strings.Replace("./"+s, "./data/00", "data/00", strings.Count(s, "cls")) }), "", "right", nil},
 		{"beside, macOS", mac(one), "", "right", nil},
 		{"beside, __MACOSX", renamed(mac(one), func(s string) string { return strings.Replace(s, "data/._", "__MACOSX/data/._", 1) }), "", "right", nil},
+		{"beside, behind a hidden folder", append([]member{{name: ".thumbs/000.png", body: solid(9, 2, 2)}}, beside("data/%03d", "png", "cls")...), "", "right", nil},
 		{"beside, two images", beside("data/%03d", "jpeg", "seg.png", "cls"), "", "right", nil},
 		{"beside, equal keys in folders", each(func(i int) []member {
 			return []member{{name: fmt.Sprintf("data/%c/0000.cls", 'a'+i), body: []byte(fmt.Sprint(i % 3))}, {name: fmt.Sprintf("data/%c/0000.png", 'a'+i), body: solid(i, 4, 4)}}
@@ -215,7 +216,7 @@ func TestArrangements(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			packed := tarOf(c.members)
 			halves := t.TempDir()
-			half := len(c.members) / 2
+			half := len(c.members)/2 | 1 // a sample lies in both
 			must(t, os.WriteFile(halves+"/a-0.tar", tarOf(c.members[:half]), 0o644))
 			must(t, os.WriteFile(halves+"/a-1.tar", tarOf(c.members[half:]), 0o644))
 			ways := []struct {

@@ -103,13 +103,8 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		return location{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
 	}
 	directories = strings.Split(path.Clean(e.name), "/") // many archives have names such as "./train/cat/1.jpg"
-	for _, f := range directories {
-		if strings.HasPrefix(f, "._") || f == "__MACOSX" {
-			return location{}, ignoredAppleDouble, nil
-		}
-		if strings.HasPrefix(f, ".") {
-			return location{}, ignoredHidden, nil
-		}
+	if reason := hidden(directories); reason != "" {
+		return location{}, reason, nil
 	}
 	last := len(directories) - 1
 	if s.labels == LabelsFromMembers {
@@ -130,6 +125,19 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		where.above = strings.Join(directories[:last-1], "/")
 	}
 	return where, "", s.unusable(e)
+}
+
+// hidden returns the reason to pass over a member that is hidden, or "".
+func hidden(directories []string) string {
+	for _, f := range directories {
+		if strings.HasPrefix(f, "._") || f == "__MACOSX" {
+			return ignoredAppleDouble
+		}
+		if strings.HasPrefix(f, ".") {
+			return ignoredHidden
+		}
+	}
+	return ""
 }
 
 // admitSample judges a member of a WebDataset. `directories` holds the directories in the

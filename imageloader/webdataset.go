@@ -330,7 +330,7 @@ func (a *archive) findLabels(o Options) (Labels, *Error) {
 	var doubt *Error
 	first.beginning(func(e entry, content func() string) bool {
 		k, what := keyOf(e.name)
-		if e.kind != regularFile || k == "" {
+		if e.kind != regularFile || k == "" || hidden(strings.Split(path.Clean(e.name), "/")) != "" {
 			return true
 		}
 		if k != key && image {
