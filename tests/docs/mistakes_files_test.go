@@ -12,7 +12,11 @@ import (
 	"regexp"
 	"strings"
 
-	format "github.com/parquet-go/parquet-go"
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	format "github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/aoti"
@@ -691,12 +695,20 @@ func mnist(images, labels string) func() error {
 // rowsFile reads a field of a Parquet file with the column "a".
 func rowsFile(field data.Field) func() error {
 	return inFile("", func(path string) error {
-		if err := format.WriteFile(path, []struct {
-			A float32 `parquet:"a"`
-		}{{1}, {2}}); err != nil {
+		columns := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Float32}}, nil)
+		record, _, err := array.RecordFromJSON(memory.DefaultAllocator, columns, strings.NewReader(`[{"a":1},{"a":2}]`))
+		if err != nil {
 			return err
 		}
-		_, err := parquet.Open(path, parquet.Options{Fields: []data.Field{field}})
+		var file bytes.Buffer
+		writer, err := pqarrow.NewFileWriter(columns, &file, format.NewWriterProperties(), pqarrow.DefaultWriterProps())
+		if err == nil {
+			err = errors.Join(writer.Write(record), writer.Close(), os.WriteFile(path, file.Bytes(), 0o600))
+		}
+		if err != nil {
+			return err
+		}
+		_, err = parquet.Open(path, parquet.Options{Fields: []data.Field{field}})
 		return err
 	})
 }

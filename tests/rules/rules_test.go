@@ -267,8 +267,9 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
 		"cgotorch": {"github.com/rivo/uniseg"},
 		parquet: {
-			"github.com/andybalholm/brotli", "github.com/google/uuid", "github.com/klauspost/compress", "github.com/parquet-go/parquet-go",
-			"github.com/pierrec/lz4/v4", "golang.org/x/sys",
+			"github.com/andybalholm/brotli", "github.com/apache/arrow-go/v18", "github.com/apache/thrift", "github.com/cespare/xxhash/v2", "github.com/goccy/go-json",
+			"github.com/golang/snappy", "github.com/google/flatbuffers", "github.com/google/uuid", "github.com/klauspost/compress", "github.com/klauspost/cpuid/v2",
+			"github.com/pierrec/lz4/v4", "github.com/zeebo/xxh3", "golang.org/x/exp", "golang.org/x/sync", "golang.org/x/sys", "golang.org/x/xerrors",
 		},
 		"imageloader": {"github.com/klauspost/compress", "golang.org/x/image"},
 		"prefetcher":  {"github.com/klauspost/compress", "golang.org/x/image"},

@@ -1,10 +1,13 @@
 package parquet
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 
-	format "github.com/parquet-go/parquet-go"
+	format "github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/file"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
@@ -13,14 +16,25 @@ import (
 // column reads one column of a row group.
 type column struct {
 	cell
-	pages format.Pages
-	page  format.Page // nil before the first page, and after a page
-	at    int64       // rows of the page that are read
-	nan   bool        // a null is NaN
-	texts []format.Value
+	chunk  file.ColumnChunkReader
+	skip   int64 // rows that are left out before the next one
+	nan    bool  // a null is NaN
+	values any   // a slice of the column's type, the memory of decode
+	levels []int16
 }
 
-// fault is a value that does not fit its field. row counts from the first row of a read.
+// part is some rows of a column.
+type part[T any] struct {
+	done   int // rows of the read before the part
+	n      int
+	values []T // of the rows that are not null
+	levels []int16
+	most   int16 // the level of a row that is not null
+}
+
+func (p *part[T]) null(i int) bool { return p.most > 0 && p.levels[i] < p.most }
+
+// fault is a value that does not fit its field. row counts from the first row of a part.
 type fault struct {
 	row    int64
 	reason string
@@ -28,206 +42,147 @@ type fault struct {
 
 func (f *fault) Error() string { return f.reason }
 
-func (c *column) close() {
-	format.Release(c.page)
-	_ = c.pages.Close()
-}
-
 // read reads n rows into the elements of a field, or appends n texts to the field.
 func (c *column) read(rows *data.Rows, target any, n int) error {
-	for done := 0; done < n; {
-		if c.page == nil {
-			page, err := c.pages.ReadPage()
-			if err != nil {
-				return err
+	switch chunk := c.chunk.(type) {
+	case *file.ByteArrayColumnChunkReader:
+		return decode(c, chunk, n, func(p part[format.ByteArray]) error {
+			for i := range p.n {
+				if p.null(i) {
+					return &fault{int64(i), "the text is null"}
+				}
+				rows.AppendBytes(c.field, p.values[i])
 			}
-			c.page, c.at = page, 0
+			return nil
+		})
+	case *file.BooleanColumnChunkReader:
+		return decode(c, chunk, n, func(p part[bool]) error {
+			return store(c, target, mapped(p, func(on bool) uint8 {
+				if on {
+					return 1
+				}
+				return 0
+			}))
+		})
+	case *file.Int32ColumnChunkReader:
+		return decode(c, chunk, n, func(p part[int32]) error {
+			if c.unsigned {
+				return store(c, target, mapped(p, func(v int32) uint32 { return uint32(v) }))
+			}
+			return store(c, target, p)
+		})
+	case *file.Int64ColumnChunkReader:
+		return decode(c, chunk, n, func(p part[int64]) error {
+			if c.unsigned {
+				return store(c, target, mapped(p, func(v int64) uint64 { return uint64(v) }))
+			}
+			return store(c, target, p)
+		})
+	case *file.Float32ColumnChunkReader:
+		return decode(c, chunk, n, func(p part[float32]) error { return store(c, target, p) })
+	case *file.Float64ColumnChunkReader:
+		return decode(c, chunk, n, func(p part[float64]) error { return store(c, target, p) })
+	case *file.FixedLenByteArrayColumnChunkReader:
+		return decode(c, chunk, n, func(p part[format.FixedLenByteArray]) error {
+			return store(c, target, mapped(p, func(v format.FixedLenByteArray) float32 {
+				return (cgotorch.Float16Bits(v[0]) | cgotorch.Float16Bits(v[1])<<8).Float32()
+			}))
+		})
+	}
+	return fmt.Errorf("a page has the type %v", c.chunk.Type())
+}
+
+// mapped returns the part with other values.
+func mapped[S, T any](p part[S], to func(S) T) part[T] {
+	values := make([]T, len(p.values))
+	for i, v := range p.values {
+		values[i] = to(v)
+	}
+	return part[T]{p.done, p.n, values, p.levels, p.most}
+}
+
+// decode reads n rows after those that are left out. It gives them to a function in parts, whose
+// memory is valid until the function returns.
+func decode[T any](c *column, chunk interface {
+	ReadBatchInPage(batch int64, values []T, definition, repetition []int16) (int64, int, error)
+}, n int, take func(part[T]) error) error {
+	if c.values == nil { // the first read has the most rows
+		c.values, c.levels = make([]T, n), make([]int16, n)
+	}
+	p := part[T]{levels: c.levels, most: c.chunk.Descriptor().MaxDefinitionLevel()}
+	values := c.values.([]T)
+	for p.done < n {
+		want := int64(n - p.done)
+		if c.skip > 0 {
+			want = min(c.skip, int64(len(values)))
 		}
-		k := min(int64(n-done), c.page.NumRows()-c.at)
-		part := c.page.Slice(c.at, c.at+k)
-		var err error
-		if target == nil {
-			err = c.readTexts(rows, part, int(k))
-		} else {
-			err = c.readNumbers(part, target, done, int(k))
+		rows, got, err := chunk.ReadBatchInPage(want, values, p.levels, nil)
+		if err == nil && rows == 0 {
+			if err = c.chunk.Err(); err == nil {
+				err = io.ErrUnexpectedEOF
+			}
 		}
 		if err != nil {
+			return err
+		}
+		p.n, p.values = int(rows), values[:got]
+		present := 0
+		for i := range p.n {
+			if !p.null(i) {
+				present++
+			}
+		}
+		if got != present {
+			return errors.New("a page has fewer values than its header says")
+		}
+		if c.skip > 0 {
+			c.skip -= rows
+			continue
+		}
+		if err := take(p); err != nil {
 			if bad, ok := err.(*fault); ok {
-				bad.row += int64(done)
+				bad.row += int64(p.done)
 			}
 			return err
 		}
-		done += int(k)
-		if c.at += k; c.at == c.page.NumRows() {
-			format.Release(c.page)
-			c.page = nil
-		}
+		p.done += p.n
 	}
 	return nil
-}
-
-// values reads the next values of a page, with nulls.
-func (c *column) values(part format.Page, n int) ([]format.Value, error) {
-	if cap(c.texts) < n {
-		c.texts = make([]format.Value, n)
-	}
-	values, reader := c.texts[:n], part.Values()
-	for got := 0; got < n; {
-		k, err := reader.ReadValues(values[got:])
-		if got += k; got < n && (err != nil || k == 0) {
-			return nil, fmt.Errorf("a page has %d values, want %d: %w", got, n, err)
-		}
-	}
-	return values, nil
-}
-
-func (c *column) readTexts(rows *data.Rows, part format.Page, n int) error {
-	values, err := c.values(part, n)
-	if err != nil {
-		return err
-	}
-	for i, v := range values {
-		if v.IsNull() {
-			return &fault{int64(i), "the text is null"}
-		}
-		rows.AppendBytes(c.field, v.ByteArray())
-	}
-	return nil
-}
-
-// readNumbers writes the n numbers of a page to the target, from sample `done` on.
-func (c *column) readNumbers(part format.Page, target any, done, n int) error {
-	if part.NumNulls() > 0 {
-		return c.readNulls(part, target, done, n)
-	}
-	values, dictionary := part.Data(), part.Dictionary()
-	var places []int32
-	if dictionary != nil {
-		places, values = values.Int32(), dictionary.Page().Data()
-	}
-	switch c.kind(part) {
-	case format.Boolean:
-		flags := make([]int32, n)
-		wide, err := c.values(part, n)
-		if err != nil {
-			return err
-		}
-		for i, v := range wide {
-			if v.Boolean() {
-				flags[i] = 1
-			}
-		}
-		return store(c, target, done, n, flags, nil)
-	case format.Int32:
-		if c.unsigned {
-			return store(c, target, done, n, sameBits[uint32](values.Int32()), places)
-		}
-		return store(c, target, done, n, values.Int32(), places)
-	case format.Int64:
-		if c.unsigned {
-			return store(c, target, done, n, sameBits[uint64](values.Int64()), places)
-		}
-		return store(c, target, done, n, values.Int64(), places)
-	case format.Float:
-		return store(c, target, done, n, values.Float(), places)
-	case format.Double:
-		return store(c, target, done, n, values.Double(), places)
-	}
-	return fmt.Errorf("a page has the type %v", part.Type())
-}
-
-// sameBits returns the unsigned integers with the bits of signed ones.
-func sameBits[U uint32 | uint64, S int32 | int64](signed []S) []U {
-	unsigned := make([]U, len(signed))
-	for i, v := range signed {
-		unsigned[i] = U(v)
-	}
-	return unsigned
-}
-
-// kind returns the physical type of a page's values.
-func (c *column) kind(part format.Page) format.Kind {
-	if d := part.Dictionary(); d != nil {
-		return d.Type().Kind()
-	}
-	return part.Type().Kind()
-}
-
-// readNulls is readNumbers for a page with nulls.
-func (c *column) readNulls(part format.Page, target any, done, n int) error {
-	values, err := c.values(part, n)
-	if err != nil {
-		return err
-	}
-	wide, whole := make([]float64, n), make([]int64, n)
-	isFloat := false
-	for i, v := range values {
-		switch v.Kind() {
-		case format.Float:
-			wide[i], isFloat = float64(v.Float()), true
-		case format.Double:
-			wide[i], isFloat = v.Double(), true
-		case format.Int32:
-			if whole[i] = int64(v.Int32()); c.unsigned {
-				whole[i] = int64(v.Uint32())
-			}
-		case format.Int64:
-			if whole[i] = v.Int64(); c.unsigned && whole[i] < 0 {
-				return &fault{int64(i), fmt.Sprintf("%d in a page with nulls is more than an int64 holds", v.Uint64())}
-			}
-		case format.Boolean:
-			if v.Boolean() {
-				whole[i] = 1
-			}
-		default:
-			_, narrow := target.([]float32)
-			_, double := target.([]float64)
-			if !c.nan || !narrow && !double {
-				return &fault{int64(i), "the value is null"}
-			}
-			wide[i] = math.NaN()
-		}
-		if !isFloat && !v.IsNull() {
-			wide[i] = float64(whole[i])
-		}
-	}
-	switch target.(type) {
-	case []float32, []float64:
-		return store(c, target, done, n, wide, nil)
-	}
-	return store(c, target, done, n, whole, nil)
 }
 
 type number interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64
 }
 
-// store writes n numbers to the target. places, unless it is nil, has the place of each.
-func store[S number](c *column, target any, done, n int, from []S, places []int32) error {
+// store writes numbers to the target, the elements of the field.
+func store[S number](c *column, target any, p part[S]) error {
 	switch t := target.(type) {
 	case []float32:
-		return convert(c, t, done, n, from, places, false)
+		return convert(c, t, p, false)
 	case []float64:
-		return convert(c, t, done, n, from, places, false)
+		return convert(c, t, p, false)
 	case []int64:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []int32:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []int16:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []int8:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []uint8:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []uint16:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []uint32:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []uint64:
-		return convert(c, t, done, n, from, places, true)
+		return convert(c, t, p, true)
 	case []bool:
-		for i := range n {
-			t[(done+i)*c.elements+c.element] = from[i] != 0
+		for i := range p.n {
+			if p.null(i) {
+				return &fault{int64(i), "the value is null"}
+			}
+			t[(p.done+i)*c.elements+c.element] = p.values[i] != 0
 		}
 		return nil
 	}
@@ -235,33 +190,34 @@ func store[S number](c *column, target any, done, n int, from []S, places []int3
 }
 
 // convert is store for one type. With exact, a number must not change.
-func convert[S, T number](c *column, to []T, done, n int, from []S, places []int32, exact bool) error {
-	if places == nil && len(from) < n || places != nil && len(places) < n {
-		return fmt.Errorf("a page has fewer values than its header says")
-	}
-	for i := range n {
-		place := i
-		if places != nil {
-			place = int(places[i])
-			if uint(place) >= uint(len(from)) {
-				return fmt.Errorf("the value %d of a dictionary of %d", place, len(from))
+func convert[S, T number](c *column, to []T, p part[S], exact bool) error {
+	nulls := len(p.values) < p.n
+	for i, k := 0, 0; i < p.n; i++ {
+		at := (p.done+i)*c.elements + c.element
+		if nulls && p.null(i) {
+			if exact || !c.nan {
+				return &fault{int64(i), "the value is null"}
 			}
+			to[at] = T(math.NaN())
+			continue
 		}
-		v := T(from[place])
-		if exact && (S(v) != from[place] || (v < 0) != (from[place] < 0)) {
-			return &fault{int64(i), fmt.Sprintf("%v is no %T", from[place], v)}
+		from := p.values[k]
+		v := T(from)
+		if exact && (S(v) != from || (v < 0) != (from < 0)) {
+			return &fault{int64(i), fmt.Sprintf("%v is no %T", from, v)}
 		}
-		to[(done+i)*c.elements+c.element] = v
+		to[at] = v
+		k++
 	}
 	return nil
 }
 
 // converts reports whether a field of the dtype may hold numbers of a column.
-func converts(kind format.Kind, dtype cgotorch.DType) bool {
+func converts(kind format.Type, dtype cgotorch.DType) bool {
 	switch kind {
-	case format.Boolean:
+	case format.Types.Boolean:
 		return dtype == cgotorch.Bool
-	case format.Float, format.Double:
+	case format.Types.Float, format.Types.Double, format.Types.FixedLenByteArray:
 		return dtype == cgotorch.Float32 || dtype == cgotorch.Float64
 	}
 	switch dtype {

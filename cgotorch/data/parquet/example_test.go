@@ -6,8 +6,13 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"strings"
 
-	format "github.com/parquet-go/parquet-go"
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	format "github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
@@ -22,11 +27,7 @@ func ExampleOpen() {
 	}
 	defer os.RemoveAll(folder)
 	path := filepath.Join(folder, "houses.parquet")
-	type house struct {
-		Height float32 `parquet:"height"`
-		Width  float32 `parquet:"width"`
-	}
-	if err := format.WriteFile(path, []house{{1, 2}, {3, 4}}); err != nil {
+	if err := writeHouses(path); err != nil {
 		log.Fatal(err)
 	}
 
@@ -49,4 +50,28 @@ func ExampleOpen() {
 		batch.Release()
 	}
 	// Output: [1 2 3 4]
+}
+
+// writeHouses writes a file, as another program would do.
+func writeHouses(path string) error {
+	float := arrow.PrimitiveTypes.Float32
+	columns := arrow.NewSchema([]arrow.Field{{Name: "height", Type: float}, {Name: "width", Type: float}}, nil)
+	rows := strings.NewReader(`[{"height": 1, "width": 2}, {"height": 3, "width": 4}]`)
+	record, _, err := array.RecordFromJSON(memory.DefaultAllocator, columns, rows)
+	if err != nil {
+		return err
+	}
+	defer record.Release()
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	writer, err := pqarrow.NewFileWriter(columns, file, format.NewWriterProperties(), pqarrow.DefaultWriterProps())
+	if err != nil {
+		return err
+	}
+	if err := writer.Write(record); err != nil {
+		return err
+	}
+	return writer.Close()
 }

@@ -1,6 +1,8 @@
 // Package parquet reads Parquet files as a [data.Stream].
 //
-// It is a package of its own, so that only programs that read Parquet get its modules.
+// It is a package of its own, so that only programs that read Parquet get its modules. The decoder
+// is that of Apache Arrow. Of the decoders for Go it alone reads right what pyarrow, DuckDB, Polars
+// and fastparquet write: every encoding of every type, in both versions of pages.
 package parquet
 
 import (
@@ -14,7 +16,10 @@ import (
 	"slices"
 	"sync"
 
-	format "github.com/parquet-go/parquet-go"
+	format "github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
@@ -30,9 +35,11 @@ type Options struct {
 }
 
 // File is a [data.Stream] of the rows of a Parquet file. It reads columns of booleans, integers,
-// floating-point numbers and texts, compressed or not, on all cores. Nested columns and lists
-// cannot be read. It holds one page of each column in memory. A page has the size that the file
-// says, which is less than 2 GiB.
+// floating-point numbers and texts, compressed or not, on all cores. A date or a time is the
+// integer that the file holds: days, or the file's unit of time. Columns of other types cannot be
+// read: decimals, INT96, fixed-length bytes other than float16, lists and nested columns. Nor can
+// columns that are encrypted, or compressed by LZO or Hadoop's LZ4. File holds one page of each
+// column in memory. A page has the size that the file says, which is less than 2 GiB.
 type File struct {
 	path   string
 	o      Options
@@ -58,19 +65,15 @@ const blockRows = 1 << 15
 // an [*data.Error] for a file that is no Parquet file.
 func Open(path string, o Options) (*File, error) {
 	f := &File{path: path, o: o, fields: o.Fields}
-	err := f.with(func(file *format.File) error {
-		columns := map[string]*format.Column{}
-		for _, c := range file.Root().Columns() {
-			if readable(c) {
-				columns[c.Name()] = c
-			}
-		}
+	err := f.with(func(opened *file.Reader) error {
+		columns := columnsOf(opened)
 		if f.fields == nil {
-			for _, c := range file.Root().Columns() {
-				if !readable(c) {
-					return fmt.Errorf("data: %s: the column %q cannot be read; name the others in Options.Fields: %w", path, c.Name(), data.ErrInvalidOptions)
+			for _, name := range columns.names {
+				c := columns.of[name]
+				if c.unreadable != "" {
+					return fmt.Errorf("data: %s: the column %q cannot be read, because it %s; name the others in Options.Fields: %w", path, name, c.unreadable, data.ErrInvalidOptions)
 				}
-				f.fields = append(f.fields, ownField(c))
+				f.fields = append(f.fields, ownField(c.Column))
 			}
 		}
 		return f.place(columns)
@@ -83,20 +86,22 @@ func Open(path string, o Options) (*File, error) {
 
 // with opens the file for a function. A panic about a damaged file becomes an error.
 // While *foreign is set, the function runs code of the caller, whose panic goes on.
-func (f *File) with(use func(*format.File) error, foreign *bool) (err error) {
-	file, err := os.Open(f.path)
+func (f *File) with(use func(*file.Reader) error, foreign *bool) (err error) {
+	source, err := os.Open(f.path)
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	defer file.Close()
+	defer source.Close()
 	defer f.damaged(&err, foreign)
-	info, err := file.Stat()
+	info, err := source.Stat()
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	var opened *format.File
-	if err = checkFooter(file, info.Size()); err == nil {
-		opened, err = format.OpenFile(file, info.Size(), format.SkipPageIndex(true), format.SkipBloomFilters(true))
+	var opened *file.Reader
+	if err = checkFooter(source, info.Size()); err == nil {
+		properties := format.NewReaderProperties(nil)
+		properties.BufferedStreamEnabled, properties.BufferSize = true, 1<<16
+		opened, err = file.NewParquetReader(source, file.WithReadProps(properties))
 	}
 	if err != nil {
 		return &data.Error{Source: f.path, Reason: err.Error(), Kind: data.ErrBadRow, Cause: err}
@@ -104,7 +109,7 @@ func (f *File) with(use func(*format.File) error, foreign *bool) (err error) {
 	return use(opened)
 }
 
-// damaged makes an error of a panic of the Parquet module, which checks files only in part.
+// damaged makes an error of a panic of the decoder, which checks files only in part.
 func (f *File) damaged(err *error, foreign *bool) {
 	if *foreign {
 		return
@@ -114,44 +119,105 @@ func (f *File) damaged(err *error, foreign *bool) {
 	}
 }
 
-// readable reports whether a column holds one number or text a row.
-func readable(c *format.Column) bool {
-	if !c.Leaf() || c.Repeated() {
-		return false
+// columns are the columns of a file that are not inside another one.
+type columns struct {
+	names []string
+	of    map[string]*fileColumn
+}
+
+// fileColumn is a column of a file. Of a nested column it is the first leaf.
+type fileColumn struct {
+	*schema.Column
+	index      int
+	unreadable string // why the column cannot be read, such as "is a list"
+}
+
+func columnsOf(opened *file.Reader) columns {
+	all := columns{of: map[string]*fileColumn{}}
+	description := opened.MetaData().Schema
+	for i := range description.NumColumns() {
+		root := description.ColumnRoot(i)
+		c := &fileColumn{description.Column(i), i, ""}
+		switch before := all.of[root.Name()]; {
+		case before == nil:
+			all.names = append(all.names, root.Name())
+			all.of[root.Name()] = c
+			c.unreadable = unreadable(opened, c, root)
+		case root.Type() == schema.Primitive:
+			before.unreadable = "is there twice"
+		}
 	}
-	if logical := c.Type().LogicalType(); logical != nil && logical.Decimal != nil {
-		return false // the numbers lack their scale
+	return all
+}
+
+// unreadable says why a column has not one number or text a row. It returns "" for the others.
+func unreadable(opened *file.Reader, c *fileColumn, root schema.Node) string {
+	if root.Type() != schema.Primitive {
+		return "is nested, or a list"
 	}
-	switch c.Type().Kind() {
-	case format.Boolean, format.Int32, format.Int64, format.Float, format.Double, format.ByteArray:
-		return true
+	if c.MaxRepetitionLevel() > 0 {
+		return "is a list"
 	}
-	return false
+	switch logical := c.LogicalType().(type) {
+	case schema.DecimalLogicalType:
+		return "is a decimal" // the numbers lack their scale
+	case schema.Float16LogicalType, schema.NoLogicalType, schema.UnknownLogicalType:
+	default:
+		if c.PhysicalType() == format.Types.FixedLenByteArray {
+			return fmt.Sprintf("has the type %v", logical)
+		}
+	}
+	switch kind := c.PhysicalType(); {
+	case kind == format.Types.Int96:
+		return "has the type INT96: let its writer store times as INT64"
+	case kind == format.Types.FixedLenByteArray && !isHalf(c.Column):
+		return "has the type FIXED_LEN_BYTE_ARRAY"
+	}
+	for g := range opened.NumRowGroups() {
+		chunk, err := opened.MetaData().RowGroup(g).ColumnChunk(c.index)
+		switch {
+		case err != nil || chunk.CryptoMetadata() != nil:
+			return "is encrypted"
+		case chunk.FilePath() != "":
+			return fmt.Sprintf("lies in another file, %q", chunk.FilePath())
+		case chunk.Compression() == compress.Codecs.Lz4 || chunk.Compression() == compress.Codecs.Lzo:
+			return fmt.Sprintf("is compressed by %v: let its writer use ZSTD, or LZ4_RAW", chunk.Compression())
+		case isHalf(c.Column) && slices.Contains(chunk.Encodings(), format.Encodings.DeltaByteArray):
+			return "is encoded by DELTA_BYTE_ARRAY: let its writer use PLAIN"
+		}
+	}
+	return ""
 }
 
 // isUnsigned reports whether the bits of a column's integers are those of unsigned ones.
-func isUnsigned(c *format.Column) bool {
-	logical := c.Type().LogicalType()
-	return logical != nil && logical.Integer != nil && !logical.Integer.IsSigned
+func isUnsigned(c *schema.Column) bool {
+	whole, ok := c.LogicalType().(schema.IntLogicalType)
+	return ok && !whole.IsSigned()
+}
+
+// isHalf reports whether a column holds float16 numbers.
+func isHalf(c *schema.Column) bool {
+	_, ok := c.LogicalType().(schema.Float16LogicalType)
+	return ok && c.PhysicalType() == format.Types.FixedLenByteArray && c.TypeLength() == 2
 }
 
 // ownField returns the field of a column's own type.
-func ownField(c *format.Column) data.Field {
+func ownField(c *schema.Column) data.Field {
 	f := data.Field{Name: c.Name()}
-	switch c.Type().Kind() {
-	case format.Boolean:
+	switch c.PhysicalType() {
+	case format.Types.Boolean:
 		f.DType = cgotorch.Bool
-	case format.Int32:
+	case format.Types.Int32:
 		if f.DType = cgotorch.Int32; isUnsigned(c) {
 			f.DType = cgotorch.Int64
 		}
-	case format.Int64:
+	case format.Types.Int64:
 		if f.DType = cgotorch.Int64; isUnsigned(c) {
 			f.DType = cgotorch.Uint64
 		}
-	case format.Float:
+	case format.Types.Float, format.Types.FixedLenByteArray:
 		f.DType = cgotorch.Float32
-	case format.Double:
+	case format.Types.Double:
 		f.DType = cgotorch.Float64
 	default:
 		f.Text = true
@@ -160,7 +226,7 @@ func ownField(c *format.Column) data.Field {
 }
 
 // place finds the columns of the fields.
-func (f *File) place(columns map[string]*format.Column) error {
+func (f *File) place(columns columns) error {
 	refuse := func(text string, args ...any) error {
 		return fmt.Errorf("data: %s: "+text+": %w", append(append([]any{f.path}, args...), data.ErrInvalidOptions)...)
 	}
@@ -183,23 +249,25 @@ func (f *File) place(columns map[string]*format.Column) error {
 			return refuse("the field %s is made of %d columns of one value each", field, len(from))
 		}
 		for k, name := range from {
-			c := columns[name]
+			c := columns.of[name]
 			switch {
 			case c == nil:
-				return refuse("there is no column %q of numbers or texts; it has %s", name, someNames(columns))
-			case field.Text != (c.Type().Kind() == format.ByteArray) || !field.Text && !converts(c.Type().Kind(), field.DType):
-				return refuse("the column %q has the type %v, and its field is %s", name, c.Type(), field)
+				return refuse("there is no column %q; it has %s", name, someNames(columns))
+			case c.unreadable != "":
+				return refuse("the column %q cannot be read, because it %s", name, c.unreadable)
+			case field.Text != (c.PhysicalType() == format.Types.ByteArray) || !field.Text && !converts(c.PhysicalType(), field.DType):
+				return refuse("the column %q has the type %v, and its field is %s", name, c.PhysicalType(), field)
 			}
-			f.cells = append(f.cells, cell{c.Index(), name, i, k, elements, isUnsigned(c)})
+			f.cells = append(f.cells, cell{c.index, name, i, k, elements, isUnsigned(c.Column)})
 		}
 	}
 	return nil
 }
 
-// someNames lists the names of columns for an error. Of many it lists the first.
-func someNames(columns map[string]*format.Column) string {
+// someNames lists the names of readable columns for an error. Of many it lists the first.
+func someNames(columns columns) string {
 	const most = 5
-	names := slices.Sorted(maps.Keys(columns))
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(columns.of)), func(name string) bool { return columns.of[name].unreadable != "" })
 	text := fmt.Sprintf("%.40q", names[:min(most, len(names))])
 	if len(names) > most {
 		text += fmt.Sprintf(" and %d more", len(names)-most)
@@ -214,9 +282,10 @@ func (f *File) Fields() []data.Field { return f.fields }
 func (f *File) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error] {
 	return func(yield func(*data.Rows, error) bool) {
 		left, inBody := false, false
-		err := f.with(func(file *format.File) error {
+		err := f.with(func(opened *file.Reader) error {
 			row := int64(0) // of the file, before the row group
-			for _, group := range file.RowGroups() {
+			for g := range opened.NumRowGroups() {
+				group := opened.RowGroup(g)
 				n := group.NumRows()
 				if from < row+n {
 					err := f.readGroup(ctx, group, row, max(from-row, 0), func(rows *data.Rows) bool {
@@ -240,19 +309,19 @@ func (f *File) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error
 }
 
 // readGroup reads a row group without its first `skip` rows, block by block.
-func (f *File) readGroup(ctx context.Context, group format.RowGroup, before, skip int64, yield func(*data.Rows) bool) error {
-	chunks, readers := group.ColumnChunks(), make([]*column, 0, len(f.cells))
+func (f *File) readGroup(ctx context.Context, group *file.RowGroupReader, before, skip int64, yield func(*data.Rows) bool) error {
+	readers := make([]*column, 0, len(f.cells))
 	defer func() {
 		for _, r := range readers {
-			r.close()
+			_ = r.chunk.Close()
 		}
 	}()
 	for _, c := range f.cells {
-		r := &column{cell: c, pages: chunks[c.column].Pages(), nan: f.o.NullNaN}
-		readers = append(readers, r)
-		if err := r.pages.SeekToRow(skip); skip > 0 && err != nil {
+		chunk, err := group.Column(c.column)
+		if err != nil {
 			return &data.Error{Source: f.path, Column: c.name, Reason: err.Error(), Kind: data.ErrBadRow, Cause: err}
 		}
+		readers = append(readers, &column{cell: c, chunk: chunk, skip: skip, nan: f.o.NullNaN})
 	}
 	for at := skip; at < group.NumRows(); {
 		if ctx.Err() != nil {
@@ -270,7 +339,11 @@ func (f *File) readGroup(ctx context.Context, group format.RowGroup, before, ski
 			running.Add(1)
 			go func() {
 				defer running.Done()
-				defer f.damaged(&errs[i], new(bool))
+				defer func() {
+					if p := recover(); p != nil {
+						errs[i] = fmt.Errorf("the file is damaged: %v", p)
+					}
+				}()
 				errs[i] = r.read(rows, targets[r.field], n)
 			}()
 		}

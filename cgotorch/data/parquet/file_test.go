@@ -1,15 +1,22 @@
 package parquet
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
-	format "github.com/parquet-go/parquet-go"
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	format "github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
@@ -18,39 +25,47 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-type record struct {
-	A     float32  `parquet:"a"`
-	B     *float64 `parquet:"b,optional,dict"`
-	Label int64    `parquet:"label,dict,snappy"`
-	Small int32    `parquet:"small,zstd"`
-	On    bool     `parquet:"on"`
-	Name  string   `parquet:"name,dict"`
-	List  []int64  `parquet:"list"`
+// writeJSON writes rows, each a JSON object, in row groups of 40,000.
+func writeJSON(t testing.TB, path string, fields []arrow.Field, rows string, options ...format.WriterProperty) {
+	t.Helper()
+	record, _, err := array.RecordFromJSON(memory.DefaultAllocator, arrow.NewSchema(fields, nil), strings.NewReader(rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer record.Release()
+	table := array.NewTableFromRecords(record.Schema(), []arrow.RecordBatch{record})
+	defer table.Release()
+	var whole bytes.Buffer
+	if err := pqarrow.WriteTable(table, &whole, 40_000, format.NewWriterProperties(options...), pqarrow.DefaultWriterProps()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // write writes n rows in several row groups. Rows in `nulls` have no b.
 func write(t testing.TB, n int, nulls ...int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.parquet")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	w := format.NewGenericWriter[record](f, format.MaxRowsPerRowGroup(40_000), format.PageBufferSize(10_000))
+	var rows strings.Builder
 	for i := range n {
-		b := float64(i%7) / 2
-		r := record{A: float32(i), B: &b, Label: int64(i % 10), Small: int32(i % 300), On: i%3 == 0, Name: fmt.Sprint("n", i%5), List: []int64{1}}
+		b := fmt.Sprint(float64(i%7) / 2)
 		if slices.Contains(nulls, i) {
-			r.B = nil
+			b = "null"
 		}
-		if _, err := w.Write([]record{r}); err != nil {
-			t.Fatal(err)
+		comma := "["
+		if i > 0 {
+			comma = ","
 		}
+		fmt.Fprintf(&rows, `%s{"a":%d,"b":%s,"label":%d,"small":%d,"on":%t,"name":"n%d","list":[1]}`, comma, i, b, i%10, i%300, i%3 == 0, i%5)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	writeJSON(t, path, []arrow.Field{
+		{Name: "a", Type: arrow.PrimitiveTypes.Float32}, {Name: "b", Type: arrow.PrimitiveTypes.Float64, Nullable: true},
+		{Name: "label", Type: arrow.PrimitiveTypes.Int64}, {Name: "small", Type: arrow.PrimitiveTypes.Int32},
+		{Name: "on", Type: arrow.FixedWidthTypes.Boolean}, {Name: "name", Type: arrow.BinaryTypes.String}, {Name: "list", Type: arrow.ListOf(arrow.PrimitiveTypes.Int64)},
+	}, rows.String()+"]", format.WithDataPageSize(10_000), format.WithDictionaryFor("a", false), format.WithCompressionFor("label", compress.Codecs.Snappy),
+		format.WithCompressionFor("small", compress.Codecs.Zstd))
 	return path
 }
 
@@ -108,8 +123,8 @@ func TestFile_Errors(t *testing.T) {
 	torchtest.WantError(t, last(Options{Fields: []data.Field{{Name: "small", DType: cgotorch.Uint8}}}), data.ErrBadRow, `row 257, column "small": 256 is no uint8`)
 	for want, o := range map[string]Options{
 		`"list" cannot be read`:                       {},
-		`"list" of numbers or texts; it has ["a" "b"`: {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
-		`no column "list"`:                            {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
+		`no column "lists"; it has ["a" "b"`:          {Fields: []data.Field{{Name: "lists", DType: cgotorch.Int64}}},
+		`"list" cannot be read, because it is nested`: {Fields: []data.Field{{Name: "list", DType: cgotorch.Int64}}},
 		`the column "a" has`:                          {Fields: []data.Field{{Name: "a", DType: cgotorch.Int64}}},
 		`the column "name" has`:                       {Fields: []data.Field{{Name: "name", DType: cgotorch.Int64}}},
 		"made of 1 columns":                           {Fields: []data.Field{{Name: "a", DType: cgotorch.Float32, Shape: []int64{3}}}},
@@ -164,16 +179,10 @@ func FuzzFile(f *testing.F) {
 // Unsigned integers keep their values, decimals are refused, and a panic of the loop body is its
 // own.
 func TestFile_LogicalTypes(t *testing.T) {
-	type line struct {
-		Small uint32 `parquet:"small"`
-		Large uint64 `parquet:"large"`
-		Price int64  `parquet:"price,decimal(2:18)"`
-	}
 	path := filepath.Join(t.TempDir(), "a.parquet")
-	lines := []line{{7, 9, 150}, {3_000_000_000, 1 << 63, 250}}
-	if err := format.WriteFile(path, lines); err != nil {
-		t.Fatal(err)
-	}
+	writeJSON(t, path, []arrow.Field{
+		{Name: "small", Type: arrow.PrimitiveTypes.Uint32}, {Name: "large", Type: arrow.PrimitiveTypes.Uint64}, {Name: "price", Type: &arrow.Decimal128Type{Precision: 18, Scale: 2}},
+	}, `[{"small":7,"large":9,"price":"1.50"},{"small":3000000000,"large":9223372036854775808,"price":"2.50"}]`)
 	f, err := Open(path, Options{Fields: []data.Field{{Name: "small", DType: cgotorch.Int64}, {Name: "large", DType: cgotorch.Uint64}}})
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +196,7 @@ func TestFile_LogicalTypes(t *testing.T) {
 		t.Errorf("got %v and %v", small, large)
 	}
 	_, err = Open(path, Options{})
-	torchtest.WantError(t, err, data.ErrInvalidOptions, `"price" cannot be read`)
+	torchtest.WantError(t, err, data.ErrInvalidOptions, `"price" cannot be read, because it is a decimal`)
 	defer func() {
 		if p := recover(); p != "mine" {
 			t.Errorf("the panic of the loop body became %v", p)

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// The Parquet module makes lists as long as a footer says, before it reads their elements. A
+// The decoder makes lists as long as a footer says, before it reads their elements. A
 // footer of 100 bytes could so take gigabytes and half a minute. So this file first walks through
 // the footer, which is a struct in Thrift's compact protocol.
 
@@ -20,7 +20,11 @@ const (
 // checkFooter fails if a file has no footer whose lists fit into it.
 func checkFooter(file io.ReaderAt, size int64) error {
 	var tail [8]byte
-	if _, err := file.ReadAt(tail[:], size-8); size < 12 || err != nil || string(tail[4:]) != "PAR1" {
+	_, err := file.ReadAt(tail[:], size-8)
+	if size >= 12 && string(tail[4:]) == "PARE" {
+		return errors.New("it is encrypted, which is not supported: write it without encryption")
+	}
+	if size < 12 || err != nil || string(tail[4:]) != "PAR1" {
 		return errors.New("it is no Parquet file: its end is not PAR1; copy it again, or open it as what it is")
 	}
 	n := int64(binary.LittleEndian.Uint32(tail[:]))
