@@ -81,6 +81,7 @@ func (l *lines) end(data []byte) int {
 func (l *lines) chunks(r io.Reader, take func() []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		var rest []byte
+		first := true // at the beginning of the file, or behind its header
 		for {
 			data := append(take()[:0], rest...)
 			for {
@@ -89,6 +90,11 @@ func (l *lines) chunks(r io.Reader, take func() []byte) iter.Seq2[[]byte, error]
 				}
 				n, err := io.ReadFull(r, data[len(data):min(cap(data), max(chunkBytes, 2*len(data)))])
 				data = data[:len(data)+n]
+				if fault := l.foreign(data); first && fault != "" {
+					yield(nil, &Error{Source: l.name, Reason: fault, Kind: ErrBadRow})
+					return
+				}
+				first = false
 				if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 					yield(nil, &Error{Source: l.name, Reason: err.Error(), Kind: ErrBadRow, Cause: err})
 					return
@@ -119,10 +125,29 @@ func (l *lines) chunks(r io.Reader, take func() []byte) iter.Seq2[[]byte, error]
 	}
 }
 
+// foreign says what bytes are that are no lines of UTF-8, or "".
+func (l *lines) foreign(data []byte) string {
+	for magic, name := range map[string]string{
+		"\x1f\x8b": "gzip", "\x28\xb5\x2f\xfd": "zstd", "PK\x03\x04": "zip", "\xfd7zXZ\x00": "xz", "BZh91AY&SY": "bzip2",
+	} {
+		if bytes.HasPrefix(data, []byte(magic)) {
+			return "it is compressed by " + name + ": decompress it, or give NewCSV or NewJSONLines a function that does"
+		}
+	}
+	wide := bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff"))
+	if wide || len(data) > 1 && (data[0] == 0) != (data[1] == 0) {
+		return "it is text in UTF-16 or UTF-32: write it in UTF-8"
+	}
+	if at := bytes.IndexByte(data, '\r'); at >= 0 && at+1 < len(data) && bytes.IndexByte(data, '\n') < 0 && (!l.quotes || bytes.IndexByte(data, '"') < 0) {
+		return "its lines end with a carriage return alone: end them with a newline"
+	}
+	return ""
+}
+
 func (l *lines) tooLong() *Error {
 	e := &Error{Source: l.name, Kind: ErrTooLarge, Reason: fmt.Sprintf("a row is longer than MaxRow, %d bytes", l.maxRow)}
 	if l.quotes {
-		e.Reason += ", or a quote is not closed"
+		e.Reason += ", or a quote is not closed; " + quotesOff
 	}
 	return e
 }

@@ -11,7 +11,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -22,14 +21,17 @@ import (
 type CSVOptions struct {
 	// Fields are the fields of a sample. Field.From names their columns, and may put several columns
 	// into one field, such as 8 columns into one float32 [8]. nil means a field for each column. The
-	// first 1,000 rows then decide, or fewer, those in the first 512 KiB: all integers make Int64, all
-	// numbers Float32, and others Text.
+	// first 1,000 rows then decide, or fewer, those in the first 512 KiB. All integers make Int64, or
+	// Uint64 if Int64 is too small. All numbers make Float32 if it keeps their digits, and else
+	// Float64. Others make Text, as do integers that no dtype keeps. A later row that the dtype does
+	// not keep is an error.
 	Fields []Field
 
 	Comma    byte     // separates the columns. 0 means a comma
 	NoHeader bool     // the first row is a sample. Without Fields and Names, a header of numbers only is an error
 	Names    []string // names of the columns. nil means the header or, without it, "0", "1" and so on
 
+	NoQuotes bool // a double quote is a character like others. Otherwise it may begin a cell of several lines
 	EmptyNaN bool // an empty cell of a floating-point field is NaN. Otherwise it is an error
 	MaxRow   int  // bytes above which a row is an error. 0 means 16 MiB. Rows up to 1 MiB are always read
 }
@@ -54,6 +56,7 @@ type cell struct {
 	text    bool
 	dtype   cgotorch.DType
 	classes classes // nil for a field without Classes
+	guessed bool    // the first rows decided on the dtype
 }
 
 // OpenCSV returns the rows of a file. It reads the header and, without Fields, the first rows. The
@@ -66,7 +69,7 @@ func OpenCSV(path string, o CSVOptions) (*CSV, error) {
 // NewCSV is [OpenCSV] for any source of bytes, such as a compressed file. `open` is called for each
 // epoch. `name` names the source in errors.
 func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV, error) {
-	c := &CSV{o: o, lines: lines{name: name, open: open, quotes: true, maxRow: o.MaxRow}}
+	c := &CSV{o: o, lines: lines{name: name, open: open, quotes: !o.NoQuotes, maxRow: o.MaxRow}}
 	if c.maxRow == 0 {
 		c.maxRow = defaultMaxRow
 	}
@@ -100,7 +103,13 @@ func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV
 		}
 		c.fields = c.guess(head)
 	}
-	return c, c.place()
+	if err := c.place(); err != nil {
+		return nil, err
+	}
+	for i := range c.cells {
+		c.cells[i].guessed = o.Fields == nil
+	}
+	return c, nil
 }
 
 // Fields returns the fields of a sample.
@@ -160,11 +169,43 @@ func (c *CSV) head() ([]byte, error) {
 	return first, nil
 }
 
-func (c *CSV) reader(chunk []byte) *csv.Reader {
+// records reads the rows of a chunk. [csv.Reader] does so.
+type records interface {
+	Read() ([]string, error)
+	InputOffset() int64 // bytes that are read
+}
+
+// unquoted are records without quotes.
+type unquoted struct {
+	chunk []byte
+	comma byte
+	at    int
+}
+
+func (u *unquoted) InputOffset() int64 { return int64(u.at) }
+
+func (u *unquoted) Read() ([]string, error) {
+	for u.at < len(u.chunk) {
+		line, _, _ := bytes.Cut(u.chunk[u.at:], []byte("\n"))
+		u.at = min(u.at+len(line)+1, len(u.chunk))
+		if line = bytes.TrimSuffix(line, []byte("\r")); len(line) > 0 {
+			return strings.Split(string(line), string(u.comma)), nil
+		}
+	}
+	return nil, io.EOF
+}
+
+func (c *CSV) reader(chunk []byte) records {
+	if c.o.NoQuotes {
+		return &unquoted{chunk: chunk, comma: c.o.Comma}
+	}
 	r := csv.NewReader(bytes.NewReader(chunk))
 	r.Comma, r.FieldsPerRecord, r.ReuseRecord = rune(c.o.Comma), -1, true
 	return r
 }
+
+// quotesOff is the cure of a quote that is no quote.
+const quotesOff = "CSVOptions.NoQuotes makes a quote a character like others"
 
 // bad returns the error for a row of a chunk that encoding/csv refuses.
 func (c *CSV) bad(row int64, err error) *Error {
@@ -172,6 +213,9 @@ func (c *CSV) bad(row int64, err error) *Error {
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
 		e.Reason = parse.Err.Error()
+		if errors.Is(err, csv.ErrBareQuote) || errors.Is(err, csv.ErrQuote) {
+			e.Reason += "; " + quotesOff
+		}
 	}
 	return e
 }
@@ -179,39 +223,44 @@ func (c *CSV) bad(row int64, err error) *Error {
 // guess returns a field for each column. The first rows decide on the dtypes.
 func (c *CSV) guess(head []byte) []Field {
 	const rows = 1000
-	whole, number := make([]bool, len(c.names)), make([]bool, len(c.names))
+	kinds := []Field{{DType: cgotorch.Int64}, {DType: cgotorch.Uint64}, {DType: cgotorch.Float32}, {DType: cgotorch.Float64}, {Text: true}}
+	fits := make([][]bool, len(c.names)) // for each column and kind; nil before the first row
 	r := c.reader(head)
 	var memory [8]byte
-	for n := 0; n < rows; n++ {
+	for range rows {
 		row, err := r.Read()
 		if err != nil {
 			break
 		}
 		for i, cell := range row[:min(len(row), len(c.names))] {
-			if n == 0 {
-				whole[i], number[i] = true, true
+			if fits[i] == nil {
+				fits[i] = []bool{true, true, true, true, true}
 			}
 			text := bytes.TrimSpace([]byte(cell))
-			empty := c.o.EmptyNaN && len(text) == 0
-			whole[i] = whole[i] && parse(cgotorch.Int64, memory[:], text)
-			number[i] = number[i] && (empty || parse(cgotorch.Float32, memory[:], text))
+			for k, kind := range kinds {
+				if !fits[i][k] || kind.Text || c.o.EmptyNaN && len(text) == 0 && kind.DType.IsFloat() {
+					continue
+				}
+				fits[i][k] = parse(kind.DType, memory[:], text) && (!kind.DType.IsFloat() || keeps(text, 8*kind.DType.Size()))
+			}
 		}
 	}
 	fields := make([]Field, len(c.names))
 	for i, name := range c.names {
-		fields[i] = Field{Name: name, DType: cgotorch.Float32}
-		if whole[i] {
-			fields[i].DType = cgotorch.Int64
+		fields[i] = kinds[len(kinds)-1]
+		if fits[i] != nil {
+			fields[i] = kinds[slices.Index(fits[i], true)]
 		}
-		fields[i].Text = !number[i]
+		fields[i].Name = name
 	}
 	return fields
 }
 
 // allNumbers reports whether each name is a number.
 func allNumbers(names []string) bool {
+	var memory [8]byte
 	for _, name := range names {
-		if _, err := strconv.ParseFloat(strings.TrimSpace(name), 64); err != nil {
+		if !parse(cgotorch.Float64, memory[:], []byte(strings.TrimSpace(name))) {
 			return false
 		}
 	}
@@ -277,7 +326,7 @@ func (c *CSV) place() error {
 
 // countRows returns the number of rows in a chunk. Empty lines are no rows.
 func (c *CSV) countRows(chunk []byte) (n int64) {
-	if bytes.IndexByte(chunk, '"') >= 0 {
+	if c.quotes && bytes.IndexByte(chunk, '"') >= 0 {
 		r := c.reader(chunk)
 		for {
 			if _, err := r.Read(); err != nil && !errors.As(err, new(*csv.ParseError)) {
@@ -308,7 +357,7 @@ func emptyLine(line []byte) bool {
 func (c *CSV) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 	room := min(bytes.Count(chunk, []byte("\n"))+1, len(chunk)/len(c.cells)+1)
 	rows := NewRows(c.fields, room)
-	if bytes.IndexByte(chunk, '"') >= 0 {
+	if c.quotes && bytes.IndexByte(chunk, '"') >= 0 {
 		return rows, c.parseQuoted(rows, chunk, skip)
 	}
 	return rows, c.parsePlain(rows, chunk, skip)
@@ -443,7 +492,7 @@ func (c *CSV) number(rows *Rows, j int, b []byte, i int) int {
 	switch cell.dtype {
 	case cgotorch.Float32:
 		v, exact := d.float32()
-		if !exact {
+		if !exact || cell.guessed && d.mantissa >= 1e6 {
 			return -1
 		}
 		putFloat32(memory, v)
@@ -496,7 +545,13 @@ func (c *CSV) store(rows *Rows, j int, text []byte) *Error {
 		} else {
 			reason += "; CSVOptions.EmptyNaN, set in each reader of the file, makes NaN of an empty cell in a floating-point field"
 		}
+		if cell.guessed {
+			reason += fmt.Sprintf("; the first rows decided on %v, and CSVOptions.Fields can give the column another dtype, or Text", cell.dtype)
+		}
 		return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: reason}
+	}
+	if cell.guessed && cell.dtype.IsFloat() && len(text) > 6 && !keeps(trimmed, 8*cell.dtype.Size()) {
+		return &Error{Column: c.names[j], Kind: ErrBadRow, Reason: fmt.Sprintf("%s has more digits than the %v on which the first rows decided; set CSVOptions.Fields with Field{Name: %q, DType: cgotorch.Float64} or with Text", quoted(text), cell.dtype, c.names[j])}
 	}
 	return nil
 }

@@ -8,14 +8,20 @@ import (
 	"io"
 	"iter"
 	"os"
+	"regexp"
+	"strings"
+	"unicode/utf8"
 )
 
 // JSONLinesOptions are the options of [OpenJSONLines].
 type JSONLinesOptions struct {
 	// Fields are the fields of a sample. There must be at least one. The value of a field is the
 	// object's value of that name: a number, true or false, a text, or nested arrays of numbers. Other
-	// values of the object are left out.
+	// values of the object are left out. A floating-point field takes NaN, Infinity and -Infinity too,
+	// which Python writes.
 	Fields []Field
+
+	NullNaN bool // a null in a floating-point field is NaN. Otherwise it is an error
 
 	MaxRow int // bytes above which a row is an error. 0 means 16 MiB. Rows up to 1 MiB are always read
 }
@@ -25,6 +31,7 @@ type JSONLinesOptions struct {
 type JSONLines struct {
 	lines
 	fields  []Field
+	nan     bool      // a null is NaN
 	classes []classes // for each field; nil for a field without Classes
 }
 
@@ -61,7 +68,7 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 	if o.MaxRow < 1 || o.MaxRow > maxSample {
 		return nil, fmt.Errorf("data: JSONLinesOptions.MaxRow is %d; it is out of range: %w", o.MaxRow, ErrInvalidOptions)
 	}
-	j := &JSONLines{fields: o.Fields, lines: lines{name: name, open: open, maxRow: o.MaxRow}}
+	j := &JSONLines{fields: o.Fields, nan: o.NullNaN, lines: lines{name: name, open: open, maxRow: o.MaxRow}}
 	for _, f := range o.Fields {
 		j.classes = append(j.classes, classesOf(f.Classes))
 	}
@@ -105,8 +112,16 @@ func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 		if row++; row <= skip {
 			continue
 		}
+		if !utf8.Valid(line) {
+			return rows, &Error{Row: row, Reason: "it is no UTF-8: write the file in UTF-8", Kind: ErrBadRow}
+		}
 		var object map[string]json.RawMessage
-		if err := json.Unmarshal(line, &object); err != nil {
+		err := json.Unmarshal(line, &object)
+		if err != nil && (bytes.Contains(line, []byte("NaN")) || bytes.Contains(line, []byte("Infinity"))) {
+			object = nil
+			err = json.Unmarshal(markNumbers(line), &object)
+		}
+		if err != nil {
 			return rows, &Error{Row: row, Reason: err.Error() + "; a row is one JSON object on one line", Kind: ErrBadRow, Cause: err}
 		}
 		for i := range rows.columns {
@@ -114,7 +129,7 @@ func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 			value, ok := object[c.Name]
 			reason := "the object has no such value; name the field as the rows do"
 			if ok {
-				reason = c.appendJSON(value, j.classes[i])
+				reason = c.appendJSON(value, j.classes[i], j.nan)
 			}
 			if reason != "" {
 				return rows, rows.without(row, &Error{Column: c.Name, Reason: reason, Kind: ErrBadRow})
@@ -125,12 +140,40 @@ func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 	return rows, nil
 }
 
-// appendJSON adds a JSON value to the column. It returns the fault, or "".
-func (c *Column) appendJSON(value json.RawMessage, of classes) (fault string) {
+// mark begins the text that stands for Python's NaN or Infinity, which are not JSON.
+const mark = `"\u0000`
+
+// python finds texts, and the numbers of Python that are not JSON.
+var python = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?Infinity\b|\bNaN\b`)
+
+// markNumbers replaces such numbers by marked texts.
+func markNumbers(line []byte) []byte {
+	return python.ReplaceAllFunc(line, func(token []byte) []byte {
+		if token[0] == '"' {
+			return token
+		}
+		return fmt.Appendf(nil, "%s%s\"", mark, token)
+	})
+}
+
+// unmarked returns the number of a marked text, and any other value as it is.
+func unmarked(value []byte) []byte {
+	if number, ok := bytes.CutPrefix(value, []byte(mark)); ok {
+		return bytes.TrimSuffix(number, []byte(`"`))
+	}
+	return value
+}
+
+// appendJSON adds a JSON value to the column. With nan, a null is NaN in a floating-point field. It
+// returns the fault, or "".
+func (c *Column) appendJSON(value json.RawMessage, of classes, nan bool) (fault string) {
 	if c.Text || of != nil {
 		var text *string
-		if err := json.Unmarshal(value, &text); err != nil || text == nil {
-			return quoted(value) + " is no text"
+		if err := json.Unmarshal(value, &text); err != nil || text == nil || bytes.HasPrefix(value, []byte(mark)) {
+			return quoted(unmarked(value)) + " is no text"
+		}
+		if strings.ContainsRune(*text, utf8.RuneError) && !bytes.ContainsRune(value, utf8.RuneError) && !bytes.Contains(bytes.ToLower(value), []byte(`\ufffd`)) {
+			return quoted(value) + " has one half of a surrogate pair, which is no character"
 		}
 		at := len(c.Data)
 		if of != nil {
@@ -142,7 +185,7 @@ func (c *Column) appendJSON(value json.RawMessage, of classes) (fault string) {
 		c.ends = append(c.ends, len(c.Data))
 		return ""
 	}
-	rest, fault := c.appendArray(bytes.TrimSpace(value), c.Shape)
+	rest, fault := c.appendArray(bytes.TrimSpace(value), c.Shape, nan)
 	switch {
 	case fault != "":
 		return fault
@@ -157,7 +200,7 @@ func (c *Column) appendJSON(value json.RawMessage, of classes) (fault string) {
 
 // appendArray adds the numbers of valid JSON that begins with an array of the given shape. It
 // returns the JSON after the array.
-func (c *Column) appendArray(value []byte, shape []int64) (rest []byte, fault string) {
+func (c *Column) appendArray(value []byte, shape []int64, nan bool) (rest []byte, fault string) {
 	if len(shape) == 0 {
 		end := bytes.IndexAny(value, ",] \t\r\n")
 		if end < 0 {
@@ -165,8 +208,17 @@ func (c *Column) appendArray(value []byte, shape []int64) (rest []byte, fault st
 		}
 		at := len(c.Data)
 		c.grow(c.DType.Size())
-		if !parse(c.DType, c.Data[at:], value[:end]) {
-			return nil, fmt.Sprintf("%s is no %v", quoted(value[:end]), c.DType)
+		number := unmarked(value[:end])
+		null := string(number) == "null"
+		if null && nan && c.DType.IsFloat() {
+			number = []byte("NaN")
+		}
+		if !parse(c.DType, c.Data[at:], number) {
+			fault = fmt.Sprintf("%s is no %v", quoted(number), c.DType)
+			if null && c.DType.IsFloat() {
+				fault += "; JSONLinesOptions.NullNaN makes NaN of null"
+			}
+			return nil, fault
 		}
 		return value[end:], ""
 	}
@@ -184,7 +236,7 @@ func (c *Column) appendArray(value []byte, shape []int64) (rest []byte, fault st
 		if n == shape[0] {
 			return nil, fmt.Sprintf("an array has more than %d values, want shape %v", n, c.Shape)
 		}
-		if value, fault = c.appendArray(value, shape[1:]); fault != "" {
+		if value, fault = c.appendArray(value, shape[1:], nan); fault != "" {
 			return nil, fault
 		}
 		value = bytes.TrimSpace(value)

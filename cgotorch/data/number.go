@@ -1,9 +1,11 @@
 package data
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -185,8 +187,7 @@ func parseFloat(dtype cgotorch.DType, memory, text []byte) bool {
 	if dtype == cgotorch.Float64 {
 		v, exact := d.float64()
 		if !ok || !exact {
-			var err error
-			if v, err = strconv.ParseFloat(string(text), 64); err != nil {
+			if v, ok = parseSlowly(text, 64); !ok {
 				return false
 			}
 		}
@@ -195,8 +196,8 @@ func parseFloat(dtype cgotorch.DType, memory, text []byte) bool {
 	}
 	v, exact := d.float32()
 	if !ok || !exact {
-		wide, err := strconv.ParseFloat(string(text), 32)
-		if err != nil {
+		wide, ok := parseSlowly(text, 32)
+		if !ok {
 			return false
 		}
 		v = float32(wide)
@@ -210,6 +211,53 @@ func parseFloat(dtype cgotorch.DType, memory, text []byte) bool {
 		put(memory, cgotorch.ToBFloat16(v))
 	}
 	return true
+}
+
+// parseSlowly is strconv.ParseFloat without Go's forms of literals, such as 0x1p3 and 1_000. They
+// are texts in a table, as in pandas.
+func parseSlowly(text []byte, bits int) (float64, bool) {
+	if bytes.ContainsAny(text, "xX_") {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(string(text), bits)
+	return v, err == nil
+}
+
+// keeps reports whether a float32 or float64 keeps all digits of the number in a text. bits is 32
+// or 64. Numbers that are kept are equal only if their texts are equal decimals. A float64 keeps
+// each number that is no integer, because programs write the digits of a float64.
+func keeps(text []byte, bits int) bool {
+	if bits == 64 && bytes.ContainsAny(text, ".eE") {
+		return true
+	}
+	v, err := strconv.ParseFloat(string(text), bits)
+	if err != nil || v != v || math.IsInf(v, 0) {
+		return err == nil
+	}
+	form := byte('e')
+	if bits == 64 {
+		form = 'f' // an integer's own digits
+		if math.Abs(v) >= 1<<53 {
+			return false
+		}
+	}
+	digits, exponent := significant(text)
+	kept, keptExponent := significant(strconv.AppendFloat(nil, v, form, -1, bits))
+	return digits == kept && (exponent == keptExponent || digits == "")
+}
+
+// significant returns the digits of a decimal number without zeros at its ends, and the power of
+// ten of its first digit.
+func significant(text []byte) (digits string, exponent int) {
+	mantissa := string(bytes.ToLower(bytes.TrimLeft(text, "+-")))
+	if at := strings.IndexByte(mantissa, 'e'); at >= 0 {
+		exponent, _ = strconv.Atoi(mantissa[at+1:])
+		mantissa = mantissa[:at]
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	all := strings.TrimLeft(whole+fraction, "0")
+	exponent += len(all) - len(fraction)
+	return strings.TrimRight(all, "0"), exponent
 }
 
 // putInt writes an integer to memory, as an element of a dtype of integers. It returns false if
