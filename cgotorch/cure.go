@@ -1,10 +1,18 @@
 package cgotorch
 
-import "strings"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 const (
 	toOneDType = "give both one dtype with x.To; vision.Normalize makes images of bytes"
 	setTensor  = `a nil *Tensor was given: check the name in a map, as in["image"] of a batch, or set the variable or field`
+	toFloat    = "give labels of probabilities the dtype of the predictions with x.To; for class numbers use x.CrossEntropy"
+	ownExec    = "use the Exec of the running Do; another goroutine calls Do itself, on a stream of its own"
+	notCast    = "can't be cast to the desired output type"
+	allocated  = "can't allocate memory: you tried to allocate"
 	toInt64    = "labels and indices are integers: convert them with x.To(t, cgotorch.Int64)"
 )
 
@@ -52,7 +60,11 @@ var cures = []struct{ part, cause, cure string }{
 	{"Only Tensors of floating point and complex dtype can require gradients", "", "convert the tensor with x.To(t, cgotorch.Float32)"},
 	{"view size is not compatible with input tensor's size and stride", "view size is not compatible with the tensor's size and stride", "use x.Reshape, which copies where it must"},
 	{"could not infer output dtype", "", "convert the tensor with x.To"},
-	{"can't be cast to the desired output type", "", "use the operator without InPlace, or convert with x.To"},
+	{notCast, "", "use the operator without InPlace, or convert with x.To"},
+	{"Found dtype Long but expected Float", "", toFloat},
+	{"could not create a primitive descriptor for the LSTM", "oneDNN has no LSTM for these dtypes on this processor", "give input and weights one dtype with x.To or nn.To, or float32 to both"},
+	{"an Exec was used outside its own Do", "", ownExec},
+	{"derivative for aten::_scaled_dot_product", "", "a second derivative of attention needs nn.MultiheadAttention.AttendWeights, or x.Softmax of x.MatMul"},
 	{"\" not implemented for '", "", "the operator has no kernel for this dtype: convert the tensor with x.To"},
 	{"Target ... is out of bounds", "", "class numbers are from 0 to the number of classes - 1"},
 	{"Class values must be smaller than num_classes", "", "class numbers are from 0 to the number of classes - 1"},
@@ -78,7 +90,7 @@ var cures = []struct{ part, cause, cure string }{
 	{"selected index k out of range", "", "k is from 0 to the size of the dimension"},
 	{"all elements of input should be between 0 and 1", "", "use x.Sigmoid before, or the loss with logits"},
 	{"Subtraction, the `-` operator, with two bool tensors", "two bool tensors cannot be subtracted", "use x.LogicalXor, or convert them with x.To"},
-	{"you tried to allocate", "", "take smaller batches, or free tensors with x.Tidy"},
+	{allocated, "the CPU has no memory for ", "take smaller batches, or free tensors with x.Tidy"},
 	{"CUDA out of memory", "", "take smaller batches, or free tensors with x.Tidy; see Device.Memory"},
 	{"Could not find schema for", "", "open the library that registers it with OpenOperators before"},
 	{"where the exec is on", "", "copy it to a GPU with x.FromDevice, read it on its own device with ToSlice, or move the model with nn.To"},
@@ -88,14 +100,22 @@ var cures = []struct{ part, cause, cure string }{
 // omission.
 const mostMessage = 390
 
-// The function `cured` returns a message of LibTorch with a cure, if there is one. It takes the
-// middle out of a long message.
-func cured(message string) string {
+// cured returns a message of LibTorch with a cure, if there is one. It takes the middle out of a
+// long message. `op` is the operator that failed.
+func cured(op, message string) string {
 	cure := ""
+	if name, _, _ := strings.Cut(op, "."); strings.Contains(message, notCast) && !strings.HasSuffix(name, "_") && !strings.HasSuffix(op, "out") {
+		return strings.TrimRight(message, ". ") + "; an argument has another dtype than the result: " + toFloat
+	}
 	for _, c := range cures {
 		if before, after, _ := strings.Cut(c.part, "..."); strings.Contains(message, before) && strings.Contains(message, after) {
 			if c.cause != "" {
+				_, bytes, _ := strings.Cut(message, allocated+" ")
+				bytes, _, _ = strings.Cut(bytes, " ")
 				message = c.cause
+				if n, err := strconv.ParseFloat(bytes, 64); err == nil {
+					message += fmt.Sprintf("%.4g GB", n/1e9)
+				}
 			}
 			message, cure = strings.TrimRight(message, ". "), "; "+c.cure
 			break

@@ -40,6 +40,24 @@ func TestError_Cures(t *testing.T) {
 				x.Fail("SetRequiresGrad", err)
 			}
 		},
+		"type Long; an argument has another dtype than the result: give labels": func(x *Exec) {
+			x.BinaryCrossEntropyWithLogits(x.Ones(Float32, 2), x.Ones(Int64, 2), BinaryCrossEntropyWithLogitsOptions{})
+		},
+		"expected Float; give labels of prob": func(x *Exec) {
+			x.BinaryCrossEntropy(x.Ones(Float32, 2), x.Ones(Int64, 2), BinaryCrossEntropyOptions{})
+		},
+		"the CPU has no memory for 4398 GB; take smaller": func(x *Exec) { x.Zeros(Float32, 1<<40) },
+		"oneDNN has no LSTM for these dtypes on this processor; give input and weights one": func(x *Exec) {
+			state := x.Zeros(BFloat16, 1, 2, 5)
+			weights := []*Tensor{x.Ones(Float32, 20, 4), x.Ones(Float32, 20, 5)}
+			x.Call("aten::lstm.input", x.Ones(BFloat16, 3, 2, 4), []*Tensor{state, state}, weights, false, 1, 0.0, false, false, false)
+		},
+		"nn.MultiheadAttention.AttendWeights": func(x *Exec) {
+			q := x.Ones(Float32, 1, 2, 3, 4)
+			Check(q.SetRequiresGrad(true))
+			loss := x.Sum(x.ScaledDotProductAttention(q, q, q, ScaledDotProductAttentionOptions{}))
+			x.Backward(x.Sum(x.Gradients([]*Tensor{loss}, []*Tensor{q}, GradientOptions{CreateGraph: true})[0]))
+		},
 		"type Long; use the operator without": func(x *Exec) { x.AddInPlace(x.Ones(Int64, 2), x.Ones(Float32, 2)) },
 		"has no kernel for this dtype":        func(x *Exec) { x.UniformInPlace(x.Ones(Int64, 2), 0, 1) },
 		"num_classes; class numbers are":      func(x *Exec) { x.OneHot(FromSlice(x, []int64{1, 9}), 3) },

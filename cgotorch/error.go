@@ -74,7 +74,7 @@ func (e *Error) Error() string {
 		b.WriteString(e.Message)
 	}
 	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
+		b.WriteString(": " + strings.TrimPrefix(e.Err.Error(), "cgotorch: "))
 	}
 	return b.String()
 }
@@ -125,7 +125,7 @@ func check(op string, status *ct.Status) error {
 }
 
 func statusError(op string, status *ct.Status) *Error {
-	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: cured(ct.StatusMessage(status)), Caller: caller()}
+	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: cured(op, ct.StatusMessage(status)), Caller: caller()}
 	if at := site(ct.StatusSite(status)).caller(); at != "" {
 		e.Message += "; the forward is at " + at
 	}

@@ -38,7 +38,7 @@ func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
 	return &Exec{s: s, stream: of, c: ct.Exec{Stream: stream, Thread: s.thread, Grad: 1, Autocast: -1}}
 }
 
-const otherGoroutine = "an Exec was used on another goroutine than its Do's"
+const otherGoroutine = "an Exec was used on another goroutine than its Do's; " + ownExec
 
 // The method `check` panics if the Do has returned, or if a scope inside x's scope runs. If an
 // operator of the Do has failed, `check` unwinds to the Do. In a capture every call except Wait

@@ -1318,7 +1318,7 @@ func TestFromPyTorch_Debugging(t *testing.T) {
 	}
 
 	// PyTorch, not run: torch.autograd.set_detect_anomaly(True)
-	// Remark: Not offered. `x.IsFinite` after the layers finds the first bad one.
+	// Remark: `CGOTORCH_CHECK=finite` in the environment, for NaN and Inf, forward and backward.
 }
 
 // Group: Several GPUs
