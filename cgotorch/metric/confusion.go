@@ -18,11 +18,15 @@ func Confusion(x *cgotorch.Exec, predictions, labels *cgotorch.Tensor, classes i
 	}
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {
-		counts := x.GeScalar(labels, 0)
-		rows := x.OneHot(x.Clamp(labels, 0, nil), classes)
-		columns := x.OneHot(predictions, classes)
-		rows = x.Mul(rows, x.Unsqueeze(x.To(counts, cgotorch.Int64), 1))
-		product := x.MatMul(x.To(x.Transpose(rows, 0, 1), cgotorch.Float64), x.To(columns, cgotorch.Float64)) // CUDA multiplies no integers
-		return x.To(product, cgotorch.Int64)
+		absent := x.LogicalOr(x.LtScalar(predictions, 0), x.GeScalar(x.Maximum(predictions, labels), classes))
+		refuseAny(x, where, absent, "a number is of none of the %d classes", classes)
+		// Each sample adds 1 to its place in the matrix. The place behind the matrix is for the samples
+		// that do not count. BinCount would wait for a CUDA device.
+		place := x.Add(x.MulScalar(labels, classes), predictions)
+		place = x.MaskedFill(place, x.LtScalar(labels, 0), classes*classes)
+		place = x.MaskedFill(place, absent, -1)
+		ones := x.Expand(x.Ones(cgotorch.Int64, 1), labels.Shape()[0])
+		counts := x.ScatterAdd(x.Zeros(cgotorch.Int64, int64(classes*classes+1)), 0, place, ones)
+		return x.Reshape(x.Narrow(counts, 0, 0, classes*classes), int64(classes), int64(classes))
 	})
 }

@@ -80,14 +80,78 @@ func TestAUC_EqualsPairs(t *testing.T) {
 	})
 }
 
-// NaN is above each number, and equal to NaN.
-func TestAUC_NaN(t *testing.T) {
+// Numbers that no metric can judge are an error on the CPU. A CUDA device, for which a metric does
+// not wait, counts them as wrong.
+func TestMetrics_Unknown(t *testing.T) {
+	nan := float32(math.NaN())
+	for name, c := range map[string]struct {
+		run  func(x *cgotorch.Exec) *cgotorch.Tensor
+		cuda float64
+	}{
+		"a score": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.AUC(x, cgotorch.FromSlice(x, []float32{nan, 1, nan, 2}), cgotorch.FromSlice(x, []int64{1, 1, 0, 0}))
+		}, math.NaN()},
+		"a score beside Inf": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.AUC(x, cgotorch.FromSlice(x, []float32{nan, float32(math.Inf(1))}), cgotorch.FromSlice(x, []bool{true, false}))
+		}, math.NaN()},
+		"a score in float16": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.AUC(x, x.To(cgotorch.FromSlice(x, []float32{0, nan, 1}), cgotorch.Float16), cgotorch.FromSlice(x, []int64{1, 0, 0}))
+		}, math.NaN()},
+		"a label": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.AUC(x, cgotorch.FromSlice(x, []float32{0, 1}), cgotorch.FromSlice(x, []float32{nan, 0}))
+		}, math.NaN()},
+		"a logit": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.Correct(x, cgotorch.FromSlice(x, []float32{nan, 1, 2, 1}, 2, 2), cgotorch.FromSlice(x, []int64{0, 0}), 1)
+		}, 1},
+		"a logit of another class": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.Accuracy(x, cgotorch.FromSlice(x, []float32{nan, 1, 2, 1}, 2, 2), cgotorch.FromSlice(x, []int64{1, 0}), 2)
+		}, 0.5},
+		"a label of no class": {func(x *cgotorch.Exec) *cgotorch.Tensor {
+			return metric.Accuracy(x, cgotorch.FromSlice(x, []float32{0, 1, 2, 1}, 2, 2), cgotorch.FromSlice(x, []int64{2, 0}), 1)
+		}, 0.5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) { c.run(x) })
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "metric")
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				if !d.IsCUDA() {
+					return
+				}
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
+					if got := x.Item(c.run(x)); got != c.cuda && !(got != got && c.cuda != c.cuda) {
+						t.Errorf("got %v, want %v", got, c.cuda)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestConfusion_NoClass(t *testing.T) {
+	for _, c := range []struct{ prediction, label int64 }{{3, 0}, {-1, 0}, {0, 3}, {0, 1 << 62}, {1 << 62, 0}, {3, -1}} {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			metric.Confusion(x, cgotorch.FromSlice(x, []int64{0, c.prediction}), cgotorch.FromSlice(x, []int64{0, c.label}), 3)
+		})
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "none of the 3 classes")
+	}
+}
+
+// The matrix of an image takes memory for its pixels, and not for pixels times classes.
+func TestConfusion_Pixels(t *testing.T) {
+	const n, classes = 1 << 18, 200
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
-			nan := float32(math.NaN())
-			scores, labels := cgotorch.FromSlice(x, []float32{nan, 1, nan, 2}), cgotorch.FromSlice(x, []int64{1, 1, 0, 0})
-			if got := x.Item(metric.AUC(x, scores, labels)); got != 1.5/4 {
-				t.Errorf("got %v, want %v", got, 1.5/4)
+			predictions, labels := make([]int64, n), make([]int64, n)
+			want := make([]int64, classes*classes)
+			for i := range n {
+				predictions[i], labels[i] = int64(i*7919%classes), int64(i/3%(classes+1))-1
+				if labels[i] >= 0 {
+					want[labels[i]*classes+predictions[i]]++
+				}
+			}
+			got := metric.Confusion(x, cgotorch.FromSlice(x, predictions), cgotorch.FromSlice(x, labels), classes)
+			if !slices.Equal(cgotorch.ToSlice[int64](x, got), want) {
+				t.Error("the matrix differs from a count by hand")
 			}
 		})
 	})

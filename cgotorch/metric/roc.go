@@ -9,10 +9,11 @@ import (
 // AUC returns the area under the ROC curve, Float64 of shape []. The area is the probability that a
 // positive sample has a higher score than a negative one. Equal scores count one half. The scores
 // are [N], of a floating dtype. The labels are [N]: Bool, or numbers of which 0 is negative. If all
-// samples have the same label, the area is NaN. A score of NaN counts as the highest. The Do owns
-// the result.
+// samples have the same label, the area is NaN. The Do owns the result.
 //
-// AUC fails with [cgotorch.ErrInvalidArgument] if a shape or dtype does not fit.
+// AUC fails with [cgotorch.ErrInvalidArgument] if a shape or dtype does not fit. On the CPU it
+// fails too for a score or a label that is NaN. On a CUDA device, for which it does not wait, the
+// area is then NaN.
 func AUC(x *cgotorch.Exec, scores, labels *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "metric.AUC"
 	if scores.Dim() != 1 || labels.Dim() != 1 || scores.Shape()[0] != labels.Shape()[0] || !scores.DType().IsFloat() {
@@ -21,7 +22,8 @@ func AUC(x *cgotorch.Exec, scores, labels *cgotorch.Tensor) *cgotorch.Tensor {
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {
 		exact := x.To(scores, cgotorch.Float64)
-		exact = x.MaskedFill(exact, x.IsNaN(exact), math.Inf(1)) // NaN would not be equal to NaN
+		unknown := x.LogicalOr(x.IsNaN(exact), x.IsNaN(labels))
+		refuseAny(x, where, unknown, "a score or a label is NaN")
 		sorted, _ := x.Sort(exact, 0, cgotorch.SortOptions{})
 		below := x.Call1("aten::searchsorted.Tensor", sorted, exact, false, false)
 		notAbove := x.Call1("aten::searchsorted.Tensor", sorted, exact, false, true)
@@ -31,6 +33,7 @@ func AUC(x *cgotorch.Exec, scores, labels *cgotorch.Tensor) *cgotorch.Tensor {
 		n := x.Sum(positive)
 		least := x.MulScalar(x.Mul(n, x.AddScalar(n, 1)), 0.5)
 		pairs := x.Mul(n, x.ScalarSub(n, float64(scores.Shape()[0])))
-		return x.Div(x.Sub(x.Sum(x.Mul(ranks, positive)), least), pairs)
+		area := x.Div(x.Sub(x.Sum(x.Mul(ranks, positive)), least), pairs)
+		return x.MaskedFill(area, x.Any(unknown), math.NaN())
 	})
 }
