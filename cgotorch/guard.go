@@ -264,8 +264,8 @@ func guardMatrixPower(c *call) string {
 	return ""
 }
 
-// mostOrder is the largest order of a polynomial, above which float32 lacks integers. LibTorch makes
-// a step for each order, so this one takes some 0.1 s for each element.
+// mostOrder is the largest order of a polynomial, above which float32 lacks integers. LibTorch
+// makes a step for each order, so this one takes some 0.1 s for each element.
 const mostOrder = 1 << 24
 
 // guardPolynomial refuses an order for which LibTorch's loop takes hours, or has no end. It looks
