@@ -23,8 +23,11 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 	if err != nil {
 		return nil, err
 	}
-	if v := reflect.ValueOf(module); v.Kind() == reflect.Pointer && v.IsNil() {
+	switch v := reflect.ValueOf(module); {
+	case v.Kind() == reflect.Pointer && v.IsNil():
 		return nil, fmt.Errorf("build has returned nil, and no error: %w", ErrInvalidOptions)
+	case v.Kind() == reflect.Struct || v.Kind() == reflect.Array:
+		return nil, errors.Join(fmt.Errorf("build has returned a %T by value: it must return a pointer: %w", module, ErrInvalidOptions), nn.Close(&module))
 	}
 	for _, n := range nn.State(module) {
 		if taken[n.Tensor] {

@@ -69,7 +69,12 @@ report() {
     rm "$end"
     echo "== $name"
     cat "$logs/$name.log"
-    if [ "$status" = 0 ]; then status=ok; else status=FAILED failed=$((failed + 1)); fi
+    if [ "$status" = 0 ]; then
+      status=ok
+    else
+      echo "$name has ended with status $status"
+      status=FAILED failed=$((failed + 1))
+    fi
     summary="$summary$(printf '  %-7s %4d s  %s' $status "$took" "$name")"$'\n'
   done
 }
