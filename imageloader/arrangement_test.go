@@ -191,6 +191,56 @@ func paxOf(members []member) []byte {
 	return out.Bytes()
 }
 
+// Files beside the images of folders of classes, and of one folder, are labels or not.
+func TestArrangements_Beside(t *testing.T) {
+	text := func(name, body string) member { return member{name: name, body: []byte(body)} }
+	both := func(body string) []member {
+		return append(named("000/1"), text("000/1.json", body), named("001/2")[0], text("001/2.json", body))
+	}
+	const notScalar = "is no number and no text"
+	type besides struct {
+		name    string
+		members []member
+		want    string // the classes, or the begin of an error's reason
+	}
+	all := []besides{
+		{"a label in a list", both(`{"label": [3]}`), notScalar},
+		{"a label in an object", both(`{"label": {"id": 3}}`), notScalar},
+		{"a label that is true", both(`{"label": true}`), notScalar},
+		{"a label of null", both(`{"label": null}`), "[000 001]"},
+		{"an object of a class", both(`{"class": {"id": 3}}`), notScalar},
+		{"a label beside NaN", both(`{"score": NaN, "x": [-Infinity, "\"NaN"], "label": 1}`), "[0 1]"},
+		{"a label that is text with NaN", both(`{"score": NaN, "label": "NaN bread"}`), "[NaN bread]"},
+		{"a label that is NaN", both(`{"label": NaN}`), "[000 001]"},
+		{"a label of the second only", append(both(`{}`), text("001/2.cls", "1")), labelApart},
+		{"a hidden label", append(named("a/1 b/2"), text(".git/x.cls", "1")), "[a b]"},
+		{"a hidden label of macOS", append(named("a/1 b/2"), text("__MACOSX/a/._x.cls", "1")), "[a b]"},
+		{"hidden texts", append(named("a/1 a/2"), text("._LICENSE.txt", "x"), text(".meta.json", "x"), text("a/.labels", "x")), "[a]"},
+		{"a packed label", append(named("a/1 b/2"), text("a/1.cls.gz", "x")), labelApart},
+	}
+	for name := range strings.FieldsSeq("LICENSE LICENCE.txt README readme.md README_dataset.txt COPYING.txt credits.txt Citation.txt ATTRIBUTION.txt CHANGELOG.txt SOURCE.txt a/Thumbs.db makefile x.py") {
+		all = append(all, besides{name, append(named("a/1 a/2"), text(name, "x")), "[a]"})
+	}
+	for name := range strings.FieldsSeq("list.txt labels LABELS.CSV labels.csv.gz train.lst a/1.lbl labels.h5 labels.sqlite x.tfrecord labels.arrow labels.pt labels.xls labels.dat annotations source_labels.txt") {
+		all = append(all, besides{name, append(named("a/1 a/2"), text(name, "x")), "it may hold the labels, because the images are only of the class a "})
+	}
+	for _, c := range all {
+		for _, path := range []string{write(t, "a.tar", tarOf(c.members)), writeDirectory(t, c.members)} {
+			l, err := Open(path, options())
+			if err != nil {
+				if !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "): ") {
+					t.Errorf("%s: got %v, want %q with the member's name", c.name, err, c.want)
+				}
+				continue
+			}
+			if got := fmt.Sprint(l.Classes()); got != c.want {
+				t.Errorf("%s: got %s, want %q", c.name, got, c.want)
+			}
+			l.Close()
+		}
+	}
+}
+
 // rightLabels reports whether each image has its label. A label is a number, or the name c and the
 // number.
 func rightLabels(l *Loader) error {

@@ -16,7 +16,7 @@ import (
 // a loss of 0. So the guess is an error in three cases:
 //   - A member has an extension that only labels have, such as .cls.
 //   - The .json beside the first image has another field than Options.LabelField that may be the
-//     label, and its value is not the name of the directory.
+//     label, and its value is not the name of the directory. Or the field is no number and no text.
 //   - All images are of one class, or all classes have names of splits or shards, and there are
 //     texts or tables that may hold the labels.
 //
@@ -26,7 +26,16 @@ import (
 // hold labels.
 var (
 	labelExtensions = words(".cls .cls2 .class .label .labels .target")
-	textExtensions  = words(".txt .text .json .jsn .jsonl .ndjson .csv .tsv .xml .yaml .yml .index .inx .id .npy .npz .pyd .pickle .pkl .mat .parquet .xlsx")
+	textExtensions  = words(".txt .text .json .jsn .jsonl .ndjson .csv .tsv .tab .lst .lbl .lab .xml .yaml .yml .toml .index .inx .id .dat .npy .npz .pyd .pickle .pkl .pt .pth .mat .h5 " +
+		".hdf5 .parquet .arrow .feather .avro .sqlite .sqlite3 .tfrecord .tfrecords .rec .mp .msg .msgpack .xls .xlsx .ods")
+)
+
+// packedText matches the extension of a packed file. aboutFiles matches names of texts for people,
+// and bareLabels those of labels without an extension, all in lower case.
+var (
+	packedText = regexp.MustCompile(`\.(gz|bz2|xz|zst)$`)
+	aboutFiles = regexp.MustCompile(`^(readme|licen|(copying|copyrights?|credits?|citations?|attributions?|authors?|change(log|s)|history|sources?|notices?|terms|about|requirements)\.)`)
+	bareLabels = words("labels annotations targets")
 )
 
 // shardName matches directories that only divide images, such as 00012 or part-3.
@@ -49,14 +58,15 @@ type doubts struct {
 
 // note looks at a member that is passed over.
 func (d *doubts) note(s *shard, e entry) {
-	if s.labels == LabelsFromMembers || d.label != nil {
+	read := e.kind == regularFile || e.kind == sparseFile
+	if s.labels == LabelsFromMembers || d.label != nil || !read || hidden(strings.Split(path.Clean(e.name), "/")) != "" {
 		return
 	}
-	base := strings.ToLower(path.Base(e.name))
+	base := packedText.ReplaceAllString(strings.ToLower(path.Base(e.name)), "")
 	switch extension := path.Ext(base); {
 	case labelExtensions[extension]:
 		d.label = s.openLabel(e, "it may be the label of an image, and the first image has no label beside it; pack the members of a sample one after another, as tar --sort=name does, with keys that have no dots")
-	case d.inner == nil && textExtensions[extension] && !strings.HasPrefix(base, "readme") && !strings.HasPrefix(base, "licen"):
+	case d.inner == nil && (textExtensions[extension] || bareLabels[base]) && !aboutFiles.MatchString(base):
 		text := func(classes string) *Error {
 			return s.openLabel(e, "it may hold the labels, because the images are only of the class %s by their directories; pack each image beside its .cls or .json, or in a directory that has the name of its class", classes)
 		}

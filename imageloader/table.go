@@ -69,7 +69,7 @@ func (s *shard) identity() ([]byte, error) {
 		hash.Write(buf[:n])
 	}
 	if s.labels == LabelsFromMembers { // the table depends on the label field, and on the rules of parse
-		const rules = "2" // of another index file the labels may be read by other rules, and are not used
+		const rules = "3" // of another index file the labels may be read by other rules, and are not used
 		io.WriteString(hash, s.labelField+"\x00"+rules)
 	}
 	return hash.Sum(id), nil

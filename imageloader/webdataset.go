@@ -276,11 +276,20 @@ func (s *sampleStream) parse(text string) (label, fault string) {
 // were lost.
 func isUnprintable(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError || r == '\ufeff' }
 
-// fieldOf returns the value of a field of a JSON object, if this value is a number or a string.
-func fieldOf(text, name string) (value string, found bool) {
+// fieldOf returns the value of a field of a JSON object, and whether it is a number or a string. Of
+// another value than null it returns the JSON.
+func fieldOf(text, name string) (value string, scalar bool) {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal([]byte(trimmed(text)), &fields) != nil {
-		return "", false
+	if text = trimmed(text); json.Unmarshal([]byte(text), &fields) != nil {
+		text = noNumber.ReplaceAllStringFunc(text, func(part string) string {
+			if part[0] == '"' {
+				return part
+			}
+			return "null"
+		})
+		if json.Unmarshal([]byte(text), &fields) != nil {
+			return "", false
+		}
 	}
 	field := json.NewDecoder(bytes.NewReader(fields[name]))
 	field.UseNumber()
@@ -289,13 +298,18 @@ func fieldOf(text, name string) (value string, found bool) {
 		return "", false
 	}
 	switch v := content.(type) {
+	case nil:
+		return "", false
 	case string:
 		return v, true
 	case json.Number:
 		return v.String(), true
 	}
-	return "", false
+	return string(fields[name]), false
 }
+
+// noNumber matches strings, and what Python writes into JSON for a float that is no number.
+var noNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?(?:NaN|Infinity)`)
 
 // finish gives the image of the sample its label.
 func (all *sampleMembers) finish() []entry {
@@ -305,7 +319,7 @@ func (all *sampleMembers) finish() []entry {
 			e.fault = all.fault
 		}
 		if e.label == "" && e.fault == "" {
-			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.LabelField; the members of a sample must follow one another, as tar --sort=name packs them"
+			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.LabelField; the members of a sample must follow one another, as tar --sort=name packs them; for labels from directories set Options.Labels"
 		}
 	}
 	return all.entries
@@ -345,12 +359,15 @@ func (a *archive) findLabels(o Options) (Labels, *Error) {
 			label = true
 		case what == "json":
 			text := content()
-			if _, found := fieldOf(text, o.LabelField); found {
-				label = true
-			}
-			for _, name := range []string{defaultLabelField, "cls", "class"} {
-				if value, found := fieldOf(text, name); found && trimmed(value) != class && doubt == nil {
+			for _, name := range []string{o.LabelField, defaultLabelField, "cls", "class"} {
+				switch value, found := fieldOf(text, name); {
+				case found && name == o.LabelField:
+					label = true
+				case value == "" || trimmed(value) == class || doubt != nil:
+				case found:
 					doubt = first.openLabel(e, "its field %q may be the label of the first image, which is %s by its directory; set Options.LabelField to %[1]q", name, printable(class))
+				default:
+					doubt = first.openLabel(e, "its field %q may be the label of the first image, and %.40s is no number and no text", name, printable(value))
 				}
 			}
 		case isImageOf(what):
@@ -373,11 +390,12 @@ func (s *shard) beginning(f func(e entry, content func() string) bool) {
 	const many, most = 10_000, 64 << 20 // members, and bytes of a .tgz
 	left := many
 	if s.format == directory {
+		number := -1 // "." has none
 		fs.WalkDir(s.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
+			if number++; err != nil || d.IsDir() {
 				return nil // the pass through the shard reports the error
 			}
-			e := entry{name: name, kind: specialFile}
+			e := entry{number: number, name: name, kind: specialFile}
 			if d.Type().IsRegular() {
 				e.kind = regularFile
 			}
