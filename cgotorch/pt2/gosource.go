@@ -35,8 +35,8 @@ type GoOptions struct {
 // constants.safetensors, which the source embeds.
 //
 // The source calls typed operators where they exist, and other operators by name. It checks the
-// sizes of its inputs, and the guards of the program, as [Program.Call] does. It does not check
-// dtypes, and leaves out the assertions of the Python program.
+// sizes of its inputs, and the guards and assertions of the program, as [Program.Call] does. It
+// does not check dtypes.
 //
 // GoSource fails as [Load] does. It fails with an error that wraps [ErrNoGoSource] for a program
 // with conditions or loops on tensors, for weights that overlap in memory, and for a weight whose

@@ -12,6 +12,7 @@ type goCheck struct {
 	names  []string          // of the arguments, by input; "" for a fixed input
 	taken  map[string]bool   // the names in the function
 	values map[string]goTerm // by the text of the source: the variable that holds it
+	uses   map[string]int    // by symbol: how many sizes have it
 	lines  []string
 }
 
@@ -22,6 +23,7 @@ type goTerm struct {
 	constant any      // its value, where the text is a number or a truth value
 	divisors []string // what must not be 0
 	zero     bool     // it is false where a divisor in it is 0
+	wide     bool     // it may be above 64 bits in a sum or a product
 }
 
 // check returns the declaration of a function that fails where [Program.Call] would fail for sizes.
@@ -80,7 +82,7 @@ func (c *goCheck) shapes() {
 	for i := range p.values {
 		v := &p.values[i]
 		if v.Bounds != nil {
-			bind(v.Bounds, goTerm{text: c.names[i], kind: goInt}, v.Name)
+			bind(v.Bounds, goTerm{text: c.names[i], kind: goInt, wide: true}, v.Name)
 		}
 		if !v.Tensor {
 			continue
@@ -107,7 +109,10 @@ func (c *goCheck) shapes() {
 
 // repeated reports whether several dimensions or integers have a symbol in their sizes.
 func (c *goCheck) repeated(symbol string) bool {
-	count := 0
+	if c.uses != nil {
+		return c.uses[symbol] > 1
+	}
+	c.uses = map[string]int{}
 	for i := range c.s.program.values {
 		v := &c.s.program.values[i]
 		sizes := v.Shape
@@ -115,12 +120,15 @@ func (c *goCheck) repeated(symbol string) bool {
 			sizes = []Size{*v.Bounds}
 		}
 		for _, s := range sizes {
-			if s.expr != nil && (s.expr.symbol == symbol || len(s.expr.args) > 0 && strings.Contains(s.expr.String(), symbol)) {
-				count++
+			if s.expr == nil {
+				continue
+			}
+			for _, used := range s.expr.symbols(nil) {
+				c.uses[used]++
 			}
 		}
 	}
-	return count > 1
+	return c.uses[symbol] > 1
 }
 
 // require writes a condition. Pairs are names and expressions of the values that the error shows.
@@ -193,7 +201,7 @@ func (c *goCheck) source(text string) (goTerm, bool) {
 				return v, false
 			}
 		case s.of == "":
-			v.text = name
+			v.text, v.wide = name, true
 		default:
 			of := map[string]string{"size": fmt.Sprintf("%s.Shape()[%d]", name, s.dim), "stride": fmt.Sprintf("%s.Strides()[%d]", name, s.dim), "dim": fmt.Sprintf("int64(%s.Dim())", name)}[s.of]
 			v.text = unique(name+strconv.Itoa(s.dim), c.taken)
@@ -276,6 +284,7 @@ func (c *goCheck) expr(e *expr, source func(symbol string) (goTerm, bool)) (t go
 		}
 		t.divisors = append(t.divisors, args[i].divisors...)
 		t.zero = t.zero || args[i].zero
+		t.wide = t.wide || args[i].wide
 		float = float || args[i].kind == goFloat
 		logic = logic && args[i].kind == goBool
 	}
@@ -347,7 +356,11 @@ func (c *goCheck) numbers(of string, args []goTerm, t goTerm) (goTerm, bool) {
 	}
 	helper := func(name string) string {
 		c.s.helpers[name] = true
-		return fmt.Sprintf("%s(%s, %s)", name, args[0].text, args[1].text)
+		plain := make([]string, len(args))
+		for i := range args {
+			plain[i] = args[i].text
+		}
+		return fmt.Sprintf("%s(%s)", name, strings.Join(append([]string{"x"}, plain...), ", "))
 	}
 	whole := func(round string) string {
 		if t.kind == goFloat {
@@ -378,6 +391,11 @@ func (c *goCheck) numbers(of string, args []goTerm, t goTerm) (goTerm, bool) {
 		t.text = strings.Join(texts, " "+goSigns[of]+" ")
 		return t, two
 	case "_operator.add", "_operator.sub", "_operator.mul", "_operator.truediv":
+		t.wide = t.wide || of == "_operator.mul" && args[0].constant == nil && args[len(args)-1].constant == nil
+		if name := map[string]string{"_operator.add": "sum", "_operator.sub": "difference", "_operator.mul": "product"}[of]; t.wide && t.kind == goInt {
+			t.text = helper(name)
+			return t, len(args) > 1
+		}
 		t.text = strings.Join(texts, " "+goSigns[of]+" ")
 		return t, len(args) > 1
 	case "_operator.and_", "_operator.or_", "_operator.xor":
@@ -399,10 +417,11 @@ func (c *goCheck) numbers(of string, args []goTerm, t goTerm) (goTerm, bool) {
 			return t, false
 		}
 		if t.text = fmt.Sprintf("math.Pow(%s, %s)", args[0].text, args[1].text); t.kind == goInt {
+			c.s.helpers["product"] = true
 			t.text = helper("power")
 		}
 	case "_operator.neg":
-		t.text = "-" + texts[0]
+		t.text = "-(" + args[0].text + ")"
 	case "_operator.invert":
 		t.text = "^" + texts[0]
 		return t, t.kind == goInt
@@ -415,7 +434,7 @@ func (c *goCheck) numbers(of string, args []goTerm, t goTerm) (goTerm, bool) {
 		t.text = of[len("torch.sym_"):] + "(" + strings.Join(texts, ", ") + ")"
 	case "builtins.abs":
 		if t.text = "math.Abs(" + args[0].text + ")"; t.kind == goInt {
-			t.text = fmt.Sprintf("max(%s, -%s)", texts[0], texts[0])
+			t.text = fmt.Sprintf("max(%s, -(%s))", args[0].text, args[0].text)
 		}
 	case "torch.sym_float":
 		t = goTerm{text: args[0].float().text, kind: goFloat, divisors: t.divisors}
@@ -427,7 +446,8 @@ func (c *goCheck) numbers(of string, args []goTerm, t goTerm) (goTerm, bool) {
 		t.text = whole("Ceil")
 	case "builtins.round":
 		if n, isInt := args[len(args)-1].constant.(int64); two && isInt && n >= 0 && t.kind == goFloat {
-			t.text = helper("roundTo")
+			c.s.helpers["roundTo"] = true
+			t.text = fmt.Sprintf("roundTo(%s, %s)", args[0].text, args[1].text)
 			return t, true
 		}
 		t.text = whole("RoundToEven")

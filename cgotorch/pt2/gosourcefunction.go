@@ -176,6 +176,8 @@ func (f *goFunction) node(n *goNode) error {
 	switch n.act.(type) {
 	case *function:
 		f.function(n)
+	case *assertion:
+		f.assertion(n)
 	case *sizeRead:
 		if v := n.args[0].value; v == nil || v.kind != goTensor {
 			return f.s.refuse(n.node, "its argument is no tensor")

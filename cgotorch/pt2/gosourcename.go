@@ -11,7 +11,7 @@ import (
 const goReserved = " break case chan const continue default defer else fallthrough for func go goto if import interface map package range " +
 	"return select struct switch type var any append bool cap clear close complex copy error false float64 imag int int64 iota len make max " +
 	"min new nil panic print println real recover string true uint8 _ init main cgotorch embed errors fft linalg math nn safetensors special " +
-	"strings strconv fmt constants m x floorDiv floorMod power roundTo require checkSizes parameter free "
+	"strings strconv fmt constants m x floorDiv floorMod power product sum difference roundTo require checkSizes parameter free "
 
 func reserved(name string) bool { return strings.Contains(goReserved, " "+name+" ") }
 

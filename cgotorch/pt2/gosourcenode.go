@@ -32,6 +32,7 @@ type goValue struct {
 	made    int      // the place of the node that makes it; -1 for an input
 	last    int      // the place of the last node that uses it; len(nodes) for a result
 	used    bool     // a node that is kept, or the caller, reads it
+	wide    bool     // a number that may have any value, other than a size
 }
 
 // A goArg is an argument: a value, a list with values, or a constant.
@@ -63,7 +64,7 @@ func (s *goSource) list() error {
 		v := &p.values[i]
 		var user *goValue
 		if v.Tensor || v.Bounds != nil {
-			user = &goValue{made: -1, base: pathName(p.paths[i]), kind: goInt}
+			user = &goValue{made: -1, base: pathName(p.paths[i]), kind: goInt, wide: true}
 			if v.Tensor {
 				user.kind = goTensor
 			}
@@ -159,7 +160,10 @@ func (s *goSource) step(st *step, slots []goArg, exec string) error {
 	case *sizeRead:
 		n.args, outs, kinds = bindArgs([]operand{act.tensor}, slots), []int{act.out}, []goKind{goInt}
 	case *assertion:
-		return nil
+		n.args, n.effect = bindArgs(act.args, slots), true
+		if _, ok := n.args[0].number(); !ok {
+			return s.refuse(st.node, "its condition is no number")
+		}
 	case *region:
 		if act.mode != nil && act.source == "" {
 			return s.refuse(st.node, "it casts to a dtype that depends on the device")
@@ -178,8 +182,10 @@ func (s *goSource) step(st *step, slots []goArg, exec string) error {
 	default:
 		return s.refuse(st.node, "it runs graphs, or is no operator of LibTorch")
 	}
+	_, wide := st.act.(*operatorCall)
+	eachValue(n.args, func(v *goValue) { wide = wide || v.wide && v.kind == goInt })
 	for i, slot := range outs {
-		v := &goValue{kind: kinds[i], base: identifier(nodeBase(n.node.Name), false), made: len(s.nodes)}
+		v := &goValue{wide: wide && kinds[i] == goInt, kind: kinds[i], base: identifier(nodeBase(n.node.Name), false), made: len(s.nodes)}
 		slots[slot] = goArg{value: v}
 		n.outs = append(n.outs, v)
 	}

@@ -1,6 +1,9 @@
 package pt2
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // numberKind returns the kind of the result of a function on numbers. It returns false for a
 // function on other values.
@@ -82,17 +85,27 @@ func (f *goFunction) function(n *goNode) {
 	call := func(name string) string {
 		if _, ok := goHelpers[name]; ok {
 			f.s.helpers[name] = true
+			f.s.helpers["product"] = f.s.helpers["product"] || name == "power"
+		}
+		if name != "min" && name != "max" && name != "math.Pow" {
+			return fmt.Sprintf("%s(x, %s, %s)", name, arg(0), arg(1))
 		}
 		return fmt.Sprintf("%s(%s, %s)", name, arg(0), arg(1))
 	}
 	text := ""
 	switch n.op {
 	case "_operator.add":
-		text = binary("+")
+		if text = binary("+"); v.wide {
+			text = call("sum")
+		}
 	case "_operator.sub":
-		text = binary("-")
+		if text = binary("-"); v.wide {
+			text = call("difference")
+		}
 	case "_operator.mul":
-		text = binary("*")
+		if text = binary("*"); v.wide {
+			text = call("product")
+		}
 	case "_operator.truediv":
 		text = binary("/")
 	case "_operator.lshift":
@@ -143,6 +156,22 @@ func (f *goFunction) function(n *goNode) {
 	f.line("%s := %s", f.define(v, v.base), text)
 }
 
+// assertion writes that a condition must hold.
+func (f *goFunction) assertion(n *goNode) {
+	condition := f.any(n.args[0])
+	if kind, _ := n.args[0].number(); kind != goBool {
+		condition += " != 0"
+	}
+	why := "a condition of the model"
+	if len(n.args) > 1 {
+		if text, ok := n.args[1].constant.(string); ok {
+			why = text
+		}
+	}
+	f.s.helpers["require"] = true
+	f.line("require(x, %s, %s)", condition, strconv.Quote(commentText(why, 400)))
+}
+
 // The method `sizeRead` writes the read of a size.
 func (f *goFunction) sizeRead(n *goNode) {
 	act := n.act.(*sizeRead)
@@ -162,7 +191,10 @@ func (f *goFunction) sizeRead(n *goNode) {
 // goHelpers are functions that the source holds if it calls them.
 var goHelpers = map[string]string{
 	"floorDiv": `// floorDiv is the operator // of Python.
-func floorDiv(a, b int64) int64 {
+func floorDiv(x *cgotorch.Exec, a, b int64) int64 {
+	if b == 0 {
+		x.Fail("Net", fmt.Errorf("a division of %d by zero: %w", a, cgotorch.ErrInvalidArgument))
+	}
 	q := a / b
 	if a%b != 0 && (a < 0) != (b < 0) {
 		q--
@@ -171,7 +203,10 @@ func floorDiv(a, b int64) int64 {
 }
 `,
 	"floorMod": `// floorMod is the operator % of Python.
-func floorMod(a, b int64) int64 {
+func floorMod(x *cgotorch.Exec, a, b int64) int64 {
+	if b == 0 {
+		x.Fail("Net", fmt.Errorf("a division of %d by zero: %w", a, cgotorch.ErrInvalidArgument))
+	}
 	m := a % b
 	if m != 0 && (m < 0) != (b < 0) {
 		m += b
@@ -180,15 +215,53 @@ func floorMod(a, b int64) int64 {
 }
 `,
 	"power": `// power is the operator ** of Python.
-func power(base, exponent int64) int64 {
+func power(x *cgotorch.Exec, base, exponent int64) int64 {
 	if exponent < 0 {
-		panic("a power with a negative exponent is no integer")
+		x.Fail("Net", fmt.Errorf("a power with the exponent %d is no integer: %w", exponent, cgotorch.ErrInvalidArgument))
+	}
+	if base >= -1 && base <= 1 {
+		exponent = min(exponent, 2+exponent%2)
 	}
 	v := int64(1)
 	for range exponent {
-		v *= base
+		v = product(x, v, base)
 	}
 	return v
+}
+`,
+	"product": `// product is the operator * of Python, and fails above 64 bits.
+func product(x *cgotorch.Exec, factors ...int64) int64 {
+	v := int64(1)
+	for _, f := range factors {
+		p := v * f
+		if v != 0 && (p/v != f || v == -1 && f == math.MinInt64) {
+			x.Fail("Net", fmt.Errorf("the product of %d is above 64 bits: %w", factors, cgotorch.ErrInvalidArgument))
+		}
+		v = p
+	}
+	return v
+}
+`,
+	"sum": `// sum is the operator + of Python, and fails above 64 bits.
+func sum(x *cgotorch.Exec, terms ...int64) int64 {
+	v := int64(0)
+	for _, n := range terms {
+		s := v + n
+		if (s > v) != (n > 0) && n != 0 {
+			x.Fail("Net", fmt.Errorf("the sum of %d is above 64 bits: %w", terms, cgotorch.ErrInvalidArgument))
+		}
+		v = s
+	}
+	return v
+}
+`,
+	"difference": `// difference is the operator - of Python, and fails above 64 bits.
+func difference(x *cgotorch.Exec, a, b int64) int64 {
+	d := a - b
+	if (d < a) != (b > 0) {
+		x.Fail("Net", fmt.Errorf("%d - %d is above 64 bits: %w", a, b, cgotorch.ErrInvalidArgument))
+	}
+	return d
 }
 `,
 	"roundTo": `// roundTo is round of Python, to a number of digits behind the point.

@@ -25,7 +25,8 @@ import (
 type guards struct {
 	list    []guard
 	sources []source // what the guards read
-	unknown string   // the first guard that cannot be read; "" if there is none
+	known   map[source]bool
+	unknown string // the first guard that cannot be read; "" if there is none
 }
 
 // A guard is a condition.
@@ -186,7 +187,11 @@ func (g *guards) resolve(p *Program, e *expr, names map[string]int) error {
 
 // add adds a source, if it is not there yet, and returns its text.
 func (g *guards) add(s source) string {
-	if !slices.Contains(g.sources, s) {
+	if !g.known[s] {
+		if g.known == nil {
+			g.known = map[source]bool{}
+		}
+		g.known[s] = true
 		g.sources = append(g.sources, s)
 	}
 	return s.text
@@ -345,33 +350,59 @@ var pythonText = func() map[string]string {
 
 // python returns an expression as Python has it.
 func (e *expr) python() string {
-	switch e.of {
-	case "symbol":
-		return e.symbol
-	case "constant":
-		if v, ok := e.value.(bool); ok {
-			return map[bool]string{true: "True", false: "False"}[v]
+	var b strings.Builder
+	e.write(&b)
+	return b.String()
+}
+
+func (e *expr) write(b *strings.Builder) {
+	arg := func(i int) {
+		a := e.args[i]
+		inside := len(a.args) > 1 && (pythonText[a.of] != "" || a.of == "if")
+		if inside {
+			b.WriteByte('(')
 		}
-		return fmt.Sprint(e.value)
+		a.write(b)
+		if inside {
+			b.WriteByte(')')
+		}
 	}
-	args := make([]string, len(e.args))
-	for i, arg := range e.args {
-		args[i] = arg.python()
-		if arg.of != "symbol" && arg.of != "constant" && (len(arg.args) > 1 && (pythonText[arg.of] != "" || arg.of == "if")) {
-			args[i] = "(" + args[i] + ")"
+	list := func(between string) {
+		for i := range e.args {
+			if i > 0 {
+				b.WriteString(between)
+			}
+			arg(i)
 		}
 	}
 	switch {
+	case e.of == "symbol":
+		b.WriteString(e.symbol)
+	case e.of == "constant":
+		text := fmt.Sprint(e.value)
+		if v, ok := e.value.(bool); ok {
+			text = map[bool]string{true: "True", false: "False"}[v]
+		}
+		b.WriteString(text)
 	case e.of == "if":
-		return args[1] + " if " + args[0] + " else " + args[2]
+		arg(1)
+		b.WriteString(" if ")
+		arg(0)
+		b.WriteString(" else ")
+		arg(2)
 	case e.of == "_operator.not_":
-		return "not " + args[0]
-	case len(args) == 1 && strings.HasPrefix(e.of, "_operator."):
-		return map[string]string{"_operator.neg": "-", "_operator.pos": "", "_operator.invert": "~"}[e.of] + args[0]
+		b.WriteString("not ")
+		arg(0)
+	case len(e.args) == 1 && strings.HasPrefix(e.of, "_operator."):
+		b.WriteString(map[string]string{"_operator.neg": "-", "_operator.pos": "", "_operator.invert": "~"}[e.of])
+		arg(0)
 	case e.of == "_operator.pow":
-		return strings.Join(args, " ** ")
+		list(" ** ")
 	case pythonText[e.of] != "":
-		return strings.Join(args, " "+pythonText[e.of]+" ")
+		list(" " + pythonText[e.of] + " ")
+	default:
+		b.WriteString(e.of[strings.LastIndexByte(e.of, '.')+1:] + "(")
+		list(", ")
+		b.WriteByte(')')
 	}
-	return e.of[strings.LastIndexByte(e.of, '.')+1:] + "(" + strings.Join(args, ", ") + ")"
 }

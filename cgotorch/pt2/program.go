@@ -523,7 +523,8 @@ func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 
 // Accepts returns nil if the program runs on tensors of these shapes, and else the error that Call
 // would have for them. The shapes are those of the tensors among [Program.Inputs], in their order.
-// An integer that may change has its value of the export. Accepts enqueues nothing.
+// An integer that may change has its value of the export. Accepts enqueues nothing. It knows
+// nothing of nodes, such as assertions, that may fail for some sizes.
 func (p *Program) Accepts(shapes ...[]int64) error {
 	leaves := make([]any, len(p.values))
 	at := 0

@@ -15,6 +15,9 @@ import (
 //
 // A value that begins with a name, such as L['x'].size()[0], becomes a symbol with that text.
 func parsePython(text string) (*expr, error) {
+	if len(text) > mostPythonText {
+		return nil, fmt.Errorf("a text of %d bytes, more than %d", len(text), mostPythonText)
+	}
 	p := &pythonParser{rest: text}
 	p.next()
 	e, err := p.choice(0)
@@ -23,6 +26,8 @@ func parsePython(text string) (*expr, error) {
 	}
 	return e, err
 }
+
+const mostPythonText = 1 << 16 // bytes
 
 // A pythonParser reads one token ahead.
 type pythonParser struct {
@@ -141,7 +146,10 @@ func (p *pythonParser) operators(level, depth int) (*expr, error) {
 		if level == pythonComparisons {
 			left := e
 			if n := len(chain); n > 0 {
-				left = chain[n-1].args[1].clone()
+				if left = chain[n-1].args[1]; depth > 0 && len(left.args) > 0 { // copies of copies have no bound
+					return nil, errors.New("a formula between two comparisons in brackets")
+				}
+				left = left.clone()
 			}
 			chain = append(chain, &expr{of: of, args: []*expr{left, right}})
 			continue
@@ -201,22 +209,22 @@ func (p *pythonParser) value(depth int) (*expr, error) {
 	case !isNamePart(p.token[0]):
 		return nil, p.unexpected()
 	}
-	name := p.token
+	name := []byte(p.token)
 	p.next()
 	for p.token == "." || p.token == "[" || p.token == "(" {
-		if p.token == "(" && (pythonNames[name] != "" || pythonFunctions[name] != nil) {
-			return p.call(name, depth)
+		if of := string(name[:min(len(name), 100)]); p.token == "(" && (pythonNames[of] != "" || pythonFunctions[of] != nil) {
+			return p.call(of, depth)
 		}
 		part, err := p.trailer()
 		if err != nil {
 			return nil, err
 		}
-		name += part
+		name = append(name, part...)
 	}
-	if name == "math.inf" {
+	if string(name) == "math.inf" {
 		return &expr{of: "constant", value: math.Inf(1)}, nil
 	}
-	return &expr{of: "symbol", symbol: name}, nil
+	return &expr{of: "symbol", symbol: string(name)}, nil
 }
 
 // trailer reads what follows a name: .name, [key] or ().

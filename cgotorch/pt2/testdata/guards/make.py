@@ -6,7 +6,8 @@ Each line has the JSON of one exported program, and calls of it with several siz
 leaves of its result, or is refused by PyTorch. The elements of a tensor argument are 0, 1, 2, 3, 4,
 0, 1, ... minus 1. A new program is one entry of PROGRAMS: its name, its function, the arguments for
 given sizes, the sizes of the export, and the sizes of the calls. Keys of a dict are sorted. Dimensions are Dim.AUTO unless the
-entry gives dynamic shapes.
+entry gives dynamic shapes. A last value tells how it is exported: True is strict, "deferred" has
+assertions in the place of guards.
 """
 
 import io
@@ -30,6 +31,7 @@ PAIRS = [(4, 2), (5, 2), (0, 2), (1, 2), (6, 3), (3, 1), (8, 4), (2, 0), (9, 9)]
 RISING = [(4, 5), (5, 7), (0, 1), (1, 2), (4, 4), (5, 3), (9, 12), (0, 0)]
 ONES = [(n, n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)]
 NUMBERS = [(2, n) for n in (-7, -6, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 100)]
+WIDE = [(2, n) for n in (2, 3, -5, 0, 2642246, 2**31, 2**32, 2**61, 2**62, 2**63 - 4)]
 PICTURES = [(6, 6), (4, 4), (3, 3), (2, 2), (7, 5), (8, 8), (5, 7), (1, 1), (9, 8), (12, 12)]
 
 
@@ -181,6 +183,13 @@ PROGRAMS = [
     ("strict_mod", pick(lambda x: x.shape[0] % 2 == 0), both, (4, 2), PAIRS, None, True),
     ("strict_dict", in_dict, lambda n, m: (({"k": T(n, 2), "l": [T(m, 2)]},), {}), (4, 3), PAIRS, None, True),
     ("strict_keyword", keyword, lambda n, m: ((T(n, 2),), {"mask": T(m)}), (4, 5), RISING, None, True),
+    ("wide_power", pick(lambda x: x.shape[0] ** 10 < 10**15), both, (5, 1), [(5, 1), (31, 2), (32, 1), (100, 1), (8192, 0)]),
+    ("wide_multiple", with_int(lambda n, rows: 4 * n < 10), number, (2, 2), WIDE),
+    ("wide_cube", with_int(lambda n, rows: n * n * n - n * n + 7 * n < 50), number, (2, 3), WIDE),
+    ("wide_sum", with_int(lambda n, rows: n + rows + 5 < 20), number, (2, 3), WIDE),
+    ("deferred_mod", pick(lambda x: x.shape[0] % 2 == 0), both, (4, 2), PAIRS, None, "deferred"),
+    ("deferred_view", lambda x: x.reshape(-1, 4), both, (8, 6), [*PAIRS, (0, 4), (2, 2), (4, 4), (12, 7), (7, 4)], None, "deferred"),
+    ("deferred_int", with_int(lambda n, rows: n % 5 == rows), number, (3, 3), [(3, n) for n in (3, 4, 8, -2)], None, "deferred"),
 ]
 
 
@@ -249,7 +258,11 @@ def main():
             if kwargs or name == "starred":
                 names = function.__code__.co_varnames
                 shapes = {names[0]: shapes} if name == "starred" else dict(zip(names, shapes)) | {k: automatic(v) for k, v in kwargs.items()}
-        exported = torch.export.export(m, args, kwargs, dynamic_shapes=shapes, strict=len(options) > 1)
+        how = options[1] if len(options) > 1 else False
+        deferred = how == "deferred"
+        exported = torch.export.export(
+            m, args, kwargs, dynamic_shapes=shapes, strict=how is True, prefer_deferred_runtime_asserts_over_guards=deferred
+        )
         file = io.BytesIO()
         torch.export.save(exported, file)
         try:
