@@ -73,8 +73,21 @@ func dependences() map[string]dependence {
 		"cumsum over dim 0":  {one(func(x *cgotorch.Exec, t *tensor) *tensor { return x.CumSum(t, 0) }), sized, changes},
 		"cumsum from behind": {one(func(x *cgotorch.Exec, t *tensor) *tensor { return x.Flip(x.CumSum(x.Flip(t, 0), 0), 0) }), sized, changes},
 		"the neighbour":      {one(func(x *cgotorch.Exec, t *tensor) *tensor { return x.Add(t, x.Roll(t, []int64{1}, []int64{0})) }), sized, changes},
-		"the next but one":   {one(func(x *cgotorch.Exec, t *tensor) *tensor { return x.Add(t, x.Roll(t, []int64{2}, []int64{0})) }), sized, alone},
-		"sorted over dim 0":  {one(func(x *cgotorch.Exec, t *tensor) *tensor { v, _ := x.Sort(t, 0, cgotorch.SortOptions{}); return v }), sized, changes},
+		"the next but one":   {one(func(x *cgotorch.Exec, t *tensor) *tensor { return x.Add(t, x.Roll(t, []int64{2}, []int64{0})) }), sized, changes},
+		"a little of the next but one": {one(func(x *cgotorch.Exec, t *tensor) *tensor {
+			return x.Add(t, x.MulScalar(x.Roll(t, []int64{2}, []int64{0}), 0.01))
+		}), sized, changes},
+		"a little of the next but four": {one(func(x *cgotorch.Exec, t *tensor) *tensor {
+			return x.Add(t, x.MulScalar(x.Roll(t, []int64{4}, []int64{0}), 0.01))
+		}), sized, changes},
+		"a little of a far one": {one(func(x *cgotorch.Exec, t *tensor) *tensor {
+			return x.Add(t, x.MulScalar(x.Roll(t, []int64{13}, []int64{0}), 0.01))
+		}), Options{BatchSizes: []int{1, 32}}, changes},
+		"a little of the other half": {one(func(x *cgotorch.Exec, t *tensor) *tensor {
+			n := t.Shape()[0] / 2
+			return x.Add(t, x.MulScalar(x.Roll(t, []int64{n}, []int64{0}), 0.01))
+		}), Options{BatchSizes: []int{4, 8}, Pad: true}, changes},
+		"sorted over dim 0": {one(func(x *cgotorch.Exec, t *tensor) *tensor { v, _ := x.Sort(t, 0, cgotorch.SortOptions{}); return v }), sized, changes},
 		"the rank, integers": {one(func(x *cgotorch.Exec, t *tensor) *tensor {
 			return x.ArgSort(x.ArgSort(t, 0, cgotorch.SortOptions{}), 0, cgotorch.SortOptions{})
 		}), sized, changes},
