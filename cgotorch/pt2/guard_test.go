@@ -195,7 +195,7 @@ func TestProgram_Call_Guards(t *testing.T) {
 				for i := range p.Calls {
 					c := &p.Calls[i]
 					if shapes, ok := c.shapes(); ok {
-						deferred := strings.HasPrefix(p.Name, "deferred") // nodes of the program refuse
+						deferred := strings.HasPrefix(p.Name, "deferred") // nodes refuse
 						if err := program.Accepts(shapes...); (err == nil) == c.Refused && !(deferred && err == nil) {
 							t.Errorf("%s: Accepts of call %d: %v, and PyTorch refuses: %v", p.Name, i, err, c.Refused)
 						}
