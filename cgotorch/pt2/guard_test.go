@@ -167,8 +167,8 @@ func (p *guarded) compare(x *cgotorch.Exec, i int, result any) error {
 	return nil
 }
 
-// near reports whether a value is PyTorch's on the CPU, whose text is given: to the bit there, and up
-// to rounding on another device.
+// near reports whether a value is PyTorch's on the CPU, whose text is given: to the bit there, and
+// up to rounding on another device.
 func near(got float32, want string, sameBits bool) bool {
 	w, err := strconv.ParseFloat(want, 64)
 	if err != nil {

@@ -40,6 +40,8 @@ fi
 # Several test programs run at a time. Each starts with few kernels compiled, so that the cores are
 # what they wait for. The longest begins first.
 jobs=${JOBS:-$(($(nproc) / 4 + 1))}
+# These tests take all memory of the GPU, so they run alone.
+fill='^(TestDevice_OutOfMemoryByPieces|TestCache_LargerThanDevice)$'
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 summary=""
@@ -87,8 +89,14 @@ for binary in "${binaries[@]}"; do
   name=${binary##*/}
   case $binary in
     */bin/*) begin "$name" . "$binary" $gtest ;;
-    *) [ ! -x "$binary" ] || begin "$name" "$(folder "$name")" "$binary" -test.timeout 10m "${go[@]}" ;;
+    *) [ ! -x "$binary" ] || begin "$name" "$(folder "$name")" "$binary" -test.timeout 10m -test.skip "$fill" "${go[@]}" ;;
   esac
+done
+wait
+report
+jobs=1
+for name in cgotorch.test prefetcher-weights.test; do
+  [ ! -x "$here/tests/$name" ] || begin "$name, alone" "$(folder "$name")" "$here/tests/$name" -test.run "$fill" "${go[@]}"
 done
 wait
 report
