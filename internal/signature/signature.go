@@ -51,7 +51,6 @@ var kinds = []struct {
 	{0, "FOVb", Kind{"a camera's raw image (X3F)", "develop it, and " + convert, true}},
 	{6, "HEAPCCDR", Kind{"a camera's raw image (CRW)", "develop it, and " + convert, true}},
 	{0, "\x00\x00\x01\x00", Kind{"an icon (ICO)", convert, true}},
-	{0, "\x00\x00\x02\x00", Kind{"a cursor (CUR)", convert, true}},
 	{0, "icns", Kind{"an icon (ICNS)", convert, true}},
 	{0, "qoif", Kind{"a QOI image", convert, true}},
 	{0, "FLIF", Kind{"a FLIF image", convert, true}},
@@ -102,6 +101,10 @@ func Of(head []byte) (kind Kind, known bool) {
 	switch {
 	case at(4, "ftyp"):
 		return media(head), true
+	case isTGA(head): // before a cursor, which begins as a TGA without a palette may
+		return Kind{"a TGA image", convert, true}, true
+	case at(0, "\x00\x00\x02\x00"):
+		return Kind{"a cursor (CUR)", convert, true}, true
 	case at(0, "RIFF") && at(8, "AVI "):
 		return Kind{"a video (AVI)", frames, false}, true
 	case at(0, "RIFF") && at(8, "WAVE"):
@@ -118,6 +121,16 @@ func Of(head []byte) (kind Kind, known bool) {
 		return Kind{"an SVG drawing", "render it as PNG", true}, true
 	}
 	return Kind{}, false
+}
+
+// isTGA reports whether all fields of a TGA's header have values that they may have.
+func isTGA(head []byte) bool {
+	if len(head) < 18 || head[12]|head[13] == 0 || head[14]|head[15] == 0 || head[17] >= 0x40 {
+		return false
+	}
+	palette := string(head[3:8]) != "\x00\x00\x00\x00\x00"
+	return head[1] <= 1 && palette == (head[1] == 1) && bytes.IndexByte([]byte{1, 2, 3, 9, 10, 11}, head[2]) >= 0 &&
+		bytes.IndexByte([]byte{8, 15, 16, 24, 32}, head[16]) >= 0
 }
 
 // media returns the kind of a file of ISO's base media format, by the brands that it has.

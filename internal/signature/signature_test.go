@@ -22,6 +22,10 @@ func TestOf(t *testing.T) {
 		{strings.Repeat("a", 257) + "ustar\x0000", "a tar archive"}, {"P6\n2 2\n255\n", "a Netpbm image (PPM, PGM or PBM)"}, {"\x93NUMPY\x01", "an array of numpy"},
 		{"\x80\x04\x95", "a Python pickle"}, {"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"}, {"\x00\x00\x01\x00\x01\x00", "an icon (ICO)"},
 
+		{"\x00\x00\x02\x00\x01\x00\x10\x10\x00\x00\x00\x00\x20\x00I\x00\x00\x00", "a cursor (CUR)"}, {"\x00\x00\x02\x00", "a cursor (CUR)"},
+		{"\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x25\x00\x1d\x00\x18\x00", "a TGA image"}, {"\x00\x01\x09\x00\x00\x32\x00\x18\x00\x00\x00\x00\x25\x00\x1d\x00\x08\x00", "a TGA image"},
+		{"\x05\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x01\x00\x01\x20\x28", "a TGA image"},
+
 		{"", ""}, {"\x00", ""}, {"P", ""}, {"This is no image", ""}, {"<!DOCTYPE html>\n<html>", ""}, {"<?xml version=\"1.0\"?><a/>", ""}, {"\xff\xd8\xff\xe0", ""}, {"\x89PNG\r\n\x1a\n", ""},
 		{"II*\x00\x08\x00\x00\x00", ""}, {"RIFF\x00\x00\x00\x00WEBPVP8 ", ""}, {"GIF89a", ""}, {"BM", ""}, {"Pages", ""}, {strings.Repeat("\x00", 512), ""},
 	} {
