@@ -1,7 +1,6 @@
 package cgotorch
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -114,7 +113,7 @@ func cured(op, message string) string {
 				bytes, _, _ = strings.Cut(bytes, " ")
 				message = c.cause
 				if n, err := strconv.ParseFloat(bytes, 64); err == nil {
-					message += fmt.Sprintf("%.4g GB", n/1e9)
+					message += strconv.FormatFloat(n/1e9, 'f', map[bool]int{true: 0, false: 3}[n >= 1e11], 64) + " GB"
 				}
 			}
 			message, cure = strings.TrimRight(message, ". "), "; "+c.cure

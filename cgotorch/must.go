@@ -15,7 +15,8 @@ func Must[T any](v T, err error) T {
 }
 
 // Check is [Must] for a function that returns an error alone, such as checkpoint.LoadModel or
-// [Stream.Do].
+// [Stream.Do]. A loop that Ctrl-C ends by signal.NotifyContext returns an error, too. Ask
+// errors.Is(err, context.Canceled) before Check there, or the program ends with a stack.
 func Check(err error) {
 	if err != nil {
 		panic(unmet{&Error{Op: "Check", Kind: kindOf(err), Caller: caller(), Err: err}})
