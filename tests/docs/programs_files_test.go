@@ -60,7 +60,7 @@ var wrongFiles = []wrong{
 	},
 	{
 		name: "a .pth as AOTInductor's package",
-		want: "model.pth:…torch.save has written it…checkpoint.LoadModel",
+		want: "model.pth:…a file of torch.save…checkpoint.LoadModel",
 		outside: func(folder string) error {
 			return inDo(func(x *cgotorch.Exec) error { _, err := aoti.Load(x, pthFile(folder), aoti.Options{}); return err })
 		},
