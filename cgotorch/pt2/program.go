@@ -365,14 +365,14 @@ func (p *Program) tooMany(given int) error {
 			names[i] = p.positions[i]
 		}
 	}
-	text := fmt.Sprintf("%d arguments without a name, and the program takes %d", given, len(names))
+	why := fmt.Sprintf("%d arguments without a name, and the program takes %d", given, len(names))
 	if len(names) > 0 {
-		text += fmt.Sprintf(": %.200s", strings.Join(names, ", "))
+		why += fmt.Sprintf(": %.200s", strings.Join(names, ", "))
 	}
 	if len(keywords.children) > 0 {
-		text += fmt.Sprintf("; give %.200s by name, in the last argument: pt2.Keywords{%.60q: …}", strings.Join(keywords.keys, ", "), keywords.keys[0])
+		why += fmt.Sprintf("; give %.200s by name, in the last argument: pt2.Keywords{%.60q: …}", strings.Join(keywords.keys, ", "), keywords.keys[0])
 	}
-	return errors.New(text)
+	return errors.New(why)
 }
 
 // The method `fixed` returns the leaves of an argument, which begin at leaf `from`, if the program

@@ -95,7 +95,6 @@ var parts = map[string]string{
 	"data":                                                             "stands before another error",
 	"data: Pin":                                                        "stands before another error",
 	"data: …: row …":                                                   "stands before the error of a Sequence",
-	", or a quote is not closed":                                       "part of the error of a long row",
 	"data: Epoch":                                                      "stands before another error",
 	"data: field …":                                                    "stands before another error",
 	"data: sample …":                                                   "stands before another error",
@@ -157,11 +156,25 @@ var parts = map[string]string{
 	"trace: WriteChrome":                                               "stands before another error",
 	"the header":                                                       "stands before another error",
 	"the sizes":                                                        "stands before another error",
-	"text: and … more":                                                 "stands behind other errors",
+	"; the forward is at …":                                            "stands behind another error",
+	"its label, in …":                                                  "stands before another error",
+	"Samples":                                                          "stands before another error",
+	"serve: New: result …, …, …, …":                                    "stands before another error",
+	"oip: infer with …":                                                "stands before another error",
+	"oip: metadata of …":                                               "stands before another error",
+	"the answer's output …":                                            "stands before another error",
+	"has no JSON form":                                                 "part of the error of an answer",
+	"a condition of the model":                                         "part of the error of an assertion",
+	", or a quote is not closed; …":                                    "part of the error of a long row",
+	"; JSONLinesOptions.NullNaN makes NaN of null":                                                                      "stands behind another error",
+	"; the first rows decided on …, and CSVOptions.Fields can give the column another dtype, or Text":                   "stands behind another error",
+	"…; Options.Labels says where labels are from, such as LabelsFromDirectories":                                       "stands behind another error",
+	"… (in a batch of … entries, to compare an entry alone and among others; Options.Samples has other entries for it)": "stands behind another error",
+	"text: and … more": "stands behind other errors",
 }
 
 // makers are the functions that make errors, or parts of them, of the texts in their arguments.
-var makers = regexp.MustCompile(`^(Errorf|lose|refuse.*|fail|bad|badMember|unreadable|Bad|Refuse|say)$`)
+var makers = regexp.MustCompile(`^(Errorf|lose|refuse.*|fail|bad|badMember|unreadable|Bad|Refuse|say|wrong)$`)
 
 // reasons are the names of variables and fields that hold texts of errors.
 var reasons = regexp.MustCompile(`^(Message|Reason|reason|fault|why|bad)$`)
@@ -241,7 +254,10 @@ func extracted(t *testing.T, dir string) map[string]entry {
 					}
 				}
 				if n.Type == nil && len(n.Elts) == 3 && filepath.Base(path) == "cure.go" {
-					part, _ := literal(n.Elts[0])
+					part, ok := literal(n.Elts[0])
+					if name, _ := nameOf(n.Elts[0]); !ok {
+						part = constants(file)[name]
+					}
 					cure, ok := literal(n.Elts[2])
 					if name, _ := nameOf(n.Elts[2]); !ok {
 						cure = constants(file)[name]
@@ -334,7 +350,7 @@ func words(text string) int {
 }
 
 // says matches texts that say themselves what to do.
-var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|check|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|stop|load|unpack|download|get|compile|package|let|Release|send|choose|say|save|trace|only|there are …)\b`)
+var says = regexp.MustCompile(`[;:,] (so )?(only |first )?(use|give|call|check|set|make|take|close|Close|Clone|keep|lower|export|change|leave|copy|run|add|convert|put|look|drop|release|divide|name|want|it must|they must|Record|record|write|fuse|try|encode|decode|split|capture|read|raise|end|yield|start|open|train|install|rebuild|compare|wait|stop|load|unpack|download|get|compile|package|let|Release|send|choose|say|save|trace|test|dump|hold|sum|only|there are …)\b`)
 
 type entry struct{ text, cause, cure string }
 

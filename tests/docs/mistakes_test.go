@@ -95,7 +95,7 @@ var mistakes = map[string]map[string]func(x *cgotorch.Exec){
 		"…exceeds dimension":      func(x *cgotorch.Exec) { x.Narrow(x.Ones(f32, 2, 3), 0, 1, 5) },
 		"…selected index k":       func(x *cgotorch.Exec) { x.TopK(x.Ones(f32, 2), 5, 0, cgotorch.TopKOptions{}) },
 		"…all elements of":        func(x *cgotorch.Exec) { x.Call("aten::binary_cross_entropy", x.Full(f32, 3, 2), x.Ones(f32, 2)) },
-		"…you tried to":           func(x *cgotorch.Exec) { x.Ones(f32, 1<<46) },
+		"…can't allocate memory":  func(x *cgotorch.Exec) { x.Ones(f32, 1<<46) },
 		"label … of sample": func(x *cgotorch.Exec) {
 			x.CTCLoss(x.Ones(f32, 5, 1, 3), cgotorch.FromSlice(x, []int64{9}), []int64{5}, []int64{1}, cgotorch.CTCLossOptions{})
 		},
