@@ -37,7 +37,7 @@ extern "C" {
 
 /* The version of this header. It is raised in each release that changes a declaration below. The
  * Go package refuses a library of another version. */
-#define CT_ABI_VERSION 11
+#define CT_ABI_VERSION 12
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
