@@ -188,7 +188,7 @@ func TestProgram_Call_Guards(t *testing.T) {
 		for _, p := range guardedPrograms(t) {
 			for _, fuse := range []bool{false, true} {
 				var program *pt2.Program
-				torchtest.Do(t, d, func(x *cgotorch.Exec) (err error) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) (err error) {
 					program, err = load(x, p.file(t), pt2.Options{Fuse: fuse})
 					return err
 				})
@@ -255,7 +255,7 @@ func withGuards(code ...string) []byte {
 // forwardSmall runs a program with one input on float32[rows 2].
 func forwardSmall(t *testing.T, data []byte, o pt2.Options, rows int64) error {
 	var p *pt2.Program
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) (err error) {
+	torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) (err error) {
 		p, err = load(x, data, o)
 		return err
 	})
