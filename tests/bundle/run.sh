@@ -89,6 +89,12 @@ for binary in "${binaries[@]}"; do
   name=${binary##*/}
   case $binary in
     */bin/*) begin "$name" . "$binary" $gtest ;;
+    */cgotorch.test) # each part compiles its own kernels
+      [ ! -x "$binary" ] || for part in 0 1 2 3; do
+        names=$("$binary" -test.list . | awk -v part=$part '/^(Test|Example)/ && n++ % 4 == part' | paste -sd '|')
+        begin "$name, part $part" "$(folder "$name")" "$binary" -test.timeout 10m -test.run "^($names)$" -test.skip "$fill" "${go[@]}"
+      done
+      ;;
     *) [ ! -x "$binary" ] || begin "$name" "$(folder "$name")" "$binary" -test.timeout 10m -test.skip "$fill" "${go[@]}" ;;
   esac
 done
