@@ -33,18 +33,24 @@ func (p *Program) shapes(a *archive, text *exported) error {
 		return a.Bad("the arguments have %d values, and the signature has %d", p.in.leaves(), have)
 	}
 	arguments, keywords := p.in.children[0], p.in.children[1]
+	if len(s.Names) == len(arguments.children)+len(keywords.children) {
+		p.positions = s.Names[:len(arguments.children)]
+	}
 	for i, c := range arguments.children {
-		name := fmt.Sprintf("argument %d", i)
-		if len(s.Names) == len(arguments.children)+len(keywords.children) {
-			name = s.Names[i]
-			p.positions = append(p.positions, name)
-		}
-		p.paths = c.paths(name, p.paths)
+		p.paths = c.paths(p.position(i), p.paths)
 	}
 	for i, c := range keywords.children {
 		p.paths = c.paths(keywords.keys[i], p.paths)
 	}
 	return nil
+}
+
+// position returns the name of a positional argument, as far as the file has names.
+func (p *Program) position(i int) string {
+	if i < len(p.positions) {
+		return p.positions[i]
+	}
+	return fmt.Sprintf("argument %d", i)
 }
 
 // The method `plan` finds for each input and output of the graph what it stands for.

@@ -114,12 +114,7 @@ func (c *goCheck) repeated(symbol string) bool {
 	}
 	c.uses = map[string]int{}
 	for i := range c.s.program.values {
-		v := &c.s.program.values[i]
-		sizes := v.Shape
-		if v.Bounds != nil {
-			sizes = []Size{*v.Bounds}
-		}
-		for _, s := range sizes {
+		for _, s := range c.s.program.values[i].sizes() {
 			if s.expr == nil {
 				continue
 			}
@@ -161,11 +156,7 @@ func (c *goCheck) exported() {
 	p := c.s.program
 	for i := range p.values {
 		v := &p.values[i]
-		sizes := v.Shape
-		if v.Bounds != nil {
-			sizes = []Size{*v.Bounds}
-		}
-		for d, s := range sizes {
+		for d, s := range v.sizes() {
 			if s.Min == s.Max {
 				continue
 			}

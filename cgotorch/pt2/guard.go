@@ -135,10 +135,7 @@ func (p *Program) leafNames() map[string]int {
 	}
 	arguments, keywords := p.in.children[0], p.in.children[1]
 	for i, c := range arguments.children {
-		name := ""
-		if i < len(p.positions) {
-			name = p.positions[i]
-		}
+		name := p.position(i)
 		paths := []string{"L[" + quotePython(name) + "]"}
 		if at := strings.LastIndexByte(name, '_'); at >= 0 { // args[1] of *args has the name args_1
 			if n, err := strconv.Atoi(name[at+1:]); err == nil {
@@ -313,14 +310,11 @@ func (g *guards) describe(of *guard, values map[string]any) string {
 func (p *Program) asExported(leaves []any) error {
 	for i := range p.values {
 		v := &p.values[i]
-		given := []int64{}
-		sizes := v.Shape
-		if n, ok := leaves[i].(int64); ok && v.Bounds != nil {
-			given, sizes = []int64{n}, []Size{*v.Bounds}
-		} else if v.Tensor {
-			given = shapeOf(leaves[i])
+		given := shapeOf(leaves[i])
+		if n, ok := leaves[i].(int64); ok {
+			given = []int64{n}
 		}
-		for d, s := range sizes {
+		for d, s := range v.sizes() {
 			if s.Min == s.Max || s.hint != nil && *s.hint == given[d] {
 				continue
 			}

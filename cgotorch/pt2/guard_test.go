@@ -334,6 +334,19 @@ func TestProgram_Forward_GuardTexts(t *testing.T) {
 	}
 }
 
+// A size whose formula is above 64 bits is refused. No tensor has it.
+func TestProgram_Forward_FormulaAbove64Bits(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	e := entries()
+	e["models/model.json"] = strings.Replace(model, `[{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_int": 2}]`,
+		`[{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_expr": {"expr_str": "Pow(Symbol('s0', positive=True, integer=True), Integer(64))"}}]`, 1)
+	if e["models/model.json"] == model {
+		t.Fatal("nothing is replaced")
+	}
+	err := forwardSmall(t, archive(t, e), pt2.Options{}, 3)
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "the input x is float32[3 2]", "whose size s0^64 is a number above 64 bits")
+}
+
 // A guard of an unknown form refuses all sizes but those of the export.
 func TestProgram_Forward_UnknownGuard(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -314,10 +314,7 @@ func (p *Program) flatten(args []any) (leaves []any, err error) {
 	}
 	used := 0
 	for i, c := range arguments.children {
-		name := fmt.Sprintf("argument %d", i)
-		if i < len(p.positions) {
-			name = p.positions[i]
-		}
+		name := p.position(i)
 		var v any
 		if i < len(args) {
 			v = args[i]
@@ -360,10 +357,7 @@ func (p *Program) tooMany(given int) error {
 	arguments, keywords := p.in.children[0], p.in.children[1]
 	names := make([]string, len(arguments.children))
 	for i := range names {
-		names[i] = fmt.Sprintf("argument %d", i)
-		if i < len(p.positions) {
-			names[i] = p.positions[i]
-		}
+		names[i] = p.position(i)
 	}
 	why := fmt.Sprintf("%d arguments without a name, and the program takes %d", given, len(names))
 	if len(names) > 0 {
@@ -537,7 +531,9 @@ func (p *Program) Accepts(shapes ...[]int64) error {
 		case v.Tensor:
 			leaves[i] = shapes[at]
 			at++
-		case v.Bounds != nil && v.Bounds.hint != nil:
+		case v.Bounds != nil && v.Bounds.hint == nil:
+			return fmt.Errorf("pt2: %s: the file does not say the value of the integer %s in the export", p.file, v.Name)
+		case v.Bounds != nil:
 			leaves[i] = *v.Bounds.hint
 		default:
 			leaves[i] = v.Fixed
@@ -567,7 +563,7 @@ func (p *Program) fits(leaves []any) error {
 	symbols := map[string]any{}
 	wrong := func(i int, format string, args ...any) error {
 		v := &p.values[i]
-		return fmt.Errorf("the input %s is %v%v, want %s%s", v.Name, v.DType, shapeOf(leaves[i]), v, fmt.Sprintf(format, args...))
+		return fmt.Errorf("the input %s is %v%v, want %s%w", v.Name, v.DType, shapeOf(leaves[i]), v, fmt.Errorf(format, args...))
 	}
 	for i := range p.values {
 		v := &p.values[i]
@@ -601,7 +597,11 @@ func (p *Program) fits(leaves []any) error {
 			if s.expr == nil || s.expr.of == "symbol" {
 				continue
 			}
-			if want, err := s.expr.eval(symbols); err == nil && want != any(shapeOf(leaves[i])[d]) {
+			switch want, err := s.expr.eval(symbols); {
+			case errors.Is(err, errUnknown): // a symbol that stands in no input alone
+			case err != nil: // no size equals it, as where it is above 64 bits
+				return wrong(i, ", whose size %s is %w", s.Text, err)
+			case want != any(shapeOf(leaves[i])[d]):
 				return wrong(i, " with %s = %v", s.Text, want)
 			}
 		}

@@ -30,6 +30,14 @@ type Size struct {
 	hint *int64 // the size in the export; nil if the file does not say it
 }
 
+// sizes returns the sizes of a tensor's dimensions, or the bounds of an integer that may change.
+func (v *Value) sizes() []Size {
+	if v.Bounds != nil {
+		return []Size{*v.Bounds}
+	}
+	return v.Shape
+}
+
 func describe(t *cgotorch.Tensor) string { return fmt.Sprintf("%v%v", t.DType(), t.Shape()) }
 
 // shown describes a value that may be no tensor. It is short.
