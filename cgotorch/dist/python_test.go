@@ -4,30 +4,19 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // pythonWithTorch returns a Python that has the PyTorch of this library's LibTorch. It skips the
 // test where there is none.
 func pythonWithTorch(t *testing.T) string {
 	t.Helper()
-	python := os.Getenv("PEER_PYTHON")
-	if python == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Skip("no PEER_PYTHON: ", err)
-		}
-		whole, _ := filepath.Glob(filepath.Join(cache, "streamtorch", "peer-*", "whole"))
-		if len(whole) == 0 {
-			t.Skip("no Python with PyTorch: set PEER_PYTHON, or run bench/environment.sh")
-		}
-		python = filepath.Join(filepath.Dir(whole[0]), "bin", "python")
-	}
+	python := torchtest.Python(t, "torch")
 	out, err := exec.Command(python, "-c", "import torch; print(torch.__version__)").Output()
 	if err != nil {
 		t.Skipf("%s has no PyTorch: %v", python, err)

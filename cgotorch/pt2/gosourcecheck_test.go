@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The program that runs the source of all programs. It prints a line for each call.
@@ -119,32 +120,7 @@ func TestGoSource_Guards(t *testing.T) {
 		t.Skip("the test compiles source, and there is no Go")
 	}
 	programs := guardedPrograms(t)
-	module, made := t.TempDir(), t.TempDir()
-	write := func(name string, data []byte) {
-		path := filepath.Join(module, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const self = "github.com/streamtorch/streamtorch"
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module made"))
-	write("go.mod", append(mod, fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", self, self, root)...))
-	write("go.sum", sum)
+	made, sources := t.TempDir(), map[string][]byte{}
 	signature := regexp.MustCompile(`\nfunc \(m \*Net\) (Forward|Call)\(x \*cgotorch\.Exec, ([^)]*)\) (\(?)(.*)\{\n`)
 	var imports, calls strings.Builder
 	for i := range programs {
@@ -159,7 +135,7 @@ func TestGoSource_Guards(t *testing.T) {
 		}
 		var call [][]byte
 		for file, data := range files {
-			write(filepath.Join(p.Name, file), data)
+			sources[filepath.Join(p.Name, file)] = data
 			if found := signature.FindSubmatch(data); found != nil {
 				call = found
 			}
@@ -192,14 +168,8 @@ func TestGoSource_Guards(t *testing.T) {
 		fmt.Fprintf(&calls, "\trun(%q, func(x *cgotorch.Exec, in []any) []any {\n\t\tm := p_%s.New(x)\n\t\tdefer m.Close()\n\t\t%s := m.%s(x, %s)\n\t\treturn []any{%s}\n\t})\n",
 			text, p.Name, list, call[1], strings.Join(arguments, ", "), list)
 	}
-	write("main.go", fmt.Appendf(nil, guardedMain, imports.String(), calls.String()))
-	build := exec.Command("go", "build", "-mod=mod", "-o", "guarded", ".")
-	build.Dir = module
-	build.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	out, err := exec.Command(filepath.Join(module, "guarded")).Output()
+	sources["main.go"] = fmt.Appendf(nil, guardedMain, imports.String(), calls.String())
+	out, err := exec.Command(torchtest.GoProgram(t, "../..", sources)).Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -234,4 +236,70 @@ func OperatorLibrary(t testing.TB) string {
 	}
 	t.Skip(path, " is not there: `make tests-cc` builds it")
 	return ""
+}
+
+// Python returns a Python that can import the module, such as torch: $PEER_PYTHON, or the one that
+// bench/environment.sh has installed. It skips the test where there is none.
+func Python(t testing.TB, module string) string {
+	t.Helper()
+	python := os.Getenv("PEER_PYTHON")
+	if python == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Skip("no PEER_PYTHON: ", err)
+		}
+		whole, _ := filepath.Glob(filepath.Join(cache, "streamtorch", "peer-*", "whole"))
+		if len(whole) == 0 {
+			t.Skipf("no Python with %s: set PEER_PYTHON, or run bench/environment.sh", module)
+		}
+		python = filepath.Join(filepath.Dir(whole[0]), "bin", "python")
+	}
+	if err := exec.Command(python, "-c", "import "+module).Run(); err != nil {
+		t.Skipf("%s has no %s: %v", python, module, err)
+	}
+	return python
+}
+
+// GoProgram builds a program outside of this module, with this module's requirements, and returns
+// its path. The folder `root` is that of this module. The files belong to the module "made", by
+// their names in it.
+func GoProgram(t testing.TB, root string, files map[string][]byte) string {
+	t.Helper()
+	const self = "github.com/streamtorch/streamtorch"
+	module := t.TempDir()
+	write := func(name string, data []byte) {
+		path := filepath.Join(module, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o777)
+		if err == nil {
+			err = os.WriteFile(path, data, 0o666)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module made"))
+	write("go.mod", fmt.Appendf(mod, "\nrequire %s v0.0.0\n\nreplace %s => %s\n", self, self, root))
+	write("go.sum", sum)
+	for name, data := range files {
+		write(name, data)
+	}
+	build := exec.Command("go", "build", "-mod=mod", "-o", "program", ".")
+	build.Dir = module
+	build.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return filepath.Join(module, "program")
 }

@@ -41,7 +41,7 @@ var refused = []struct{ name, want string }{
 // the name of its column.
 func TestFile_EqualsPyarrow(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	python := pythonWithPyarrow(t)
+	python := torchtest.Python(t, "pyarrow.parquet")
 	folder := t.TempDir()
 	if out, err := exec.Command(python, "testdata/matrix.py", folder).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -248,25 +248,4 @@ func differs(got, want []any) string {
 		}
 	}
 	return ""
-}
-
-// pythonWithPyarrow returns a Python that has pyarrow. It skips the test where there is none.
-func pythonWithPyarrow(t *testing.T) string {
-	t.Helper()
-	python := os.Getenv("PEER_PYTHON")
-	if python == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Skip("no PEER_PYTHON: ", err)
-		}
-		whole, _ := filepath.Glob(filepath.Join(cache, "streamtorch", "peer-*", "whole"))
-		if len(whole) == 0 {
-			t.Skip("no Python with pyarrow: set PEER_PYTHON, or run bench/environment.sh")
-		}
-		python = filepath.Join(filepath.Dir(whole[0]), "bin", "python")
-	}
-	if err := exec.Command(python, "-c", "import pyarrow.parquet").Run(); err != nil {
-		t.Skipf("%s has no pyarrow: %v", python, err)
-	}
-	return python
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // sourced are programs whose source is compiled and run, if no folder with programs is given.
@@ -225,32 +226,7 @@ func main() {
 func TestGoSource_EqualProgram(t *testing.T) {
 	made := folder(t, sourced...)
 	openTorchvision(t, made)
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	module := t.TempDir()
-	write := func(name string, data []byte) {
-		path := filepath.Join(module, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const self = "github.com/streamtorch/streamtorch"
-	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module made"))
-	write("go.mod", append(mod, fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", self, self, root)...))
-	write("go.sum", sum)
+	sources := map[string][]byte{}
 	var imports, calls strings.Builder
 	wanted := 0
 	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
@@ -279,7 +255,7 @@ func TestGoSource_EqualProgram(t *testing.T) {
 			if lines := bytes.Count(data, []byte("\n")); strings.HasSuffix(file, ".go") && lines > 1000 {
 				t.Errorf("%s of %s has %d lines", file, name, lines)
 			}
-			write(filepath.Join(name, file), data)
+			sources[filepath.Join(name, file)] = data
 			if bytes.Contains(data, []byte("\nfunc (m *Net) Forward(")) {
 				results = 1
 			}
@@ -307,14 +283,8 @@ func TestGoSource_EqualProgram(t *testing.T) {
 	if wanted == 0 {
 		t.Skipf("%s holds no programs on tensors", made)
 	}
-	write("main.go", fmt.Appendf(nil, comparison, imports.String(), calls.String()))
-	build := exec.Command("go", "build", "-mod=mod", "-o", "compare", ".")
-	build.Dir = module
-	build.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	out, err := exec.Command(filepath.Join(module, "compare"), made).CombinedOutput()
+	sources["main.go"] = fmt.Appendf(nil, comparison, imports.String(), calls.String())
+	out, err := exec.Command(torchtest.GoProgram(t, "../../..", sources), made).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
