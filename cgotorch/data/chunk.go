@@ -90,11 +90,13 @@ func (l *lines) chunks(r io.Reader, take func() []byte) iter.Seq2[[]byte, error]
 				}
 				n, err := io.ReadFull(r, data[len(data):min(cap(data), max(chunkBytes, 2*len(data)))])
 				data = data[:len(data)+n]
-				if fault := l.foreign(data); first && fault != "" {
-					yield(nil, &Error{Source: l.name, Reason: fault, Kind: ErrBadRow})
-					return
+				if first {
+					if fault := l.foreign(data); fault != "" {
+						yield(nil, &Error{Source: l.name, Reason: fault, Kind: ErrBadRow})
+						return
+					}
+					first = false
 				}
-				first = false
 				if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 					yield(nil, &Error{Source: l.name, Reason: err.Error(), Kind: ErrBadRow, Cause: err})
 					return
