@@ -11,8 +11,7 @@ import (
 // cores is a set of CPU cores in the form of Linux: one bit for each core.
 type cores [16]uint64
 
-// The method `last` returns a set with only the highest core of s. Linux prefers the low cores
-// for its own work.
+// last returns a set with only the highest core of s. Linux prefers the low cores for its own work.
 func (s cores) last() cores {
 	var one cores
 	for i := len(s) - 1; i >= 0; i-- {

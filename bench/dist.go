@@ -440,7 +440,7 @@ func (d distCase) reductions(group ranks, collectives any, emit func(row)) error
 	return nil
 }
 
-// The function `numberIn` returns the number in a reply, or 0.
+// numberIn returns the number in a reply, or 0.
 func numberIn(v any) float64 {
 	n, _ := v.(float64)
 	return n

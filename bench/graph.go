@@ -461,8 +461,7 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	return nil
 }
 
-// The type `served` is a model in evaluation mode with an input for it. On a GPU both are
-// bfloat16.
+// served is a model in evaluation mode with an input for it. On a GPU both are bfloat16.
 type served struct {
 	model nn.Module
 	input *cgotorch.Tensor
@@ -494,8 +493,7 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 	return m, c.device.Synchronize()
 }
 
-// The method `served` returns the result of newServed. It also makes the peers ready for
-// inference of the model.
+// served returns the result of newServed. It also makes the peers ready for inference of the model.
 func (p graphPeers) served(c *config, model string, batch int) (*served, error) {
 	if err := p.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
 		return nil, err
@@ -596,8 +594,8 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	return nil
 }
 
-// The function `near` reports whether `got` equals `want` up to rounding in bfloat16. Two
-// algorithms may add in different orders.
+// near reports whether `got` equals `want` up to rounding in bfloat16. Two algorithms may add in
+// different orders.
 func near(got, want []float32) bool {
 	if len(got) != len(want) {
 		return false

@@ -110,7 +110,7 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 	return nil
 }
 
-// The type `fed` is a model with its captured steps and a resident batch.
+// fed is a model with its captured steps and a resident batch.
 type fed struct {
 	*learner
 	c               *config

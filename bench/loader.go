@@ -153,8 +153,8 @@ func (s *server) close() {
 	s.rank.close()
 }
 
-// The function `quiet` waits until this process is idle. Otherwise its reading ahead would slow
-// down the process that is measured next.
+// quiet waits until this process is idle. Otherwise its reading ahead would slow down the process
+// that is measured next.
 func quiet() error {
 	const look = 20 * time.Millisecond
 	for began := time.Now(); time.Since(began) < 10*time.Second; {

@@ -128,7 +128,7 @@ func processMiB(name string) (float64, error) {
 // measured is what one side of a row about data has measured, round by round.
 type measured struct{ rate, cpu, peak sample }
 
-// The method `samplesOf` returns a side that reads `count` epochs of `rows` samples.
+// samplesOf returns a side that reads `count` epochs of `rows` samples.
 func (m *measured) samplesOf(p *peer, count, rows int) side {
 	return func() (float64, error) {
 		var reply struct {

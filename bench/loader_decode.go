@@ -197,7 +197,7 @@ func newDecoding(o decode.Options, all photographs, batch int) (*decoding, error
 	return d, nil
 }
 
-// The method `decode` decodes batch number `number` into `to`.
+// decode decodes batch number `number` into `to`.
 func (d *decoding) decode(number int, to []byte) error {
 	files, results := make([]decode.Image, d.batch), make([]decode.Result, d.batch)
 	d.mu.Lock()

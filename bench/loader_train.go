@@ -206,8 +206,8 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 	return float64(images) / time.Since(began).Seconds(), err
 }
 
-// The method `pytorch` makes the peer train from a new DataLoader: for a first epoch, and then
-// for b.epochs more epochs.
+// pytorch makes the peer train from a new DataLoader: for a first epoch, and then for b.epochs more
+// epochs.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)

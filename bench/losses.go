@@ -141,7 +141,7 @@ func newLosses(t *twin, runs int) (*losses, error) {
 	return l, err
 }
 
-// The method `run` is twin.train, and tells of the run on standard error.
+// run is twin.train, and tells of the run on standard error.
 func (l *losses) run(from start, steps int, eager bool) (trained, error) {
 	began := time.Now()
 	run, err := l.train(from, steps, eager)
@@ -226,7 +226,7 @@ func quantiles(of []sample, q float64) []float64 {
 	return all
 }
 
-// The function `distances` returns the distances of each run.
+// distances returns the distances of each run.
 func distances(runs []sample, exact sample) []sample {
 	all := make([]sample, len(runs))
 	for i, s := range runs {

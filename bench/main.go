@@ -199,7 +199,7 @@ func (c *config) dtype() cgotorch.DType {
 	return cgotorch.Float32
 }
 
-// The method `or` returns `number`. In a brief run it returns `brief` instead.
+// or returns `number`. In a brief run it returns `brief` instead.
 func (c *config) or(brief, number int) int {
 	if c.brief {
 		return brief

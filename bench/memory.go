@@ -132,7 +132,7 @@ func (m *memoryStep) close() {
 	m.learner.close()
 }
 
-// The function `mapped` returns the path of the library `name`, which this process has loaded.
+// mapped returns the path of the library `name`, which this process has loaded.
 func mapped(name string) (string, error) {
 	file, err := os.Open("/proc/self/maps")
 	if err != nil {

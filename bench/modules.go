@@ -38,8 +38,7 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 	}
 }
 
-// The type `beside` has what is needed to copy a module while matrix products run on the default
-// stream.
+// beside has what is needed to copy a module while matrix products run on the default stream.
 type beside struct {
 	device cgotorch.Device
 	store  *weights.Store

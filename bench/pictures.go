@@ -116,8 +116,8 @@ func drawOrder(count, steps, batch int) (indices []int64, flips []bool) {
 	return indices[:steps*batch], flips[:steps*batch]
 }
 
-// The method `batch` returns the images of a step, float32 [batch, 3, size, size] channels last,
-// and their labels. The Do owns both.
+// batch returns the images of a step, float32 [batch, 3, size, size] channels last, and their
+// labels. The Do owns both.
 func (p *pictures) batch(x *cgotorch.Exec, step int) (images, labels *cgotorch.Tensor) {
 	indices := x.Select(p.indices, 0, step)
 	images = x.Tidy(func() *cgotorch.Tensor {

@@ -43,7 +43,7 @@ const (
 	higher
 )
 
-// The function `against` returns the row that compares value with a peer's value.
+// against returns the row that compares value with a peer's value.
 func against(name string, value float64, unit string, peer string, peerValue float64, is better, note string) row {
 	ratio, other := number(peerValue/value), number(peerValue)
 	if is == higher {
@@ -70,7 +70,7 @@ func ratioOf(a, b float64) *number {
 	return &r
 }
 
-// The function `alone` returns the row of a value that has no peer.
+// alone returns the row of a value that has no peer.
 func alone(name string, value float64, unit, note string) row {
 	return row{Name: name, Value: number(value), Unit: unit, Note: note}
 }

@@ -233,7 +233,7 @@ func countKernels(report string) string {
 	return "norms: " + strings.Join(ways, ", ")
 }
 
-// The method `text` describes what all runs of the twin share.
+// text describes what all runs of the twin share.
 func (t *twin) text() string {
 	r := t.recipe
 	return fmt.Sprintf("same weights, pixels, order and flips; %s, batch %d of 3x%dx%d, %d images decoded once, channels last, fused SGD with Nesterov momentum, learning rate up to %g in a one-cycle schedule of %d steps; float32 without TF32; %s; %v; %s",

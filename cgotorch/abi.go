@@ -16,8 +16,8 @@ func checkABI() error {
 	return nil
 }
 
-// The function `ready` fails if the C++ core cannot be used. Each function that makes or finds
-// something in the core calls the function `ready` first.
+// ready fails if the C++ core cannot be used. Each function that makes or finds something in the
+// core calls the function `ready` first.
 func ready() error {
 	if err := checkABI(); err != nil {
 		return err

@@ -23,9 +23,9 @@ func (c layerNormCase) String() string {
 	return fmt.Sprintf("%v + %v to %v, %v rows of %d, affine=%v, gradients of sum=%v normed=%v", c.in, c.addend, c.out, c.rows, c.channels, c.affine, !c.noSum, !c.noNormed)
 }
 
-// The method `run` runs forward and backward of one call, and returns the results. If `reference`
-// is true, LibTorch's operators run in float64. The tensors `gradients` are the gradients with
-// respect to the two results.
+// run runs forward and backward of one call, and returns the results. If `reference` is true,
+// LibTorch's operators run in float64. The tensors `gradients` are the gradients with respect to
+// the two results.
 func (c layerNormCase) run(t *testing.T, x *Exec, in, addend *Tensor, gradients [2]*Tensor, reference bool) *normResult {
 	t.Helper()
 	leafOf := func(v *Tensor, dtype DType) *Tensor {
@@ -97,7 +97,7 @@ func (c layerNormCase) random(x *Exec, dtype DType) *Tensor {
 	return x.To(x.AddScalar(x.Randn(Float32, shape...), 0.5), dtype)
 }
 
-// The method `check` compares streamtorch::add_layer_norm with LibTorch's operators in float64.
+// check compares streamtorch::add_layer_norm with LibTorch's operators in float64.
 func (c layerNormCase) check(t *testing.T, x *Exec) {
 	t.Helper()
 	in, addend := c.random(x, c.in), c.random(x, c.addend)
@@ -119,8 +119,8 @@ func (c layerNormCase) check(t *testing.T, x *Exec) {
 	}
 }
 
-// The method `steepest` returns the largest 1 / deviation of the rows of sum, and at least 1. The
-// norm multiplies the rounding of a row's values by it.
+// steepest returns the largest 1 / deviation of the rows of sum, and at least 1. The norm
+// multiplies the rounding of a row's values by it.
 func (c layerNormCase) steepest(sum []float64) float64 {
 	steepest := 1.0
 	for row := range slices.Chunk(sum, int(c.channels)) {

@@ -200,7 +200,7 @@ func (c *call) Scalar(v Scalar) {
 	}
 }
 
-// The method `Complex` adds an argument that is a complex number.
+// Complex adds an argument that is a complex number.
 func (c *call) Complex(v complex128) {
 	c.Words = append(c.Words, ct.ArgComplex, math.Float64bits(real(v)), math.Float64bits(imag(v)))
 }
@@ -277,8 +277,7 @@ func (c *call) None()                       { c.Words = append(c.Words, ct.ArgNo
 func (c *call) Default()                    { c.Words = append(c.Words, ct.ArgDefault) }
 func (c *call) RestDefault()                { c.Words = append(c.Words, ct.ArgRestDefault) }
 
-// The method `run` enqueues the operator. Afterwards the results lie in c.ResultWords and
-// c.ResultTensors.
+// run enqueues the operator. Afterwards the results lie in c.ResultWords and c.ResultTensors.
 func (c *call) run() {
 	x := c.x
 	x.check(c.op.name)
@@ -320,15 +319,15 @@ func (c *call) run() {
 
 func (c *call) shapes() string { return describeAll(c.Tensors) }
 
-// The method `refuse` fails the Do. The error reads "V is not W". V describes the argument `v`,
-// and W is the text `want`, such as "a number".
+// refuse fails the Do. The error reads "V is not W". V describes the argument `v`, and W is the
+// text `want`, such as "a number".
 func (c *call) refuse(v any, want string) {
 	c.x.check(c.op.name)
 	c.x.s.fail(refuse(c.op.name, ErrInvalidArgument, "%s is not %v", describeValue(v), want))
 }
 
-// The method `own` returns result i as a tensor that the Do owns. If LibTorch has left the result
-// undefined, `own` returns nil.
+// own returns result i as a tensor that the Do owns. If LibTorch has left the result undefined,
+// `own` returns nil.
 func (c *call) own(i int) *Tensor {
 	if h := c.ResultTensors[i]; h != nil {
 		return c.x.s.own(h)
@@ -401,7 +400,7 @@ func (c *call) Run1List() (*Tensor, []*Tensor) {
 	return t, ts
 }
 
-// The method `ownFrom` returns the results from number i on. The Do owns them.
+// ownFrom returns the results from number i on. The Do owns them.
 func (c *call) ownFrom(i int) []*Tensor {
 	ts := make([]*Tensor, int(c.Results.Tensors)-i)
 	for k := range ts {
@@ -436,7 +435,7 @@ func (c *call) RunFloat() float64 {
 	return float64(int64(v))
 }
 
-// The method `Any` adds an argument of one of the types that [Exec.Call] takes.
+// Any adds an argument of one of the types that [Exec.Call] takes.
 func (c *call) Any(arg any) {
 	switch v := arg.(type) {
 	case nil:
@@ -478,7 +477,7 @@ func (c *call) Any(arg any) {
 	}
 }
 
-// The method `values` returns the results as Go values.
+// values returns the results as Go values.
 func (c *call) values() []any {
 	words, handle := c.ResultWords[:c.Results.Words], 0
 	next := func() uint64 {

@@ -60,8 +60,8 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 	return g, located(err)
 }
 
-// The function `located` fills in the field Caller of err if this field is empty. It is for
-// errors of calls that the library made on behalf of the program.
+// located fills in the field Caller of err if this field is empty. It is for errors of calls that
+// the library made on behalf of the program.
 func located(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Caller == "" {
@@ -128,7 +128,7 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 // graph is launched.
 func (x *Exec) Capturing() bool { return x.capture() != nil }
 
-// The method `capture` returns the capture that x's work is part of, or nil.
+// capture returns the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
 	if g := x.work; g != nil && g.capturing && x.c.Stream != g.outside {
 		return g

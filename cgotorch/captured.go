@@ -228,9 +228,9 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// The method `settled` reports whether Runs of inputs like `in` need no more trials. There are
-// two cases. Either their graph has been launched, and no comparison with a serial graph is under
-// way. Or it is known that these Runs cannot be captured.
+// settled reports whether Runs of inputs like `in` need no more trials. There are two cases. Either
+// their graph has been launched, and no comparison with a serial graph is under way. Or it is known
+// that these Runs cannot be captured.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
@@ -275,7 +275,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	return out
 }
 
-// The method `usedUntilEnd` tells the pool that x's Do may read lent results until it ends.
+// usedUntilEnd tells the pool that x's Do may read lent results until it ends.
 func (c *Captured) usedUntilEnd(x *Exec) {
 	if !c.o.lends() {
 		return
@@ -289,8 +289,8 @@ func (c *Captured) usedUntilEnd(x *Exec) {
 	})
 }
 
-// The method `launch` launches the shape's graph or the shape's serial graph. It returns the
-// results of the launched graph.
+// launch launches the shape's graph or the shape's serial graph. It returns the results of the
+// launched graph.
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
@@ -315,7 +315,7 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 
 const otherCannot = "another process of the group cannot capture it"
 
-// The method `agree` returns whether all processes of the group say yes.
+// agree returns whether all processes of the group say yes.
 func (c *Captured) agree(yes bool) bool {
 	if c.o.Agree == nil {
 		return yes
@@ -330,9 +330,8 @@ func firstOf(in []*Tensor) *Tensor {
 	return in[0]
 }
 
-// The method `cut` returns t without padding. The tensor t is an input or a result of a graph,
-// and the returned part of t has the batch size of `in`. If no input was padded, `cut` returns t
-// itself.
+// cut returns t without padding. The tensor t is an input or a result of a graph, and the returned
+// part of t has the batch size of `in`. If no input was padded, `cut` returns t itself.
 func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	if s.batch == 0 {
 		return t
@@ -366,8 +365,8 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// The method `keeping` returns a function that calls the captured function with `in`. The
-// returned function keeps the results and appends them to out.
+// keeping returns a function that calls the captured function with `in`. The returned function
+// keeps the results and appends them to out.
 func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	return func(x *Exec) error {
 		for _, t := range c.fn(x, in...) {
@@ -401,8 +400,8 @@ func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what st
 	c.capture(x, s, in)
 }
 
-// The method `capture` captures the function for inputs like `in`. If the capture fails, the Run
-// goes on eagerly.
+// capture captures the function for inputs like `in`. If the capture fails, the Run goes on
+// eagerly.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	s.eager = c.refusal(x, s, in)
 	if !c.agree(s.eager == "") {
@@ -508,10 +507,10 @@ func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial 
 	return graph, out, nil
 }
 
-// The method `failed` is called after a capture has failed. If the function cannot be captured,
-// or if memory is short, later Runs do not try again. Any other failure may be temporary, because
-// it may come from the function itself. After such a failure later Runs try again, until three
-// captures in a row have failed.
+// failed is called after a capture has failed. If the function cannot be captured, or if memory is
+// short, later Runs do not try again. Any other failure may be temporary, because it may come from
+// the function itself. After such a failure later Runs try again, until three captures in a row
+// have failed.
 func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	closeAll(s.in)
 	s.in = nil
@@ -525,8 +524,8 @@ func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	c.log("%s runs eagerly: %v", describeInputs(in), err)
 }
 
-// The method `refusal` returns the reason why no capture is tried for inputs like `in`. "" means
-// that a capture can be tried.
+// refusal returns the reason why no capture is tried for inputs like `in`. "" means that a capture
+// can be tried.
 func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	graphs := c.Stats().Graphs
 	switch {
@@ -550,7 +549,7 @@ func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	return ""
 }
 
-// The method `drop` closes the shape's graphs and their results.
+// drop closes the shape's graphs and their results.
 func (s *capturedShape) drop(c *Captured) {
 	if s.graph == nil {
 		return
@@ -565,8 +564,7 @@ func (s *capturedShape) drop(c *Captured) {
 	c.count(func(s *CapturedStats) { s.Graphs-- })
 }
 
-// The method `shape` returns the state for inputs like `in`. It makes a new state for a new
-// shape.
+// shape returns the state for inputs like `in`. It makes a new state for a new shape.
 func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	key := c.key(x, in)
 	s := c.shapes[key]
@@ -580,7 +578,7 @@ func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	return s
 }
 
-// The method `batch` returns the batch size to which inputs like `in` are padded, or 0.
+// batch returns the batch size to which inputs like `in` are padded, or 0.
 func (c *Captured) batch(in []*Tensor) int64 {
 	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
 		return 0
@@ -599,7 +597,7 @@ func (c *Captured) batch(in []*Tensor) int64 {
 	return 0
 }
 
-// The method `input` makes memory for the graph's copy of an input like t.
+// input makes memory for the graph's copy of an input like t.
 func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	shape, strides := t.geometry()
 	if s.batch == 0 || s.batch == shape[0] {
@@ -617,7 +615,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	return x.Zeros(t.DType(), shape...)
 }
 
-// The method `check` returns an error if results cannot be cut to the batch size of the inputs.
+// check returns an error if results cannot be cut to the batch size of the inputs.
 func (s *capturedShape) check(out []*Tensor) error {
 	for i, t := range out {
 		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
@@ -633,8 +631,8 @@ func closeAll(ts []*Tensor) {
 	}
 }
 
-// The method `lend` returns the tensors that Run returns for the results ts. x's Do owns ts. With
-// InPlace, and in an Inference, the returned tensors are lent handles of ts.
+// lend returns the tensors that Run returns for the results ts. x's Do owns ts. With InPlace, and
+// in an Inference, the returned tensors are lent handles of ts.
 func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	if !c.o.lends() {
 		return ts
@@ -646,8 +644,7 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	return out
 }
 
-// The method `key` returns the key of x and `in` in c.shapes. Runs with equal keys can share a
-// graph.
+// key returns the key of x and `in` in c.shapes. Runs with equal keys can share a graph.
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
 	key = fmt.Append(key, x.c.Grad, x.c.Autocast)

@@ -606,9 +606,8 @@ func TestCaptured_BesideRecompute(t *testing.T) {
 	})
 }
 
-// The function `backwards` runs a step `rounds` times. Each step has a backward. If `capture` is
-// true, each step is captured and launched. Otherwise the step contains a Recompute and runs
-// eagerly.
+// backwards runs a step `rounds` times. Each step has a backward. If `capture` is true, each step
+// is captured and launched. Otherwise the step contains a Recompute and runs eagerly.
 func backwards(s *Stream, rounds int, capture bool) error {
 	var w *Tensor
 	if err := s.Do(func(x *Exec) error { w = x.Keep(x.Ones(Float32, 64, 64)); return w.SetRequiresGrad(true) }); err != nil {

@@ -338,7 +338,7 @@ func callSite(do site, from ...uintptr) site {
 	return n
 }
 
-// The method `stack` returns the frames of the site, and where the program called its Do.
+// stack returns the frames of the site, and where the program called its Do.
 func (n site) stack() (frames []uintptr, do site) {
 	if n == 0 {
 		return nil, 0
@@ -370,9 +370,9 @@ func (n site) calledAt() string {
 	})
 }
 
-// The method `caller` returns the file and line of the innermost frame that belongs to the
-// program. The stack of a goroutine of the prefetcher has no frame of the program. For this stack
-// it returns the innermost frame outside package cgotorch.
+// caller returns the file and line of the innermost frame that belongs to the program. The stack of
+// a goroutine of the prefetcher has no frame of the program. For this stack it returns the
+// innermost frame outside package cgotorch.
 func (n site) caller() string {
 	frames, _ := n.stack()
 	if at := callerIn(frames, ownFrame); at != "" {

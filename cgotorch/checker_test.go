@@ -25,8 +25,8 @@ func twoStreams(t *testing.T, d Device) (a, b *Stream) {
 	return a, b
 }
 
-// The function `race` makes a tensor on the stream a and uses the tensor on the stream b. The
-// stream b does not wait for the stream a.
+// race makes a tensor on the stream a and uses the tensor on the stream b. The stream b does not
+// wait for the stream a.
 func race(t *testing.T, a, b *Stream) error {
 	t.Helper()
 	var made *Tensor

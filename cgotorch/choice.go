@@ -89,7 +89,7 @@ func (c *Choice) Decisions() []Decision {
 	return slices.Clone(c.decisions)
 }
 
-// The method `take` moves the new decisions of the core to c.decisions. The caller holds c.mu.
+// take moves the new decisions of the core to c.decisions. The caller holds c.mu.
 func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
@@ -138,23 +138,23 @@ type way struct {
 	done      func(completed bool) // ends the measurement; nil if nothing is measured
 }
 
-// The method `end` is called after the work, also if the work has failed.
+// end is called after the work, also if the work has failed.
 func (w *way) end() {
 	if w.done != nil {
 		w.done(w.completed)
 	}
 }
 
-// The method `undecided` is called when a Choice in x's work has no decision yet. More warm-up
-// runs then come before the capture.
+// undecided is called when a Choice in x's work has no decision yet. More warm-up runs then come
+// before the capture.
 func (x *Exec) undecided() {
 	if x.work != nil {
 		x.work.undecided = true
 	}
 }
 
-// The method `measured` returns the Exec for work that runs in the way w. If this work is
-// measured, the field `trial` of the returned Exec is true. Otherwise the returned Exec is x.
+// measured returns the Exec for work that runs in the way w. If this work is measured, the field
+// `trial` of the returned Exec is true. Otherwise the returned Exec is x.
 func (x *Exec) measured(w way) *Exec {
 	if w.done == nil {
 		return x
@@ -164,8 +164,8 @@ func (x *Exec) measured(w way) *Exec {
 	return &y
 }
 
-// The method `choose` returns the way in which x runs the work with the inputs `in`. The argument
-// `streams` is the number of streams that the parallel way uses.
+// choose returns the way in which x runs the work with the inputs `in`. The argument `streams` is
+// the number of streams that the parallel way uses.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if g := x.work; g != nil && g.serial {
 		return way{}

@@ -86,7 +86,7 @@ func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	return data
 }
 
-// The method `elementsAre` fails if t has another dtype than `want`.
+// elementsAre fails if t has another dtype than `want`.
 func (x *Exec) elementsAre(op string, want DType, t *Tensor) {
 	if got := t.DType(); got != want {
 		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
@@ -251,8 +251,8 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	}, func() []*Tensor { return []*Tensor{t} })
 }
 
-// The function `direct` makes a call of the core outside a Do, on a stream that the caller has
-// locked. The function `of` returns the tensors that an error of the call describes.
+// direct makes a call of the core outside a Do, on a stream that the caller has locked. The
+// function `of` returns the tensors that an error of the call describes.
 func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() []*Tensor) error {
 	runtime.LockOSThread() // ct.ThreadID and the function `call` must run on one thread
 	defer runtime.UnlockOSThread()
@@ -278,8 +278,8 @@ var ( // the function `escape` uses these variables, so that the compiler puts i
 	escaped   any
 )
 
-// The function `escape` forces the compiler to put the memory that v points to on the heap. Go
-// does not move heap memory.
+// escape forces the compiler to put the memory that v points to on the heap. Go does not move heap
+// memory.
 func escape(v any) {
 	if neverTrue {
 		escaped = v

@@ -108,15 +108,14 @@ func kindOf(err error) error {
 	return nil
 }
 
-// The function `refuse` returns an error for a call that this library refuses before it calls
-// LibTorch. The Caller of the error is the line of the program, even if `refuse` is called deep
-// in the library.
+// refuse returns an error for a call that this library refuses before it calls LibTorch. The Caller
+// of the error is the line of the program, even if `refuse` is called deep in the library.
 func refuse(op string, kind error, format string, args ...any) *Error {
 	return &Error{Op: op, Kind: kind, Caller: caller(), Message: fmt.Sprintf(format, args...)}
 }
 
-// The function `check` turns a status of the core into an error of `op`, and frees the status.
-// For a nil status it returns nil.
+// check turns a status of the core into an error of `op`, and frees the status. For a nil status it
+// returns nil.
 func check(op string, status *ct.Status) error {
 	if status == nil {
 		return nil
@@ -135,9 +134,9 @@ func statusError(op string, status *ct.Status) *Error {
 
 const modulePath = "github.com/streamtorch/streamtorch/"
 
-// The function `caller` returns the file and line of the innermost frame that belongs to the
-// program. All code belongs to the program, except code in folders cgotorch and prefetcher. Tests
-// always belong to the program.
+// caller returns the file and line of the innermost frame that belongs to the program. All code
+// belongs to the program, except code in folders cgotorch and prefetcher. Tests always belong to
+// the program.
 func caller() string {
 	var pcs [64]uintptr
 	return callerIn(pcs[:runtime.Callers(2, pcs[:])], ownFrame)

@@ -38,8 +38,8 @@ func ownEvent(h *ct.Event) *Event {
 
 func freeEvent(h *ct.Event) { ct.EventFree(h) }
 
-// The method `lock` locks e.mu for reading and returns the handle. The handle stays valid until
-// the caller unlocks e.mu.
+// lock locks e.mu for reading and returns the handle. The handle stays valid until the caller
+// unlocks e.mu.
 func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 
 // lockIn does the same as the method `lock`, for a use of the event inside the given capture. A
@@ -203,8 +203,8 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// The method `await` makes x's stream wait for the work enqueued so far on y's stream. It also
-// works if x's Do has already failed.
+// await makes x's stream wait for the work enqueued so far on y's stream. It also works if x's Do
+// has already failed.
 func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.Stream, y.c.Stream) }
 
 // awaitStream makes the stream `waiting` wait for the work enqueued so far on the stream `first`.

@@ -40,9 +40,9 @@ func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
 
 const otherGoroutine = "an Exec was used on another goroutine than its Do's; " + ownExec
 
-// The method `check` panics if the Do has returned, or if a scope inside x's scope runs. If an
-// operator of the Do has failed, `check` unwinds to the Do. In a capture every call except Wait
-// fails if x's stream is not part of the capture yet. `check` does not compare threads.
+// check panics if the Do has returned, or if a scope inside x's scope runs. If an operator of the
+// Do has failed, `check` unwinds to the Do. In a capture every call except Wait fails if x's stream
+// is not part of the capture yet. `check` does not compare threads.
 func (x *Exec) check(op string) {
 	if theChecker.on.Load() {
 		x.c.Site = uint64(callSite(x.s.care.calledAt, x.from...))
@@ -72,8 +72,8 @@ func (x *Exec) checkThread(op string) {
 	}
 }
 
-// The method `report` ends a call that failed. For an error of kind ErrMisuse it panics with the
-// error. For any other error it unwinds to the Do.
+// report ends a call that failed. For an error of kind ErrMisuse it panics with the error. For any
+// other error it unwinds to the Do.
 func (x *Exec) report(e *Error) {
 	if e.Kind == ErrMisuse {
 		panic(e)
@@ -81,9 +81,9 @@ func (x *Exec) report(e *Error) {
 	x.s.fail(e)
 }
 
-// The method `must` ends a call of the core. If status is an error, `must` reports this error
-// with the shapes of ts. If status is nil and x comes from NoWaits, `must` checks whether the
-// call has waited for the device.
+// must ends a call of the core. If status is an error, `must` reports this error with the shapes of
+// ts. If status is nil and x comes from NoWaits, `must` checks whether the call has waited for the
+// device.
 func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	if status == nil {
 		if x.c.Watch != nil {
@@ -255,7 +255,7 @@ func (x *Exec) AtEnd(fn func()) {
 	x.s.atEnd = append(x.s.atEnd, fn)
 }
 
-// The method `follow` makes x's later work run after y's work so far.
+// follow makes x's later work run after y's work so far.
 func (x *Exec) follow(y *Exec) {
 	e := y.Record()
 	defer e.Close()
@@ -283,7 +283,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return x.keep(t)
 }
 
-// The method `keep` is Keep without the checks for lent memory and for memory of a graph.
+// keep is Keep without the checks for lent memory and for memory of a graph.
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
@@ -295,7 +295,7 @@ func (x *Exec) keep(t *Tensor) *Tensor {
 	return t
 }
 
-// The method `adopt` makes x's Do the owner of a tensor that was kept.
+// adopt makes x's Do the owner of a tensor that was kept.
 func (x *Exec) adopt(t *Tensor) {
 	if t.owner != nil {
 		return // x's Do owns t already
@@ -346,7 +346,7 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	return t
 }
 
-// The method `tidy` is Tidy for a function with several results.
+// tidy is Tidy for a function with several results.
 func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	before := x.s.tensors
 	x.s.tensors = before[len(before):] // an empty list, in the unused part of the array of `before`
@@ -361,7 +361,7 @@ func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	return ts
 }
 
-// The method `open` fails if t is nil or closed.
+// open fails if t is nil or closed.
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:

@@ -33,7 +33,7 @@ func listOf(n int, aligned bool) tensorList {
 	return l
 }
 
-// The method `tensors` makes the list. The function `value` returns `count` numbers.
+// tensors makes the list. The function `value` returns `count` numbers.
 func (l tensorList) tensors(x *Exec, dtype DType, value func(count int) *Tensor) []*Tensor {
 	ts := make([]*Tensor, len(l.sizes))
 	for i, n := range l.sizes {
@@ -47,8 +47,8 @@ func (l tensorList) tensors(x *Exec, dtype DType, value func(count int) *Tensor)
 	return ts
 }
 
-// The function `odd` returns n normal numbers. Some of them are replaced by numbers that are not
-// finite, very small or very large.
+// odd returns n normal numbers. Some of them are replaced by numbers that are not finite, very
+// small or very large.
 func odd(x *Exec, n int) *Tensor {
 	values := ToSlice[float32](x, x.Randn(Float32, int64(n)))
 	for i, special := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e-41, 3e38, 0} {

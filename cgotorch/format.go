@@ -128,7 +128,7 @@ func denseStrides(shape []int64) []int64 {
 	return strides
 }
 
-// The method `readable` returns the elements of t, or why they cannot be read here.
+// readable returns the elements of t, or why they cannot be read here.
 func (t *Tensor) readable() (v *elements, why string) {
 	if t == nil {
 		return nil, "no tensor"
@@ -154,8 +154,8 @@ func (t *Tensor) readable() (v *elements, why string) {
 		conj: info.IsConj != 0, neg: info.IsNeg != 0}, ""
 }
 
-// The method `foreign` reports whether t belongs to a Do on another goroutine than the worker's.
-// That Do may free t at any time.
+// foreign reports whether t belongs to a Do on another goroutine than the worker's. That Do may
+// free t at any time.
 func (t *Tensor) foreign(w *worker) bool {
 	owner := t.owner
 	return owner != nil && (w == nil || ct.ThreadID() != owner.thread)
@@ -169,7 +169,7 @@ func (t *Tensor) safeString() string {
 	return t.String()
 }
 
-// The method `element` returns the address of an element. `index` counts in the tensor.
+// element returns the address of an element. `index` counts in the tensor.
 func (v *elements) element(index []int) unsafe.Pointer {
 	at := int64(0)
 	for d, i := range index {
@@ -178,8 +178,7 @@ func (v *elements) element(index []int) unsafe.Pointer {
 	return unsafe.Add(v.at, at*int64(v.dtype.Size()))
 }
 
-// The method `skipped` returns how many elements of dimension d in front of i are not in the
-// memory.
+// skipped returns how many elements of dimension d in front of i are not in the memory.
 func (v *elements) skipped(d, i int) int64 {
 	if int64(i) < v.cut[d]-formatEdge {
 		return 0
@@ -187,7 +186,7 @@ func (v *elements) skipped(d, i int) int64 {
 	return v.shape[d] - v.cut[d]
 }
 
-// The method `number` returns a real element as float64, for integers and booleans too.
+// number returns a real element as float64, for integers and booleans too.
 func (v *elements) number(index []int) float64 {
 	p := v.element(index)
 	var n float64
@@ -228,7 +227,7 @@ func (v *elements) integer(index []int) int64 {
 	return *(*int64)(p)
 }
 
-// The method `digits` returns an integer as text.
+// digits returns an integer as text.
 func (v *elements) digits(index []int) string {
 	if n := v.integer(index); v.dtype != Uint64 {
 		return strconv.FormatInt(n, 10)
@@ -253,7 +252,7 @@ func (v *elements) complex(index []int) (re, im float64) {
 	return re, im
 }
 
-// The method `list` returns the values below `index` as lists inside lists.
+// list returns the values below `index` as lists inside lists.
 func (v *elements) list(index []int) (any, error) {
 	d := len(index)
 	if d < len(v.shape) {
@@ -282,7 +281,7 @@ func (v *elements) list(index []int) (any, error) {
 	return json.Number(shortest(n, 'g', v.dtype)), nil
 }
 
-// The method `text` returns the name and the values.
+// text returns the name and the values.
 func (v *elements) text(name string) string {
 	l := layout{elements: v, summarised: numel(v.shape) > formatThreshold}
 	if len(v.shape) == 0 {
@@ -295,7 +294,7 @@ func (v *elements) text(name string) string {
 	return name + "\n" + l.rows(nil, " ", formatWidth)
 }
 
-// The method `scalar` returns the only element of a tensor without dimensions, as Python prints it.
+// scalar returns the only element of a tensor without dimensions, as Python prints it.
 func (v *elements) scalar() string {
 	real := func(n float64, dtype DType) string {
 		switch a := math.Abs(n); {
@@ -349,7 +348,7 @@ type layout struct {
 	write      func(index []int) string
 }
 
-// The method `shown` calls f for each index that is shown.
+// shown calls f for each index that is shown.
 func (l *layout) shown(index []int, f func(index []int)) {
 	d := len(index)
 	if d == len(l.shape) {
@@ -363,8 +362,8 @@ func (l *layout) shown(index []int, f func(index []int)) {
 	}
 }
 
-// The method `along` returns the indices that are shown along dimension d. -1 stands for those that
-// are left out.
+// along returns the indices that are shown along dimension d. -1 stands for those that are left
+// out.
 func (l *layout) along(d int) (indices []int) {
 	n := int(l.shape[d])
 	for i := range n {
@@ -379,7 +378,7 @@ func (l *layout) along(d int) (indices []int) {
 	return indices
 }
 
-// The method `rows` returns what lies below `index`. All lines but the first begin with `indent`.
+// rows returns what lies below `index`. All lines but the first begin with `indent`.
 func (l *layout) rows(index []int, indent string, width int) string {
 	const between = " "
 	d := len(index)
@@ -421,8 +420,7 @@ func (l *layout) rows(index []int, indent string, width int) string {
 	return "[" + b.String()[len(indent):] + "]"
 }
 
-// The method `writer` returns a function that writes an element. All elements that are shown get
-// the same width.
+// writer returns a function that writes an element. All elements that are shown get the same width.
 func (l *layout) writer() func(index []int) string {
 	switch {
 	case l.dtype == Complex64 || l.dtype == Complex128:
@@ -474,7 +472,7 @@ type column struct {
 	whole    int  // characters of a number
 }
 
-// The method `fit` chooses the form for the values.
+// fit chooses the form for the values.
 func (c *column) fit(values []float64) {
 	smallest, largest, finite := math.Inf(1), 0.0, 0
 	for _, v := range values {
@@ -523,8 +521,7 @@ func (c *column) special(v float64) string {
 	return "inf"
 }
 
-// The method `parts` returns what stands in front of the point, behind it, and the exponent with
-// its sign.
+// parts returns what stands in front of the point, behind it, and the exponent with its sign.
 func (c *column) parts(v float64) (whole, fraction, exponent string) {
 	verb := byte('f')
 	if c.exponent {
@@ -561,7 +558,7 @@ func (c *column) text(v float64) string {
 	return left + "." + fraction + "e" + exponent[:1] + strings.Repeat("0", c.digits-len(exponent[1:])) + exponent[1:]
 }
 
-// The method `wide` returns the characters of a finite number.
+// wide returns the characters of a finite number.
 func (c *column) wide() int {
 	if c.exponent {
 		return c.left + 1 + c.right + 2 + c.digits
@@ -569,7 +566,7 @@ func (c *column) wide() int {
 	return c.left + 1 + c.right
 }
 
-// The function `shortest` returns the fewest digits that no other number of the dtype has.
+// shortest returns the fewest digits that no other number of the dtype has.
 func shortest(v float64, verb byte, dtype DType) string {
 	var same func(float64) bool
 	switch dtype {

@@ -81,9 +81,9 @@ func (x *Exec) Launch(g *Graph) {
 	g.pool.used(x)
 }
 
-// The method `launch` enqueues the work of an open graph that is not stale. Before the call, the
-// caller has locked the pool and called the pool's method `await`. After the call, the caller
-// calls the pool's method `used`.
+// launch enqueues the work of an open graph that is not stale. Before the call, the caller has
+// locked the pool and called the pool's method `await`. After the call, the caller calls the pool's
+// method `used`.
 func (g *Graph) launch(x *Exec) {
 	before := *x
 	before.hook, before.casts = true, nil
@@ -94,8 +94,8 @@ func (g *Graph) launch(x *Exec) {
 	runtime.KeepAlive(g)
 }
 
-// The method `stale` returns a text that names a value that has changed since the capture. If no
-// value has changed, `stale` returns "".
+// stale returns a text that names a value that has changed since the capture. If no value has
+// changed, `stale` returns "".
 func (g *Graph) stale() string {
 	for _, changed := range g.depends {
 		if what := changed(); what != "" {
@@ -135,8 +135,8 @@ func (g *Graph) size() (GraphSize, error) {
 // it returns 0. The call may take a millisecond.
 func (g *Graph) Memory() (int64, error) { return g.pool.Memory("Graph.Memory") }
 
-// The method `ask` locks the pool and calls the function `question`. If the graph is closed,
-// `ask` fails instead. If the graph is eager, `ask` does nothing.
+// ask locks the pool and calls the function `question`. If the graph is closed, `ask` fails
+// instead. If the graph is eager, `ask` does nothing.
 func (g *Graph) ask(op string, question func() error) error {
 	if err := g.pool.enter(op); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (g *Graph) Close() error {
 	return nil
 }
 
-// The method `end` closes the graph. The caller has locked the pool.
+// end closes the graph. The caller has locked the pool.
 func (g *Graph) end() {
 	g.closed = true
 	g.free()
@@ -180,8 +180,7 @@ func (g *Graph) end() {
 	}
 }
 
-// The method `guard` lets the garbage collector free the graph if the program forgets to close
-// it.
+// guard lets the garbage collector free the graph if the program forgets to close it.
 func (g *Graph) guard() { g.cleanup = runtime.AddCleanup(g, freeGraph, g.h) }
 
 func freeGraph(h *ct.Graph) { ct.GraphFree(h) }

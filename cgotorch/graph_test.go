@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The function `captured` returns a graph of fn. The graph is closed when the test ends.
+// captured returns a graph of fn. The graph is closed when the test ends.
 func captured(t testing.TB, s *Stream, o CaptureOptions, fn func(x *Exec)) *Graph {
 	t.Helper()
 	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, o)
@@ -28,8 +28,7 @@ func launch(t testing.TB, g *Graph, s *Stream) {
 	}
 }
 
-// The function `kept` returns n tensors that fn makes outside captures. They are closed when the
-// test ends.
+// kept returns n tensors that fn makes outside captures. They are closed when the test ends.
 func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	t.Helper()
 	var ts []*Tensor
@@ -46,8 +45,8 @@ func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	return ts
 }
 
-// The function `trainable` returns copies of the tensors `of`. The copies require gradients. They
-// are closed when the test ends.
+// trainable returns copies of the tensors `of`. The copies require gradients. They are closed when
+// the test ends.
 func trainable(t testing.TB, s *Stream, of []*Tensor) []*Tensor {
 	t.Helper()
 	next := 0

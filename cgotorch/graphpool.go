@@ -53,8 +53,8 @@ func newGraphPool(d Device) (*graphPool, error) {
 	return p, nil
 }
 
-// The method `lock` locks the pool for a capture, a warm-up run or a launch by x. The method
-// `unlock` unlocks the pool. `lock` fails if x's thread already holds the pool.
+// lock locks the pool for a capture, a warm-up run or a launch by x. The method `unlock` unlocks
+// the pool. `lock` fails if x's thread already holds the pool.
 func (p *graphPool) lock(op string, x *Exec) {
 	if p.runner.Load() == x.s.thread {
 		x.Fail(op, insideError(op))
@@ -68,9 +68,9 @@ func (p *graphPool) unlock() {
 	p.mu.Unlock()
 }
 
-// The method `enter` locks p.mu for any call other than a capture, a warm-up run or a launch. If
-// `enter` succeeds, the caller unlocks p.mu. Captures, warm-up runs and launches call functions
-// of the program while they hold the pool. In these functions of the program `enter` fails.
+// enter locks p.mu for any call other than a capture, a warm-up run or a launch. If `enter`
+// succeeds, the caller unlocks p.mu. Captures, warm-up runs and launches call functions of the
+// program while they hold the pool. In these functions of the program `enter` fails.
 func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
@@ -155,7 +155,7 @@ func (p *graphPool) endIfUnused() {
 	p.h = nil
 }
 
-// The method `usable` returns an error if the pool is freed or belongs to another device than x.
+// usable returns an error if the pool is freed or belongs to another device than x.
 func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
@@ -193,18 +193,17 @@ func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	return stand.h, nil
 }
 
-// The method `await` makes x's stream wait for the last use of the pool's memory. The host does
-// not wait.
+// await makes x's stream wait for the last use of the pool's memory. The host does not wait.
 func (p *graphPool) await(x *Exec) {
 	if p.last != nil && p.lastOn != ct.StreamID(x.c.Stream) {
 		x.Wait(p.last)
 	}
 }
 
-// The method `used` marks the end of a use of the pool's memory on x's stream. It makes the
-// pool's streams wait for this end, on the device. In the capture LibTorch's allocator has
-// learned that the pool's streams use the memory. So the allocator gives this memory to no other
-// work until the pool's streams are done.
+// used marks the end of a use of the pool's memory on x's stream. It makes the pool's streams wait
+// for this end, on the device. In the capture LibTorch's allocator has learned that the pool's
+// streams use the memory. So the allocator gives this memory to no other work until the pool's
+// streams are done.
 func (p *graphPool) used(x *Exec) {
 	x.checkThread("Graph")
 	if err := p.usedRaw(x); err != nil {
@@ -212,7 +211,7 @@ func (p *graphPool) used(x *Exec) {
 	}
 }
 
-// The method `usedRaw` is `used`, also after x's Do has failed.
+// usedRaw is `used`, also after x's Do has failed.
 func (p *graphPool) usedRaw(x *Exec) error {
 	last, err := recordEvent("Graph", x.c.Stream, 0)
 	if err != nil {
@@ -258,8 +257,8 @@ func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecide
 	return work.undecided, err
 }
 
-// The method `joined` calls fn with `on`, the first stream of the pool. Work that fn enqueues on
-// this stream runs after x's work so far. x's later work runs after fn's work.
+// joined calls fn with `on`, the first stream of the pool. Work that fn enqueues on this stream
+// runs after x's work so far. x's later work runs after fn's work.
 func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	const op = "Graph"
 	on := p.streams[0].h
@@ -281,10 +280,9 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	return fn(on)
 }
 
-// The method `capture` captures fn and returns the graph. The argument `older` is the graph that
-// the new graph replaces, or nil. CUDA may reuse the executable graph of `older`, and `older` can
-// then only be closed. If the argument `serial` is true, every Choice in fn runs its work
-// serially.
+// capture captures fn and returns the graph. The argument `older` is the graph that the new graph
+// replaces, or nil. CUDA may reuse the executable graph of `older`, and `older` can then only be
+// closed. If the argument `serial` is true, every Choice in fn runs its work serially.
 func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}

@@ -51,7 +51,7 @@ func isBegin(op string) bool {
 	return false
 }
 
-// The method `see` is called for each call of a Do that has many tensors.
+// see is called for each call of a Do that has many tensors.
 func (g *growth) see(x *Exec, op string) {
 	if g.told || x.work != nil || x.from != nil {
 		return // in a capture and in a second forward memory is not the Do's
@@ -103,7 +103,7 @@ func (g *growth) see(x *Exec, op string) {
 	}
 }
 
-// The function `programFunctions` returns the names of the program's functions in the stack.
+// programFunctions returns the names of the program's functions in the stack.
 func programFunctions(stack []uintptr) string {
 	var names []string
 	frames := runtime.CallersFrames(stack)
@@ -134,7 +134,7 @@ func markStack() (stack []uintptr, direct bool) {
 	}
 }
 
-// The method `owned` returns the tensors that the scope owns.
+// owned returns the tensors that the scope owns.
 func (s *scope) owned() []*Tensor {
 	var owned []*Tensor
 	for _, t := range s.tensors {

@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The function `told` runs fn in a Do and returns what the library logs.
+// told runs fn in a Do and returns what the library logs.
 func told(t *testing.T, d Device, fn func(x *Exec)) string {
 	t.Helper()
 	var text bytes.Buffer

@@ -436,7 +436,7 @@ type passed struct {
 	tensors []*ct.Tensor
 }
 
-// The method `handle` returns the handle of a tensor, or nil.
+// handle returns the handle of a tensor, or nil.
 func (p passed) handle() *ct.Tensor {
 	if len(p.tensors) == 0 {
 		return nil
@@ -444,7 +444,7 @@ func (p passed) handle() *ct.Tensor {
 	return p.tensors[0]
 }
 
-// The method `shape` returns the shape of a tensor, or nil.
+// shape returns the shape of a tensor, or nil.
 func (p passed) shape() []int64 {
 	h := p.handle()
 	if h == nil {
@@ -508,7 +508,7 @@ func (c *call) hostInts(p passed) []int64 {
 	return slices.Clone(unsafe.Slice((*int64)(memory), info.Elements))
 }
 
-// The method `arguments` returns the arguments of the call up to those that take their defaults.
+// arguments returns the arguments of the call up to those that take their defaults.
 func (c *call) arguments() []passed {
 	var all []passed
 	words, tensors := c.Words, c.Tensors

@@ -12,9 +12,9 @@ import (
 
 func liveTensors() int { return LiveHandles()["tensor"] }
 
-// The function `eventually` waits until the function `done` returns true. It gives up after a
-// while, and reports whether `done` has returned true. It is for effects of another goroutine or
-// of the garbage collector.
+// eventually waits until the function `done` returns true. It gives up after a while, and reports
+// whether `done` has returned true. It is for effects of another goroutine or of the garbage
+// collector.
 func eventually(done func() bool) bool {
 	for range 500 {
 		if done() {
@@ -53,8 +53,8 @@ func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream)
 	done.Wait()
 }
 
-// The function `record` returns an event after the work enqueued so far on the stream. The caller
-// must close the event.
+// record returns an event after the work enqueued so far on the stream. The caller must close the
+// event.
 func record(t testing.TB, s *Stream) *Event {
 	t.Helper()
 	e, err := s.Record()
@@ -113,7 +113,7 @@ func closeAll(ts []*Tensor) {
 	}
 }
 
-// The function `within` fails the test if fn does not return within a minute.
+// within fails the test if fn does not return within a minute.
 func within(t testing.TB, fn func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -128,7 +128,7 @@ func within(t testing.TB, fn func()) {
 	}
 }
 
-// The function `together` calls fn in n goroutines at the same time, and waits for all of them.
+// together calls fn in n goroutines at the same time, and waits for all of them.
 func together(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {

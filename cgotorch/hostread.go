@@ -96,7 +96,7 @@ func (r *HostRead) Bytes() (data []byte, err error) {
 	return data, err
 }
 
-// The method `read` waits for the copy and calls fn with the tensor in host memory.
+// read waits for the copy and calls fn with the tensor in host memory.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
 		return refuse(op, ErrInvalidArgument, "the read is nil, or was not made by ReadAsync")

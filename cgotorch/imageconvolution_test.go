@@ -52,8 +52,8 @@ func (c imageConvolution) dtype() DType {
 	return c.input
 }
 
-// The method `cells` reports whether the library's kernels do the work on CUDA for sure. With one
-// channel, no layout is channels last for sure.
+// cells reports whether the library's kernels do the work on CUDA for sure. With one channel, no
+// layout is channels last for sure.
 func (c imageConvolution) cells() bool {
 	return (c.dtype() == BFloat16 || c.dtype() == Float16) && c.channels > 1 && (c.inputFrom == channelsLast || c.weightFrom == channelsLast && c.kernel > 1)
 }
@@ -75,8 +75,7 @@ func leafOf(t *testing.T, x *Exec, v *Tensor) *Tensor {
 	return v
 }
 
-// The method `check` compares the result and the gradients with those of LibTorch's convolution in
-// float64.
+// check compares the result and the gradients with those of LibTorch's convolution in float64.
 func (c imageConvolution) check(t *testing.T, x *Exec, inputGradient bool) {
 	t.Helper()
 	in := c.inputFrom.of(x, x.To(x.Randn(Float32, 2, c.channels, c.height, c.width), c.input))

@@ -22,7 +22,7 @@ type leafRole struct {
 	index     int          // of the gradient in the reducer
 }
 
-// The method `leafRole` returns the role of a tensor that gets one.
+// leafRole returns the role of a tensor that gets one.
 func (t *Tensor) leafRole() *leafRole {
 	if t.role == nil {
 		t.role = &leafRole{}
@@ -47,7 +47,7 @@ type leafUse struct {
 // mostLeaves bounds the work of a watch.
 const mostLeaves = 100
 
-// The method `see` notes the leaves among the arguments of a call.
+// see notes the leaves among the arguments of a call.
 func (l *leafWatch) see(c *call) {
 	if c.x.work != nil {
 		return

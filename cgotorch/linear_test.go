@@ -24,8 +24,8 @@ func (c linearCase) String() string {
 	return fmt.Sprintf("%s in %v, bias %v (absent: %v), %v rows from %d to %d, heads %d", c.op, c.dtype, c.bias, c.noBias, c.rows, c.in, c.out, c.heads)
 }
 
-// The method `run` runs forward and backward of one call, and returns the results. If `reference`
-// is true, LibTorch's operators run in float64.
+// run runs forward and backward of one call, and returns the results. If `reference` is true,
+// LibTorch's operators run in float64.
 func (c linearCase) run(t *testing.T, x *Exec, in, weight, bias, gradient *Tensor, reference bool) *normResult {
 	t.Helper()
 	leafOf := func(v *Tensor, dtype DType) *Tensor {

@@ -40,9 +40,9 @@ func (r *normResult) add(x *Exec, name string, t *Tensor) {
 	r.values = append(r.values, ToSlice[float64](x, x.Contiguous(x.To(x.Detach(t), Float64), Contiguous)))
 }
 
-// The method `run` runs forward and backward of one call, and returns the results. If `reference`
-// is true, LibTorch's operators run in float64. Otherwise streamtorch::batch_norm_act runs. The
-// argument `gradient` is the gradient with respect to the forward's result.
+// run runs forward and backward of one call, and returns the results. If `reference` is true,
+// LibTorch's operators run in float64. Otherwise streamtorch::batch_norm_act runs. The argument
+// `gradient` is the gradient with respect to the forward's result.
 func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, reference bool) *normResult {
 	t.Helper()
 	dtype, parameters := c.dtype, Float32
@@ -130,7 +130,7 @@ func (c normCase) awayFromJumps(t *testing.T, x *Exec, in, addend, gradient *Ten
 	return x.Contiguous(x.To(FromSlice(x, values, gradient.Shape()...), c.dtype), c.format)
 }
 
-// The method `check` compares streamtorch::batch_norm_act with LibTorch's operators in float64.
+// check compares streamtorch::batch_norm_act with LibTorch's operators in float64.
 func (c normCase) check(t *testing.T, x *Exec) {
 	t.Helper()
 	shape := []int64{c.rows[0], c.channels, c.rows[1], c.rows[2]}

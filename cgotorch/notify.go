@@ -23,9 +23,9 @@ var notifications struct {
 	running  bool
 }
 
-// The function `notify` returns a channel that is closed when the event is done. If `known` is
-// true, the stream checker learns from the closed channel that all work before the event is done.
-// If `known` is false, the stream checker learns nothing.
+// notify returns a channel that is closed when the event is done. If `known` is true, the stream
+// checker learns from the closed channel that all work before the event is done. If `known` is
+// false, the stream checker learns nothing.
 func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
 		var done int32

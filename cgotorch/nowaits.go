@@ -43,8 +43,8 @@ func (x *Exec) NoWaits() *Exec {
 	return &y
 }
 
-// The method `watch` makes a ct.Watch, which notes calls that wait for the device. For the CPU it
-// notes operators that would wait on CUDA. The ct.Watch is freed when the scope ends.
+// watch makes a ct.Watch, which notes calls that wait for the device. For the CPU it notes
+// operators that would wait on CUDA. The ct.Watch is freed when the scope ends.
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
@@ -53,8 +53,8 @@ func (x *Exec) watch(op string) *ct.Watch {
 	return w
 }
 
-// The variable `watches` is the number of ct.Watch objects in the process. While it is 0, no Do
-// uses NoWaits, so the function `waits` returns at once.
+// watches is the number of ct.Watch objects in the process. While it is 0, no Do uses NoWaits, so
+// the function `waits` returns at once.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
@@ -65,9 +65,8 @@ func (s *scope) endWatches() {
 	s.care.watches = nil
 }
 
-// The method `look` is called after each call of the core. If that call has waited for the
-// device, `look` fails the Do. It does not unwind, because the results of the call still need an
-// owner.
+// look is called after each call of the core. If that call has waited for the device, `look` fails
+// the Do. It does not unwind, because the results of the call still need an owner.
 func (x *Exec) look(op string) {
 	if x.s.err != nil {
 		return
@@ -77,8 +76,8 @@ func (x *Exec) look(op string) {
 	}
 }
 
-// The function `waits` is called by each method that waits for the device on purpose. It fails
-// the Do of the calling goroutine if this Do uses NoWaits.
+// waits is called by each method that waits for the device on purpose. It fails the Do of the
+// calling goroutine if this Do uses NoWaits.
 func waits(op string) {
 	if watches.Load() == 0 {
 		return

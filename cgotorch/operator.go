@@ -85,7 +85,7 @@ func (o *operator) find() (*foundOperator, error) {
 	return found, nil
 }
 
-// The method `schema` returns the schema as LibTorch prints it.
+// schema returns the schema as LibTorch prints it.
 func (o *operator) schema() (string, error) {
 	found, err := o.find()
 	if err != nil {

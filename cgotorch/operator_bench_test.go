@@ -57,7 +57,7 @@ func BenchmarkOp(b *testing.B) {
 	}
 }
 
-// The function `on` measures the time of fn on a new stream, until the device has done the work.
+// on measures the time of fn on a new stream, until the device has done the work.
 func on(b *testing.B, d Device, fn func(x *Exec)) {
 	s := torchtest.NewStream(b, d)
 	err := s.Do(func(x *Exec) error {

@@ -157,8 +157,7 @@ func callFunction(fn reflect.Value, values []reflect.Value, args []json.RawMessa
 	return results, first, nil
 }
 
-// The function `parts` returns a tensor, or the tensors of a list. For another value it returns
-// nil.
+// parts returns a tensor, or the tensors of a list. For another value it returns nil.
 func parts(v reflect.Value) (all []any) {
 	switch v := v.Interface().(type) {
 	case *Tensor:
@@ -171,7 +170,7 @@ func parts(v reflect.Value) (all []any) {
 	return all
 }
 
-// The function `decode` sets v to a JSON value.
+// decode sets v to a JSON value.
 func decode(text json.RawMessage, v reflect.Value, in inputs) error {
 	if string(text) == "null" {
 		return nil
@@ -245,7 +244,7 @@ func decodeOpt[T any](text json.RawMessage, to *Opt[T], in inputs) error {
 	return err
 }
 
-// The method `differs` is compare for any result of a typed operator.
+// differs is compare for any result of a typed operator.
 func (f fixture) differs(x *Exec, result any, tolerance float64, absolute bool) string {
 	var got *Tensor
 	switch v := result.(type) {

@@ -5,7 +5,7 @@ import . "github.com/streamtorch/streamtorch/cgotorch"
 // inputs holds the input tensors of testdata/operators.json. Each case gets new tensors.
 type inputs map[string]*Tensor
 
-// The method `lists` returns the lists of tensors for the operators that work on lists.
+// lists returns the lists of tensors for the operators that work on lists.
 func (in inputs) lists(x *Exec) (ts, us, vs []*Tensor) {
 	return []*Tensor{in["p"], x.Abs(in["v"])}, []*Tensor{in["q"], x.AddScalar(x.Abs(in["w"]), 0.5)}, []*Tensor{in["a"], in["v"]}
 }
@@ -36,12 +36,12 @@ func summed[D any](op func(*Exec, *Tensor, D, SumOptions) *Tensor, a string, dim
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{op(x, in[a], dim, options)} }
 }
 
-// The function `tensor` returns a case with one result.
+// tensor returns a case with one result.
 func tensor(run func(x *Exec, in inputs) *Tensor) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{run(x, in)} }
 }
 
-// The function `pair` returns a case with two results.
+// pair returns a case with two results.
 func pair(run func(x *Exec, in inputs) (*Tensor, *Tensor)) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor {
 		a, b := run(x, in)
@@ -54,7 +54,7 @@ func inPlace(a string, run func(x *Exec, a *Tensor, in inputs) *Tensor) operator
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{run(x, in[a], in), in[a]} }
 }
 
-// The function `out` returns a case that writes to a given tensor.
+// out returns a case that writes to a given tensor.
 func out(run func(x *Exec, in inputs, out *Tensor) *Tensor) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor {
 		out := x.Empty(Float32, 0)
@@ -62,7 +62,7 @@ func out(run func(x *Exec, in inputs, out *Tensor) *Tensor) operatorCase {
 	}
 }
 
-// The function `truth` returns a case whose operator returns a Go bool.
+// truth returns a case whose operator returns a Go bool.
 func truth(run func(x *Exec, in inputs) bool) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{x.Full(Bool, run(x, in))} }
 }
@@ -82,7 +82,7 @@ func foreachInPlace(run func(x *Exec, ts, us, vs []*Tensor)) operatorCase {
 	})
 }
 
-// The function `fused` returns a case that runs one step of an optimizer on two parameters.
+// fused returns a case that runs one step of an optimizer on two parameters.
 func fused(run func(x *Exec, params, grads, first, second, steps []*Tensor), step float64) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor {
 		params, grads := []*Tensor{in["a"], in["v"]}, []*Tensor{in["b"], in["w"]}

@@ -82,7 +82,7 @@ func TestOperators_Random(t *testing.T) {
 	fmt.Printf("cases: %v\n", count)
 }
 
-// The method `differs` runs the call and says how its outcome differs from PyTorch's, or "".
+// differs runs the call and says how its outcome differs from PyTorch's, or "".
 func (c randomCase) differs() string {
 	difference := ""
 	var malformed error
@@ -145,7 +145,7 @@ func (f randomInput) dense(x *Exec, data []number, shape []int64) *Tensor {
 	return fixture{DType: f.DType, Shape: shape, Data: data}.tensor(x)
 }
 
-// The method `near` returns a text that says how a result differs from PyTorch's, or "".
+// near returns a text that says how a result differs from PyTorch's, or "".
 func (f fixture) near(x *Exec, result any, undefined bool, name string) string {
 	got, ok := result.(*Tensor)
 	if !ok {

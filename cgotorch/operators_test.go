@@ -52,7 +52,7 @@ func readFixtures(t *testing.T) fixtures {
 	return f
 }
 
-// The method `tensor` makes the fixture on x's device.
+// tensor makes the fixture on x's device.
 func (f fixture) tensor(x *Exec) *Tensor {
 	dtype, err := ParseDType(f.DType)
 	if err != nil {
@@ -68,8 +68,7 @@ func (f fixture) tensor(x *Exec) *Tensor {
 	return x.To(x.Reshape(FromSlice(x, data), f.Shape...), dtype)
 }
 
-// The method `compare` returns a text that says how `got` differs from the fixture, or "" if both
-// are equal.
+// compare returns a text that says how `got` differs from the fixture, or "" if both are equal.
 func (f fixture) compare(x *Exec, got *Tensor) string {
 	if got == nil {
 		return "got nil"

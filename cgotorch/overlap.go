@@ -137,8 +137,8 @@ func (s OverlapStats) String() string {
 		s.Layers, s.Parallel, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
 }
 
-// The method `overlap` calls the function `backward` with side streams that wait for x's work so
-// far. Afterwards it makes x's stream wait for the side streams.
+// overlap calls the function `backward` with side streams that wait for x's work so far. Afterwards
+// it makes x's stream wait for the side streams.
 func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream)) {
 	if p.h == nil {
 		x.Fail(op, refuse(op, ErrInvalidArgument, "the Overlap was not made by NewOverlap"))

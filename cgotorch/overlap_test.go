@@ -62,8 +62,8 @@ func randomLayer(r *rand.Rand) layerCase {
 	return c
 }
 
-// The method `gradients` multiplies the layer's result by a fixed tensor and sums the product. It
-// returns the gradients of this sum with respect to the layer's input, weights and bias.
+// gradients multiplies the layer's result by a fixed tensor and sums the product. It returns the
+// gradients of this sum with respect to the layer's input, weights and bias.
 func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptions, seed int) [][]float64 {
 	t.Helper()
 	draw := func(n int, shape []int64) *Tensor {

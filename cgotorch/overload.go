@@ -29,8 +29,8 @@ func withOverloads(op string, err error) error {
 	return &named
 }
 
-// The function `overloads` returns the names of the operators in `schemas` that equal `op` except
-// for the overload.
+// overloads returns the names of the operators in `schemas` that equal `op` except for the
+// overload.
 func overloads(op, schemas string) (names []string) {
 	base, _, _ := strings.Cut(op, ".")
 	if !strings.Contains(base, "::") {

@@ -90,7 +90,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	})
 }
 
-// The method `branch` calls fn and frees all tensors that fn makes, except its result.
+// branch calls fn and frees all tensors that fn makes, except its result.
 func (x *Exec) branch(op string, fn func(x *Exec) *Tensor) *Tensor {
 	return x.Tidy(func() *Tensor {
 		t := fn(x)
@@ -165,7 +165,7 @@ func (x *Exec) joinUsed(op string) {
 	}
 }
 
-// The method `side` returns the stream for side branch i, counted from 0.
+// side returns the stream for side branch i, counted from 0.
 func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]

@@ -22,7 +22,7 @@ func seed(t *testing.T) {
 
 func ones4(x *Exec) *Tensor { return x.Ones(Float32, 4) }
 
-// The function `checked` runs fn under the stream checker and returns the races.
+// checked runs fn under the stream checker and returns the races.
 func checked(t *testing.T, fn func()) (races []string) {
 	t.Helper()
 	stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r.Error()) })
@@ -98,7 +98,7 @@ func (n *branchNet) forward(x *Exec, parallel runBranches) *Tensor {
 	return x.Sum(x.Cat(out, 1))
 }
 
-// The method `step` runs forward and backward and returns the loss.
+// step runs forward and backward and returns the loss.
 func (n *branchNet) step(t *testing.T, x *Exec, parallel runBranches) (loss *Tensor) {
 	for _, w := range n.ws {
 		if err := w.SetGrad(nil); err != nil {
@@ -110,7 +110,7 @@ func (n *branchNet) step(t *testing.T, x *Exec, parallel runBranches) (loss *Ten
 	return x.Detach(loss)
 }
 
-// The method `read` returns the loss and the gradients.
+// read returns the loss and the gradients.
 func (n *branchNet) read(x *Exec, loss *Tensor) (all [][]float32) {
 	all = append(all, ToSlice[float32](x, loss))
 	for _, w := range n.ws {
@@ -119,8 +119,7 @@ func (n *branchNet) read(x *Exec, loss *Tensor) (all [][]float32) {
 	return all
 }
 
-// The method `run` sets the seed of the test, runs one step, and returns the loss and the
-// gradients.
+// run sets the seed of the test, runs one step, and returns the loss and the gradients.
 func (n *branchNet) run(t *testing.T, parallel runBranches) (all [][]float32) {
 	t.Helper()
 	seed(t)
@@ -629,8 +628,8 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 1, 32, 14, 14) })[0]
 		first := kept(t, s, 8, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 32, 32, 3, 3), 0.05) })
-		// The function `train` returns the losses of the steps. It calls the function `traced`, which can
-		// trace launches of the step.
+		// train returns the losses of the steps. It calls the function `traced`, which can trace
+		// launches of the step.
 		train := func(o ParallelOptions, captured bool, traced func(run func(x *Exec) *Tensor)) (losses []float64) {
 			ws := trainable(t, s, first)
 			step := func(x *Exec, in ...*Tensor) []*Tensor {

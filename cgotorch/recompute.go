@@ -91,15 +91,14 @@ type generator struct {
 	state  []byte
 }
 
-// The type `draws` describes the random numbers that the first call took from a generator. It has
-// the states of the generator before and after the call.
+// draws describes the random numbers that the first call took from a generator. It has the states
+// of the generator before and after the call.
 type draws struct {
 	generator
 	after []byte
 }
 
-// The method `generators` returns the generators that fn can draw from, with their present
-// states.
+// generators returns the generators that fn can draw from, with their present states.
 func (r *recomputation) generators(x *Exec, op string) []generator {
 	gs := []generator{{device: CPU}}
 	if x.Device().IsCUDA() {
@@ -114,8 +113,8 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 	return gs
 }
 
-// The method `record` returns y as the result of a node in the autograd graph. The node calls fn
-// again in a backward.
+// record returns y as the result of a node in the autograd graph. The node calls fn again in a
+// backward.
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
@@ -150,9 +149,8 @@ func releaseFunction(number uint64) {
 	h.Delete()
 }
 
-// The method `again` calls the function on the calling thread, in a scope of its own. If the
-// function returns without a failure, `result` is a handle of its result. Otherwise `result` is
-// nil.
+// again calls the function on the calling thread, in a scope of its own. If the function returns
+// without a failure, `result` is a handle of its result. Otherwise `result` is nil.
 func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	h, done, err := r.on()
 	if err != nil {
@@ -193,14 +191,13 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	return result, end
 }
 
-// The method `callers` returns the stack of its caller, followed by the frames in x.from.
+// callers returns the stack of its caller, followed by the frames in x.from.
 func (x *Exec) callers() []uintptr {
 	pcs := make([]uintptr, 64)
 	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
 }
 
-// The method `on` returns the stream for the second call. The caller calls `done` after the
-// second call.
+// on returns the stream for the second call. The caller calls `done` after the second call.
 func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
@@ -215,8 +212,8 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	return r.native, func() {}, nil
 }
 
-// The method `refuse` does the same as the function `refuse`, but the error's Caller is the line
-// that called Recompute.
+// refuse does the same as the function `refuse`, but the error's Caller is the line that called
+// Recompute.
 func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
 	e := refuse("Exec.Recompute", kind, format, args...)
 	e.Caller = callerIn(r.from, ownFrame)
@@ -323,9 +320,9 @@ func callContained(fn func()) {
 
 var errExited = errors.New("runtime.Goexit in a function that was called again")
 
-// The method `differentiated` handles the status of a call that ran a backward from the tensors
-// in `roots`. If a function that the backward called again has failed, panicked or called Goexit,
-// `differentiated` does the same.
+// differentiated handles the status of a call that ran a backward from the tensors in `roots`. If a
+// function that the backward called again has failed, panicked or called Goexit, `differentiated`
+// does the same.
 func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 	if status != nil {
 		x.joinUsed(op)

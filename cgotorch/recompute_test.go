@@ -28,8 +28,8 @@ func checkRecomputeLeaks(t *testing.T) {
 	torchtest.CheckLeaks(t)
 }
 
-// The function `nest` calls fn inside nested calls of Recompute, as many as `depth` says. Each of
-// these calls adds 1 to the result.
+// nest calls fn inside nested calls of Recompute, as many as `depth` says. Each of these calls adds
+// 1 to the result.
 func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
 	if depth == 0 {
 		return fn(x, in)
@@ -37,8 +37,8 @@ func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) 
 	return x.Recompute(in, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(nest(x, in, depth-1, fn), 1) })
 }
 
-// The function `squares` returns a function that computes (in*w)^2 in two steps. The backward
-// needs the product in*w.
+// squares returns a function that computes (in*w)^2 in two steps. The backward needs the product
+// in*w.
 func squares(w *Tensor) func(x *Exec, in *Tensor) *Tensor {
 	return func(x *Exec, in *Tensor) *Tensor {
 		product := x.Mul(in, w)

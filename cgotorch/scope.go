@@ -82,8 +82,8 @@ func (s *scope) makeRoom() {
 // Error returns the text of the failure. It is for a program that recovers and prints the panic.
 func (u unwind) Error() string { return u.scope.err.Error() }
 
-// The method `fail` records the first failure of the Do and unwinds to the Do. On a goroutine
-// other than the Do's, it panics with an *Error that wraps e.
+// fail records the first failure of the Do and unwinds to the Do. On a goroutine other than the
+// Do's, it panics with an *Error that wraps e.
 func (s *scope) fail(e *Error) {
 	if ct.ThreadID() != s.thread {
 		panic(&Error{Op: e.Op, Kind: ErrMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
@@ -94,9 +94,9 @@ func (s *scope) fail(e *Error) {
 	panic(unwind{s})
 }
 
-// The method `run` calls fn and ends the scope. It stores in `out` how fn ended. fn can end by
-// return, by a failed operator, by Must or Check, by a panic of the program, or by Goexit. During
-// Goexit deferred functions run, and recover returns nil.
+// run calls fn and ends the scope. It stores in `out` how fn ended. fn can end by return, by a
+// failed operator, by Must or Check, by a panic of the program, or by Goexit. During Goexit
+// deferred functions run, and recover returns nil.
 func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{exited: true}
 	defer func() {
@@ -138,10 +138,10 @@ func (s *scope) run(out *outcome, fn func() error) {
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
-// The method `inside` runs fn in a new scope on x's thread. The Exec of fn enqueues on the
-// argument `stream`, and its field `work` is the argument `work`. When fn returns, the tensors of
-// the new scope are freed. While fn runs, x cannot be used. The stream checker and NoWaits see
-// the two scopes as one Do. `inside` returns fn's failure, and x's Do does not fail.
+// inside runs fn in a new scope on x's thread. The Exec of fn enqueues on the argument `stream`,
+// and its field `work` is the argument `work`. When fn returns, the tensors of the new scope are
+// freed. While fn runs, x cannot be used. The stream checker and NoWaits see the two scopes as one
+// Do. `inside` returns fn's failure, and x's Do does not fail.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
 	s := &scope{stream: x.s.stream, thread: x.s.thread, care: care{calledAt: x.s.care.calledAt}, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
@@ -159,8 +159,8 @@ func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error
 	return out.err
 }
 
-// The method `end` runs the functions given to AtEnd. Then it closes the scope, however these
-// functions have ended. It returns the first panic of these functions.
+// end runs the functions given to AtEnd. Then it closes the scope, however these functions have
+// ended. It returns the first panic of these functions.
 func (s *scope) end() (first *Panic) {
 	failure := s.err
 	var waited *Error // NoWaits also holds in functions given to AtEnd
@@ -209,8 +209,7 @@ func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	}
 }
 
-// The method `free` frees all tensors of the scope except the tensors in `keep`, in one call of
-// the core.
+// free frees all tensors of the scope except the tensors in `keep`, in one call of the core.
 func (s *scope) free(keep ...*Tensor) {
 	var handles []*ct.Tensor
 	kept := s.tensors[:0]

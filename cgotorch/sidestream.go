@@ -20,8 +20,8 @@ type sideStreams struct {
 	reserved int
 }
 
-// The method `reserve` reserves the next n streams of a purpose, until the function `release` is
-// called. A Parallel inside the first branch does not use reserved streams.
+// reserve reserves the next n streams of a purpose, until the function `release` is called. A
+// Parallel inside the first branch does not use reserved streams.
 func (s *Stream) reserve(of purpose, n int) (release func()) {
 	add := func(n int) {
 		s.state.Lock()
@@ -43,9 +43,9 @@ func (s *Stream) sidesOf(of purpose) *sideStreams {
 	return s.sides[of]
 }
 
-// The method `side` returns stream i of a purpose, counted from the first stream that is not
-// reserved. Side streams are made once and closed with s. Only one Do uses them at a time,
-// because Dos of one stream exclude each other.
+// side returns stream i of a purpose, counted from the first stream that is not reserved. Side
+// streams are made once and closed with s. Only one Do uses them at a time, because Dos of one
+// stream exclude each other.
 func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
@@ -65,9 +65,8 @@ func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	return sides.streams[i], nil
 }
 
-// The method `ours` reports whether x's stream is the stream of x's Do or one of that stream's
-// side streams. If so, all work on the memory of the side streams comes before the event that
-// closeSides records.
+// ours reports whether x's stream is the stream of x's Do or one of that stream's side streams. If
+// so, all work on the memory of the side streams comes before the event that closeSides records.
 func (x *Exec) ours() bool {
 	s := x.s.stream
 	if x.stream == s {

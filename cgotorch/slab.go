@@ -119,8 +119,7 @@ func (s *HostSlab) checkHost(write int32) {
 	}
 }
 
-// The method `checked` returns the memory if the stream checker is on. Otherwise it returns the
-// size 0.
+// checked returns the memory if the stream checker is on. Otherwise it returns the size 0.
 func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	if !theChecker.on.Load() {
 		return nil, 0

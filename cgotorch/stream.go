@@ -39,9 +39,8 @@ type StreamOptions struct {
 	Name string
 }
 
-// The variable `streams` holds the state that all streams of the process share. It is
-// process-wide because CUDA has one default stream for each device, and numbers all streams
-// itself.
+// streams holds the state that all streams of the process share. It is process-wide because CUDA
+// has one default stream for each device, and numbers all streams itself.
 var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use
@@ -170,8 +169,8 @@ func (s *Stream) ID() (uint64, error) {
 // Device returns the device that the stream's work runs on.
 func (s *Stream) Device() Device { return s.device }
 
-// The method `lock` takes the stream's turn for one call and returns the handle. If it succeeds,
-// the caller must give the turn back.
+// lock takes the stream's turn for one call and returns the handle. If it succeeds, the caller must
+// give the turn back.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if s.InDo() {
 		return nil, refuse(op, ErrMisuse,
@@ -196,7 +195,7 @@ func noStream(op string) *Error {
 		"the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream")
 }
 
-// The method `handle` returns the C handle. The handle of a default stream is made on first use.
+// handle returns the C handle. The handle of a default stream is made on first use.
 func (s *Stream) handle(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -206,7 +205,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 	return s.open(op)
 }
 
-// The method `open` does the same as the method `handle`, for a caller that holds s.state.
+// open does the same as the method `handle`, for a caller that holds s.state.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
 		return nil, refuse(op, ErrClosed, "the stream is closed; close it after its last use")
@@ -261,8 +260,7 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	return out.err
 }
 
-// The method `do` runs fn as Do does, and returns how fn ended. When `do` returns, the stream is
-// unlocked.
+// do runs fn as Do does, and returns how fn ended. When `do` returns, the stream is unlocked.
 func (s *Stream) do(fn func(x *Exec) error) outcome {
 	h, err := s.lock("Stream.Do")
 	if err != nil {
@@ -291,8 +289,8 @@ func (s *Stream) InDo() bool {
 	return w != nil && w.stream == s
 }
 
-// The method `use` keeps the stream open for a Do of another stream, and returns the C handle. When
-// that Do ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
+// use keeps the stream open for a Do of another stream, and returns the C handle. When that Do
+// ends, it calls the method `unuse`. `use` does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)

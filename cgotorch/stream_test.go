@@ -234,7 +234,7 @@ func TestStream_EventsOrder(t *testing.T) {
 	})
 }
 
-// The function `pass` makes the stream b wait for all work enqueued so far on the stream a.
+// pass makes the stream b wait for all work enqueued so far on the stream a.
 func pass(t *testing.T, a, b *Stream) {
 	t.Helper()
 	e := record(t, a)
@@ -257,7 +257,7 @@ func TestStream_QueryAndSynchronize(t *testing.T) {
 	})
 }
 
-// The function `busy` enqueues about half a second of work.
+// busy enqueues about half a second of work.
 func busy(x *Exec) {
 	a := x.Ones(Float32, 8192, 8192)
 	b := a
@@ -270,8 +270,8 @@ func busy(x *Exec) {
 	}
 }
 
-// The function `warm` runs the first matrix product of each stream, because the first product
-// allocates memory and loads libraries.
+// warm runs the first matrix product of each stream, because the first product allocates memory and
+// loads libraries.
 func warm(t *testing.T, streams ...*Stream) {
 	for _, s := range streams {
 		err := s.Do(func(x *Exec) error {
@@ -404,8 +404,8 @@ func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	}
 }
 
-// The function `overwrite` allocates and fills memory on the stream. This memory could be the
-// memory of a freed tensor of n elements.
+// overwrite allocates and fills memory on the stream. This memory could be the memory of a freed
+// tensor of n elements.
 func overwrite(t *testing.T, s *Stream, n int64) {
 	err := s.Do(func(x *Exec) error {
 		for range 8 {

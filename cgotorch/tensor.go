@@ -30,8 +30,8 @@ type Tensor struct {
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
 
-// The method `take` removes the handle from the tensor and returns it. The caller must free this
-// handle and close the gradient's handle.
+// take removes the handle from the tensor and returns it. The caller must free this handle and
+// close the gradient's handle.
 func (t *Tensor) take() *ct.Tensor {
 	h := t.h
 	if t.owner == nil {
@@ -60,8 +60,8 @@ func (t *Tensor) Close() error {
 // Closed reports whether the tensor has been closed or freed with its Do, or is nil.
 func (t *Tensor) Closed() bool { return t == nil || t.h == nil }
 
-// The method `info` describes a nil tensor as a closed one. So a module that asks for the shape of
-// a nil input goes on to the operator, whose error names the argument.
+// info describes a nil tensor as a closed one. So a module that asks for the shape of a nil input
+// goes on to the operator, whose error names the argument.
 func (t *Tensor) info() ct.TensorInfo {
 	var info ct.TensorInfo
 	if t == nil {

@@ -63,7 +63,7 @@ func SetDeadlockTimeout(d time.Duration) (before time.Duration) {
 	return before
 }
 
-// The method `take` waits until the caller has the turn of s. It fails if it finds a deadlock.
+// take waits until the caller has the turn of s. It fails if it finds a deadlock.
 func (t *turn) take(op string, s *Stream) error {
 	t.mu.Lock()
 	if !t.held {
@@ -88,9 +88,9 @@ func (t *turn) take(op string, s *Stream) error {
 	return nil
 }
 
-// The function `awaitTurn` waits until the channel `granted` has a value or `done` is closed. After
-// the time of SetDeadlockTimeout it looks for deadlocks of a call that waits for any of the given
-// streams. It then calls giveUp with the error, and returns if giveUp returns true.
+// awaitTurn waits until the channel `granted` has a value or `done` is closed. After the time of
+// SetDeadlockTimeout it looks for deadlocks of a call that waits for any of the given streams. It
+// then calls giveUp with the error, and returns if giveUp returns true.
 func awaitTurn[T any](op string, lanes []*Stream, granted <-chan T, done <-chan struct{}, giveUp func(*Error) bool) (got T, ok bool) {
 	patience := time.Duration(streams.patience.Load())
 	if patience == 0 {
@@ -162,7 +162,7 @@ func tellLock(op string, all map[uint64]goroutine, lanes []*Stream) {
 	}
 }
 
-// The method `leave` gives up a wait. It returns false if the caller has the turn already.
+// leave gives up a wait. It returns false if the caller has the turn already.
 func (t *turn) leave(granted chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,7 +173,7 @@ func (t *turn) leave(granted chan struct{}) bool {
 	return i >= 0
 }
 
-// The method `give` ends the caller's turn.
+// give ends the caller's turn.
 func (t *turn) give() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,8 +199,8 @@ type waiter struct {
 	place string // of its call
 }
 
-// The function `deadlock` returns the place where a Do is blocked, if that Do waits for the
-// goroutine `self`, which waits for any of the given streams. Otherwise it returns "".
+// deadlock returns the place where a Do is blocked, if that Do waits for the goroutine `self`,
+// which waits for any of the given streams. Otherwise it returns "".
 func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
 	waiting := map[uint64]waiter{}
 	streams.waiting.Range(func(id, w any) bool {
@@ -249,7 +249,7 @@ func deadlock(all map[uint64]goroutine, self uint64, lanes []*Stream) string {
 	return fmt.Sprintf("it is blocked at %s (%s)", g.place, g.state)
 }
 
-// The function `behind` returns the waiting goroutines that the Do of s waits for.
+// behind returns the waiting goroutines that the Do of s waits for.
 func behind(all map[uint64]goroutine, waiting map[uint64]waiter, s *Stream) []uint64 {
 	runner := s.runner.Load()
 	if _, ok := waiting[runner]; ok {
@@ -313,7 +313,7 @@ type dump struct {
 	when time.Time
 }
 
-// The method `recent` returns a dump of at most this age.
+// recent returns a dump of at most this age.
 func (d *dump) recent(age time.Duration) map[uint64]goroutine {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -324,7 +324,7 @@ func (d *dump) recent(age time.Duration) map[uint64]goroutine {
 	return d.all
 }
 
-// The function `goroutines` returns all goroutines by their numbers. It stops the world.
+// goroutines returns all goroutines by their numbers. It stops the world.
 func goroutines() map[uint64]goroutine {
 	text := make([]byte, 1<<20)
 	for {

@@ -13,7 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The function `impatient` lets calls look for deadlocks soon, until the test ends.
+// impatient lets calls look for deadlocks soon, until the test ends.
 func impatient(t *testing.T) {
 	t.Helper()
 	before := SetDeadlockTimeout(100 * time.Millisecond)

@@ -94,7 +94,7 @@ func (w *worker) run() {
 	}
 }
 
-// The method `stop` waits until the worker has ended.
+// stop waits until the worker has ended.
 func (w *worker) stop() {
 	close(w.tasks)
 	<-w.ended //edge:close-ends-worker TestStream_Close_ItsWorkerHasEnded
@@ -106,7 +106,7 @@ func (w *worker) do(h *ct.Stream, fn func(x *Exec) error, calledAt site) outcome
 	return <-t.out
 }
 
-// The method `run` executes the function and sends its outcome.
+// run executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
 	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt, leaves: w.stream.leaves}}
 	w.scope = s

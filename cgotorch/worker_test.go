@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The function `here` returns the file and line of its caller, with `lines` added to the line.
+// here returns the file and line of its caller, with `lines` added to the line.
 func here(lines int) string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", file, line+lines)

@@ -58,8 +58,8 @@ func (e *epoch) assemble() error {
 	}
 }
 
-// The method `left` returns the number of images that the epoch still needs. If the epoch takes
-// all images of its part, the method returns the largest int.
+// left returns the number of images that the epoch still needs. If the epoch takes all images of
+// its part, the method returns the largest int.
 func (e *epoch) left() int {
 	o := e.loader.options
 	if e.share.images == math.MaxInt {
@@ -269,8 +269,8 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	})
 }
 
-// The method `complete` makes a batch of p, the oldest part, if p has enough images or can get no
-// more. The decoding of p has ended before the call.
+// complete makes a batch of p, the oldest part, if p has enough images or can get no more. The
+// decoding of p has ended before the call.
 func (e *epoch) complete(p *part, size int) error {
 	if p.err != nil {
 		return p.err

@@ -144,7 +144,7 @@ func (s *sequence) item(number int) item {
 	return item{number: number, shard: s.archive.shards[sample.shard], member: int(sample.member), name: sample.name, label: sample.label, bad: x.bad[number]}
 }
 
-// The method `complete` puts an error of a shard into an *Error that names the shard.
+// complete puts an error of a shard into an *Error that names the shard.
 func (s *sequence) complete(shard *shard, err error) error {
 	if full := (*Error)(nil); errors.As(err, &full) {
 		return err

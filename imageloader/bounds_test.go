@@ -24,8 +24,7 @@ func heavy(n, size int) []member {
 	return members
 }
 
-// The function `stored` returns a gzip file in which `data` is not compressed. Its segments are 2
-// MiB.
+// stored returns a gzip file in which `data` is not compressed. Its segments are 2 MiB.
 func stored(data []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression)
@@ -34,8 +33,7 @@ func stored(data []byte) []byte {
 	return out.Bytes()
 }
 
-// The function `within` fails the test when f takes longer than `limit`. The test then does not
-// hang.
+// within fails the test when f takes longer than `limit`. The test then does not hang.
 func within(t *testing.T, limit time.Duration, f func()) {
 	t.Helper()
 	done := make(chan struct{})

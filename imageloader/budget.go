@@ -18,8 +18,8 @@ func newBudget(limit int, short chan<- struct{}) *budget {
 	return &budget{limit: limit, freed: make(chan struct{}, 1), short: short}
 }
 
-// The method `try` takes `bytes` bytes if they are free, or if nothing is taken. It reports
-// whether it took them.
+// try takes `bytes` bytes if they are free, or if nothing is taken. It reports whether it took
+// them.
 func (b *budget) try(bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

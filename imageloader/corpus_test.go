@@ -43,7 +43,7 @@ func octal(n int) []byte { return []byte(fmt.Sprintf("%011o\x00", n)) }
 // padded fills the last tar block of p with zeros.
 func padded(p []byte) []byte { return append(bytes.Clone(p), make([]byte, (512-len(p)%512)%512)...) }
 
-// The function `raw` returns a whole member: a header and a padded body.
+// raw returns a whole member: a header and a padded body.
 func raw(name string, kind byte, body []byte, link string) []byte {
 	return append(rawHeader(name, kind, octal(len(body)), link), padded(body)...)
 }
@@ -60,7 +60,7 @@ func pax(record string, member []byte) []byte {
 // unended returns a .tar without its end marker.
 func unended(members []member) []byte { data := tarOf(members); return data[:len(data)-1024] }
 
-// The function `among` returns a .tar of nine good images, with raw members between them.
+// among returns a .tar of nine good images, with raw members between them.
 func among(parts ...[]byte) []byte {
 	out := unended(numbered(9)[:4])
 	for _, part := range parts {

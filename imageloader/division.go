@@ -89,7 +89,7 @@ func between(spans []span, from, to int) (some []span) {
 	return some
 }
 
-// The type `sharing` says what happens if the images do not divide evenly.
+// sharing says what happens if the images do not divide evenly.
 type sharing string
 
 const (

@@ -65,7 +65,7 @@ func (z *inflater) Seek(offset int64, whence int) (int64, error) {
 	return z.at, z.err
 }
 
-// The method `passed` notes that the reader has passed n bytes, and then failed with err.
+// passed notes that the reader has passed n bytes, and then failed with err.
 func (z *inflater) passed(n int64, err error) {
 	z.at += n
 	if err != nil {

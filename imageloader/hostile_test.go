@@ -15,8 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// The type `hostile` has an archive that is damaged or made to do harm. It also has the result
-// that a loader must give for this archive.
+// hostile has an archive that is damaged or made to do harm. It also has the result that a loader
+// must give for this archive.
 type hostile struct {
 	name      string
 	data      []byte

@@ -107,7 +107,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 	return b.index, b.finish()
 }
 
-// The method `all` adds the members of all shards.
+// all adds the members of all shards.
 func (b *indexer) all(ctx context.Context, tables []*table, stats *statistics) error {
 	for i, s := range b.archive.shards {
 		if err := b.shard(ctx, s, tables[i], stats); err != nil {
@@ -117,7 +117,7 @@ func (b *indexer) all(ctx context.Context, tables []*table, stats *statistics) e
 	return nil
 }
 
-// The method `full` reports whether no more samples are wanted.
+// full reports whether no more samples are wanted.
 func (b *indexer) full() bool { return b.options.Limit > 0 && b.index.length >= b.options.Limit }
 
 // done reports whether the members that follow cannot change the index.

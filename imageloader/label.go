@@ -202,7 +202,7 @@ func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
 	return bad
 }
 
-// The function `some` returns the first few names as a text.
+// some returns the first few names as a text.
 func some(names []string) string {
 	const few = 5
 	if len(names) <= few {

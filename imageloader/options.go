@@ -153,8 +153,7 @@ const (
 	defaultMaxMemberBytes = 256 << 20
 )
 
-// The method `complete` checks the options and returns them, with the default value in place of
-// each zero.
+// complete checks the options and returns them, with the default value in place of each zero.
 func (o Options) complete() (Options, error) {
 	refuse := func(format string, args ...any) (Options, error) {
 		return Options{}, fmt.Errorf("imageloader: Options."+format+": %w", append(args, ErrInvalidOptions)...)

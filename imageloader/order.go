@@ -45,8 +45,7 @@ type draws struct {
 	i     uint64
 }
 
-// The method `below` returns the next number, which is at least 0 and less than n. Its bias is n
-// / 2^64.
+// below returns the next number, which is at least 0 and less than n. Its bias is n / 2^64.
 func (d *draws) below(n int) int {
 	high, _ := bits.Mul64(random(d.seed, d.epoch, max(d.what, forOrder), d.i), uint64(n))
 	d.i++

@@ -64,7 +64,7 @@ func newBuffers(number, batch, each int) (*buffers, error) {
 	return &buffers{r, l}, nil
 }
 
-// The method `arrays` cuts the memory of a buffer.
+// arrays cuts the memory of a buffer.
 func (l layout) arrays(memory []byte) arrays {
 	return arrays{
 		images: memory[: l.batch*l.each : l.batch*l.each],

@@ -120,7 +120,7 @@ type scanner struct {
 	bytes []int64
 }
 
-// The type `scanned` is an image that is to be decoded.
+// scanned is an image that is to be decoded.
 type scanned struct {
 	item
 	where location

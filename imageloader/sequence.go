@@ -213,8 +213,7 @@ func (s *sequence) groups() []group {
 	return groups
 }
 
-// The type `loading` is a block that is to be read. It says which samples of the block are
-// wanted.
+// loading is a block that is to be read. It says which samples of the block are wanted.
 type loading struct {
 	group   int // index of the block's group
 	block   block

@@ -70,7 +70,7 @@ type stream interface {
 	close()
 }
 
-// The type `reading` has the options of a stream.
+// reading has the options of a stream.
 type reading struct {
 	contents bool         // the caller will ask for the contents of images
 	memory   *arena.Arena // for the contents. nil means Go's heap
@@ -159,8 +159,8 @@ func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	return nil, s.unreadable(err, "%v", bare(err))
 }
 
-// The method `unchanged` fails when the file was changed after it was opened. In a changed file
-// the positions of members and the numbers of samples would be wrong.
+// unchanged fails when the file was changed after it was opened. In a changed file the positions of
+// members and the numbers of samples would be wrong.
 func (s *shard) unchanged() error {
 	info, err := s.file.Stat()
 	if err != nil {

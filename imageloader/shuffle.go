@@ -16,9 +16,9 @@ func (b *shuffleBuffer) add(it item) {
 	b.added++
 }
 
-// The method `full` reports whether an item must be drawn before the next item is added. When the
-// items take more than a sixteenth of the limit, full returns true after every second item. So an
-// epoch begins soon, but its first images are drawn from few images.
+// full reports whether an item must be drawn before the next item is added. When the items take
+// more than a sixteenth of the limit, full returns true after every second item. So an epoch begins
+// soon, but its first images are drawn from few images.
 func (b *shuffleBuffer) full() bool {
 	return b.bytes > b.limit || b.bytes > b.limit/16 && b.added%2 == 0
 }

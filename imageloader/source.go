@@ -205,9 +205,8 @@ func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 	}
 }
 
-// The function `caught` calls `read`. If a file of the program panics in `read`, the result is the
-// panic as an error, because the goroutine may be one of the loader's. Open and Loader.Epoch raise
-// it again.
+// caught calls `read`. If a file of the program panics in `read`, the result is the panic as an
+// error, because the goroutine may be one of the loader's. Open and Loader.Epoch raise it again.
 func caught[T any](read func() (T, error)) (value T, err error) {
 	panics.Run("the reading of an archive", func() (failed error) {
 		value, failed = read()

@@ -172,7 +172,7 @@ func (s *statistics) skip(bad []*Error) {
 	})
 }
 
-// The method `truncated` tells Stats that a shard is cut short, once for each shard.
+// truncated tells Stats that a shard is cut short, once for each shard.
 func (s *statistics) truncated(shard *shard, where error) {
 	if !shard.cut.Swap(true) {
 		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })

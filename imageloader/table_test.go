@@ -19,7 +19,7 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// The type `indexed` has a .tgz and its index file.
+// indexed has a .tgz and its index file.
 type indexed struct {
 	path, folder, file string
 	id                 []byte // the shard's identity

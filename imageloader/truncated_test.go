@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The function `whole` returns the number of members that lie completely in `packed`, which is
-// the first part of their .tar.
+// whole returns the number of members that lie completely in `packed`, which is the first part of
+// their .tar.
 func whole(packed []byte, members []member) (count int) {
 	at := 0
 	for _, m := range members {

@@ -33,7 +33,7 @@ func (j ColorJitter) valid() bool {
 // change of the image, for instance of its brightness.
 const jitterSteps = 4
 
-// The method `steps` appends to `to` the steps for the image with key k.
+// steps appends to `to` the steps for the image with key k.
 func (j ColorJitter) steps(k key, to []images.Step) []images.Step {
 	brightness, contrast := k.draw(drawJitter)
 	saturation, hue := k.draw(drawJitterColour)

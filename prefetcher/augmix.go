@@ -39,7 +39,7 @@ func (a AugMix) complete() AugMix {
 	return a
 }
 
-// The method `deepest` returns the greatest number of operations that a copy has.
+// deepest returns the greatest number of operations that a copy has.
 func (a AugMix) deepest() int {
 	if a.Depth > 0 {
 		return a.Depth
@@ -51,8 +51,7 @@ func mixStrengths(height, width int) strengths {
 	return strengths{severities, 0.3, float32(float64(width) / 3), float32(float64(height) / 3), 30, 0.9, 4, 4}
 }
 
-// The method `chain` appends to `to` the steps that AugMix gives copy number i of the image with
-// key k.
+// chain appends to `to` the steps that AugMix gives copy number i of the image with key k.
 func (o Options) chain(k key, i int, to []images.Step, height, width int) []images.Step {
 	a, s, depth := o.AugMix, mixStrengths(height, width), o.AugMix.Depth
 	if depth == 0 {
@@ -74,7 +73,7 @@ func (o Options) chain(k key, i int, to []images.Step, height, width int) []imag
 	return to
 }
 
-// The method `weights` writes the weights of the image with key k and of its copies.
+// weights writes the weights of the image with key k and of its copies.
 func (a AugMix) weights(k key, to []float32) {
 	own := beta(k, drawShare, a.Alpha)
 	to[0] = float32(own)

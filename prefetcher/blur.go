@@ -27,8 +27,8 @@ func (b GaussianBlur) valid() bool {
 	return b.MinSigma > 0 && b.MinSigma <= b.MaxSigma && !math.IsInf(b.MaxSigma, 0) && b.Probability >= 0 && b.Probability <= 1
 }
 
-// The method `sigma` returns the random standard deviation of the image with key k, or 0 if the
-// image is not blurred.
+// sigma returns the random standard deviation of the image with key k, or 0 if the image is not
+// blurred.
 func (b GaussianBlur) sigma(k key) float32 {
 	whether, sigma := k.draw(drawBlur)
 	if whether.unit() >= b.Probability {

@@ -21,9 +21,9 @@ type copier struct {
 	copies *cgotorch.Stream
 	slots  []*slot
 	stall  stall
-	// The function `loads` yields the source's batches of one epoch.
+	// loads yields the source's batches of one epoch.
 	loads func(ctx context.Context) iter.Seq2[load, error]
-	// The function `others` frees what the kind has besides slots, or is nil.
+	// others frees what the kind has besides slots, or is nil.
 	others func()
 
 	freeSlots chan *slot // has room for every slot
@@ -237,8 +237,8 @@ func (p *copier) close() error {
 	return p.free()
 }
 
-// The method `free` makes the copy stream wait for the end of every use of the slots. It then
-// frees their memory, which goes back to the pool of that stream.
+// free makes the copy stream wait for the end of every use of the slots. It then frees their
+// memory, which goes back to the pool of that stream.
 func (p *copier) free() error {
 	for _, s := range p.slots {
 		for _, e := range s.released {

@@ -30,8 +30,8 @@ func (e RandomErasing) complete() RandomErasing {
 	return e
 }
 
-// The method `box` returns the random box of the image with key k: top, left, height and width.
-// All four are 0 if the image gets no box.
+// box returns the random box of the image with key k: top, left, height and width. All four are 0
+// if the image gets no box.
 func (e RandomErasing) box(k key, height, width int) [4]int32 {
 	if whether, _ := k.draw(drawErase); whether.unit() >= e.Probability {
 		return [4]int32{}

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 const side = 8
 
-// The function `pixel` is the colour of image i of a test archive. The left half of an image
-// differs from its right half.
+// pixel is the colour of image i of a test archive. The left half of an image differs from its
+// right half.
 func pixel(i, px, py, channel int) uint8 {
 	v := 10*i + 3*py + 70*channel
 	if px < side/2 {
@@ -55,9 +55,8 @@ func pngImage(t testing.TB, i int) []byte {
 	return b.Bytes()
 }
 
-// The function `archive` writes a .tgz of n images and returns its path. Image i belongs to class
-// i%3. Member `bad` is cut in half, so that it does not decode. All members decode if `bad` is
-// -1.
+// archive writes a .tgz of n images and returns its path. Image i belongs to class i%3. Member
+// `bad` is cut in half, so that it does not decode. All members decode if `bad` is -1.
 func archive(t testing.TB, n, bad int) string {
 	return tgz(t, n, ".png", func(i int) []byte {
 		data := pngImage(t, i)
@@ -145,7 +144,7 @@ func newCounted(t *testing.T, batches int, spoil func(*imageloader.HostBatch)) *
 	return c
 }
 
-// The method `images` returns the memory of the images of a batch.
+// images returns the memory of the images of a batch.
 func (c *counted) images(batch int) []byte {
 	return c.memory[batch*os.Getpagesize():][:2*side*side*3]
 }

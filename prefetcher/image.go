@@ -19,7 +19,7 @@ type imageMemory struct {
 	soft   *cgotorch.Tensor // float32 [N, Classes], or nil if labels are not mixed
 }
 
-// The method `allocate` makes the memory. If it fails, the method `close` frees what it has made.
+// allocate makes the memory. If it fails, the method `close` frees what it has made.
 func (m *imageMemory) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
 	m.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))

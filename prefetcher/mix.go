@@ -40,8 +40,8 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	return cut(beta(k, drawLambda, c.Alpha), row.below(height), column.below(width), height, width)
 }
 
-// The function `cut` returns the CutMix whose box has its middle at `row` and `column`. The box
-// has 1-lambda of the image's area, minus the part of the box outside the image.
+// cut returns the CutMix whose box has its middle at `row` and `column`. The box has 1-lambda of
+// the image's area, minus the part of the box outside the image.
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))
@@ -50,10 +50,10 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 	return drawnMix{m, 1 - float64((m.Right-m.Left)*(m.Bottom-m.Top))/float64(height*width)}
 }
 
-// The function `beta` returns a random number of the distribution Beta(alpha, alpha), for any
-// alpha above 0. It takes the two random numbers of k for the counter `number`. The formula is
-// Devroye's for the symmetric distribution ("Random variate generation in one line of code",
-// 1996). U and V are uniform. S is a random sign, here the sign of the cosine:
+// beta returns a random number of the distribution Beta(alpha, alpha), for any alpha above 0. It
+// takes the two random numbers of k for the counter `number`. The formula is Devroye's for the
+// symmetric distribution ("Random variate generation in one line of code", 1996). U and V are
+// uniform. S is a random sign, here the sign of the cosine:
 //
 //	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
 func beta(k key, number uint32, alpha float64) float64 {

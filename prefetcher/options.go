@@ -164,13 +164,13 @@ func (o Options) completeAugmentations(s shape, refuse func(format string, args 
 	return o, nil
 }
 
-// The method `padded` returns the shape of a batch after Pad.
+// padded returns the shape of a batch after Pad.
 func (o Options) padded(s shape) shape {
 	s.height, s.width = o.Pad.Size(s.height, s.width)
 	return s
 }
 
-// The method `policies` returns how many of the four policies are on.
+// policies returns how many of the four policies are on.
 func (o Options) policies() int {
 	n := 0
 	for _, on := range []bool{o.TrivialAugmentWide, o.AutoAugment != NoAutoAugment, o.RandAugment.Operations > 0, o.AugMix.on()} {

@@ -63,7 +63,7 @@ func slabOf[T cgotorch.Element](p *pinner, memory []T) *cgotorch.HostSlab {
 	return nil
 }
 
-// The function `holds` reports whether `memory` lies in `slab`.
+// holds reports whether `memory` lies in `slab`.
 func holds[T cgotorch.Element](slab *cgotorch.HostSlab, memory []T) bool {
 	all := slab.Bytes()
 	offset := uintptr(unsafe.Pointer(unsafe.SliceData(memory))) - uintptr(unsafe.Pointer(unsafe.SliceData(all)))

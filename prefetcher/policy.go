@@ -55,7 +55,7 @@ func autoStrengths(bins, height, width int) strengths {
 	return strengths{bins, 0.3, float32(150.0 / 331.0 * float64(width)), float32(150.0 / 331.0 * float64(height)), 30, 0.9, 8, 4}
 }
 
-// The method `magnitude` returns number i of the operation's strengths, as torchvision counts them.
+// magnitude returns number i of the operation's strengths, as torchvision counts them.
 func (s strengths) magnitude(o operation, i int, negative bool) float64 {
 	most := s.factor
 	switch o {
@@ -81,7 +81,7 @@ func (s strengths) magnitude(o operation, i int, negative bool) float64 {
 	}
 }
 
-// The method `step` makes the step of an operation for an image of this height and width.
+// step makes the step of an operation for an image of this height and width.
 func (o operation) step(magnitude float64, height, width int) images.Step {
 	switch o {
 	case shearX:
@@ -126,8 +126,7 @@ func linspace(first, last float32, n, i int) float64 {
 	return float64(float32(float64(last) - float64(step)*float64(n-1-i)))
 }
 
-// The method `policyOf` returns the greatest number of operations that a policy gives an image,
-// without AugMix.
+// policyOf returns the greatest number of operations that a policy gives an image, without AugMix.
 func (o Options) policyOf() int {
 	switch {
 	case o.TrivialAugmentWide:
@@ -138,8 +137,8 @@ func (o Options) policyOf() int {
 	return o.RandAugment.Operations
 }
 
-// The method `policy` appends to `to` the steps that the policy gives the image with key k. AugMix
-// is not among them.
+// policy appends to `to` the steps that the policy gives the image with key k. AugMix is not among
+// them.
 func (o Options) policy(k key, to []images.Step, height, width int) []images.Step {
 	add := func(op operation, magnitude float64) {
 		to = append(to, o.placed(op.step(magnitude, height, width), o.Bilinear))
@@ -171,7 +170,7 @@ func (o Options) policy(k key, to []images.Step, height, width int) []images.Ste
 	return to
 }
 
-// The method `placed` returns the step with the interpolation and the fill of the options.
+// placed returns the step with the interpolation and the fill of the options.
 func (o Options) placed(s images.Step, bilinear bool) images.Step {
 	if bilinear {
 		s = s.Bilinear()

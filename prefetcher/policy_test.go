@@ -66,7 +66,7 @@ func TestOperation_EqualsTorchvision(t *testing.T) {
 	})
 }
 
-// The function `source` returns an image of tests/fixtures/transforms as [H, W, 3].
+// source returns an image of tests/fixtures/transforms as [H, W, 3].
 func source(t *testing.T, name string) (pixels []uint8, height, width int) {
 	t.Helper()
 	img := filetest.PNG(t, "../tests/fixtures/transforms/source-"+name+".png")

@@ -61,8 +61,7 @@ const (
 // key is the number from which all random choices for an image, or for a batch, are computed.
 type key uint64
 
-// The method `draw` returns the two random numbers that belong to key k and to the counter
-// `number`.
+// draw returns the two random numbers that belong to key k and to the counter `number`.
 func (k key) draw(number uint32) (first, second choice) {
 	c := philox([4]uint32{number}, [2]uint32{uint32(k), uint32(k >> 32)})
 	return choice(c[1])<<32 | choice(c[0]), choice(c[3])<<32 | choice(c[2])
@@ -71,20 +70,20 @@ func (k key) draw(number uint32) (first, second choice) {
 // choice is 64 random bits.
 type choice uint64
 
-// The method `unit` returns a number in [0, 1), in steps of 2^-53.
+// unit returns a number in [0, 1), in steps of 2^-53.
 func (c choice) unit() float64 { return float64(c>>11) * 0x1p-53 }
 
-// The method `between` returns a number in [low, high).
+// between returns a number in [low, high).
 func (c choice) between(low, high float64) float64 { return low + (high-low)*c.unit() }
 
-// The method `below` returns a number from 0 to n-1. Its bias is n / 2^64.
+// below returns a number from 0 to n-1. Its bias is n / 2^64.
 func (c choice) below(n int) int {
 	high, _ := bits.Mul64(uint64(c), uint64(n))
 	return int(high)
 }
 
-// The function `philox` is the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel
-// random numbers: as easy as 1, 2, 3", 2011).
+// philox is the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
+// easy as 1, 2, 3", 2011).
 func philox(c [4]uint32, k [2]uint32) [4]uint32 {
 	for range 10 {
 		a, b := uint64(0xD2511F53)*uint64(c[0]), uint64(0xCD9E8D57)*uint64(c[2])

@@ -77,9 +77,8 @@ func distributions(t *testing.T, name string) []distribution {
 	return named
 }
 
-// The method `check` compares the drawn values `got` with torchvision's. It compares the mean.
-// For each limit it compares the share of values up to the limit. `theirs` is the number of
-// torchvision's values.
+// check compares the drawn values `got` with torchvision's. It compares the mean. For each limit it
+// compares the share of values up to the limit. `theirs` is the number of torchvision's values.
 func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 	t.Helper()
 	if len(s.Shares) == 0 || len(got) == 0 {
@@ -112,8 +111,8 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 
 const keysDrawn = 20_000
 
-// The function `keys` yields the keys of many images. The keys follow a regular pattern. The
-// random choices must not show that pattern.
+// keys yields the keys of many images. The keys follow a regular pattern. The random choices must
+// not show that pattern.
 func keys(yield func(key) bool) {
 	for i := range uint64(keysDrawn) {
 		if !yield(key(i * 0x9e3779b97f4a7c15)) {

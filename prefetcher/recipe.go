@@ -73,17 +73,17 @@ func (o Options) stepsOf() int {
 	return n
 }
 
-// The method `mixes` reports whether images and labels are mixed.
+// mixes reports whether images and labels are mixed.
 func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0 }
 
-// The method `draws` reports whether the options need any random choice.
+// draws reports whether the options need any random choice.
 func (o Options) draws() bool {
 	return o.stepsOf() > 0 || o.AugMix.on() || o.GaussianBlur.on() || o.RandomErasing.on() || o.mixes()
 }
 
 const stepValues = len(images.Step{})
 
-// The method `width` returns the greatest number of steps of an image in one pass.
+// width returns the greatest number of steps of an image in one pass.
 func (r *recipe) width() int {
 	n := r.o.stepsOf()
 	if r.o.AugMix.on() {
@@ -101,9 +101,9 @@ func passesOf(steps, leads int) int {
 	return 1 + leads + steps/images.MaxSteps
 }
 
-// The method `allocate` makes the device memory. It also makes as many values of type parameters
-// as `batches` says, one for each batch that may be on its way. If `allocate` fails, the method
-// `close` frees what it has made.
+// allocate makes the device memory. It also makes as many values of type parameters as `batches`
+// says, one for each batch that may be on its way. If `allocate` fails, the method `close` frees
+// what it has made.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -163,7 +163,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	return nil
 }
 
-// The method `draw` fills p with the random choices for the batch `host`.
+// draw fills p with the random choices for the batch `host`.
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
 	if p.slab != nil {
@@ -213,8 +213,8 @@ func (r *recipe) drawSteps(p *parameters, host *imageloader.HostBatch, height, w
 	p.after = r.passes(p, host.N, func(i int) []images.Step { return o.after(key(host.Keys[i]), list) })
 }
 
-// The method `passes` appends the lists of n images to p.steps, cut into passes. It returns the
-// number of passes.
+// passes appends the lists of n images to p.steps, cut into passes. It returns the number of
+// passes.
 func (r *recipe) passes(p *parameters, n int, steps func(i int) []images.Step) (passes int) {
 	width := r.width()
 	size := width * stepValues
@@ -232,7 +232,7 @@ func (r *recipe) passes(p *parameters, n int, steps func(i int) []images.Step) (
 	return passes
 }
 
-// The method `before` appends to `to` the steps for the image with key k up to the policy.
+// before appends to `to` the steps for the image with key k up to the policy.
 func (o Options) before(k key, to []images.Step, height, width int) []images.Step {
 	if flip, _ := k.draw(drawFlipGrey); flip.unit() < o.VerticalFlip {
 		to = append(to, images.FlipVertical())
@@ -240,7 +240,7 @@ func (o Options) before(k key, to []images.Step, height, width int) []images.Ste
 	return o.policy(k, to, height, width)
 }
 
-// The method `after` appends to `to` the steps for the image with key k behind the policy.
+// after appends to `to` the steps for the image with key k behind the policy.
 func (o Options) after(k key, to []images.Step) []images.Step {
 	to = o.ColorJitter.steps(k, to)
 	if _, grey := k.draw(drawFlipGrey); grey.unit() < o.Grayscale {
@@ -257,8 +257,7 @@ func (r *recipe) takeBack(p *parameters) {
 	}
 }
 
-// The method `send` enqueues the copy of the random choices for the first n images, from p to the
-// device.
+// send enqueues the copy of the random choices for the first n images, from p to the device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	if p.used > 0 {
 		cgotorch.CopyFrom(x, first(x, r.steps, p.used), p.steps[:p.used])
@@ -274,8 +273,8 @@ func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	}
 }
 
-// The method `images` enqueues the work that makes n normalised images from `pixels`, which it may
-// overwrite. `flips` may be nil. p is nil if the options need no random choice.
+// images enqueues the work that makes n normalised images from `pixels`, which it may overwrite.
+// `flips` may be nil. p is nil if the options need no random choice.
 func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
 	if r.padded != nil {
 		padded := first(x, r.padded, n)
@@ -296,8 +295,8 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
-// The method `augment` enqueues the passes of steps, AugMix and GaussianBlur. It returns the n
-// images after them, and the flips that are still to be done.
+// augment enqueues the passes of steps, AugMix and GaussianBlur. It returns the n images after
+// them, and the flips that are still to be done.
 func (r *recipe) augment(x *cgotorch.Exec, pixels, flips *cgotorch.Tensor, p *parameters, n int) (_, left *cgotorch.Tensor) {
 	spare, at := first(x, r.augmented, n), 0
 	next := func(lists int) *cgotorch.Tensor {
@@ -332,8 +331,8 @@ func (r *recipe) augment(x *cgotorch.Exec, pixels, flips *cgotorch.Tensor, p *pa
 	return pixels, flips
 }
 
-// The method `fits` returns an error if the batch lacks the keys that the augmentations need. It
-// also returns an error if MixUp or CutMix would read a label that is not a class.
+// fits returns an error if the batch lacks the keys that the augmentations need. It also returns an
+// error if MixUp or CutMix would read a label that is not a class.
 func (r *recipe) fits(host *imageloader.HostBatch) error {
 	if r.o.draws() && len(host.Keys) != host.N {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)
@@ -348,7 +347,7 @@ func (r *recipe) fits(host *imageloader.HostBatch) error {
 	return nil
 }
 
-// The method `bytes` returns the number of bytes that the method `send` copies from p for n images.
+// bytes returns the number of bytes that the method `send` copies from p for n images.
 func (r *recipe) bytes(p *parameters, n int) int64 {
 	if p == nil {
 		return 0
@@ -362,7 +361,7 @@ func (r *recipe) bytes(p *parameters, n int) int64 {
 	return int64(4 * elements)
 }
 
-// The method `close` frees the memory. All values of type parameters must have been given back.
+// close frees the memory. All values of type parameters must have been given back.
 func (r *recipe) close() {
 	for _, t := range []*cgotorch.Tensor{r.table, r.padded, r.steps, r.augmented, r.copies[0], r.copies[1], r.weights, r.sigmas, r.erased} {
 		t.Close()
@@ -379,8 +378,8 @@ func (r *recipe) close() {
 	}
 }
 
-// The function `first` returns the first n elements of t along dimension 0. If t has exactly n
-// elements there, it returns t itself.
+// first returns the first n elements of t along dimension 0. If t has exactly n elements there, it
+// returns t itself.
 func first(x *cgotorch.Exec, t *cgotorch.Tensor, n int) *cgotorch.Tensor {
 	if int64(n) == t.Shape()[0] {
 		return t

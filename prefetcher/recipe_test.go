@@ -39,7 +39,7 @@ func (p pictures) Shape() (batch, height, width, channels int) {
 
 func (p pictures) Pin(imageloader.Pinner) error { return nil } // so all parts of the batches go through the staging
 
-// The function `picture` returns the pixels of the image with key k.
+// picture returns the pixels of the image with key k.
 func picture(k uint64) []byte {
 	pixels := make([]byte, picturesHeight*picturesWidth*3)
 	r := rand.New(rand.NewPCG(k, 1))
@@ -69,8 +69,8 @@ func (p pictures) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// The function `batches` runs an epoch. It returns the images and the labels. Each image is
-// float32 in the order c, h, w.
+// batches runs an epoch. It returns the images and the labels. Each image is float32 in the order
+// c, h, w.
 func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images [][]float32, labels [][]float32) {
 	t.Helper()
 	p := start(t, source, d, o)
@@ -168,8 +168,8 @@ func TestAugmentations_PassesEqualSteps(t *testing.T) {
 	}
 }
 
-// The function `alone` returns the picture with key k after the augmentations of o, uint8 [1, H, W,
-// C]. Pictures with odd keys are flipped.
+// alone returns the picture with key k after the augmentations of o, uint8 [1, H, W, C]. Pictures
+// with odd keys are flipped.
 func alone(x *cgotorch.Exec, o Options, k key) *cgotorch.Tensor {
 	each := func(img *cgotorch.Tensor, steps []images.Step) *cgotorch.Tensor {
 		for _, s := range steps {
@@ -296,8 +296,8 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := archive(t, 22, -1)
 	var o Options
-	// The function `run` returns a line for each batch: sums of its images and of its labels. If
-	// `from` is not -1, the first epoch stops at batch `from` and the run resumes there.
+	// run returns a line for each batch: sums of its images and of its labels. If `from` is not -1,
+	// the first epoch stops at batch `from` and the run resumes there.
 	run := func(workers, from int) (sums []string) {
 		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Transform: decode.RandomResizedCrop{Height: side, Width: side}}
 		loader, err := imageloader.Open(path, l)

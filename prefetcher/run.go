@@ -59,7 +59,7 @@ func startRun(ctx context.Context, cancel context.CancelCauseFunc, p *copier) *r
 	return r
 }
 
-// The method `stop` ends the epoch's goroutines and waits for them. It raises a panic of a Release.
+// stop ends the epoch's goroutines and waits for them. It raises a panic of a Release.
 func (r *run) stop() {
 	r.cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
 	r.done.Wait()              //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
@@ -95,8 +95,8 @@ func (r *run) copyAll(ctx context.Context) {
 	})
 }
 
-// The method `copy` takes a free slot and enqueues the copy of the load l into it. It sends the
-// batch to the consumer. It sends the transfer to the goroutine that runs the method `release`.
+// copy takes a free slot and enqueues the copy of the load l into it. It sends the batch to the
+// consumer. It sends the transfer to the goroutine that runs the method `release`.
 func (r *run) copy(ctx context.Context, l load) error {
 	if err := l.check(); err != nil {
 		l.release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
@@ -157,8 +157,8 @@ func (r *run) freeSlot(ctx context.Context) *slot {
 	}
 }
 
-// The method `next` waits for the next batch. It returns false at the end of the epoch. It fails if
-// the batch would never come, because the loop runs inside the Do that holds all slots.
+// next waits for the next batch. It returns false at the end of the epoch. It fails if the batch
+// would never come, because the loop runs inside the Do that holds all slots.
 func (r *run) next() (item, bool) {
 	select {
 	case item, ok := <-r.full:
@@ -172,8 +172,7 @@ func (r *run) next() (item, bool) {
 	return next, ok
 }
 
-// The method `release` waits for each copy, in the order of the copies. It then gives the host
-// memory back.
+// release waits for each copy, in the order of the copies. It then gives the host memory back.
 func (r *run) release() {
 	over := false
 	defer func() {
@@ -202,7 +201,7 @@ func (r *run) release() {
 	over = true
 }
 
-// The function `lend` runs the consumer's loop body for a batch.
+// lend runs the consumer's loop body for a batch.
 func lend[B any](i item, yield func(*B, error) bool) bool {
 	i.slot.lend(i.batch.(fmt.Stringer))
 	defer i.slot.endBody()

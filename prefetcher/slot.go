@@ -29,8 +29,8 @@ func newSlot(free func(*slot)) *slot {
 // memory is the device memory of a slot: a [*imageMemory] or a [tensorMemory].
 type memory interface{ close() }
 
-// The method `fill` enqueues, on x, the work that makes the slot's batch of the host batch. x is
-// an Exec of the copy stream. `fill` records c.began before the first read of the host memory.
+// fill enqueues, on x, the work that makes the slot's batch of the host batch. x is an Exec of the
+// copy stream. `fill` records c.began before the first read of the host memory.
 func (s *slot) fill(x *cgotorch.Exec, c *transfer) {
 	s.awaitUses(x)
 	c.began = x.RecordTiming()
@@ -50,7 +50,7 @@ func (s *slot) awaitUses(x *cgotorch.Exec) {
 	}
 }
 
-// The method `lend` notes that the loop body of b begins.
+// lend notes that the loop body of b begins.
 func (s *slot) lend(b fmt.Stringer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,8 @@ func (s *slot) lend(b fmt.Stringer) {
 	clear(s.streams)
 }
 
-// The method `use` makes x's stream wait for the copy, and records the end of the use when x's Do
-// ends. x must be usable, because a panic of AtEnd would leave the slot in use for ever.
+// use makes x's stream wait for the copy, and records the end of the use when x's Do ends. x must
+// be usable, because a panic of AtEnd would leave the slot in use for ever.
 func (s *slot) use(x *cgotorch.Exec, b fmt.Stringer) error {
 	s.mu.Lock()
 	if s.lentTo != b {

@@ -28,10 +28,10 @@ type origin struct {
 
 const stagingAlign = 64
 
-// The method `stage` returns the memory from which the batch `host` is to be copied to the
-// device. It copies the parts that lie in no slab of p into the staging. Before it writes the
-// staging, it waits for the event `last`. That event was recorded after the most recent copy from
-// the staging to the device. It is nil if there was no copy.
+// stage returns the memory from which the batch `host` is to be copied to the device. It copies the
+// parts that lie in no slab of p into the staging. Before it writes the staging, it waits for the
+// event `last`. That event was recorded after the most recent copy from the staging to the device.
+// It is nil if there was no copy.
 func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.Event) (origin, error) {
 	o := origin{slab: slabOf(p, host.Images), images: host.Images, labels: host.Labels}
 	if slices.Contains(host.Flip, true) {
@@ -52,8 +52,8 @@ func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.E
 	return o, nil
 }
 
-// The method `reserve` makes room for `bytes` bytes in the staging. It first waits for the event
-// `last`, which is recorded after the last copy from the staging.
+// reserve makes room for `bytes` bytes in the staging. It first waits for the event `last`, which
+// is recorded after the last copy from the staging.
 func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 	if s.slab != nil && last != nil {
 		if err := s.slab.Await(last); err != nil { //edge:staging-behind-copy TestEpoch_Staged checked
@@ -79,7 +79,7 @@ func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 	return nil
 }
 
-// The method `close` waits until the last copy from the memory is done, and frees the memory.
+// close waits until the last copy from the memory is done, and frees the memory.
 func (s *staging) close(last *cgotorch.Event) {
 	if s.slab == nil {
 		return
@@ -91,7 +91,7 @@ func (s *staging) close(last *cgotorch.Event) {
 	s.slab = nil
 }
 
-// The function `needs` returns the number of bytes that a part of a batch takes in the staging.
+// needs returns the number of bytes that a part of a batch takes in the staging.
 func needs[T cgotorch.Element](p *pinner, part []T) int {
 	if slabOf(p, part) != nil {
 		return 0
@@ -99,9 +99,8 @@ func needs[T cgotorch.Element](p *pinner, part []T) int {
 	return (len(bytesOf(part)) + stagingAlign - 1) / stagingAlign * stagingAlign
 }
 
-// The function `staged` returns `part` itself if the device can copy from it without a wait.
-// Otherwise it copies `part` into the staging, which has room for it, and returns the memory of
-// that copy.
+// staged returns `part` itself if the device can copy from it without a wait. Otherwise it copies
+// `part` into the staging, which has room for it, and returns the memory of that copy.
 func staged[T cgotorch.Element](s *staging, p *pinner, part []T) []T {
 	n := needs(p, part)
 	if n == 0 {

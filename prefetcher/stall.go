@@ -23,8 +23,8 @@ type stall struct {
 
 type gap struct{ from, to *cgotorch.Event }
 
-// The method `used` is called after x's stream was made to wait for b. The first use of b ends
-// the gap before b. A gap is a time without work between two batches.
+// used is called after x's stream was made to wait for b. The first use of b ends the gap before b.
+// A gap is a time without work between two batches.
 func (s *stall) used(b fmt.Stringer, x *cgotorch.Exec) {
 	now := x.RecordTiming()
 	s.mu.Lock()
@@ -55,8 +55,7 @@ func (s *stall) atEnd(x *cgotorch.Exec) {
 	})
 }
 
-// The method `harvest` adds up the gaps between batches that the device has finished. It does not
-// wait.
+// harvest adds up the gaps between batches that the device has finished. It does not wait.
 func (s *stall) harvest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

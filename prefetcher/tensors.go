@@ -147,7 +147,7 @@ type tensorMemory struct {
 	bytes    []*cgotorch.Tensor // uint8
 }
 
-// The method `allocate` makes the memory. If it fails, the method `close` frees what it has made.
+// allocate makes the memory. If it fails, the method `close` frees what it has made.
 func (m *tensorMemory) allocate(x *cgotorch.Exec, fields []data.Field, batch int) {
 	for _, f := range fields {
 		elements := x.Keep(x.Empty(f.DType, int64(batch)*product(f.Shape)))

@@ -47,7 +47,7 @@ func openArchive(source io.ReaderAt, size int64, name string) (*archive, error) 
 	return &archive{opened}, err
 }
 
-// The method `model` returns the name of the model to load.
+// model returns the name of the model to load.
 func (a *archive) model(wanted string) (string, error) {
 	var names []string
 	for entry := range a.Names() {
@@ -123,7 +123,7 @@ func (a *archive) open(model string) (*modelFiles, error) {
 	return m, err
 }
 
-// The method `section` returns the bytes of a file without copying them.
+// section returns the bytes of a file without copying them.
 func (m *modelFiles) section(name string) (*io.SectionReader, error) {
 	entry := m.entries[name]
 	if entry == "" {
@@ -140,7 +140,7 @@ func (m *modelFiles) read(name string) ([]byte, error) {
 	return m.archive.Read(entry, mostText)
 }
 
-// The method `extract` writes the files that the library needs into a folder.
+// extract writes the files that the library needs into a folder.
 func (m *modelFiles) extract(folder string) error {
 	for name, entry := range m.entries {
 		switch path.Ext(name) {

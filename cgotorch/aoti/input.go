@@ -162,8 +162,7 @@ func link(inputs []Input) error {
 	return nil
 }
 
-// The method `dimension` returns the size of a dimension, and makes the dimension if it is not
-// there yet.
+// dimension returns the size of a dimension, and makes the dimension if it is not there yet.
 func (in *Input) dimension(text string) *Size {
 	n := int(number(text))
 	for len(in.Shape) <= n {
@@ -260,8 +259,8 @@ func copyFor(shape, strides []int64) string {
 	return "x.Contiguous(input, cgotorch.Contiguous)"
 }
 
-// The method `stridesOf` returns the strides for a shape. Strides that depend on sizes are those of
-// channels last if the other strides fit, and else those in row-major order.
+// stridesOf returns the strides for a shape. Strides that depend on sizes are those of channels
+// last if the other strides fit, and else those in row-major order.
 func (in *Input) stridesOf(shape []int64) []int64 {
 	fits := func(candidate []int64) bool {
 		for k, s := range in.Strides {

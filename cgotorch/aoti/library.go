@@ -54,10 +54,9 @@ var since = map[string]int{
 	"AOTInductorModelContainerGetStreamAffinityModelIndexForTesting": 15, "AOTInductorModelContainerSetUseStreamAffinity": 15,
 }
 
-// The function `foreign` compares the functions `has` of a library with those of the release `of`,
-// such as 2.11. It returns a function by which the library is of another release. newer says that
-// the library has the function and should not have it. name is empty if the library may be of the
-// same release.
+// foreign compares the functions `has` of a library with those of the release `of`, such as 2.11.
+// It returns a function by which the library is of another release. newer says that the library has
+// the function and should not have it. name is empty if the library may be of the same release.
 func foreign(has map[string]bool, of string) (name string, newer bool) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(of, "2."))
 	if err != nil {
@@ -87,8 +86,8 @@ type library struct {
 
 var drawing = regexp.MustCompile(`^aoti_torch_.*(rand|bernoulli|normal|exponential|geometric|cauchy|multinomial|philox|dropout)`)
 
-// The method `inspect` looks into the shared library, which is not opened. It fails if another
-// release of PyTorch than that of `torch` has compiled the library, or for another processor.
+// inspect looks into the shared library, which is not opened. It fails if another release of
+// PyTorch than that of `torch` has compiled the library, or for another processor.
 func (m *modelFiles) inspect(torch string) (*library, error) {
 	section, err := m.section(m.library)
 	if err != nil {
@@ -125,10 +124,10 @@ func (m *modelFiles) inspect(torch string) (*library, error) {
 	return l, m.findWrapper(l, file)
 }
 
-// The method `findWrapper` finds the entry for libtorch.so among the libraries that the library
-// needs. libtorch.so has no functions. It only brings the CPU and the CUDA library of LibTorch,
-// and so would load CUDA on a machine that has none. The library names the ones that it needs
-// itself, so the entry may name one of these.
+// findWrapper finds the entry for libtorch.so among the libraries that the library needs.
+// libtorch.so has no functions. It only brings the CPU and the CUDA library of LibTorch, and so
+// would load CUDA on a machine that has none. The library names the ones that it needs itself, so
+// the entry may name one of these.
 func (m *modelFiles) findWrapper(l *library, file *elf.File) error {
 	table := file.SectionByType(elf.SHT_DYNAMIC)
 	if table == nil || table.FileSize > 1<<20 || int(table.Link) >= len(file.Sections) {
@@ -163,7 +162,7 @@ func (m *modelFiles) findWrapper(l *library, file *elf.File) error {
 	return nil
 }
 
-// The method `unwrap` changes the extracted library so that it does not need libtorch.so.
+// unwrap changes the extracted library so that it does not need libtorch.so.
 func (l *library) unwrap(path string) error {
 	if l.wrapper == 0 {
 		return nil

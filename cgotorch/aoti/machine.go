@@ -57,7 +57,7 @@ var needs = map[string][]string{
 	"NEON":   {"asimd"},
 }
 
-// The method `compare` fails if the package was compiled for another machine or PyTorch.
+// compare fails if the package was compiled for another machine or PyTorch.
 func (m *modelFiles) compare(here machine) error {
 	say := func(text string, args ...any) error { return m.archive.Refuse(text, args...) }
 	for _, is := range []struct{ key, what, here string }{
@@ -90,8 +90,8 @@ func (m *modelFiles) compare(here machine) error {
 	return m.compareGPU(here)
 }
 
-// The method `compareGPU` compares the compute capability. A kernel also runs on newer GPUs of the
-// same generation. With kernels of several kinds (.fatbin) it also runs on newer generations.
+// compareGPU compares the compute capability. A kernel also runs on newer GPUs of the same
+// generation. With kernels of several kinds (.fatbin) it also runs on newer generations.
 func (m *modelFiles) compareGPU(here machine) error {
 	text := m.metadata["AOTI_COMPUTE_CAPABILITY"]
 	if here.device != "cuda" || text == "" {
@@ -112,7 +112,7 @@ func (m *modelFiles) compareGPU(here machine) error {
 	return nil
 }
 
-// The method `torchVersion` returns the version of PyTorch that the package names, or "".
+// torchVersion returns the version of PyTorch that the package names, or "".
 func (m *modelFiles) torchVersion() string {
 	for key, value := range m.metadata {
 		if strings.EqualFold(key, "torch_version") {

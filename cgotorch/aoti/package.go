@@ -154,7 +154,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	return p, nil
 }
 
-// The method `start` extracts the library and makes the lanes.
+// start extracts the library and makes the lanes.
 func (p *Package) start(x *cgotorch.Exec, files *modelFiles, lib *library, lanes int) error {
 	var err error
 	if p.folder, err = os.MkdirTemp("", "streamtorch-aoti-"); err != nil {
@@ -186,7 +186,7 @@ func (p *Package) start(x *cgotorch.Exec, files *modelFiles, lib *library, lanes
 	return x.Device().Synchronize()
 }
 
-// The method `explain` adds to an error of the dynamic linker what it means.
+// explain adds to an error of the dynamic linker what it means.
 func (p *Package) explain(err error) error {
 	text := err.Error()
 	switch _, symbol, missing := strings.Cut(text, "undefined symbol: "); {
@@ -200,7 +200,7 @@ func (p *Package) explain(err error) error {
 	return fmt.Errorf("aoti: %s: %w", p.file, err)
 }
 
-// The method `addLane` makes a lane. The first lane's weights become those of all lanes.
+// addLane makes a lane. The first lane's weights become those of all lanes.
 func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 	const op = "aoti.Load"
 	exec, _ := seam.Core(x, op, []*cgotorch.Tensor{})
@@ -246,8 +246,8 @@ func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 	return p.rehearse(x, l)
 }
 
-// The method `findWritten` makes the first call of the first lane. It finds the weights that the
-// call changes, and puts their values back.
+// findWritten makes the first call of the first lane. It finds the weights that the call changes,
+// and puts their values back.
 func (p *Package) findWritten(x *cgotorch.Exec, l *lane) (err error) {
 	x.Tidy(func() *cgotorch.Tensor {
 		before := make([]*cgotorch.Tensor, len(p.weights))
@@ -271,8 +271,8 @@ func bytesOf(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call1("aten::view.dtype", x.Reshape(t, -1), cgotorch.Uint8)
 }
 
-// The method `rehearse` makes the first call of a lane. The result does not matter. With zeros as
-// inputs a model may fail, and still has computed its constants before.
+// rehearse makes the first call of a lane. The result does not matter. With zeros as inputs a model
+// may fail, and still has computed its constants before.
 func (p *Package) rehearse(x *cgotorch.Exec, l *lane) error {
 	var failed error
 	x.Tidy(func() *cgotorch.Tensor {
@@ -285,7 +285,7 @@ func (p *Package) rehearse(x *cgotorch.Exec, l *lane) error {
 	return nil
 }
 
-// The method `run` calls a lane that is taken. The Do owns the results.
+// run calls a lane that is taken. The Do owns the results.
 func (p *Package) run(x *cgotorch.Exec, op string, l *lane, inputs []*cgotorch.Tensor) ([]*cgotorch.Tensor, error) {
 	exec, in := seam.Core(x, op, inputs)
 	out := make([]*ct.Tensor, p.outputs+1) // never empty

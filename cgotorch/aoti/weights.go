@@ -76,8 +76,7 @@ func (p *Package) Update(x *cgotorch.Exec, weights map[string]*cgotorch.Tensor) 
 	return p.exchange(x, op, next, weights)
 }
 
-// The method `prepare` copies the weights, with a lane that it gives back also if an operator
-// fails.
+// prepare copies the weights, with a lane that it gives back also if an operator fails.
 func (p *Package) prepare(x *cgotorch.Exec, op string, weights map[string]*cgotorch.Tensor) ([]*cgotorch.Tensor, error) {
 	taken := <-p.free // only Close closes the channel, and waits for Update
 	defer func() { p.free <- taken }()
@@ -88,8 +87,8 @@ func (p *Package) prepare(x *cgotorch.Exec, op string, weights map[string]*cgoto
 	return next, err
 }
 
-// The method `exchange` gives the weights to all lanes. `given` are the values that Update was
-// given. See Note [Weights while calls run].
+// exchange gives the weights to all lanes. `given` are the values that Update was given. See Note
+// [Weights while calls run].
 func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor, given map[string]*cgotorch.Tensor) error {
 	var failed error
 	captured := false
@@ -128,8 +127,8 @@ func (p *Package) exchange(x *cgotorch.Exec, op string, next []*cgotorch.Tensor,
 	return failed
 }
 
-// The method `restore` puts back what a rehearsal has changed in the weights `next`. The package
-// then has one lane, which the caller has taken.
+// restore puts back what a rehearsal has changed in the weights `next`. The package then has one
+// lane, which the caller has taken.
 func (p *Package) restore(x *cgotorch.Exec, next []*cgotorch.Tensor, given map[string]*cgotorch.Tensor) error {
 	if len(p.written) == 0 {
 		return nil
@@ -147,8 +146,8 @@ func (p *Package) restore(x *cgotorch.Exec, next []*cgotorch.Tensor, given map[s
 	return nil
 }
 
-// The method `copyWeights` copies the weights of a lane, or the values that are given for them. The
-// copies are kept.
+// copyWeights copies the weights of a lane, or the values that are given for them. The copies are
+// kept.
 func (p *Package) copyWeights(x *cgotorch.Exec, op string, l *lane, values map[string]*cgotorch.Tensor) (kept []*cgotorch.Tensor, err error) {
 	for i, name := range p.names {
 		var given []*cgotorch.Tensor
@@ -170,7 +169,7 @@ func (p *Package) copyWeights(x *cgotorch.Exec, op string, l *lane, values map[s
 	return kept, nil
 }
 
-// The method `setWeights` makes a lane read the weights.
+// setWeights makes a lane read the weights.
 func (p *Package) setWeights(x *cgotorch.Exec, op string, l *lane, weights []*cgotorch.Tensor) error {
 	exec, handles := seam.Core(x, op, weights)
 	handles = append(handles, nil) // never empty

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// The function `network` returns the model of testdata/make.py. With dropout above 0 its steps
-// draw random numbers.
+// network returns the model of testdata/make.py. With dropout above 0 its steps draw random
+// numbers.
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
@@ -107,8 +107,7 @@ func (r *halfRun) close() {
 	r.ema.Close()
 }
 
-// The method `train` does training steps. The scaler skips the first of them, because its
-// gradient is infinite.
+// train does training steps. The scaler skips the first of them, because its gradient is infinite.
 func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	for i := range steps {
 		grad := x.Sub(x.To(r.model.W, cgotorch.Float32), x.Linspace(cgotorch.Float32, 0, 2, 5))

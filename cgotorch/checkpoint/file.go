@@ -75,7 +75,7 @@ type file struct {
 	info Info
 }
 
-// The method `fail` returns an error that names the file. format and args give its text.
+// fail returns an error that names the file. format and args give its text.
 func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
@@ -113,7 +113,7 @@ func newFile(f pth.Weights) (*file, error) {
 // ofModel reports whether a tensor of this name belongs to the model.
 func (f *file) ofModel(name string) bool { return f.info.Version == 0 || !strings.Contains(name, "/") }
 
-// The method `tensor` makes a tensor on x's device from the file's tensor of this name.
+// tensor makes a tensor on x's device from the file's tensor of this name.
 func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
 	t, ok := f.Lookup(name)
 	if !ok {
@@ -152,8 +152,8 @@ func openWhole(path string) (*file, error) {
 	return f, nil
 }
 
-// The method `checksums` reads the checksums of the tensors, and compares the metadata with theirs.
-// It returns nil for a file without checksums that is not a checkpoint.
+// checksums reads the checksums of the tensors, and compares the metadata with theirs. It returns
+// nil for a file without checksums that is not a checkpoint.
 func (f *file) checksums() (checksums, error) {
 	if _, ok := f.Lookup(checksumName); !ok {
 		if f.info.Version != 0 {

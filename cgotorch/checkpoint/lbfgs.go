@@ -15,7 +15,7 @@ type LBFGSInfo struct {
 	optim.LBFGSState
 }
 
-// The method `lbfgs` appends the tensors of c.LBFGS.
+// lbfgs appends the tensors of c.LBFGS.
 func (c *Checkpoint) lbfgs(x *cgotorch.Exec, tensors []safetensors.Tensor, names map[*cgotorch.Tensor]string) (*LBFGSInfo, []safetensors.Tensor, error) {
 	info := &LBFGSInfo{LBFGSState: c.LBFGS.State()}
 	var err error
@@ -35,8 +35,7 @@ func (c *Checkpoint) lbfgs(x *cgotorch.Exec, tensors []safetensors.Tensor, names
 	return info, tensors, nil
 }
 
-// The function `vectors` yields the names and places of a state's tensors. Y and S must have their
-// lengths.
+// vectors yields the names and places of a state's tensors. Y and S must have their lengths.
 func vectors(s *optim.LBFGSState) func(yield func(name string, v **cgotorch.Tensor) bool) {
 	return func(yield func(name string, v **cgotorch.Tensor) bool) {
 		if !yield(ofLBFGS+"direction", &s.Direction) || !yield(ofLBFGS+"gradient", &s.Gradient) {

@@ -247,8 +247,8 @@ func (saved *OptimizerInfo) ratesOf(opt *optim.Optimizer, names []string) (map[i
 	return rates, nil
 }
 
-// The method `restore` restores the optimizer. It finds the state of each parameter by the
-// parameter's name, so the order of parameters does not matter.
+// restore restores the optimizer. It finds the state of each parameter by the parameter's name, so
+// the order of parameters does not matter.
 func (f *file) restore(x *cgotorch.Exec, model any, opt Optimizer) error {
 	saved := f.info.Optimizer
 	if saved == nil {

@@ -17,7 +17,7 @@ type Optimizer interface {
 	Restore(x *cgotorch.Exec, s optim.State) error
 }
 
-// The function `none` reports whether there is no optimizer.
+// none reports whether there is no optimizer.
 func none(o Optimizer) bool {
 	if o == nil {
 		return true

@@ -164,8 +164,8 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// The function `whole` fails if the state s lacks a part. The optimizer may have taken steps with
-// state that it does not own, and that nobody keeps any more.
+// whole fails if the state s lacks a part. The optimizer may have taken steps with state that it
+// does not own, and that nobody keeps any more.
 func whole(opt *optim.Optimizer, s optim.State) error {
 	own := map[int]bool{}
 	for _, r := range s.Tensors {
@@ -193,8 +193,8 @@ func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor
 	return list, nil
 }
 
-// The function `entry` describes the tensor t for safetensors.Write, under the given name. The
-// elements of t are read only when Write writes them.
+// entry describes the tensor t for safetensors.Write, under the given name. The elements of t are
+// read only when Write writes them.
 func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tensor, error) {
 	if t.Closed() {
 		return safetensors.Tensor{}, cgotorch.ErrClosed

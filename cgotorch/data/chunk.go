@@ -31,10 +31,10 @@ type lines struct {
 	open   func() (io.ReadCloser, error)
 	quotes bool // a newline inside double quotes does not end a row
 	maxRow int
-	// The function `count` returns the number of rows in a chunk.
+	// count returns the number of rows in a chunk.
 	count func(chunk []byte) int64
-	// The function `parse` makes rows of a chunk, without its first `skip` rows. The error is about a
-	// row of the chunk. The rows before that row are returned too.
+	// parse makes rows of a chunk, without its first `skip` rows. The error is about a row of the
+	// chunk. The rows before that row are returned too.
 	parse func(chunk []byte, skip int64) (*Rows, *Error)
 }
 

@@ -90,7 +90,7 @@ func newCollator(l *Loader) *collator {
 	return &collator{loader: l, mapped: NewRows(l.options.Fields, 0)}
 }
 
-// The method `batch` makes the batch of a job in the job's buffer.
+// batch makes the batch of a job in the job's buffer.
 func (c *collator) batch(j *job, e *epoch) (*Batch, error) {
 	direct, err := c.gather(j)
 	if err != nil {

@@ -97,7 +97,7 @@ func (c Column) Tensor(x *cgotorch.Exec) *cgotorch.Tensor {
 	return cgotorch.FromBytes(x, c.Data, c.DType, append([]int64{int64(c.N)}, c.Shape...))
 }
 
-// The method `sample` returns the memory of sample i.
+// sample returns the memory of sample i.
 func (c *Column) sample(i int) []byte {
 	if c.ends == nil {
 		unit := c.unit()

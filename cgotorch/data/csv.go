@@ -476,8 +476,8 @@ func (c *CSV) parsePlain(rows *Rows, b []byte, skip int64) *Error {
 	return nil
 }
 
-// The method `number` reads the cell of column j at b[i], if it is a plain number. It returns the
-// place after the cell. It returns -1 for all other cells.
+// number reads the cell of column j at b[i], if it is a plain number. It returns the place after
+// the cell. It returns -1 for all other cells.
 func (c *CSV) number(rows *Rows, j int, b []byte, i int) int {
 	cell := &c.cells[j]
 	if cell.field < 0 || cell.text || cell.classes != nil {

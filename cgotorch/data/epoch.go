@@ -283,7 +283,7 @@ func (e *epoch) work(c *collator) {
 	over = true
 }
 
-// The method `make` makes the batch of a job.
+// make makes the batch of a job.
 func (e *epoch) make(c *collator, j *job) {
 	defer close(j.done)
 	panics.Run("Options.Map, or Sample of the data set, of a data.Loader", func() (err error) {

@@ -39,8 +39,8 @@ const maxSample = 1 << 30
 
 func (f Field) variable() bool { return f.Text || len(f.Shape) > 0 && f.Shape[0] == Variable }
 
-// The method `unit` returns the number of bytes of one sample. If the samples differ in length, it
-// returns the bytes of one step of the first dimension.
+// unit returns the number of bytes of one sample. If the samples differ in length, it returns the
+// bytes of one step of the first dimension.
 func (f Field) unit() int {
 	if f.Text {
 		return 1

@@ -147,8 +147,8 @@ func (d decimal) float32() (v float32, ok bool) {
 	return float32(d.signed(wide)), true
 }
 
-// The function `parse` writes the number in `text` to memory, as an element of the dtype. It
-// returns false if the text is no such number.
+// parse writes the number in `text` to memory, as an element of the dtype. It returns false if the
+// text is no such number.
 func parse(dtype cgotorch.DType, memory, text []byte) bool {
 	switch dtype {
 	case cgotorch.Bool:

@@ -72,7 +72,7 @@ const (
 	mostWorkers          = 1024
 )
 
-// The method `share` returns this rank's number of samples of n.
+// share returns this rank's number of samples of n.
 func (o Options) share(n int) int {
 	rounds, rest := n/o.Ranks, n%o.Ranks
 	if rest > 0 && !o.DropRest && (!o.EachOnce || o.Rank < rest) {
@@ -81,8 +81,8 @@ func (o Options) share(n int) int {
 	return rounds
 }
 
-// The method `empty` returns the error of an epoch without batches, in which this rank has `share`
-// samples. `name` names the data.
+// empty returns the error of an epoch without batches, in which this rank has `share` samples.
+// `name` names the data.
 func (o Options) empty(name string, share int64) error {
 	switch {
 	case share > 0:
@@ -93,8 +93,8 @@ func (o Options) empty(name string, share int64) error {
 	return fmt.Errorf("data: %s has no samples, so an epoch would have no batches: look at the file or the query that it is from: %w", name, ErrInvalidOptions)
 }
 
-// The method `complete` checks the options and returns them, with the default value in place of
-// each zero. `fields` are the fields of the data.
+// complete checks the options and returns them, with the default value in place of each zero.
+// `fields` are the fields of the data.
 func (o Options) complete(fields []Field) (Options, error) {
 	for _, number := range []struct {
 		name  string
@@ -153,7 +153,7 @@ func (o Options) checkPads() error {
 	return nil
 }
 
-// The method `pad` returns the complete Pad of a field.
+// pad returns the complete Pad of a field.
 func (o Options) pad(name string) Pad {
 	p := o.Pad[name]
 	if p.Length == 0 {

@@ -70,7 +70,7 @@ func (r *Rows) Grown(n int) error {
 	return nil
 }
 
-// The method `grow` makes Data longer by n bytes. The memory stays aligned.
+// grow makes Data longer by n bytes. The memory stays aligned.
 func (c *Column) grow(n int) {
 	need := len(c.Data) + n
 	if need > cap(c.Data) {
@@ -80,7 +80,7 @@ func (c *Column) grow(n int) {
 	c.Data = c.Data[:need]
 }
 
-// The method `take` appends the samples `from` to `to` of other rows with the same fields.
+// take appends the samples `from` to `to` of other rows with the same fields.
 func (r *Rows) take(other *Rows, from, to int) {
 	for i := range r.columns {
 		c, o := &r.columns[i], &other.columns[i]

@@ -17,7 +17,7 @@ import (
 // An int or []int stands for any dtype of integers. A float64 or []float64 stands for float32 too.
 type Sample map[string]any
 
-// The method `value` returns sample i of the column.
+// value returns sample i of the column.
 func (c *Column) value(i int) any {
 	b := c.sample(i)
 	if c.Text {

@@ -250,7 +250,7 @@ func elementName(f Field, element int) string {
 	return f.Name
 }
 
-// The method `elements` returns the number of elements of one sample.
+// elements returns the number of elements of one sample.
 func (f Field) elements() int { return f.unit() / f.DType.Size() }
 
 // real returns an element of a column of Float32 or Float64.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The function `listen` returns a socket that listens on the address of rank 0, and on no other
-// address of the machine.
+// listen returns a socket that listens on the address of rank 0, and on no other address of the
+// machine.
 func listen(ctx context.Context, p place) (int, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", p.address())
@@ -44,8 +44,8 @@ func listen(ctx context.Context, p place) (int, error) {
 	return copied, err
 }
 
-// The function `loopback` returns the address of a host name if other machines cannot reach this
-// address, and otherwise "". Some systems give the machine's own name such an address.
+// loopback returns the address of a host name if other machines cannot reach this address, and
+// otherwise "". Some systems give the machine's own name such an address.
 func loopback(ctx context.Context, host string) string {
 	if host == "localhost" || net.ParseIP(host) != nil {
 		return "" // it says so itself
@@ -57,8 +57,8 @@ func loopback(ctx context.Context, host string) string {
 	return all[0].IP.String()
 }
 
-// The function `reach` waits until the store accepts connections. It returns the address of this
-// machine on the way there: at this address the other ranks reach this one.
+// reach waits until the store accepts connections. It returns the address of this machine on the
+// way there: at this address the other ranks reach this one.
 func reach(ctx context.Context, p place) (string, error) {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	var why error

@@ -28,7 +28,7 @@ func Broadcast(x *cgotorch.Exec, g *Group, model any) {
 	g.broadcast(x, state)
 }
 
-// The method `broadcast` is Broadcast of a state that the ranks have compared.
+// broadcast is Broadcast of a state that the ranks have compared.
 func (g *Group) broadcast(x *cgotorch.Exec, state []nn.Named) {
 	if g.alone {
 		return
@@ -51,8 +51,8 @@ func (g *Group) broadcast(x *cgotorch.Exec, state []nn.Named) {
 	}
 }
 
-// The method `broadcastCounters` gives all ranks the numbers of rank 0 that lie on the host. It
-// waits for the device.
+// broadcastCounters gives all ranks the numbers of rank 0 that lie on the host. It waits for the
+// device.
 func (g *Group) broadcastCounters(x *cgotorch.Exec, counters []*cgotorch.Tensor) {
 	const op = "dist.Broadcast"
 	var all []int64
@@ -78,8 +78,8 @@ func (g *Group) broadcastCounters(x *cgotorch.Exec, counters []*cgotorch.Tensor)
 	}
 }
 
-// The method `compare` fails unless the models of all ranks have the same tensors, and the same
-// options, if there are any. It waits for the other ranks.
+// compare fails unless the models of all ranks have the same tensors, and the same options, if
+// there are any. It waits for the other ranks.
 func (g *Group) compare(state []nn.Named, options ...string) error {
 	var all []string
 	for _, n := range state {
@@ -112,8 +112,8 @@ func (g *Group) compare(state []nn.Named, options ...string) error {
 	return nil
 }
 
-// The function `differ` returns the first difference between the tensors of rank 0 and those of
-// another rank, or nil. The last texts are options.
+// differ returns the first difference between the tensors of rank 0 and those of another rank, or
+// nil. The last texts are options.
 func differ(first, own []string, rank, options int) error {
 	for i := range max(len(first), len(own)) {
 		a, b := "nothing more", "nothing more"

@@ -93,7 +93,7 @@ func (g *Group) AllGather(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
 	return all
 }
 
-// The method `gather` writes the tensors of all ranks into `all`. Both tensors are contiguous.
+// gather writes the tensors of all ranks into `all`. Both tensors are contiguous.
 func (g *Group) gather(x *cgotorch.Exec, all, t *cgotorch.Tensor) {
 	g.collective(x, "AllGather", []*cgotorch.Tensor{all, t}, of("AllGather", t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.AllGather(c, g.h, hs[0], hs[1])
@@ -120,7 +120,7 @@ func (g *Group) ReduceScatter(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) *cgot
 	return piece
 }
 
-// The method `scatter` writes this rank's piece of the reduced t. Both tensors are contiguous.
+// scatter writes this rank's piece of the reduced t. Both tensors are contiguous.
 func (g *Group) scatter(x *cgotorch.Exec, piece, t *cgotorch.Tensor, op Op) {
 	g.collective(x, "ReduceScatter", []*cgotorch.Tensor{piece, t}, of("ReduceScatter "+op.String(), t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.ReduceScatter(c, g.h, hs[0], hs[1], int32(op))

@@ -13,8 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
-// The method `joinGloo` makes the group of Gloo. It waits for the other ranks. If it gives up, it
-// leaves the call of LibTorch's to its end.
+// joinGloo makes the group of Gloo. It waits for the other ranks. If it gives up, it leaves the
+// call of LibTorch's to its end.
 func (g *Group) joinGloo(ctx context.Context) error {
 	prefix := g.store.prefix + "gloo"
 	if slices.Contains(g.foreign, true) {
@@ -42,7 +42,7 @@ func (g *Group) joinGloo(ctx context.Context) error {
 	return fmt.Errorf("the ranks have not connected: %w", err)
 }
 
-// The method `setHandle` gives the group its handle, which a failure of the group aborts.
+// setHandle gives the group its handle, which a failure of the group aborts.
 func (g *Group) setHandle(h *ct.Group) {
 	g.state.Lock()
 	defer g.state.Unlock()
@@ -52,7 +52,7 @@ func (g *Group) setHandle(h *ct.Group) {
 	}
 }
 
-// The method `joinNCCL` makes the group of NCCL. It waits for the other ranks.
+// joinNCCL makes the group of NCCL. It waits for the other ranks.
 func (g *Group) joinNCCL(ctx context.Context) error {
 	var id ct.GroupID
 	if g.rank == 0 {
@@ -91,8 +91,8 @@ func (g *Group) joinNCCL(ctx context.Context) error {
 	}
 }
 
-// The method `allConnected` waits until all ranks have connected. A rank that left before would
-// break the connections of the others while they make them.
+// allConnected waits until all ranks have connected. A rank that left before would break the
+// connections of the others while they make them.
 func (g *Group) allConnected(ctx context.Context) error {
 	key := func(rank int) string { return fmt.Sprint("connected/", rank) }
 	if err := g.store.set(ctx, key(g.rank), "yes"); err != nil {

@@ -37,8 +37,7 @@ func (g *Group) Exchange(text string) ([]string, error) {
 	return g.exchange("Exchange", text)
 }
 
-// The method `exchange` is Exchange for the call `of`. It fails the group if another rank makes
-// another call.
+// exchange is Exchange for the call `of`. It fails the group if another rank makes another call.
 func (g *Group) exchange(of, text string) ([]string, error) {
 	g.state.Lock()
 	err := g.unusable()
@@ -82,15 +81,15 @@ func (g *Group) exchange(of, text string) ([]string, error) {
 // longestText is the longest text of an Exchange, in bytes. TCPStore takes 8 MiB.
 const longestText = 8<<20 - 64
 
-// The method `bounded` returns a context that ends after the group's timeout, and when the group
-// fails. `what` is the cause of the first.
+// bounded returns a context that ends after the group's timeout, and when the group fails. `what`
+// is the cause of the first.
 func (g *Group) bounded(what string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), g.timeout, fmt.Errorf("%s within %v", what, g.timeout))
 	ctx, done := g.whileWell(ctx)
 	return ctx, func() { done(); cancel() }
 }
 
-// The method `whileWell` returns a context that also ends when the group fails.
+// whileWell returns a context that also ends when the group fails.
 func (g *Group) whileWell(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -206,7 +206,7 @@ func flag(yes bool) int32 {
 	return 0
 }
 
-// The method `unused` returns the names of the parameters that the last backward has not reached.
+// unused returns the names of the parameters that the last backward has not reached.
 func (r *Gradients) unused() string {
 	var names []string
 	for i, missing := range r.missing {

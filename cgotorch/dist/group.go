@@ -57,7 +57,7 @@ func (g *Group) LocalWorld() int { return g.localWorld }
 // Device returns the device of this rank. It is cuda:LOCAL_RANK, or the CPU.
 func (g *Group) Device() cgotorch.Device { return g.device }
 
-// The method `self` names this rank in messages, which other ranks print too.
+// self names this rank in messages, which other ranks print too.
 func (g *Group) self() string { return fmt.Sprint("rank ", g.rank) }
 
 func (g *Group) String() string {
@@ -74,7 +74,7 @@ func (g *Group) Err() error {
 // Failed returns a channel that is closed when the group has failed.
 func (g *Group) Failed() <-chan struct{} { return g.failed }
 
-// The method `fail` ends the group. Only the first failure counts.
+// fail ends the group. Only the first failure counts.
 func (g *Group) fail(format string, args ...any) {
 	g.state.Lock()
 	defer g.state.Unlock()
@@ -113,7 +113,7 @@ func (g *Group) Close() error {
 	return errors.Join(err, g.side.Close(), g.store.close())
 }
 
-// The method `makeSide` makes the side stream, if there is none yet.
+// makeSide makes the side stream, if there is none yet.
 func (g *Group) makeSide() (err error) {
 	g.state.Lock()
 	defer g.state.Unlock()
@@ -123,7 +123,7 @@ func (g *Group) makeSide() (err error) {
 	return err
 }
 
-// The method `collective` makes one collective with x. `made` describes it for the other ranks.
+// collective makes one collective with x. `made` describes it for the other ranks.
 func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tensor, made call, run func(x ct.Exec, tensors []*ct.Tensor) *ct.Status) {
 	op = "dist." + op
 	c, handles := seam.Core(x, op, tensors)
@@ -156,8 +156,8 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 	g.must(x, op, status, tensors)
 }
 
-// The method `must` fails x's Do if a call has failed. The error of a failed group says why the
-// group has failed.
+// must fails x's Do if a call has failed. The error of a failed group says why the group has
+// failed.
 func (g *Group) must(x *cgotorch.Exec, op string, status *ct.Status, tensors []*cgotorch.Tensor) {
 	if status != nil && ct.StatusCode(status) == ct.GroupFailed {
 		x.Fail(op, g.explain(seam.Check(op, status)))
@@ -165,12 +165,12 @@ func (g *Group) must(x *cgotorch.Exec, op string, status *ct.Status, tensors []*
 	seam.Must(x, op, status, tensors)
 }
 
-// The method `comparesCalls` reports whether the ranks compare each collective before they make it.
-// Ranks of Python do not.
+// comparesCalls reports whether the ranks compare each collective before they make it. Ranks of
+// Python do not.
 func (g *Group) comparesCalls() bool { return !g.device.IsCUDA() && !slices.Contains(g.foreign, true) }
 
-// The method `enter` begins a use of the group's handle, which Close waits for. It fails x's Do if
-// the group cannot be used. The caller calls `leave` at the end.
+// enter begins a use of the group's handle, which Close waits for. It fails x's Do if the group
+// cannot be used. The caller calls `leave` at the end.
 func (g *Group) enter(x *cgotorch.Exec, op string) (leave func()) {
 	if x.Device() != g.device {
 		x.Fail(op, fmt.Errorf("the stream is on %v, and the group on %v: use a stream of Group.Device: %w", x.Device(), g.device, cgotorch.ErrInvalidArgument))
@@ -187,10 +187,10 @@ func (g *Group) enter(x *cgotorch.Exec, op string) (leave func()) {
 	return g.using.Done
 }
 
-// The method `check` fails x's Do if the group cannot be used.
+// check fails x's Do if the group cannot be used.
 func (g *Group) check(x *cgotorch.Exec, op string) { g.enter(x, op)() }
 
-// The method `unusable` returns why the group cannot be used, or nil. The caller holds g.state.
+// unusable returns why the group cannot be used, or nil. The caller holds g.state.
 func (g *Group) unusable() error {
 	if g.closed {
 		return fmt.Errorf("the group is closed: %w", cgotorch.ErrClosed)
@@ -198,9 +198,9 @@ func (g *Group) unusable() error {
 	return g.err
 }
 
-// The method `note` counts a collective. A captured collective counts at each launch of its graph,
-// and the graph is out of date when the group has failed. A caller that then fails to make the
-// collective calls `undo`.
+// note counts a collective. A captured collective counts at each launch of its graph, and the graph
+// is out of date when the group has failed. A caller that then fails to make the collective calls
+// `undo`.
 func (g *Group) note(x *cgotorch.Exec, made call) (undo func()) {
 	undo = func() {}
 	if !x.Capturing() {
@@ -221,8 +221,8 @@ func (g *Group) note(x *cgotorch.Exec, made call) (undo func()) {
 	return undo
 }
 
-// The method `explain` returns the failure of the group after a call has failed. The other
-// ranks know more than the call, so it waits a moment for them.
+// explain returns the failure of the group after a call has failed. The other ranks know more than
+// the call, so it waits a moment for them.
 func (g *Group) explain(cause error) error {
 	g.state.Lock()
 	closed := g.closed
@@ -243,8 +243,8 @@ func (g *Group) explain(cause error) error {
 	return g.err
 }
 
-// The method `explainPanic` gives the error of a call that panics the group's failure, and reports
-// whether the error is of a failed group.
+// explainPanic gives the error of a call that panics the group's failure, and reports whether the
+// error is of a failed group.
 func (g *Group) explainPanic(x *cgotorch.Exec) bool {
 	e, _ := seam.Failure(x).(*cgotorch.Error)
 	if e == nil || !errors.Is(e, cgotorch.ErrGroupFailed) {

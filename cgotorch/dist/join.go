@@ -123,9 +123,9 @@ func (i info) String() string {
 	return fmt.Sprintf("%s, process %d", i.Host, i.PID)
 }
 
-// The method `meet` waits for the other ranks while `waiting` lasts. It compares the ranks, and
-// makes the group of NCCL or Gloo. To connect has JoinTimeout once more. The monitor runs by then,
-// and notices a lost rank.
+// meet waits for the other ranks while `waiting` lasts. It compares the ranks, and makes the group
+// of NCCL or Gloo. To connect has JoinTimeout once more. The monitor runs by then, and notices a
+// lost rank.
 func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -181,7 +181,7 @@ func (g *Group) meet(ctx, waiting context.Context, p place, o Options) error {
 	return g.allConnected(ctx)
 }
 
-// The method `arrivals` waits for all ranks. The store is at `host`.
+// arrivals waits for all ranks. The store is at `host`.
 func (g *Group) arrivals(ctx context.Context, own info, host string) ([]info, error) {
 	ranks := make([]info, g.world)
 	for i := range ranks {
@@ -216,7 +216,7 @@ func (g *Group) arrivals(ctx context.Context, own info, host string) ([]info, er
 	return ranks, nil
 }
 
-// The function `compatible` refuses ranks that cannot work together.
+// compatible refuses ranks that cannot work together.
 func compatible(ranks []info, names []string) error {
 	release := func(version string) string { before, _, _ := strings.Cut(version, "+"); return before }
 	gpus := map[string]int{}

@@ -98,7 +98,7 @@ func (l *lockstep) add(c call) {
 	l.count++
 }
 
-// The method `drop` takes back the last add.
+// drop takes back the last add.
 func (l *lockstep) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,15 +109,15 @@ func (l *lockstep) drop() {
 	}
 }
 
-// The method `now` returns the count and the hash.
+// now returns the count and the hash.
 func (l *lockstep) now() (count int64, hash uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count, l.hash
 }
 
-// The method `at` returns the hash after `count` collectives. `known` is false if this rank has not
-// made them yet, or has forgotten them.
+// at returns the hash after `count` collectives. `known` is false if this rank has not made them
+// yet, or has forgotten them.
 func (l *lockstep) at(count int64) (hash uint64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +127,7 @@ func (l *lockstep) at(count int64) (hash uint64, known bool) {
 	return l.ring[(count-1)%remembered].hash, true
 }
 
-// The method `last` describes the last collective.
+// last describes the last collective.
 func (l *lockstep) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,8 +138,8 @@ func (l *lockstep) last() string {
 	return fmt.Sprintf("number %d, %s%s", l.count, c.what, atLine(c.at))
 }
 
-// The method `compareCalls` fails x's Do if another rank makes another collective than this rank
-// has noted. It does nothing on CUDA, and beside ranks of Python.
+// compareCalls fails x's Do if another rank makes another collective than this rank has noted. It
+// does nothing on CUDA, and beside ranks of Python.
 func (g *Group) compareCalls(x *cgotorch.Exec, op string) {
 	if !g.comparesCalls() {
 		return
@@ -173,7 +173,7 @@ type made struct {
 	At     string
 }
 
-// The method `history` returns the collectives that are remembered, the oldest first.
+// history returns the collectives that are remembered, the oldest first.
 func (l *lockstep) history() []made {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -49,8 +49,7 @@ type monitor struct {
 func beatKey(rank int) string    { return fmt.Sprint("beat/", rank) }
 func historyKey(rank int) string { return fmt.Sprint("history/", rank) }
 
-// The method `start` starts the monitor. `joining` bounds the silence of a rank until all have
-// connected.
+// start starts the monitor. `joining` bounds the silence of a rank until all have connected.
 func (m *monitor) start(ctx context.Context, g *Group, p place, joining time.Duration) error {
 	m.joining = joining
 	// Each rank asks the store for each other one, and the store answers some 10,000 times a second.
@@ -75,9 +74,8 @@ func (m *monitor) start(ctx context.Context, g *Group, p place, joining time.Dur
 	return nil
 }
 
-// The method `stop` tells the other ranks that this one leaves. If this one serves the store, it
-// waits for them. It then returns an error if a rank has not left, or has made another number of
-// collectives.
+// stop tells the other ranks that this one leaves. If this one serves the store, it waits for them.
+// It then returns an error if a rank has not left, or has made another number of collectives.
 func (m *monitor) stop(g *Group) error {
 	if m.cancel == nil {
 		return nil
@@ -133,7 +131,7 @@ func (m *monitor) stop(g *Group) error {
 	}
 }
 
-// The method `tell` puts this rank's beat into the store.
+// tell puts this rank's beat into the store.
 func (m *monitor) tell(ctx context.Context, g *Group, left bool) error {
 	m.beats++
 	b := beat{N: m.beats, Last: g.lockstep.last(), Left: left}
@@ -189,7 +187,7 @@ func (m *monitor) run(ctx context.Context, g *Group) {
 	}
 }
 
-// The method `look` tells the other ranks of this one, and looks at each of them.
+// look tells the other ranks of this one, and looks at each of them.
 func (m *monitor) look(ctx context.Context, g *Group) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.timeout, fmt.Errorf("no answer for %v", g.timeout))
 	defer cancel()
@@ -230,8 +228,7 @@ func (m *monitor) look(ctx context.Context, g *Group) error {
 	return nil
 }
 
-// The method `judge` fails the group if there is something wrong with a rank. It reports whether it
-// has.
+// judge fails the group if there is something wrong with a rank. It reports whether it has.
 func (m *monitor) judge(ctx context.Context, g *Group, rank int, s *seen, now time.Time) bool {
 	name := g.names[rank]
 	silent, bound := now.Sub(s.moved), g.timeout
@@ -263,7 +260,7 @@ func (m *monitor) judge(ctx context.Context, g *Group, rank int, s *seen, now ti
 	return g.Err() != nil
 }
 
-// The method `differs` reports whether a rank has made other collectives. It then fails the group.
+// differs reports whether a rank has made other collectives. It then fails the group.
 func (m *monitor) differs(ctx context.Context, g *Group, rank int, s *seen) bool {
 	mine, known := g.lockstep.at(s.Count)
 	if known && mine == s.Hash {

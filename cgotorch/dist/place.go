@@ -94,8 +94,8 @@ func placeOfOpenMPI(env func(string) string) (place, error) {
 	return p.checked()
 }
 
-// The method `numbers` reads rank, world and the rank on the machine. The last is 0 if there is no
-// variable for it: see Note [One rank a GPU].
+// numbers reads rank, world and the rank on the machine. The last is 0 if there is no variable for
+// it: see Note [One rank a GPU].
 func (p *place) numbers(env func(string) string, rank, world, local string) error {
 	read := func(name string, least int, to *int) error {
 		n, err := strconv.Atoi(env(name))
@@ -129,7 +129,7 @@ func (p *place) numbers(env func(string) string, rank, world, local string) erro
 	return nil
 }
 
-// The method `checked` fills in and checks the address of the store.
+// checked fills in and checks the address of the store.
 func (p place) checked() (place, error) {
 	if p.host == "" && p.world == 1 {
 		p.alone = true

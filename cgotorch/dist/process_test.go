@@ -211,7 +211,7 @@ func rankEnv(port, rank, world int) []string {
 	return []string{"RANK=" + strconv.Itoa(rank), "WORLD_SIZE=" + strconv.Itoa(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + strconv.Itoa(port)}
 }
 
-// The method `until` waits for a line.
+// until waits for a line.
 func (p *process) until(t *testing.T, line string) {
 	t.Helper()
 	for limit := time.After(time.Minute); ; {
@@ -228,7 +228,7 @@ func (p *process) until(t *testing.T, line string) {
 	}
 }
 
-// The method `await` waits for the end of the process, and returns its last line.
+// await waits for the end of the process, and returns its last line.
 func (p *process) await(t *testing.T, most time.Duration) string {
 	t.Helper()
 	select {
@@ -255,8 +255,8 @@ func expect(t *testing.T, rank int, got string, want ...string) {
 	}
 }
 
-// The method `awaitError` waits for the end of a rank after another one is lost. The last line,
-// which it returns, must be an error with these texts.
+// awaitError waits for the end of a rank after another one is lost. The last line, which it
+// returns, must be an error with these texts.
 func (p *process) awaitError(t *testing.T, rank int, timeout time.Duration, want ...string) (line string) {
 	t.Helper()
 	line = p.await(t, bound(timeout))

@@ -15,7 +15,7 @@ import (
 // each gradient. A step of package optim asks for both: see Reductions in package seam. Nothing
 // asks for gradients that a program sets by itself after a reduction.
 
-// The method `watch` makes steps ask r whether the gradients of its parameters were reduced.
+// watch makes steps ask r whether the gradients of its parameters were reduced.
 func (r *Gradients) watch() {
 	seam.Reducers.Add(1)
 	n := len(r.parameters)
@@ -57,8 +57,7 @@ func (r *reductions) Reductions() []int64 {
 	return r.now
 }
 
-// The method `mark` notes that some gradients were reduced. A captured reduction is one at each
-// launch.
+// mark notes that some gradients were reduced. A captured reduction is one at each launch.
 func (r *Gradients) mark(x *cgotorch.Exec, which func(i int) bool) {
 	if r.numbers == nil {
 		return
@@ -85,7 +84,7 @@ func (r *Gradients) mark(x *cgotorch.Exec, which func(i int) bool) {
 	}
 }
 
-// The method `alike` notes that tensors have the same values on all ranks. They may be gradients.
+// alike notes that tensors have the same values on all ranks. They may be gradients.
 func (g *Group) alike(x *cgotorch.Exec, ts []*cgotorch.Tensor) {
 	g.state.Lock()
 	all := g.reducers

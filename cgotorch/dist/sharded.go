@@ -118,8 +118,8 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 	return s, whole.Close()
 }
 
-// The method `check` fails if the rule or a parameter cannot be sharded, or if the ranks differ. It
-// waits for the other ranks.
+// check fails if the rule or a parameter cannot be sharded, or if the ranks differ. It waits for
+// the other ranks.
 func (s *Sharded) check(groups []optim.Group) error {
 	if !s.inner.Elementwise() {
 		return fmt.Errorf("%s looks at whole tensors, and a rank has only pieces of them: use an elementwise rule, such as AdamW, or the optimizer unsharded: %w", s.rule, cgotorch.ErrInvalidArgument)
@@ -149,7 +149,7 @@ func (s *Sharded) check(groups []optim.Group) error {
 	return s.group.compare(all)
 }
 
-// The method `layOut` makes the vectors. It returns the groups of this rank's optimizer.
+// layOut makes the vectors. It returns the groups of this rank's optimizer.
 func (s *Sharded) layOut(x *cgotorch.Exec, groups []optim.Group) []optim.Group {
 	world := int64(s.group.world)
 	pieces := slices.Clone(groups)
@@ -207,7 +207,7 @@ func (s *Sharded) ZeroGrad() {
 	s.drop()
 }
 
-// The method `drop` frees the gradients of the parts.
+// drop frees the gradients of the parts.
 func (s *Sharded) drop() {
 	if s.group.world > 1 {
 		s.inner.ZeroGrad()
@@ -266,13 +266,12 @@ func (s *Sharded) Unscale(x *cgotorch.Exec, scaler *optim.Scaler) {
 	scaler.Unscale(x, s.inner)
 }
 
-// The method `active` returns the vectors that a step changes.
+// active returns the vectors that a step changes.
 func (s *Sharded) active() []*vector {
 	return slices.DeleteFunc(slices.Clone(s.vectors), func(v *vector) bool { return !v.active })
 }
 
-// The method `use` fails if the Sharded or a parameter is closed. It returns the Exec for the
-// operators of op.
+// use fails if the Sharded or a parameter is closed. It returns the Exec for the operators of op.
 func (s *Sharded) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	stale := func() string {
 		if s.closed {
@@ -296,7 +295,7 @@ func (s *Sharded) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	return x.NoGrad().NoAutocast()
 }
 
-// The method `reduce` gives the parts their gradients.
+// reduce gives the parts their gradients.
 func (s *Sharded) reduce(x *cgotorch.Exec) {
 	if s.reduced || s.group.world == 1 {
 		return
@@ -350,7 +349,7 @@ func (s *Sharded) lookForReductions(x *cgotorch.Exec, note bool) {
 	})
 }
 
-// The method `take` takes this rank's parts of gradients that are reduced already.
+// take takes this rank's parts of gradients that are reduced already.
 func (s *Sharded) take(x *cgotorch.Exec, v *vector) {
 	for _, p := range v.own {
 		grad := s.grads[p.param]
@@ -367,7 +366,7 @@ func (s *Sharded) take(x *cgotorch.Exec, v *vector) {
 	}
 }
 
-// The method `scatter` reduces the gradients.
+// scatter reduces the gradients.
 func (s *Sharded) scatter(x *cgotorch.Exec) {
 	op := Mean
 	if s.o.Sum {
@@ -408,8 +407,8 @@ func (s *Sharded) set(x *cgotorch.Exec, p *part, grad *cgotorch.Tensor) {
 	}
 }
 
-// The method `gather` gives all ranks the weights. The function `each` calls `one` for each vector,
-// after it has changed the own parts of the vector.
+// gather gives all ranks the weights. The function `each` calls `one` for each vector, after it has
+// changed the own parts of the vector.
 func (s *Sharded) gather(x *cgotorch.Exec, each func(one func(v *vector))) {
 	l := s.newLine(x)
 	defer l.close()

@@ -76,8 +76,8 @@ func (s *Sharded) State(x *cgotorch.Exec) optim.State {
 	return state
 }
 
-// The method `gathered` returns a vector of all ranks' parts. `own` are those of this rank. A nil
-// part is undefined.
+// gathered returns a vector of all ranks' parts. `own` are those of this rank. A nil part is
+// undefined.
 func (s *Sharded) gathered(x *cgotorch.Exec, v *vector, dtype cgotorch.DType, own []*cgotorch.Tensor) *cgotorch.Tensor {
 	piece := x.Empty(dtype, v.piece)
 	places := x.SplitWithSizes(piece, v.mine, 0)
@@ -142,7 +142,7 @@ func (s *Sharded) Restore(x *cgotorch.Exec, state optim.State) error {
 	return s.inner.Restore(x.NoGrad().NoAutocast(), own)
 }
 
-// The method `cut` returns this rank's part of a whole tensor.
+// cut returns this rank's part of a whole tensor.
 func (s *Sharded) cut(x *cgotorch.Exec, r optim.RememberedTensor, of *part) (*cgotorch.Tensor, error) {
 	like, whole := s.params[of.param], r.Tensor
 	if r.Load != nil {
@@ -163,8 +163,8 @@ func (s *Sharded) cut(x *cgotorch.Exec, r optim.RememberedTensor, of *part) (*cg
 	}), nil
 }
 
-// The method `match` fails if the state is not one of the unsharded optimizer. The optimizer of
-// this rank checks the rest.
+// match fails if the state is not one of the unsharded optimizer. The optimizer of this rank checks
+// the rest.
 func (s *Sharded) match(state optim.State) error {
 	switch {
 	case s.closed:

@@ -56,7 +56,7 @@ func openStore(ctx context.Context, p place, timeout time.Duration) (*store, err
 	return s, s.connect(ctx, p, listener, timeout)
 }
 
-// The method `connect` connects to the store, which a listening socket serves if there is one.
+// connect connects to the store, which a listening socket serves if there is one.
 func (s *store) connect(ctx context.Context, p place, listener int, timeout time.Duration) error {
 	port, err := strconv.Atoi(p.port)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *store) connect(ctx context.Context, p place, listener int, timeout time
 	}
 }
 
-// The method `again` returns a second connection, which does not wait for calls of the first.
+// again returns a second connection, which does not wait for calls of the first.
 func (s *store) again(ctx context.Context, p place, timeout time.Duration) (*store, error) {
 	other := &store{prefix: s.prefix, address: s.address, server: s.server}
 	return other, other.connect(ctx, p, -1, timeout)
@@ -100,7 +100,7 @@ func milliseconds(d time.Duration) int32 {
 	return int32(min(max(d.Milliseconds(), 1), 1<<31-1))
 }
 
-// The method `do` runs a call on the connection's goroutine. It waits until the call or ctx ends.
+// do runs a call on the connection's goroutine. It waits until the call or ctx ends.
 func (s *store) do(ctx context.Context, call func() *ct.Status) error {
 	done := make(chan error, 1)
 	select {
@@ -126,7 +126,7 @@ func (s *store) delete(ctx context.Context, key string) error {
 	return s.do(ctx, func() *ct.Status { return ct.StoreDelete(s.h, s.prefix+key) })
 }
 
-// The method `get` waits for the store, and not for the key.
+// get waits for the store, and not for the key.
 func (s *store) get(ctx context.Context, key string) (value string, found bool, err error) {
 	type answer struct {
 		value string
@@ -145,7 +145,7 @@ func (s *store) get(ctx context.Context, key string) (value string, found bool, 
 	return a.value, a.found, nil
 }
 
-// The method `await` waits until the key is there.
+// await waits until the key is there.
 func (s *store) await(ctx context.Context, key string) (string, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		value, found, err := s.get(ctx, key)

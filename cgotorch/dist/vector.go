@@ -88,7 +88,7 @@ func vectors(in optim.Group, first, rank, world int, bucketBytes int64) []*vecto
 	return all
 }
 
-// The method `cut` makes the pieces and the parts, without their tensors.
+// cut makes the pieces and the parts, without their tensors.
 func (v *vector) cut(length int64, rank, world int) {
 	v.piece = (length + int64(world) - 1) / int64(world)
 	padding := v.piece*int64(world) - length
@@ -109,8 +109,8 @@ func (v *vector) cut(length int64, rank, world int) {
 	v.mine = append(v.mine, v.piece-mine)
 }
 
-// The method `view` makes the tensors of the vector, in a buffer that is long enough. The caller
-// closes the tensors that `keep` has kept.
+// view makes the tensors of the vector, in a buffer that is long enough. The caller closes the
+// tensors that `keep` has kept.
 func (v *vector) view(x *cgotorch.Exec, g *Group, params []*cgotorch.Tensor, in *buffer, keep func(t *cgotorch.Tensor) *cgotorch.Tensor) {
 	x.Tidy(func() *cgotorch.Tensor {
 		v.buffer = in
@@ -147,7 +147,7 @@ type line struct {
 
 func (s *Sharded) newLine(x *cgotorch.Exec) *line { return &line{x: x, beside: x.On(s.group.side)} }
 
-// The method `next` makes the collective of a vector.
+// next makes the collective of a vector.
 func (l *line) next(v *vector) {
 	if l.moving != nil && l.moving.buffer == v.buffer {
 		l.end()
@@ -164,7 +164,7 @@ func (l *line) next(v *vector) {
 	}
 }
 
-// The method `end` lets x wait for the last collective, on the device.
+// end lets x wait for the last collective, on the device.
 func (l *line) end() {
 	if v, moved := l.moving, l.moved; v != nil {
 		l.moving, l.moved = nil, nil
@@ -172,7 +172,7 @@ func (l *line) end() {
 	}
 }
 
-// The method `land` lets x wait for the collective of v.
+// land lets x wait for the collective of v.
 func (l *line) land(v *vector, moved *cgotorch.Event) {
 	defer moved.Close()
 	l.x.Wait(moved)

@@ -90,8 +90,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 	}
 }
 
-// The function `on` runs a benchmark's loop in a Do. It stops the clock when the device has done
-// the work.
+// on runs a benchmark's loop in a Do. It stops the clock when the device has done the work.
 func on(b *testing.B, d cgotorch.Device, fn func(x *cgotorch.Exec)) {
 	s := torchtest.NewStream(b, d)
 	err := s.Do(func(x *cgotorch.Exec) error {

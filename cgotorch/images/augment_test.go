@@ -110,7 +110,7 @@ func namedStep(t testing.TB, name string, v []float64, height, width int) images
 	return images.Step{}
 }
 
-// The function `augmented` returns one image after the steps.
+// augmented returns one image after the steps.
 func augmented(x *cgotorch.Exec, img pixelImage, flip bool, steps ...images.Step) []uint8 {
 	pixels := cgotorch.FromSlice(x, img.pixels, 1, int64(img.height), int64(img.width), int64(img.channels))
 	out := x.EmptyLike(pixels)

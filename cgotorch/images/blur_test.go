@@ -13,8 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The function `blurred` returns images [N, H, W, C] after the blur. sigmas has two numbers for
-// each.
+// blurred returns images [N, H, W, C] after the blur. sigmas has two numbers for each.
 func blurred(x *cgotorch.Exec, img pixelImage, sigmas []float32, height, width int) []uint8 {
 	pixels := cgotorch.FromSlice(x, img.pixels, int64(len(sigmas)/2), int64(img.height), int64(img.width), int64(img.channels))
 	out := x.EmptyLike(pixels)

@@ -42,7 +42,7 @@ func TestPad_EqualsTorchvision(t *testing.T) {
 	})
 }
 
-// The function `padded` returns n equal images with padding.
+// padded returns n equal images with padding.
 func padded(x *cgotorch.Exec, img pixelImage, n int, flips *cgotorch.Tensor, o images.PadOptions) []uint8 {
 	pixels := cgotorch.FromSlice(x, slices.Repeat(img.pixels, n), int64(n), int64(img.height), int64(img.width), int64(img.channels))
 	height, width := o.Size(img.height, img.width)

@@ -140,10 +140,9 @@ func blend(kind, factor float64) Step {
 	return Step{float32(kind), float32(factor), float32(1 - factor)}
 }
 
-// The function `affine` returns a step with an inverse matrix, as torchvision's
-// _get_inverse_affine_matrix computes it. The matrix inverts a rotation and a shear about a
-// centre, and a translation. Angles are in radians. The centre is in pixels, counted from the
-// middle of the image.
+// affine returns a step with an inverse matrix, as torchvision's _get_inverse_affine_matrix
+// computes it. The matrix inverts a rotation and a shear about a centre, and a translation. Angles
+// are in radians. The centre is in pixels, counted from the middle of the image.
 func affine(angle, right, down, shearX, shearY, centerX, centerY float64) Step {
 	a := math.Cos(angle-shearY) / math.Cos(shearY)
 	b := -(a*math.Tan(shearX) + math.Sin(angle))

@@ -47,7 +47,7 @@ func refuseAny(x *cgotorch.Exec, where string, flags *cgotorch.Tensor, format st
 	}
 }
 
-// The function `check` returns x without gradients. It fails for logits and labels that do not fit.
+// check returns x without gradients. It fails for logits and labels that do not fit.
 func check(x *cgotorch.Exec, where string, logits, labels *cgotorch.Tensor, k int) *cgotorch.Exec {
 	if logits.Dim() != 2 || labels.Dim() != 1 || labels.Shape()[0] != logits.Shape()[0] || labels.DType() != cgotorch.Int64 ||
 		k < 1 || int64(k) > logits.Shape()[1] {
@@ -56,7 +56,7 @@ func check(x *cgotorch.Exec, where string, logits, labels *cgotorch.Tensor, k in
 	return x.NoGrad().NoAutocast()
 }
 
-// The function `refuse` makes the Do fail with ErrInvalidArgument.
+// refuse makes the Do fail with ErrInvalidArgument.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }

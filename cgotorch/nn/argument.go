@@ -6,8 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The function `refuse` makes the Do fail with ErrInvalidArgument. The arguments `format` and
-// `args` give the text of the error. For a nil tensor among `args`, the text says what to check.
+// refuse makes the Do fail with ErrInvalidArgument. The arguments `format` and `args` give the text
+// of the error. For a nil tensor among `args`, the text says what to check.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	for i, arg := range args {
 		if t, ok := arg.(*cgotorch.Tensor); ok {

@@ -148,7 +148,7 @@ func (m *MultiheadAttention) AttendWeights(x *cgotorch.Exec, query, key, value *
 	return out, x.MeanDim(each, []int64{1}, cgotorch.SumOptions{})
 }
 
-// The method `check` fails for inputs that are not batches of sequences of the right widths.
+// check fails for inputs that are not batches of sequences of the right widths.
 func (m *MultiheadAttention) check(x *cgotorch.Exec, query, key, value *cgotorch.Tensor) {
 	const where = "nn.MultiheadAttention"
 	weights := [3]*cgotorch.Tensor{m.InProjWeight, m.InProjWeight, m.InProjWeight}
@@ -167,8 +167,8 @@ func (m *MultiheadAttention) check(x *cgotorch.Exec, query, key, value *cgotorch
 	dependsOnMode(x, where, &m.Eval)
 }
 
-// The method `project` returns the queries, keys and values of all heads, [N, heads, L,
-// width/heads]. It projects equal inputs at once.
+// project returns the queries, keys and values of all heads, [N, heads, L, width/heads]. It
+// projects equal inputs at once.
 func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotorch.Tensor) (q, k, v *cgotorch.Tensor) {
 	weight, bias := castOf(x, m.InProjWeight), castOf(x, m.InProjBias)
 	if query == key && key == value && weight != nil {
@@ -198,8 +198,7 @@ func (m *MultiheadAttention) project(x *cgotorch.Exec, query, key, value *cgotor
 	return heads(query, 0, 1)[0], heads(key, 1, 1)[0], heads(value, 2, 1)[0]
 }
 
-// The method `scores` returns the numbers that are added to the scores of n*heads*l queries and s
-// keys.
+// scores returns the numbers that are added to the scores of n*heads*l queries and s keys.
 func (m *MultiheadAttention) scores(x *cgotorch.Exec, mask AttentionMask, dtype cgotorch.DType, n, l, s int64) *cgotorch.Tensor {
 	var sum *cgotorch.Tensor
 	check := func(name string, t *cgotorch.Tensor, shapes ...[]int64) {

@@ -164,12 +164,12 @@ func (m *BatchNorm) begin(x *cgotorch.Exec, where string, in *cgotorch.Tensor) (
 	return o, mean, variance
 }
 
-// The method `trains` reports whether the norm uses the statistics of its batch.
+// trains reports whether the norm uses the statistics of its batch.
 func (m *BatchNorm) trains() bool { return !m.Eval || m.RunningMean == nil }
 
-// The method `count` adds 1 to NumBatchesTracked. The host does the addition, because a kernel
-// for each layer of a model took 1 to 2 % of a training step. If the program has moved
-// NumBatchesTracked to a device, that device does the addition.
+// count adds 1 to NumBatchesTracked. The host does the addition, because a kernel for each layer of
+// a model took 1 to 2 % of a training step. If the program has moved NumBatchesTracked to a device,
+// that device does the addition.
 func (m *BatchNorm) count(x *cgotorch.Exec) {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
@@ -178,8 +178,8 @@ func (m *BatchNorm) count(x *cgotorch.Exec) {
 	atomic.AddInt64(m.counter(x), 1)
 }
 
-// The method `batches` returns the number of batches so far. If NumBatchesTracked is on a device,
-// it waits for the device.
+// batches returns the number of batches so far. If NumBatchesTracked is on a device, it waits for
+// the device.
 func (m *BatchNorm) batches(x *cgotorch.Exec) float64 {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		return x.Item(m.NumBatchesTracked)
@@ -187,8 +187,8 @@ func (m *BatchNorm) batches(x *cgotorch.Exec) float64 {
 	return float64(atomic.LoadInt64(m.counter(x)))
 }
 
-// The method `counter` returns a pointer to the number in NumBatchesTracked. NumBatchesTracked
-// must be on the CPU.
+// counter returns a pointer to the number in NumBatchesTracked. NumBatchesTracked must be on the
+// CPU.
 func (m *BatchNorm) counter(x *cgotorch.Exec) *int64 {
 	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
 	if err != nil {

@@ -165,8 +165,8 @@ func (c *weightCollector) value(v reflect.Value) {
 	}
 }
 
-// The method `layer` reports whether m is a module of this package that it knows. If so, it adds
-// the weights of m.
+// layer reports whether m is a module of this package that it knows. If so, it adds the weights of
+// m.
 func (c *weightCollector) layer(m any) bool {
 	switch m := m.(type) {
 	case *Conv1d:

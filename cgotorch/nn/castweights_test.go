@@ -52,8 +52,8 @@ func castNet(x *cgotorch.Exec) *nn.Sequential {
 	)
 }
 
-// The function `freeze` makes the parameters whose names are in `frozen` require no gradient. It
-// makes all others require one.
+// freeze makes the parameters whose names are in `frozen` require no gradient. It makes all others
+// require one.
 func freeze(t *testing.T, m any, frozen ...string) {
 	t.Helper()
 	for _, n := range nn.NamedParameters(m) {
@@ -73,8 +73,8 @@ func (s step) equal(other step) bool {
 	return slices.Equal(s.loss, other.loss) && slices.EqualFunc(s.gradients, other.gradients, slices.Equal)
 }
 
-// The method `without` returns the step without the gradients of m's parameters whose names begin
-// with the prefix.
+// without returns the step without the gradients of m's parameters whose names begin with the
+// prefix.
 func (s step) without(m any, prefix string) step {
 	var gradients [][]float32
 	for i, p := range nn.NamedParameters(m) {

@@ -79,9 +79,9 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// The method `check` looks for tensors and modules that State misses in v. `name` is the name of
-// v. `within` is the path of the package that declares the struct around v. A struct of a package
-// other than `within` is looked into only if it is a module.
+// check looks for tensors and modules that State misses in v. `name` is the name of v. `within` is
+// the path of the package that declares the struct around v. A struct of a package other than
+// `within` is looked into only if it is a module.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {
@@ -151,8 +151,8 @@ func sameTarget(a, b reflect.Value) bool {
 	return a.Kind() == reflect.Pointer && b.Kind() == reflect.Pointer && a.UnsafePointer() == b.UnsafePointer()
 }
 
-// The method `follow` follows pointers and interfaces from v to a value that can hold tensors. It
-// follows no pointer twice.
+// follow follows pointers and interfaces from v to a value that can hold tensors. It follows no
+// pointer twice.
 func (c *checker) follow(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.Type() == tensorType || v.IsNil() || v.Kind() == reflect.Pointer && !first(c.seen, v) {
@@ -163,8 +163,7 @@ func (c *checker) follow(v reflect.Value) reflect.Value {
 	return v
 }
 
-// The function `first` adds the pointer v to `seen`, and reports whether the pointer is new
-// there.
+// first adds the pointer v to `seen`, and reports whether the pointer is new there.
 func first(seen map[place]bool, v reflect.Value) bool {
 	p := placeOf(v)
 	known := seen[p]
@@ -172,9 +171,8 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// The method `holds` reports whether State misses something in v: a tensor, or a module with a
-// field Eval. A tensor or module in v that State finds in some other place does not count as
-// missed.
+// holds reports whether State misses something in v: a tensor, or a module with a field Eval. A
+// tensor or module in v that State finds in some other place does not count as missed.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }

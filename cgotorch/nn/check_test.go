@@ -46,8 +46,7 @@ func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
 	})
 }
 
-// The function `unexported` returns modules with an unexported field that holds tensors or
-// modules.
+// unexported returns modules with an unexported field that holds tensors or modules.
 func unexported(x *cgotorch.Exec, l *leaf) []unseenCase {
 	w := l.Weight
 	around := &ring{leaf: l}

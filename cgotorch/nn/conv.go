@@ -68,9 +68,8 @@ func (m *Conv2d) fitsImages(zeros Size) bool {
 	return len(weight) == 4 && weight[1] <= 4 && weight[2] == weight[3]
 }
 
-// The method `pad` adds the border to `in` if PaddingMode is not "". It returns the padded input.
-// The result `zeros` is the size of the border of zeros that the convolution itself still has to
-// add.
+// pad adds the border to `in` if PaddingMode is not "". It returns the padded input. The result
+// `zeros` is the size of the border of zeros that the convolution itself still has to add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	padded, w := m.window().pad(x, in, m.Weight)
 	return padded, Size{int(w.padding[0]), int(w.padding[1])}

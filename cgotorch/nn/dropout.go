@@ -77,8 +77,7 @@ func (m *FeatureAlphaDropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cg
 	return drop(x, "nn.FeatureAlphaDropout", "aten::feature_alpha_dropout", in, m.P, &m.Eval)
 }
 
-// The function `drop` calls one of LibTorch's dropouts. In evaluation it returns a new handle to
-// `in`.
+// drop calls one of LibTorch's dropouts. In evaluation it returns a new handle to `in`.
 func drop(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, p float64, eval *bool) *cgotorch.Tensor {
 	dependsOnMode(x, where, eval)
 	return x.Call1(op, in, p, !*eval)

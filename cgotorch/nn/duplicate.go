@@ -6,9 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The method `duplicate` copies m. The copy has new tensors. Each module that holds tensors or
-// has a field Eval is new in the copy. The copy shares everything else with m. If m holds no
-// tensors and has no field Eval, `duplicate` returns m itself.
+// duplicate copies m. The copy has new tensors. Each module that holds tensors or has a field Eval
+// is new in the copy. The copy shares everything else with m. If m holds no tensors and has no
+// field Eval, `duplicate` returns m itself.
 func (f *Fusion) duplicate(x *cgotorch.Exec, m Module) Module {
 	d := duplication{x: x, f: f, of: m, made: map[place]reflect.Value{}}
 	return d.value(reflect.ValueOf(m)).Interface().(Module)
@@ -21,8 +21,8 @@ type duplication struct {
 	made map[place]reflect.Value // the copy of each pointer's target, so that a target is copied once
 }
 
-// The method `value` returns a copy of v. It copies the tensors that State finds in v, and the
-// modules that have a field Eval. The copy shares everything else with v.
+// value returns a copy of v. It copies the tensors that State finds in v, and the modules that have
+// a field Eval. The copy shares everything else with v.
 func (d *duplication) value(v reflect.Value) reflect.Value {
 	if !owns(v) {
 		return v
@@ -78,8 +78,7 @@ func (d *duplication) fields(to, from reflect.Value) {
 	}
 }
 
-// The function `owns` reports whether State finds a tensor in v, or SetTraining finds a field
-// Eval in v.
+// owns reports whether State finds a tensor in v, or SetTraining finds a field Eval in v.
 func owns(v reflect.Value) bool {
 	if v.Kind() == reflect.Interface {
 		return owns(v.Elem())

@@ -145,7 +145,7 @@ func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return c
 }
 
-// The function `sequence` returns one module that runs modules one after another.
+// sequence returns one module that runs modules one after another.
 func sequence(modules []Module) Module {
 	switch len(modules) {
 	case 0:
@@ -156,9 +156,8 @@ func sequence(modules []Module) Module {
 	return NewSequential(modules...)
 }
 
-// The function `unrolled` appends m to a list of modules that run one after another. For a
-// Sequential it appends the modules inside. For a module without effect in evaluation it appends
-// nothing.
+// unrolled appends m to a list of modules that run one after another. For a Sequential it appends
+// the modules inside. For a module without effect in evaluation it appends nothing.
 func unrolled(list []Module, m Module) []Module {
 	if absent(m) {
 		return list
@@ -177,7 +176,7 @@ func unrolled(list []Module, m Module) []Module {
 	return append(list, m)
 }
 
-// The method `chain` returns the fused forms of modules that run one after another, as a list.
+// chain returns the fused forms of modules that run one after another, as a list.
 func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	var list, out []Module
 	for _, m := range modules {
@@ -202,8 +201,8 @@ func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	return out
 }
 
-// The method `append` appends the fused form of m to `out`. If m is an activation and `out` ends
-// in a convolution without activation, the two become one module.
+// append appends the fused form of m to `out`. If m is an activation and `out` ends in a
+// convolution without activation, the two become one module.
 func (f *Fusion) append(x *cgotorch.Exec, out []Module, m Module) []Module {
 	if a := activationOf(m); a != noActivation && len(out) > 0 {
 		if conv, ok := out[len(out)-1].(*fusedConv2d); ok && conv.Activation == noActivation {
@@ -224,7 +223,7 @@ func activationOf(m Module) activation {
 	return noActivation
 }
 
-// The method `with` returns a convolution that has the tensors of m and the activation a.
+// with returns a convolution that has the tensors of m and the activation a.
 func (m *fusedConv2d) with(x *cgotorch.Exec, a activation) *fusedConv2d {
 	c := &fusedConv2d{Conv2d: m.Conv2d, Activation: a}
 	if a == activateReLU && c.Bias == nil { // without a bias, the operator would make one in each call
@@ -239,7 +238,7 @@ func foldable(conv *Conv2d, norm *BatchNorm2d) bool {
 	return norm.RunningMean != nil && norm.RunningVar != nil && norm.RunningMean.Numel() == conv.Weight.Shape()[0]
 }
 
-// The method `conv` folds the batch norms `norms` into the convolution, in the order of `norms`.
+// conv folds the batch norms `norms` into the convolution, in the order of `norms`.
 func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fusedConv2d {
 	out := &fusedConv2d{Conv2d: Conv2d{Conv2dOptions: conv.Conv2dOptions}}
 	if len(norms) == 0 {
@@ -271,7 +270,7 @@ func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fus
 	return out
 }
 
-// The method `factor` returns the factor by which evaluation multiplies each channel, in float64.
+// factor returns the factor by which evaluation multiplies each channel, in float64.
 func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	factor := x.Rsqrt(x.AddScalar(x.To(m.RunningVar, cgotorch.Float64), m.Eps.Or(1e-5)))
 	if m.Weight != nil {
@@ -280,7 +279,7 @@ func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	return factor
 }
 
-// The method `module` returns the fused form of a module that is not a convolution.
+// module returns the fused form of a module that is not a convolution.
 func (f *Fusion) module(x *cgotorch.Exec, m Module) Module {
 	switch m := m.(type) {
 	case *Parallel:
@@ -338,7 +337,7 @@ func embedsFusible(m Module) bool {
 	return false
 }
 
-// The function `absent` reports whether m is nil or a nil pointer.
+// absent reports whether m is nil or a nil pointer.
 func absent(m Module) bool {
 	v := reflect.ValueOf(m)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()

@@ -37,8 +37,7 @@ func (l *layers) conv(in, out, kernel int, o nn.Conv2dOptions) *nn.Conv2d {
 	return c
 }
 
-// The method `norm` returns a batch norm with random parameters and statistics, as after a
-// training.
+// norm returns a batch norm with random parameters and statistics, as after a training.
 func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 	n := nn.NewBatchNorm2d(l.x, channels, o)
 	l.made = append(l.made, n)
@@ -57,9 +56,9 @@ func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 
 func (l *layers) close() { nn.Close(l.made) }
 
-// The function `fuses` makes the test fail unless the fused form of m gives the results of m in
-// evaluation mode. It tries each dtype and memory format. It returns the names in the fused
-// model's state, and the texts that Log was called with.
+// fuses makes the test fail unless the fused form of m gives the results of m in evaluation mode.
+// It tries each dtype and memory format. It returns the names in the fused model's state, and the
+// texts that Log was called with.
 func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOptions, in *cgotorch.Tensor) (names string, told []string) {
 	t.Helper()
 	nn.SetTraining(m, false)
@@ -212,8 +211,8 @@ func TestFuse_Residual(t *testing.T) {
 	})
 }
 
-// The function `branches` returns a Parallel with many kinds of branches. If the name of a branch
-// begins with "one", its first module is a 1x1 convolution that can be merged.
+// branches returns a Parallel with many kinds of branches. If the name of a branch begins with
+// "one", its first module is a 1x1 convolution that can be merged.
 func branches(l *layers) *nn.Parallel {
 	conv := func(in, out, kernel int, o nn.Conv2dOptions) nn.Module {
 		o.NoBias = true

@@ -40,8 +40,8 @@ func (m *fusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgot
 	return m.forward(x.NoGrad(), in, z)
 }
 
-// The method `forward` computes the convolution, adds z, and then applies the activation. If z is
-// nil, it adds nothing.
+// forward computes the convolution, adds z, and then applies the activation. If z is nil, it adds
+// nothing.
 func (m *fusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	if out := m.atOnce(x, in, z); out != nil {
 		return out

@@ -14,7 +14,7 @@ type packed struct {
 	length       int64            // of the padded sequences
 }
 
-// The method `pack` packs sequences. `lengths` has the length of each of them, from 1 to L.
+// pack packs sequences. `lengths` has the length of each of them, from 1 to L.
 func (m *Recurrent) pack(x *cgotorch.Exec, where string, in *cgotorch.Tensor, lengths []int64) packed {
 	m.check(x, where, in)
 	batch, length := in.Shape()[1], in.Shape()[0]

@@ -40,7 +40,7 @@ type LoadOptions struct {
 	Rename func(name string) string
 }
 
-// The method `rename` returns the stored name in the model, or "".
+// rename returns the stored name in the model, or "".
 func (o LoadOptions) rename(name string) string {
 	name, ok := strings.CutPrefix(name, o.Prefix)
 	if !ok {
@@ -149,7 +149,7 @@ func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOp
 	return nil
 }
 
-// The method `skipsAll` reports whether Skip chooses each name of m.
+// skipsAll reports whether Skip chooses each name of m.
 func (o LoadOptions) skipsAll(m any) bool {
 	return o.Skip != nil && !slices.ContainsFunc(State(m), func(n Named) bool { return !o.Skip(n.Name) })
 }

@@ -50,8 +50,7 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return m.joined(x, results)
 }
 
-// The method `parallel` fuses the branches of m. If FuseOptions.Merge is set, it also merges
-// them.
+// parallel fuses the branches of m. If FuseOptions.Merge is set, it also merges them.
 func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	chains := make([][]Module, len(m.Branches))
 	for i, b := range m.Branches {
@@ -77,8 +76,8 @@ type headKind struct {
 	activation activation
 }
 
-// The method `merge` looks at the first convolution of each chain. Where at least two of them
-// have the same headKind, it moves them from their chains into one head.
+// merge looks at the first convolution of each chain. Where at least two of them have the same
+// headKind, it moves them from their chains into one head.
 func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	m.Cuts = make([]cut, len(chains))
 	begin := map[headKind][]int{} // the indices of the chains that begin with a convolution of the kind
@@ -113,15 +112,14 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	}
 }
 
-// The method `pointwise` reports whether each pixel of the result depends on one pixel of the
-// input only: on all channels of the pixel at the same position.
+// pointwise reports whether each pixel of the result depends on one pixel of the input only: on all
+// channels of the pixel at the same position.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
 	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
 }
 
-// The function `stacked` returns one convolution whose result has the channels of all convs, in
-// their order.
+// stacked returns one convolution whose result has the channels of all convs, in their order.
 func stacked(x *cgotorch.Exec, convs []*fusedConv2d) *fusedConv2d {
 	var weights, biases []*cgotorch.Tensor
 	biased := false

@@ -45,7 +45,7 @@ func (m *BatchNorm2d) activated(x *cgotorch.Exec, in, addend *cgotorch.Tensor, a
 	}, in)
 }
 
-// The method `kernels` returns the argument of that name of streamtorch::batch_norm_act.
+// kernels returns the argument of that name of streamtorch::batch_norm_act.
 func (m *BatchNorm2d) kernels() string {
 	if m.Unfused {
 		return "none"

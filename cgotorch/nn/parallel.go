@@ -99,7 +99,7 @@ func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return m.joined(x, m.run(x, []*cgotorch.Tensor{in}, branches))
 }
 
-// The method `joined` joins the results, and then closes them.
+// joined joins the results, and then closes them.
 func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor {
 	var out *cgotorch.Tensor
 	if m.Join == nil {
@@ -111,8 +111,7 @@ func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorc
 	return out
 }
 
-// The method `run` runs the branches and returns their results. `inputs` are the tensors that the
-// branches read.
+// run runs the branches and returns their results. `inputs` are the tensors that the branches read.
 func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []func(x *cgotorch.Exec) *cgotorch.Tensor) []*cgotorch.Tensor {
 	o := cgotorch.ParallelOptions{Inputs: inputs, Transient: m.Join == nil}
 	switch m.Parallelism {

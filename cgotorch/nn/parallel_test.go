@@ -13,7 +13,7 @@ func multiply(by float64) nn.Module {
 	return nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, by) })
 }
 
-// The function `sum` adds the results of two branches.
+// sum adds the results of two branches.
 func sum(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(branches[0], branches[1])
 }

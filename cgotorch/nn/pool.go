@@ -248,8 +248,8 @@ func (m *FractionalMaxPool3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cg
 	return fractional(x, "nn.FractionalMaxPool3d", "aten::fractional_max_pool3d", in, m.Kernel.ints(), output, m.Ratio[:])
 }
 
-// The function `fractional` does the work of FractionalMaxPool2d and FractionalMaxPool3d. Without
-// an output, `ratios` give it.
+// fractional does the work of FractionalMaxPool2d and FractionalMaxPool3d. Without an output,
+// `ratios` give it.
 func fractional(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel, output []int64, ratios []float64) *cgotorch.Tensor {
 	atLeast(x, where, 1, argument{"Kernel", int(slices.Min(kernel))})
 	if in.Dim() != len(kernel)+2 {
@@ -273,14 +273,13 @@ func fractional(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel,
 	return results[0].(*cgotorch.Tensor)
 }
 
-// The function `pool` calls one of LibTorch's poolings with a checked kernel.
+// pool calls one of LibTorch's poolings with a checked kernel.
 func pool(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, kernel []int64, more ...any) *cgotorch.Tensor {
 	atLeast(x, where, 1, argument{"Kernel", int(slices.Min(kernel))})
 	return x.Call1(op, append([]any{in, kernel}, more...)...)
 }
 
-// The function `largest` calls one of LibTorch's poolings that return values and indices. It
-// returns the values.
+// largest calls one of LibTorch's poolings that return values and indices. It returns the values.
 func largest(x *cgotorch.Exec, op string, in *cgotorch.Tensor, output []int64) *cgotorch.Tensor {
 	results := x.Call(op, in, output)
 	results[1].(*cgotorch.Tensor).Close()

@@ -31,9 +31,9 @@ func SetRanks(m any, r Ranks) {
 
 func (m *BatchNorm) isOverRanks() bool { return m.ranks != nil && m.trains() }
 
-// The method `ranked` says whether the fused kernels take the norm of `in` over ranks. Then they
-// reduce between the statistics and their use. All ranks must get the same answer. So a rank that
-// alone has too many values or streams goes on, and its norm fails.
+// ranked says whether the fused kernels take the norm of `in` over ranks. Then they reduce between
+// the statistics and their use. All ranks must get the same answer. So a rank that alone has too
+// many values or streams goes on, and its norm fails.
 func (m *BatchNorm2d) ranked(x *cgotorch.Exec, in, addend *cgotorch.Tensor) bool {
 	if m.Unfused || !in.Device().IsCUDA() {
 		return false
@@ -42,8 +42,8 @@ func (m *BatchNorm2d) ranked(x *cgotorch.Exec, in, addend *cgotorch.Tensor) bool
 	return way <= twoKernels || way == tooManyValues || way == tooManyStreams
 }
 
-// The method `run` calls norm with the number of the group, if the norm is over ranks. Otherwise
-// with 0. The inputs are those of all norms that it runs.
+// run calls norm with the number of the group, if the norm is over ranks. Otherwise with 0. The
+// inputs are those of all norms that it runs.
 func (m *BatchNorm2d) run(x *cgotorch.Exec, norm func(group int64) *cgotorch.Tensor, in ...*cgotorch.Tensor) *cgotorch.Tensor {
 	if m.isOverRanks() {
 		return m.ranks.RankedNorm(x, in, norm)

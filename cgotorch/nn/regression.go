@@ -146,7 +146,7 @@ func KLDiv(x *cgotorch.Exec, logProbabilities, targets *cgotorch.Tensor, o KLDiv
 	})
 }
 
-// The function `reduce` returns the losses, their mean or their sum.
+// reduce returns the losses, their mean or their sum.
 func reduce(x *cgotorch.Exec, where string, losses *cgotorch.Tensor, how cgotorch.Reduction) *cgotorch.Tensor {
 	switch how {
 	case cgotorch.ReductionMean:

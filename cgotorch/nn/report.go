@@ -80,7 +80,7 @@ const (
 	notFused       = 12 // over ranks, without the kernels; no number of batch_norm_way
 )
 
-// The method `way` returns the number of the way that streamtorch::batch_norm_act takes.
+// way returns the number of the way that streamtorch::batch_norm_act takes.
 func (m *BatchNorm2d) way(x *cgotorch.Exec, in, addend *cgotorch.Tensor, kernels string) int64 {
 	return x.Call("streamtorch::batch_norm_way", in, addend, m.Weight, m.Bias, m.RunningMean, m.RunningVar, m.trains(), kernels, m.isOverRanks())[0].(int64)
 }

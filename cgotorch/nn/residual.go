@@ -47,8 +47,8 @@ func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return out
 }
 
-// The method `fused` splits Body into its last norm and the modules before it. The norm is nil if
-// it cannot run as one operator with the sum and the activation.
+// fused splits Body into its last norm and the modules before it. The norm is nil if it cannot run
+// as one operator with the sum and the activation.
 func (m *Residual) fused() (front []Module, norm *BatchNorm2d) {
 	body, ok := m.Body.(*Sequential)
 	if !ok || body.Recompute != 0 || activationName(m.Activation) == "" {

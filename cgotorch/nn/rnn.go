@@ -113,7 +113,7 @@ func (m *Recurrent) directions() int {
 	return 1
 }
 
-// The method `width` returns the width of the results of one direction.
+// width returns the width of the results of one direction.
 func (m *Recurrent) width() int64 {
 	if m.Projection != 0 {
 		return int64(m.Projection)
@@ -121,7 +121,7 @@ func (m *Recurrent) width() int64 {
 	return int64(m.Hidden)
 }
 
-// The method `tensors` returns the weights in the order of LibTorch's operators.
+// tensors returns the weights in the order of LibTorch's operators.
 func (m *Recurrent) tensors() []*cgotorch.Tensor {
 	var all []*cgotorch.Tensor
 	for _, w := range m.Weights {
@@ -134,7 +134,7 @@ func (m *Recurrent) tensors() []*cgotorch.Tensor {
 	return all
 }
 
-// The method `check` fails for an `in` that is not a batch of sequences.
+// check fails for an `in` that is not a batch of sequences.
 func (m *Recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
 	if len(m.Weights) == 0 {
 		refuse(x, where, "the module has no weights: make it with its New function")
@@ -151,8 +151,8 @@ func (m *Recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
 	dependsOnMode(x, where, &m.Eval)
 }
 
-// The method `checkState` fails for a state of another shape than [layers*directions, N, width].
-// LibTorch would read beyond its end. A nil state stands for zeros.
+// checkState fails for a state of another shape than [layers*directions, N, width]. LibTorch would
+// read beyond its end. A nil state stands for zeros.
 func (m *Recurrent) checkState(x *cgotorch.Exec, where, name string, state, in *cgotorch.Tensor, width int64) {
 	if state == nil {
 		return
@@ -163,17 +163,17 @@ func (m *Recurrent) checkState(x *cgotorch.Exec, where, name string, state, in *
 	}
 }
 
-// The method `zeros` returns a state of zeros for the input `in`.
+// zeros returns a state of zeros for the input `in`.
 func (m *Recurrent) zeros(x *cgotorch.Exec, in *cgotorch.Tensor, width int64) *cgotorch.Tensor {
 	return x.Zeros(in.DType(), int64(len(m.Weights)), in.Shape()[m.batchDim()], width)
 }
 
-// The method `run` calls one of LibTorch's operators. `state` is a tensor or a list of tensors.
+// run calls one of LibTorch's operators. `state` is a tensor or a list of tensors.
 func (m *Recurrent) run(x *cgotorch.Exec, op string, in *cgotorch.Tensor, state any) []any {
 	return x.Call(op, in, state, m.tensors(), !m.NoBias, m.Layers, m.Dropout, !m.Eval, m.Bidirectional, m.BatchFirst)
 }
 
-// The method `forward` is ForwardState for an operator with one state.
+// forward is ForwardState for an operator with one state.
 func (m *Recurrent) forward(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) (out, last *cgotorch.Tensor) {
 	m.check(x, where, in)
 	m.checkState(x, where, "state", state, in, m.width())

@@ -86,8 +86,7 @@ func TestCells_EqualLayers(t *testing.T) {
 	})
 }
 
-// The function `share` copies the weights of a layer into a cell. The names of the two differ in
-// "_l0".
+// share copies the weights of a layer into a cell. The names of the two differ in "_l0".
 func share(t *testing.T, x *cgotorch.Exec, layer, cell any) {
 	t.Helper()
 	tensors := map[string]*cgotorch.Tensor{}

@@ -67,7 +67,7 @@ func newCell(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNCellOpt
 	return m
 }
 
-// The method `zeros` returns a state of zeros for the input `in`.
+// zeros returns a state of zeros for the input `in`.
 func (m *RecurrentCell) zeros(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 2 {
 		refuse(x, where, "the input is %s, want [N, %d]", in, m.WeightIH.Shape()[1])
@@ -75,7 +75,7 @@ func (m *RecurrentCell) zeros(x *cgotorch.Exec, where string, in *cgotorch.Tenso
 	return x.Zeros(in.DType(), in.Shape()[0], m.WeightHH.Shape()[1])
 }
 
-// The method `step` calls one of LibTorch's cells with one state.
+// step calls one of LibTorch's cells with one state.
 func (m *RecurrentCell) step(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) *cgotorch.Tensor {
 	if state == nil {
 		state = m.zeros(x, where, in)

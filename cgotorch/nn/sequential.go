@@ -93,7 +93,7 @@ func loopOf(of Container, around []Container) string {
 	return ""
 }
 
-// The method `present` returns the modules that are not nil.
+// present returns the modules that are not nil.
 func (s *Sequential) present() []Module {
 	modules := make([]Module, 0, len(s.Modules))
 	for _, c := range s.Modules {
@@ -104,8 +104,8 @@ func (s *Sequential) present() []Module {
 	return modules
 }
 
-// The function `chain` runs modules one after another. Some successive modules run as one operator:
-// see [together]. It returns a new handle.
+// chain runs modules one after another. Some successive modules run as one operator: see
+// [together]. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
 	for len(modules) > 0 {
@@ -128,9 +128,9 @@ func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Te
 // stemPool is the pooling that [NormReLUMaxPool] does.
 var stemPool = MaxPool2d{Kernel: Square(3), Stride: Square(2), Padding: Square(1)}
 
-// The function `together` runs the first modules as one operator, and returns how many they are.
-// They are a norm and its activation, with or without the pooling of a ResNet's stem, or a linear
-// layer and its GELU. It returns 0 if there is no operator for them.
+// together runs the first modules as one operator, and returns how many they are. They are a norm
+// and its activation, with or without the pooling of a ResNet's stem, or a linear layer and its
+// GELU. It returns 0 if there is no operator for them.
 func together(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) (out *cgotorch.Tensor, count int) {
 	if len(modules) < 2 {
 		return nil, 0

@@ -29,9 +29,8 @@ func deterministicOnCUDA(t *testing.T, d cgotorch.Device) {
 	}
 }
 
-// The function `recomputing` returns a network that does things which must happen only once in a
-// training step. It changes buffers, draws random numbers, works in place and holds a second
-// Sequential.
+// recomputing returns a network that does things which must happen only once in a training step. It
+// changes buffers, draws random numbers, works in place and holds a second Sequential.
 func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	const channels = 16
 	conv := func(in int) nn.Module {
@@ -49,8 +48,8 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	return net
 }
 
-// The function `train` does three training steps. It returns the bits of the losses. For each
-// step it also returns the bits of all gradients and state tensors.
+// train does three training steps. It returns the bits of the losses. For each step it also returns
+// the bits of all gradients and state tensors.
 func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
 	t.Helper()
 	if err := cgotorch.Seed(3); err != nil {

@@ -13,7 +13,7 @@ func (s Size) String() string { return fmt.Sprintf("%dx%d", s[0], s[1]) }
 
 func (s Size) ints() []int64 { return []int64{int64(s[0]), int64(s[1])} }
 
-// The method `or` returns s. If s is Size{0, 0}, it returns `other`.
+// or returns s. If s is Size{0, 0}, it returns `other`.
 func (s Size) or(other Size) Size {
 	if s == (Size{}) {
 		return other
@@ -34,7 +34,7 @@ func (v Volume) String() string { return fmt.Sprintf("%dx%dx%d", v[0], v[1], v[2
 
 func (v Volume) ints() []int64 { return []int64{int64(v[0]), int64(v[1]), int64(v[2])} }
 
-// The method `or` returns v. If v is Volume{0, 0, 0}, it returns `other`.
+// or returns v. If v is Volume{0, 0, 0}, it returns `other`.
 func (v Volume) or(other Volume) Volume {
 	if v == (Volume{}) {
 		return other
@@ -42,8 +42,7 @@ func (v Volume) or(other Volume) Volume {
 	return v
 }
 
-// The function `length` returns n as a list for a layer of one dimension. If n is 0, the list holds
-// `other`.
+// length returns n as a list for a layer of one dimension. If n is 0, the list holds `other`.
 func length(n, other int) []int64 {
 	if n == 0 {
 		n = other

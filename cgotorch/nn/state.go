@@ -19,7 +19,7 @@ type Named struct {
 	Host   bool // the tensor is a buffer that stays on the CPU when the module moves to a device
 }
 
-// The method `option` returns the option of a field's tag that stands for n.
+// option returns the option of a field's tag that stands for n.
 func (n Named) option() string {
 	switch {
 	case n.Host:

@@ -73,8 +73,7 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	return cmp.Or(err, failed)
 }
 
-// The method `move` returns t on x's device, converted as o says. If t needs no change, the
-// result is t itself.
+// move returns t on x's device, converted as o says. If t needs no change, the result is t itself.
 func (o ToOptions) move(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype, format := t.DType(), cgotorch.Preserve
 	if o.DType != 0 && dtype.IsFloat() {

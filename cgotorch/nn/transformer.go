@@ -76,18 +76,18 @@ func (p *parts) close() {
 	}
 }
 
-// The function `part` adds a module to p and returns it.
+// part adds a module to p and returns it.
 func part[M any](p *parts, m M) M {
 	p.made = append(p.made, m)
 	return m
 }
 
-// The method `attention` makes an attention of a layer.
+// attention makes an attention of a layer.
 func (o TransformerOptions) attention(x *cgotorch.Exec, p *parts, width, heads int, causal bool) *MultiheadAttention {
 	return part(p, NewMultiheadAttention(x, width, heads, AttentionOptions{Dropout: o.Dropout.Or(0.1), Causal: causal, NoBias: o.NoBias}))
 }
 
-// The method `linears` makes the two linear layers of a layer.
+// linears makes the two linear layers of a layer.
 func (o TransformerOptions) linears(x *cgotorch.Exec, p *parts, width int) (first, second *Linear) {
 	inner := o.FeedForward
 	if inner == 0 {
@@ -177,7 +177,7 @@ func NewTransformer(x *cgotorch.Exec, width, heads int, o TransformerOptions) *T
 	return m
 }
 
-// The function `copies` returns a list of `count` layers: `first` and copies of it.
+// copies returns a list of `count` layers: `first` and copies of it.
 func copies[M any](x *cgotorch.Exec, p *parts, count int, first M) []M {
 	list := []M{part(p, first)}
 	for len(list) < count {
@@ -195,8 +195,8 @@ type branch struct {
 	forward func(in *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// The function `residuals` runs branches one after another. Each adds its result to its input.
-// Where `first` is set, the norm of a branch comes before it, and otherwise after the sum.
+// residuals runs branches one after another. Each adds its result to its input. Where `first` is
+// set, the norm of a branch comes before it, and otherwise after the sum.
 func residuals(x *cgotorch.Exec, in *cgotorch.Tensor, first bool, branches ...branch) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		sum, addend := in, (*cgotorch.Tensor)(nil)
@@ -216,7 +216,7 @@ func residuals(x *cgotorch.Exec, in *cgotorch.Tensor, first bool, branches ...br
 	})
 }
 
-// The function `linears` returns the branch of the two linear layers.
+// linears returns the branch of the two linear layers.
 func linears(x *cgotorch.Exec, norm *LayerNorm, first, second *Linear, gelu bool, dropout *Dropout) branch {
 	var activation Module = &ReLU{}
 	if gelu {
@@ -294,8 +294,7 @@ func (m *Transformer) ForwardWith(x *cgotorch.Exec, source, target *cgotorch.Ten
 	return m.Decoder.ForwardWith(x, target, memory, mask, AttentionMask{Padding: sourceMask.Padding})
 }
 
-// The function `runLayers` runs layers one after another, and then the norm. It closes each
-// intermediate result.
+// runLayers runs layers one after another, and then the norm. It closes each intermediate result.
 func runLayers[M any](x *cgotorch.Exec, in *cgotorch.Tensor, layers []M, norm *LayerNorm, forward func(layer M, in *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	out := x.Alias(in)
 	for _, layer := range layers {

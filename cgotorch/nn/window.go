@@ -15,9 +15,9 @@ type window struct {
 	same                                     bool   // the border keeps the size of the input; padding is 0
 }
 
-// The method `weights` makes the weight and the bias of a convolution from `in` to `out` channels.
-// It draws the numbers that torch.nn draws. A transposed convolution has a weight [in,
-// out/groups, kernel...], and any other convolution [out, in/groups, kernel...].
+// weights makes the weight and the bias of a convolution from `in` to `out` channels. It draws the
+// numbers that torch.nn draws. A transposed convolution has a weight [in, out/groups, kernel...],
+// and any other convolution [out, in/groups, kernel...].
 func (w window) weights(x *cgotorch.Exec, where string, in, out int, kernel []int64, transposed, noBias bool) (weight, bias *cgotorch.Tensor) {
 	w.check(x, where, in, out, kernel)
 	rows, columns, groups := out, in, max(w.groups, 1)
@@ -54,9 +54,9 @@ func (w window) check(x *cgotorch.Exec, where string, in, out int, kernel []int6
 	}
 }
 
-// The method `pad` adds the border to `in`, if the convolution itself cannot add it: if it is not
-// zeros, or has two different sides. It returns the padded input. The result `zeros` is the window
-// that the convolution of the padded input has.
+// pad adds the border to `in`, if the convolution itself cannot add it: if it is not zeros, or has
+// two different sides. It returns the padded input. The result `zeros` is the window that the
+// convolution of the padded input has.
 func (w window) pad(x *cgotorch.Exec, in, weight *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros window) {
 	before, after := w.padding, w.padding
 	if w.same {
@@ -85,7 +85,7 @@ func (w window) sameBorder(kernel []int64) (before, after []int64) {
 	return before, after
 }
 
-// The method `convolve` returns the convolution of `in`, whose border it adds.
+// convolve returns the convolution of `in`, whose border it adds.
 func (w window) convolve(x *cgotorch.Exec, in, weight, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, zeros := w.pad(x, in, weight)
 	out := zeros.convolvePadded(x, padded, weight, bias)
@@ -93,7 +93,7 @@ func (w window) convolve(x *cgotorch.Exec, in, weight, bias *cgotorch.Tensor) *c
 	return out
 }
 
-// The method `convolvePadded` returns the convolution of `in` with a border of zeros.
+// convolvePadded returns the convolution of `in` with a border of zeros.
 func (w window) convolvePadded(x *cgotorch.Exec, in, weight, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	weight, bias = castOf(x, weight), castOf(x, bias)
 	switch len(w.stride) {
@@ -105,7 +105,7 @@ func (w window) convolvePadded(x *cgotorch.Exec, in, weight, bias *cgotorch.Tens
 	return x.Conv3d(in, weight, bias, cgotorch.Conv3dOptions{Stride: w.stride, Padding: w.padding, Dilation: w.dilation, Groups: w.groups})
 }
 
-// The method `transpose` returns the transposed convolution of `in`.
+// transpose returns the transposed convolution of `in`.
 func (w window) transpose(x *cgotorch.Exec, in, weight, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	op := "aten::conv_transpose1d"
 	switch len(w.stride) {

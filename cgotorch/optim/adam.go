@@ -87,10 +87,10 @@ func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
 
 func (r *adam) counts() bool { return true }
 
-// The method `together` returns the key of a parameter. One call changes only parameters with
-// equal keys. A fused call reads each parameter's own count of steps on the device, so each key
-// is 0. A call of `foreach` takes one count of steps from the host, for all parameters of the
-// call. So without `fused` the key is that count.
+// together returns the key of a parameter. One call changes only parameters with equal keys. A
+// fused call reads each parameter's own count of steps on the device, so each key is 0. A call of
+// `foreach` takes one count of steps from the host, for all parameters of the call. So without
+// `fused` the key is that count.
 func (r *adam) together(step int64, fused bool) int64 {
 	if fused {
 		return 0

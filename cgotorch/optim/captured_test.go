@@ -169,8 +169,7 @@ func (l *learner) close() {
 	}
 }
 
-// The method `step` is one training step. `in` holds inputs, targets and a factor that multiplies
-// the loss.
+// step is one training step. `in` holds inputs, targets and a factor that multiplies the loss.
 func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	l.opt.ZeroGrad()
 	hidden := x.ReLU(x.Linear(x.To(in[0], l.params[0].DType()), l.params[0], l.params[1]))

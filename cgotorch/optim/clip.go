@@ -81,8 +81,7 @@ func checkParams(x *cgotorch.Exec, op string, params []*cgotorch.Tensor) {
 	}
 }
 
-// The function `gradients` returns the gradients of params, as one list for each pair of device
-// and dtype.
+// gradients returns the gradients of params, as one list for each pair of device and dtype.
 func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	for _, p := range params {
 		if grad := p.Grad(); grad != nil {
@@ -92,8 +91,7 @@ func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	return lists
 }
 
-// The function `insert` adds t to the list of t's device and dtype. It makes the list if there is
-// none.
+// insert adds t to the list of t's device and dtype. It makes the list if there is none.
 func insert(lists [][]*cgotorch.Tensor, t *cgotorch.Tensor) [][]*cgotorch.Tensor {
 	for i, list := range lists {
 		if list[0].Device() == t.Device() && list[0].DType() == t.DType() {

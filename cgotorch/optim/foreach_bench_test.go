@@ -59,8 +59,7 @@ func BenchmarkForeach(b *testing.B) {
 		})
 		params, grads, momenta, squares := tensors[0], tensors[1], tensors[2], tensors[3]
 
-		// The function `run` measures one way. `bytes` is how much it reads and writes for an
-		// element.
+		// run measures one way. `bytes` is how much it reads and writes for an element.
 		run := func(name string, bytes int64, work func(x *cgotorch.Exec)) {
 			b.Run("model="+model+"/"+name, func(b *testing.B) {
 				torchtest.DoOn(b, stream, func(x *cgotorch.Exec) { work(x.NoGrad()) }) // compiles and loads the kernel

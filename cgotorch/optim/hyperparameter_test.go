@@ -121,9 +121,9 @@ func changes(foreach bool) map[string]change {
 	}
 }
 
-// The method `train` does two steps and returns the parameters. If `remade` is false, the
-// hyperparameter of one optimizer is set between the steps. If `remade` is true, a second
-// optimizer has the new value from the beginning, and does the second step after a Restore.
+// train does two steps and returns the parameters. If `remade` is false, the hyperparameter of one
+// optimizer is set between the steps. If `remade` is true, a second optimizer has the new value
+// from the beginning, and does the second step after a Restore.
 func (c change) train(t *testing.T, x *cgotorch.Exec, remade bool) ([]float32, error) {
 	p, q := param(x, 1, 2), param(x, 3)
 	groups := []Group{{Params: []*cgotorch.Tensor{p}}, {Params: []*cgotorch.Tensor{q}}}

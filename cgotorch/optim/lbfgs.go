@@ -150,7 +150,7 @@ func (s *search) evaluate() (loss float64, gradient *cgotorch.Tensor) {
 	return value, x.Cat(parts, 0)
 }
 
-// The method `move` adds length*direction to the parameters.
+// move adds length*direction to the parameters.
 func (s *search) move(length float64, direction *cgotorch.Tensor) {
 	x, start := s.x, int64(0)
 	for _, p := range s.o.params {
@@ -166,7 +166,7 @@ func (s *search) small(gradient *cgotorch.Tensor) bool {
 	return s.largest(gradient) <= s.o.o.GradTolerance
 }
 
-// The method `step` is [LBFGS.Step].
+// step is [LBFGS.Step].
 func (s *search) step() float64 {
 	o, x := s.o, s.x
 	before := o.Evaluations
@@ -213,8 +213,8 @@ func (s *search) step() float64 {
 	}
 }
 
-// The method `direction` returns the direction of the next change: minus the gradient, times an
-// estimate of the inverse Hessian. It first remembers the last change.
+// direction returns the direction of the next change: minus the gradient, times an estimate of the
+// inverse Hessian. It first remembers the last change.
 func (s *search) direction(gradient *cgotorch.Tensor) *cgotorch.Tensor {
 	o, x := s.o, s.x
 	if o.Iterations == 1 {
@@ -245,7 +245,7 @@ func (s *search) direction(gradient *cgotorch.Tensor) *cgotorch.Tensor {
 	return direction
 }
 
-// The method `replace` keeps a copy of t in place of the tensor in *kept.
+// replace keeps a copy of t in place of the tensor in *kept.
 func (o *LBFGS) replace(x *cgotorch.Exec, kept **cgotorch.Tensor, t *cgotorch.Tensor) {
 	old := *kept
 	*kept = x.Keep(x.Clone(t))

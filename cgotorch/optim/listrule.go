@@ -18,8 +18,7 @@ func (*listRule) watch() (changed func() string) { return func() string { return
 // the device would be rounded to dtypes of 16 bits.
 func (*listRule) canFuse(_ cgotorch.Device, dtype cgotorch.DType) bool { return dtype.Size() >= 4 }
 
-// The method `together` returns the key of a parameter. In the second form each parameter has its
-// own count.
+// together returns the key of a parameter. In the second form each parameter has its own count.
 func (*listRule) together(step int64, fused bool) int64 {
 	if fused {
 		return 0
@@ -143,7 +142,7 @@ func checkNumbers(rule string, numbers ...number) error {
 	return nil
 }
 
-// The function `or` returns v, or `standard` if v is 0.
+// or returns v, or `standard` if v is 0.
 func or(v, standard float64) float64 {
 	if v == 0 {
 		return standard
@@ -159,8 +158,8 @@ func (b *batch) decayed(x *cgotorch.Exec) []*cgotorch.Tensor {
 	return x.ForeachAdd(b.grads, b.params, b.weightDecay)
 }
 
-// The method `moments` moves the mean of gradients and the mean of their squares, which are the
-// first two remembered tensors.
+// moments moves the mean of gradients and the mean of their squares, which are the first two
+// remembered tensors.
 func (b *batch) moments(x *cgotorch.Exec, grads []*cgotorch.Tensor, beta1, beta2 float64) (mean, squares []*cgotorch.Tensor) {
 	mean, squares = b.state(0), b.state(1)
 	x.ForeachLerpInPlace(mean, grads, 1-beta1)

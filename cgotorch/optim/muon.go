@@ -93,7 +93,7 @@ func (r *muon) change(x *cgotorch.Exec, b *batch, n *stepNumbers) {
 	}
 }
 
-// The method `scale` returns the factor of the learning rate for a matrix.
+// scale returns the factor of the learning rate for a matrix.
 func (r *muon) scale(p *cgotorch.Tensor) float64 {
 	rows, columns := float64(p.Shape()[0]), float64(p.Shape()[1])
 	if r.matchAdamW {
@@ -102,8 +102,8 @@ func (r *muon) scale(p *cgotorch.Tensor) float64 {
 	return math.Sqrt(max(1, rows/columns))
 }
 
-// The method `orthogonal` returns a matrix near the orthogonal matrix that is nearest to m, in
-// bfloat16. It iterates as Newton and Schulz do.
+// orthogonal returns a matrix near the orthogonal matrix that is nearest to m, in bfloat16. It
+// iterates as Newton and Schulz do.
 //
 // Source: https://kellerjordan.github.io/posts/muon/
 func (r *muon) orthogonal(x *cgotorch.Exec, m *cgotorch.Tensor) *cgotorch.Tensor {

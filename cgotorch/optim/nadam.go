@@ -42,12 +42,12 @@ type nadam struct {
 
 func (r *nadam) remembers() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-// The method `momentum` returns the momentum of a step, counted from 1.
+// momentum returns the momentum of a step, counted from 1.
 func (r *nadam) momentum(n *stepNumbers, step quantity) quantity {
 	return n.mul(constant(r.beta1), n.rest(n.mul(constant(0.5), n.pow(0.96, n.mul(step, constant(r.momentumDecay))))))
 }
 
-// The method `product` returns the product of the momenta up to this step.
+// product returns the product of the momenta up to this step.
 func (r *nadam) product(n *stepNumbers) quantity {
 	if n.step.device == nil {
 		return constant(r.hostProduct(int64(n.step.host)))

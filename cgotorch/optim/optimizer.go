@@ -49,19 +49,18 @@ type rule interface {
 	// remembers returns PyTorch's names of the tensors kept for each parameter. These tensors are 0
 	// before the first step.
 	remembers() []string
-	// The method `counts` reports whether the method `fused` needs a count of steps on the device
-	// for each parameter.
+	// counts reports whether the method `fused` needs a count of steps on the device for each
+	// parameter.
 	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
-	// The method `together` returns the key of a parameter. One call of `fused` or `foreach` can
-	// change all parameters that have equal keys. `step` is the number of steps that the parameter
-	// has done.
+	// together returns the key of a parameter. One call of `fused` or `foreach` can change all
+	// parameters that have equal keys. `step` is the number of steps that the parameter has done.
 	together(step int64, fused bool) int64
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
-	// The method `watch` notes the numbers that a step uses. The function `changed` describes a
-	// later change of these numbers. It returns "" if they have not changed.
+	// watch notes the numbers that a step uses. The function `changed` describes a later change of
+	// these numbers. It returns "" if they have not changed.
 	watch() (changed func() string)
 }
 
@@ -100,8 +99,8 @@ type batch struct {
 	raised        [3][]*cgotorch.Tensor // float32 copies of remembered tensors of float16; nil if there are none
 }
 
-// The method `state` returns one remembered tensor of every parameter: the tensor whose name is
-// element k of rule.remembers. The returned slice is valid until the next call with the same k.
+// state returns one remembered tensor of every parameter: the tensor whose name is element k of
+// rule.remembers. The returned slice is valid until the next call with the same k.
 func (b *batch) state(k int) []*cgotorch.Tensor {
 	if b.raised[k] != nil {
 		return b.raised[k]

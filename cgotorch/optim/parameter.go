@@ -28,8 +28,7 @@ type parameter struct {
 	dense    bool             // fused kernels may take the parameter, because nothing they read or write has gaps
 }
 
-// The method `empty` makes a tensor with the layout of p's remembered tensors. Its values are
-// undefined.
+// empty makes a tensor with the layout of p's remembered tensors. Its values are undefined.
 func (p *parameter) empty(x *cgotorch.Exec) *cgotorch.Tensor {
 	if p.wide {
 		return emptyLike(x, p.tensor, cgotorch.Float32)
@@ -41,7 +40,7 @@ func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgot
 	return x.Call1("aten::empty_like", t, dtype)
 }
 
-// The method `allocate` makes those tensors of p that do not exist yet.
+// allocate makes those tensors of p that do not exist yet.
 func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
 	x = x.Uncaptured() // the tensors outlive the graph, and prepare writes them before a launch
 	for k, t := range p.state {
@@ -57,11 +56,10 @@ func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
 	}
 }
 
-// The function `prepare` gives tensors the values that the next step reads. Before a parameter's
-// first step, it sets the remembered tensors and the count to 0. Before a later step, it writes
-// the count of steps into `count`, if `count` is out of date. Before a first step, or if the
-// master is out of date, it copies the parameter into the master. All parameters are of one
-// bucket.
+// prepare gives tensors the values that the next step reads. Before a parameter's first step, it
+// sets the remembered tensors and the count to 0. Before a later step, it writes the count of steps
+// into `count`, if `count` is out of date. Before a first step, or if the master is out of date, it
+// copies the parameter into the master. All parameters are of one bucket.
 func prepare(x *cgotorch.Exec, parameters []*parameter) {
 	var fresh, counts, masters, params []*cgotorch.Tensor
 	for _, s := range parameters {
@@ -95,7 +93,7 @@ func prepare(x *cgotorch.Exec, parameters []*parameter) {
 	}
 }
 
-// The method `owns` reports whether the optimizer has made the tensors of p.
+// owns reports whether the optimizer has made the tensors of p.
 func (p *parameter) owns() bool {
 	return p.master != nil || len(p.state) > 0 && p.state[0] != nil
 }

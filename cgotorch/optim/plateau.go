@@ -70,7 +70,7 @@ func (p *Plateau) Update(metric float64) float64 {
 	return p.Scale
 }
 
-// The method `better` reports whether a metric is progress.
+// better reports whether a metric is progress.
 func (p *Plateau) better(metric float64) bool {
 	if !p.Known {
 		return p.options.Max && metric > math.Inf(-1) || !p.options.Max && metric < math.Inf(1)

@@ -96,7 +96,7 @@ func (n *stepNumbers) div(a, b quantity) quantity {
 	return quantity{device: n.x.Div(a.device, b.device)}
 }
 
-// The method `rest` returns 1 - a.
+// rest returns 1 - a.
 func (n *stepNumbers) rest(a quantity) quantity { return n.add(constant(1), n.mul(constant(-1), a)) }
 
 func (n *stepNumbers) sqrt(a quantity) quantity {
@@ -106,7 +106,7 @@ func (n *stepNumbers) sqrt(a quantity) quantity {
 	return quantity{device: n.x.Sqrt(a.device)}
 }
 
-// The method `pow` returns base to the power of a.
+// pow returns base to the power of a.
 func (n *stepNumbers) pow(base float64, a quantity) quantity {
 	if a.device == nil {
 		return constant(math.Pow(base, a.host))
@@ -114,17 +114,17 @@ func (n *stepNumbers) pow(base float64, a quantity) quantity {
 	return quantity{device: n.x.Call1("aten::pow.Scalar", base, a.device)}
 }
 
-// The method `correction` returns 1 - beta^step.
+// correction returns 1 - beta^step.
 func (n *stepNumbers) correction(beta float64) quantity { return n.rest(n.pow(beta, n.step)) }
 
-// The method `split` returns a where v is above the limit, and b elsewhere, each with 0 in the
-// other places. It is for the second form.
+// split returns a where v is above the limit, and b elsewhere, each with 0 in the other places. It
+// is for the second form.
 func (n *stepNumbers) split(v quantity, limit float64, a, b quantity) (above, below quantity) {
 	is, zeros := n.x.GtScalar(v.device, limit), n.x.ZerosLike(v.device)
 	return quantity{device: n.x.Where(is, a.device, zeros)}, quantity{device: n.x.Where(is, zeros, b.device)}
 }
 
-// The method `scale` multiplies tensors by a, in place. The list has a tensor for each parameter.
+// scale multiplies tensors by a, in place. The list has a tensor for each parameter.
 func (n *stepNumbers) scale(tensors []*cgotorch.Tensor, a quantity) {
 	switch {
 	case a.device == nil:
@@ -136,7 +136,7 @@ func (n *stepNumbers) scale(tensors []*cgotorch.Tensor, a quantity) {
 	}
 }
 
-// The method `divide` divides tensors by a, in place.
+// divide divides tensors by a, in place.
 func (n *stepNumbers) divide(tensors []*cgotorch.Tensor, a quantity) {
 	switch {
 	case a.device != nil:
@@ -146,13 +146,13 @@ func (n *stepNumbers) divide(tensors []*cgotorch.Tensor, a quantity) {
 	}
 }
 
-// The method `each` returns a number for each parameter.
+// each returns a number for each parameter.
 func (n *stepNumbers) each(a quantity, dtype cgotorch.DType) []*cgotorch.Tensor {
 	return n.x.Unbind(n.x.To(a.device, dtype), 0)
 }
 
-// The method `addScaled` adds a*changes to the parameters. In the second form it may write into
-// changes, if they are the step's own.
+// addScaled adds a*changes to the parameters. In the second form it may write into changes, if they
+// are the step's own.
 func (n *stepNumbers) addScaled(changes []*cgotorch.Tensor, own bool, a quantity) {
 	if a.device == nil {
 		n.x.ForeachAddInPlace(n.b.params, changes, a.host)
@@ -170,7 +170,7 @@ func (n *stepNumbers) addScaled(changes []*cgotorch.Tensor, own bool, a quantity
 	n.x.ForeachAddInPlace(n.b.params, changes, 1)
 }
 
-// The method `addDivided` adds a*changes/divisors to the parameters.
+// addDivided adds a*changes/divisors to the parameters.
 func (n *stepNumbers) addDivided(changes, divisors []*cgotorch.Tensor, a quantity) {
 	if a.device == nil {
 		n.x.ForeachAddCDivInPlace(n.b.params, changes, divisors, a.host)
@@ -191,7 +191,7 @@ func (n *stepNumbers) decoupledOr(decoupled bool) []*cgotorch.Tensor {
 	return n.b.grads
 }
 
-// The method `roots` returns sqrt(squares)/divisor + eps.
+// roots returns sqrt(squares)/divisor + eps.
 func (n *stepNumbers) roots(squares []*cgotorch.Tensor, divisor quantity, eps float64) []*cgotorch.Tensor {
 	all := n.x.ForeachSqrt(squares)
 	n.divide(all, divisor)

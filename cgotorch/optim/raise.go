@@ -32,7 +32,7 @@ func raises(r rule) bool {
 	return true
 }
 
-// The method `raise` replaces the tensors of a step by float32 copies.
+// raise replaces the tensors of a step by float32 copies.
 func (b *batch) raise(x *cgotorch.Exec, r rule) {
 	raised := func(from []*cgotorch.Tensor) []*cgotorch.Tensor {
 		to := make([]*cgotorch.Tensor, len(from))
@@ -60,7 +60,7 @@ func (b *batch) raise(x *cgotorch.Exec, r rule) {
 	}
 }
 
-// The method `lower` copies the tensors back.
+// lower copies the tensors back.
 func (b *batch) lower(x *cgotorch.Exec, r rule) {
 	raised, names := b.raised, r.remembers()
 	b.raised = [3][]*cgotorch.Tensor{}

@@ -251,8 +251,8 @@ func (s *Scaler) Close() error {
 	return errors.Join(errs...)
 }
 
-// The method `use` fails if the scaler is closed. It makes a captured graph out of date when the
-// scaler is closed later. It returns the Exec for the operators of op.
+// use fails if the scaler is closed. It makes a captured graph out of date when the scaler is
+// closed later. It returns the Exec for the operators of op.
 func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	if s.closed {
 		x.Fail(op, fmt.Errorf("the scaler: %w", cgotorch.ErrClosed))
@@ -269,7 +269,7 @@ func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	return x.NoGrad().NoAutocast()
 }
 
-// The method `of` returns the scaledOptimizer of opt. At the first call for opt it makes one.
+// of returns the scaledOptimizer of opt. At the first call for opt it makes one.
 func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimizer {
 	if opt == nil {
 		x.Fail(op, fmt.Errorf("the optimizer is nil: %w", cgotorch.ErrInvalidArgument))
@@ -289,8 +289,8 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimize
 	return of
 }
 
-// The method `look` sets of.found to 1 if a gradient is not finite, else to 0. If `factor` is not
-// nil, it also multiplies the gradients by `factor`.
+// look sets of.found to 1 if a gradient is not finite, else to 0. If `factor` is not nil, it also
+// multiplies the gradients by `factor`.
 func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor *cgotorch.Tensor) {
 	x.FillInPlace(of.found, 0).Close()
 	by := factor

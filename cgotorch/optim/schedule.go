@@ -264,8 +264,8 @@ func OneCycle(steps int, o OneCycleOptions) Schedule {
 	}
 }
 
-// The function `progress` returns 0 up to the step `from` and 1 from the step `to` on. Between
-// the two it grows linearly. If `from` equals `to`, it is 1 at that step.
+// progress returns 0 up to the step `from` and 1 from the step `to` on. Between the two it grows
+// linearly. If `from` equals `to`, it is 1 at that step.
 func progress(step int, from, to float64) float64 {
 	switch at := float64(step); {
 	case at >= to:
@@ -277,8 +277,8 @@ func progress(step int, from, to float64) float64 {
 	}
 }
 
-// The function `cosine` goes from `from` to `to` along half a period of a cosine, while
-// `progress` goes from 0 to 1.
+// cosine goes from `from` to `to` along half a period of a cosine, while `progress` goes from 0 to
+// 1.
 func cosine(from, to, progress float64) float64 {
 	return to + (from-to)/2*(math.Cos(math.Pi*progress)+1)
 }

@@ -62,11 +62,11 @@ func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 
 func (r *sgd) counts() bool { return false }
 
-// The method `together` returns the key of a parameter. One call changes only parameters with
-// equal keys. With Momentum, a first step may differ from later steps: then the key is 0 for a
-// first step, and 1 for a later step. Without Dampening a fused first step does not differ,
-// because it begins from a momentum of 0. Then the key is always 0, and the host does not have to
-// know whether the device has skipped a first step.
+// together returns the key of a parameter. One call changes only parameters with equal keys. With
+// Momentum, a first step may differ from later steps: then the key is 0 for a first step, and 1 for
+// a later step. Without Dampening a fused first step does not differ, because it begins from a
+// momentum of 0. Then the key is always 0, and the host does not have to know whether the device
+// has skipped a first step.
 func (r *sgd) together(step int64, fused bool) int64 {
 	if r.Momentum == 0 || fused && r.Dampening == 0 {
 		return 0

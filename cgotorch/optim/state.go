@@ -159,7 +159,7 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	return nil
 }
 
-// The method `use` calls fn with the tensor, which Load makes if need be.
+// use calls fn with the tensor, which Load makes if need be.
 func (r *RememberedTensor) use(x *cgotorch.Exec, of *parameter, fn func(t *cgotorch.Tensor)) error {
 	if r.Load == nil {
 		fn(r.Tensor)
@@ -196,8 +196,8 @@ func (o *Optimizer) ResetMasters() {
 	}
 }
 
-// The method `match` returns the tensors of s for each parameter. They are in the order of
-// rule.remembers, and the master comes last. Tensors that s does not have are nil.
+// match returns the tensors of s for each parameter. They are in the order of rule.remembers, and
+// the master comes last. Tensors that s does not have are nil.
 func (o *Optimizer) match(s State) ([][]*RememberedTensor, error) {
 	names := o.rule.remembers()
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The function `uneven` sets the gradients of one step. It leaves out parameter 1 at every third
-// step, and parameter 2 before step 5. So the parameters differ in their numbers of steps.
+// uneven sets the gradients of one step. It leaves out parameter 1 at every third step, and
+// parameter 2 before step 5. So the parameters differ in their numbers of steps.
 func uneven(x *cgotorch.Exec, params []*cgotorch.Tensor, step int) {
 	for i, p := range params {
 		if i == 1 && step%3 == 0 || i == 2 && step < 5 {

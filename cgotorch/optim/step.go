@@ -69,7 +69,7 @@ func (o *Optimizer) Minimize(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 
 func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) { o.change(o.begin(x, by), by) }
 
-// The method `begin` does what comes once in a step. It returns the Exec of the step.
+// begin does what comes once in a step. It returns the Exec of the step.
 func (o *Optimizer) begin(x *cgotorch.Exec, by scalerInput) *cgotorch.Exec {
 	if o.closed {
 		o.fail(x, "the optimizer: %w", cgotorch.ErrClosed)
@@ -96,7 +96,7 @@ func (o *Optimizer) begin(x *cgotorch.Exec, by scalerInput) *cgotorch.Exec {
 	return x
 }
 
-// The method `change` changes the parameters, or those in o.only.
+// change changes the parameters, or those in o.only.
 func (o *Optimizer) change(x *cgotorch.Exec, by scalerInput) {
 	for i := range o.groups {
 		g := &o.groups[i]
@@ -176,9 +176,8 @@ func (o *Optimizer) writeRate(x *cgotorch.Exec, i int) {
 	}
 }
 
-// The method `watch` notes the values on the host that a step depends on. It returns a function
-// that describes a later change of these values. That function returns "" if they have not
-// changed.
+// watch notes the values on the host that a step depends on. It returns a function that describes a
+// later change of these values. That function returns "" if they have not changed.
 func (o *Optimizer) watch() func() string {
 	changed, restored := o.rule.watch(), o.restored
 	decays := make([]float64, len(o.groups))
@@ -211,8 +210,7 @@ func (o *Optimizer) watch() func() string {
 	}
 }
 
-// The method `fuses` reports whether rule.fused does the steps of the bucket. Otherwise
-// rule.foreach does them.
+// fuses reports whether rule.fused does the steps of the bucket. Otherwise rule.foreach does them.
 func (o *Optimizer) fuses(x *cgotorch.Exec, b *bucket) bool {
 	return o.canFuse(b) && (o.onLists() == nil || o.onDevice || x.Capturing())
 }
@@ -306,8 +304,7 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, from *bucket, fused bo
 	})
 }
 
-// The method `widen` replaces parameters by their masters, and gradients by float32 copies of the
-// gradients.
+// widen replaces parameters by their masters, and gradients by float32 copies of the gradients.
 func (b *batch) widen(x *cgotorch.Exec) {
 	grads := make([]*cgotorch.Tensor, len(b.grads))
 	for i, s := range b.parameters {

@@ -17,7 +17,7 @@ func (o *Optimizer) Remembers() []RememberedTensor {
 	return all
 }
 
-// The method `kept` is Remembers for one parameter.
+// kept is Remembers for one parameter.
 func (o *Optimizer) kept(i int) []RememberedTensor {
 	s := o.parameters[i]
 	dtype := s.tensor.DType()
@@ -63,7 +63,7 @@ func (o *Optimizer) StepInParts(x *cgotorch.Exec, parts [][]int, changed func(pa
 	}
 }
 
-// The method `parameter` returns the parameter of an index. It fails if there is none.
+// parameter returns the parameter of an index. It fails if there is none.
 func (o *Optimizer) parameter(x *cgotorch.Exec, i int) *parameter {
 	if i < 0 || i >= len(o.parameters) {
 		o.fail(x, "there is no parameter %d of %d: %w", i, len(o.parameters), cgotorch.ErrInvalidArgument)

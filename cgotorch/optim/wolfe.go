@@ -19,7 +19,7 @@ type point struct {
 	slope        float64 // of the loss along the line
 }
 
-// The method `at` returns the point at a length. The parameters are afterwards as before.
+// at returns the point at a length. The parameters are afterwards as before.
 func (s *search) at(start []*cgotorch.Tensor, direction *cgotorch.Tensor, length float64) point {
 	s.move(length, direction)
 	p := point{length: length}
@@ -31,9 +31,9 @@ func (s *search) at(start []*cgotorch.Tensor, direction *cgotorch.Tensor, length
 	return p
 }
 
-// The method `wolfe` searches for a point that meets Wolfe's strong conditions. It first brackets
-// such a point, and then makes the bracket smaller. It returns the best point after at most `most`
-// evaluations, and the gradient there.
+// wolfe searches for a point that meets Wolfe's strong conditions. It first brackets such a point,
+// and then makes the bracket smaller. It returns the best point after at most `most` evaluations,
+// and the gradient there.
 func (s *search) wolfe(direction *cgotorch.Tensor, length, loss float64, gradient *cgotorch.Tensor, slope float64, most int) (point, *cgotorch.Tensor) {
 	start := make([]*cgotorch.Tensor, len(s.o.params))
 	for i, p := range s.o.params {
@@ -67,8 +67,8 @@ func (s *search) wolfe(direction *cgotorch.Tensor, length, loss float64, gradien
 	return bracket[low], bracket[low].gradient
 }
 
-// The method `bracket` returns two points with a good point between them, or one good point. It
-// also returns the number of tries after the first.
+// bracket returns two points with a good point between them, or one good point. It also returns the
+// number of tries after the first.
 func (s *search) bracket(start []*cgotorch.Tensor, direction *cgotorch.Tensor, zero point, length float64, most int) (bracket []point, tries int) {
 	previous, now := zero, s.at(start, direction, length)
 	for ; tries < most; tries++ {
@@ -86,7 +86,7 @@ func (s *search) bracket(start []*cgotorch.Tensor, direction *cgotorch.Tensor, z
 	return []point{zero, now}, tries
 }
 
-// The function `order` returns the index of the point with the lower loss, and that of the other.
+// order returns the index of the point with the lower loss, and that of the other.
 func order(bracket []point) (low, high int) {
 	if bracket[0].loss <= bracket[1].loss {
 		return 0, 1
@@ -94,8 +94,7 @@ func order(bracket []point) (low, high int) {
 	return 1, 0
 }
 
-// The function `cubic` returns the length of the minimum of the cubic through two points, limited
-// to [from, to].
+// cubic returns the length of the minimum of the cubic through two points, limited to [from, to].
 func cubic(a, b point, from, to float64) float64 {
 	d1 := a.slope + b.slope - 3*(a.loss-b.loss)/(a.length-b.length)
 	square := d1*d1 - a.slope*b.slope

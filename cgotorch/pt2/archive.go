@@ -60,7 +60,7 @@ func (a *archive) check() error {
 	return nil
 }
 
-// The method `json` reads an entry into v.
+// json reads an entry into v.
 func (a *archive) json(name string, v any) error {
 	text, err := a.Read(name, min(mostJSON, uint64(a.Size())*mostJSONRatio))
 	if err != nil {
@@ -75,8 +75,8 @@ func (a *archive) json(name string, v any) error {
 	return nil
 }
 
-// The function `nesting` returns how many values of a JSON text are inside each other. Arguments
-// are decoded in two steps, so the time for a text grows with this number.
+// nesting returns how many values of a JSON text are inside each other. Arguments are decoded in
+// two steps, so the time for a text grows with this number.
 func nesting(text []byte) (most int) {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
@@ -96,7 +96,7 @@ func nesting(text []byte) (most int) {
 	return most
 }
 
-// The method `models` returns the names of the programs in the archive.
+// models returns the names of the programs in the archive.
 func (a *archive) models() []string {
 	var names []string
 	for entry := range a.Names() {
@@ -110,7 +110,7 @@ func (a *archive) models() []string {
 	return names
 }
 
-// The method `model` returns the name of the program to load.
+// model returns the name of the program to load.
 func (a *archive) model(wanted string) (string, error) {
 	names := a.models()
 	if len(names) == 0 {

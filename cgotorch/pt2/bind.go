@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// The method `shapes` reads the trees of arguments and results.
+// shapes reads the trees of arguments and results.
 func (p *Program) shapes(a *archive, text *exported) error {
 	m := &text.GraphModule
 	if len(m.ModuleCalls) == 0 || m.ModuleCalls[0].Signature == nil {
@@ -53,7 +53,7 @@ func (p *Program) position(i int) string {
 	return fmt.Sprintf("argument %d", i)
 }
 
-// The method `plan` finds for each input and output of the graph what it stands for.
+// plan finds for each input and output of the graph what it stands for.
 func (p *Program) plan(a *archive, model string, text *exported) (*binder, error) {
 	weights, err := a.stored("data/weights", model)
 	if err != nil {
@@ -103,8 +103,8 @@ func (p *Program) plan(a *archive, model string, text *exported) (*binder, error
 	return b, nil
 }
 
-// The method `bind` reads the weights and constants, and makes them the program's own. It fuses the
-// steps if `fuse` is set.
+// bind reads the weights and constants, and makes them the program's own. It fuses the steps if
+// `fuse` is set.
 func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
 	reader := &weightReader{file: b.file, float: b.program.float, bases: map[string]*cgotorch.Tensor{}}
 	if err := reader.read(x, append(slices.Clone(b.weightList), b.constantList...)); err != nil {
@@ -125,9 +125,8 @@ func (b *binder) bind(x *cgotorch.Exec, fuse bool) error {
 // fillNumber has the schema that LibTorch prints for its operator.
 var fillNumber = operatorCall{op: opcall.New("aten::fill_.Scalar"), schema: "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", single: true}
 
-// The method `fillNumbers` makes fills with a constant of one number fills with that number. In
-// PyTorch such a constant stays on the host, and here it is on the device, where two kernels more
-// would copy it.
+// fillNumbers makes fills with a constant of one number fills with that number. In PyTorch such a
+// constant stays on the host, and here it is on the device, where two kernels more would copy it.
 func (b *binder) fillNumbers(x *cgotorch.Exec) {
 	f := newFuser(b.program.graph)
 	constants, replaced := map[int]*cgotorch.Tensor{}, b.replaced()
@@ -253,7 +252,7 @@ func (b *binder) input(s *inputSpec) error {
 	return nil
 }
 
-// The method `value` describes an input that a caller gives.
+// value describes an input that a caller gives.
 func (b *binder) value(a *argument) (Value, error) {
 	if a.Tensor != nil {
 		m, ok := b.text.GraphModule.Graph.Tensors[a.Tensor.Name]
@@ -293,7 +292,7 @@ func (b *binder) value(a *argument) (Value, error) {
 
 const maxSize = 1<<63 - 1
 
-// The method `integer` describes an integer that a caller gives.
+// integer describes an integer that a caller gives.
 func (b *binder) integer(name string) (Value, error) {
 	v := Value{Bounds: &Size{Text: name, Min: math.MinInt64, Max: maxSize}}
 	text, ok := b.text.GraphModule.Graph.Ints[name]
@@ -372,7 +371,7 @@ func (b *binder) output(s *outputSpec) (programOutput, error) {
 	return o, nil
 }
 
-// The method `keep` makes the tensors the program's own.
+// keep makes the tensors the program's own.
 func (b *binder) keep(x *cgotorch.Exec) error {
 	// A tensor may be a view of all that was read. Views of such a view would not require a gradient,
 	// although the tensor does, and LibTorch looks at that. So each tensor is detached.
@@ -398,7 +397,7 @@ func (b *binder) keep(x *cgotorch.Exec) error {
 	return nil
 }
 
-// The method `drop` removes the weights and constants that no step reads any more.
+// drop removes the weights and constants that no step reads any more.
 func (b *binder) drop() {
 	p := b.program
 	f := newFuser(p.graph)
@@ -424,8 +423,7 @@ func (b *binder) drop() {
 	}
 }
 
-// The function `only` returns the tensors whose places in the list are used. It also returns their
-// new places.
+// only returns the tensors whose places in the list are used. It also returns their new places.
 func only(list []*storedTensor, used map[int]bool) (kept []*storedTensor, to map[int]int) {
 	to = map[int]int{}
 	for i, t := range list {

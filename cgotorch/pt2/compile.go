@@ -73,12 +73,12 @@ type onDevice struct{}
 
 func constantOf(v any) operand { return operand{slot: -1, constant: v} }
 
-// The method `isDefault` reports whether the operator's own default stands for the argument.
+// isDefault reports whether the operator's own default stands for the argument.
 func (o *operand) isDefault() bool {
 	return o.slot < 0 && o.of == noList && o.constant == cgotorch.Default
 }
 
-// The method `isNone` reports whether the argument is None of Python.
+// isNone reports whether the argument is None of Python.
 func (o *operand) isNone() bool { return o.slot < 0 && o.of == noList && o.constant == nil }
 
 // A compiler makes the graphs of one program.
@@ -143,7 +143,7 @@ func (c *compiler) build(name string, text *graphText) (*graph, error) {
 
 func (b *builder) bad(format string, args ...any) error { return b.file.Bad(format, args...) }
 
-// The method `define` gives a slot to the value that an input or a result names.
+// define gives a slot to the value that an input or a result names.
 func (b *builder) define(a *argument) (int, error) {
 	name := ""
 	switch {
@@ -181,8 +181,8 @@ func (b *builder) use(name string) (operand, error) {
 	return operand{slot: slot}, nil
 }
 
-// The method `free` gives each step the slots that no step and no output reads after it. The
-// inputs belong to the caller.
+// free gives each step the slots that no step and no output reads after it. The inputs belong to
+// the caller.
 func (g *graph) free() {
 	last := map[int]int{} // by slot: the last step that fills or reads it
 	for i := range g.steps {
@@ -231,7 +231,7 @@ func pointers(lists ...[]operand) (all []*operand) {
 
 var errLayout = errors.New("only strided tensors are supported")
 
-// The method `node` adds a step for a node.
+// node adds a step for a node.
 func (b *builder) node(text *nodeText) error {
 	n := newNode(text)
 	b.nodes = append(b.nodes, n)
@@ -339,7 +339,7 @@ func waitsNot(n *Node, text *nodeText) bool {
 	return false
 }
 
-// The method `indexesByMask` reports whether a node is an index by truth values.
+// indexesByMask reports whether a node is an index by truth values.
 func (b *builder) indexesByMask(n *Node, text *nodeText) bool {
 	if !slices.Contains([]string{"aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default"}, n.Operator) {
 		return false
@@ -373,7 +373,7 @@ func tensorNames(a *argument) (names []string) {
 	return names
 }
 
-// The method `operator` makes the action of an operator of LibTorch.
+// operator makes the action of an operator of LibTorch.
 func (b *builder) operator(n *Node, text *nodeText) (action, error) {
 	dot := strings.LastIndexByte(n.Operator, '.')
 	namespace, name, ok := strings.Cut(n.Operator[:max(dot, 0)], ".")
@@ -418,7 +418,7 @@ func returnsOneTensor(schema string) bool {
 	return strings.HasPrefix(result, "Tensor(") && !strings.HasSuffix(result, "[]") || result == "Tensor"
 }
 
-// The method `inSchemaOrder` returns the arguments in the order of the schema.
+// inSchemaOrder returns the arguments in the order of the schema.
 func (b *builder) inSchemaOrder(schema string, parameters []parameter, inputs []namedArgument) ([]operand, error) {
 	var args []operand
 	for i := range inputs {
@@ -453,8 +453,8 @@ func (b *builder) inSchemaOrder(schema string, parameters []parameter, inputs []
 	return args, nil
 }
 
-// The method `inFloat` adds the argument dtype of an operator that makes a float32 tensor of no
-// other one, such as torch.zeros(2), if another dtype stands for float32.
+// inFloat adds the argument dtype of an operator that makes a float32 tensor of no other one, such
+// as torch.zeros(2), if another dtype stands for float32.
 func (b *builder) inFloat(parameters []parameter, args []operand, outputs []argument) []operand {
 	if b.float == 0 || len(outputs) != 1 || outputs[0].Tensor == nil || dtypes[b.text.Tensors[outputs[0].Tensor.Name].DType] != cgotorch.Float32 {
 		return args
@@ -514,8 +514,8 @@ func parametersOf(schema string) (parameters []parameter) {
 	return parameters
 }
 
-// The method `results` gives slots to the results of a node. A list of tensors has a slot for each
-// of them. A result without a name has a slot too.
+// results gives slots to the results of a node. A list of tensors has a slot for each of them. A
+// result without a name has a slot too.
 func (b *builder) results(outputs []argument) (slots []int, err error) {
 	for i := range outputs {
 		if list := outputs[i].Tensors; list != nil {
@@ -548,7 +548,7 @@ func (b *builder) operands(inputs []namedArgument) ([]operand, error) {
 	return args, nil
 }
 
-// The method `operand` returns the argument of a step.
+// operand returns the argument of a step.
 func (b *builder) operand(a *argument) (operand, error) {
 	switch {
 	case a.Tensor != nil:
@@ -617,7 +617,7 @@ func listOf[T any](of listKind, items []T, one func(T) (operand, error)) (operan
 	return list, nil
 }
 
-// The method `constant` returns the value of an argument that names no value of the graph.
+// constant returns the value of an argument that names no value of the graph.
 func (b *builder) constant(a *argument) (any, error) {
 	switch {
 	case a.None != nil:

@@ -83,7 +83,7 @@ func newFuser(g *graph) *fuser {
 	return f
 }
 
-// The method `look` finds out who fills and reads the slots.
+// look finds out who fills and reads the slots.
 func (f *fuser) look() {
 	f.filled, f.read = map[int]int{}, map[int]int{}
 	for i := range f.graph.steps {
@@ -101,7 +101,7 @@ func (f *fuser) look() {
 	}
 }
 
-// The method `remove` takes out the steps for which `gone` is true, and frees values anew.
+// remove takes out the steps for which `gone` is true, and frees values anew.
 func (f *fuser) remove(gone map[int]bool) {
 	kept := f.graph.steps[:0:0]
 	for i, s := range f.graph.steps {
@@ -114,8 +114,8 @@ func (f *fuser) remove(gone map[int]bool) {
 	f.look()
 }
 
-// The method `call` returns the operator of step i, if the step is a call of one of these operators
-// with one result.
+// call returns the operator of step i, if the step is a call of one of these operators with one
+// result.
 func (f *fuser) call(i int, operators ...string) *operatorCall {
 	c, ok := f.graph.steps[i].act.(*operatorCall)
 	if !ok || !c.single || !slices.Contains(operators, f.graph.steps[i].node.Operator) {
@@ -127,7 +127,7 @@ func (f *fuser) call(i int, operators ...string) *operatorCall {
 // constantArg returns an argument that is a constant.
 func constantArg[T any](c *operatorCall, i int) (v T, ok bool) { return constantAt[T](c.args, i) }
 
-// The method `dropouts` leaves out dropouts of evaluation. Their readers read what they read.
+// dropouts leaves out dropouts of evaluation. Their readers read what they read.
 func (f *fuser) dropouts() {
 	gone, to := map[int]bool{}, map[int]int{}
 	for i := range f.graph.steps {
@@ -184,7 +184,7 @@ const (
 
 var convolutions = []string{"aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"}
 
-// The method `norms` finds the batch norms that can go into convolutions.
+// norms finds the batch norms that can go into convolutions.
 func (f *fuser) norms() (found []normedConvolution) {
 	for i := range f.graph.steps {
 		norm := f.call(i, "aten.batch_norm.default")
@@ -204,8 +204,7 @@ func (f *fuser) norms() (found []normedConvolution) {
 	return found
 }
 
-// The method `fuse` fuses the program's graph. The tensors of weights are read already, and the Do
-// owns them.
+// fuse fuses the program's graph. The tensors of weights are read already, and the Do owns them.
 func (b *binder) fuse(x *cgotorch.Exec) {
 	p := b.program
 	f := newFuser(p.graph)
@@ -270,7 +269,7 @@ func (b *binder) fuse(x *cgotorch.Exec) {
 	b.drop()
 }
 
-// The method `rank` returns the number of dimensions of a node's only result, if the file has it.
+// rank returns the number of dimensions of a node's only result, if the file has it.
 func (b *binder) rank(n *Node) (rank int, known bool) {
 	if len(n.results) != 1 || n.results[0].Tensor == nil {
 		return 0, false
@@ -283,8 +282,8 @@ func (b *binder) rank(n *Node) (rank int, known bool) {
 // scale and shift may be nil.
 type foldedWeights struct{ weight, bias, scale, shift, mean, variance *storedTensor }
 
-// The method `weights` returns the weights, if nobody else reads them. `own` is the weight of an
-// argument that nobody else reads.
+// weights returns the weights, if nobody else reads them. `own` is the weight of an argument that
+// nobody else reads.
 func (n *normedConvolution) weights(own func(c *operatorCall, i int) *storedTensor) (w foldedWeights, ok bool) {
 	ok = true
 	of := func(c *operatorCall, i int) *storedTensor {
@@ -300,8 +299,7 @@ func (n *normedConvolution) weights(own func(c *operatorCall, i int) *storedTens
 	return w, ok && w.weight != nil && w.weight.tensor.DType().IsFloat()
 }
 
-// The method `fold` writes the batch norm into the weight, and the new bias in place of the running
-// mean.
+// fold writes the batch norm into the weight, and the new bias in place of the running mean.
 func (w *foldedWeights) fold(x *cgotorch.Exec, eps float64) {
 	dtype := w.weight.tensor.DType()
 	double := func(s *storedTensor) *cgotorch.Tensor { return x.To(s.tensor, cgotorch.Float64) }
@@ -341,7 +339,7 @@ func (w *foldedWeights) fold(x *cgotorch.Exec, eps float64) {
 	w.weight.requiresGrad, w.mean.requiresGrad = false, false
 }
 
-// The method `activations` makes a sum and a ReLU part of the convolution before them.
+// activations makes a sum and a ReLU part of the convolution before them.
 func (f *fuser) activations() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -378,10 +376,9 @@ func (f *fuser) activations() {
 	f.remove(gone)
 }
 
-// The method `sum` returns step i if it is the sum of two tensors, without a factor. It also
-// returns the places of those that may be computed in the step of the sum. In a sum in place this
-// is the first one alone. Otherwise the sum must stay in the memory of the first one, where others
-// may read it.
+// sum returns step i if it is the sum of two tensors, without a factor. It also returns the places
+// of those that may be computed in the step of the sum. In a sum in place this is the first one
+// alone. Otherwise the sum must stay in the memory of the first one, where others may read it.
 func (f *fuser) sum(i int) (sum *operatorCall, parts []int) {
 	sum = f.call(i, "aten.add.Tensor", "aten.add_.Tensor")
 	if sum == nil || len(sum.args) > 2 && !isOne(sum.args[2]) || !sum.args[0].isTensor() || !sum.args[1].isTensor() {
@@ -393,15 +390,15 @@ func (f *fuser) sum(i int) (sum *operatorCall, parts []int) {
 	return sum, []int{0, 1}
 }
 
-// The method `source` returns the step that computes an operand of a later step, if it can be moved
-// there: nobody else reads the operand, and no step between writes.
+// source returns the step that computes an operand of a later step, if it can be moved there:
+// nobody else reads the operand, and no step between writes.
 func (f *fuser) source(o operand, to int, gone map[int]bool) (from int, ok bool) {
 	from, ok = f.filled[o.slot]
 	return from, ok && !gone[from] && f.read[o.slot] == 1 && !f.writesBetween(from, to)
 }
 
-// The method `writesBetween` reports whether a step between two steps, but for some, writes into
-// memory. Then the first one cannot be moved to the second, because it may read what is written.
+// writesBetween reports whether a step between two steps, but for some, writes into memory. Then
+// the first one cannot be moved to the second, because it may read what is written.
 func (f *fuser) writesBetween(from, to int, but ...int) bool {
 	for i := from + 1; i < to; i++ {
 		if _, written := f.graph.steps[i].memory(); len(written) > 0 && !slices.Contains(but, i) {

@@ -13,10 +13,10 @@ var attentionInWindows = opcall.New("streamtorch::window_attention")
 // The places of arguments in the schema of aten::scaled_dot_product_attention.
 const attentionQuery, attentionMask = 0, 3
 
-// The method `attentions` makes masks of attention dense on CUDA. LibTorch's fast kernels read no
-// mask with gaps, as a broadcast one has, and without them LibTorch computes in float32, by many
-// kernels. The first attention with a mask makes the dense one, and the others use it. And linear
-// layers of three dimensions with gaps copy their input, so that one product adds the bias too.
+// attentions makes masks of attention dense on CUDA. LibTorch's fast kernels read no mask with
+// gaps, as a broadcast one has, and without them LibTorch computes in float32, by many kernels. The
+// first attention with a mask makes the dense one, and the others use it. And linear layers of
+// three dimensions with gaps copy their input, so that one product adds the bias too.
 func (f *fuser) attentions() {
 	if !f.cuda {
 		return
@@ -99,8 +99,8 @@ func additive(x *cgotorch.Exec, mask *cgotorch.Tensor, dtype cgotorch.DType) *cg
 	})
 }
 
-// The method `windowAttentions` makes one step of an attention in windows that a model computes by
-// products and a softmax: softmax(query * scale @ key^T + bias [+ mask]) @ value.
+// windowAttentions makes one step of an attention in windows that a model computes by products and
+// a softmax: softmax(query * scale @ key^T + bias [+ mask]) @ value.
 func (f *fuser) windowAttentions() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -132,8 +132,8 @@ func (f *fuser) windowAttentions() {
 	f.remove(gone)
 }
 
-// The method `windowAttention` returns the action for step i, the last product, and the steps whose
-// work it does, from the last one to the first.
+// windowAttention returns the action for step i, the last product, and the steps whose work it
+// does, from the last one to the first.
 func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []int) {
 	last := f.call(i, "aten.matmul.default")
 	if last == nil || !last.args[1].isTensor() {
@@ -213,8 +213,8 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 	return w, steps
 }
 
-// The method `viewed` reports whether a step reads the strides of a value, which the attention's
-// result has in another order.
+// viewed reports whether a step reads the strides of a value, which the attention's result has in
+// another order.
 func (f *fuser) viewed(slot int) bool {
 	return slices.ContainsFunc(f.graph.steps, func(s step) bool {
 		return slices.Contains([]string{"aten.view.default", "aten.as_strided.default", "aten.sym_stride.int"}, s.node.Operator) &&
@@ -225,8 +225,7 @@ func (f *fuser) viewed(slot int) bool {
 // plainSum reports whether a sum has no factor.
 func plainSum(c *operatorCall) bool { return len(c.args) < 3 || isOne(c.args[2]) }
 
-// The method `isFixed` reports whether an operand is an input of the graph, as weights and
-// constants are.
+// isFixed reports whether an operand is an input of the graph, as weights and constants are.
 func (f *fuser) isFixed(o operand) bool {
 	_, filled := f.filled[o.slot]
 	return o.isTensor() && !filled
@@ -277,8 +276,8 @@ func (w *windowAttention) run(x *cgotorch.Exec, f *frame) {
 	f.values[w.outs[0]] = call.Run1()
 }
 
-// The method `fits` reports whether the shapes are those of windows: the query [B, H, L, D], the
-// bias [1, H, L, L], and the mask [1, W, 1, L, L], where W divides B.
+// fits reports whether the shapes are those of windows: the query [B, H, L, D], the bias [1, H, L,
+// L], and the mask [1, W, 1, L, L], where W divides B.
 func (w *windowAttention) fits(f *frame, query, bias, mask *cgotorch.Tensor) bool {
 	if query == nil || bias == nil || query.Dim() != 4 {
 		return false

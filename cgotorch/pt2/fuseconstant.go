@@ -43,10 +43,10 @@ type folder struct {
 	folds  []bool       // by step
 }
 
-// The method `foldConstants` computes the steps that read weights and constants alone. Their
-// results become constants of the program. Others may write neither into what such a step reads nor
-// into its results, and may not read between two such writes. A view of a weight stays a step,
-// because it has no memory of its own.
+// foldConstants computes the steps that read weights and constants alone. Their results become
+// constants of the program. Others may write neither into what such a step reads nor into its
+// results, and may not read between two such writes. A view of a weight stays a step, because it
+// has no memory of its own.
 func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 	g := f.graph
 	fold := &folder{binder: b, graph: g, set: g.memorySets(), given: map[int]bool{}, stored: map[int]bool{}, varies: map[int]bool{}}
@@ -129,8 +129,8 @@ func (b *binder) foldConstants(x *cgotorch.Exec, f *fuser) {
 	f.remove(gone)
 }
 
-// The method `replaced` returns the slots of the weights and constants that a run replaces by
-// outputs of the graph, under any of their names.
+// replaced returns the slots of the weights and constants that a run replaces by outputs of the
+// graph, under any of their names.
 func (b *binder) replaced() map[int]bool {
 	written := map[*cgotorch.Tensor]bool{}
 	for _, o := range b.program.outputs {
@@ -151,7 +151,7 @@ func (b *binder) replaced() map[int]bool {
 	return slots
 }
 
-// The method `resultOf` returns the dtype of the first result of a node.
+// resultOf returns the dtype of the first result of a node.
 func (b *binder) resultOf(n *Node) (cgotorch.DType, bool) {
 	if len(n.results) == 0 || n.results[0].Tensor == nil {
 		return 0, false
@@ -164,8 +164,8 @@ func (b *binder) resultOf(n *Node) (cgotorch.DType, bool) {
 	return dtype, err == nil
 }
 
-// The method `look` finds the steps to fold, as far as the sets that vary are known. It returns
-// true if it finds another set that varies.
+// look finds the steps to fold, as far as the sets that vary are known. It returns true if it finds
+// another set that varies.
 func (f *folder) look() (again bool) {
 	known := map[int]bool{} // by slot
 	for slot := range f.given {
@@ -215,8 +215,8 @@ func (f *folder) look() (again bool) {
 	return again
 }
 
-// The method `isSmall` reports whether a node's results have mostFolded elements at most, by the
-// sizes in the file. A size that changes from run to run is not small.
+// isSmall reports whether a node's results have mostFolded elements at most, by the sizes in the
+// file. A size that changes from run to run is not small.
 func (f *folder) isSmall(n *Node) bool {
 	for _, result := range n.results {
 		var names []named
@@ -239,7 +239,7 @@ func (f *folder) isSmall(n *Node) bool {
 	return true
 }
 
-// The method `canFold` reports whether a step reads known values alone.
+// canFold reports whether a step reads known values alone.
 func (f *folder) canFold(s *step, known map[int]bool) bool {
 	c, ok := s.act.(*operatorCall)
 	if !ok || !foldable[s.node.Operator] || s.node.Waits || !f.isSmall(s.node) {

@@ -54,8 +54,8 @@ func isOfChannels(t, images *cgotorch.Tensor) bool {
 	return slices.Equal(shape, []int64{images.Shape()[1], 1, 1})
 }
 
-// The method `pixels` finds means over images, and the convolutions of such means. A mean has one
-// pixel, so its convolution is a linear layer, whose operator adds the bias at once.
+// pixels finds means over images, and the convolutions of such means. A mean has one pixel, so its
+// convolution is a linear layer, whose operator adds the bias at once.
 func (f *fuser) pixels() {
 	pixel := map[int]bool{} // by slot
 	for i := range f.graph.steps {
@@ -143,8 +143,8 @@ func (c *pixelConvolution) run(x *cgotorch.Exec, f *frame) {
 	})
 }
 
-// The method `biases` takes the biases out of convolutions and adds them by a kernel of this
-// library, which is faster than LibTorch's sum. Both round twice.
+// biases takes the biases out of convolutions and adds them by a kernel of this library, which is
+// faster than LibTorch's sum. Both round twice.
 func (f *fuser) biases() {
 	for i := range f.graph.steps {
 		c := f.call(i, "aten.conv2d.default")
@@ -181,8 +181,8 @@ func (c *biasedConvolution) run(x *cgotorch.Exec, f *frame) {
 	out.Close()
 }
 
-// The method `squeezeExcitations` makes one step of a squeeze and excitation: the mean of images,
-// two convolutions with an activation between, a sigmoid, and the product with the images.
+// squeezeExcitations makes one step of a squeeze and excitation: the mean of images, two
+// convolutions with an activation between, a sigmoid, and the product with the images.
 func (f *fuser) squeezeExcitations() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -204,8 +204,8 @@ func (f *fuser) squeezeExcitations() {
 	f.remove(gone)
 }
 
-// The method `squeezeExcitation` returns the action for step i, a product, if argument k has the
-// factors. It also returns the steps whose work the action does.
+// squeezeExcitation returns the action for step i, a product, if argument k has the factors. It
+// also returns the steps whose work the action does.
 func (f *fuser) squeezeExcitation(product *operatorCall, k, i int, gone map[int]bool) (*squeezeExcitation, []int) {
 	var steps []int
 	at := i
@@ -300,10 +300,10 @@ func (f *fuser) activationOf(i int) string {
 	return ""
 }
 
-// The method `normActivations` makes batch norms behind convolutions part of the activation or the
-// sum that alone reads them. It leaves those with a ReLU, which goes into the convolution, unless
-// the convolution has groups. A batch norm that a convolution reads becomes a kernel of its own.
-// `own` is the weight of an argument that nobody else reads.
+// normActivations makes batch norms behind convolutions part of the activation or the sum that
+// alone reads them. It leaves those with a ReLU, which goes into the convolution, unless the
+// convolution has groups. A batch norm that a convolution reads becomes a kernel of its own. `own`
+// is the weight of an argument that nobody else reads.
 func (f *fuser) normActivations(x *cgotorch.Exec, own func(c *operatorCall, i int) *storedTensor) {
 	readers := map[int]int{} // by slot: the last step that reads it
 	for i := range f.graph.steps {
@@ -348,9 +348,8 @@ func (f *fuser) normActivations(x *cgotorch.Exec, own func(c *operatorCall, i in
 	f.remove(gone)
 }
 
-// The method `affine` computes what a batch norm multiplies by and adds, in float32, and writes
-// both in the places of two of its tensors. It returns false and changes nothing if others read
-// them too.
+// affine computes what a batch norm multiplies by and adds, in float32, and writes both in the
+// places of two of its tensors. It returns false and changes nothing if others read them too.
 func (f *fuser) affine(x *cgotorch.Exec, n *normedConvolution, own func(c *operatorCall, i int) *storedTensor) (scale, shift operand, ok bool) {
 	var all [normVar + 1]*storedTensor
 	for i := normWeight; i <= normVar; i++ {

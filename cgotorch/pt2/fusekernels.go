@@ -18,7 +18,7 @@ var (
 	addcmul       = opcall.New("aten::addcmul")
 )
 
-// The method `kernels` makes steps call operators of this library. See Note [Fusing a program].
+// kernels makes steps call operators of this library. See Note [Fusing a program].
 func (f *fuser) kernels() {
 	for i := range f.graph.steps {
 		if c := f.call(i, "aten.max_pool2d.default", "aten.avg_pool2d.default"); c != nil {
@@ -35,8 +35,8 @@ func (f *fuser) kernels() {
 	f.attentions()
 }
 
-// The method `products` makes products with factors for channels. A sigmoid of the factors that
-// nobody else reads becomes part of the product.
+// products makes products with factors for channels. A sigmoid of the factors that nobody else
+// reads becomes part of the product.
 func (f *fuser) products() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -63,7 +63,7 @@ func (f *fuser) products() {
 	f.remove(gone)
 }
 
-// The method `isFactor` reports whether an operand may be the factors of squeeze and excitation.
+// isFactor reports whether an operand may be the factors of squeeze and excitation.
 func (f *fuser) isFactor(o *operand) bool {
 	at, ok := f.filled[o.slot]
 	return ok && o.slot >= 0 && f.call(at, "aten.sigmoid.default", "aten.sigmoid_.default", "aten.hardsigmoid.default", "aten.hardsigmoid_.default") != nil
@@ -110,8 +110,8 @@ func isPixel(t *cgotorch.Tensor) bool {
 // The places of arguments in the schema of aten::layer_norm.
 const layerNormShape, layerNormWeight, layerNormBias, layerNormEps = 1, 2, 3, 4
 
-// The method `layerNorms` makes layer norms over one dimension calls of this library's kernels. The
-// layer norm of a sum becomes part of the sum's step. Others may read the sum too.
+// layerNorms makes layer norms over one dimension calls of this library's kernels. The layer norm
+// of a sum becomes part of the sum's step. Others may read the sum too.
 func (f *fuser) layerNorms() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -152,8 +152,8 @@ func (f *fuser) layerNorms() {
 	f.remove(gone)
 }
 
-// The method `addedBefore` returns the sum whose layer norm step i is, if the norm can be computed
-// in the step of the sum: its weights are there already.
+// addedBefore returns the sum whose layer norm step i is, if the norm can be computed in the step
+// of the sum: its weights are there already.
 func (f *fuser) addedBefore(a *addedLayerNorm, i int) (at int, sum *operatorCall) {
 	at, ok := f.filled[a.args[0].slot]
 	if !ok || f.writesBetween(at, i) {
@@ -171,8 +171,8 @@ func (f *fuser) addedBefore(a *addedLayerNorm, i int) (at int, sum *operatorCall
 	return at, sum
 }
 
-// The method `takesBias` takes the bias out of the convolution whose result, with channels behind,
-// step i alone normalises. The bias becomes the second argument of the norm.
+// takesBias takes the bias out of the convolution whose result, with channels behind, step i alone
+// normalises. The bias becomes the second argument of the norm.
 func (f *fuser) takesBias(a *addedLayerNorm, i int) bool {
 	at, ok := f.source(a.args[0], i, nil)
 	if !ok {
@@ -224,7 +224,7 @@ func (a *addedLayerNorm) run(x *cgotorch.Exec, f *frame) {
 	f.values[a.outs[0]], f.values[a.outs[1]] = sum, normed
 }
 
-// The method `pass` passes weight, bias and eps.
+// pass passes weight, bias and eps.
 func (a *addedLayerNorm) pass(call opcall.Call, f *frame) {
 	for i := range a.args[2:] {
 		call.OptTensor(a.args[2+i].tensor(f))
@@ -256,7 +256,7 @@ func (a *biasedLayerNorm) run(x *cgotorch.Exec, f *frame) {
 	f.values[a.outs[0]] = call.Run1()
 }
 
-// The method `scaledSums` makes a product part of the sum that alone reads it.
+// scaledSums makes a product part of the sum that alone reads it.
 func (f *fuser) scaledSums() {
 	gone := map[int]bool{}
 	for i := range f.graph.steps {
@@ -279,8 +279,8 @@ func (f *fuser) scaledSums() {
 	f.remove(gone)
 }
 
-// The method `takeLinearBias` makes the bias of a linear layer the shift of a scaledSum, if step
-// `product`, which becomes part of the sum, alone reads the layer's result, with channels in front.
+// takeLinearBias makes the bias of a linear layer the shift of a scaledSum, if step `product`,
+// which becomes part of the sum, alone reads the layer's result, with channels in front.
 func (f *fuser) takeLinearBias(s *scaledSum, product int) {
 	if !f.cuda {
 		return
@@ -313,9 +313,9 @@ func (f *fuser) takeLinearBias(s *scaledSum, product int) {
 // manyRows is a variable for tests.
 var manyRows int64 = 6144
 
-// The method `postponeBias` lets step `from`, if it is a linear layer, postpone its bias. It
-// returns the bias. The step that reads the layer's result must add the bias if the frame says that
-// the layer has postponed it.
+// postponeBias lets step `from`, if it is a linear layer, postpone its bias. It returns the bias.
+// The step that reads the layer's result must add the bias if the frame says that the layer has
+// postponed it.
 func (f *fuser) postponeBias(from int) operand {
 	c := f.call(from, "aten.linear.default")
 	if c == nil || len(c.args) <= linearBias || !c.args[linearBias].isTensor() {
@@ -335,7 +335,7 @@ type linearLayer struct {
 	mayPostpone bool
 }
 
-// The method `postpones` reports whether the layer now leaves its bias to its reader.
+// postpones reports whether the layer now leaves its bias to its reader.
 func (l *linearLayer) postpones(in *cgotorch.Tensor, f *frame) bool {
 	weight, bias := l.args[linearWeight].tensor(f), l.args[linearBias].tensor(f)
 	if in == nil || weight == nil || bias == nil || in.Dim() < 2 || weight.Dim() != 2 || bias.Dim() != 1 || bias.Numel() != weight.Shape()[0] {
@@ -372,8 +372,8 @@ func (l *linearLayer) run(x *cgotorch.Exec, f *frame) {
 	l.operatorCall.run(x, f)
 }
 
-// The method `linearActivations` makes one kernel of a linear layer's bias and of the activation
-// that alone reads the layer's result.
+// linearActivations makes one kernel of a linear layer's bias and of the activation that alone
+// reads the layer's result.
 func (f *fuser) linearActivations() {
 	for i := range f.graph.steps {
 		name := f.activationOf(i)

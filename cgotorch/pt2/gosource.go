@@ -104,7 +104,7 @@ type goSource struct {
 	weightValues   []*goValue
 }
 
-// The method `refuse` returns the error for a node that has no counterpart in Go.
+// refuse returns the error for a node that has no counterpart in Go.
 func (s *goSource) refuse(n *Node, why string) error {
 	return s.cannot("node %.100s (%.100s): %s", n.Name, n.Operator, why)
 }
@@ -113,7 +113,7 @@ func (s *goSource) cannot(format string, args ...any) error {
 	return fmt.Errorf("pt2: %s: %w: %s", s.binder.file.Name, ErrNoGoSource, fmt.Sprintf(format, args...))
 }
 
-// The method `constants` returns the file of the tensors that are in no state dict.
+// constants returns the file of the tensors that are in no state dict.
 func (s *goSource) constants() ([]byte, error) {
 	var list []safetensors.Tensor
 	for i, t := range s.constantList {
@@ -130,11 +130,10 @@ func (s *goSource) constants() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// The method `constantName` returns the name of a constant in the file, such as
-// Features.M1.positions.
+// constantName returns the name of a constant in the file, such as Features.M1.positions.
 func (s *goSource) constantName(i int) string { return strings.Join(s.constantValues[i].fields, ".") }
 
-// The method `values` returns the elements of a tensor, row-major.
+// values returns the elements of a tensor, row-major.
 func (s *goSource) values(t *storedTensor) ([]byte, error) {
 	if t.entry == "" {
 		return nil, s.file.Refuse("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)

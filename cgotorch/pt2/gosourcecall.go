@@ -57,7 +57,7 @@ func typedOperators() (map[string][]goOperator, error) {
 // tensor, with equal results.
 const withNumber = " aten::add.Tensor aten::sub.Tensor aten::mul.Tensor aten::div.Tensor aten::add_.Tensor aten::sub_.Tensor aten::mul_.Tensor aten::div_.Tensor "
 
-// The method `operator` writes the call of an operator.
+// operator writes the call of an operator.
 func (f *goFunction) operator(n *goNode) error {
 	op := n.act.(*operatorCall).op
 	if args, ok := fullRange(n.op, n.args); ok {
@@ -138,8 +138,8 @@ func plainArgs(op string, args []goArg) []goArg {
 	return args
 }
 
-// The method `typed` returns the call of a typed operator. It returns false if the operator cannot
-// take exactly these arguments.
+// typed returns the call of a typed operator. It returns false if the operator cannot take exactly
+// these arguments.
 func (f *goFunction) typed(n *goNode, o *goOperator, parameters []parameter, number bool) (string, bool) {
 	given := map[string]goArg{}
 	kinds := map[string]parameter{}
@@ -315,8 +315,8 @@ func equalsConstant(kind string, arg goArg, v any) bool {
 	return reflect.DeepEqual(c, v)
 }
 
-// The method `field` returns the source of an options field. It returns "" for the field's default,
-// and false if the field cannot hold the value.
+// field returns the source of an options field. It returns "" for the field's default, and false if
+// the field cannot hold the value.
 func (f *goFunction) field(g goParameter, p parameter, arg goArg) (string, bool) {
 	fallback := p.fallback
 	if g.Fallback != "" {
@@ -351,8 +351,8 @@ func (f *goFunction) field(g goParameter, p parameter, arg goArg) (string, bool)
 	return f.literal(of, p, arg)
 }
 
-// The method `byName` returns the call of an operator by its name, without the method's name.
-// Arguments that are the defaults of the schema are left out.
+// byName returns the call of an operator by its name, without the method's name. Arguments that are
+// the defaults of the schema are left out.
 func (f *goFunction) byName(n *goNode, parameters []parameter) string {
 	args := slices.Clone(n.args)
 	for i := range args {
@@ -377,7 +377,7 @@ func (f *goFunction) byName(n *goNode, parameters []parameter) string {
 	return "(" + text + ")"
 }
 
-// The method `results` writes the statement for a call, with its results.
+// results writes the statement for a call, with its results.
 func (f *goFunction) results(n *goNode, call string, typed bool) error {
 	exec := "x" + n.exec
 	var outs []*goValue
@@ -441,7 +441,7 @@ func (f *goFunction) results(n *goNode, call string, typed bool) error {
 	return nil
 }
 
-// The method `resultName` returns a name for result i.
+// resultName returns a name for result i.
 func (n *goNode) resultName(i int) string {
 	if len(n.kind) > 1 && n.kind[i].name != "" && i > 0 {
 		return identifier(n.kind[i].name, false)

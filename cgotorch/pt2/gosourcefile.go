@@ -26,7 +26,7 @@ var goImports = map[string]string{
 	"math": "math", "errors": "errors", "fmt": "fmt", "strconv": "strconv", "strings": "strings",
 }
 
-// The method `files` writes the declarations into files.
+// files writes the declarations into files.
 func (s *goSource) files() (map[string][]byte, error) {
 	makes, err := s.makes()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *goSource) files() (map[string][]byte, error) {
 	return files, nil
 }
 
-// The method `goFile` returns the source of one file.
+// goFile returns the source of one file.
 func (s *goSource) goFile(first bool, declarations []string) ([]byte, error) {
 	body := strings.Join(declarations, "\n")
 	parsed, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+body, parser.SkipObjectResolution)
@@ -108,7 +108,7 @@ func (s *goSource) goFile(first bool, declarations []string) ([]byte, error) {
 	return text, nil
 }
 
-// The method `constructor` returns the declarations of New and Close.
+// constructor returns the declarations of New and Close.
 func (s *goSource) constructor(makes []string) []string {
 	var parts []string
 	var b strings.Builder

@@ -42,7 +42,7 @@ type goMethod struct {
 	doc            string // "" means that it tells the modules
 }
 
-// The method `source` returns the declaration.
+// source returns the declaration.
 func (m *goMethod) source() string {
 	doc := m.doc
 	if doc == "" {
@@ -71,13 +71,13 @@ func (f *goFunction) line(format string, args ...any) {
 	f.lines = append(f.lines, fmt.Sprintf(format, args...))
 }
 
-// The method `define` gives a value a name.
+// define gives a value a name.
 func (f *goFunction) define(v *goValue, base string) string {
 	f.names[v] = unique(base, f.taken)
 	return f.names[v]
 }
 
-// The method `name` returns a value as source.
+// name returns a value as source.
 func (f *goFunction) name(v *goValue) string {
 	if name, ok := f.names[v]; ok {
 		return name
@@ -85,12 +85,12 @@ func (f *goFunction) name(v *goValue) string {
 	return "m." + strings.Join(v.fields[len(f.receiver):], ".")
 }
 
-// The method `within` reports whether a global value is a field of the receiver, or below it.
+// within reports whether a global value is a field of the receiver, or below it.
 func within(v *goValue, receiver []string) bool {
 	return v.global && len(receiver) <= len(v.modules) && slices.Equal(v.modules[:len(receiver)], receiver)
 }
 
-// The method `items` cuts nodes into items.
+// items cuts nodes into items.
 func (s *goSource) items(from, to, depth int) []goItem {
 	var items []goItem
 	for i := from; i < to; {
@@ -114,7 +114,7 @@ func (s *goSource) items(from, to, depth int) []goItem {
 	return items
 }
 
-// The method `part` returns a part of the path of a node's module, or "".
+// part returns a part of the path of a node's module, or "".
 func (n *goNode) part(depth int) string {
 	if depth < len(n.path) {
 		return n.path[depth]
@@ -122,7 +122,7 @@ func (n *goNode) part(depth int) string {
 	return ""
 }
 
-// The method `body` writes items. Too many items are cut into parts.
+// body writes items. Too many items are cut into parts.
 func (f *goFunction) body(items []goItem) error {
 	if len(items) > mostItems {
 		for part := range slices.Chunk(items, max(partItems, (len(items)+partItems-1)/partItems)) {
@@ -149,7 +149,7 @@ func (f *goFunction) body(items []goItem) error {
 	return nil
 }
 
-// The method `free` closes the function's own tensors that nobody reads behind an item.
+// free closes the function's own tensors that nobody reads behind an item.
 func (f *goFunction) free(item goItem) {
 	var names []string
 	for _, ended := range f.s.ends[item.from:item.to] {
@@ -165,7 +165,7 @@ func (f *goFunction) free(item goItem) {
 	}
 }
 
-// The method `node` writes a node.
+// node writes a node.
 func (f *goFunction) node(n *goNode) error {
 	if _, isCall := n.act.(*operatorCall); !isCall {
 		// a number says nothing about its place
@@ -189,7 +189,7 @@ func (f *goFunction) node(n *goNode) error {
 	return nil
 }
 
-// The method `place` describes the module and the line of Python that a node comes from.
+// place describes the module and the line of Python that a node comes from.
 func (f *goFunction) place(n *goNode) string {
 	path := n.path
 	if len(path) >= len(f.path) && slices.Equal(path[:len(f.path)], f.path) {
@@ -206,7 +206,7 @@ func (f *goFunction) place(n *goNode) string {
 	return commentText(strings.TrimSpace(text), 95)
 }
 
-// The method `call` writes a function for items, or finds an equal one, and writes its call.
+// call writes a function for items, or finds an equal one, and writes its call.
 func (f *goFunction) call(items []goItem, path []string, name string) error {
 	from, to := items[0].from, items[len(items)-1].to
 	receiver, module := f.s.structOf(path)
@@ -279,8 +279,8 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 	return nil
 }
 
-// The method `text` returns the parameters, the results and the body of a function. A function with
-// at most one result, a tensor, frees all its other tensors.
+// text returns the parameters, the results and the body of a function. A function with at most one
+// result, a tensor, frees all its other tensors.
 func (f *goFunction) text(params, types, returned []string, tidy bool) string {
 	result := joinVariables(types)
 	if len(types) > 1 {
@@ -323,7 +323,7 @@ func joinVariables(list []string) string {
 	return b.String()
 }
 
-// The method `structOf` returns the deepest module of a path that has a struct.
+// structOf returns the deepest module of a path that has a struct.
 func (s *goSource) structOf(path []string) ([]string, *goModule) {
 	m := s.root
 	for i, part := range path {
@@ -337,7 +337,7 @@ func (s *goSource) structOf(path []string) ([]string, *goModule) {
 	return path, m
 }
 
-// The method `fields` returns the fields that lead to the struct of a path.
+// fields returns the fields that lead to the struct of a path.
 func (m *goModule) fields(path []string) []string {
 	var fields []string
 	for _, part := range path {
@@ -348,7 +348,7 @@ func (m *goModule) fields(path []string) []string {
 	return fields
 }
 
-// The method `border` returns the parameters and the results of a function for some nodes.
+// border returns the parameters and the results of a function for some nodes.
 func (s *goSource) border(from, to int, receiver []string) (params, results []*goValue) {
 	seen := map[*goValue]bool{}
 	var globals []*goValue
@@ -372,7 +372,7 @@ func (s *goSource) border(from, to int, receiver []string) (params, results []*g
 	return append(params, globals...), results
 }
 
-// The method `entry` writes Forward or Call.
+// entry writes Forward or Call.
 func (s *goSource) entry() error {
 	f := s.newFunction(nil, nil)
 	var signature, given, notes []string
@@ -501,7 +501,7 @@ func (s *goSource) entry() error {
 	return nil
 }
 
-// The method `target` returns the tensor that an output is written to.
+// target returns the tensor that an output is written to.
 func (s *goSource) target(f *goFunction, i int) (string, bool) {
 	switch o := s.program.outputs[i]; {
 	case o.weight >= 0:
@@ -514,7 +514,7 @@ func (s *goSource) target(f *goFunction, i int) (string, bool) {
 	return "", false
 }
 
-// The function `comment` returns text as a comment of lines of at most 100 characters.
+// comment returns text as a comment of lines of at most 100 characters.
 func comment(text string) string {
 	var b strings.Builder
 	line := "//"

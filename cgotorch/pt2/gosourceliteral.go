@@ -30,8 +30,8 @@ func floatSource(v float64) string {
 
 var memoryFormatSource = [...]string{"cgotorch.Contiguous", "cgotorch.Preserve", "cgotorch.ChannelsLast", "cgotorch.ChannelsLast3D"}
 
-// The method `literal` returns an argument as Go source of a type. It returns false if the type
-// cannot hold exactly this argument.
+// literal returns an argument as Go source of a type. It returns false if the type cannot hold
+// exactly this argument.
 func (f *goFunction) literal(of string, p parameter, arg goArg) (string, bool) {
 	of = strings.ReplaceAll(of, "cgotorch.", "")
 	isConstant := arg.value == nil && arg.of == noList
@@ -128,7 +128,7 @@ func (f *goFunction) literal(of string, p parameter, arg goArg) (string, bool) {
 	return "", false
 }
 
-// The method `ints` returns the numbers of a list of integers.
+// ints returns the numbers of a list of integers.
 func (f *goFunction) ints(arg goArg) (string, bool) {
 	if arg.of == intList {
 		var items []string
@@ -145,7 +145,7 @@ func (f *goFunction) ints(arg goArg) (string, bool) {
 	return strings.TrimPrefix(commaInts(list), ", "), ok && arg.value == nil && arg.of == noList
 }
 
-// The method `any` returns an argument as Go source for [cgotorch.Exec.Call].
+// any returns an argument as Go source for [cgotorch.Exec.Call].
 func (f *goFunction) any(arg goArg) string {
 	if arg.value != nil {
 		return f.name(arg.value)

@@ -38,7 +38,7 @@ func (m *goModule) child(name string) *goModule {
 	return nil
 }
 
-// The method `modules` makes the structs for the names of the weights.
+// modules makes the structs for the names of the weights.
 func (s *goSource) modules() error {
 	classes := s.classes()
 	s.root = &goModule{class: "Net", taken: map[string]bool{"Forward": true, "Call": true, "Close": true}}
@@ -109,7 +109,7 @@ func lastWord(parts []string) string {
 	return "Item"
 }
 
-// The method `classes` returns the Python classes of modules, by path.
+// classes returns the Python classes of modules, by path.
 func (s *goSource) classes() map[string]string {
 	classes := map[string]string{}
 	for i := range s.text.GraphModule.Graph.Nodes {
@@ -127,8 +127,8 @@ func (s *goSource) classes() map[string]string {
 	return classes
 }
 
-// The method `declare` writes the struct of a module, and those of its children. Modules with equal
-// classes and fields have one struct.
+// declare writes the struct of a module, and those of its children. Modules with equal classes and
+// fields have one struct.
 func (s *goSource) declare(m *goModule, known map[string]string, names map[string]bool) {
 	place := len(s.types)
 	if m == s.root {
@@ -189,7 +189,7 @@ func goDType(d cgotorch.DType) string {
 	return fmt.Sprintf("cgotorch.DType(%d)", int(d))
 }
 
-// The method `makes` returns the statements that make the tensors.
+// makes returns the statements that make the tensors.
 func (s *goSource) makes() (lines []string, err error) {
 	first := map[string][]int{} // the tensors of a storage
 	for i, t := range s.weightList {

@@ -17,7 +17,7 @@ const (
 	goBool
 )
 
-// The method `source` returns the Go type.
+// source returns the Go type.
 func (k goKind) source() string {
 	return [...]string{"*cgotorch.Tensor", "int64", "float64", "bool"}[k]
 }
@@ -56,7 +56,7 @@ type goNode struct {
 	exec   string // the mode, behind the Exec, such as .NoGrad()
 }
 
-// The method `list` turns the graph into a list of nodes, without those that nobody needs.
+// list turns the graph into a list of nodes, without those that nobody needs.
 func (s *goSource) list() error {
 	var inputs []goArg
 	p := s.program
@@ -92,7 +92,7 @@ func (s *goSource) list() error {
 	return nil
 }
 
-// The method `flatten` adds the nodes of a graph, and returns its outputs.
+// flatten adds the nodes of a graph, and returns its outputs.
 func (s *goSource) flatten(g *graph, inputs []goArg, exec string) ([]goArg, error) {
 	if len(inputs) != len(g.inputs) {
 		return nil, s.file.Bad("the graph %.100s got %d inputs, want %d", g.name, len(inputs), len(g.inputs))
@@ -125,7 +125,7 @@ func bindArgs(operands []operand, slots []goArg) []goArg {
 	return args
 }
 
-// The method `step` adds the node of a step, or the nodes of its region.
+// step adds the node of a step, or the nodes of its region.
 func (s *goSource) step(st *step, slots []goArg, exec string) error {
 	n := &goNode{node: st.node, act: st.act, exec: exec, op: st.node.Operator}
 	if st.node.Module != "" && !strings.HasPrefix(st.node.Module, "_empty_nn_module") {
@@ -245,8 +245,8 @@ func plainKind(of string) string {
 	return strings.ReplaceAll(b.String(), "SymInt", "int")
 }
 
-// The method `resultKinds` returns the kind of each of the `count` results that the graph names. A
-// list of tensors counts as many as it has.
+// resultKinds returns the kind of each of the `count` results that the graph names. A list of
+// tensors counts as many as it has.
 func (s *goSource) resultKinds(n *goNode, count int) ([]goKind, error) {
 	var kinds []goKind
 	for _, r := range n.kind {
@@ -295,7 +295,7 @@ func scalarKind(n *Node) goKind {
 	return goInt
 }
 
-// The method `live` drops nodes on numbers that nobody uses, and finds the last use of each value.
+// live drops nodes on numbers that nobody uses, and finds the last use of each value.
 func (s *goSource) live() {
 	mark := func(args []goArg, at int) {
 		eachValue(args, func(v *goValue) {
@@ -337,8 +337,8 @@ func (s *goSource) live() {
 	}
 }
 
-// The method `order` keeps some nodes. It moves those on numbers up to the nodes that make their
-// arguments, so that functions pass few numbers to each other.
+// order keeps some nodes. It moves those on numbers up to the nodes that make their arguments, so
+// that functions pass few numbers to each other.
 func (s *goSource) order(kept []bool) {
 	early := make([][]*goNode, len(s.nodes)+1) // the nodes behind node i-1
 	place := map[*goValue]int{}
@@ -375,7 +375,7 @@ func eachValue(args []goArg, visit func(v *goValue)) {
 // pathName returns the name of a leaf, such as boxesLeft0 for boxes["left"][0].
 func pathName(path string) string { return identifier(path, false) }
 
-// The method `number` returns the kind of a number, or false.
+// number returns the kind of a number, or false.
 func (a *goArg) number() (goKind, bool) {
 	if a.value != nil {
 		return a.value.kind, a.value.kind != goTensor
@@ -394,7 +394,7 @@ func (a *goArg) number() (goKind, bool) {
 	return 0, false
 }
 
-// The method `isDefault` reports whether an argument is left out.
+// isDefault reports whether an argument is left out.
 func (a *goArg) isDefault() bool {
 	return a.value == nil && a.of == noList && a.constant == any(cgotorch.Default)
 }

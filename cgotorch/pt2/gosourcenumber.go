@@ -49,7 +49,7 @@ func numberKind(n *goNode) (goKind, bool) {
 	return result, len(kinds) == count
 }
 
-// The method `function` writes a function on numbers.
+// function writes a function on numbers.
 func (f *goFunction) function(n *goNode) {
 	v := n.outs[0]
 	float := v.kind == goFloat
@@ -172,7 +172,7 @@ func (f *goFunction) assertion(n *goNode) {
 	f.line("require(x, %s, %s)", condition, strconv.Quote(commentText(why, 400)))
 }
 
-// The method `sizeRead` writes the read of a size.
+// sizeRead writes the read of a size.
 func (f *goFunction) sizeRead(n *goNode) {
 	act := n.act.(*sizeRead)
 	t := f.name(n.args[0].value)

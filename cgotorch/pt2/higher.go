@@ -126,7 +126,7 @@ func constantAt[T any](args []operand, i int) (v T, ok bool) {
 	return v, ok
 }
 
-// The function `spread` returns the values of arguments. A list counts as its items.
+// spread returns the values of arguments. A list counts as its items.
 func spread(f *frame, args []operand) (values []any) {
 	for i := range args {
 		if args[i].of == tensorList { // PyTorch writes a list of tensors and numbers so, too

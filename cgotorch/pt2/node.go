@@ -63,7 +63,7 @@ func pythonLine(stack string) string {
 	return best
 }
 
-// The method `place` describes a node of a file in an error.
+// place describes a node of a file in an error.
 func (n *Node) place(file string) string {
 	text := fmt.Sprintf("in node %.80s of %.200s", n.Name, file)
 	if n.Where != "" {
@@ -72,7 +72,7 @@ func (n *Node) place(file string) string {
 	return text
 }
 
-// The method `text` writes an argument as a program would.
+// text writes an argument as a program would.
 func (a *argument) text() string {
 	switch {
 	case a.Tensor != nil:

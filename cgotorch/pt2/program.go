@@ -124,7 +124,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 	return p, nil
 }
 
-// The function `parse` reads a program without its tensors, and checks it.
+// parse reads a program without its tensors, and checks it.
 func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, error) {
 	a, err := openArchive(source, size, name)
 	if err != nil {
@@ -174,7 +174,7 @@ func parse(source io.ReaderAt, size int64, name string, o Options) (*binder, err
 // schemaMajor is the version of torch.export's schema that this package reads.
 const schemaMajor = 8
 
-// The method `lacks` names the first operators that LibTorch lacks, and says where others may be.
+// lacks names the first operators that LibTorch lacks, and says where others may be.
 func (c *compiler) lacks() string {
 	const shown = 3
 	var parts []string
@@ -300,7 +300,7 @@ func (p *Program) Call(x *cgotorch.Exec, args ...any) any {
 	return v
 }
 
-// The method `flatten` returns the leaves of arguments, in the order of the program's inputs.
+// flatten returns the leaves of arguments, in the order of the program's inputs.
 func (p *Program) flatten(args []any) (leaves []any, err error) {
 	arguments, keywords := p.in.children[0], p.in.children[1]
 	named := Keywords{}
@@ -369,8 +369,8 @@ func (p *Program) tooMany(given int) error {
 	return errors.New(why)
 }
 
-// The method `fixed` returns the leaves of an argument, which begin at leaf `from`, if the program
-// accepts one value only for each.
+// fixed returns the leaves of an argument, which begin at leaf `from`, if the program accepts one
+// value only for each.
 func (p *Program) fixed(c *tree, from int) (leaves []any, ok bool) {
 	for _, v := range p.values[from : from+c.leaves()] {
 		if v.Tensor || v.Bounds != nil {
@@ -385,7 +385,7 @@ func (p *Program) fail(x *cgotorch.Exec, op, format string, args ...any) {
 	x.Fail(op, fmt.Errorf("%w: %w", fmt.Errorf(format, args...), cgotorch.ErrInvalidArgument))
 }
 
-// The method `run` runs the graph on the leaves of the arguments, and returns those of the results.
+// run runs the graph on the leaves of the arguments, and returns those of the results.
 func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 	p.mutex.RLock()
 	defer p.mutex.RUnlock()
@@ -466,7 +466,7 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 	return results
 }
 
-// The method `check` compares the leaves with the program's inputs, and converts what has to be.
+// check compares the leaves with the program's inputs, and converts what has to be.
 func (p *Program) check(x *cgotorch.Exec, op string, leaves []any) []any {
 	checked := make([]any, len(leaves))
 	for i, leaf := range leaves {
@@ -628,8 +628,7 @@ func (v *Value) accept(n int64, symbols map[string]any) error {
 	return nil
 }
 
-// The function `same` reports whether two numbers, truth values or texts are equal. NaN is equal to
-// NaN.
+// same reports whether two numbers, truth values or texts are equal. NaN is equal to NaN.
 func same(a, b any) bool {
 	v, ok := a.(float64)
 	w, ok2 := b.(float64)

@@ -35,7 +35,7 @@ func (o *operand) tensor(f *frame) *cgotorch.Tensor {
 	return t
 }
 
-// The method `gather` makes the value of a list.
+// gather makes the value of a list.
 func (o *operand) gather(f *frame) (any, error) {
 	switch o.of {
 	case tensorList:
@@ -74,8 +74,8 @@ func (o *operand) gather(f *frame) (any, error) {
 	return nil, errors.New("a list of an unknown kind")
 }
 
-// The method `run` runs the steps. The frame holds the inputs. Results that are inputs too get
-// handles of their own.
+// run runs the steps. The frame holds the inputs. Results that are inputs too get handles of their
+// own.
 func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
 	at := 0
 	defer func() {
@@ -104,7 +104,7 @@ func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
 	return results
 }
 
-// The method `call` runs a sub-graph with the given inputs.
+// call runs a sub-graph with the given inputs.
 func (g *graph) call(x *cgotorch.Exec, inputs []any) []any {
 	if len(inputs) != len(g.inputs) {
 		x.Fail("pt2.Program", fmt.Errorf("the graph %s got %d inputs, want %d: %w", g.name, len(inputs), len(g.inputs), cgotorch.ErrInvalidArgument))
@@ -138,7 +138,7 @@ func (o *operatorCall) run(x *cgotorch.Exec, f *frame) {
 	store(x, f, o.outs, c.RunAll())
 }
 
-// The method `pass` passes the arguments.
+// pass passes the arguments.
 func (o *operatorCall) pass(c opcall.Call, f *frame) {
 	for i := range o.args {
 		switch v := o.args[i].value(f).(type) {
@@ -153,8 +153,8 @@ func (o *operatorCall) pass(c opcall.Call, f *frame) {
 	c.RestDefault()
 }
 
-// The function `store` puts results into slots. A list of tensors has a slot for each tensor.
-// Results without a slot are closed.
+// store puts results into slots. A list of tensors has a slot for each tensor. Results without a
+// slot are closed.
 func store(x *cgotorch.Exec, f *frame, slots []int, results []any) {
 	at := 0
 	put := func(v any) {

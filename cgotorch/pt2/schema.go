@@ -134,7 +134,7 @@ func (a *argument) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// The method `used` returns whether a field that this package knows is set.
+// used returns whether a field that this package knows is set.
 func (a *argument) used() *bool {
 	used := a.None != nil || a.Tensor != nil || a.Tensors != nil || a.Int != nil || a.Ints != nil || a.Float != nil || a.Floats != nil ||
 		a.Text != nil || a.Texts != nil || a.SymInt != nil || a.SymInts != nil || a.ScalarType != nil || a.MemoryFormat != nil ||

@@ -47,7 +47,7 @@ func (p *exprParser) skip(prefix string) bool {
 	return ok
 }
 
-// The method `until` returns the text before one of the characters `ends`.
+// until returns the text before one of the characters `ends`.
 func (p *exprParser) until(ends string) string {
 	n := strings.IndexAny(p.text, ends)
 	if n < 0 {

@@ -79,7 +79,7 @@ func (t *treeText) tree(tuples map[string]namedTuple, depth int) (*tree, error) 
 	return result, result.name(t.Context, tuples)
 }
 
-// The method `name` finds the names of the children of a dict, a named tuple or a dataclass.
+// name finds the names of the children of a dict, a named tuple or a dataclass.
 func (t *tree) name(context contextText, tuples map[string]namedTuple) error {
 	switch t.kind {
 	case "builtins.tuple", "builtins.list", "collections.deque":
@@ -123,7 +123,7 @@ func (t *tree) leaves() int {
 	return n
 }
 
-// The method `child` returns the name of child i in a path, such as ["mask"] or [2].
+// child returns the name of child i in a path, such as ["mask"] or [2].
 func (t *tree) child(i int) string {
 	if t.named {
 		return fmt.Sprintf("[%q]", t.keys[i])
@@ -131,8 +131,7 @@ func (t *tree) child(i int) string {
 	return fmt.Sprintf("[%d]", i)
 }
 
-// The method `paths` returns the names of the leaves, such as image or boxes["left"][0]. It cuts
-// long names.
+// paths returns the names of the leaves, such as image or boxes["left"][0]. It cuts long names.
 func (t *tree) paths(at string, paths []string) []string {
 	const most = 1000
 	if len(at) > most {
@@ -147,8 +146,8 @@ func (t *tree) paths(at string, paths []string) []string {
 	return paths
 }
 
-// The method `flatten` appends the leaves of a Go value. A tuple or a list is a slice. A dict, a
-// named tuple or a dataclass is a map from strings.
+// flatten appends the leaves of a Go value. A tuple or a list is a slice. A dict, a named tuple or
+// a dataclass is a map from strings.
 func (t *tree) flatten(at string, v any, leaves []any) ([]any, error) {
 	if t.leaf() {
 		return append(leaves, v), nil
@@ -188,7 +187,7 @@ func (t *tree) flatten(at string, v any, leaves []any) ([]any, error) {
 	return nil, fmt.Errorf("%s is %T, want %s", at, v, t)
 }
 
-// The method `unflatten` makes a Go value of leaves, and returns the leaves that are left.
+// unflatten makes a Go value of leaves, and returns the leaves that are left.
 func (t *tree) unflatten(leaves []any) (any, []any) {
 	if t.leaf() {
 		return leaves[0], leaves[1:]

@@ -40,7 +40,7 @@ var unmarked = map[string]bool{
 
 var reshape = opcall.New("aten::reshape")
 
-// The method `viewsMayCopy` turns views into reshapes. See Note [Views that copy].
+// viewsMayCopy turns views into reshapes. See Note [Views that copy].
 func (g *graph) viewsMayCopy() {
 	set := g.memorySets()
 	lastWrite := map[int]int{} // by slot, and later by set: the last step that writes into it
@@ -86,8 +86,8 @@ func (g *graph) viewsMayCopy() {
 	}
 }
 
-// The method `memorySets` returns a function that returns the set of a slot: one of the slots with
-// which it may share memory.
+// memorySets returns a function that returns the set of a slot: one of the slots with which it may
+// share memory.
 func (g *graph) memorySets() func(slot int) int {
 	sets := make([]int, g.slots) // by slot: another slot of its set, or the slot itself
 	for slot := range sets {
@@ -108,8 +108,8 @@ func (g *graph) memorySets() func(slot int) int {
 	return set
 }
 
-// The method `memory` returns the slots of a step that may share memory with each other, and the
-// slots into whose memory it may write.
+// memory returns the slots of a step that may share memory with each other, and the slots into
+// whose memory it may write.
 func (s *step) memory() (shared, written []int) {
 	var graphs []*graph
 	shares := false
@@ -151,7 +151,7 @@ func (s *step) memory() (shared, written []int) {
 	return shared, written
 }
 
-// The method `trains` reports whether an operator is a norm that may run as in training.
+// trains reports whether an operator is a norm that may run as in training.
 func (o *operatorCall) trains() bool {
 	at := slices.IndexFunc(parametersOf(o.schema), func(p parameter) bool { return p.name == "training" || p.name == "use_input_stats" })
 	if at < 0 {

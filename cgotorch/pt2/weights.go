@@ -79,7 +79,7 @@ type storedTensor struct {
 	tensor    *cgotorch.Tensor // once it is read
 }
 
-// The method `stored` reads the table of a folder of the archive, such as data/weights.
+// stored reads the table of a folder of the archive, such as data/weights.
 func (a *archive) stored(folder, model string) (map[string]*storedTensor, error) {
 	var table struct {
 		Config map[string]payload `json:"config"`
@@ -119,8 +119,8 @@ type pendingRead struct {
 	flat  *cgotorch.Tensor // the tensor whose memory `to` is
 }
 
-// The method `read` reads the tensors. The Do owns them. Tensors with one storage share their
-// memory, and tensors with one storage and one layout are one tensor.
+// read reads the tensors. The Do owns them. Tensors with one storage share their memory, and
+// tensors with one storage and one layout are one tensor.
 func (r *weightReader) read(x *cgotorch.Exec, tensors []*storedTensor) error {
 	groups := map[string][]*storedTensor{}
 	var entries []string
@@ -149,8 +149,8 @@ func (r *weightReader) read(x *cgotorch.Exec, tensors []*storedTensor) error {
 	return nil
 }
 
-// The method `cast` converts the float32 tensors of one storage. If the storage has only such
-// tensors, they share its memory afterwards too.
+// cast converts the float32 tensors of one storage. If the storage has only such tensors, they
+// share its memory afterwards too.
 func (r *weightReader) cast(x *cgotorch.Exec, base *cgotorch.Tensor, group []*storedTensor) {
 	casts := map[*cgotorch.Tensor]*cgotorch.Tensor{}
 	together := base != nil && !slices.ContainsFunc(group, func(t *storedTensor) bool { return t.dtype != cgotorch.Float32 })
@@ -176,8 +176,8 @@ func (r *weightReader) cast(x *cgotorch.Exec, base *cgotorch.Tensor, group []*st
 	}
 }
 
-// The method `narrow` converts a float32 tensor. In a constant, such as a mask, the largest float32
-// becomes the largest number of the new dtype, as in arguments.
+// narrow converts a float32 tensor. In a constant, such as a mask, the largest float32 becomes the
+// largest number of the new dtype, as in arguments.
 func (r *weightReader) narrow(x *cgotorch.Exec, t *cgotorch.Tensor, constant bool) *cgotorch.Tensor {
 	if !constant {
 		return x.To(t, r.float)
@@ -189,7 +189,7 @@ func (r *weightReader) narrow(x *cgotorch.Exec, t *cgotorch.Tensor, constant boo
 	})
 }
 
-// The method `group` makes the tensors of one storage.
+// group makes the tensors of one storage.
 func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTensor) error {
 	bytes := int64(0)
 	for _, t := range group {
@@ -242,8 +242,8 @@ func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTens
 	return nil
 }
 
-// The method `load` fills a tensor from an entry: on the CPU later, all tensors at once; on another
-// device now, through host memory.
+// load fills a tensor from an entry: on the CPU later, all tensors at once; on another device now,
+// through host memory.
 func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Reader, entry string, bytes int64, t *storedTensor) (*cgotorch.Tensor, error) {
 	if x.Device().IsCUDA() {
 		host := make([]byte, bytes)
@@ -262,7 +262,7 @@ func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Rea
 	return base, nil
 }
 
-// The method `fill` reads what group has asked for, on some goroutines.
+// fill reads what group has asked for, on some goroutines.
 func (r *weightReader) fill() error {
 	var wait sync.WaitGroup
 	var mutex sync.Mutex

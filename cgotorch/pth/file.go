@@ -313,7 +313,7 @@ func (w *walker) walk(name string, v any, depth int) error {
 	return nil
 }
 
-// The method `module` gives the tensors of a whole module the names of its state dict.
+// module gives the tensors of a whole module the names of its state dict.
 func (w *walker) module(name string, state *dict, depth int) error {
 	var hidden []any
 	if l, ok := state.get("_non_persistent_buffers_set").(*list); ok {
@@ -343,8 +343,8 @@ func join(name, part string) string {
 	return name + "." + part
 }
 
-// The function `text` returns the part of a name for key number i of a dict. A key that is neither
-// text nor number, such as a tuple, gives the number of the key.
+// text returns the part of a name for key number i of a dict. A key that is neither text nor
+// number, such as a tuple, gives the number of the key.
 func text(key any, i int) string {
 	switch key := key.(type) {
 	case string:

@@ -62,8 +62,8 @@ func (u *unpickler) fail(format string, args ...any) {
 	panic(errPickle{fmt.Errorf("byte %d of the pickle: %w", u.at, fmt.Errorf(format, args...))})
 }
 
-// The function `unpickle` returns the object of the pickle at the beginning of `in`, and the number
-// of bytes of the pickle.
+// unpickle returns the object of the pickle at the beginning of `in`, and the number of bytes of
+// the pickle.
 func unpickle(in []byte, storage func(id []any) (any, error)) (value any, length int, err error) {
 	u := &unpickler{in: in, memo: map[int]any{}, storage: storage}
 	defer func() {
@@ -169,14 +169,14 @@ func (u *unpickler) long(n int) any {
 // repeat stored values could otherwise build without end.
 const mostSteps = 1 << 23
 
-// The method `spend` counts n steps.
+// spend counts n steps.
 func (u *unpickler) spend(n int) {
 	if u.steps += n; u.steps > mostSteps {
 		u.fail("it has more than %d instructions", mostSteps)
 	}
 }
 
-// The method `step` runs one instruction, and reports whether it was the last.
+// step runs one instruction, and reports whether it was the last.
 func (u *unpickler) step() (done bool) {
 	u.spend(1)
 	switch op := u.bytes(1)[0]; op {
@@ -325,8 +325,8 @@ func (u *unpickler) step() (done bool) {
 	return false
 }
 
-// The method `global` returns the name of a class. The pickle can join stored texts without end, so
-// the length of a name is limited.
+// global returns the name of a class. The pickle can join stored texts without end, so the length
+// of a name is limited.
 func (u *unpickler) global(module, name string) global {
 	if len(module)+len(name) > 1000 {
 		u.fail("a class whose name has %d bytes", len(module)+len(name))

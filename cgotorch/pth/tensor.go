@@ -316,8 +316,7 @@ func (t *tensor) finish(data []byte, bigEndian bool) {
 	}
 }
 
-// The method `gather` returns the elements in row-major order. `from` begins with the first
-// element.
+// gather returns the elements in row-major order. `from` begins with the first element.
 func (t *tensor) gather(from []byte) []byte {
 	size := sizes[t.dtype]
 	if t.contiguous() {

@@ -61,8 +61,8 @@ func TestOpen_PythonFile(t *testing.T) {
 	}
 }
 
-// The function `file` returns a file with the given header. After the header come zeros, as many
-// bytes as `data` says.
+// file returns a file with the given header. After the header come zeros, as many bytes as `data`
+// says.
 func file(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)

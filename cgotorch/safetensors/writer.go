@@ -37,8 +37,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// The function `layout` checks the tensors, puts them in the order of the file, and makes the
-// header.
+// layout checks the tensors, puts them in the order of the file, and makes the header.
 func layout(tensors []Tensor, metadata map[string]string) ([]Tensor, []byte, error) {
 	ordered := slices.Clone(tensors)
 	slices.SortStableFunc(ordered, func(a, b Tensor) int { return int(bitsOf[b.DType]) - int(bitsOf[a.DType]) })

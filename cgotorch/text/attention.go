@@ -16,23 +16,21 @@ type attention struct {
 	heads, width int
 }
 
-// The method `split` cuts t [batch, n, heads*width] into heads. The result is [batch, heads, n,
-// width].
+// split cuts t [batch, n, heads*width] into heads. The result is [batch, heads, n, width].
 func (m *attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
 }
 
-// The method `merge` undoes `split`. It maps t [batch, heads, n, width] to [batch, n,
-// heads*width].
+// merge undoes `split`. It maps t [batch, heads, n, width] to [batch, n, heads*width].
 func (m *attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Reshape(x.Transpose(t, 1, 2), shape[0], shape[2], int64(m.heads*m.width))
 }
 
-// The method `attend` maps `hidden` [batch, n, d_model], the hidden states of the queries, to the
-// same shape. `keys` and `values` are [batch, heads, m, width]. `bias` is added to the scores,
-// whose shape is [batch, heads, n, m]. A nil `bias` adds nothing.
+// attend maps `hidden` [batch, n, d_model], the hidden states of the queries, to the same shape.
+// `keys` and `values` are [batch, heads, m, width]. `bias` is added to the scores, whose shape is
+// [batch, heads, n, m]. A nil `bias` adds nothing.
 func (m *attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	scores := x.Tidy(func() *cgotorch.Tensor {
 		scores := x.MatMul(m.split(x, m.Q.Forward(x, hidden)), x.Transpose(keys, 2, 3))
@@ -47,9 +45,8 @@ func (m *attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 	})
 }
 
-// The method `project` returns the queries, keys and values of `hidden` [batch, d_model], as one
-// tensor [batch, 3*heads*width]. One product computes all of them if the three weights are
-// adjacent in memory.
+// project returns the queries, keys and values of `hidden` [batch, d_model], as one tensor [batch,
+// 3*heads*width]. One product computes all of them if the three weights are adjacent in memory.
 func (m *attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		if all := stackedView(x, 3, m.Q.Weight, m.K.Weight, m.V.Weight); all != nil {
@@ -77,8 +74,8 @@ type selfAttention struct {
 	LayerNorm     *rmsNorm
 }
 
-// The method `forward` returns the sum of `hidden` [batch, n, d_model] and the attention of
-// `hidden` to itself. The result is a new handle.
+// forward returns the sum of `hidden` [batch, n, d_model] and the attention of `hidden` to itself.
+// The result is a new handle.
 func (m *selfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		a, normed := m.SelfAttention, m.LayerNorm.Forward(x, hidden)
@@ -94,8 +91,8 @@ type crossAttention struct {
 	LayerNorm       *rmsNorm
 }
 
-// The method `forward` returns the sum of `hidden` [batch, n, d_model] and the attention of
-// `hidden` to `keys` and `values`. `keys` and `values` are [batch, heads, source, width].
+// forward returns the sum of `hidden` [batch, n, d_model] and the attention of `hidden` to `keys`
+// and `values`. `keys` and `values` are [batch, heads, source, width].
 func (m *crossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.Add(hidden, m.EncDecAttention.attend(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))

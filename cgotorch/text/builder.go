@@ -59,8 +59,7 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	return m
 }
 
-// The method `weight` makes a weight. If b.draw is set, the values come from a normal
-// distribution.
+// weight makes a weight. If b.draw is set, the values come from a normal distribution.
 func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
 	shape := make([]int64, len(size))
 	for i, n := range size {

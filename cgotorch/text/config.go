@@ -107,8 +107,8 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	return c, nil
 }
 
-// The method `check` fails with [cgotorch.ErrInvalidArgument] if no model can be made from the
-// values. The error has the field's name in the file.
+// check fails with [cgotorch.ErrInvalidArgument] if no model can be made from the values. The error
+// has the field's name in the file.
 func (c SwitchConfig) check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...)

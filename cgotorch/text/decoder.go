@@ -22,10 +22,10 @@ type DecoderBlock struct {
 	FF        *FeedForward    `state:"layer.2"`
 }
 
-// The method `forward` maps all tokens of the decoder at once. It maps `ids`, Int64 [batch, n],
-// to [batch, n, d_model]. A token does not see the tokens after it. `encoded` [batch, source,
-// d_model] is the result of [Switch.Encode]. `mask` [batch, source] is 0 at padding. A nil `mask`
-// means that there is no padding.
+// forward maps all tokens of the decoder at once. It maps `ids`, Int64 [batch, n], to [batch, n,
+// d_model]. A token does not see the tokens after it. `encoded` [batch, source, d_model] is the
+// result of [Switch.Encode]. `mask` [batch, source] is 0 at padding. A nil `mask` means that there
+// is no padding.
 func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Switch.Logits"
 	x = plain(x)
@@ -50,7 +50,7 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 	})
 }
 
-// The method `end` normalizes the result of the last block.
+// end normalizes the result of the last block.
 func (m *Decoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }
@@ -59,8 +59,8 @@ func (m *Decoder) biases() *nn.Embedding {
 	return m.Block[0].Attention.SelfAttention.RelativeAttentionBias
 }
 
-// The method `remember` returns the keys and values of the block's cross-attention, [batch,
-// heads, source, d_kv]. `encoded` is the result of [Switch.Encode].
+// remember returns the keys and values of the block's cross-attention, [batch, heads, source,
+// d_kv]. `encoded` is the result of [Switch.Encode].
 func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
 	a := b.Cross.EncDecAttention
 	return a.split(x, a.K.Forward(x, encoded)), a.split(x, a.V.Forward(x, encoded))

@@ -20,8 +20,8 @@ type EncoderBlock struct {
 	FF        *FeedForward   `state:"layer.1"`
 }
 
-// The method `forward` maps `ids`, Int64 [batch, n], to [batch, n, d_model]. `mask` [batch, n],
-// of any dtype, is 0 at padding. A nil `mask` means that there is no padding.
+// forward maps `ids`, Int64 [batch, n], to [batch, n, d_model]. `mask` [batch, n], of any dtype, is
+// 0 at padding. A nil `mask` means that there is no padding.
 func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := m.begin(x, ids, mask)
@@ -33,16 +33,16 @@ func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorc
 	})
 }
 
-// The function `then` closes `read` and returns `next`. The caller has computed `next` from
-// `read`, and does not need `read` any more.
+// then closes `read` and returns `next`. The caller has computed `next` from `read`, and does not
+// need `read` any more.
 func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 	read.Close()
 	return next
 }
 
-// The method `begin` returns `hidden` [batch, n, d_model], the embeddings of `ids`. It also
-// returns `bias` [batch, heads, n, n], which the method `attend` adds to the scores. If `mask` is
-// nil, the shape of `bias` is [1, heads, n, n]. See [Switch.Encode] for `ids` and `mask`.
+// begin returns `hidden` [batch, n, d_model], the embeddings of `ids`. It also returns `bias`
+// [batch, heads, n, n], which the method `attend` adds to the scores. If `mask` is nil, the shape
+// of `bias` is [1, heads, n, n]. See [Switch.Encode] for `ids` and `mask`.
 func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
 	const where = "Switch.Encode"
 	x = plain(x)
@@ -59,13 +59,13 @@ func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, b
 	return m.EmbedTokens.Forward(x, ids), bias
 }
 
-// The method `attend` runs the attention of a block on `hidden` [batch, n, d_model]. Blocks are
-// counted from 0. The caller then runs the FF of the same block.
+// attend runs the attention of a block on `hidden` [batch, n, d_model]. Blocks are counted from 0.
+// The caller then runs the FF of the same block.
 func (m *Encoder) attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Block[block].Attention.forward(plain(x), hidden, bias)
 }
 
-// The method `end` normalizes the result of the last block.
+// end normalizes the result of the last block.
 func (m *Encoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }

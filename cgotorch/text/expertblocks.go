@@ -53,9 +53,9 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	return unsortRows(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
 }
 
-// The function `blocks` chooses the number of rows of a block, `size`, and the number of blocks
-// to compute, `count`. `size` is at most about four times the mean number of tokens of an expert.
-// This bounds both the copies of weights and the padding to a few times what is needed.
+// blocks chooses the number of rows of a block, `size`, and the number of blocks to compute,
+// `count`. `size` is at most about four times the mean number of tokens of an expert. This bounds
+// both the copies of weights and the padding to a few times what is needed.
 func blocks(tokens, experts int64) (size, count int64) {
 	size = 1
 	for size < 64 && size < 4*tokens/experts {
@@ -68,9 +68,9 @@ func blocks(tokens, experts int64) (size, count int64) {
 	return size, count
 }
 
-// The function `batched` maps the blocks `in` [count, size, d_model] to the same shape. Expert
-// of[i] maps block i. One batched product copies at most `limit` bytes of weights. But if the
-// weights for one block have more bytes, one product copies the weights for one block.
+// batched maps the blocks `in` [count, size, d_model] to the same shape. Expert of[i] maps block i.
+// One batched product copies at most `limit` bytes of weights. But if the weights for one block
+// have more bytes, one product copies the weights for one block.
 func batched(x *cgotorch.Exec, wi, wo, in, of *cgotorch.Tensor, limit int64) *cgotorch.Tensor {
 	count := in.Shape()[0]
 	matrix := wi.Numel() / wi.Shape()[0] * int64(wi.DType().Size())

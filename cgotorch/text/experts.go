@@ -69,8 +69,8 @@ func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 	})
 }
 
-// The method `stacked` returns the weights of all experts as one tensor, [experts, …]. `of`
-// returns the weight of one expert.
+// stacked returns the weights of all experts as one tensor, [experts, …]. `of` returns the weight
+// of one expert.
 func (m *residentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
 	n := len(m.Expert)
 	if all := stackedView(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
@@ -101,15 +101,15 @@ func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.
 	return x.Cat(rows, 0)
 }
 
-// The function `groupable` reports whether LibTorch's grouped product takes weights with the
-// shape of wi, [experts, d_ff, d_model]. The answer is the same for wo, [experts, d_model, d_ff].
+// groupable reports whether LibTorch's grouped product takes weights with the shape of wi,
+// [experts, d_ff, d_model]. The answer is the same for wo, [experts, d_model, d_ff].
 func groupable(wi *cgotorch.Tensor) bool {
 	shape, size := wi.Shape(), int64(wi.DType().Size())
 	return shape[1]*size%16 == 0 && shape[2]*size%16 == 0
 }
 
-// The function `grouped` sorts the tokens by expert. LibTorch then multiplies the tokens of each
-// expert by the expert's weights.
+// grouped sorts the tokens by expert. LibTorch then multiplies the tokens of each expert by the
+// expert's weights.
 func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	order := nn.ExpertOrder(x, ids)
 	ends := searchSorted(x, x.IndexSelect(ids, 0, order), x.Arange(cgotorch.Int64, 0, wi.Shape()[0], nil), true)

@@ -85,16 +85,15 @@ func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	return r
 }
 
-// The method `norm` returns the input of the layer's router and experts. This is `hidden` [...,
-// d_model], normalized, with the shape [tokens, d_model].
+// norm returns the input of the layer's router and experts. This is `hidden` [..., d_model],
+// normalized, with the shape [tokens, d_model].
 func (m *FeedForward) norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor { return rows(x, m.LayerNorm.Forward(x, hidden)) })
 }
 
-// The method `choose` returns the likeliest expert of each token and the probability of that
-// expert. `states` is [tokens, d_model], `ids` is Int64 [tokens], and `probabilities` is [tokens,
-// 1].
+// choose returns the likeliest expert of each token and the probability of that expert. `states` is
+// [tokens, d_model], `ids` is Int64 [tokens], and `probabilities` is [tokens, 1].
 func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
 	x = plain(x)
 	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
@@ -104,8 +103,8 @@ func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabi
 	return x.Squeeze(best, 1), probabilities
 }
 
-// The method `probabilities` maps `tokens` [tokens, d_model] to the probability of each expert.
-// The result is [tokens, experts], with the dtype of `tokens`.
+// probabilities maps `tokens` [tokens, d_model] to the probability of each expert. The result is
+// [tokens, experts], with the dtype of `tokens`.
 func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	as := func(t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 		if t == nil || t.DType() == dtype {
@@ -131,7 +130,7 @@ func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed 
 	})
 }
 
-// The function `rows` returns `hidden` [..., d_model] with the shape [tokens, d_model].
+// rows returns `hidden` [..., d_model] with the shape [tokens, d_model].
 func rows(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	if hidden.Dim() == 2 {
 		return hidden

@@ -91,8 +91,8 @@ type answers struct {
 	eos   []int
 }
 
-// The method `add` waits until the argument `read` has the next token of each sequence, and
-// appends the tokens. It closes `read`.
+// add waits until the argument `read` has the next token of each sequence, and appends the tokens.
+// It closes `read`.
 func (a *answers) add(ctx context.Context, read *cgotorch.HostRead) error {
 	defer read.Close()
 	select {

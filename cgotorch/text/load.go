@@ -160,8 +160,7 @@ func (m *Switch) standIns(name string) []string {
 	return []string{name}
 }
 
-// The method `match` finds a source for each of m's tensors. It does not read the data of the
-// tensors.
+// match finds a source for each of m's tensors. It does not read the data of the tensors.
 func (w weights) match(m *Switch) ([]source, error) {
 	var sources []source
 	var errs []error
@@ -206,8 +205,8 @@ func (s source) check() error {
 	return nil
 }
 
-// The function `few` joins errors. If there are more errors than the constant `most` says, it
-// joins only the first ones. It then adds the number of the errors that it left out.
+// few joins errors. If there are more errors than the constant `most` says, it joins only the first
+// ones. It then adds the number of the errors that it left out.
 func few(errs []error) error {
 	const most = 8
 	if n := len(errs); n > most {

@@ -52,7 +52,7 @@ func writeJSON(t *testing.T, path string, v any) {
 	}
 }
 
-// The function `forward` returns the logits of m for a few tokens.
+// forward returns the logits of m for a few tokens.
 func forward(x *cgotorch.Exec, m *text.Switch) []float32 {
 	ids := cgotorch.FromSlice(x, []int64{3, 1, 4, 1, 5, 9}, 1, 6)
 	return cgotorch.ToSlice[float32](x, x.To(m.Logits(x, ids, nil, ids), cgotorch.Float32))

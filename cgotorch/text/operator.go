@@ -6,13 +6,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The function `refuse` makes the Do fail with ErrInvalidArgument. `format` and `args` give the
-// text of the error.
+// refuse makes the Do fail with ErrInvalidArgument. `format` and `args` give the text of the error.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
-// The function `plain` returns x without the modes that could change the arithmetic.
+// plain returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
 func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
@@ -60,7 +59,7 @@ func indexCopy(x *cgotorch.Exec, t *cgotorch.Tensor, dim int, index, source *cgo
 	call(x, "aten::index_copy_", t, dim, index, source).Close()
 }
 
-// The function `lowest` returns the lowest finite number of dtype, which is float32 or bfloat16.
+// lowest returns the lowest finite number of dtype, which is float32 or bfloat16.
 func lowest(dtype cgotorch.DType) float64 {
 	if dtype == cgotorch.BFloat16 {
 		return -3.3895313892515355e38

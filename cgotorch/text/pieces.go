@@ -110,8 +110,7 @@ func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 	return p
 }
 
-// The function `leave` keeps t, stores it in *place, and closes the tensor that *place had
-// before.
+// leave keeps t, stores it in *place, and closes the tensor that *place had before.
 func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 	x.Keep(t)
 	(*place).Close()
@@ -191,7 +190,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// The method `tell` announces the choices and guesses of piece i to the argument `experts`.
+// tell announces the choices and guesses of piece i to the argument `experts`.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)
@@ -205,7 +204,7 @@ func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	}
 }
 
-// The method `begin` enqueues the work that comes before the first block.
+// begin enqueues the work that comes before the first block.
 func (p *Pieces) begin(x *cgotorch.Exec) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -245,8 +244,8 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// The method `reach` stores the results of piece i, which ends at sparse layer i. These are the
-// input of the layer, the choice of experts, and the guess for the next sparse layer.
+// reach stores the results of piece i, which ends at sparse layer i. These are the input of the
+// layer, the choice of experts, and the guess for the next sparse layer.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
@@ -263,8 +262,7 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	}
 }
 
-// The method `choose` lets the router of sparse layer i choose experts for `states`. It stores
-// the choice.
+// choose lets the router of sparse layer i choose experts for `states`. It stores the choice.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.choose(x, states)
 	leave(x, &p.routed[i].IDs, ids)

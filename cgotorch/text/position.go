@@ -7,11 +7,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// The method `buckets` maps relative positions to the buckets of T5's learnt biases. A relative
-// position is the position of the key minus the position of the query. `relative` holds relative
-// positions, as Int64 of any shape. The distance between key and query decides the bucket. Each
-// bucket of the first half holds one distance. Each bucket of the second half holds a range of
-// distances. The ranges grow exponentially up to the largest distance.
+// buckets maps relative positions to the buckets of T5's learnt biases. A relative position is the
+// position of the key minus the position of the query. `relative` holds relative positions, as
+// Int64 of any shape. The distance between key and query decides the bucket. Each bucket of the
+// first half holds one distance. Each bucket of the second half holds a range of distances. The
+// ranges grow exponentially up to the largest distance.
 //
 // bothWays keeps half of all buckets for keys after the query. Without bothWays, a key after the
 // query counts as distance 0.
@@ -48,8 +48,8 @@ func positionBias(x *cgotorch.Exec, biases *nn.Embedding, buckets *cgotorch.Tens
 	})
 }
 
-// The function `relative` returns the relative position of every pair of n tokens, Int64 [n, n].
-// The element in row q and column k is k - q.
+// relative returns the relative position of every pair of n tokens, Int64 [n, n]. The element in
+// row q and column k is k - q.
 func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		positions := x.Arange(cgotorch.Int64, 0, n, nil)
@@ -57,8 +57,8 @@ func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	})
 }
 
-// The function `padding` turns `mask` [batch, keys] into numbers to add to the scores, [batch, 1,
-// 1, keys]. `mask` has any dtype and is 0 at padding. For a nil `mask` the result is nil.
+// padding turns `mask` [batch, keys] into numbers to add to the scores, [batch, 1, 1, keys]. `mask`
+// has any dtype and is 0 at padding. For a nil `mask` the result is nil.
 func padding(x *cgotorch.Exec, mask *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 	if mask == nil {
 		return nil

@@ -9,8 +9,7 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// The function `tiny` returns the config of a model with one sparse block in the encoder and one
-// in the decoder.
+// tiny returns the config of a model with one sparse block in the encoder and one in the decoder.
 func tiny() text.SwitchConfig {
 	c := text.DefaultSwitchConfig()
 	c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.NumExperts = 11, 8, 4, 12, 2, 3

@@ -102,8 +102,8 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 	}
 }
 
-// The type `chrome` writes events. It keeps the first error of a write. After this error it
-// writes nothing more.
+// chrome writes events. It keeps the first error of a write. After this error it writes nothing
+// more.
 type chrome struct {
 	out   *bufio.Writer
 	begun bool

@@ -34,8 +34,7 @@ func (r *Records) Hidden(which func(w *Record) bool) (share float64, hidden, tot
 	return shareOf(hidden, total), hidden, total
 }
 
-// The method `hidden` returns the time of a device's chosen work, and how much of it other kernels
-// hide.
+// hidden returns the time of a device's chosen work, and how much of it other kernels hide.
 func (r *Records) hidden(d cgotorch.Device, which, hides func(w *Record) bool) (hidden, total time.Duration) {
 	var chosen, others []interval
 	for i := range r.Work {
@@ -99,8 +98,8 @@ func length(all []interval) (sum time.Duration) {
 	return sum
 }
 
-// The function `union` joins intervals that overlap or touch. The result is sorted. The argument
-// `all` is sorted too.
+// union joins intervals that overlap or touch. The result is sorted. The argument `all` is sorted
+// too.
 func union(all []interval) []interval {
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
 	var joined []interval
@@ -114,12 +113,12 @@ func union(all []interval) []interval {
 	return joined
 }
 
-// The function `covered` returns the length of the part of i that lies in the intervals `by`. The
-// intervals `by` must be a result of the function `union`.
+// covered returns the length of the part of i that lies in the intervals `by`. The intervals `by`
+// must be a result of the function `union`.
 func covered(i interval, by []interval) time.Duration { return length(common(i, by)) }
 
-// The function `common` returns the parts of i that lie in the intervals `by`. The intervals `by`
-// must be a result of the function `union`.
+// common returns the parts of i that lie in the intervals `by`. The intervals `by` must be a result
+// of the function `union`.
 func common(i interval, by []interval) (parts []interval) {
 	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
 		if b.end <= start {
@@ -144,9 +143,9 @@ type span struct {
 	interval
 }
 
-// The method `spans` finds the kernels that the host enqueued during each mark. It returns one
-// span for each mark and each stream with such kernels. The span lasts from the earliest start to
-// the latest end of the mark's kernels on the stream.
+// spans finds the kernels that the host enqueued during each mark. It returns one span for each
+// mark and each stream with such kernels. The span lasts from the earliest start to the latest end
+// of the mark's kernels on the stream.
 func (r *Records) spans() []span {
 	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {

@@ -122,8 +122,7 @@ func (t *Trace) Stop() (*Records, error) {
 	return r, err
 }
 
-// The method `take` reads the records of the work from the core. `began` is the time at which the
-// trace began.
+// take reads the records of the work from the core. `began` is the time at which the trace began.
 func (r *Records) take(op string, began time.Time) error {
 	var h *ct.Trace
 	if err := seam.Check(op, ct.TraceStop(&h)); err != nil {
@@ -264,8 +263,7 @@ func (w *Record) Title() string {
 // this number one after another, it returns the name of the last one.
 func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
-// The method `streams` returns the streams of a device in order of their names, the default
-// stream first.
+// streams returns the streams of a device in order of their names, the default stream first.
 func (r *Records) streams(d cgotorch.Device) []uint64 {
 	seen := map[uint64]bool{}
 	var all []uint64
@@ -287,7 +285,7 @@ func (r *Records) streams(d cgotorch.Device) []uint64 {
 	return all
 }
 
-// The method `devices` returns the devices that did any work, in the order of their indices.
+// devices returns the devices that did any work, in the order of their indices.
 func (r *Records) devices() []cgotorch.Device {
 	var all []cgotorch.Device
 	for _, w := range r.Work {

@@ -40,9 +40,9 @@ type convs []struct {
 	stride        int // with stride 1, padding keeps the size; other strides have no padding
 }
 
-// The method `branch` makes a branch of an [nn.Parallel]. It consists of the module `first`, if
-// that is not nil, and then the convolutions of `list`. The tensors of `first` have names as if
-// `first` belonged to the Parallel.
+// branch makes a branch of an [nn.Parallel]. It consists of the module `first`, if that is not nil,
+// and then the convolutions of `list`. The tensors of `first` have names as if `first` belonged to
+// the Parallel.
 func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	m := &nn.Sequential{}
 	if first != nil {
@@ -59,8 +59,7 @@ func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	return m
 }
 
-// The function `unnamed` makes a Parallel whose branches add nothing to the names of their
-// tensors.
+// unnamed makes a Parallel whose branches add nothing to the names of their tensors.
 func unnamed(branches ...nn.Module) *nn.Parallel {
 	m := &nn.Parallel{}
 	for _, b := range branches {

@@ -73,9 +73,9 @@ func residual(downsample nn.Module, body ...nn.Module) *nn.Residual {
 	return &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}}
 }
 
-// The method `shortcut` returns the module of a block's shortcut, or nil if the input has the
-// shape of the result. Call `shortcut` before the block's own layers are made. torchvision makes
-// the shortcut first too, so the random numbers are the same.
+// shortcut returns the module of a block's shortcut, or nil if the input has the shape of the
+// result. Call `shortcut` before the block's own layers are made. torchvision makes the shortcut
+// first too, so the random numbers are the same.
 func (b *builder) shortcut(in, out, stride int) nn.Module {
 	switch {
 	case stride == 1 && in == out:

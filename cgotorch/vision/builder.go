@@ -16,8 +16,8 @@ type builder struct {
 	groups  int // of the 3x3 convolutions of bottlenecks
 }
 
-// The function `build` checks the options that all models share, and then calls `fn` to make the
-// model. `classes` is the number of classes if the option Classes is 0.
+// build checks the options that all models share, and then calls `fn` to make the model. `classes`
+// is the number of classes if the option Classes is 0.
 func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, fn func(b *builder) M) M {
 	if o.Classes < 0 || o.Channels < 0 {
 		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default: %w", o.Classes, o.Channels, cgotorch.ErrInvalidArgument))
@@ -43,8 +43,7 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 	return m
 }
 
-// The method `conv` makes a convolution without bias. With stride 1 its padding keeps the size of
-// the image.
+// conv makes a convolution without bias. With stride 1 its padding keeps the size of the image.
 func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
 	return b.convWith(in, out, nn.Square(kernel), nn.Conv2dOptions{
 		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
@@ -63,8 +62,8 @@ func (b *builder) norm(channels int) *nn.BatchNorm2d {
 	return m
 }
 
-// The method `convNorm` makes a convolution without bias, a norm, and an activation. A nil
-// activation is left out.
+// convNorm makes a convolution without bias, a norm, and an activation. A nil activation is left
+// out.
 func (b *builder) convNorm(in, out, kernel, stride, groups int, activation nn.Module) *nn.Sequential {
 	layers := []nn.Module{b.conv(in, out, kernel, stride, groups), b.norm(out)}
 	if activation != nil {
@@ -101,8 +100,8 @@ func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.T
 	}
 }
 
-// The function `probability` returns the value of the option p, or `standard` if p is unset. It
-// fails for a value outside [0, 1].
+// probability returns the value of the option p, or `standard` if p is unset. It fails for a value
+// outside [0, 1].
 func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
 	v := p.Or(standard)
 	if !(v >= 0 && v <= 1) {
@@ -111,7 +110,7 @@ func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64]
 	return v
 }
 
-// The function `then` runs modules on t, one after another, and closes each module's input.
+// then runs modules on t, one after another, and closes each module's input.
 func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.Tensor {
 	for _, m := range modules {
 		out := m.Forward(x, t)
@@ -121,5 +120,5 @@ func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.
 	return t
 }
 
-// The function `rectify` sets negative elements of t to 0.
+// rectify sets negative elements of t to 0.
 func rectify(x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReLUInPlace(t).Close() }

@@ -119,8 +119,7 @@ type squeezeExcitation struct {
 	Unfused  bool // use LibTorch's operators only; see [nn.SetFused]
 }
 
-// The method `squeeze` makes a squeezeExcitation with `hidden` channels between its two
-// convolutions.
+// squeeze makes a squeezeExcitation with `hidden` channels between its two convolutions.
 func (b *builder) squeeze(channels, hidden int) *squeezeExcitation {
 	down, up := b.convWith(channels, hidden, nn.Square(1), nn.Conv2dOptions{}), b.convWith(hidden, channels, nn.Square(1), nn.Conv2dOptions{})
 	nn.Constant(b.x, down.Bias, 0)

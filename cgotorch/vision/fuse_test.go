@@ -44,8 +44,7 @@ func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 	return m
 }
 
-// The function `apart` returns the largest difference between two tensors, divided by the largest
-// value of want.
+// apart returns the largest difference between two tensors, divided by the largest value of want.
 func apart(x *cgotorch.Exec, got, want *cgotorch.Tensor) float64 {
 	difference := x.Sub(x.To(got, cgotorch.Float64), x.To(want, cgotorch.Float64))
 	return x.Item(x.Max(x.Abs(difference))) / x.Item(x.Max(x.Abs(x.To(want, cgotorch.Float64))))
@@ -171,7 +170,7 @@ func TestFuse_HalfPrecision(t *testing.T) {
 	})
 }
 
-// The function `convolutions` returns the number of convolutions in a model.
+// convolutions returns the number of convolutions in a model.
 func convolutions(m nn.Module) (n int) {
 	for _, s := range nn.State(m) {
 		if s.Tensor.Dim() == 4 {

@@ -77,9 +77,9 @@ func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	})
 }
 
-// The method `inception` makes a block of GoogLeNet. `widths` has the number of channels of each
-// convolution's result, in order. The first branch has one convolution, the second has two, the
-// third has two. The fourth branch has one convolution after a pool.
+// inception makes a block of GoogLeNet. `widths` has the number of channels of each convolution's
+// result, in order. The first branch has one convolution, the second has two, the third has two.
+// The fourth branch has one convolution after a pool.
 func (b *builder) inception(in int, widths ...int) *nn.Parallel {
 	conv := func(in, out, kernel int) nn.Module {
 		return b.basicConv(in, out, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})

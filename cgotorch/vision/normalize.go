@@ -38,10 +38,10 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 	})
 }
 
-// The function `enter` returns a handle that the caller may close. If `transform` is false, this
-// is a new handle to `images`. If `transform` is true, `images` must be normalised with
-// [ImageNetMean] and [ImageNetStd]. The result then has the same images, but normalised with a
-// mean and a standard deviation of 0.5. The result equals torchvision's to the bit.
+// enter returns a handle that the caller may close. If `transform` is false, this is a new handle
+// to `images`. If `transform` is true, `images` must be normalised with [ImageNetMean] and
+// [ImageNetStd]. The result then has the same images, but normalised with a mean and a standard
+// deviation of 0.5. The result equals torchvision's to the bit.
 func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.Tensor {
 	if !transform {
 		return x.Alias(images)

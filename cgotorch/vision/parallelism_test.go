@@ -41,8 +41,8 @@ func TestSetParallelism_SameBits(t *testing.T) {
 	})
 }
 
-// The function `trained` does one step of training and one evaluation. It returns the tensors
-// that they leave, and the races that the stream checker found.
+// trained does one step of training and one evaluation. It returns the tensors that they leave, and
+// the races that the stream checker found.
 func trained(t *testing.T, d cgotorch.Device, parallelism nn.Parallelism, model string, size int64) (left map[string][]float32, races []error) {
 	s := torchtest.NewStream(t, d) // the end of this stream closes the streams of the branches
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { races = append(races, r) })

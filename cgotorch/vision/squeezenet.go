@@ -82,8 +82,8 @@ type fire struct {
 	nn.Parallel // the branches expand1x1 and expand3x3
 }
 
-// The method `fire` makes a module of type fire. The result of its first convolution has `narrow`
-// channels. The results of the two parallel convolutions have `width` channels each.
+// fire makes a module of type fire. The result of its first convolution has `narrow` channels. The
+// results of the two parallel convolutions have `width` channels each.
 func (b *builder) fire(in, narrow, width int) *fire {
 	expand := func(name string, kernel int) *nn.Sequential {
 		conv := b.convWith(narrow, width, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})

@@ -54,8 +54,8 @@ func NewViTB16(x *cgotorch.Exec, o Options) *ViT {
 	})
 }
 
-// The method `parameter` makes t trainable, and keeps it after the Do. If the model cannot be
-// completed, the builder frees t.
+// parameter makes t trainable, and keeps it after the Do. If the model cannot be completed, the
+// builder frees t.
 func (b *builder) parameter(where string, t *cgotorch.Tensor) *cgotorch.Tensor {
 	if err := t.SetRequiresGrad(true); err != nil {
 		b.x.Fail(where, err)
@@ -128,9 +128,9 @@ func (m *vitEncoder) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	return normed
 }
 
-// The method `blocks` returns the blocks and the last norm if all norms of the encoder are layer
-// norms. Each norm then adds the result of the half before it. Otherwise `blocks` returns nil.
-// Blocks that are recomputed add their halves themselves.
+// blocks returns the blocks and the last norm if all norms of the encoder are layer norms. Each
+// norm then adds the result of the half before it. Otherwise `blocks` returns nil. Blocks that are
+// recomputed add their halves themselves.
 func (m *vitEncoder) blocks(x *cgotorch.Exec) ([]*vitBlock, *nn.LayerNorm) {
 	layers, ok := m.Layers.(*nn.Sequential)
 	norm, isNorm := m.LN.(*nn.LayerNorm)
@@ -185,15 +185,15 @@ func (m *vitBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	})
 }
 
-// The method `hasLayerNorms` reports whether `halves` can run the block.
+// hasLayerNorms reports whether `halves` can run the block.
 func (m *vitBlock) hasLayerNorms() bool {
 	_, first := m.LN1.(*nn.LayerNorm)
 	_, second := m.LN2.(*nn.LayerNorm)
 	return first && second
 }
 
-// The method `halves` gives the block the sum of `in` and `addend`, which may be nil. It returns
-// the sum after the first half, and the result of the second half, which is still to be added.
+// halves gives the block the sum of `in` and `addend`, which may be nil. It returns the sum after
+// the first half, and the result of the second half, which is still to be added.
 func (m *vitBlock) halves(x *cgotorch.Exec, in, addend *cgotorch.Tensor) (middle, out *cgotorch.Tensor) {
 	in, normed := nn.AddLayerNorm(x, m.LN1.(*nn.LayerNorm), in, addend)
 	defer in.Close()

@@ -49,7 +49,7 @@ func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return done
 }
 
-// The method `run` measures and prints row after row.
+// run measures and prints row after row.
 func (b *benching) run(ctx context.Context, archive string) error {
 	switch {
 	case !(b.seconds > 0 && b.seconds <= 3600):
@@ -93,8 +93,8 @@ func perSecond(rate float64) string {
 
 func (b *benching) bound() time.Duration { return time.Duration(b.seconds * float64(time.Second)) }
 
-// The method `loader` reads an archive as a training does: shuffled, with random crops. The clock
-// starts with the first batch.
+// loader reads an archive as a training does: shuffled, with random crops. The clock starts with
+// the first batch.
 func (b *benching) loader(ctx context.Context, archive string) error {
 	batch := b.batch
 	if batch == 0 {

@@ -28,8 +28,7 @@ func (s *stepping) flags(flags *flag.FlagSet) {
 
 func (s *stepping) model() string { return s.name }
 
-// The method `steps` measures training steps on a batch that lies on the device: eager and, on a
-// GPU, captured.
+// steps measures training steps on a batch that lies on the device: eager and, on a GPU, captured.
 func (b *benching) steps(ctx context.Context) error {
 	if b.name == "" {
 		return nil
@@ -71,8 +70,7 @@ func (b *benching) steps(ctx context.Context) error {
 	return nil
 }
 
-// The method `step` measures steps of one kind. Each clock stops after the device has done its
-// work.
+// step measures steps of one kind. Each clock stops after the device has done its work.
 func (b *benching) step(ctx context.Context, device cgotorch.Device, eager bool) error {
 	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "bench"})
 	if err != nil {
@@ -116,7 +114,7 @@ func (b *benching) step(ctx context.Context, device cgotorch.Device, eager bool)
 		return []*cgotorch.Tensor{loss}
 	}, cgotorch.CapturedOptions{Eager: eager})
 	defer step.Close()
-	// The function `run` makes n steps. It returns when the device has done them.
+	// run makes n steps. It returns when the device has done them.
 	run := func(n int) (time.Duration, error) {
 		began := time.Now()
 		for range n {

@@ -56,7 +56,7 @@ func (d *doctor) row(name, format string, args ...any) {
 	fmt.Fprintf(d.to, "%-22s %s\n", name, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// The method `works` prints whether a part works.
+// works prints whether a part works.
 func (d *doctor) works(name string, err error) {
 	if err == nil {
 		d.row(name, "works")

@@ -69,7 +69,7 @@ func runPack(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return done
 }
 
-// The method `run` writes the archives and returns the number of images.
+// run writes the archives and returns the number of images.
 func (p *packing) run(ctx context.Context, out string, folders []string) (int, error) {
 	extension := ".tgz"
 	for _, e := range []string{".tar", ".tgz", ".tar.gz"} {
@@ -112,8 +112,8 @@ func (p *packing) run(ctx context.Context, out string, folders []string) (int, e
 	return len(inputs), nil
 }
 
-// The method `inputs` returns the images in the order of their names. It refuses names that a
-// loader would refuse.
+// inputs returns the images in the order of their names. It refuses names that a loader would
+// refuse.
 func (p *packing) inputs(folders []string) ([]input, error) {
 	var all []input
 	labels := ""
@@ -267,8 +267,8 @@ type content struct {
 	data []byte
 }
 
-// The method `contents` yields the members in the order of inputs. Several goroutines read and
-// shrink the files ahead.
+// contents yields the members in the order of inputs. Several goroutines read and shrink the files
+// ahead.
 func (p *packing) contents(ctx context.Context, inputs []input) func(yield func(content, error) bool) {
 	return func(yield func(content, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -319,7 +319,7 @@ func (p *packing) contents(ctx context.Context, inputs []input) func(yield func(
 	}
 }
 
-// The method `content` reads a file, and shrinks the image if the flags say so.
+// content reads a file, and shrinks the image if the flags say so.
 func (p *packing) content(in input) (content, error) {
 	data, err := os.ReadFile(in.path)
 	if err != nil || p.resize == 0 {
@@ -342,8 +342,7 @@ func (p *packing) content(in input) (content, error) {
 // smallName is the name of an image after it was shrunk.
 func smallName(name string) string { return strings.TrimSuffix(name, path.Ext(name)) + ".jpg" }
 
-// The function `shrink` makes the shorter side `side` pixels long, as Pillow does, and returns a
-// JPEG file.
+// shrink makes the shorter side `side` pixels long, as Pillow does, and returns a JPEG file.
 func shrink(data []byte, info decode.Info, side, quality int) ([]byte, error) {
 	height, width := info.Height, info.Width
 	if info.Orientation >= 5 { // the pixels lie on their side

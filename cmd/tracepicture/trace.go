@@ -100,8 +100,8 @@ func parse(text []byte) (*trace, error) {
 	return t, nil
 }
 
-// The function `merged` joins the marks that have the same name, because each stream has its own
-// mark of a step. It sorts the result by start.
+// merged joins the marks that have the same name, because each stream has its own mark of a step.
+// It sorts the result by start.
 func merged(marks []mark) []mark {
 	at := map[string]int{}
 	var all []mark
@@ -194,8 +194,8 @@ func (t *trace) window(from, long float64) (span, error) {
 	return best, nil
 }
 
-// The method `in` returns the times in w at which the lane's kernels run. If `copies` is true, it
-// returns the times at which the lane's copies run instead. It joins times that touch each other.
+// in returns the times in w at which the lane's kernels run. If `copies` is true, it returns the
+// times at which the lane's copies run instead. It joins times that touch each other.
 func (l *lane) in(w span, copies bool) (all []span) {
 	for _, x := range l.work {
 		s := span{max(x.start, w.start), min(x.end, w.end)}
@@ -206,7 +206,7 @@ func (l *lane) in(w span, copies bool) (all []span) {
 	return joined(all, 0)
 }
 
-// The function `joined` joins spans whose distance is at most `gap`.
+// joined joins spans whose distance is at most `gap`.
 func joined(all []span, gap float64) (out []span) {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	for _, s := range all {
@@ -226,8 +226,8 @@ func length(all []span) (sum float64) {
 	return sum
 }
 
-// The method `hidden` returns two durations. `total` is how long copies run in the window w.
-// `behind` is the part of that time during which kernels of other streams of the same device run.
+// hidden returns two durations. `total` is how long copies run in the window w. `behind` is the
+// part of that time during which kernels of other streams of the same device run.
 func (t *trace) hidden(w span) (behind, total float64) {
 	for _, l := range t.lanes {
 		copies := l.in(w, true)

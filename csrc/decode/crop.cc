@@ -11,8 +11,8 @@
 namespace decode {
 namespace {
 
-// The function `draw` takes a number and gives random values. These are the numbers for each
-// purpose. They must never change, because a saved run must resume with the same crops.
+// draw takes a number and gives random values. These are the numbers for each purpose. They must
+// never change, because a saved run must resume with the same crops.
 enum Choice : uint32_t { kFlip = 0, kCropPlace = 1, kBoxShape = 16, kBoxPlace = 32 };
 
 constexpr int kTries = 10;

@@ -20,13 +20,12 @@ struct Plan {
   bool flip = false;
 };
 
-// The function `checked` returns a copy of the options, with the default in place of each 0 that
-// means a default. It throws for a value outside its range.
+// checked returns a copy of the options, with the default in place of each 0 that means a default.
+// It throws for a value outside its range.
 ctd_options checked(const ctd_options& options);
 
-// The function `plan` makes the plan for one image. `options` must come from the function
-// `checked`. height and width are the sizes of the upright source. `plan` throws if the image is
-// too small for the crop.
+// plan makes the plan for one image. `options` must come from the function `checked`. height and
+// width are the sizes of the upright source. `plan` throws if the image is too small for the crop.
 Plan plan(const ctd_options& options, int height, int width, uint64_t key);
 
 }  // namespace decode

@@ -134,7 +134,7 @@ Huffman::Result Huffman::unstuff(Bytes data, size_t most, size_t intervals) {
   }
 }
 
-// The function `restart` begins the next interval. Intervals lie between restart markers.
+// restart begins the next interval. Intervals lie between restart markers.
 Huffman::Result Huffman::restart() {
   if (interval_ == ends_.size()) return Result::kShort;
   const uint8_t* const begin = buffer_.bytes(0);

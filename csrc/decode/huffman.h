@@ -40,9 +40,9 @@ class Huffman {
   // means that the file is not cut off. It copies the bytes.
   Result begin(const jpeg_decompress_struct& header, Bytes data);
 
-  // The function `decode` fills in the blocks of the next MCU, which must be 0 before the call. If
-  // `blocks` is NULL, the coefficients are dropped. After any result other than kOk, `decode` must
-  // not be called again.
+  // decode fills in the blocks of the next MCU, which must be 0 before the call. If `blocks` is
+  // NULL, the coefficients are dropped. After any result other than kOk, `decode` must not be
+  // called again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
   // Reports whether the MCUs so far have used all bytes up to the next marker.

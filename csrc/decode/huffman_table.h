@@ -16,10 +16,10 @@ class HuffmanTable {
   // less than this number.
   static constexpr int kEndOfBlock = 100;
 
-  // The function `set` makes this object a copy of the table `from`, which libjpeg must have
-  // accepted. If this object is already a copy of an equal table, `set` does nothing. Most images
-  // of one origin have equal tables. If `ac` is true, each value of the table is a run of zeros and
-  // a size. If `ac` is false, each value is a size.
+  // set makes this object a copy of the table `from`, which libjpeg must have accepted. If this
+  // object is already a copy of an equal table, `set` does nothing. Most images of one origin have
+  // equal tables. If `ac` is true, each value of the table is a run of zeros and a size. If `ac` is
+  // false, each value is a size.
   void set(const JHUFF_TBL& from, bool ac);
 
   // Symbol is a code, and the size of the value that follows the code.

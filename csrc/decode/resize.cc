@@ -31,7 +31,7 @@ void Axis::set(int in, Span part, int out, int from, int many) {
   source = in;
   taps = taps_of(axis.scale);
   most = 0;
-  // The function `assign` is used because it grows a vector to no more than the size it needs.
+  // assign is used because it grows a vector to no more than the size it needs.
   first.assign(many, 0);
   count.assign(many, 0);
   weights.assign(static_cast<size_t>(many) * taps, 0);

@@ -43,9 +43,8 @@ struct Axis {
   // 2i+1. The first word has the low halves of both weights. The second word has the high halves.
   std::vector<int32_t, Pages<int32_t>> halves;
 
-  // The function `set` prepares the resize along one axis. The span `part` of `in` source pixels
-  // becomes `out` result pixels. Of the result pixels, `many` are kept, beginning with number
-  // `from`.
+  // set prepares the resize along one axis. The span `part` of `in` source pixels becomes `out`
+  // result pixels. Of the result pixels, `many` are kept, beginning with number `from`.
   void set(int in, Span part, int out, int from, int many);
 
   // Returns the bytes that the function `set` takes.

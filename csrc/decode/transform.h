@@ -29,9 +29,9 @@ class Transform {
  public:
   Transform(const ctd_options& checked, Memory& memory, size_t own = kOwn) : options_(checked), memory_(memory), own_(own) {}
 
-  // The function `run` writes the height x width x channels bytes of the result to `to`. It sets
-  // all fields of `result` except `error`. It waits for memory if the image needs more than kOwn.
-  // If it throws Error, the bytes in `to` mean nothing.
+  // run writes the height x width x channels bytes of the result to `to`. It sets all fields of
+  // `result` except `error`. It waits for memory if the image needs more than kOwn. If it throws
+  // Error, the bytes in `to` mean nothing.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
   // Prepares an image for a device: writes its file to `file`, and sets all fields of `out` except

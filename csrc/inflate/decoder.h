@@ -34,7 +34,7 @@ struct Header {
 class Bits {
  public:
   Bits(Bytes bytes, uint64_t position);
-  // The function `refill` loads bits, so that `peek` shows at least 56 bits.
+  // refill loads bits, so that `peek` shows at least 56 bits.
   void refill();
   uint64_t peek() const { return bits_; }
   void drop(int n) { bits_ >>= n, count_ -= n; }
@@ -72,7 +72,7 @@ struct Output;
 // of the stream.
 class Decoder {
  public:
-  // The function `run` does what ctd_inflater_run of the C header says. T is uint8_t or uint16_t.
+  // run does what ctd_inflater_run of the C header says. T is uint8_t or uint16_t.
   template <class T>
   void run(Input in, T* out, size_t size, ctd_inflate& io);
 

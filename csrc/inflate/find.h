@@ -12,7 +12,7 @@ struct Found {
   uint64_t bit = 0;
 };
 
-// The function `find` does what ctd_inflate_find of the C header says.
+// find does what ctd_inflate_find of the C header says.
 Found find(Bytes in, uint64_t from, uint64_t to);
 
 }  // namespace inflater

@@ -37,10 +37,10 @@ constexpr size_t kLiteralEntries = 2342, kDistanceEntries = 402, kPrecodeEntries
 
 enum class Alphabet { kPrecode, kLiterals, kDistances };
 
-// The function `build` fills a table from the lengths of the codes. It returns false if deflate
-// does not allow codes of these lengths. deflate allows codes that together use every pattern of
-// bits. For literals and for distances it also allows a single code of one bit, or no code at
-// all, as zlib does.
+// build fills a table from the lengths of the codes. It returns false if deflate does not allow
+// codes of these lengths. deflate allows codes that together use every pattern of bits. For
+// literals and for distances it also allows a single code of one bit, or no code at all, as zlib
+// does.
 bool build(Alphabet alphabet, std::span<const uint8_t> lengths, Entry* table);
 
 }  // namespace inflater

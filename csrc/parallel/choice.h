@@ -54,9 +54,9 @@ class Choice {
   // Ends a trial that is measured. Returns whether the choice is still open. The last trial for a
   // graph waits for the device.
   bool end(Trial& trial, const ct_stream& stream);
-  // The function `decided` reports whether the choice is decided. `settle` decides it by two times
-  // in microseconds, which the caller has measured itself. `gain` is the share of the first time
-  // that the second way must save. `keep_first` decides for the first way because nothing can be
+  // decided reports whether the choice is decided. `settle` decides it by two times in
+  // microseconds, which the caller has measured itself. `gain` is the share of the first time that
+  // the second way must save. `keep_first` decides for the first way because nothing can be
   // measured. The function `take` does not return such a decision.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);

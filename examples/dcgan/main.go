@@ -41,7 +41,7 @@ func main() {
 	run(context.Background(), archive, *out, *epochs)
 }
 
-// The type `pair` has the two models, their optimizers and their steps.
+// pair has the two models, their optimizers and their steps.
 type pair struct {
 	generator, discriminator *nn.Sequential
 	ofG, ofD                 *optim.Optimizer
@@ -109,7 +109,7 @@ func (p *pair) trainGenerator(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgoto
 	return []*cgotorch.Tensor{loss}
 }
 
-// The method `picture` writes the generator's images of the fixed noise.
+// picture writes the generator's images of the fixed noise.
 func (p *pair) picture(x *cgotorch.Exec, path string) error {
 	made := p.generator.Forward(x.NoGrad(), p.fixed)
 	img := images.ToImage(x, images.Grid(x, x.AddScalar(x.MulScalar(made, 0.5), 0.5), images.GridOptions{}))

@@ -96,7 +96,7 @@ func main() {
 	}
 }
 
-// The method `complete` checks the values of the flags.
+// complete checks the values of the flags.
 func (c *Config) complete(seeds int) error {
 	if n, err := fmt.Sscanf(c.Widths, "%d,%d,%d", &c.widths[0], &c.widths[1], &c.widths[2]); n != 3 || err != nil || min(c.widths[0], c.widths[1], c.widths[2]) < 1 {
 		return fmt.Errorf("-widths %s: three numbers from 1 up, such as 64,256,256", c.Widths)
@@ -155,7 +155,7 @@ func printJSON(v any) error {
 	return err
 }
 
-// The method `log` writes a text of the captured step.
+// log writes a text of the captured step.
 func (t *trainer) log(text string) {
 	if t.Verbose {
 		fmt.Fprintf(os.Stderr, "%.3f s: %s\n", t.clock.seconds(), text)

@@ -75,7 +75,7 @@ func newConv(x *cgotorch.Exec, in, out int) *nn.Conv2d {
 	return conv
 }
 
-// The method `freeze` excludes a parameter from training.
+// freeze excludes a parameter from training.
 func (n *network) freeze(x *cgotorch.Exec, t *cgotorch.Tensor) {
 	if err := t.SetRequiresGrad(false); err != nil {
 		x.Fail("freeze", err)

@@ -38,7 +38,7 @@ type reading struct {
 	done     chan struct{} // closed at the end
 }
 
-// The method `wait` waits until the images have been decoded and their copies are enqueued.
+// wait waits until the images have been decoded and their copies are enqueued.
 func (r *reading) wait(ctx context.Context) (*pictures, error) {
 	select {
 	case <-r.done:
@@ -107,9 +107,9 @@ func (s source) read(ctx context.Context, to *target, classes []string) (*pictur
 	return p, err
 }
 
-// The method `copy` copies a host batch behind the first `at` images. It returns when CUDA has
-// read the batch, because the memory of the batch is not page-locked. For 150 MB that are read
-// once, page-locking takes longer than it saves.
+// copy copies a host batch behind the first `at` images. It returns when CUDA has read the batch,
+// because the memory of the batch is not page-locked. For 150 MB that are read once, page-locking
+// takes longer than it saves.
 func (p *pictures) copy(ctx context.Context, to *target, host *imageloader.HostBatch, at int) error {
 	select {
 	case <-to.opened:
@@ -128,7 +128,7 @@ func (p *pictures) copy(ctx context.Context, to *target, host *imageloader.HostB
 	})
 }
 
-// The method `use` makes x's stream wait for the copies.
+// use makes x's stream wait for the copies.
 func (p *pictures) use(x *cgotorch.Exec) *pictures {
 	x.Wait(p.ready)
 	return p

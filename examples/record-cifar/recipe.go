@@ -53,8 +53,8 @@ func newLookahead(x *cgotorch.Exec, tensors []*cgotorch.Tensor) *lookahead {
 	return l
 }
 
-// The method `update` moves the averages towards the tensors by 1-decay of the distance. Then it
-// sets the tensors to the averages.
+// update moves the averages towards the tensors by 1-decay of the distance. Then it sets the
+// tensors to the averages.
 func (l *lookahead) update(x *cgotorch.Exec, decay float64) {
 	x = x.NoGrad()
 	x.ForeachLerpInPlace(l.averages, l.now, 1-decay)

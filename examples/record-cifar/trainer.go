@@ -129,7 +129,7 @@ func (t *trainer) open() (err error) {
 	return t.stream.Synchronize()
 }
 
-// The method `make` makes what does not depend on the images.
+// make makes what does not depend on the images.
 func (t *trainer) make() error {
 	if err := cgotorch.Seed(t.Seed); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (t *trainer) prepare() error {
 	})
 }
 
-// The method `all` does all steps. It waits for the device after the first ones, so that their
-// time shows, and at the end.
+// all does all steps. It waits for the device after the first ones, so that their time shows, and
+// at the end.
 func (t *trainer) all(ctx context.Context) error {
 	const firstSteps = warmUp + 1 // the last of them captures and launches
 	end := t.clock.begin(fmt.Sprintf("warm-up and capture, %d steps", firstSteps))

@@ -55,7 +55,7 @@ func (b *bill) print(w io.Writer) error {
 	return nil
 }
 
-// The method `whole` returns the size of all weights in bytes.
+// whole returns the size of all weights in bytes.
 func (b *bill) whole() int64 {
 	bytes := b.m.store.Stats().Bytes
 	counted := map[*cgotorch.Tensor]bool{} // a tied embedding has several names but counts once

@@ -61,7 +61,7 @@ func main() {
 	}
 } // the end of the process frees everything; a longer program closes opt, model, ahead and loader
 
-// The type `net` predicts a price from eight numbers and a town.
+// net predicts a price from eight numbers and a town.
 type net struct {
 	Towns  *nn.Embedding
 	Layers *nn.Sequential

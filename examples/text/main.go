@@ -34,7 +34,7 @@ func tokenize(s data.Sample) (data.Sample, error) {
 	return data.Sample{"tokens": tokens, "label": s["label"]}, nil
 }
 
-// The type `classifier` reads sequences of tokens.
+// classifier reads sequences of tokens.
 type classifier struct {
 	Vectors *nn.Embedding
 	LSTM    *nn.LSTM
@@ -49,8 +49,8 @@ func newClassifier(x *cgotorch.Exec) (*classifier, error) {
 	}, nil
 }
 
-// The method `forward` maps tokens [N, L] to logits [N, 2]. The LSTM leaves out the padding: `last`
-// is its state behind the last token of each review.
+// forward maps tokens [N, L] to logits [N, 2]. The LSTM leaves out the padding: `last` is its state
+// behind the last token of each review.
 func (c *classifier) forward(x *cgotorch.Exec, tokens *cgotorch.Tensor, lengths []int64) *cgotorch.Tensor {
 	_, last, _ := c.LSTM.ForwardLengths(x, c.Vectors.Forward(x, tokens), lengths, nil, nil)
 	return c.Head.Forward(x, x.Select(last, 0, 0))

@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// The type `saved` holds the fields that this program adds to a checkpoint. examples/predict and
+// saved holds the fields that this program adds to a checkpoint. examples/predict and
 // examples/serve read them too.
 type saved struct {
 	Config   Config   `json:"config"`
@@ -76,8 +76,8 @@ func launchName() string {
 	return ""
 }
 
-// The method `startedAgain` reports whether the launcher has started this run again, and its
-// checkpoint is there. It waits for rank 0.
+// startedAgain reports whether the launcher has started this run again, and its checkpoint is
+// there. It waits for rank 0.
 func (t *trainer) startedAgain() (bool, error) {
 	again := "no"
 	if t.first() && t.launch != "" {

@@ -113,8 +113,7 @@ type lossLog struct {
 	loss *cgotorch.HostRead // nil if there is no loss to write
 }
 
-// The method `next` stores the loss of a step, which may be nil. It writes the loss that was
-// stored before.
+// next stores the loss of a step, which may be nil. It writes the loss that was stored before.
 func (l *lossLog) next(t *trainer, step int, loss *cgotorch.HostRead) error {
 	last := *l
 	l.step, l.loss = step, loss

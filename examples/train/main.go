@@ -170,8 +170,7 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// The method `complete` checks the values of the flags. It sets Size and Crop if their flags are
-// not given.
+// complete checks the values of the flags. It sets Size and Crop if their flags are not given.
 func (c Config) complete(ctx context.Context) (Config, error) {
 	if c.Size == 0 {
 		c.Size = 224

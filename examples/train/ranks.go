@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// The method `join` makes this process one rank of those that the launcher has started.
+// join makes this process one rank of those that the launcher has started.
 func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 	o := dist.Options{OnCPU: t.Device == "cpu", Timeout: t.Timeout}
 	device, err := cgotorch.ParseDevice(t.Device)
@@ -41,7 +41,7 @@ func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 	return group, nil
 }
 
-// The method `fromFirst` returns the text of rank 0. It waits for the other ranks.
+// fromFirst returns the text of rank 0. It waits for the other ranks.
 func (t *trainer) fromFirst(text string) (string, error) {
 	if !t.first() {
 		text = ""
@@ -53,8 +53,8 @@ func (t *trainer) fromFirst(text string) (string, error) {
 	return texts[0], nil
 }
 
-// The method `sameRun` fails if a rank has other settings than rank 0, or stands at another place
-// of the run. It waits for the other ranks.
+// sameRun fails if a rank has other settings than rank 0, or stands at another place of the run. It
+// waits for the other ranks.
 func (t *trainer) sameRun() error {
 	c := t.Config
 	c.Data, c.TestData, c.Device = "", "", "" // these may differ between machines
@@ -91,11 +91,11 @@ func (t *trainer) sameRun() error {
 	return fmt.Errorf("rank 0 and rank %d have different settings", t.group.Rank())
 }
 
-// The method `first` reports whether this rank writes the log and the checkpoints.
+// first reports whether this rank writes the log and the checkpoints.
 func (t *trainer) first() bool { return t.group.Rank() == 0 }
 
-// The method `share` returns how many images of a step this rank takes. -batch is for all ranks
-// together, so the run does not depend on their number.
+// share returns how many images of a step this rank takes. -batch is for all ranks together, so the
+// run does not depend on their number.
 func (t *trainer) share() int { return (t.BatchSize + t.group.World() - 1) / t.group.World() }
 
 // workers returns the number of decode threads. The ranks of a machine share its cores.

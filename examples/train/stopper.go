@@ -7,8 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
 )
 
-// The method `untilAll` returns the context of a training epoch. With several ranks a signal does
-// not end it: the stopper does, on all ranks.
+// untilAll returns the context of a training epoch. With several ranks a signal does not end it:
+// the stopper does, on all ranks.
 func (t *trainer) untilAll(ctx context.Context) context.Context {
 	if t.group.World() == 1 {
 		return ctx
@@ -28,7 +28,7 @@ type stopper struct {
 // host does not wait for the device.
 const stopDepth = 4
 
-// The method `add` tells the other ranks whether this one wants to stop.
+// add tells the other ranks whether this one wants to stop.
 func (s *stopper) add(x *cgotorch.Exec, stop bool) {
 	if s.group.World() == 1 {
 		return
@@ -45,7 +45,7 @@ func (s *stopper) add(x *cgotorch.Exec, stop bool) {
 	})
 }
 
-// The method `next` reports whether all ranks stop after this step.
+// next reports whether all ranks stop after this step.
 func (s *stopper) next(ctx context.Context) (bool, error) {
 	if s.group.World() == 1 {
 		return ctx.Err() != nil, nil

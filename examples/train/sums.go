@@ -5,8 +5,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/dist"
 )
 
-// The type `sums` adds up the numbers of a Tally on the device. The host therefore does not wait
-// in each step.
+// sums adds up the numbers of a Tally on the device. The host therefore does not wait in each step.
 type sums struct {
 	images int
 	values *cgotorch.Tensor // float64 [5]: loss, top 1, top 5, images, skipped

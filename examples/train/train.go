@@ -396,8 +396,8 @@ func (t *trainer) testStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch
 	return []*cgotorch.Tensor{nn.CrossEntropy(x, logits, labels, nn.CrossEntropyOptions{}), logits}
 }
 
-// The method `captured` returns the options of a step that each rank captures by itself. A step in
-// which ranks wait for each other needs Agree too.
+// captured returns the options of a step that each rank captures by itself. A step in which ranks
+// wait for each other needs Agree too.
 func (t *trainer) captured() cgotorch.CapturedOptions {
 	o := cgotorch.CapturedOptions{Eager: !t.Graph}
 	if t.Graph && t.device.IsCUDA() && t.first() {

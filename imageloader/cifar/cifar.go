@@ -69,7 +69,7 @@ func Read(folder string, train bool) (Set, error) {
 	return Set{}, fmt.Errorf("cifar: %s: no data_batch_1.bin, train.bin, data_batch_1 or train: %w", folder, fs.ErrNotExist)
 }
 
-// The function `parts` returns the names of the files of one part of a data set.
+// parts returns the names of the files of one part of a data set.
 func parts(train, test string, training bool) []string {
 	switch {
 	case !training:
@@ -163,7 +163,7 @@ func batch(text []byte) (s Set, kind Kind, err error) {
 	return s, kind, nil
 }
 
-// The method `check` fails for a number of a class that does not exist.
+// check fails for a number of a class that does not exist.
 func (s Set) check(path string, kind Kind) error {
 	for i, label := range s.Labels {
 		if label < 0 || label >= int64(kind) || s.Coarse != nil && (s.Coarse[i] < 0 || s.Coarse[i] >= 20) {

@@ -68,7 +68,7 @@ func unpickle(text []byte) (any, error) {
 	}
 }
 
-// The method `take` returns the next n bytes.
+// take returns the next n bytes.
 func (u *unpickler) take(n int64) ([]byte, error) {
 	if n < 0 || n > int64(len(u.text)-u.at) {
 		return nil, errCut
@@ -78,7 +78,7 @@ func (u *unpickler) take(n int64) ([]byte, error) {
 	return part, nil
 }
 
-// The method `number` returns a number of n bytes, with the low byte first.
+// number returns a number of n bytes, with the low byte first.
 func (u *unpickler) number(n int64) (int64, error) {
 	part, err := u.take(n)
 	if err != nil {
@@ -124,7 +124,7 @@ func (u *unpickler) popMark() ([]any, error) {
 	return nil, errors.New("there is no mark")
 }
 
-// The method `popN` returns the last n values.
+// popN returns the last n values.
 func (u *unpickler) popN(n int) ([]any, error) {
 	if n > len(u.stack) {
 		return nil, errors.New("the stack is too short")
@@ -295,7 +295,7 @@ func (u *unpickler) remember(op byte) error {
 	return u.push(v)
 }
 
-// The method `collect` makes tuples, and fills dicts and lists.
+// collect makes tuples, and fills dicts and lists.
 func (u *unpickler) collect(op byte) error {
 	var values []any
 	var err error
@@ -344,7 +344,7 @@ func (u *unpickler) collect(op byte) error {
 	return nil
 }
 
-// The method `construct` finds the functions of numpy by name, and does their work.
+// construct finds the functions of numpy by name, and does their work.
 func (u *unpickler) construct(op byte) error {
 	switch op {
 	case 'c':
@@ -383,7 +383,7 @@ func (u *unpickler) construct(op byte) error {
 	return u.call(values[0], arguments)
 }
 
-// The method `call` pushes what a function returns.
+// call pushes what a function returns.
 func (u *unpickler) call(function any, arguments tuple) error {
 	switch function {
 	case global("numpy.core.multiarray _reconstruct"), global("numpy._core.multiarray _reconstruct"):

@@ -4,9 +4,9 @@ import "sync"
 
 const defaultMemory = 512 << 20
 
-// The type `memory` counts bytes for the images that Go decodes. All calls of Decode share one
-// count. The type allocates nothing: a caller only gets the right to take bytes.
-// csrc/decode/memory.h does the same for the threads of the pool.
+// memory counts bytes for the images that Go decodes. All calls of Decode share one count. The type
+// allocates nothing: a caller only gets the right to take bytes. csrc/decode/memory.h does the same
+// for the threads of the pool.
 type memory struct {
 	limit         int
 	mu            sync.Mutex

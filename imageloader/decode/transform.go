@@ -86,8 +86,8 @@ func (t Resize) set(o *C.ctd_options) {
 	o.height, o.width = narrow(t.Height), narrow(t.Width)
 }
 
-// The function `narrow` returns v as an int32. If v is too large or too small for that, `narrow`
-// returns the largest or smallest int32. C then refuses this value.
+// narrow returns v as an int32. If v is too large or too small for that, `narrow` returns the
+// largest or smallest int32. C then refuses this value.
 func narrow(v int) C.int32_t {
 	return C.int32_t(max(math.MinInt32, min(v, math.MaxInt32)))
 }

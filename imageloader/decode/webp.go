@@ -114,9 +114,9 @@ func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	}
 }
 
-// The function `between` returns the colour sample at pixel x. `near` is the row of samples that
-// covers the pixel, and `far` is the next nearest row. The nearest sample counts 9/16, each of
-// its two neighbours 3/16, and the diagonal sample 1/16. The result is rounded twice.
+// between returns the colour sample at pixel x. `near` is the row of samples that covers the pixel,
+// and `far` is the next nearest row. The nearest sample counts 9/16, each of its two neighbours
+// 3/16, and the diagonal sample 1/16. The result is rounded twice.
 func between(near, far []byte, x int) int {
 	i := x / 2
 	j := i - 1 + x%2*2

@@ -131,7 +131,7 @@ func ReadMNIST(folder string, train bool) (Set, error) {
 	return Set{images.Data, labels.Data, images.Shape[0], images.Shape[1], images.Shape[2]}, nil
 }
 
-// The function `find` reads a file of a folder that may end in ".gz".
+// find reads a file of a folder that may end in ".gz".
 func find(folder, name string) (a Array, path string, err error) {
 	path = filepath.Join(folder, name)
 	if _, missing := os.Stat(path); missing != nil {

@@ -88,7 +88,7 @@ func Cut(path, name string) (string, error) {
 	return strings.Join(parts, "\n// …\n\n"), nil
 }
 
-// The function `marked` returns the parts of the piece that comments mark.
+// marked returns the parts of the piece that comments mark.
 func marked(lines []string, name string) ([]string, error) {
 	var parts []string
 	first := -1
@@ -113,7 +113,7 @@ func marked(lines []string, name string) ([]string, error) {
 	return parts, nil
 }
 
-// The function `output` returns the comment "// Output:" if it is the next thing in the lines.
+// output returns the comment "// Output:" if it is the next thing in the lines.
 func output(lines []string) []string {
 	from := slices.IndexFunc(lines, func(line string) bool { return strings.TrimSpace(line) != "" })
 	if from < 0 || !strings.HasPrefix(strings.TrimSpace(lines[from]), "// Output:") {
@@ -126,7 +126,7 @@ func output(lines []string) []string {
 	return lines[from:to]
 }
 
-// The function `declared` returns the declaration of the name, as the only part.
+// declared returns the declaration of the name, as the only part.
 func declared(text, name string) ([]string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", text, parser.ParseComments|parser.SkipObjectResolution)
@@ -176,8 +176,8 @@ func nameOf(d *ast.FuncDecl) string {
 	return ""
 }
 
-// The function `dedent` joins lines without the tabs that all of them begin with, and without
-// comments that mark pieces. It leaves out blank lines at both ends.
+// dedent joins lines without the tabs that all of them begin with, and without comments that mark
+// pieces. It leaves out blank lines at both ends.
 func dedent(lines []string) string {
 	tabs := -1
 	for _, line := range lines {

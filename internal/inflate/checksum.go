@@ -10,9 +10,9 @@ type checksum struct {
 
 func checksumOf(p []byte) checksum { return checksum{crc32.ChecksumIEEE(p), int64(len(p))} }
 
-// The method `then` returns the checksum of two texts, one after the other. c is the checksum of
-// the first text, and `next` is the checksum of the second. To join them, the method shifts the
-// CRC of the first text by the number of bytes of the second.
+// then returns the checksum of two texts, one after the other. c is the checksum of the first text,
+// and `next` is the checksum of the second. To join them, the method shifts the CRC of the first
+// text by the number of bytes of the second.
 func (c checksum) then(next checksum) checksum {
 	return checksum{multiply(power(next.bytes), c.crc) ^ next.crc, c.bytes + next.bytes}
 }

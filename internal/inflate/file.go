@@ -84,8 +84,8 @@ func FileMemory(goroutines int) int {
 	return goroutines * (each + each/8)
 }
 
-// The method `segment` inflates segment number i. It appends to o the bytes of that segment that
-// lie between the offsets `from` and `to` of the content.
+// segment inflates segment number i. It appends to o the bytes of that segment that lie between the
+// offsets `from` and `to` of the content.
 func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	x, p := f.index, &f.index.points[i]
 	stale := func(err error) error {

@@ -26,9 +26,9 @@ func (r *Reader) join(chunks <-chan chan chunk) {
 	}
 }
 
-// The method `chunk` gives the function `Read` all segments that begin before bit number `stop`.
-// It takes them from the chunk c. Where the segments of c do not begin at the joiner's place, the
-// method inflates the content again, up to a segment that does.
+// chunk gives the function `Read` all segments that begin before bit number `stop`. It takes them
+// from the chunk c. Where the segments of c do not begin at the joiner's place, the method inflates
+// the content again, up to a segment that does.
 func (j *joiner) chunk(c chunk, stop uint64) {
 	segments := c.segments
 	for len(segments) > 0 && !j.isAt(segments[0]) {
@@ -64,9 +64,8 @@ func (j *joiner) isAt(s *segment) bool {
 	if j.ended || !s.stored {
 		return !j.ended && j.place == s.begin
 	}
-	// The variable `bits` is the number of bits from the joiner's place to the length field of the
-	// block. They are the header and up to seven bits of padding. s.lead holds the 16 bits before the
-	// field.
+	// bits is the number of bits from the joiner's place to the length field of the block. They are
+	// the header and up to seven bits of padding. s.lead holds the 16 bits before the field.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
 	return !j.place.member && j.place.bit <= s.begin.bit && bits <= storedHeader+7 && s.lead>>(16-bits) == 0
 }
@@ -89,8 +88,8 @@ func (j *joiner) serial(stop uint64) {
 	}
 }
 
-// The method `hand` gives the function `Read` a segment and all later parts of the segment. It
-// reports whether more segments can follow.
+// hand gives the function `Read` a segment and all later parts of the segment. It reports whether
+// more segments can follow.
 func (j *joiner) hand(s *segment) bool {
 	for {
 		before := j.window

@@ -159,7 +159,7 @@ func (r *Reader) Skip(n int64) (skipped int64, err error) {
 	return skipped, nil
 }
 
-// The method `fill` waits until there are bytes to read.
+// fill waits until there are bytes to read.
 func (r *Reader) fill() error {
 	for len(r.head) == 0 {
 		r.head, r.rest = r.rest, nil

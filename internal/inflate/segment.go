@@ -69,7 +69,7 @@ type segment struct {
 	buffers *buffers // the source of the memory
 	memory  output   // the memory of wide and narrow
 
-	// The function `settle` sets the fields below.
+	// settle sets the fields below.
 	head  []byte     // the bytes of `wide`, after its positions are replaced by bytes
 	parts []checksum // checksums of the pieces into which `ends` cuts the content
 	sum   checksum   // checksum of the whole segment
@@ -118,7 +118,7 @@ func (b *buffers) giveWide(wide []uint16) {
 	b.memory.Give(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(wide))), 2*cap(wide)))
 }
 
-// The method `grown` moves a full output to larger memory.
+// grown moves a full output to larger memory.
 func (b *buffers) grown(o output) output {
 	most := window + b.most + room
 	if o.wide != nil {

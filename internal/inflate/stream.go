@@ -68,7 +68,7 @@ func (s *stream) close() {
 	}
 }
 
-// The type `why` is the reason why the method `run` stopped.
+// why is the reason why the method `run` stopped.
 type why int
 
 const (

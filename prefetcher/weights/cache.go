@@ -171,8 +171,8 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 	return o, nil
 }
 
-// The method `classify` makes the list of units. It also finds the kinds: units with equal
-// tensors are of one kind.
+// classify makes the list of units. It also finds the kinds: units with equal tensors are of one
+// kind.
 func (c *Cache[M]) classify() {
 	kinds := map[*layout]*kind{}
 	for i, name := range c.store.names {
@@ -186,8 +186,8 @@ func (c *Cache[M]) classify() {
 	}
 }
 
-// The method `allocate` makes the slots and their modules. If the slots cannot hold units of a
-// kind, it notes the error in the kind.
+// allocate makes the slots and their modules. If the slots cannot hold units of a kind, it notes
+// the error in the kind.
 func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
 	n := c.Slots()
 	taken := map[*cgotorch.Tensor]bool{}
@@ -257,8 +257,7 @@ func (c *Cache[M]) fillPinned() error {
 	return nil
 }
 
-// The method `lookup` returns the unit of that name, or an error if the unit cannot be used. c.mu
-// is held.
+// lookup returns the unit of that name, or an error if the unit cannot be used. c.mu is held.
 func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	if c.closed {
 		return nil, fmt.Errorf("weights: %w", ErrClosed)
@@ -358,9 +357,9 @@ func (c *Cache[M]) freeLater() {
 	}()
 }
 
-// The method `free` makes the copy stream wait for the end of every use. It then frees the slots,
-// whose memory goes back to the pool of that stream. The host waits for the copies, because they
-// read the store. c.mu is held.
+// free makes the copy stream wait for the end of every use. It then frees the slots, whose memory
+// goes back to the pool of that stream. The host waits for the copies, because they read the store.
+// c.mu is held.
 func (c *Cache[M]) free() error {
 	c.freed = true
 	c.settleBefore(nil) //edge:unit-close-settles TestFill_Handed

@@ -218,8 +218,7 @@ func (l expertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) 
 	return l.experts.Run(x, l.layer, tokens)
 }
 
-// The method `routed` returns the names of a route's experts, each once, in the order of their
-// ids.
+// routed returns the names of a route's experts, each once, in the order of their ids.
 func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	var names []string
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
@@ -230,8 +229,8 @@ func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	return names
 }
 
-// The method `arrived` does the work that follows the arrival of a route or a guess. Every
-// goroutine that sees the arrival calls `arrived`, and only the first call does the work.
+// arrived does the work that follows the arrival of a route or a guess. Every goroutine that sees
+// the arrival calls `arrived`, and only the first call does the work.
 func (e *Experts[M]) arrived(r *route) {
 	l := r.tag.(*layerRoute)
 	l.once.Do(func() {
@@ -303,7 +302,7 @@ func (e *Experts[M]) guessArrived(l *layerRoute, ids []int64) {
 	}
 }
 
-// The method `forget` drops, at the end of the Do, the guesses that no route has confirmed.
+// forget drops, at the end of the Do, the guesses that no route has confirmed.
 func (e *Experts[M]) forget(l *layerRoute) {
 	l.mu.Lock()
 	l.abandoned = true
@@ -317,19 +316,19 @@ func (e *Experts[M]) forget(l *layerRoute) {
 	}
 }
 
-// The method `fitting` returns the first of the names, at most one for each slot.
+// fitting returns the first of the names, at most one for each slot.
 func (e *Experts[M]) fitting(names []string) []string {
 	return names[:min(len(names), max(1, e.cache.o.Slots))]
 }
 
-// The method `prefetch` begins the copies of units. It does not wait and does not fail.
+// prefetch begins the copies of units. It does not wait and does not fail.
 func (e *Experts[M]) prefetch(names []string) {
 	for _, name := range names {
 		e.cache.prefetchNow(name)
 	}
 }
 
-// The method `abandon` drops the prefetched experts of a Do that has ended before its Run.
+// abandon drops the prefetched experts of a Do that has ended before its Run.
 func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
 	e.mu.Lock()
 	open := e.open[l.place] == l

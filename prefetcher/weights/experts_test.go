@@ -73,8 +73,8 @@ func expertStore(t testing.TB, path string) *Store {
 	return s
 }
 
-// The function `decoding` returns a model, and a cache with which the model's decoder has been
-// started. The model has experts of its own only if `resident` is set.
+// decoding returns a model, and a cache with which the model's decoder has been started. The model
+// has experts of its own only if `resident` is set.
 func decoding(t testing.TB, x *cgotorch.Exec, path string, resident bool) (*text.Switch, *text.Cache) {
 	t.Helper()
 	m, err := text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{NoExperts: !resident}, Config: smallSwitch()}, path)
@@ -94,7 +94,7 @@ func begin(x *cgotorch.Exec, m *text.Switch, c *text.Cache) {
 
 const steps = 6
 
-// The function `generated` runs the steps and returns the logits of each step.
+// generated runs the steps and returns the logits of each step.
 func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgotorch.Exec) *cgotorch.Tensor) [][]float32 {
 	t.Helper()
 	var logits [][]float32

@@ -34,8 +34,8 @@ type fill[M any] struct {
 	err    error    // set when the copy could not be enqueued
 }
 
-// The method `fill` begins the copy of a unit into a slot and enqueues it. `ahead` is set if no
-// Use needs the copy now. c.mu is held.
+// fill begins the copy of a unit into a slot and enqueues it. `ahead` is set if no Use needs the
+// copy now. c.mu is held.
 func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 	f := c.decide(slot, unit, ahead)
 	c.settleBefore(f)
@@ -53,7 +53,7 @@ func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
 	c.handed <- f // handed has room for InFlight fills
 }
 
-// The method `decide` gives `slot` to `unit` and returns the fill to enqueue.
+// decide gives `slot` to `unit` and returns the fill to enqueue.
 func (c *Cache[M]) decide(slot *slot[M], unit *unit[M], ahead bool) *fill[M] {
 	_ = c.settle(slot) // an error does not matter, because the slot gets another copy now
 	if before := slot.holds; before != nil {
@@ -80,8 +80,8 @@ func (c *Cache[M]) enqueueHanded() {
 	}
 }
 
-// The method `enqueue` enqueues the copy on the copy stream. The stream first waits for every use
-// of the slot's earlier unit. It also waits for the new unit's last copy to the store.
+// enqueue enqueues the copy on the copy stream. The stream first waits for every use of the slot's
+// earlier unit. It also waits for the new unit's last copy to the store.
 func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses //edge:unit-refill-behind-uses TestSlot_Reuse_InOrder checked
@@ -106,8 +106,8 @@ func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	f.copied = interval{from: &sharedEvent{Event: began}, to: &sharedEvent{Event: done}, ahead: f.ahead}
 }
 
-// The method `settle` waits until the slot's copy and all copies decided before it are enqueued.
-// If the slot's copy failed, the slot is then empty and `settle` returns the error. c.mu is held.
+// settle waits until the slot's copy and all copies decided before it are enqueued. If the slot's
+// copy failed, the slot is then empty and `settle` returns the error. c.mu is held.
 func (c *Cache[M]) settle(slot *slot[M]) error {
 	if slot.fill == nil {
 		return nil

@@ -67,8 +67,8 @@ func TestFill_LateBackward(t *testing.T) {
 	}
 }
 
-// The function `hold` keeps a Do on the copy stream, so that no copy is enqueued, until the test
-// calls the function `release`.
+// hold keeps a Do on the copy stream, so that no copy is enqueued, until the test calls the
+// function `release`.
 func hold[M any](t *testing.T, c *Cache[M]) (release func()) {
 	t.Helper()
 	held, over, ended := make(chan bool), make(chan bool), make(chan error, 1)

@@ -75,7 +75,7 @@ func newCache(t testing.TB, s *Store, d cgotorch.Device, o CacheOptions) *Cache[
 	return c
 }
 
-// The function `apply` runs unit i on a tensor of ones and checks the mean of the result.
+// apply runs unit i on a tensor of ones and checks the mean of the result.
 func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
 	t.Helper()
 	u := c.Use(x, unitName(i))
@@ -86,8 +86,7 @@ func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
 	}
 }
 
-// The function `mean` runs unit i on a tensor of ones, after a sleep of the stream, and returns
-// the mean.
+// mean runs unit i on a tensor of ones, after a sleep of the stream, and returns the mean.
 func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	u := c.Use(x, unitName(i))
 	defer u.Release(x)
@@ -117,7 +116,7 @@ func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
 	}
 }
 
-// The function `floats` returns a tensor of a store as numbers.
+// floats returns a tensor of a store as numbers.
 func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()
 	data, err := s.Bytes(unit, tensor)

@@ -57,7 +57,7 @@ func inParallel(n, step int, fn func(begin, end int) error) error {
 	return errors.Join(errs...)
 }
 
-// The function `meminfo` returns the value of a field of /proc/meminfo, in bytes.
+// meminfo returns the value of a field of /proc/meminfo, in bytes.
 func meminfo(field string) (int64, bool) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -116,7 +116,7 @@ func cgroupLeft() (least int64, known bool) {
 	return least, known
 }
 
-// The function `number` reads a file that holds one number. It returns false for the text "max".
+// number reads a file that holds one number. It returns false for the text "max".
 func number(path string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -52,7 +52,7 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 	return m, nil
 }
 
-// The function `fits` fails if a module does not have the tensors of a layout.
+// fits fails if a module does not have the tensors of a layout.
 func fits(x *cgotorch.Exec, module any, l *layout) error {
 	dtypes := map[string]cgotorch.DType{}
 	var entries []nn.Entry

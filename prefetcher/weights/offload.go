@@ -104,8 +104,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	return f, nil
 }
 
-// The method `cut` divides the parameters among units, notes the units in f.units, and returns
-// their specs.
+// cut divides the parameters among units, notes the units in f.units, and returns their specs.
 func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	params := f.opt.Params()
 	var units []UnitSpec
@@ -162,7 +161,7 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 	}
 }
 
-// The method `lend` is the [optim.Lender] of the optimizer.
+// lend is the [optim.Lender] of the optimizer.
 func (f *Offload) lend(x *cgotorch.Exec, of optim.RememberedTensor, write bool, use func(t *cgotorch.Tensor)) {
 	at, ok := f.rows[rowKey{of.Param, of.Name}]
 	if !ok {
@@ -180,7 +179,7 @@ func (f *Offload) lend(x *cgotorch.Exec, of optim.RememberedTensor, write bool, 
 	release(u, x)
 }
 
-// The function `like` returns a view of a row with the shape and the strides of a parameter.
+// like returns a view of a row with the shape and the strides of a parameter.
 func like(x *cgotorch.Exec, row, p *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call1("aten::as_strided", row, p.Shape(), p.Strides(), nil)
 }
@@ -202,8 +201,7 @@ func (f *Offload) Close() error {
 	return errors.Join(append(errs, f.store.Close())...)
 }
 
-// The function `dense` reports whether a tensor's elements lie without gaps, for some order of
-// its dimensions.
+// dense reports whether a tensor's elements lie without gaps, for some order of its dimensions.
 func dense(shape, strides []int64) bool {
 	dims := make([]int, 0, len(shape))
 	for i, n := range shape {

@@ -154,7 +154,7 @@ func TestOffload_Checkpoint(t *testing.T) {
 				dtype = cgotorch.BFloat16
 			}
 			path := filepath.Join(t.TempDir(), "a.safetensors")
-			// The function `train` does some steps and returns the weights.
+			// train does some steps and returns the weights.
 			train := func(offload bool, steps int, load, save bool) (weights [][]byte) {
 				var m *network
 				torchtest.DoOn(t, s, func(x *cgotorch.Exec) {

@@ -35,8 +35,7 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
-// The method `before` reports whether a unit with usage a gives up its slot before a unit with
-// usage b does.
+// before reports whether a unit with usage a gives up its slot before a unit with usage b does.
 func (p Policy) before(a, b usage) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count

@@ -130,8 +130,7 @@ func (c *Cache[M]) Drop(names ...string) {
 	c.slotFree()
 }
 
-// The method `dequeue` removes a unit's prefetch from the queue of prefetches that wait for a
-// slot.
+// dequeue removes a unit's prefetch from the queue of prefetches that wait for a slot.
 func (c *Cache[M]) dequeue(unit *unit[M]) {
 	if i := slices.Index(c.queue, unit); i >= 0 {
 		c.queue = slices.Delete(c.queue, i, i+1)
@@ -139,10 +138,10 @@ func (c *Cache[M]) dequeue(unit *unit[M]) {
 	}
 }
 
-// The method `victim` returns the slot that the next unit gets, or nil if there is none. It
-// prefers an empty slot, then the slot that the policy gives up. It never returns a slot in use.
-// If a slot's prefetched unit has not been used yet, `victim` returns the slot only for a Use,
-// the oldest first. c.mu is held.
+// victim returns the slot that the next unit gets, or nil if there is none. It prefers an empty
+// slot, then the slot that the policy gives up. It never returns a slot in use. If a slot's
+// prefetched unit has not been used yet, `victim` returns the slot only for a Use, the oldest
+// first. c.mu is held.
 func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	var best *slot[M]
 	for _, slot := range c.slots[:c.o.Slots] {
@@ -176,8 +175,7 @@ func (c *Cache[M]) slotFree() {
 	c.signal()
 }
 
-// The method `signal` wakes the goroutines that wait for a slot or for a shorter queue. c.mu is
-// held.
+// signal wakes the goroutines that wait for a slot or for a shorter queue. c.mu is held.
 func (c *Cache[M]) signal() {
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -200,7 +198,7 @@ func (c *Cache[M]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// The method `flush` waits until the latest change of the unit is in the store.
+// flush waits until the latest change of the unit is in the store.
 func (c *Cache[M]) flush(ctx context.Context, unit *unit[M]) error {
 	latest := func() *cgotorch.Event {
 		c.mu.Lock()

@@ -91,8 +91,8 @@ func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (
 	return q, nil
 }
 
-// The method `allocate` makes more page-locked memory for routes. It cuts the memory into pieces.
-// A piece has room for n ids, and holds one route. q.mu is held, or no other goroutine has q.
+// allocate makes more page-locked memory for routes. It cuts the memory into pieces. A piece has
+// room for n ids, and holds one route. q.mu is held, or no other goroutine has q.
 func (q *routes) allocate(n int) error {
 	const count = 32
 	slab, err := cgotorch.NewHostSlab(8 * n * count)
@@ -123,7 +123,7 @@ func (q *routes) slabOf(piece []int64) *cgotorch.HostSlab {
 	})]
 }
 
-// The method `piece` takes a free piece for n ids. If no piece is free, it allocates more.
+// piece takes a free piece for n ids. If no piece is free, it allocates more.
 func (q *routes) piece(n int) ([]int64, error) {
 	size := q.o.Tokens
 	for size < n {
@@ -143,11 +143,11 @@ func (q *routes) piece(n int) ([]int64, error) {
 // notYet is the last number of a piece until the copy has written its ids.
 const notYet = math.MinInt64
 
-// The method `send` enqueues the copy of `ids` to the host, and returns at once. `ids` is Int64,
-// contiguous, with one id for each token. If `aside` is not set, the copy is enqueued on x's
-// stream. If `aside` is set, the copy is enqueued on the side stream. Then x's stream must wait
-// for the copy (awaitCopy) before it writes `ids` again. A route takes memory until it arrives.
-// If no free memory is left, `send` page-locks more.
+// send enqueues the copy of `ids` to the host, and returns at once. `ids` is Int64, contiguous,
+// with one id for each token. If `aside` is not set, the copy is enqueued on x's stream. If `aside`
+// is set, the copy is enqueued on the side stream. Then x's stream must wait for the copy
+// (awaitCopy) before it writes `ids` again. A route takes memory until it arrives. If no free
+// memory is left, `send` page-locks more.
 //
 // The method `send` fails with [cgotorch.ErrInvalidArgument] if `ids` is empty, not Int64 or not
 // contiguous. It fails with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after
@@ -196,7 +196,7 @@ func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside b
 	return r
 }
 
-// The function `contiguous` reports whether the elements of t lie row by row without gaps.
+// contiguous reports whether the elements of t lie row by row without gaps.
 func contiguous(t *cgotorch.Tensor) bool {
 	shape, strides, next := t.Shape(), t.Strides(), int64(1)
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -208,7 +208,7 @@ func contiguous(t *cgotorch.Tensor) bool {
 	return true
 }
 
-// The method `look` reports whether the route has arrived. It does not wait.
+// look reports whether the route has arrived. It does not wait.
 func (r *route) look() bool {
 	if r.arrived.Load() {
 		return true
@@ -243,8 +243,8 @@ func (r *route) awaitCopy(x *cgotorch.Exec) {
 	x.Wait(r.event) //edge:experts-behind-route TestExperts_Route_SameMemory checked
 }
 
-// The method `release` gives up the route's event for one owner. The owners are the method `look`
-// and, for a route that was sent aside, the method awaitCopy. The last owner closes the event.
+// release gives up the route's event for one owner. The owners are the method `look` and, for a
+// route that was sent aside, the method awaitCopy. The last owner closes the event.
 func (r *route) release() {
 	if r.owners.Add(-1) == 0 {
 		r.event.Close()
@@ -257,13 +257,13 @@ func (q *routes) takeBack(piece []int64) {
 	q.keep(piece)
 }
 
-// The method `keep` adds a piece to the free pieces. q.mu is held.
+// keep adds a piece to the free pieces. q.mu is held.
 func (q *routes) keep(piece []int64) {
 	piece = piece[:cap(piece)]
 	q.pieces[len(piece)] = append(q.pieces[len(piece)], piece)
 }
 
-// The method `await` waits until the route has arrived. The Do that runs the layer calls it.
+// await waits until the route has arrived. The Do that runs the layer calls it.
 func (r *route) await() {
 	// The lock is taken before `awaited` is set. Once `awaited` is set, the goroutine of the routes
 	// leaves this route to the Do. That goroutine may then end, and the method `free` may free the
@@ -274,17 +274,16 @@ func (r *route) await() {
 	r.watch(nil)
 }
 
-// The method `wait` calls the method `watch`, and holds the read lock of `mapped` during the
-// call.
+// wait calls the method `watch`, and holds the read lock of `mapped` during the call.
 func (r *route) wait(until *atomic.Bool) bool {
 	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	return r.watch(until)
 }
 
-// The method `watch` waits until the route has arrived, and reports whether it has. It reads the
-// last id in the memory again and again. It queries the event when the id has appeared. Before
-// that it queries the event only rarely, because queries delay the goroutines that enqueue work.
+// watch waits until the route has arrived, and reports whether it has. It reads the last id in the
+// memory again and again. It queries the event when the id has appeared. Before that it queries the
+// event only rarely, because queries delay the goroutines that enqueue work.
 //
 // If `until` is not nil, the wait also ends when `until` becomes true. Between two looks `watch`
 // then lets other goroutines run. A Do passes nil. A Do is locked to its thread, so letting other
@@ -326,8 +325,8 @@ func (r *route) watch(until *atomic.Bool) bool {
 	return true
 }
 
-// The method `run` delivers the routes. After the method `close`, it still waits for the routes
-// that are on their way, because their copies write memory.
+// run delivers the routes. After the method `close`, it still waits for the routes that are on
+// their way, because their copies write memory.
 func (q *routes) run() {
 	defer close(q.ended)
 	for {
@@ -356,9 +355,9 @@ func (q *routes) run() {
 	}
 }
 
-// The method `close` drops the routes that are not delivered. It waits for their copies and frees
-// the memory. The side stream stays open while a Do uses it. A second call of `close` then closes
-// the side stream.
+// close drops the routes that are not delivered. It waits for their copies and frees the memory.
+// The side stream stays open while a Do uses it. A second call of `close` then closes the side
+// stream.
 func (q *routes) close() error {
 	q.mu.Lock()
 	closed := q.closed

@@ -100,8 +100,8 @@ func closeAll(events []*cgotorch.Event) {
 	}
 }
 
-// The method `close` waits for the copy into the slot. It frees the slot's memory after the uses
-// of the slot, in the order of the copy stream.
+// close waits for the copy into the slot. It frees the slot's memory after the uses of the slot, in
+// the order of the copy stream.
 func (s *slot[M]) close(copies *cgotorch.Stream) error {
 	var errs []error
 	if s.ready != nil {

@@ -62,7 +62,7 @@ type sharedEvent struct {
 	more int // owners beside the first
 }
 
-// The method `share` returns the event for one more owner. That owner must Close it too.
+// share returns the event for one more owner. That owner must Close it too.
 func (e *sharedEvent) share() *sharedEvent {
 	e.more++
 	return e
@@ -96,8 +96,8 @@ type stats struct {
 	prefetching    int // number of the intervals in `copies` whose copy Prefetch or a policy began
 }
 
-// The method `harvest` adds up the times of the copies, and of the waits for copies, that the
-// device has finished. It does not wait.
+// harvest adds up the times of the copies, and of the waits for copies, that the device has
+// finished. It does not wait.
 func (s *stats) harvest() {
 	over := ended(s.copies, &s.Copy)
 	for _, c := range s.copies[:over] {
@@ -127,9 +127,9 @@ func (s *stats) nextAhead() <-chan struct{} {
 	return s.copies[i].to.Done()
 }
 
-// The function `ended` adds to `total` the lengths of the intervals before the first one that the
-// device has not finished. It frees these intervals and returns their number. On a lost device
-// all intervals count as finished.
+// ended adds to `total` the lengths of the intervals before the first one that the device has not
+// finished. It frees these intervals and returns their number. On a lost device all intervals count
+// as finished.
 func ended(intervals []interval, total *time.Duration) int {
 	for k, i := range intervals {
 		d, done := timing.Between(i.from.Event, i.to.Event)

@@ -115,7 +115,7 @@ func (t TensorSpec) size() (int64, error) {
 	return size, nil
 }
 
-// The method `text` returns the dtype and the shape.
+// text returns the dtype and the shape.
 func (t TensorSpec) text() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
 // layoutKey returns a text that is equal for units with equal tensors.
@@ -144,7 +144,7 @@ func NewStore(units []UnitSpec) (*Store, error) {
 	return s, nil
 }
 
-// The method `lay` decides the layout of each unit, and notes the order of the units.
+// lay decides the layout of each unit, and notes the order of the units.
 func (s *Store) lay(units []UnitSpec) error {
 	layouts := map[string]*layout{}
 	s.units = make(map[string]*storeUnit, len(units))
@@ -173,7 +173,7 @@ func (s *Store) lay(units []UnitSpec) error {
 // slabBytes is the size of a slab, unless one unit needs more.
 const slabBytes = 1 << 30
 
-// The method `allocate` gives each unit memory. Each slab is as large as the units in it.
+// allocate gives each unit memory. Each slab is as large as the units in it.
 func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
@@ -215,7 +215,7 @@ func (s *Store) allocate() error {
 	return nil
 }
 
-// The method `cut` divides the memory of a unit into the memory of its tensors.
+// cut divides the memory of a unit into the memory of its tensors.
 func (l *layout) cut(whole []byte) (parts [][]byte) {
 	for i, begin := range l.begin {
 		end := begin + l.size[i]
@@ -310,8 +310,8 @@ func (s *Store) Stats() StoreStats {
 	return st
 }
 
-// The method `use` counts one more Cache that copies from the store. If `pin` is set, it first
-// page-locks the store.
+// use counts one more Cache that copies from the store. If `pin` is set, it first page-locks the
+// store.
 func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +327,7 @@ func (s *Store) use(pin bool) error {
 	return nil
 }
 
-// The method `shared` reports whether more than one Cache uses the store.
+// shared reports whether more than one Cache uses the store.
 func (s *Store) shared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -152,7 +152,7 @@ func (r *storeReader) open(path string) error {
 	return nil
 }
 
-// The method `split` divides a tensor's name into the name of its unit and its name in the unit.
+// split divides a tensor's name into the name of its unit and its name in the unit.
 func (r *storeReader) split(tensor string) (unit, name string, ok bool) {
 	at := r.o.Units.FindStringIndex(tensor)
 	if at == nil || at[0] != 0 || at[1] == 0 || !strings.HasPrefix(tensor[at[1]:], ".") || at[1]+1 == len(tensor) {

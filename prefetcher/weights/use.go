@@ -87,8 +87,8 @@ func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
 	slot.awaited[on] = true
 }
 
-// The method `acquire` gives u the slot that holds its unit, and counts the use. c.mu is held,
-// except while bringIn waits for a slot.
+// acquire gives u the slot that holds its unit, and counts the use. c.mu is held, except while
+// bringIn waits for a slot.
 func (c *Cache[M]) acquire(u *Use[M]) error {
 	unit, err := c.lookup(u.name)
 	if err != nil {
@@ -199,7 +199,7 @@ func (c *Cache[M]) waitForSlot(do *cgotorch.Stream, wanted *unit[M]) error {
 	return nil
 }
 
-// The method `stuck` reports whether every slot is used by a Do that itself waits for a slot.
+// stuck reports whether every slot is used by a Do that itself waits for a slot.
 func (c *Cache[M]) stuck() bool {
 	if c.victim(true) != nil {
 		return false
@@ -272,8 +272,8 @@ func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	u.release(x.Stream(), e)
 }
 
-// The method `end` is the Release at the end of the Do. On a lost device it releases the slot
-// although Record fails.
+// end is the Release at the end of the Do. On a lost device it releases the slot although Record
+// fails.
 func (u *Use[M]) end(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()
@@ -285,8 +285,7 @@ func (u *Use[M]) end(x *cgotorch.Exec) {
 	e = x.Record() //edge:unit-do-records-its-end TestUse_EndOfDoReleases checked
 }
 
-// The method `release` gives the slot back. If e is not nil, the slot is filled only after e.
-// c.mu is held.
+// release gives the slot back. If e is not nil, the slot is filled only after e. c.mu is held.
 func (u *Use[M]) release(on *cgotorch.Stream, e *cgotorch.Event) {
 	c, slot := u.cache, u.slot
 	u.slot = nil

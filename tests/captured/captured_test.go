@@ -174,7 +174,7 @@ func TestCaptured_SameLosses(t *testing.T) {
 	}
 }
 
-// The type `dropping` is a captured function with dropout, with its own stream.
+// dropping is a captured function with dropout, with its own stream.
 type dropping struct {
 	stream   *cgotorch.Stream
 	weights  *cgotorch.Tensor

@@ -334,7 +334,7 @@ func shown(format string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// The function `words` returns the number of letters of a text, without its package.
+// words returns the number of letters of a text, without its package.
 func words(text string) int {
 	_, rest, found := strings.Cut(text, ": ")
 	if !found || strings.Contains(text[:len(text)-len(rest)], " ") && !strings.HasPrefix(text, "…") {
@@ -403,7 +403,7 @@ The texts of the C++ core are on no page, and of LibTorch's only those to which 
 After a change of a text, ` + "`go test ./tests/docs -run Errors -update`" + ` writes these pages anew. It keeps the cells.
 `
 
-// The function `quoted` returns a text as it stands in a cell.
+// quoted returns a text as it stands in a cell.
 func quoted(text string) string {
 	quote := "`"
 	if strings.Contains(text, "`") {

@@ -70,8 +70,8 @@ func startRanks(t *testing.T, world int, args []string, more ...string) []*rank 
 	return ranks
 }
 
-// The method `await` waits for the end of the rank. It returns its exit status and the last line of
-// its standard error.
+// await waits for the end of the rank. It returns its exit status and the last line of its standard
+// error.
 func (r *rank) await(t *testing.T, most time.Duration) (status int, last string) {
 	t.Helper()
 	select {

@@ -173,8 +173,8 @@ func (e edge) mutated() string {
 	return text
 }
 
-// The type `tests` holds, for each name of a test, the folders that have a test of this name. The
-// folder of a GoogleTest is "".
+// tests holds, for each name of a test, the folders that have a test of this name. The folder of a
+// GoogleTest is "".
 type tests map[string][]string
 
 var (

@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// The function `each` runs cases in which the checker must find no race, on each device.
+// each runs cases in which the checker must find no race, on each device.
 func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
 	for _, d := range torchtest.Devices() {
 		for name, c := range cases {

@@ -36,7 +36,7 @@ func (s *scene) must(err error) {
 	}
 }
 
-// The method `until` calls the function `ask` again and again. It ends when the answer is true.
+// until calls the function `ask` again and again. It ends when the answer is true.
 func (s *scene) until(ask func() (bool, error)) {
 	s.Helper()
 	for {
@@ -48,7 +48,7 @@ func (s *scene) until(ask func() (bool, error)) {
 	}
 }
 
-// The method `always` makes the stream `to` wait for the work that is enqueued on `from` so far.
+// always makes the stream `to` wait for the work that is enqueued on `from` so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
 	e := record(s, from)
@@ -56,8 +56,8 @@ func (s *scene) always(from, to *cgotorch.Stream) {
 	s.wait(to, e)
 }
 
-// The method `order` makes `to` wait for `from`, but only in the right form of a mistake. Most
-// mistakes leave out this wait.
+// order makes `to` wait for `from`, but only in the right form of a mistake. Most mistakes leave
+// out this wait.
 func (s *scene) order(from, to *cgotorch.Stream) {
 	s.Helper()
 	if s.right {

@@ -31,7 +31,7 @@ func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
 	return e
 }
 
-// The function `together` runs fn in n goroutines, each with its own stream.
+// together runs fn in n goroutines, each with its own stream.
 func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch.Stream) error) {
 	t.Helper()
 	var all sync.WaitGroup

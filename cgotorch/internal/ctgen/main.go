@@ -58,7 +58,7 @@ var (
 	fieldPattern    = regexp.MustCompile(`^(.*?[ *])(\w+)(\[\d+\])?$`)
 )
 
-// The function `generate` returns the Go file for a header.
+// generate returns the Go file for a header.
 func generate(header string) ([]byte, error) {
 	g := &generator{structs: map[string][]field{}}
 	// Go's cache of builds does not see a header outside of the package. The digest changes the file,
@@ -91,8 +91,8 @@ import "unsafe"
 	return code, nil
 }
 
-// The function `statements` returns the declarations of the header, without comments. Where a
-// section begins, it also returns "section NAME".
+// statements returns the declarations of the header, without comments. Where a section begins, it
+// also returns "section NAME".
 func statements(header string) []string {
 	header = sectionPattern.ReplaceAllString(header, ";section $1;")
 	header = commentPattern.ReplaceAllString(header, " ")

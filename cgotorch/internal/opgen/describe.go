@@ -32,7 +32,7 @@ type described struct {
 	Fallback string `json:"fallback,omitempty"` // the default, if it is not that of the schema
 }
 
-// The function `describe` prints the descriptions of all entries of a list as JSON.
+// describe prints the descriptions of all entries of a list as JSON.
 func describe(listPath, schemaPath string) error {
 	all, err := descriptions(listPath, schemaPath)
 	if err != nil {
@@ -63,7 +63,7 @@ func writeDescriptions(listPath, schemaPath, path string) error {
 	return writeIfChanged(path, b.Bytes())
 }
 
-// The function `descriptions` returns the descriptions of all entries of a list.
+// descriptions returns the descriptions of all entries of a list.
 func descriptions(listPath, schemaPath string) ([]description, error) {
 	text, err := os.ReadFile(listPath)
 	if err != nil {

@@ -43,7 +43,7 @@ var reasons = map[string]string{
 // functions of all other modules are methods of Exec.
 var packagesOf = map[string]string{"torch.linalg": "linalg", "torch.fft": "fft", "torch.special": "special"}
 
-// The method `pkg` returns the package in which the function of a row belongs.
+// pkg returns the package in which the function of a row belongs.
 func (r *row) pkg() string { return packagesOf[r.name[:strings.LastIndexByte(r.name, '.')]] }
 
 func parseTable(path, text string) (*table, error) {
@@ -82,8 +82,8 @@ func parseTable(path, text string) (*table, error) {
 	return t, errors.Join(errs...)
 }
 
-// The method `check` fails if a documented operator has no Go function in its package, and if an
-// other name is that of no function with a Go function.
+// check fails if a documented operator has no Go function in its package, and if an other name is
+// that of no function with a Go function.
 func (t *table) check(l *list) error {
 	var errs []error
 	for _, r := range t.rows {
@@ -102,7 +102,7 @@ func (t *table) check(l *list) error {
 	return errors.Join(errs...)
 }
 
-// The method `typed` returns the entries of a package for an operator, in any overload.
+// typed returns the entries of a package for an operator, in any overload.
 func (l *list) typed(pkg, operator string) []*entry {
 	var entries []*entry
 	for _, e := range l.entries {
@@ -113,7 +113,7 @@ func (l *list) typed(pkg, operator string) []*entry {
 	return entries
 }
 
-// The function `page` returns docs/operators.md.
+// page returns docs/operators.md.
 func page(l *list, t *table) []byte {
 	var b bytes.Buffer
 	count := make(map[string]int)

@@ -23,8 +23,8 @@ import (
 // docWidth is the width at which the lines of a generated doc comment wrap.
 const docWidth = 100
 
-// The function `generate` returns the Go source of each package of the list. The name "" is that
-// of package cgotorch. If the list has bad lines, the error names all of them.
+// generate returns the Go source of each package of the list. The name "" is that of package
+// cgotorch. If the list has bad lines, the error names all of them.
 func generate(l *list, schemaPath, schemaText string) (map[string][]byte, error) {
 	schemas, err := parseSchemas(schemaPath, schemaText)
 	if err != nil {
@@ -92,7 +92,7 @@ func testTable(l *list) ([]byte, error) {
 	return format.Source(b.Bytes())
 }
 
-// The method `qualified` returns a name of m's package, with the package in front of it.
+// qualified returns a name of m's package, with the package in front of it.
 func (m *method) qualified(name string) string { return m.entry.qualified(name) }
 
 func (e *entry) qualified(name string) string {
@@ -178,8 +178,8 @@ func shareOptions(l *list, methods []*method) (map[string][]*method, error) {
 	return shared, errors.Join(errs...)
 }
 
-// The method `field` returns the description of a field of the given struct. If this field has no
-// description of its own, it returns the description for all fields of this name, or nil.
+// field returns the description of a field of the given struct. If this field has no description of
+// its own, it returns the description for all fields of this name, or nil.
 func (l *list) field(structName, name string) *fieldDoc {
 	if doc := l.fields[structName+"."+name]; doc != nil {
 		return doc
@@ -262,8 +262,8 @@ func writeMethod(b *bytes.Buffer, m *method) {
 	fmt.Fprintf(b, "%s\n}\n", m.run)
 }
 
-// The method `signature` returns the text of the parameters. Neighbours of one type share the
-// type, as in "input, other *Tensor, dim int".
+// signature returns the text of the parameters. Neighbours of one type share the type, as in
+// "input, other *Tensor, dim int".
 func (m *method) signature() string {
 	params := slices.Clone(m.params)
 	if len(m.options) > 0 {

@@ -61,7 +61,7 @@ func kindOf(a argument) (goKind, error) {
 
 func (k goKind) pushed(value string) string { return fmt.Sprintf(k.push, value) }
 
-// The function `constant` returns the statement that passes a literal of the list as an argument.
+// constant returns the statement that passes a literal of the list as an argument.
 func constant(a argument, literal string) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
@@ -104,8 +104,8 @@ func isZero(fallback string) bool {
 	return err == nil && f == 0 || strings.EqualFold(fallback, "false")
 }
 
-// The function `meaning` returns the default `fallback` as text for a doc comment. It returns ""
-// if the description of the field has to say the default.
+// meaning returns the default `fallback` as text for a doc comment. It returns "" if the
+// description of the field has to say the default.
 func meaning(a argument, fallback string) string {
 	switch base := strings.TrimSuffix(a.kind, "?"); {
 	case fallback == "None" || fallback == "[]":

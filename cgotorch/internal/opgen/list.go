@@ -147,8 +147,7 @@ func parseEntry(line string) (*entry, error) {
 	return e, e.check()
 }
 
-// The method `check` fails if an item has a mark, such as ! or ..., in a place where the mark has
-// no meaning.
+// check fails if an item has a mark, such as ! or ..., in a place where the mark has no meaning.
 func (e *entry) check() error {
 	for i, it := range e.positional {
 		switch {
@@ -209,7 +208,7 @@ func parseItems(text string) ([]item, error) {
 	return items, nil
 }
 
-// The function `split` cuts text at every separator outside quotes.
+// split cuts text at every separator outside quotes.
 func split(text string, separator byte) []string {
 	var parts []string
 	shown := mask(text)
@@ -223,8 +222,8 @@ func split(text string, separator byte) []string {
 	}
 }
 
-// The function `mask` returns text with blanks in place of quoted characters. A search in the
-// result finds nothing inside quotes.
+// mask returns text with blanks in place of quoted characters. A search in the result finds nothing
+// inside quotes.
 func mask(text string) string {
 	masked := []byte(text)
 	quoted := false

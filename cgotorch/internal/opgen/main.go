@@ -122,8 +122,8 @@ func run(listPath, schemaPath, outPath, dumpPath string) error {
 	return writeIfChanged(strings.TrimSuffix(outPath, ".go")+"_test.go", table)
 }
 
-// The function `update` replaces the content of the schema file. From the lines of the dump it
-// takes those that the list needs, and sorts them.
+// update replaces the content of the schema file. From the lines of the dump it takes those that
+// the list needs, and sorts them.
 func update(list *list, dumpPath, schemaPath string) error {
 	var dump []byte
 	var err error

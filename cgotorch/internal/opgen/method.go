@@ -35,7 +35,7 @@ func (m *method) structName() string {
 	return m.entry.goName + "Options"
 }
 
-// The function `join` checks an entry against its schema and returns the method.
+// join checks an entry against its schema and returns the method.
 func join(e *entry, s *schema) (*method, error) {
 	m := &method{entry: e, schema: s}
 	if err := m.checkName(); err != nil {
@@ -112,8 +112,8 @@ func (m *method) checkName() error {
 	return nil
 }
 
-// The method `order` puts parameters and fields into the order of the list. Before this call they
-// are in the order of the schema. `order` fails for a name that cannot be used.
+// order puts parameters and fields into the order of the list. Before this call they are in the
+// order of the schema. `order` fails for a name that cannot be used.
 func (m *method) order() error {
 	sorted := func(items []item, variables []variable, name func(item) string) []variable {
 		var out []variable
@@ -245,8 +245,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 
 func (m *method) pushFixed(a argument, it item) (string, error) { return constant(a, it.fallback) }
 
-// The method `results` sets the Go results of the method, and the statement that runs the
-// operator.
+// results sets the Go results of the method, and the statement that runs the operator.
 func (m *method) results() error {
 	results := m.schema.results
 	tensors := 0
@@ -291,8 +290,8 @@ func (m *method) results() error {
 	return nil
 }
 
-// The function `distinct` reports whether `names` can be the names of the results. Each name must
-// be an identifier. No parameter, and no second result, may have the same name.
+// distinct reports whether `names` can be the names of the results. Each name must be an
+// identifier. No parameter, and no second result, may have the same name.
 func distinct(names []string, params []variable) bool {
 	taken := map[string]bool{"x": true, "c": true, "v": true, "ok": true, "options": true}
 	for _, p := range params {

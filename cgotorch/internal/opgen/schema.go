@@ -22,10 +22,10 @@ type argument struct {
 	fallback string // the text of the default; "" if there is none
 }
 
-// The method `optional` reports whether None is a value of the argument.
+// optional reports whether None is a value of the argument.
 func (a argument) optional() bool { return strings.HasSuffix(a.kind, "?") }
 
-// The method `find` returns the argument that is called `name`, or nil.
+// find returns the argument that is called `name`, or nil.
 func (s *schema) find(name string) *argument {
 	for i := range s.arguments {
 		if s.arguments[i].name == name {
@@ -139,7 +139,7 @@ func (p *schemaParser) takeWhile(keep func(rune) bool) string {
 
 func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// The method `argument` reads one argument, such as "Tensor(a!) self" or "int dim=-1".
+// argument reads one argument, such as "Tensor(a!) self" or "int dim=-1".
 func (p *schemaParser) argument() argument {
 	var a argument
 	a.kind, a.writes = p.kind()
@@ -152,8 +152,7 @@ func (p *schemaParser) argument() argument {
 	return a
 }
 
-// The method `results` reads the results, such as "Tensor", "()" or "(Tensor values, Tensor
-// indices)".
+// results reads the results, such as "Tensor", "()" or "(Tensor values, Tensor indices)".
 func (p *schemaParser) results() []argument {
 	if p.accept("...") {
 		return []argument{{kind: "..."}}
@@ -173,8 +172,8 @@ func (p *schemaParser) results() []argument {
 	return results
 }
 
-// The method `kind` reads a type. A type is a name or a tuple, and then list marks, question
-// marks and alias annotations in any order.
+// kind reads a type. A type is a name or a tuple, and then list marks, question marks and alias
+// annotations in any order.
 func (p *schemaParser) kind() (kind string, writes bool) {
 	if p.peek("(") {
 		kind = p.balanced() // a tuple
@@ -206,7 +205,7 @@ func (p *schemaParser) kind() (kind string, writes bool) {
 	return kind, writes
 }
 
-// The method `balanced` reads from a bracket to its closing bracket.
+// balanced reads from a bracket to its closing bracket.
 func (p *schemaParser) balanced() string {
 	p.skipSpace()
 	start, depth := p.at, 0
@@ -228,8 +227,8 @@ func (p *schemaParser) balanced() string {
 	return ""
 }
 
-// The method `literal` reads a default and returns its text. A default is None, True or False, a
-// number (also a complex number), a list, or a quoted string.
+// literal reads a default and returns its text. A default is None, True or False, a number (also a
+// complex number), a list, or a quoted string.
 func (p *schemaParser) literal() string {
 	p.skipSpace()
 	start := p.at

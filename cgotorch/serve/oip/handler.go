@@ -329,7 +329,7 @@ func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 	return reply{parts: [][]byte{text}, version: got.Version}, err
 }
 
-// The method `picture` returns the body, or the only file of a body that is a form.
+// picture returns the body, or the only file of a body that is a form.
 func (h *handler) picture(r *http.Request, b *body) (file []byte, err error) {
 	kind, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {

@@ -43,8 +43,8 @@ type span struct {
 	id       int64
 }
 
-// The method `split` cuts a text at the tokens. If several tokens begin at the same byte, `split`
-// takes the longest.
+// split cuts a text at the tokens. If several tokens begin at the same byte, `split` takes the
+// longest.
 func (a *added) split(text string) []span {
 	var spans []span
 	done := 0

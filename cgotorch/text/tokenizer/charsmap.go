@@ -34,8 +34,7 @@ func newCharsmap(data []byte) (*charsmap, error) {
 
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// The method `lookup` finds the shortest beginning of s that is in the table, and returns its
-// replacement.
+// lookup finds the shortest beginning of s that is in the table, and returns its replacement.
 func (m *charsmap) lookup(s string) (string, bool) {
 	at := offset(m.units[0])
 	for i := range len(s) {
@@ -60,11 +59,11 @@ func (m *charsmap) lookup(s string) (string, bool) {
 	return "", false
 }
 
-// The method `normalize` replaces the characters of `text` that are in the table. It first looks
-// up a short grapheme as a whole. The table may have a replacement for a beginning of the
-// grapheme. This replacement then replaces the whole grapheme, as in Hugging Face's tokenizers.
-// If the table has no such replacement, or if the grapheme is long, `normalize` looks up each
-// code point of the grapheme.
+// normalize replaces the characters of `text` that are in the table. It first looks up a short
+// grapheme as a whole. The table may have a replacement for a beginning of the grapheme. This
+// replacement then replaces the whole grapheme, as in Hugging Face's tokenizers. If the table has
+// no such replacement, or if the grapheme is long, `normalize` looks up each code point of the
+// grapheme.
 func (m *charsmap) normalize(text string) string {
 	const short = 6 // a grapheme of fewer bytes is looked up as a whole
 	var b strings.Builder

@@ -68,8 +68,7 @@ func parse(data []byte) (*Tokenizer, error) {
 	return t, err
 }
 
-// The method `add` stores the added tokens, and checks that ids and contents do not contradict
-// each other.
+// add stores the added tokens, and checks that ids and contents do not contradict each other.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	var asGiven, normalized []addedToken
 	for i, token := range tokens {
@@ -173,7 +172,7 @@ type stage struct {
 	Stop    json.RawMessage `json:"stop"`
 }
 
-// The method `read` parses `data` into s. It reports whether `data` has a stage.
+// read parses `data` into s. It reports whether `data` has a stage.
 func (s *stage) read(data json.RawMessage, field string) (bool, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return false, nil

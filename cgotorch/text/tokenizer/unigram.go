@@ -57,7 +57,7 @@ type step struct {
 	reached bool
 }
 
-// The method `encode` appends the tokens of the string `text` to `ids`.
+// encode appends the tokens of the string `text` to `ids`.
 func (m *unigram) encode(ids []int64, text string) []int64 {
 	best := make([]step, len(text)+1)
 	reach := func(to int, s step) {

@@ -17,8 +17,8 @@ func main() {
 	}
 }
 
-// The function `update` writes the documents that have changed, and prints their paths. It
-// goes on after a document with a cut that does not exist.
+// update writes the documents that have changed, and prints their paths. It goes on after a
+// document with a cut that does not exist.
 func update(root string) error {
 	paths, err := cuts.Documents(root)
 	if err != nil {

@@ -56,8 +56,8 @@ func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {
 	return digest{x.Item(x.Sum(x.Mul(numbers, weights))), x.Item(x.Sum(x.Abs(numbers)))}
 }
 
-// The method `near` reports whether d equals `want`. Each sum may differ by `tolerance` times the
-// sum of the magnitudes.
+// near reports whether d equals `want`. Each sum may differ by `tolerance` times the sum of the
+// magnitudes.
 func (d digest) near(want digest, tolerance float64) bool {
 	scale := want[1] + 1e-6
 	return math.Abs(d[0]-want[0]) <= tolerance*scale && math.Abs(d[1]-want[1]) <= tolerance*scale

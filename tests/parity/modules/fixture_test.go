@@ -48,7 +48,7 @@ func openWeights(t *testing.T) weights {
 	return weights{f}
 }
 
-// The method `tensor` returns the tensor of a name.
+// tensor returns the tensor of a name.
 func (w weights) tensor(x *cgotorch.Exec, name string) *cgotorch.Tensor {
 	info, ok := w.Lookup(name)
 	data, err := w.Read(name)
@@ -119,8 +119,8 @@ type worst struct {
 	where      string
 }
 
-// The method `compare` fails the test if a number of `got` differs from that of `want` by more than
-// `limit` times the largest magnitude of `want`.
+// compare fails the test if a number of `got` differs from that of `want` by more than `limit`
+// times the largest magnitude of `want`.
 func (w *worst) compare(t *testing.T, where string, got, want []float64, limit float64) {
 	t.Helper()
 	if len(got) != len(want) {

@@ -19,23 +19,23 @@ type moduleCase struct {
 	call func(x *cgotorch.Exec, m any, in *cgotorch.Tensor) *cgotorch.Tensor // nil means Forward
 }
 
-// The function `is` returns a case whose module has no parameters.
+// is returns a case whose module has no parameters.
 func is(m nn.Module) moduleCase {
 	return moduleCase{make: func(*cgotorch.Exec) any { return m }}
 }
 
-// The function `function` returns a case of a function that is no module.
+// function returns a case of a function that is no module.
 func function(fn nn.Func) moduleCase {
 	return calls(func(*cgotorch.Exec) *nn.Identity { return &nn.Identity{} },
 		func(x *cgotorch.Exec, _ *nn.Identity, in *cgotorch.Tensor) *cgotorch.Tensor { return fn(x, in) })
 }
 
-// The function `with` returns a case whose module is called with its input alone.
+// with returns a case whose module is called with its input alone.
 func with[M nn.Module](make func(x *cgotorch.Exec) M) moduleCase {
 	return moduleCase{make: func(x *cgotorch.Exec) any { return make(x) }}
 }
 
-// The function `calls` returns a case whose module is called by `call`.
+// calls returns a case whose module is called by `call`.
 func calls[M any](make func(x *cgotorch.Exec) M, call func(x *cgotorch.Exec, m M, in *cgotorch.Tensor) *cgotorch.Tensor) moduleCase {
 	return moduleCase{
 		make: func(x *cgotorch.Exec) any { return make(x) },
@@ -43,7 +43,7 @@ func calls[M any](make func(x *cgotorch.Exec) M, call func(x *cgotorch.Exec, m M
 	}
 }
 
-// The function `joined` joins the elements of tensors.
+// joined joins the elements of tensors.
 func joined(x *cgotorch.Exec, tensors ...*cgotorch.Tensor) *cgotorch.Tensor {
 	for i, t := range tensors {
 		tensors[i] = x.Flatten(t, 0, -1)
@@ -57,12 +57,12 @@ func adaptive(o nn.AdaptiveLogSoftmaxWithLossOptions) func(x *cgotorch.Exec) *nn
 	}
 }
 
-// The function `words` returns the WORDS of make.py.
+// words returns the WORDS of make.py.
 func words(x *cgotorch.Exec) *cgotorch.Tensor {
 	return cgotorch.FromSlice(x, []int64{2, 0, 11, 7, 6, 0})
 }
 
-// The function `state` returns a state for a recurrent module.
+// state returns a state for a recurrent module.
 func state(x *cgotorch.Exec, m *nn.Recurrent, in *cgotorch.Tensor, start int, width int64) *cgotorch.Tensor {
 	n := in.Shape()[1]
 	if m.BatchFirst {

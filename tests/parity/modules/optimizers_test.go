@@ -114,9 +114,9 @@ func (p problem) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 	})
 }
 
-// The function `optimize` does the steps of an optimizer and returns the losses. In the middle
-// another optimizer takes over, with the state of the first. With `scaled` the steps are those of a
-// Scaler, which take their numbers from the device as captured steps do.
+// optimize does the steps of an optimizer and returns the losses. In the middle another optimizer
+// takes over, with the state of the first. With `scaled` the steps are those of a Scaler, which
+// take their numbers from the device as captured steps do.
 func optimize(t *testing.T, x *cgotorch.Exec, name string, p problem, scaled bool) []float64 {
 	t.Helper()
 	var losses []float64

@@ -62,8 +62,7 @@ func TestSchedules_EqualPyTorch(t *testing.T) {
 	}
 }
 
-// The function `plateau` returns the scales before each Update. In the middle the state goes
-// through JSON.
+// plateau returns the scales before each Update. In the middle the state goes through JSON.
 func plateau(t *testing.T, o optim.PlateauOptions, metrics []float64) []float64 {
 	t.Helper()
 	p, err := optim.NewPlateau(o)

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The type `dispatched` runs experts. The host reads which experts are wanted, and runs them one
-// after another.
+// dispatched runs experts. The host reads which experts are wanted, and runs them one after
+// another.
 type dispatched struct {
 	expert []*text.Dense
 	seen   *[][]int64 // the ids of each call of Forward

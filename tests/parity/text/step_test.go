@@ -189,8 +189,8 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		return nil
 	})
 	defer logits.Close()
-	// The function `check` prepares the cache again, because warm-up runs have changed it. It then
-	// compares the logits of the steps.
+	// check prepares the cache again, because warm-up runs have changed it. It then compares the
+	// logits of the steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
