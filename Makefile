@@ -165,10 +165,10 @@ record: libraries ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writ
 	@[ -f "$(DATA)" ] || { echo "streamtorch: no file DATA=$(DATA): name a .tgz of photographs"; exit 1; }
 	@tests/bundle/make.sh record "$(DATA)"
 
-record-dist: record ## the same bundle, whose record-dist.sh measures 2, 4 and 8 GPUs, and writes a table and a picture
+record-distributed: record ## the same bundle, whose record-distributed.sh measures 2, 4 and 8 GPUs, and writes a table and a picture
 
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
 .PHONY: help setup moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
-	install uninstall gpu-bundle record record-dist clean
+	install uninstall gpu-bundle record record-distributed clean

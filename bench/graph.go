@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
@@ -242,12 +242,12 @@ type graphStep struct {
 type stepForm struct {
 	eager   bool
 	overlap *cgotorch.Overlap
-	group   *dist.Group // the ranks that the gradients are reduced over
-	plain   bool        // LibTorch's kernels, and none of this library
-	adam    bool        // Adam in place of SGD
-	sharded bool        // the optimizer's state is spread over the ranks
-	reduced bool        // the gradients of a sharded optimizer are reduced during the backward
-	synced  bool        // the norms use the batches of all ranks
+	group   *distributed.Group // the ranks that the gradients are reduced over
+	plain   bool               // LibTorch's kernels, and none of this library
+	adam    bool               // Adam in place of SGD
+	sharded bool               // the optimizer's state is spread over the ranks
+	reduced bool               // the gradients of a sharded optimizer are reduced during the backward
+	synced  bool               // the norms use the batches of all ranks
 }
 
 // newGraphStep makes a step and warms it up.
@@ -313,7 +313,7 @@ func (l *learner) spread(form stepForm) error {
 		nn.SetFused(l.model, false)
 	}
 	if form.synced {
-		dist.SyncBatchNorm(form.group, l.model)
+		distributed.SyncBatchNorm(form.group, l.model)
 	}
 	return l.stream.Do(func(x *cgotorch.Exec) (err error) {
 		if form.adam {
@@ -325,13 +325,13 @@ func (l *learner) spread(form stepForm) error {
 				return err
 			}
 			if form.sharded {
-				l.opt, err = dist.NewSharded(x, form.group, dist.ShardedOptions{Reduced: form.reduced}, adam, in)
+				l.opt, err = distributed.NewSharded(x, form.group, distributed.ShardedOptions{Reduced: form.reduced}, adam, in)
 			} else {
 				l.opt, err = adam(in)
 			}
 		}
 		if err == nil && form.group != nil && (!form.sharded || form.reduced) {
-			l.reduced, err = dist.NewGradients(x, form.group, l.model, dist.GradientsOptions{})
+			l.reduced, err = distributed.NewGradients(x, form.group, l.model, distributed.GradientsOptions{})
 		}
 		return err
 	})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/prefetcher"
@@ -117,7 +117,7 @@ type fed struct {
 	batches         int                // of an epoch
 	images, labels  *cgotorch.Tensor   // the resident batch
 	copied, inPlace *cgotorch.Captured // the step
-	group           *dist.Group        // nil without ranks
+	group           *distributed.Group // nil without ranks
 }
 
 func (f *fed) open(r recipe) error {

@@ -63,9 +63,9 @@ var benchmarks = append([]benchmark{
 	{name: "serve/grpc", slow: true, run: benchServeWire("grpc")},
 	{name: "serve/jpeg", slow: true, run: benchServeJPEG},
 	{name: "serve/litserve", slow: true, run: benchServeLitServe},
-	{name: "dist/resnet50/32", slow: true, run: benchDist(32)},
-	{name: "dist/resnet50/256", slow: true, run: benchDist(256)},
-	{name: "dist/resnet50/fed", slow: true, run: benchDistFed},
+	{name: "distributed/resnet50/32", slow: true, run: benchDist(32)},
+	{name: "distributed/resnet50/256", slow: true, run: benchDist(256)},
+	{name: "distributed/resnet50/fed", slow: true, run: benchDistFed},
 	{name: "overlap/step", slow: true, run: benchOverlapStep},
 	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
@@ -103,7 +103,7 @@ func main() {
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/ and program/, which takes a minute a row")
-	scaled := flag.String("scaling", "", "a file of rows of dist/, taken with several numbers of GPUs: print their table, and write the picture beside the file, with .svg")
+	scaled := flag.String("scaling", "", "a file of rows of distributed/, taken with several numbers of GPUs: print their table, and write the picture beside the file, with .svg")
 	c.programFlags()
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
@@ -104,9 +104,9 @@ type learner struct {
 	model    nn.Module
 	opt      stepper
 	schedule optim.Schedule
-	done     int               // number of steps so far
-	overlap  *cgotorch.Overlap // the Overlap that the backward pass uses; nil if it uses none
-	reduced  *dist.Gradients   // reduces the gradients over ranks; nil without ranks
+	done     int                    // number of steps so far
+	overlap  *cgotorch.Overlap      // the Overlap that the backward pass uses; nil if it uses none
+	reduced  *distributed.Gradients // reduces the gradients over ranks; nil without ranks
 }
 
 // newLearner makes the named model in channels-last order, and an optimizer for it. `seed`

@@ -16,7 +16,8 @@ import (
 	"strings"
 )
 
-// A scaledStep is a row of dist/ whose rates a scaling has, and how table and picture show it.
+// A scaledStep is a row of distributed/ whose rates a scaling has, and how table and picture show
+// it.
 type scaledStep struct{ row, text, colour string }
 
 // scaledSteps are in the order of the table.
@@ -29,8 +30,8 @@ var scaledSteps = []scaledStep{
 	{"scaling-ddp-eager", "PyTorch, DDP eager", "#888888"},
 }
 
-// scaledShares are rows of dist/ that are shares, or whose ratio is one, and their texts in the
-// table.
+// scaledShares are rows of distributed/ that are shares, or whose ratio is one, and their texts in
+// the table.
 var scaledShares = []struct{ row, text string }{
 	{"fed", "fed from one .tgz, of the resident rate"},
 	{"fed-first", "its first epoch, with the index that it makes"},
@@ -50,7 +51,7 @@ type scaling struct {
 }
 
 var (
-	scaledRow   = regexp.MustCompile(`^dist/([^/]+)/(\d+)/(.+)$`)
+	scaledRow   = regexp.MustCompile(`^distributed/([^/]+)/(\d+)/(.+)$`)
 	rankInRow   = regexp.MustCompile(`/rank\d+`)
 	ranksInNote = regexp.MustCompile(`; (\d+) ranks[;,]`)
 )
@@ -67,7 +68,7 @@ func writeScaling(path string, table io.Writer) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if len(all) == 0 {
-		return fmt.Errorf("%s: no row is one of dist/MODEL/BATCH/scaling", path)
+		return fmt.Errorf("%s: no row is one of distributed/MODEL/BATCH/scaling", path)
 	}
 	writeScalingTable(table, all)
 	var picture bytes.Buffer
@@ -75,8 +76,8 @@ func writeScaling(path string, table io.Writer) error {
 	return os.WriteFile(strings.TrimSuffix(path, filepath.Ext(path))+".svg", picture.Bytes(), 0o644)
 }
 
-// readScalings reads rows of dist/ of runs with several numbers of GPUs. Of rows with one name and
-// number the last one counts. The rate of one GPU is that of the run with the most GPUs.
+// readScalings reads rows of distributed/ of runs with several numbers of GPUs. Of rows with one
+// name and number the last one counts. The rate of one GPU is that of the run with the most GPUs.
 func readScalings(from io.Reader) ([]scaling, error) {
 	found := map[string]*scaling{} // by model and batch
 	most := map[string]int{}       // by row, the GPUs of the run that gave the rate of one GPU

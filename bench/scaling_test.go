@@ -7,15 +7,15 @@ import (
 )
 
 func TestScalings(t *testing.T) {
-	const rows = `{"name":"dist/resnet50/256/scaling","value":40,"unit":"ms","peer":"ours, one GPU","peer_value":32,"ratio":0.8,"note":"2 rounds; 2 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/scaling","value":40,"unit":"ms","peer":"ours, one GPU","peer_value":36,"ratio":0.9,"note":"2 rounds; 8 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/scaling-ddp-compile","value":64,"unit":"ms","peer":"PyTorch, one GPU","peer_value":60,"ratio":0.9,"note":"2 rounds; 8 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/all-reduce/1MiB","value":64,"unit":"us","peer":null,"peer_value":null,"ratio":null,"note":"2 rounds; 8 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/fed","value":0.998,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"one .tgz; 8 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/hidden/rank0/all","value":0.9,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"trace; 8 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/hidden/rank1/all","value":0.95,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"trace; 8 ranks; device cuda:0"}
-{"name":"dist/resnet50/256/sharded","value":50,"unit":"ms","peer":"Adam","peer_value":40,"ratio":0.8,"note":"2 rounds; 2 ranks; device cuda:0"}
-{"name":"dist/resnet50/32/scaling-plain","value":10,"unit":"ms","peer":"ours, one GPU","peer_value":10,"ratio":1,"note":"2 rounds; 2 ranks; device cuda:0"}
+	const rows = `{"name":"distributed/resnet50/256/scaling","value":40,"unit":"ms","peer":"ours, one GPU","peer_value":32,"ratio":0.8,"note":"2 rounds; 2 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/scaling","value":40,"unit":"ms","peer":"ours, one GPU","peer_value":36,"ratio":0.9,"note":"2 rounds; 8 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/scaling-ddp-compile","value":64,"unit":"ms","peer":"PyTorch, one GPU","peer_value":60,"ratio":0.9,"note":"2 rounds; 8 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/all-reduce/1MiB","value":64,"unit":"us","peer":null,"peer_value":null,"ratio":null,"note":"2 rounds; 8 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/fed","value":0.998,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"one .tgz; 8 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/hidden/rank0/all","value":0.9,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"trace; 8 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/hidden/rank1/all","value":0.95,"unit":"share","peer":null,"peer_value":null,"ratio":null,"note":"trace; 8 ranks; device cuda:0"}
+{"name":"distributed/resnet50/256/sharded","value":50,"unit":"ms","peer":"Adam","peer_value":40,"ratio":0.8,"note":"2 rounds; 2 ranks; device cuda:0"}
+{"name":"distributed/resnet50/32/scaling-plain","value":10,"unit":"ms","peer":"ours, one GPU","peer_value":10,"ratio":1,"note":"2 rounds; 2 ranks; device cuda:0"}
 `
 	all, err := readScalings(strings.NewReader(rows))
 	if err != nil {

@@ -24,7 +24,7 @@ var (
 	ErrClosed        = errors.New("closed")
 	ErrStreamRace    = errors.New("stream race")                       // see [CheckStreams]
 	ErrWaited        = errors.New("waited for the device")             // in a Do that uses [Exec.NoWaits]
-	ErrGroupFailed   = errors.New("the group of processes has failed") // see package dist
+	ErrGroupFailed   = errors.New("the group of processes has failed") // see package distributed
 	ErrStale         = errors.New("out of date")                       // a value that a [Graph] depends on has changed since the capture: see [Exec.DependsOn]
 )
 

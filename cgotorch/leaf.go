@@ -15,7 +15,7 @@ import (
 // second Step tells of those that have a gradient and belong to no optimizer. Outside of the watch
 // an operator only compares a pointer with nil.
 
-// leafRole is what optimizers and package dist have noted on a parameter.
+// leafRole is what optimizers and package distributed have noted on a parameter.
 type leafRole struct {
 	optimized bool         // an optimizer has it
 	reducer   seam.Reducer // reduces its gradient over ranks; may be nil

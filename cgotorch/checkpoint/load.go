@@ -24,8 +24,8 @@ import (
 // not fit the checkpoint. It also fails if opt does not fit. In these three cases nothing has
 // changed. Use [LoadModel] for a file that this package has not saved.
 //
-// With a dist.Sharded, each rank calls Load and takes its part of the state. The number of ranks
-// may differ from that of the run that was saved.
+// With a distributed.Sharded, each rank calls Load and takes its part of the state. The number of
+// ranks may differ from that of the run that was saved.
 func Load(x *cgotorch.Exec, path string, model any, opt Optimizer) (Info, error) {
 	f, err := openWhole(path)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // Optimizer is an optimizer whose state a checkpoint holds: an [optim.Optimizer], or a
-// dist.Sharded, which has a part of the state on each rank. Both give and take the state of whole
-// parameters. So the file tells nothing of ranks, and either continues from it. A nil pointer
+// distributed.Sharded, which has a part of the state on each rank. Both give and take the state of
+// whole parameters. So the file tells nothing of ranks, and either continues from it. A nil pointer
 // counts as no optimizer.
 type Optimizer interface {
 	Params() []*cgotorch.Tensor

@@ -14,7 +14,7 @@ import (
 // Checkpoint is the input of [Save]. All fields except Model may be left out.
 type Checkpoint struct {
 	Model     any           // a pointer to a module of package nn
-	Optimizer Optimizer     // an *optim.Optimizer or *dist.Sharded; its parameters must belong to Model
+	Optimizer Optimizer     // an *optim.Optimizer or *distributed.Sharded; its parameters must belong to Model
 	LBFGS     *optim.LBFGS  // its parameters must belong to Model
 	Scaler    *optim.Scaler // the scaler of the gradients
 	EMA       *optim.EMA    // its parameters must belong to Model; must not be saved between two Swaps
@@ -34,8 +34,9 @@ type Checkpoint struct {
 // or the averages, unless NotFinite is set. It fails for a tensor with Inf too, but not for a
 // buffer of the model, such as a mask.
 //
-// With a dist.Sharded, all ranks call Save, because all have parts of its state. Rank 0 writes the
-// file, and alone learns whether that has failed. The other ranks return before the file is there.
+// With a distributed.Sharded, all ranks call Save, because all have parts of its state. Rank 0
+// writes the file, and alone learns whether that has failed. The other ranks return before the file
+// is there.
 func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
 	tensors, info, err := c.contents(x)
 	if err != nil {

@@ -2,7 +2,7 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Ranks sums a tensor over the processes that train one model. A dist.Group is one.
+// Ranks sums a tensor over the processes that train one model. A distributed.Group is one.
 type Ranks interface {
 	World() int // the number of ranks
 	// SumOverRanks returns the sum of t over all ranks. Its gradient is the sum of the gradients.
@@ -15,7 +15,7 @@ type Ranks interface {
 // SetRanks makes the batch norms of m, a module or a tree of modules, use the statistics of the
 // batches of all ranks in training, as torch.nn.SyncBatchNorm does. nil makes them use those of
 // their own batch again. The names and values of the state stay as they are. See SyncBatchNorm of
-// package dist.
+// package distributed.
 func SetRanks(m any, r Ranks) {
 	Apply(m, func(m any) {
 		switch m := m.(type) {

@@ -104,7 +104,7 @@ func (o *LBFGS) Step(x *cgotorch.Exec, loss func(x *cgotorch.Exec) *cgotorch.Ten
 	}
 	for i, p := range o.params {
 		if by, _ := seam.ReducerOf(p); by != nil {
-			x.Fail(op, fmt.Errorf("lbfgs: a dist.Gradients has parameter %d, %s, and the backward of this Step reduces no gradients: sum the loss over the ranks, and close the Gradients: %w", i, p, cgotorch.ErrInvalidArgument))
+			x.Fail(op, fmt.Errorf("lbfgs: a distributed.Gradients has parameter %d, %s, and the backward of this Step reduces no gradients: sum the loss over the ranks, and close the Gradients: %w", i, p, cgotorch.ErrInvalidArgument))
 		}
 	}
 	s := search{x: x.NoGrad().NoAutocast(), o: o, loss: func() *cgotorch.Tensor { return loss(x) }}

@@ -47,9 +47,9 @@ type scalerInput struct {
 // not hold squares above 65504. Rules that divide by the root of squares compute in float32 there,
 // and count a gradient beyond 255.9 as 255.9.
 //
-// If a dist.Gradients has a parameter, its ranks would train apart by a gradient of one rank alone.
-// Step fails with [cgotorch.ErrInvalidArgument] if such a gradient was not reduced since the last
-// step, or if a backward has added to it since.
+// If a distributed.Gradients has a parameter, its ranks would train apart by a gradient of one rank
+// alone. Step fails with [cgotorch.ErrInvalidArgument] if such a gradient was not reduced since the
+// last step, or if a backward has added to it since.
 //
 // Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
 // least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
@@ -59,8 +59,9 @@ func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
 // Minimize is a step that makes the loss smaller: [Optimizer.ZeroGrad], Backward of the loss, and
 // [Optimizer.Step], in this order. It can be captured where Step can. A program that clips, scales
-// or sums gradients calls the three itself. So does a program with a dist.Gradients, whose Backward
-// takes the place of Exec.Backward: Minimize then fails with [cgotorch.ErrInvalidArgument].
+// or sums gradients calls the three itself. So does a program with a distributed.Gradients, whose
+// Backward takes the place of Exec.Backward: Minimize then fails with
+// [cgotorch.ErrInvalidArgument].
 func (o *Optimizer) Minimize(x *cgotorch.Exec, loss *cgotorch.Tensor) {
 	o.ZeroGrad()
 	x.Backward(loss)
@@ -129,7 +130,7 @@ func (o *Optimizer) lookForStrays(x *cgotorch.Exec) {
 }
 
 // lookForReductions fails if a step would use a gradient of this rank alone, though a
-// dist.Gradients has the parameter. `note` says that a step uses the gradients now.
+// distributed.Gradients has the parameter. `note` says that a step uses the gradients now.
 func (o *Optimizer) lookForReductions(x *cgotorch.Exec, note bool) {
 	o.reduced.Look(len(o.parameters), note, func(i int) any {
 		s := o.parameters[i]
@@ -139,7 +140,7 @@ func (o *Optimizer) lookForReductions(x *cgotorch.Exec, note bool) {
 		return s.tensor
 	}, func(i int) {
 		if s := o.parameters[i]; s.tensor.Grad() != nil {
-			o.fail(x, "the gradients were not reduced since the last step, such as that of parameter %d, %s: call Backward of the dist.Gradients, in place of Exec.Backward and Minimize, for the last backward before each step: %w", i, s.tensor, cgotorch.ErrInvalidArgument)
+			o.fail(x, "the gradients were not reduced since the last step, such as that of parameter %d, %s: call Backward of the distributed.Gradients, in place of Exec.Backward and Minimize, for the last backward before each step: %w", i, s.tensor, cgotorch.ErrInvalidArgument)
 		}
 	})
 }

@@ -16,8 +16,8 @@ namespace ct {
 // Note [Collectives]
 //
 // A group has one order of collectives, and each rank must make them in this order. The group does
-// not check this: a rank that makes another one waits for ever, or gets wrong values. Package dist
-// checks it, beside the collectives.
+// not check this: a rank that makes another one waits for ever, or gets wrong values. Package
+// distributed checks it, beside the collectives.
 //
 // A collective over NCCL is work of a stream. It holds no thread and is part of a capture like any
 // other work. A collective over Gloo runs on threads of Gloo's, and on the CPU there is no stream

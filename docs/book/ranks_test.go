@@ -8,7 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/imageloader"
@@ -17,7 +17,7 @@ import (
 
 func Example_ranks() {
 	// cut: ranks
-	group, err := dist.Join(context.Background(), dist.Options{OnCPU: true}) // without OnCPU: cuda:LOCAL_RANK
+	group, err := distributed.Join(context.Background(), distributed.Options{OnCPU: true}) // without OnCPU: cuda:LOCAL_RANK
 	cgotorch.Check(err)
 	defer group.Close()
 	stream := cgotorch.DefaultStream(group.Device())
@@ -25,10 +25,10 @@ func Example_ranks() {
 
 	var model *nn.Linear
 	var opt *optim.Optimizer
-	var gradients *dist.Gradients
+	var gradients *distributed.Gradients
 	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) (err error) {
 		model = nn.NewLinear(x, 4, 1, nn.LinearOptions{})
-		gradients, err = dist.NewGradients(x, group, model, dist.GradientsOptions{}) // all ranks get the weights of rank 0
+		gradients, err = distributed.NewGradients(x, group, model, distributed.GradientsOptions{}) // all ranks get the weights of rank 0
 		cgotorch.Check(err)
 		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: nn.Parameters(model)})
 		return err
@@ -47,7 +47,7 @@ func Example_ranks() {
 			gradients.Backward(x, mse) // the mean over all ranks
 			opt.Step(x)
 			mean := x.Detach(mse)
-			group.AllReduce(x, mean, dist.Mean)
+			group.AllReduce(x, mean, distributed.Mean)
 			loss = x.Item(mean) // waits for the device
 			return nil
 		}))
@@ -60,7 +60,7 @@ func Example_ranks() {
 }
 
 func Example_ranksResume() {
-	group := cgotorch.Must(dist.Join(context.Background(), dist.Options{OnCPU: true}))
+	group := cgotorch.Must(distributed.Join(context.Background(), distributed.Options{OnCPU: true}))
 	defer group.Close()
 	folder := cgotorch.Must(os.MkdirTemp("", "ranks"))
 	defer os.RemoveAll(folder)
@@ -70,7 +70,7 @@ func Example_ranksResume() {
 		defer nn.Close(model)
 		opt := cgotorch.Must(optim.NewAdamW(optim.AdamOptions{LR: 1e-3}, optim.Group{Params: nn.Parameters(model)}))
 		defer opt.Close()
-		gradients := cgotorch.Must(dist.NewGradients(x, group, model, dist.GradientsOptions{}))
+		gradients := cgotorch.Must(distributed.NewGradients(x, group, model, distributed.GradientsOptions{}))
 		defer gradients.Close()
 		const seed = 1
 		// cut: resume
@@ -81,7 +81,7 @@ func Example_ranksResume() {
 
 		info := cgotorch.Must(checkpoint.Load(x, path, model, opt))                            // on all ranks: the optimizer's state is in it
 		cgotorch.Check(cgotorch.Seed(seed + uint64(info.Step)<<20 + uint64(group.Rank())<<48)) // other dropouts on each rank
-		dist.CheckEqual(x, group, model)
+		distributed.CheckEqual(x, group, model)
 		// end: resume
 		fmt.Println("step", info.Step)
 		return nil

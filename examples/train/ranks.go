@@ -12,13 +12,13 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
 // join makes this process one rank of those that the launcher has started.
-func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
-	o := dist.Options{OnCPU: t.Device == "cpu", Timeout: t.Timeout}
+func (t *trainer) join(ctx context.Context) (*distributed.Group, error) {
+	o := distributed.Options{OnCPU: t.Device == "cpu", Timeout: t.Timeout}
 	device, err := cgotorch.ParseDevice(t.Device)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (t *trainer) join(ctx context.Context) (*dist.Group, error) {
 			return nil, err
 		}
 	}
-	group, err := dist.Join(ctx, o)
+	group, err := distributed.Join(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (t *trainer) joinModels() error {
 		return nil
 	}
 	return t.stream.Do(func(x *cgotorch.Exec) error {
-		dist.Broadcast(x, t.group, t.model)
+		distributed.Broadcast(x, t.group, t.model)
 		return nil
 	})
 }

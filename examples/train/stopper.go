@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 )
 
 // untilAll returns the context of a training epoch. With several ranks a signal does not end it:
@@ -20,7 +20,7 @@ func (t *trainer) untilAll(ctx context.Context) context.Context {
 // rank that stopped alone would leave the others in a collective. It serves all epochs, which may
 // have fewer steps than stopDepth.
 type stopper struct {
-	group *dist.Group
+	group *distributed.Group
 	read  []*cgotorch.HostRead // of the last steps: 1 if a rank wants to stop
 }
 
@@ -39,7 +39,7 @@ func (s *stopper) add(x *cgotorch.Exec, stop bool) {
 	}
 	x.Tidy(func() *cgotorch.Tensor {
 		t := x.NoGrad().Full(cgotorch.Float32, wish, 1)
-		s.group.AllReduce(x, t, dist.Max)
+		s.group.AllReduce(x, t, distributed.Max)
 		s.read = append(s.read, x.ReadAsync(t))
 		return nil
 	})

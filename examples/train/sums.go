@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 )
 
 // sums adds up the numbers of a Tally on the device. The host therefore does not wait in each step.
@@ -32,11 +32,11 @@ func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tenso
 
 // read adds the sums of all ranks to `tally` and sets the sums to 0. `skipped` is the number of
 // images that this rank left out. read waits for the stream.
-func (s *sums) read(stream *cgotorch.Stream, group *dist.Group, skipped int, tally *Tally) error {
+func (s *sums) read(stream *cgotorch.Stream, group *distributed.Group, skipped int, tally *Tally) error {
 	return stream.Do(func(x *cgotorch.Exec) error {
 		x.FillInPlace(x.Select(s.values, 0, 3), s.images)
 		x.FillInPlace(x.Select(s.values, 0, 4), skipped)
-		group.AllReduce(x, s.values, dist.Sum)
+		group.AllReduce(x, s.values, distributed.Sum)
 		v := cgotorch.ToSlice[float64](x, s.values)
 		x.ZeroInPlace(s.values)
 		tally.Images += int(v[3])

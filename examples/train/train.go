@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -28,8 +28,8 @@ var (
 // trainer holds the settings and objects of one run.
 type trainer struct {
 	Config
-	group    *dist.Group // of one rank, unless a launcher has started several
-	launch   string      // the launcher's name for the run, or ""
+	group    *distributed.Group // of one rank, unless a launcher has started several
+	launch   string             // the launcher's name for the run, or ""
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
 	jpeg     *kernels.JPEGDecoder // nil if the CPU decodes all images
@@ -37,10 +37,10 @@ type trainer struct {
 	test     *images // nil if there is no test
 	model    nn.Module
 	opt      *optim.Optimizer
-	backward *dist.Gradients    // reduces the gradients over the ranks
-	scaler   *optim.Scaler      // nil unless DType is float16
-	step     *cgotorch.Captured // a training step; it takes images and labels, and returns the loss
-	forward  *cgotorch.Captured // a step of the test; it takes images and labels, and returns loss and logits
+	backward *distributed.Gradients // reduces the gradients over the ranks
+	scaler   *optim.Scaler          // nil unless DType is float16
+	step     *cgotorch.Captured     // a training step; it takes images and labels, and returns the loss
+	forward  *cgotorch.Captured     // a step of the test; it takes images and labels, and returns loss and logits
 	schedule optim.Schedule
 	progress Progress
 	sums     sums
@@ -182,7 +182,7 @@ func (t *trainer) open(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.backward, err = dist.NewGradients(x, t.group, t.model, dist.GradientsOptions{}); err != nil {
+		if t.backward, err = distributed.NewGradients(x, t.group, t.model, distributed.GradientsOptions{}); err != nil {
 			return err
 		}
 		t.schedule = optim.OneCycle(t.Epochs*t.stepsPerEpoch(), optim.OneCycleOptions{})

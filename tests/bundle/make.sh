@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # make.sh tests [FILES...]    fills gpu-bundle/ with the tests, the programs and the benchmarks
-# make.sh record [FILES...]   fills gpu-bundle/ with what record.sh and record-dist.sh need
+# make.sh record [FILES...]   fills gpu-bundle/ with what record.sh and record-distributed.sh need
 #
 # The folder is for a GPU machine without Go, compiler or LibTorch sources. The machine runs the
 # binaries against its own Python torch. make.sh copies FILES into gpu-bundle/data. Each must be a
 # file, or a link to one.
 #
 #   record.sh               measures the training of ResNet-50 and writes a table
-#   record-dist.sh          measures it on several GPUs, and writes a table and a picture
+#   record-distributed.sh          measures it on several GPUs, and writes a table and a picture
 #   run.sh                  unpacks the packed files, then runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats that they need
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary
@@ -37,7 +37,7 @@ done
 bundle=gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle"/{lib,bin,tests,tree}
-cp tests/bundle/{run,record,record-dist,libtorch}.sh "$bundle/"
+cp tests/bundle/{run,record,record-distributed,libtorch}.sh "$bundle/"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
 if [ "$what" = tests ]; then
@@ -67,9 +67,9 @@ bench/build.sh "$bundle/bin/bench"
 strip "$bundle/bin/bench"
 
 # Tests of packages that do not use LibTorch are left out, because every machine runs them. So are
-# those that need the tree, Go and a compiler. record-dist.sh kills ranks by tests of dist.
+# those that need the tree, Go and a compiler. record-distributed.sh kills ranks by tests of distributed.
 module=github.com/streamtorch/streamtorch
-packages=$module/cgotorch/dist
+packages=$module/cgotorch/distributed
 [ "$what" != tests ] || packages=$(go list -test -f '{{$package := .ImportPath}}{{if not .ForTest}}{{range .Deps}}{{if eq . "'$module'/cgotorch/internal/ct"}}{{$package}}{{end}}{{end}}{{end}}' ./... |
   sed -n 's/\.test$//p' | grep -vE '/(bench|examples/inspect)$')
 while read -r package; do
@@ -80,7 +80,7 @@ done <<<"$packages"
 if [ "$what" = tests ]; then
   git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$bundle/tree"
 else
-  mkdir -p "$bundle/tree/cgotorch/dist" # where its tests run
+  mkdir -p "$bundle/tree/cgotorch/distributed" # where its tests run
 fi
 
 if [ $# -gt 0 ]; then

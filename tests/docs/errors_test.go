@@ -30,7 +30,7 @@ var errorPages = []struct {
 }{
 	{"errors-tensors.md", "tensors, operators, streams and traces", []string{"cgotorch", "cgotorch/images", "cgotorch/trace"}},
 	{"errors-models.md", "layers, training, models, serving and tokens", []string{
-		"cgotorch/nn", "cgotorch/optim", "cgotorch/dist", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/serve/oip", "cgotorch/text", "cgotorch/text/tokenizer",
+		"cgotorch/nn", "cgotorch/optim", "cgotorch/distributed", "cgotorch/metric", "cgotorch/vision", "cgotorch/serve", "cgotorch/serve/oip", "cgotorch/text", "cgotorch/text/tokenizer",
 	}},
 	{"errors-files.md", "files of weights and of programs, and weights in host memory", []string{
 		"cgotorch/checkpoint", "cgotorch/safetensors", "cgotorch/pth", "cgotorch/pt2", "cgotorch/aoti", "cgotorch/internal/torchzip", "prefetcher/weights",
@@ -57,12 +57,12 @@ var parts = map[string]string{
 	"a map has no order, so use a slice, or a struct with a field for each": "part of the error of nn.Check",
 	"the Exec's device, …":           "part of the error of an argument",
 	"after …":                        "part of the error of a rank that is missing",
-	"dist":                           "stands before another error",
+	"distributed":                    "stands before another error",
 	"no answer for …":                "part of the error of a store that does not answer",
 	"rank … of …":                    "stands before another error",
 	"… within …":                     "part of the error of a rank that is late",
-	"dist: NewSharded":               "stands before another error",
-	"dist: sharded …":                "stands before another error",
+	"distributed: NewSharded":        "stands before another error",
+	"distributed: sharded …":         "stands before another error",
 	"it is …, and … is …":            "part of the error of parameters that differ",
 	"Config":                         "stands before another error",
 	"Loader":                         "stands before another error",

@@ -18,7 +18,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
-	"github.com/streamtorch/streamtorch/cgotorch/dist"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/linalg"
 	"github.com/streamtorch/streamtorch/cgotorch/metric"
@@ -1327,8 +1327,8 @@ func TestFromPyTorch_SeveralGPUs(t *testing.T) {
 	c := newChecks(t, fromPyTorch, nil)
 	ctx := t.Context()
 
-	// PyTorch, not run: dist.init_process_group("nccl")
-	group, err := dist.Join(ctx, dist.Options{OnCPU: true})
+	// PyTorch, not run: distributed.init_process_group("nccl")
+	group, err := distributed.Join(ctx, distributed.Options{OnCPU: true})
 	// Remark: Without `OnCPU` it is the GPU of LOCAL_RANK. torchrun, srun or mpirun starts the ranks.
 	c.noError(err)
 	defer group.Close()
@@ -1343,17 +1343,17 @@ func TestFromPyTorch_SeveralGPUs(t *testing.T) {
 		a := x.Ones(cgotorch.Float32, 2)
 
 		// PyTorch, not run: DistributedDataParallel(model); loss.backward()
-		gradients, err := dist.NewGradients(x, group, model, dist.GradientsOptions{})
+		gradients, err := distributed.NewGradients(x, group, model, distributed.GradientsOptions{})
 		gradients.Backward(x, loss)
 		c.noError(err)
 		defer gradients.Close()
 
 		// PyTorch, not run: nn.SyncBatchNorm.convert_sync_batchnorm(model)
-		dist.SyncBatchNorm(group, model)
+		distributed.SyncBatchNorm(group, model)
 		c.is(true)
 
 		// PyTorch, not run: torch.distributed.all_reduce(a)
-		group.AllReduce(x, a, dist.Sum)
+		group.AllReduce(x, a, distributed.Sum)
 		c.is(x.Item(x.Sum(a)) == 2)
 
 		// PyTorch, not run: torch.distributed.broadcast(a, 0)

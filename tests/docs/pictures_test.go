@@ -59,8 +59,8 @@ var pictures = []picture{
 		{"graph/inference/resnet18/1/fused-against-compile", "ResNet-18"}, {"graph/inference/resnet50/1/fused-against-compile", "ResNet-50"},
 	}},
 	{"13-ranks", "a training step of ResNet-50 in bfloat16 on two H100, 32 photographs each; shorter is better", "2026-11-25-h100x2", [][2]string{
-		{"dist/resnet50/32/against-ddp-graph", "beside a captured step"}, {"dist/resnet50/32/against-ddp-eager", "beside an eager step"},
-		{"dist/resnet50/32/against-ddp-compile", "beside torch.compile"},
+		{"distributed/resnet50/32/against-ddp-graph", "beside a captured step"}, {"distributed/resnet50/32/against-ddp-eager", "beside an eager step"},
+		{"distributed/resnet50/32/against-ddp-compile", "beside torch.compile"},
 	}},
 }
 

@@ -258,7 +258,7 @@ func TestTrainRanks_KilledInCheckpoint(t *testing.T) {
 // A rank that is stopped, and not ended, ends the others after the 30 s of Options.Timeout.
 func TestTrainRanks_Stopped(t *testing.T) {
 	if os.Getenv(longVariable) == "" {
-		t.Skip("this takes more than 30 s, and package dist tests the same with a shorter bound: set " + longVariable)
+		t.Skip("this takes more than 30 s, and package distributed tests the same with a shorter bound: set " + longVariable)
 	}
 	data := part(t, 200, 32, nil)
 	for victim := range 2 {

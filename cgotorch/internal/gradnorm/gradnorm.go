@@ -1,4 +1,4 @@
-// Package gradnorm measures and scales gradients. Packages optim and dist share it.
+// Package gradnorm measures and scales gradients. Packages optim and distributed share it.
 package gradnorm
 
 import "github.com/streamtorch/streamtorch/cgotorch"

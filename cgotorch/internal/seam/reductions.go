@@ -6,7 +6,7 @@ import "sync/atomic"
 // nothing, so they take no longer than without this check.
 var Reducers atomic.Int64
 
-// A Reducer reduces gradients over ranks. A dist.Gradients is one.
+// A Reducer reduces gradients over ranks. A distributed.Gradients is one.
 type Reducer interface {
 	// Reductions returns a number for each gradient, which grows with each reduction. It is 0 if a
 	// backward has added to the gradient since, and before the first reduction. The list is valid

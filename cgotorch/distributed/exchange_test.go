@@ -1,0 +1,94 @@
+package distributed
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+func TestExchange(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		for range 3 {
+			texts, err := g.Exchange(strings.Repeat("ab", g.Rank()))
+			if err != nil || len(texts) != 2 || texts[0] != "" || texts[1] != "ab" {
+				t.Errorf("rank %d: %q, %v", g.Rank(), texts, err)
+			}
+		}
+		for _, text := range []string{"a\x00b", strings.Repeat("x", longestText+1)} {
+			if _, err := g.Exchange(text); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+				t.Errorf("a text of %d bytes: %v", len(text), err)
+			}
+		}
+		if !g.Agree(true) {
+			t.Error("not agreed")
+		}
+		// The first texts are deleted, so that a long run does not fill the store.
+		if _, found, err := g.store.get(t.Context(), "exchange/1/0"); err != nil || found {
+			t.Errorf("the first text is still there: %v", err)
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
+// Ranks that make other calls get an error instead of each other's texts.
+func TestExchange_OtherCalls(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		if g.Rank() == 0 {
+			_, err := g.Exchange("a")
+			return err
+		}
+		if g.Agree(true) {
+			t.Error("agreed with a text")
+		}
+		return g.Err()
+	}) {
+		if !errors.Is(err, cgotorch.ErrGroupFailed) || !strings.Contains(err.Error(), "exchange 1 differs") || !strings.Contains(err.Error(), "makes Agree") {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
+
+// After Close every call is an error, and a call that waits ends with an error.
+func TestExchange_Closed(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+		if g.Rank() == 0 {
+			waits := make(chan error)
+			go func() {
+				_, err := g.Exchange("rank 1 never answers")
+				waits <- err
+			}()
+			time.Sleep(50 * time.Millisecond)
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := <-waits; !errors.Is(err, cgotorch.ErrClosed) {
+				t.Errorf("beside a Close: %v", err)
+			}
+		} else if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := g.Exchange("x"); !errors.Is(err, cgotorch.ErrClosed) || g.Agree(true) {
+			t.Errorf("after Close: %v", err)
+		}
+		err := s.Do(func(x *cgotorch.Exec) error { g.AllReduce(x, x.Ones(cgotorch.Float32, 1), Sum); return nil })
+		if !errors.Is(err, cgotorch.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
+}
