@@ -13,7 +13,8 @@
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary
 #   tests/NAME.test         the tests of one Go package; NAME is the package's path with dashes
 #   tree/                   the files of the repository; a test runs in the folder of its package
-#                           there, and reads the files of that folder
+#                           there, and reads the files of that folder. A copy of gpu-bundle/ that
+#                           lies in a clone needs no tree.tar.xz
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -36,16 +37,14 @@ for file; do # before the build, which takes minutes
 done
 bundle=gpu-bundle
 rm -rf "$bundle"
-mkdir -p "$bundle"/{lib,bin,tests,tree}
+mkdir -p "$bundle"/{lib,bin,tests}
 cp tests/bundle/{run,record,record-distributed,libtorch}.sh "$bundle/"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
 if [ "$what" = tests ]; then
   cp build/csrc/cgotorch_test "$bundle/bin/"
   # The libraries that the tests of OpenOperators open, for the C++ tests and for those in Go.
-  mkdir -p "$bundle/tree/build/csrc"
   cp build/csrc/libtest_*.so "$bundle/bin/"
-  cp build/csrc/libtest_{operators,copy}.so "$bundle/tree/build/csrc/"
   # cgotorch_test contains the core. The core opens its CUDA part in the folder of its own binary.
   ln -s ../lib/libcgotorch_cuda.so "$bundle/bin/"
   strip --strip-unneeded "$bundle"/bin/*_test
@@ -66,19 +65,20 @@ done
 bench/build.sh "$bundle/bin/bench"
 strip "$bundle/bin/bench"
 
-# Tests of packages that do not use LibTorch are left out, because every machine runs them. So are
-# those that need the tree, Go and a compiler. record-distributed.sh kills ranks by tests of distributed.
+# Tests of packages that do not use LibTorch are left out, because every machine runs them, and large
+# programs whose tests use the CPU alone. So are those that need the tree, Go and a compiler.
+# record-distributed.sh kills ranks by tests of distributed.
 module=github.com/streamtorch/streamtorch
 packages=$module/cgotorch/distributed
 [ "$what" != tests ] || packages=$(go list -test -f '{{$package := .ImportPath}}{{if not .ForTest}}{{range .Deps}}{{if eq . "'$module'/cgotorch/internal/ct"}}{{$package}}{{end}}{{end}}{{end}}' ./... |
-  sed -n 's/\.test$//p' | grep -vE '/(bench|examples/inspect)$')
+  sed -n 's/\.test$//p' | grep -vE '/(bench|examples/inspect|cgotorch/data/parquet|tests/docs)$')
 while read -r package; do
   name=${package#"$module"/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"
   echo "${name//\//-}.test $name" >>"$bundle/tests/folders"
 done <<<"$packages"
 if [ "$what" = tests ]; then
-  git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$bundle/tree"
+  git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | xz -2 >"$bundle/tree.tar.xz"
 else
   mkdir -p "$bundle/tree/cgotorch/distributed" # where its tests run
 fi

@@ -5,7 +5,8 @@
 # run.sh NAME.test       runs tests/NAME.test
 #
 # A program runs in the current folder. A program that reads the repository's files, such as train
-# without -data, needs `cd tree` first. LibTorch is that of $LIBTORCH, a folder that has lib/. If
+# without -data, needs `cd tree` first. Without tree.tar.xz the repository is the folder that this
+# folder lies in. LibTorch is that of $LIBTORCH, a folder that has lib/. If
 # $LIBTORCH is not set, it is that of this machine's Python: $PYTHON, or python3.
 set -uo pipefail
 shopt -s nullglob # a bundle of make record has no C++ tests
@@ -14,6 +15,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ -f "$here/programs.tar.xz" ]; then
   tar -C "$here" -xJf "$here/programs.tar.xz" && rm "$here/programs.tar.xz" || exit 1
 fi
+
+if [ -f "$here/tree.tar.xz" ]; then
+  mkdir -p "$here/tree" && tar -C "$here/tree" -xJf "$here/tree.tar.xz" && rm "$here/tree.tar.xz" || exit 1
+fi
+[ -d "$here/tree" ] || ln -s .. "$here/tree" # the folder lies in the repository
+mkdir -p "$here/tree/build/csrc" && cp "$here"/bin/libtest_{operators,copy}.so "$here/tree/build/csrc/" 2>/dev/null
 
 . "$here/libtorch.sh"
 
