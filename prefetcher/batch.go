@@ -16,8 +16,9 @@ type Batch struct {
 	Names []string          // names of the archive's members, one for each image
 	State imageloader.State // the loader's position after this batch: Loader.Restore resumes there
 
-	slot  *slot
-	ahead *Prefetcher
+	memory *imageMemory
+	slot   *slot
+	ahead  *Prefetcher
 }
 
 // Use returns the images and labels of the batch. It makes x's stream wait, on the device, for
@@ -35,7 +36,7 @@ type Batch struct {
 // [cgotorch.ErrNotCapturable] inside a capture: call Use before the capture and give the tensors
 // to Captured.Run.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	whose, m := b.String(), b.slot.memory.(*imageMemory)
+	whose, m := b.String(), b.memory
 	b.ahead.use(x, "Batch.Use", b.slot, b)
 	whole := m.labels
 	if m.soft != nil {
@@ -50,7 +51,7 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 
 // use makes x's stream wait for the copy of the batch b, which lies in the slot s. It fails x's Do
 // if x cannot use the batch.
-func (p *copier) use(x *cgotorch.Exec, op string, s *slot, b fmt.Stringer) {
+func (p *copier[B]) use(x *cgotorch.Exec, op string, s *slot, b fmt.Stringer) {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("prefetcher: %s is used inside a capture, and its copy is no part of the graph: use it in the Do, and give its tensors to Captured.Run: %w", b, cgotorch.ErrNotCapturable))
 	}

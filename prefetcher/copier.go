@@ -13,18 +13,18 @@ import (
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
-// copier copies batches of any kind to a device before their use. It is what a [Prefetcher] and
-// [Tensors] have in common: the slots, the copy stream, the goroutines and the counts.
-type copier struct {
+// copier copies batches to a device before their use. B is the batch on the device: a [*Batch] or a
+// [*TensorBatch]. The copier has the slots, the copy stream, the goroutines and the counts.
+type copier[B fmt.Stringer] struct {
 	device cgotorch.Device
 	pinner *pinner
 	copies *cgotorch.Stream
 	slots  []*slot
 	stall  stall
 	// loads yields the source's batches of one epoch.
-	loads func(ctx context.Context) iter.Seq2[load, error]
-	// others frees what the kind has besides slots, or is nil.
-	others func()
+	loads func(ctx context.Context) iter.Seq2[load[B], error]
+	// freeMemory frees the device memory of the slots, and what else the source's kind has.
+	freeMemory func()
 
 	freeSlots chan *slot // has room for every slot
 
@@ -34,9 +34,8 @@ type copier struct {
 	closed  bool
 }
 
-// load is a host batch on its way to the device, with what belongs to it. Images and other
-// tensors are the two kinds.
-type load interface {
+// load is a host batch on its way to the device, where it becomes a batch B.
+type load[B fmt.Stringer] interface {
 	fmt.Stringer
 	// check fails if the batch does not fit the slots.
 	check() error
@@ -44,11 +43,12 @@ type load interface {
 	draw(ctx context.Context) error
 	// stage copies the parts that are not page-locked into the slot's staging.
 	stage(s *slot) error
-	// fill enqueues the copies and the work after them. It records c.copied after the last read of
-	// host memory, and s.ready at the end.
-	fill(x *cgotorch.Exec, s *slot, c *transfer)
-	// lend returns the batch for the consumer, and what it adds to the counts.
-	lend(s *slot) (batch any, added Stats)
+	// copy enqueues the copies from host memory into the memory of the slot.
+	copy(x *cgotorch.Exec, s *slot)
+	// finish enqueues the work after the copies, and returns the batch in the slot.
+	finish(x *cgotorch.Exec, s *slot) B
+	// counts returns the samples and bytes of the batch.
+	counts() Stats
 	// await waits until `copied` is done.
 	await(copied *cgotorch.Event)
 	// release gives the host memory back.
@@ -56,8 +56,9 @@ type load interface {
 }
 
 // open makes the copy stream, pins the source's memory, and makes `slots` slots. `allocate` makes
-// the kind's memory, and `memory` that of each slot. If open fails, it frees what it has made.
-func (p *copier) open(slots int, pin func() error, allocate func(x *cgotorch.Exec) error, memory func(x *cgotorch.Exec, s *slot)) (err error) {
+// what all slots share, and `memory` the memory of the next slot. If open fails, it frees what it
+// has made.
+func (p *copier[B]) open(slots int, pin func() error, allocate func(x *cgotorch.Exec) error, memory func(x *cgotorch.Exec)) (err error) {
 	if p.copies, err = cgotorch.NewStream(p.device, cgotorch.StreamOptions{Name: "prefetcher copies"}); err != nil {
 		return fmt.Errorf("prefetcher: %w", err)
 	}
@@ -66,11 +67,11 @@ func (p *copier) open(slots int, pin func() error, allocate func(x *cgotorch.Exe
 			if err := allocate(x); err != nil {
 				return err
 			}
-			for range slots {
-				s := newSlot(p.takeBack)
+			for i := range slots {
+				s := newSlot(i, p.takeBack)
 				s.staging.device = x.Device()
 				p.slots = append(p.slots, s)
-				memory(x, s)
+				memory(x)
 			}
 			return nil
 		})
@@ -111,19 +112,19 @@ func errNilBatch(source any) error {
 	return fmt.Errorf("prefetcher: the source, a %T, yields a nil batch without an error; yield an error, or end the sequence", source)
 }
 
-// epochOf yields the batches of the source's next epoch, which have the type *B. See
-// [Prefetcher.Epoch].
-func epochOf[B any](ctx context.Context, p *copier) iter.Seq2[*B, error] {
+// epoch yields the batches of the source's next epoch. See [Prefetcher.Epoch].
+func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 	var used atomic.Bool
-	return func(yield func(*B, error) bool) {
+	return func(yield func(B, error) bool) {
+		var none B
 		if used.Swap(true) {
-			yield(nil, fmt.Errorf("prefetcher: %w: a sequence of batches is for one loop; call Epoch again", ErrBusy))
+			yield(none, fmt.Errorf("prefetcher: %w: a sequence of batches is for one loop; call Epoch again", ErrBusy))
 			return
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		if err := p.begin(cancel); err != nil {
-			yield(nil, err)
+			yield(none, err)
 			return
 		}
 		defer p.end()
@@ -142,17 +143,17 @@ func epochOf[B any](ctx context.Context, p *copier) iter.Seq2[*B, error] {
 			}
 			if item.err != nil {
 				panics.Raise(item.err)
-				yield(nil, item.err)
+				yield(none, item.err)
 				return
 			}
-			if !lend(item, yield) {
+			if !item.lend(yield) {
 				return
 			}
 		}
 	}
 }
 
-func (p *copier) begin(cancel context.CancelCauseFunc) error {
+func (p *copier[B]) begin(cancel context.CancelCauseFunc) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -165,7 +166,7 @@ func (p *copier) begin(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-func (p *copier) end() {
+func (p *copier[B]) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running = nil
@@ -179,7 +180,7 @@ func (p *copier) end() {
 
 // takeBack makes a slot free. A Do in another goroutine may still use a slot after the loop and
 // after Close. The takeBack of the last slot then frees the Prefetcher.
-func (p *copier) takeBack(s *slot) {
+func (p *copier[B]) takeBack(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.freeSlots <- s //edge:slot-goes-back TestSlot_EndOfBodyIsRecorded
@@ -191,7 +192,7 @@ func (p *copier) takeBack(s *slot) {
 
 // heldHere returns the stream whose Do runs on the calling goroutine, if that Do holds all slots.
 // Otherwise it returns nil.
-func (p *copier) heldHere() *cgotorch.Stream {
+func (p *copier[B]) heldHere() *cgotorch.Stream {
 	var held *cgotorch.Stream
 	for _, s := range p.slots {
 		if held = s.heldHere(); held == nil {
@@ -201,14 +202,14 @@ func (p *copier) heldHere() *cgotorch.Stream {
 	return held
 }
 
-func (p *copier) count(add func(*Stats)) {
+func (p *copier[B]) count(add func(*Stats)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	add(&p.stats)
 }
 
 // statistics returns the counts so far.
-func (p *copier) statistics() Stats {
+func (p *copier[B]) statistics() Stats {
 	p.stall.harvest()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +221,7 @@ func (p *copier) statistics() Stats {
 }
 
 // close is [Prefetcher.Close].
-func (p *copier) close() error {
+func (p *copier[B]) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -239,7 +240,7 @@ func (p *copier) close() error {
 
 // free makes the copy stream wait for the end of every use of the slots. It then frees their
 // memory, which goes back to the pool of that stream.
-func (p *copier) free() error {
+func (p *copier[B]) free() error {
 	for _, s := range p.slots {
 		for _, e := range s.released {
 			//edge:free-behind-uses TestEpoch_HasNoRace checked
@@ -247,10 +248,15 @@ func (p *copier) free() error {
 		}
 		s.close() //edge:slots-freed TestEpoch_HasNoRace
 	}
-	if p.others != nil {
-		p.others() //edge:recipe-freed TestEpoch_HasNoRace
-	}
+	p.freeMemory() //edge:recipe-freed TestEpoch_HasNoRace
 	p.slots = nil
 	p.stall.close()
 	return p.copies.Close() //edge:copy-stream-closed TestEpoch_HasNoRace
+}
+
+// closeAll frees the memory of the slots.
+func closeAll[M interface{ close() }](memory []M) {
+	for _, m := range memory {
+		m.close() //edge:slot-memory-freed TestEpoch_HasNoRace
+	}
 }

@@ -52,8 +52,8 @@ type imageLoad struct {
 	drawn *parameters // nil if nothing is drawn
 }
 
-func (p *Prefetcher) imageLoads(ctx context.Context) iter.Seq2[load, error] {
-	return func(yield func(load, error) bool) {
+func (p *Prefetcher) imageLoads(ctx context.Context) iter.Seq2[load[*Batch], error] {
+	return func(yield func(load[*Batch], error) bool) {
 		for host, err := range p.source.Epoch(ctx) {
 			if err == nil && host == nil {
 				err = errNilBatch(p.source)
@@ -99,36 +99,36 @@ func (l *imageLoad) stage(s *slot) (err error) {
 	return err
 }
 
-func (l *imageLoad) fill(x *cgotorch.Exec, s *slot, c *transfer) {
-	m, r := s.memory.(*imageMemory), &l.p.recipe
-	drawn, n := l.drawn, l.host.N
-	pixels, labels := first(x, m.pixels, n), first(x, m.labels, n)
-	cgotorch.CopyFrom(x, pixels, l.from.images)
-	cgotorch.CopyFrom(x, labels, l.from.labels)
-	var flips *cgotorch.Tensor
+func (l *imageLoad) copy(x *cgotorch.Exec, s *slot) {
+	m, n := l.p.memory[s.number], l.host.N
+	cgotorch.CopyFrom(x, first(x, m.pixels, n), l.from.images)
+	cgotorch.CopyFrom(x, first(x, m.labels, n), l.from.labels)
 	if l.from.flips != nil {
-		flips = first(x, m.flips, n)
-		cgotorch.CopyFrom(x, flips, l.from.flips)
+		cgotorch.CopyFrom(x, first(x, m.flips, n), l.from.flips)
 	}
-	if drawn != nil { //edge:copied-behind-drawn TestAugmentations_HaveNoRace checked
-		r.send(x, drawn, n)
+	if l.drawn != nil { //edge:copied-behind-drawn TestAugmentations_HaveNoRace checked
+		l.p.recipe.send(x, l.drawn, n)
 	}
-	//edge:copied-behind-copies TestEpoch_HasNoRace checked
-	//edge:copied-behind-drawn also
-	c.copied = x.RecordTiming()
-	//edge:ready-behind-normalise TestEpoch_HasNoRace checked
-	r.images(x, pixels, flips, first(x, m.images, n), drawn, n)
-	if m.soft != nil {
-		images.MixLabels(x, labels, first(x, m.soft, n), drawn.mix.share)
-	}
-	s.ready = x.Record()
 }
 
-func (l *imageLoad) lend(s *slot) (batch any, added Stats) {
+func (l *imageLoad) finish(x *cgotorch.Exec, s *slot) *Batch {
+	m, h := l.p.memory[s.number], l.host
+	var flips *cgotorch.Tensor
+	if l.from.flips != nil {
+		flips = first(x, m.flips, h.N)
+	}
+	//edge:ready-behind-normalise TestEpoch_HasNoRace checked
+	l.p.recipe.images(x, first(x, m.pixels, h.N), flips, first(x, m.images, h.N), l.drawn, h.N)
+	if m.soft != nil {
+		images.MixLabels(x, first(x, m.labels, h.N), first(x, m.soft, h.N), l.drawn.mix.share)
+	}
+	return &Batch{N: h.N, Epoch: h.Epoch, Index: h.Index, Names: h.Names, State: h.State, memory: m, slot: s, ahead: l.p}
+}
+
+func (l *imageLoad) counts() Stats {
 	h := l.host
-	b := &Batch{N: h.N, Epoch: h.Epoch, Index: h.Index, Names: h.Names, State: h.State, slot: s, ahead: l.p}
 	bytes := int64(len(h.Images)+8*len(h.Labels)+len(h.Flip)) + l.p.recipe.bytes(l.drawn, h.N)
-	return b, Stats{Samples: h.N, Bytes: bytes, Staged: l.from.staged}
+	return Stats{Samples: h.N, Bytes: bytes, Staged: l.from.staged}
 }
 
 func (l *imageLoad) await(copied *cgotorch.Event) {

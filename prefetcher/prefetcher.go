@@ -31,8 +31,9 @@ type shape struct{ batch, height, width, channels int }
 // Prefetcher copies the batches of a [Source] to a device before their use. One goroutine at a
 // time may use it. Stats and Close may be called from any goroutine.
 type Prefetcher struct {
-	copier
+	copier[*Batch]
 	source Source
+	memory []*imageMemory // of each slot, by its number
 	shape  shape
 	recipe recipe
 }
@@ -62,19 +63,20 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	if isNil(source) {
 		return nil, fmt.Errorf("prefetcher: New: the source is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
 	}
-	p := &Prefetcher{source: source, copier: copier{device: device, pinner: &pinner{device: device}}}
+	p := &Prefetcher{source: source, copier: copier[*Batch]{device: device, pinner: &pinner{device: device}}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
 	o, err := o.complete(p.shape)
 	if err != nil {
 		return nil, err
 	}
-	p.loads, p.others = p.imageLoads, p.recipe.close
+	p.loads = p.imageLoads
+	p.freeMemory = func() { closeAll(p.memory); p.recipe.close() }
 	err = p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(x *cgotorch.Exec) error {
 		p.recipe = recipe{o: o, shape: o.padded(p.shape)}
 		return p.recipe.allocate(x, o.Depth+1)
-	}, func(x *cgotorch.Exec, s *slot) {
+	}, func(x *cgotorch.Exec) {
 		m := &imageMemory{}
-		s.memory = m
+		p.memory = append(p.memory, m)
 		m.allocate(x, p.shape, o)
 	})
 	if err != nil {
@@ -97,7 +99,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 // [ErrBusy] while an earlier epoch of this Prefetcher runs. If the source panics, the loop raises
 // the panic again, with the stack of the first panic in its text.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
-	return epochOf[Batch](ctx, &p.copier)
+	return p.epoch(ctx)
 }
 
 // Stats returns the counts so far. It does not wait. Stall counts the time between two batches

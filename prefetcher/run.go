@@ -13,10 +13,10 @@ import (
 // run is one epoch. One goroutine copies the batches to the device. A second goroutine gives the
 // host buffers back. The copying goroutine sends to two channels: `full` leads to the consumer,
 // and `copied` leads to the second goroutine.
-type run struct {
-	p      *copier
-	full   chan item
-	copied chan transfer
+type run[B fmt.Stringer] struct {
+	p      *copier[B]
+	full   chan item[B]
+	copied chan transfer[B]
 	// The copying goroutine sends to `lacking` while it waits for a free slot. The consumer receives
 	// once in each wait for a batch.
 	lacking chan struct{}
@@ -26,30 +26,30 @@ type run struct {
 }
 
 // item is a batch in its slot, or an error.
-type item struct {
-	batch any // a *Batch or a *TensorBatch
+type item[B fmt.Stringer] struct {
+	batch B
 	slot  *slot
 	err   error
 }
 
 // transfer is a copy to the device. When the event `copied` is done, the host memory of the load
 // may be given back.
-type transfer struct {
-	load          load
+type transfer[B fmt.Stringer] struct {
+	load          load[B]
 	began, copied *cgotorch.Event
 }
 
-func (c transfer) close() {
+func (c transfer[B]) close() {
 	c.began.Close()
 	c.copied.Close() //edge:copied-event-freed TestEpoch_HasNoRace
 }
 
-func startRun(ctx context.Context, cancel context.CancelCauseFunc, p *copier) *run {
-	r := &run{
+func startRun[B fmt.Stringer](ctx context.Context, cancel context.CancelCauseFunc, p *copier[B]) *run[B] {
+	r := &run[B]{
 		p:      p,
 		cancel: cancel,
-		full:   make(chan item, len(p.slots)+1), // room for every batch and one error
-		copied: make(chan transfer, len(p.slots)),
+		full:   make(chan item[B], len(p.slots)+1), // room for every batch and one error
+		copied: make(chan transfer[B], len(p.slots)),
 
 		lacking: make(chan struct{}),
 	}
@@ -60,7 +60,7 @@ func startRun(ctx context.Context, cancel context.CancelCauseFunc, p *copier) *r
 }
 
 // stop ends the epoch's goroutines and waits for them. It raises a panic of a Release.
-func (r *run) stop() {
+func (r *run[B]) stop() {
 	r.cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
 	r.done.Wait()              //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
 	for item := range r.full {
@@ -71,7 +71,7 @@ func (r *run) stop() {
 	panics.Raise(r.failed)
 }
 
-func (r *run) copyAll(ctx context.Context) {
+func (r *run[B]) copyAll(ctx context.Context) {
 	defer r.done.Done()
 	defer close(r.full)
 	defer close(r.copied)
@@ -90,14 +90,14 @@ func (r *run) copyAll(ctx context.Context) {
 		return nil
 	}, func(err error) {
 		if err != nil {
-			r.full <- item{err: err}
+			r.full <- item[B]{err: err}
 		}
 	})
 }
 
 // copy takes a free slot and enqueues the copy of the load l into it. It sends the batch to the
 // consumer. It sends the transfer to the goroutine that runs the method `release`.
-func (r *run) copy(ctx context.Context, l load) error {
+func (r *run[B]) copy(ctx context.Context, l load[B]) error {
 	if err := l.check(); err != nil {
 		l.release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
 		return err
@@ -111,11 +111,17 @@ func (r *run) copy(ctx context.Context, l load) error {
 		l.release() //edge:cancelled-goes-back TestEpoch_CancelledWithoutASlot
 		return context.Cause(ctx)
 	}
-	c := transfer{load: l}
+	c := transfer[B]{load: l}
+	var b B
 	err := l.stage(s)
 	if err == nil {
 		err = r.p.copies.Do(func(x *cgotorch.Exec) error {
-			s.fill(x, &c)
+			s.awaitUses(x)
+			c.began = x.RecordTiming()
+			l.copy(x, s)
+			c.copied = x.RecordTiming() //edge:copied-behind-copies TestEpoch_HasNoRace checked
+			b = l.finish(x, s)
+			s.ready = x.Record()
 			return nil
 		})
 	}
@@ -127,7 +133,7 @@ func (r *run) copy(ctx context.Context, l load) error {
 		l.release()     //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch
 		return fmt.Errorf("prefetcher: copying %s: %w", l, err)
 	}
-	b, added := l.lend(s)
+	added := l.counts()
 	r.p.count(func(st *Stats) {
 		st.Batches++
 		st.Samples += added.Samples
@@ -135,12 +141,12 @@ func (r *run) copy(ctx context.Context, l load) error {
 		st.Staged += added.Staged
 	})
 	r.copied <- c
-	r.full <- item{batch: b, slot: s}
+	r.full <- item[B]{batch: b, slot: s}
 	return nil
 }
 
 // freeSlot waits for a free slot. It returns nil if ctx ends first.
-func (r *run) freeSlot(ctx context.Context) *slot {
+func (r *run[B]) freeSlot(ctx context.Context) *slot {
 	select {
 	case s := <-r.p.freeSlots:
 		return s
@@ -159,13 +165,13 @@ func (r *run) freeSlot(ctx context.Context) *slot {
 
 // next waits for the next batch. It returns false at the end of the epoch. It fails if the batch
 // would never come, because the loop runs inside the Do that holds all slots.
-func (r *run) next() (item, bool) {
+func (r *run[B]) next() (item[B], bool) {
 	select {
 	case item, ok := <-r.full:
 		return item, ok
 	case <-r.lacking:
 		if held := r.p.heldHere(); held != nil {
-			return item{err: fmt.Errorf("prefetcher: the next batch would never come: this loop runs inside a Do of %v, which holds the last %d batches until it ends; put the Do into the body of the loop, one Do for each batch: %w", held, len(r.p.slots), cgotorch.ErrMisuse)}, true
+			return item[B]{err: fmt.Errorf("prefetcher: the next batch would never come: this loop runs inside a Do of %v, which holds the last %d batches until it ends; put the Do into the body of the loop, one Do for each batch: %w", held, len(r.p.slots), cgotorch.ErrMisuse)}, true
 		}
 	}
 	next, ok := <-r.full
@@ -173,7 +179,7 @@ func (r *run) next() (item, bool) {
 }
 
 // release waits for each copy, in the order of the copies. It then gives the host memory back.
-func (r *run) release() {
+func (r *run[B]) release() {
 	over := false
 	defer func() {
 		if !over { // a Release of the program has ended this goroutine
@@ -202,8 +208,8 @@ func (r *run) release() {
 }
 
 // lend runs the consumer's loop body for a batch.
-func lend[B any](i item, yield func(*B, error) bool) bool {
-	i.slot.lend(i.batch.(fmt.Stringer))
+func (i item[B]) lend(yield func(B, error) bool) bool {
+	i.slot.lend(i.batch)
 	defer i.slot.endBody()
-	return yield(i.batch.(*B), nil)
+	return yield(i.batch, nil)
 }

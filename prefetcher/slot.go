@@ -7,9 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// slot is device memory for one batch; see Note [Life of a slot].
+// slot is the use of device memory for one batch; see Note [Life of a slot]. The memory itself lies
+// with the [Prefetcher] or the [Tensors], under the slot's number.
 type slot struct {
-	memory  memory
+	number  int // of the slots of its copier, from 0
 	staging staging
 
 	ready *cgotorch.Event // recorded after the last work that writes the slot; nil before the first copy
@@ -22,19 +23,8 @@ type slot struct {
 	released []*cgotorch.Event             // the events recorded after the uses
 }
 
-func newSlot(free func(*slot)) *slot {
-	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
-}
-
-// memory is the device memory of a slot: a [*imageMemory] or a [tensorMemory].
-type memory interface{ close() }
-
-// fill enqueues, on x, the work that makes the slot's batch of the host batch. x is an Exec of the
-// copy stream. `fill` records c.began before the first read of the host memory.
-func (s *slot) fill(x *cgotorch.Exec, c *transfer) {
-	s.awaitUses(x)
-	c.began = x.RecordTiming()
-	c.load.fill(x, s, c)
+func newSlot(number int, free func(*slot)) *slot {
+	return &slot{number: number, free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
 
 // awaitUses makes the copy stream wait, on the device, for every use of the slot's last batch.
@@ -131,9 +121,6 @@ func (s *slot) endBody() {
 }
 
 func (s *slot) close() {
-	if s.memory != nil {
-		s.memory.close() //edge:slot-memory-freed TestEpoch_HasNoRace
-	}
 	for _, e := range s.released { //edge:slot-uses-freed TestEpoch_HasNoRace
 		e.Close()
 	}

@@ -173,7 +173,7 @@ func laterDoOfTheBody(t *testing.T, d cgotorch.Device, beside bool) {
 func TestSlot_FreedByTheLast(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		freed := 0
-		s := newSlot(func(*slot) { freed++ })
+		s := newSlot(0, func(*slot) { freed++ })
 		stream := torchtest.NewStream(t, d)
 		var err error
 		if s.ready, err = stream.Record(); err != nil {

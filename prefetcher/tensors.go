@@ -35,8 +35,9 @@ type TensorOptions struct {
 // does with images. One goroutine at a time may use it. Stats and Close may be called from any
 // goroutine.
 type Tensors struct {
-	copier
+	copier[*TensorBatch]
 	source TensorSource
+	memory []*tensorMemory // of each slot, by its number
 	fields []data.Field
 	batch  int
 }
@@ -52,6 +53,7 @@ type TensorBatch struct {
 
 	shapes  [][]int64 // for each field, [N, Shape...]
 	lengths map[string][]int64
+	memory  *tensorMemory
 	slot    *slot
 	ahead   *Tensors
 }
@@ -67,7 +69,7 @@ func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*
 	if isNil(source) {
 		return nil, fmt.Errorf("prefetcher: NewTensors: the source is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
 	}
-	p := &Tensors{source: source, fields: source.Fields(), batch: source.BatchSize(), copier: copier{device: device, pinner: &pinner{device: device}}}
+	p := &Tensors{source: source, fields: source.Fields(), batch: source.BatchSize(), copier: copier[*TensorBatch]{device: device, pinner: &pinner{device: device}}}
 	var err error
 	if o.Depth, err = checkDepth("TensorOptions.Depth", o.Depth); err != nil {
 		return nil, err
@@ -81,9 +83,10 @@ func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*
 		}
 	}
 	p.loads = p.tensorLoads
-	err = p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(*cgotorch.Exec) error { return nil }, func(x *cgotorch.Exec, s *slot) {
+	p.freeMemory = func() { closeAll(p.memory) }
+	err = p.open(o.Depth+1, func() error { return source.Pin(p.pinner) }, func(*cgotorch.Exec) error { return nil }, func(x *cgotorch.Exec) {
 		m := &tensorMemory{}
-		s.memory = m
+		p.memory = append(p.memory, m)
 		m.allocate(x, p.fields, p.batch)
 	})
 	if err != nil {
@@ -95,7 +98,7 @@ func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*
 // Epoch yields the batches of the source's next epoch. It waits, ends and fails as
 // [Prefetcher.Epoch]. Run one Do for each batch, inside the body of the loop.
 func (p *Tensors) Epoch(ctx context.Context) iter.Seq2[*TensorBatch, error] {
-	return epochOf[TensorBatch](ctx, &p.copier)
+	return p.epoch(ctx)
 }
 
 // Stats returns the counts so far. It does not wait. See [Prefetcher.Stats].
@@ -116,9 +119,9 @@ func (p *Tensors) Close() error {
 // cases of [Batch.Use].
 func (b *TensorBatch) Use(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
 	b.ahead.use(x, "TensorBatch.Use", b.slot, b)
-	m, tensors := b.slot.memory.(*tensorMemory), make(map[string]*cgotorch.Tensor, len(b.shapes))
+	tensors := make(map[string]*cgotorch.Tensor, len(b.shapes))
 	for i, shape := range b.shapes {
-		whole := x.Lend(m.elements[i], b.String())
+		whole := x.Lend(b.memory.elements[i], b.String())
 		tensors[b.ahead.fields[i].Name] = x.View(x.Narrow(whole, 0, 0, int(product(shape))), shape...)
 	}
 	return tensors
@@ -172,8 +175,8 @@ type tensorLoad struct {
 	staged  int64
 }
 
-func (p *Tensors) tensorLoads(ctx context.Context) iter.Seq2[load, error] {
-	return func(yield func(load, error) bool) {
+func (p *Tensors) tensorLoads(ctx context.Context) iter.Seq2[load[*TensorBatch], error] {
+	return func(yield func(load[*TensorBatch], error) bool) {
 		for host, err := range p.source.Epoch(ctx) {
 			l := &tensorLoad{p: p, host: host}
 			if err == nil && host == nil {
@@ -227,19 +230,15 @@ func (l *tensorLoad) stage(s *slot) error {
 	return nil
 }
 
-func (l *tensorLoad) fill(x *cgotorch.Exec, s *slot, c *transfer) {
-	m := s.memory.(*tensorMemory)
+func (l *tensorLoad) copy(x *cgotorch.Exec, s *slot) {
 	for i, from := range l.from {
-		cgotorch.CopyFrom(x, first(x, m.bytes[i], len(from)), from)
+		cgotorch.CopyFrom(x, first(x, l.p.memory[s.number].bytes[i], len(from)), from)
 	}
-	c.copied = x.RecordTiming() //edge:tensors-copied-behind-copies TestTensors_HaveNoRace checked
-	s.ready = x.Record()
 }
 
-func (l *tensorLoad) lend(s *slot) (batch any, added Stats) {
+func (l *tensorLoad) finish(_ *cgotorch.Exec, s *slot) *TensorBatch {
 	h := l.host
-	b := &TensorBatch{N: h.N, Epoch: h.Epoch, Index: h.Index, State: h.State, slot: s, ahead: l.p}
-	added = Stats{Samples: h.N, Staged: l.staged}
+	b := &TensorBatch{N: h.N, Epoch: h.Epoch, Index: h.Index, State: h.State, memory: l.p.memory[s.number], slot: s, ahead: l.p}
 	for _, c := range h.Columns {
 		if c.Text {
 			b.Texts = append(b.Texts, c)
@@ -253,9 +252,16 @@ func (l *tensorLoad) lend(s *slot) (batch any, added Stats) {
 			}
 			b.lengths[c.Name] = slices.Clone(lengths) // the batch goes back to the loader while this one is used
 		}
+	}
+	return b
+}
+
+func (l *tensorLoad) counts() Stats {
+	added := Stats{Samples: l.host.N, Staged: l.staged}
+	for _, c := range l.columns {
 		added.Bytes += int64(len(c.Data))
 	}
-	return b, added
+	return added
 }
 
 func (l *tensorLoad) await(copied *cgotorch.Event) {

@@ -9,7 +9,7 @@ var replacements = map[string]string{
 	"body-records-its-end":         "e.Close()",
 	"close-frees-slab":             "return nil",
 	"copied-behind-copies":         "c.copied, _ = cgotorch.DefaultStream(x.Device()).RecordTiming()",
-	"copied-behind-drawn":          "c.copied = x.RecordTiming()\n$",
+	"copied-behind-drawn":          "x.AtEnd(func() { $ })",
 	"copy-from-on-stream":          "C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, nullptr));",
 	"copy-stream-closed":           "return nil",
 	"copy-to-on-stream":            "C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, nullptr));",
@@ -32,7 +32,7 @@ var replacements = map[string]string{
 	"unit-release-records":         "u.release(x.Stream(), nil)",
 	"read-behind-copy":             "r.event, _ = DefaultStream(x.Device()).Record()",
 	"read-event-freed":             "return nil",
-	"ready-behind-normalise":       "defer $",
+	"ready-behind-normalise":       "x.AtEnd(func() { $ })",
 	"record-is-known":              "checker::Known known;",
 	"recording-outlives-event": "streams_[event.recording->stream].emplace(event.recording->number,\n" +
 		"Wait{{event.recording.get(), [](const Recording*) {}}, known ? event.known : nullptr, token});",
