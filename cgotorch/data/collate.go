@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 
@@ -92,7 +93,7 @@ func newCollator(l *Loader) *collator {
 
 // batch makes the batch of a job in the job's buffer.
 func (c *collator) batch(j *job, e *epoch) (*Batch, error) {
-	direct, err := c.gather(j)
+	direct, err := c.gather(e.ctx, j)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func (c *collator) batch(j *job, e *epoch) (*Batch, error) {
 
 // gather finds the samples of a job. It reads and maps them if they do not lie in memory as they
 // are. It returns whether the pieces have the data's fields.
-func (c *collator) gather(j *job) (direct bool, err error) {
+func (c *collator) gather(ctx context.Context, j *job) (direct bool, err error) {
 	o := &c.loader.options
 	c.pieces = c.pieces[:0]
 	if o.Map == nil && j.parts[0].window.rows != nil {
@@ -137,32 +138,49 @@ func (c *collator) gather(j *job) (direct bool, err error) {
 	}
 	c.mapped.reset()
 	for _, p := range j.parts {
-		for k := p.from; k < p.to; k++ {
-			i := int(p.window.sample(*o, k))
-			if err := c.read(p.window, i); err != nil {
-				return false, fmt.Errorf("data: sample %d: %w", p.window.row+int64(i), err)
-			}
+		if err := c.read(ctx, p); err != nil {
+			return false, err
 		}
 	}
 	c.pieces = append(c.pieces, piece{rows: c.mapped, to: c.mapped.n})
 	return false, nil
 }
 
-// read reads and maps one sample of a window.
-func (c *collator) read(w *window, i int) error {
-	var s Sample
-	var err error
+// read reads and maps the samples of a part.
+func (c *collator) read(ctx context.Context, p part) error {
+	w := p.window
+	get := func(i int) (Sample, error) { return w.set.Sample(i) }
 	if w.rows != nil {
-		s = w.rows.Sample(i)
-	} else if s, err = w.set.Sample(i); err != nil {
-		return err
+		get = func(i int) (Sample, error) { return w.rows.Sample(i), nil }
 	}
-	if c.loader.options.Map != nil {
-		if s, err = c.loader.options.Map(s); err != nil {
+	places := w.appendSamples(c.loader.options, p.from, p.to, nil)
+	if q, ok := w.set.(*Query); ok {
+		rows := make([]int, len(places))
+		for k, i := range places {
+			rows[k] = int(i)
+		}
+		samples, err := q.read(ctx, rows)
+		if err != nil {
 			return err
 		}
+		get = func(int) (s Sample, _ error) {
+			s, samples = samples[0], samples[1:]
+			return s, nil
+		}
 	}
-	return c.mapped.AppendSample(s)
+	for _, i := range places {
+		s, err := get(int(i))
+		if err == nil && c.loader.options.Map != nil {
+			s, err = c.loader.options.Map(s)
+		}
+		if err == nil {
+			err = c.mapped.AppendSample(s)
+		}
+		if err != nil {
+			return fmt.Errorf("data: sample %d: %w", w.row+int64(i), err)
+		}
+	}
+	return nil
 }
 
 // collate copies one field of the samples into the batch.

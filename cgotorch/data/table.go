@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Dataset is a data set that gives any sample at any time. [Table] and [Files] are Datasets. A
-// program may write its own.
+// Dataset is a data set that gives any sample at any time. [Table], [Files] and [Query]
+// are Datasets. A program may write its own.
 type Dataset interface {
 	// Fields returns the fields of a sample. They never change.
 	Fields() []Field

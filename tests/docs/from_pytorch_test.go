@@ -677,9 +677,7 @@ func TestFromPyTorch_Modules(t *testing.T) {
 		c.values(model.FC.Bias, 0, 0)
 
 		// PyTorch: model.fc.requires_grad_(False)
-		for _, p := range nn.Parameters(model.FC) {
-			_ = p.SetRequiresGrad(false)
-		}
+		nn.Freeze(model.FC)
 		c.is(!model.FC.Weight.RequiresGrad())
 
 		// PyTorch: model.to(torch.bfloat16)
@@ -979,6 +977,17 @@ func TestFromPyTorch_Data(t *testing.T) {
 	var mine data.Dataset = table
 	// Remark: A Dataset is an interface of three methods: `Fields`, `Len`, `Sample(i)`.
 	c.is(mine.Len() == 3)
+
+	// PyTorch, not run: class Rows(Dataset):
+	//          def __getitems__(self, rows): ...  # one query
+	query, err := data.NewQuery("prices", 3, table.Fields(), func(ctx context.Context, rows []int) ([]data.Sample, error) {
+		samples := make([]data.Sample, len(rows)) // by one query for all rows
+		for k, i := range rows {
+			samples[k] = data.Sample{"features": []float32{float32(i), 0}, "price": float32(10 * i)}
+		}
+		return samples, nil
+	})
+	c.is(err == nil && query.Len() == 3, err)
 
 	// PyTorch, not run: DataLoader(dataset, collate_fn=pad)  # pad calls pad_sequence
 	padded := data.Options{Pad: map[string]data.Pad{"tokens": {Length: 128, Truncate: true}}}
