@@ -85,6 +85,14 @@ func freeSlab(h *ct.Slab) { ct.SlabFree(h) }
 // process.
 func (s *HostSlab) Bytes() []byte { return s.bytes }
 
+// View returns the memory of a slab as elements of another type, in the machine's byte order.
+// Bytes at its end that make no whole element are left out. The memory is valid as that of
+// [HostSlab.Bytes] is.
+func View[T Element](s *HostSlab) []T {
+	b := s.Bytes()
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
+}
+
 // Pin page-locks the memory for every CUDA device. Copies from page-locked memory do not wait. A
 // second Pin does nothing. Pin fails with [ErrNoDevice] on a machine without CUDA. It fails with
 // [ErrOutOfMemory] if the system refuses to lock the memory. This error has the size, the amount

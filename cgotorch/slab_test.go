@@ -115,6 +115,23 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 	})
 }
 
+func TestView(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	slab := newSlab(t, 14)
+	numbers := View[float32](slab)
+	if len(numbers) != 3 {
+		t.Fatalf("14 bytes have %d float32", len(numbers))
+	}
+	numbers[1] = 1
+	if b := slab.Bytes(); b[6] != 0x80 || b[7] != 0x3f {
+		t.Errorf("the bytes of 1 are %v", b[4:8])
+	}
+	slab.Close()
+	if View[int64](slab) != nil {
+		t.Error("a closed slab has elements")
+	}
+}
+
 // Close gives the memory of a slab back to the system, so the process's address space does not
 // grow.
 func TestHostSlab_CloseGivesTheMemoryBack(t *testing.T) {

@@ -26,6 +26,15 @@ func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { 
 // as State does.
 func SetTraining(m any, training bool) { setFlags(m, "Eval", !training) }
 
+// Freeze makes the parameters of m collect no gradient. Give an optimizer only the others. Batch
+// norms of m still collect statistics in training mode. Freeze finds the parameters that
+// [Parameters] finds, and fails as it does.
+func Freeze(m any) {
+	for _, p := range Parameters(m) {
+		cgotorch.Check(p.SetRequiresGrad(false))
+	}
+}
+
 // setFlags sets the field "name bool" of m and of every module below m.
 func setFlags(m any, name string, to bool) {
 	cgotorch.Check(walk(m, func(v reflect.Value, _ []heldTensor) { setFlag(v, name, to) }))

@@ -278,6 +278,19 @@ func TestParameters_TiedOnce(t *testing.T) {
 	})
 }
 
+func TestFreeze(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		body, head := nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 1, nn.LinearOptions{})
+		m := nn.NewSequential(body, nn.NewBatchNorm1d(x, 2, nn.BatchNormOptions{}), head)
+		defer nn.Close(m)
+		nn.Freeze(body)
+		x.Backward(x.Sum(m.Forward(x, x.Ones(cgotorch.Float32, 4, 2))))
+		if body.Weight.RequiresGrad() || body.Bias.Grad() != nil || head.Weight.Grad() == nil {
+			t.Error("the body has gradients, or the head has none")
+		}
+	})
+}
+
 func TestSetTraining(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})

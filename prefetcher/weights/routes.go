@@ -105,7 +105,7 @@ func (q *routes) allocate(n int) error {
 		}
 	}
 	q.slabs = append(q.slabs, slab)
-	all := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), n*count)
+	all := cgotorch.View[int64](slab)
 	for i := range count {
 		q.pieces[n] = append(q.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
 	}
