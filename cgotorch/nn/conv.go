@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"cmp"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // Conv2dOptions set the window and the border of a [Conv2d]. The zero value means stride 1 and no
 // padding.
@@ -29,12 +33,12 @@ type Conv2d struct {
 // random weights as torch.nn.Conv2d does.
 func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Conv2d {
 	m := &Conv2d{Conv2dOptions: o}
-	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv2d", in, out, kernel.ints(), false, o.NoBias)
+	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv2d", in, out, ints(kernel), false, o.NoBias)
 	return m
 }
 
 func (o Conv2dOptions) window() window {
-	return window{stride: o.Stride.or(Square(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Square(1)).ints(), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
+	return window{stride: ints(cmp.Or(o.Stride, Square(1))), padding: ints(o.Padding), dilation: ints(cmp.Or(o.Dilation, Square(1))), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
 }
 
 // Forward maps [N, in, H, W] to [N, out, H', W']. H' is (H + 2*padding - dilation*(height-1) -
@@ -52,7 +56,7 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 		return out
 	}
 	w := m.window()
-	w.padding = padding.ints()
+	w.padding = ints(padding)
 	out := w.convolvePadded(x, padded, m.Weight, m.Bias)
 	closeUnless(in, padded)
 	return out
@@ -61,7 +65,7 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 // fitsImages reports whether streamtorch::image_convolution can compute this convolution. `zeros`
 // is the size of the border of zeros that the convolution adds.
 func (m *Conv2d) fitsImages(zeros Size) bool {
-	if m.Stride != Square(2) || zeros != Square(zeros[0]) || m.Dilation.or(Square(1)) != Square(1) || m.Groups > 1 || m.Bias != nil {
+	if m.Stride != Square(2) || zeros != Square(zeros[0]) || cmp.Or(m.Dilation, Square(1)) != Square(1) || m.Groups > 1 || m.Bias != nil {
 		return false
 	}
 	weight := m.Weight.Shape()
@@ -73,78 +77,4 @@ func (m *Conv2d) fitsImages(zeros Size) bool {
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	padded, w := m.window().pad(x, in, m.Weight)
 	return padded, Size{int(w.padding[0]), int(w.padding[1])}
-}
-
-// Conv1dOptions set the window and the border of a [Conv1d]. The zero value means stride 1 and no
-// padding. The fields have the meaning that they have in [Conv2dOptions].
-type Conv1dOptions struct {
-	Stride      int // 0 means 1
-	Padding     int
-	Dilation    int // 0 means 1
-	Groups      int // 0 means 1
-	PaddingMode string
-	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
-	NoBias      bool
-}
-
-// Conv1d is a convolution (cross-correlation) of sequences.
-type Conv1d struct {
-	Weight *cgotorch.Tensor // [out, in/Groups, length]
-	Bias   *cgotorch.Tensor // [out], or nil
-	Conv1dOptions
-}
-
-// NewConv1d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
-// random weights as torch.nn.Conv1d does.
-func NewConv1d(x *cgotorch.Exec, in, out int, kernel int, o Conv1dOptions) *Conv1d {
-	m := &Conv1d{Conv1dOptions: o}
-	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv1d", in, out, []int64{int64(kernel)}, false, o.NoBias)
-	return m
-}
-
-func (o Conv1dOptions) window() window {
-	return window{stride: length(o.Stride, 1), padding: length(o.Padding, 0), dilation: length(o.Dilation, 1), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
-}
-
-// Forward maps [N, in, L] to [N, out, L']. The sizes follow the formula of
-// [Conv2d.Forward]. It does not wait.
-func (m *Conv1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.window().convolve(x, in, m.Weight, m.Bias)
-}
-
-// Conv3dOptions set the window and the border of a [Conv3d]. The zero value means stride 1 and no
-// padding. The fields have the meaning that they have in [Conv2dOptions].
-type Conv3dOptions struct {
-	Stride      Volume // 0x0x0 means 1x1x1
-	Padding     Volume
-	Dilation    Volume // 0x0x0 means 1x1x1
-	Groups      int    // 0 means 1
-	PaddingMode string
-	Same        bool // the border keeps the size of the input, as PyTorch's padding="same"; Stride is then 1
-	NoBias      bool
-}
-
-// Conv3d is a convolution (cross-correlation) of volumes, such as films.
-type Conv3d struct {
-	Weight *cgotorch.Tensor // [out, in/Groups, depth, height, width]
-	Bias   *cgotorch.Tensor // [out], or nil
-	Conv3dOptions
-}
-
-// NewConv3d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
-// random weights as torch.nn.Conv3d does.
-func NewConv3d(x *cgotorch.Exec, in, out int, kernel Volume, o Conv3dOptions) *Conv3d {
-	m := &Conv3d{Conv3dOptions: o}
-	m.Weight, m.Bias = o.window().weights(x, "nn.NewConv3d", in, out, kernel.ints(), false, o.NoBias)
-	return m
-}
-
-func (o Conv3dOptions) window() window {
-	return window{stride: o.Stride.or(Cube(1)).ints(), padding: o.Padding.ints(), dilation: o.Dilation.or(Cube(1)).ints(), groups: o.Groups, mode: o.PaddingMode, same: o.Same}
-}
-
-// Forward maps [N, in, D, H, W] to [N, out, D', H', W']. The sizes follow the formula of
-// [Conv2d.Forward]. It does not wait.
-func (m *Conv3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.window().convolve(x, in, m.Weight, m.Bias)
 }

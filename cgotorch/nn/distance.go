@@ -18,16 +18,3 @@ func CosineSimilarity(x *cgotorch.Exec, a, b *cgotorch.Tensor, o CosineSimilarit
 		return x.To(x.Call1("aten::cosine_similarity", squarable(x, a), squarable(x, b), o.Dim.Or(1), o.Eps.Or(1e-8)), cgotorch.Float16)
 	})
 }
-
-// PairwiseDistanceOptions are the options of [PairwiseDistance].
-type PairwiseDistanceOptions struct {
-	P       cgotorch.Opt[float64] // order of the norm; unset means 2
-	Eps     cgotorch.Opt[float64] // added to each difference; unset means 1e-6
-	KeepDim bool                  // keep the last dimension, with size 1
-}
-
-// PairwiseDistance returns the norms of the differences of a and b along the last dimension. It
-// does not wait.
-func PairwiseDistance(x *cgotorch.Exec, a, b *cgotorch.Tensor, o PairwiseDistanceOptions) *cgotorch.Tensor {
-	return x.Call1("aten::pairwise_distance", a, b, o.P.Or(2), o.Eps.Or(1e-6), o.KeepDim)
-}

@@ -31,3 +31,5 @@
 // [Fuse] makes a model with fewer operators from a model in evaluation mode. A type of yours that
 // implements [Fusible] tells Fuse how to fuse it.
 package nn
+
+//go:generate go run ../internal/layergen

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -79,5 +80,5 @@ func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch
 	}
 	padded, zeros := m.pad(x, in)
 	defer closeUnless(in, padded)
-	return convrelu.Forward(x, padded, m.Weight, m.Bias, z, m.Stride.or(Size{1, 1}).ints(), zeros.ints(), m.Dilation.or(Size{1, 1}).ints())
+	return convrelu.Forward(x, padded, m.Weight, m.Bias, z, ints(cmp.Or(m.Stride, Square(1))), ints(zeros), ints(cmp.Or(m.Dilation, Square(1))))
 }

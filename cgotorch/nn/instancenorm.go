@@ -15,56 +15,13 @@ type InstanceNormOptions struct {
 // NumBatchesTracked stays 0, as in PyTorch.
 type InstanceNorm struct{ ChannelNorm }
 
-// InstanceNorm1d normalises each channel of each sequence over its positions.
-type InstanceNorm1d struct{ InstanceNorm }
-
-// InstanceNorm2d normalises each channel of each image over its pixels.
-type InstanceNorm2d struct{ InstanceNorm }
-
-// InstanceNorm3d normalises each channel of each volume over its points.
-type InstanceNorm3d struct{ InstanceNorm }
-
-// NewInstanceNorm1d makes a layer for sequences with the given number of channels, in float32 on
-// x's device. Weights begin as 1, biases as 0.
-func NewInstanceNorm1d(x *cgotorch.Exec, channels int, o InstanceNormOptions) *InstanceNorm1d {
-	return &InstanceNorm1d{newInstanceNorm(x, "nn.NewInstanceNorm1d", channels, o)}
-}
-
-// NewInstanceNorm2d is [NewInstanceNorm1d] for images.
-func NewInstanceNorm2d(x *cgotorch.Exec, channels int, o InstanceNormOptions) *InstanceNorm2d {
-	return &InstanceNorm2d{newInstanceNorm(x, "nn.NewInstanceNorm2d", channels, o)}
-}
-
-// NewInstanceNorm3d is [NewInstanceNorm1d] for volumes.
-func NewInstanceNorm3d(x *cgotorch.Exec, channels int, o InstanceNormOptions) *InstanceNorm3d {
-	return &InstanceNorm3d{newInstanceNorm(x, "nn.NewInstanceNorm3d", channels, o)}
-}
-
 func newInstanceNorm(x *cgotorch.Exec, where string, channels int, o InstanceNormOptions) InstanceNorm {
 	return InstanceNorm{newChannelNorm(x, where, channels, BatchNormOptions{Eps: o.Eps, Momentum: o.Momentum, NoAffine: !o.Affine, NoStatistics: !o.Statistics})}
 }
 
-// Forward maps [N, channels, L] to a tensor of the same shape. With running statistics, training
-// changes them and evaluation uses them. Forward fails if it normalises by the input and a channel
-// has only one value, because one value has no variance. It does not wait.
-func (m *InstanceNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.forward(x, "nn.InstanceNorm1d", 3, in)
-}
-
-// Forward maps [N, channels, H, W] to a tensor of the same shape, as [InstanceNorm1d.Forward] does.
-func (m *InstanceNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.forward(x, "nn.InstanceNorm2d", 4, in)
-}
-
-// Forward maps [N, channels, D, H, W] to a tensor of the same shape, as [InstanceNorm1d.Forward]
-// does.
-func (m *InstanceNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.forward(x, "nn.InstanceNorm3d", 5, in)
-}
-
 func (m *InstanceNorm) forward(x *cgotorch.Exec, where string, dims int, in *cgotorch.Tensor) *cgotorch.Tensor {
-	if in.Dim() != dims {
-		refuse(x, where, "the input is %s, want %d dimensions: [N, %d, ...]", in, dims, m.Channels)
+	if in.Dim() != 2+dims {
+		refuse(x, where, "the input is %s, want %d dimensions: [N, %d, ...]", in, 2+dims, m.Channels)
 	}
 	dependsOnMode(x, where, &m.Eval)
 	mean, variance := m.RunningMean, m.RunningVar

@@ -8,54 +8,6 @@ type MarginOptions struct {
 	Reduction cgotorch.Reduction
 }
 
-// MarginRanking is max(0, -target*(first - second) + Margin). A target of 1 wants `first` above
-// `second`, and a target of -1 wants it below. All three have equal shapes.
-func MarginRanking(x *cgotorch.Exec, first, second, targets *cgotorch.Tensor, o MarginOptions) *cgotorch.Tensor {
-	checkThree(x, "nn.MarginRanking", "first", first, "second", second, "targets", targets)
-	checkShapes(x, "nn.MarginRanking", first, second)
-	checkShapes(x, "nn.MarginRanking", first, targets)
-	return x.Call1("aten::margin_ranking_loss", first, second, targets, o.Margin, o.Reduction)
-}
-
-// CosineEmbedding is 1 - cosine(first, second) for a target of 1. For a target of -1 it is max(0,
-// cosine(first, second) - Margin). `first` and `second` are [N, D], and `targets` are [N].
-func CosineEmbedding(x *cgotorch.Exec, first, second, targets *cgotorch.Tensor, o MarginOptions) *cgotorch.Tensor {
-	checkThree(x, "nn.CosineEmbedding", "first", first, "second", second, "targets", targets)
-	checkShapes(x, "nn.CosineEmbedding", first, second)
-	return x.Call1("aten::cosine_embedding_loss", first, second, targets, o.Margin, o.Reduction)
-}
-
-// HingeEmbeddingOptions are the options of [HingeEmbedding].
-type HingeEmbeddingOptions struct {
-	Margin    cgotorch.Opt[float64] // unset means 1
-	Reduction cgotorch.Reduction
-}
-
-// HingeEmbedding is the distance itself for a target of 1. For a target of -1 it is max(0, Margin -
-// distance). Both arguments have equal shapes.
-func HingeEmbedding(x *cgotorch.Exec, distances, targets *cgotorch.Tensor, o HingeEmbeddingOptions) *cgotorch.Tensor {
-	checkOpen(x, "nn.HingeEmbedding", "distances", distances, "targets", targets)
-	checkShapes(x, "nn.HingeEmbedding", distances, targets)
-	return x.Call1("aten::hinge_embedding_loss", distances, targets, o.Margin.Or(1), o.Reduction)
-}
-
-// SoftMargin is log(1 + exp(-target*prediction)), for targets of 1 and -1. Both arguments have
-// equal shapes.
-func SoftMargin(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o cgotorch.LossOptions) *cgotorch.Tensor {
-	checkOpen(x, "nn.SoftMargin", "predictions", predictions, "targets", targets)
-	checkShapes(x, "nn.SoftMargin", predictions, targets)
-	return x.Call1("aten::soft_margin_loss", predictions, targets, o.Reduction)
-}
-
-// MultiLabelMargin wants the predictions of a sample's classes 1 above those of all other classes.
-// `predictions` are [N, C]. `targets` are int64 [N, C]: class numbers first, and then -1.
-func MultiLabelMargin(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o cgotorch.LossOptions) *cgotorch.Tensor {
-	checkOpen(x, "nn.MultiLabelMargin", "predictions", predictions, "targets", targets)
-	checkShapes(x, "nn.MultiLabelMargin", predictions, targets)
-	checkLabels(x, "nn.MultiLabelMargin", targets)
-	return x.Call1("aten::multilabel_margin_loss", predictions, targets, o.Reduction)
-}
-
 // MultiLabelSoftMarginOptions are the options of [MultiLabelSoftMargin].
 type MultiLabelSoftMarginOptions struct {
 	Weight    *cgotorch.Tensor // factor of each class, [C]; nil means 1
@@ -79,22 +31,6 @@ func MultiLabelSoftMargin(x *cgotorch.Exec, logits, targets *cgotorch.Tensor, o 
 		loss = x.DivScalar(x.SumDim(loss, []int64{-1}, cgotorch.SumOptions{}), shape[len(shape)-1])
 		return reduce(x, where, loss, o.Reduction)
 	})
-}
-
-// MultiMarginOptions are the options of [MultiMargin].
-type MultiMarginOptions struct {
-	P         int                   // 1 or 2, the power of each difference; 0 means 1
-	Margin    cgotorch.Opt[float64] // unset means 1
-	Weight    *cgotorch.Tensor      // factor of each class, [C]; nil means 1
-	Reduction cgotorch.Reduction
-}
-
-// MultiMargin is the mean over the wrong classes of max(0, Margin - right + wrong)^P. `predictions`
-// are [N, C], and `labels` are int64 class numbers [N].
-func MultiMargin(x *cgotorch.Exec, predictions, labels *cgotorch.Tensor, o MultiMarginOptions) *cgotorch.Tensor {
-	checkOpen(x, "nn.MultiMargin", "predictions", predictions, "labels", labels)
-	checkLabels(x, "nn.MultiMargin", labels)
-	return x.Call1("aten::multi_margin_loss", predictions, labels, max(o.P, 1), o.Margin.Or(1), o.Weight, o.Reduction)
 }
 
 // TripletMarginOptions are the options of [TripletMargin].

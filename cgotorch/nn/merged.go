@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"cmp"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // merged is a Parallel in which several branches began with a 1x1 convolution. One convolution,
 // which is called a head, replaces all of these convolutions that have the same headKind. Each of
@@ -116,7 +120,7 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 // channels of the pixel at the same position.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
-	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
+	return shape[2] == 1 && shape[3] == 1 && cmp.Or(m.Stride, Square(1)) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
 }
 
 // stacked returns one convolution whose result has the channels of all convs, in their order.

@@ -13,13 +13,6 @@ type (
 	SmoothL1Options = cgotorch.SmoothL1LossOptions
 )
 
-// L1 is the mean absolute difference of predictions and targets of equal shapes.
-func L1(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o L1Options) *cgotorch.Tensor {
-	checkOpen(x, "nn.L1", "predictions", predictions, "targets", targets)
-	checkShapes(x, "nn.L1", predictions, targets)
-	return x.L1Loss(predictions, targets, o)
-}
-
 // SmoothL1 is the mean of the differences of predictions and targets of equal shapes. A difference
 // d counts d*d/(2*Beta) if its magnitude is below Beta. A larger difference counts |d| - Beta/2.
 // With a Beta of 0 it is [L1].
@@ -30,38 +23,6 @@ func SmoothL1(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o SmoothL
 		return x.L1Loss(predictions, targets, L1Options{Reduction: o.Reduction})
 	}
 	return x.SmoothL1Loss(predictions, targets, o)
-}
-
-// HuberOptions are the options of [Huber].
-type HuberOptions struct {
-	Reduction cgotorch.Reduction
-	Delta     float64 // the difference at which the square becomes a line, above 0; 0 means 1
-}
-
-// Huber is [SmoothL1] times Delta, with Delta in place of Beta.
-func Huber(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o HuberOptions) *cgotorch.Tensor {
-	checkOpen(x, "nn.Huber", "predictions", predictions, "targets", targets)
-	checkShapes(x, "nn.Huber", predictions, targets)
-	if o.Delta == 0 {
-		o.Delta = 1
-	}
-	return x.Call1("aten::huber_loss", predictions, targets, o.Reduction, o.Delta)
-}
-
-// PoissonNLLOptions are the options of [PoissonNLL].
-type PoissonNLLOptions struct {
-	Reduction cgotorch.Reduction
-	NoLog     bool                  // the inputs are rates, and not logarithms of rates
-	Full      bool                  // adds Stirling's approximation of log(target!) for targets above 1
-	Eps       cgotorch.Opt[float64] // added to a rate before its logarithm, with NoLog; unset means 1e-8
-}
-
-// PoissonNLL is the negative log likelihood of counts, `targets`, under Poisson distributions. The
-// argument `inputs` has the logarithms of their rates. Both have equal shapes.
-func PoissonNLL(x *cgotorch.Exec, inputs, targets *cgotorch.Tensor, o PoissonNLLOptions) *cgotorch.Tensor {
-	checkOpen(x, "nn.PoissonNLL", "inputs", inputs, "targets", targets)
-	checkShapes(x, "nn.PoissonNLL", inputs, targets)
-	return x.Call1("aten::poisson_nll_loss", inputs, targets, !o.NoLog, o.Full, o.Eps.Or(1e-8), o.Reduction)
 }
 
 // GaussianNLLOptions are the options of [GaussianNLL].

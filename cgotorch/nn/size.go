@@ -11,16 +11,6 @@ func Square(n int) Size { return Size{n, n} }
 
 func (s Size) String() string { return fmt.Sprintf("%dx%d", s[0], s[1]) }
 
-func (s Size) ints() []int64 { return []int64{int64(s[0]), int64(s[1])} }
-
-// or returns s. If s is Size{0, 0}, it returns `other`.
-func (s Size) or(other Size) Size {
-	if s == (Size{}) {
-		return other
-	}
-	return s
-}
-
 func (s Size) least() int { return min(s[0], s[1]) }
 
 // Volume is a depth, a height and a width. The comment of each field of this type says what
@@ -32,20 +22,15 @@ func Cube(n int) Volume { return Volume{n, n, n} }
 
 func (v Volume) String() string { return fmt.Sprintf("%dx%dx%d", v[0], v[1], v[2]) }
 
-func (v Volume) ints() []int64 { return []int64{int64(v[0]), int64(v[1]), int64(v[2])} }
-
-// or returns v. If v is Volume{0, 0, 0}, it returns `other`.
-func (v Volume) or(other Volume) Volume {
-	if v == (Volume{}) {
-		return other
+// ints returns the numbers of a length, a Size or a Volume as a list.
+func ints[T int | Size | Volume](of T) []int64 {
+	switch of := any(of).(type) {
+	case Size:
+		return []int64{int64(of[0]), int64(of[1])}
+	case Volume:
+		return []int64{int64(of[0]), int64(of[1]), int64(of[2])}
+	case int:
+		return []int64{int64(of)}
 	}
-	return v
-}
-
-// length returns n as a list for a layer of one dimension. If n is 0, the list holds `other`.
-func length(n, other int) []int64 {
-	if n == 0 {
-		n = other
-	}
-	return []int64{int64(n)}
+	return nil
 }

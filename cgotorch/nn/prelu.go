@@ -2,16 +2,6 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// GLU splits its input into two halves and multiplies the first by the sigmoid of the second.
-type GLU struct {
-	Dim cgotorch.Opt[int] // the dimension that is split; unset means -1, the last
-}
-
-// Forward returns a tensor of the shape of `in`, with half of the size in dimension Dim.
-func (m *GLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Call1("aten::glu", in, m.Dim.Or(-1))
-}
-
 // PReLUOptions are the options of [NewPReLU].
 type PReLUOptions struct {
 	Channels int                   // number of weights: 1, or one for each channel; 0 means 1
