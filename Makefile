@@ -165,7 +165,7 @@ record: libraries ## gpu-bundle/ with DATA=photographs.tgz, whose record.sh writ
 	@[ -f "$(DATA)" ] || { echo "streamtorch: no file DATA=$(DATA): name a .tgz of photographs"; exit 1; }
 	@tests/bundle/make.sh record "$(DATA)"
 
-record-distributed: record ## the same bundle, whose record-distributed.sh measures 2, 4 and 8 GPUs, and writes a table and a picture
+record-distributed: record ## the same bundle, whose record-distributed.sh measures 2, 4 and 8 GPUs, and writes a table
 
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle

@@ -494,7 +494,9 @@ func (d distCase) theirs(ours sample, emit func(row)) error {
 	return nil
 }
 
-func (d distCase) prefix() string { return fmt.Sprintf("distributed/%s/%d/", d.model, d.batch) }
+func (d distCase) prefix() string {
+	return fmt.Sprintf("distributed/%s/%d/%d-gpus/", d.model, d.batch, d.world)
+}
 
 func (d distCase) common() string {
 	return fmt.Sprintf("blocks of %d steps in turns; %s, batch %d a rank of 3x224x224, resident, bf16, channels last, ours captured, fused SGD or Adam; %d ranks; %s",

@@ -103,7 +103,7 @@ func main() {
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/ and program/, which takes a minute a row")
-	scaled := flag.String("scaling", "", "a file of rows of distributed/, taken with several numbers of GPUs: print their table, and write the picture beside the file, with .svg")
+	printed := flag.String("table", "", "a file of rows that an earlier run has printed: print them as a table in Markdown")
 	c.programFlags()
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
@@ -116,8 +116,8 @@ func main() {
 		}
 		return
 	}
-	if *scaled != "" {
-		if err := writeScaling(*scaled, os.Stdout); err != nil {
+	if *printed != "" {
+		if err := writeTable(*printed, os.Stdout); err != nil {
 			fail(1, err)
 		}
 		return

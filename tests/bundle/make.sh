@@ -7,7 +7,7 @@
 # file, or a link to one.
 #
 #   record.sh               measures the training of ResNet-50 and writes a table
-#   record-distributed.sh          measures it on several GPUs, and writes a table and a picture
+#   record-distributed.sh          measures it on several GPUs, and writes a table
 #   run.sh                  unpacks the packed files, then runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats that they need
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary

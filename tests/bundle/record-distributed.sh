@@ -2,10 +2,10 @@
 # record-distributed.sh [FLAG...]   measures data-parallel training on 2, 4 and 8 GPUs, as many as there are
 #
 # It trains ResNet-50 on resident batches of 32 and 256 images a GPU, and from one .tgz, beside
-# PyTorch's DistributedDataParallel eager, captured and compiled, and with sharded optimizer state.
-# At each number of GPUs it also kills and stops ranks. It writes record-distributed.jsonl, and of it the
-# table record-distributed.md and the picture record-distributed.svg. Each number takes a quarter of an hour. The
-# FLAGs are those of bench: -compile=false leaves out torch.compile, and -rounds 2 is less exact.
+# PyTorch's DistributedDataParallel eager, captured and compiled. At each number of GPUs it also
+# kills and stops ranks. It writes record-distributed.jsonl, and of it the table
+# record-distributed.md. Each number takes a quarter of an hour. The FLAGs are those of bench:
+# -compile=false leaves out torch.compile, and -rounds 2 is less exact.
 # It needs a Python that has PyTorch: $PYTHON, or python3; and 2 GB in $TMPDIR for the archive.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -30,7 +30,8 @@ done
   echo
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
   echo
-  "$here/run.sh" bench -scaling record-distributed.jsonl
+  "$here/run.sh" bench -table record-distributed.jsonl
+  echo
   echo "Each rank killed and stopped, eager and captured:"
   echo
   printf '| GPUs | |\n| --- | --- |\n%s' "$lost"

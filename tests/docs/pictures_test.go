@@ -1,13 +1,13 @@
 package docs
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,7 +18,7 @@ import (
 type picture struct {
 	chapter string // of docs/book, without .md; the picture has its name
 	title   string
-	results string // of bench/results, without .jsonl
+	results string // of bench/results, without .md
 	rows    [][2]string
 }
 
@@ -64,30 +64,30 @@ var pictures = []picture{
 	}},
 }
 
-// measured is a line of a file of results.
+// measured is a row of a table of results.
 type measured struct {
-	Name      string
-	Value     float64
-	Unit      string
-	Peer      string
-	PeerValue float64 `json:"peer_value"`
+	value, peerValue float64
+	unit, peer       string
 }
 
-// read returns the last line of each name.
+// tableRow is a row with the name of a benchmark, both values, their unit and the peer.
+var tableRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([0-9.]+) \\| ([0-9.]+) \\| ([^|]+) \\| ([^|]+) \\|$")
+
+// read returns the rows of a page of results by name.
 func read(t *testing.T, results string) map[string]measured {
 	t.Helper()
-	data, err := os.ReadFile("../../bench/results/" + results + ".jsonl")
+	text, err := os.ReadFile("../../bench/results/" + results + ".md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := map[string]measured{}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var m measured
-		if json.Unmarshal(lines.Bytes(), &m) == nil {
-			rows[m.Name] = m
+	for _, m := range tableRow.FindAllStringSubmatch(string(text), -1) {
+		value, err := strconv.ParseFloat(m[2], 64)
+		peerValue, peerErr := strconv.ParseFloat(m[3], 64)
+		if err := errors.Join(err, peerErr); err != nil {
+			t.Fatalf("%s.md: %s: %v", results, m[1], err)
 		}
+		rows[m[1]] = measured{value, peerValue, m[4], m[5]}
 	}
 	return rows
 }
@@ -100,10 +100,10 @@ func (p picture) draw(t *testing.T) []byte {
 	rows := make([]measured, len(p.rows))
 	for i, r := range p.rows {
 		var ok bool
-		if rows[i], ok = all[r[0]]; !ok || rows[i].PeerValue == 0 {
-			t.Fatalf("%s: %s.jsonl has no row %s with a peer", p.chapter, p.results, r[0])
+		if rows[i], ok = all[r[0]]; !ok || rows[i].peerValue == 0 {
+			t.Fatalf("%s: %s.md has no row %s with a peer", p.chapter, p.results, r[0])
 		}
-		longest = max(longest, rows[i].Value, rows[i].PeerValue)
+		longest = max(longest, rows[i].value, rows[i].peerValue)
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"%d\" font-family=\"sans-serif\" font-size=\"13\">\n", top+row*len(rows)+30)
@@ -115,10 +115,10 @@ func (p picture) draw(t *testing.T) []byte {
 			value float64
 			who   string
 			fill  string
-		}{{m.Value, "streamtorch", "#3b6fb6"}, {m.PeerValue, m.Peer, "#b8b8b8"}} {
+		}{{m.value, "streamtorch", "#3b6fb6"}, {m.peerValue, m.peer, "#b8b8b8"}} {
 			long := side.value / longest * width
 			fmt.Fprintf(&b, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", left, y+k*(bar+2), long, bar, side.fill)
-			fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%d\">%s %s, %s</text>\n", left+long+6, y+k*(bar+2)+13, figure(side.value), m.Unit, html.EscapeString(side.who))
+			fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%d\">%s %s, %s</text>\n", left+long+6, y+k*(bar+2)+13, figure(side.value), m.unit, html.EscapeString(side.who))
 		}
 	}
 	fmt.Fprintf(&b, "<text x=\"12\" y=\"%d\" fill=\"#666\">bench/results/%s</text>\n</svg>\n", top+row*len(rows)+16, p.results)
