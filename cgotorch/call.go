@@ -302,11 +302,8 @@ func (c *call) run() {
 		e.Shapes = c.shapes()
 		x.report(e)
 	}
-	if x.c.Watch != nil {
-		x.look(c.op.name)
-	}
-	if watch := x.s.care.leaves; watch != nil {
-		watch.see(c)
+	if len(x.s.observers) > 0 {
+		x.after(c.op.name, c.kept)
 	}
 	if c.Overflow != nil {
 		c.ResultWords = slices.Grow(c.ResultWords[:0], int(c.Results.Words))

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // CaptureOptions are the options of [Stream.Capture]. With the zero value Capture does not run
@@ -99,11 +100,11 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	switch {
 	case fn == nil:
 		return refuse(op, ErrInvalidArgument, "the function is nil")
-	case x.hook:
+	case x.hooked():
 		return refuse(op, ErrNotCapturable, "a capture inside a function given to EachLaunch")
 	case x.work != nil:
 		return refuse(op, ErrNotCapturable, "a capture inside a captured function")
-	case x.from != nil:
+	case x.Recomputing():
 		return refuse(op, ErrNotCapturable, "a capture inside a backward, in a function given to Recompute")
 	}
 	return nil
@@ -150,7 +151,7 @@ func (x *Exec) Uncaptured() *Exec {
 		return x
 	}
 	y := *x
-	y.c.Stream, y.casts = g.outside, nil
+	y.c.Stream, y.values = g.outside, x.values.Elsewhere()
 	return &y
 }
 
@@ -170,6 +171,14 @@ func (x *Exec) EachLaunch(fn func(x *Exec)) {
 		return
 	}
 	fn(x)
+}
+
+// inHook is the value of an Exec given to a function of EachLaunch.
+type inHook struct{}
+
+func (x *Exec) hooked() bool {
+	_, is := seam.Find[inHook](x.values)
+	return is
 }
 
 // DependsOn tells a graph that the captured function has used a value of the host. The graph

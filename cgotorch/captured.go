@@ -172,10 +172,10 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	for _, t := range in {
 		x.open(op, t)
 	}
-	if x.hook {
+	if x.hooked() {
 		x.Fail(op, refuse(op, ErrNotCapturable, "called inside a function given to EachLaunch"))
 	}
-	if x.work != nil || x.from != nil { // if x.from is set, a backward is under way, and a capture would wait for this backward
+	if x.work != nil || x.Recomputing() { // in a Recompute a backward is under way, and a capture would wait for this backward
 		return c.fn(x, in...)
 	}
 	if c.runner.Load() == x.s.thread { // an eager function has called Run of its own Captured

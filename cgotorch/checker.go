@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
 )
 
 // Note [Finite values]
@@ -89,14 +89,7 @@ var theChecker struct {
 	users []*checkUser  // one for each call of `checkStreams` that is not stopped; the last one gets the reports
 	found []*StreamRace // races that no Do has returned yet
 
-	environment sync.Once // reads CGOTORCH_CHECK once
-	environErr  error
-
-	sites struct {
-		sync.Mutex
-		numbers map[stack]site
-		stacks  []stack // the stack of site n has index n-1
-	}
+	sites place.Sites // the places of calls, also of those before a stop
 }
 
 type checkUser struct {
@@ -160,36 +153,32 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	}), nil
 }
 
-// checkFromEnvironment turns on the checks that CGOTORCH_CHECK names.
-func checkFromEnvironment() error {
-	theChecker.environment.Do(func() {
-		v := os.Getenv("CGOTORCH_CHECK")
-		if v == "" {
-			return
+// checkFromEnvironment turns on the checks that CGOTORCH_CHECK names, once.
+var checkFromEnvironment = sync.OnceValue(func() error {
+	v := os.Getenv("CGOTORCH_CHECK")
+	if v == "" {
+		return nil
+	}
+	races, finite := false, false
+	for _, word := range strings.Split(v, ",") {
+		switch strings.TrimSpace(word) {
+		case "streams":
+			races = true
+		case "finite":
+			finite = true
+		default:
+			return &Error{Op: "CGOTORCH_CHECK=" + v, Kind: ErrInvalidArgument,
+				Message: fmt.Sprintf("%q is no check: the checks are streams, finite, and both as streams,finite", word)}
 		}
-		races := false
-		for _, word := range strings.Split(v, ",") {
-			switch strings.TrimSpace(word) {
-			case "streams":
-				races = true
-			case "finite":
-				theChecker.finite = true
-			default:
-				theChecker.finite = false
-				theChecker.environErr = &Error{Op: "CGOTORCH_CHECK=" + v, Kind: ErrInvalidArgument,
-					Message: fmt.Sprintf("%q is no check: the checks are streams, finite, and both as streams,finite", word)}
-				return
-			}
-		}
-		if races {
-			_, theChecker.environErr = checkStreams(nil)
-		} else if theChecker.finite {
-			theChecker.environErr = check("CGOTORCH_CHECK", ct.CheckStreams(ct.CheckValues))
-			theChecker.on.Store(true)
-		}
-	})
-	return theChecker.environErr
-}
+	}
+	theChecker.finite = finite
+	if races {
+		_, err := checkStreams(nil)
+		return err
+	}
+	theChecker.on.Store(true)
+	return check("CGOTORCH_CHECK", ct.CheckStreams(ct.CheckValues))
+})
 
 // checks returns the checks that are on while the stream checker is on or off.
 func checks(races bool) int32 {
@@ -266,7 +255,7 @@ func newRace(c *ct.Race) *StreamRace {
 		if by := ct.Text(c.MadeBy[:]); by != "" {
 			r.Memory += ", allocated by " + by
 		}
-		if at := site(c.MadeAt).caller(); at != "" {
+		if at := theChecker.sites.Caller(site(c.MadeAt)); at != "" {
 			r.Memory += " at " + at
 		}
 	}
@@ -289,8 +278,8 @@ func advice(c *ct.Race, r *StreamRace) string {
 }
 
 func newAccess(c *ct.Access) Access {
-	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), Caller: site(c.Site).caller(), CalledAt: site(c.Site).calledAt(), Forward: site(c.Forward).caller(),
-		From: c.Begin, To: c.End}
+	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), From: c.Begin, To: c.End,
+		Caller: theChecker.sites.Caller(site(c.Site)), CalledAt: theChecker.sites.CalledAt(site(c.Site)), Forward: theChecker.sites.Caller(site(c.Forward))}
 	name, known := streams.names.Load(c.Stream)
 	switch {
 	case c.Stream == ct.StreamHost:
@@ -312,74 +301,34 @@ func newAccess(c *ct.Access) Access {
 }
 
 // A site is the number of a recorded call stack. 0 means no stack.
-type site uint64
+type site = place.Site
 
-type stack struct {
-	frames [24]uintptr
-	do     site // where the program called Do; a Do runs on a goroutine of its own
-}
+// checking reports whether a check of the process is on.
+func checking() bool { return theChecker.on.Load() }
 
-// callSite returns the site of its caller, in the Do that was called at `do`. The recorded stack is
-// the stack of the caller, followed by the frames `from`.
-func callSite(do site, from ...uintptr) site {
-	s := stack{do: do}
-	copy(s.frames[runtime.Callers(2, s.frames[:]):], from)
-	theChecker.sites.Lock()
-	defer theChecker.sites.Unlock()
-	n, ok := theChecker.sites.numbers[s]
-	if !ok {
-		if theChecker.sites.numbers == nil {
-			theChecker.sites.numbers = map[stack]site{}
-		}
-		theChecker.sites.stacks = append(theChecker.sites.stacks, s)
-		n = site(len(theChecker.sites.stacks))
-		theChecker.sites.numbers[s] = n
+// callSite returns the site of its caller, or 0 while no check is on.
+func callSite() site {
+	if !checking() {
+		return 0
 	}
-	return n
+	return theChecker.sites.Here(1, 0)
 }
 
-// stack returns the frames of the site, and where the program called its Do.
-func (n site) stack() (frames []uintptr, do site) {
-	if n == 0 {
-		return nil, 0
+// checkOf returns the observer of a Do that was called at `do`, or nil while no check is on.
+func checkOf(do site) observer {
+	if !checking() {
+		return nil
 	}
-	theChecker.sites.Lock()
-	s := theChecker.sites.stacks[n-1]
-	theChecker.sites.Unlock()
-	depth := 0
-	for depth < len(s.frames) && s.frames[depth] != 0 {
-		depth++
-	}
-	return s.frames[:depth], s.do
+	return sited{do}
 }
 
-// calledAt returns the file and line at which the program calls the function that runs the Do of
-// the site, or "".
-func (n site) calledAt() string {
-	_, do := n.stack()
-	frames, _ := do.stack()
-	runs := ""
-	return callerIn(frames, func(f runtime.Frame) bool {
-		if ownFrame(f) || strings.HasPrefix(f.Function, "testing.") {
-			return true
-		}
-		if runs == "" {
-			runs = f.Function
-		}
-		return f.Function == runs
-	})
+// sited gives the core the place of each call.
+type sited struct{ do site }
+
+// Before skips itself and the methods before and check of Exec.
+func (s sited) Before(x *Exec, _ string) {
+	x.c.Site = uint64(theChecker.sites.Here(3, s.do, x.forward()...))
 }
 
-// caller returns the file and line of the innermost frame that belongs to the program. The stack of
-// a goroutine of the prefetcher has no frame of the program. For this stack it returns the
-// innermost frame outside package cgotorch.
-func (n site) caller() string {
-	frames, _ := n.stack()
-	if at := callerIn(frames, ownFrame); at != "" {
-		return at
-	}
-	return callerIn(frames, func(f runtime.Frame) bool {
-		return strings.HasPrefix(f.Function, modulePath+"cgotorch.") || strings.HasPrefix(f.Function, "runtime.") ||
-			strings.HasPrefix(f.Function, "iter.")
-	})
-}
+func (sited) After(*Exec, string, []*Tensor) {}
+func (sited) End()                           {}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // A Choice measures which of two ways of doing a piece of work is faster on the device. After the
@@ -153,14 +154,17 @@ func (x *Exec) undecided() {
 	}
 }
 
-// measured returns the Exec for work that runs in the way w. If this work is measured, the field
-// `trial` of the returned Exec is true. Otherwise the returned Exec is x.
+// inTrial is the value of an Exec whose work a Choice measures.
+type inTrial struct{}
+
+// measured returns the Exec for work that runs in the way w. If this work is measured, the returned
+// Exec has the value inTrial. Otherwise the returned Exec is x.
 func (x *Exec) measured(w way) *Exec {
 	if w.done == nil {
 		return x
 	}
 	y := *x
-	y.trial = true
+	y.values = x.values.With(inTrial{}, false)
 	return &y
 }
 
@@ -170,7 +174,7 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if g := x.work; g != nil && g.serial {
 		return way{}
 	}
-	if x.trial { // this work lies inside work that is measured
+	if _, in := seam.Find[inTrial](x.values); in { // this work lies inside work that is measured
 		x.undecided()
 		return way{open: true}
 	}

@@ -257,9 +257,7 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 	runtime.LockOSThread() // ct.ThreadID and the function `call` must run on one thread
 	defer runtime.UnlockOSThread()
 	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
-	if theChecker.on.Load() {
-		x.Site = uint64(callSite(0))
-	}
+	x.Site = uint64(callSite())
 	status := call(x)
 	if status == nil {
 		return nil

@@ -3,10 +3,10 @@ package cgotorch
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
 )
 
 // The kinds of failures. A program tests an error for a kind with [errors.Is].
@@ -125,45 +125,12 @@ func check(op string, status *ct.Status) error {
 
 func statusError(op string, status *ct.Status) *Error {
 	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: cured(op, ct.StatusMessage(status)), Caller: caller()}
-	if at := site(ct.StatusSite(status)).caller(); at != "" {
+	if at := theChecker.sites.Caller(site(ct.StatusSite(status))); at != "" {
 		e.Message += "; the forward is at " + at
 	}
 	ct.StatusFree(status)
 	return e
 }
 
-const modulePath = "github.com/streamtorch/streamtorch/"
-
-// caller returns the file and line of the innermost frame that belongs to the program. All code
-// belongs to the program, except code in folders cgotorch and prefetcher. Tests always belong to
-// the program.
-func caller() string {
-	var pcs [64]uintptr
-	return callerIn(pcs[:runtime.Callers(2, pcs[:])], ownFrame)
-}
-
-// callerIn returns the file and line of the innermost frame in pcs for which `passOver` returns
-// false.
-func callerIn(pcs []uintptr, passOver func(runtime.Frame) bool) string {
-	frames := runtime.CallersFrames(pcs)
-	for {
-		f, more := frames.Next()
-		if f.File != "" && !passOver(f) {
-			return fmt.Sprintf("%s:%d", f.File, f.Line)
-		}
-		if !more {
-			return ""
-		}
-	}
-}
-
-func ownFrame(f runtime.Frame) bool {
-	if strings.HasPrefix(f.Function, "runtime.") || strings.HasPrefix(f.Function, "iter.") {
-		return true
-	}
-	rest, own := strings.CutPrefix(f.Function, modulePath)
-	if !own || strings.HasSuffix(f.File, "_test.go") {
-		return false
-	}
-	return strings.HasPrefix(rest, "cgotorch") || strings.HasPrefix(rest, "prefetcher")
-}
+// caller returns the file and line of the innermost frame that belongs to the program.
+func caller() string { return place.Caller() }

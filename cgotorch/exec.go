@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Exec is an execution context. It says on which stream work runs, in which modes work runs, and
@@ -19,19 +20,12 @@ type Exec struct {
 	parent *Exec   // for a side branch: the Exec that called Parallel
 	// `work` is the graphWork that x's work belongs to: a capture, a warm-up run or a launch of an
 	// eager graph. Otherwise it is nil.
-	work  *graphWork
-	hook  bool // x is the Exec of a function given to EachLaunch
-	trial bool // a Choice measures x's work
-	// `from` is set in the second call of a function given to Recompute. It holds the stack frames
-	// that called Recompute in the forward. Otherwise it is nil.
-	from []uintptr
-	// `casts` is a value of package nn: the weights that nn.CastWeights has cast for x. An Exec that
-	// is derived from x has the same value if its work is ordered after the casts, in the same Do.
-	// Otherwise it has nil.
-	casts any
-	// `layerReport` is a value of package nn. In nn.KernelReport layers write to it. Otherwise nil.
-	layerReport any
-	c           ct.Exec
+	work *graphWork
+	// `values` are what features and packages keep with x, such as the weights that nn.CastWeights has
+	// cast. An Exec that is derived from x has them too, without those that are ordered if its work is
+	// not ordered after x's.
+	values *seam.Values
+	c      ct.Exec
 }
 
 func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
@@ -44,17 +38,14 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's; " +
 // Do has failed, `check` unwinds to the Do. In a capture every call except Wait fails if x's stream
 // is not part of the capture yet. `check` does not compare threads.
 func (x *Exec) check(op string) {
-	if theChecker.on.Load() {
-		x.c.Site = uint64(callSite(x.s.care.calledAt, x.from...))
-	}
 	if x.s.barred != "" {
 		panic(refuse(op, ErrMisuse, "%s", x.s.barred))
 	}
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
-	if x.s.care.growth != nil {
-		x.s.care.growth.see(x, op)
+	if len(x.s.observers) > 0 {
+		x.before(op)
 	}
 	if g := x.work; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
 		x.s.fail(refuse(op, ErrNotCapturable,
@@ -82,12 +73,11 @@ func (x *Exec) report(e *Error) {
 }
 
 // must ends a call of the core. If status is an error, `must` reports this error with the shapes of
-// ts. If status is nil and x comes from NoWaits, `must` checks whether the call has waited for the
-// device.
+// ts.
 func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	if status == nil {
-		if x.c.Watch != nil {
-			x.look(op)
+		if len(x.s.observers) > 0 {
+			x.after(op, nil)
 		}
 		return
 	}
@@ -182,7 +172,7 @@ func (x *Exec) AutocastDType() DType { return DType(max(x.c.Autocast, 0)) }
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
-	y.stream, y.casts = s, nil
+	y.stream, y.values = s, x.values.Elsewhere()
 	var err error
 	if g := x.work; g != nil && !g.eager {
 		y.c.Stream, err = g.pool.standIn(s)
@@ -239,7 +229,7 @@ func (x *Exec) Wait(e *Event) {
 // second call of a function given to [Exec.Recompute].
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
-	if x.from != nil {
+	if x.Recomputing() {
 		x.Fail("Exec.AtEnd", refuse("Exec.AtEnd", ErrUnsupported,
 			"in a function that is computed again, whose tensors backward still reads when it has ended"))
 	}

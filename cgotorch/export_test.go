@@ -83,4 +83,4 @@ func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 func JoinOverloads(op string, names []string) string { return joinOverloads(op, names) }
 
 // ForgetLocks makes the next Do that waits for a lock be told, also if its place was told before.
-func ForgetLocks() { streams.locked.Clear() }
+func ForgetLocks() { streams.mistakes.Forget() }

@@ -53,7 +53,7 @@ func (x *Exec) Launch(g *Graph) {
 	if g == nil || g.pool == nil {
 		x.Fail(op, refuse(op, ErrInvalidArgument, "the graph is nil, or was not made by Capture"))
 	}
-	if x.work != nil || x.hook {
+	if x.work != nil || x.hooked() {
 		x.Fail(op, refuse(op, ErrNotCapturable,
 			"a graph is launched inside a captured function, or one given to EachLaunch: call the function that it was captured from"))
 	}
@@ -86,7 +86,7 @@ func (x *Exec) Launch(g *Graph) {
 // method `used`.
 func (g *Graph) launch(x *Exec) {
 	before := *x
-	before.hook, before.casts = true, nil
+	before.values = x.values.Elsewhere().With(inHook{}, false)
 	for _, hook := range g.hooks {
 		hook(&before)
 	}

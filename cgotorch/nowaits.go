@@ -1,8 +1,6 @@
 package cgotorch
 
 import (
-	"sync/atomic"
-
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
@@ -48,30 +46,22 @@ func (x *Exec) NoWaits() *Exec {
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
-	x.s.care.watches = append(x.s.care.watches, w)
-	watches.Add(1)
+	x.s.observers = append(x.s.observers, noWaits{w})
 	return w
 }
 
-// watches is the number of ct.Watch objects in the process. While it is 0, no Do uses NoWaits, so
-// the function `waits` returns at once.
-var watches atomic.Int64
+// noWaits fails a Do in which a call has waited for the device.
+type noWaits struct{ watch *ct.Watch }
 
-func (s *scope) endWatches() {
-	for _, w := range s.care.watches {
-		ct.WatchFree(w)
-	}
-	watches.Add(-int64(len(s.care.watches)))
-	s.care.watches = nil
-}
+func (noWaits) Before(*Exec, string) {}
+func (n noWaits) End()               { ct.WatchFree(n.watch) }
 
-// look is called after each call of the core. If that call has waited for the device, `look` fails
-// the Do. It does not unwind, because the results of the call still need an owner.
-func (x *Exec) look(op string) {
-	if x.s.err != nil {
+// After does not unwind, because the results of the call still need an owner.
+func (n noWaits) After(x *Exec, op string, _ []*Tensor) {
+	if x.c.Watch != n.watch || x.s.err != nil {
 		return
 	}
-	if what := ct.WatchSeen(x.c.Watch); what != "" {
+	if what := ct.WatchSeen(n.watch); what != "" {
 		x.s.err = refuse(op, ErrWaited, "%s", what)
 	}
 }
@@ -79,10 +69,14 @@ func (x *Exec) look(op string) {
 // waits is called by each method that waits for the device on purpose. It fails the Do of the
 // calling goroutine if this Do uses NoWaits.
 func waits(op string) {
-	if watches.Load() == 0 {
+	w := currentWorker()
+	if w == nil || w.scope == nil || w.scope.err != nil {
 		return
 	}
-	if w := currentWorker(); w != nil && w.scope != nil && len(w.scope.care.watches) > 0 && w.scope.err == nil {
-		w.scope.err = refuse(op, ErrWaited, "it waits for the device")
+	for _, o := range w.scope.observers {
+		if _, watched := o.(noWaits); watched {
+			w.scope.err = refuse(op, ErrWaited, "it waits for the device")
+			return
+		}
 	}
 }

@@ -131,7 +131,7 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 			continue
 		}
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
-		b.x.parent, b.x.casts = x, x.casts
+		b.x.parent, b.x.values = x, x.values
 		b.x.Wait(fork) //edge:parallel-fork TestExec_Parallel checked
 		x.must(op, ct.BranchBegin(b.x.c.Stream, x.c.Stream))
 		sides = append(sides, b)

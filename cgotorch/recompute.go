@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Recompute returns fn(x, `in`) and reduces the memory that is kept for backward. The autograd
@@ -70,7 +72,17 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 // Recomputing reports whether x belongs to the second call of a function given to
 // [Exec.Recompute]. A module that changes its own memory in Forward, such as running statistics,
 // must not change this memory in the second call.
-func (x *Exec) Recomputing() bool { return x.from != nil }
+func (x *Exec) Recomputing() bool { return x.forward() != nil }
+
+// forward returns the stack frames that called Recompute in the forward, if x belongs to the second
+// call. Otherwise it returns nil.
+func (x *Exec) forward() forward {
+	frames, _ := seam.Find[forward](x.values)
+	return frames
+}
+
+// forward is the value of an Exec of the second call.
+type forward []uintptr
 
 // A recomputation is the state that a backward needs to call a function again. The autograd graph
 // holds the recomputation by a cgo.Handle.
@@ -81,8 +93,8 @@ type recomputation struct {
 	native   *ct.Stream // the stream of the first call; in a capture the graph's own stream
 	autocast int32
 	draws    []draws
-	lent     string    // the owner of the input's memory, as given to Exec.Lend; or ""
-	from     []uintptr // the frames that called Recompute
+	lent     string  // the owner of the input's memory, as given to Exec.Lend; or ""
+	from     forward // the frames that called Recompute
 }
 
 // generator is the default generator of a device.
@@ -119,21 +131,16 @@ func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
 	if r.stream.device.IsCUDA() {
-		onCUDA.Add(1) // releaseFunction subtracts 1 again
+		onCUDA.Add(1) // Release subtracts 1 again
 	}
-	x.must(op, ct.Recompute(x.c, uint64(cgo.NewHandle(r)), in.h, y.h, &out), in, y)
+	x.must(op, ct.Recompute(x.c, r, in.h, y.h, &out), in, y)
 	return x.s.own(out)
 }
 
-func init() {
-	ct.Function.Run, ct.Function.Release = runAgain, releaseFunction
-}
-
-// runAgain calls a function of Recompute for the second time. The argument `token` stands for
-// this function. The core calls runAgain in a backward. It returns 0 if the function succeeds,
-// and otherwise the cgo.Handle of an outcome.
-func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
-	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
+// Run calls the function for the second time. The core calls it in a backward. It returns 0 if the
+// function succeeds, and otherwise the cgo.Handle of an outcome.
+func (r *recomputation) Run(in *ct.Tensor, out **ct.Tensor) uint64 {
+	y, end := r.again(in)
 	if end != (outcome{}) {
 		return uint64(cgo.NewHandle(end))
 	}
@@ -141,12 +148,11 @@ func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
 	return 0
 }
 
-func releaseFunction(number uint64) {
-	h := cgo.Handle(number)
-	if r, ok := h.Value().(*recomputation); ok && r.stream.device.IsCUDA() {
+// Release is called when the autograd graph has let go of the function.
+func (r *recomputation) Release() {
+	if r.stream.device.IsCUDA() {
 		onCUDA.Add(-1)
 	}
-	h.Delete()
 }
 
 // again calls the function on the calling thread, in a scope of its own. If the function returns
@@ -158,14 +164,15 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		return nil, outcome{err: err}
 	}
 	defer done()
-	s := &scope{stream: r.stream, thread: ct.ThreadID()}
+	s := newScope(r.stream, ct.ThreadID(), checkOf(0))
 	// A Do inside this scope would deadlock, so it must fail. A Do fails if the map `workers` has the
 	// number of its thread. A thread of LibTorch can be missing in this map, so it is added here.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
 	x := newExec(s, r.stream, h)
-	x.work, x.from, x.c.Autocast = r.graph, r.from, r.autocast
+	x.work, x.c.Autocast = r.graph, r.autocast
+	x.values = x.values.With(r.from, false)
 	callContained(func() {
 		s.run(&end, func() error {
 			t := s.own(in)
@@ -186,15 +193,15 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	}
 	var e *Error
 	if errors.As(end.err, &e) && e.Caller == "" { // no frame of the second call belongs to the program
-		e.Caller = callerIn(r.from, ownFrame)
+		e.Caller = place.In(r.from, place.Own)
 	}
 	return result, end
 }
 
-// callers returns the stack of its caller, followed by the frames in x.from.
+// callers returns the stack of its caller, followed by that of the forward around it.
 func (x *Exec) callers() []uintptr {
 	pcs := make([]uintptr, 64)
-	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
+	return append(pcs[:runtime.Callers(2, pcs)], x.forward()...)
 }
 
 // on returns the stream for the second call. The caller calls `done` after the second call.
@@ -216,7 +223,7 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 // Recompute.
 func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
 	e := refuse("Exec.Recompute", kind, format, args...)
-	e.Caller = callerIn(r.from, ownFrame)
+	e.Caller = place.In(r.from, place.Own)
 	return e
 }
 
@@ -233,7 +240,7 @@ var onCUDA atomic.Int64
 // holdCaptures makes captures wait until the function `release` is called, if the backward may
 // call functions again. See Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
-	if !x.Device().IsCUDA() || x.Capturing() || x.from != nil || onCUDA.Load() == 0 {
+	if !x.Device().IsCUDA() || x.Capturing() || x.Recomputing() || onCUDA.Load() == 0 {
 		return func() {}
 	}
 	d := x.Device().c()

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // A scope is the state of one Do. It owns the Do's tensors and keeps open the streams that the Do
@@ -20,19 +22,12 @@ type scope struct {
 	unused  []Tensor        // the method `own` returns these next
 	lent    map[uint64]loan // by number of storage; Keep refuses tensors on these storages
 	atEnd   []func()
-	care    care
 	err     *Error // the first failure
+	// `observers` follow the Do, in this order: see observer.go.
+	observers []observer
 	// `barred` is the reason why operators cannot be called. Either the Do has returned, or a scope
 	// inside this scope runs. "" means that operators can be called.
 	barred string
-}
-
-// A care is what looks for mistakes in a Do keeps in the Do's scope.
-type care struct {
-	watches  []*ct.Watch // watches that NoWaits has begun
-	calledAt site        // where the program called Do, while the stream checker is on; otherwise 0
-	growth   *growth     // nil while the scope has few tensors
-	leaves   *leafWatch  // nil outside of a watch
 }
 
 // A loan is the scope's record of lent memory.
@@ -71,8 +66,8 @@ func (s *scope) makeRoom() {
 	}
 	clear(s.tensors[len(owned):])
 	s.tensors = owned
-	if s.care.growth == nil && len(owned) >= growthTensors {
-		s.care.growth = &growth{}
+	if len(owned) >= mistakes.ManyTensors {
+		s.observeGrowth()
 	}
 	if 2*len(owned) >= cap(owned) {
 		s.tensors = slices.Grow(owned, max(16, len(owned)))
@@ -143,12 +138,13 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 // freed. While fn runs, x cannot be used. The stream checker and NoWaits see the two scopes as one
 // Do. `inside` returns fn's failure, and x's Do does not fail.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, care: care{calledAt: x.s.care.calledAt}, lent: map[uint64]loan{}}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
+	s.borrow(x.s)
 	for storage, l := range x.s.lent {
 		s.lent[storage] = loan{whose: l.whose}
 	}
 	y := *x
-	y.s, y.work, y.trial, y.casts, y.c.Stream = s, work, false, nil, stream
+	y.s, y.work, y.values, y.c.Stream = s, work, seam.Without[inTrial](x.values.Elsewhere()), stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
 	defer func() { x.s.barred = "" }()
 	var out outcome
@@ -175,7 +171,9 @@ func (s *scope) end() (first *Panic) {
 		for _, stream := range s.used {
 			stream.unuse() //edge:on-ends TestStream_CloseUnderOn
 		}
-		s.endWatches()
+		for _, o := range s.observers {
+			o.End()
+		}
 		s.barred = "an Exec was used after its Do had returned"
 	}()
 	s.runAtEnd(&first, &waited) //edge:end-before-frees TestAtEnd

@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -8,66 +9,94 @@ import (
 )
 
 func init() {
-	seam.Ready, seam.Check, seam.Caller, seam.Waits = ready, check, caller, waits
-	seam.StreamName = func(id uint64) (string, bool) {
-		name, ok := streams.names.Load(id)
-		if !ok {
-			return "", false
-		}
-		return name.(string), true
+	seam.Register(seam.Core[*Exec, *Tensor, Device, *Error](inner{}))
+}
+
+// inner is the seam.Core of this package.
+type inner struct{}
+
+func (inner) Ready() error                             { return ready() }
+func (inner) Check(op string, status *ct.Status) error { return check(op, status) }
+func (inner) Caller() string                           { return caller() }
+func (inner) Waits(op string)                          { waits(op) }
+func (inner) Device(d Device) ct.Device                { return d.c() }
+
+func (inner) StreamName(id uint64) (string, bool) {
+	name, ok := streams.names.Load(id)
+	if !ok {
+		return "", false
 	}
-	seam.Device = func(device any) ct.Device { return device.(Device).c() }
-	seam.Operator = func(name string) any { return &operator{name: name} }
-	seam.Schema = func(op any) (string, error) { return op.(*operator).schema() }
-	seam.Explain = func(x any, place, cure string) {
-		e := x.(*Exec).s.err
-		if e == nil || e.place != "" {
-			return
-		}
-		if e.place = place; cure != "" {
-			message, _, _ := strings.Cut(e.Message, "; ")
-			e.Message = message + "; " + cure
-		}
+	return name.(string), true
+}
+
+func (inner) Operator(name string) seam.Operator[*Exec] { return begun{&operator{name: name}} }
+
+// begun is an operator as a seam.Operator.
+type begun struct{ *operator }
+
+func (o begun) Schema() (string, error) { return o.schema() }
+func (o begun) Begin(x *Exec) any       { return x.call(o.operator) }
+
+func (inner) Prepare(x *Exec, op string, ts []*Tensor) (ct.Exec, []*ct.Tensor) {
+	x.check(op)
+	handles := make([]*ct.Tensor, len(ts))
+	for i, t := range ts {
+		x.open(op, t)
+		handles[i] = t.h
 	}
-	seam.Failure = func(x any) any { return x.(*Exec).s.err }
-	seam.Watched = func(x any) bool { return x.(*Exec).c.Watch != nil }
-	seam.Unwatched = func(x any) any {
-		y := *x.(*Exec)
-		y.c.Watch = nil
-		return &y
+	return x.c, handles
+}
+
+func (inner) Must(x *Exec, op string, status *ct.Status, ts []*Tensor) { x.must(op, status, ts...) }
+func (inner) Own(x *Exec, h *ct.Tensor) *Tensor                        { return x.s.own(h) }
+
+func (inner) Explain(x *Exec, place, cure string) {
+	e := x.s.err
+	if e == nil || e.place != "" {
+		return
 	}
-	seam.Core = func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor) {
-		return x.(*Exec).core(op, tensors.([]*Tensor))
-	}
-	seam.Must = func(x any, op string, status *ct.Status, tensors any) {
-		x.(*Exec).must(op, status, tensors.([]*Tensor)...)
-	}
-	seam.Own = func(x any, h *ct.Tensor) any { return x.(*Exec).s.own(h) }
-	seam.Call = func(x, op any) any { return x.(*Exec).call(op.(*operator)) }
-	seam.Casts = func(x any) any { return x.(*Exec).casts }
-	seam.WithCasts = func(x, casts any) any {
-		y := *x.(*Exec)
-		y.casts = casts
-		return &y
-	}
-	seam.Optimized = func(t any) { t.(*Tensor).leafRole().optimized = true }
-	seam.SetReducer = func(t any, r seam.Reducer, i int) {
-		role := t.(*Tensor).leafRole()
-		role.reducer, role.index = r, i
-	}
-	seam.ReducerOf = func(t any) (seam.Reducer, int) {
-		if role := t.(*Tensor).role; role != nil {
-			return role.reducer, role.index
-		}
-		return nil, 0
-	}
-	seam.HasGrad = func(t, grad any) bool { return t.(*Tensor).grad == grad.(*Tensor) }
-	seam.WatchLeaves = func(x any) { watchLeaves(x.(*Exec)) }
-	seam.StrayLeaves = func(x any) string { return strayLeaves(x.(*Exec)) }
-	seam.Report = func(x any) any { return x.(*Exec).layerReport }
-	seam.WithReport = func(x, report any) any {
-		y := *x.(*Exec)
-		y.layerReport = report
-		return &y
+	if e.place = place; cure != "" {
+		message, _, _ := strings.Cut(e.Message, "; ")
+		e.Message = message + "; " + cure
 	}
 }
+
+func (inner) Failure(x *Exec) *Error { return x.s.err }
+func (inner) Watched(x *Exec) bool   { return x.c.Watch != nil }
+func (inner) InGraph(x *Exec) bool   { return x.work != nil }
+
+func (inner) Unwatched(x *Exec) *Exec {
+	y := *x
+	y.c.Watch = nil
+	return &y
+}
+
+func (inner) Observe(x *Exec, o seam.Observer[*Exec, *Tensor]) {
+	x.s.stream.observers = append(x.s.stream.observers, o)
+	x.s.observers = append(x.s.observers, o)
+}
+
+func (inner) Unobserve(x *Exec, o seam.Observer[*Exec, *Tensor]) bool {
+	is := func(other observer) bool { return other == o }
+	found := slices.ContainsFunc(x.s.stream.observers, is)
+	x.s.stream.observers = slices.DeleteFunc(x.s.stream.observers, is)
+	x.s.observers = slices.DeleteFunc(slices.Clone(x.s.observers), is)
+	return found
+}
+
+func (inner) Values(x *Exec) *seam.Values { return x.values }
+
+func (inner) With(x *Exec, v *seam.Values) *Exec {
+	y := *x
+	y.values = v
+	return &y
+}
+
+func (inner) Notes(t *Tensor) **seam.Values { return &t.notes }
+
+func (inner) IsLeaf(t *Tensor) bool {
+	info := t.info()
+	return info.RequiresGrad != 0 && info.IsLeaf != 0
+}
+
+func (inner) HasGrad(t, grad *Tensor) bool { return t.grad == grad }

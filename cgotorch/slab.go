@@ -123,13 +123,13 @@ func (s *HostSlab) HostWrites() { s.checkHost(1) }
 
 func (s *HostSlab) checkHost(write int32) {
 	if data, size := s.checked(); size > 0 {
-		ct.CheckHost(data, size, write, uint64(callSite(0)))
+		ct.CheckHost(data, size, write, uint64(callSite()))
 	}
 }
 
 // checked returns the memory if the stream checker is on. Otherwise it returns the size 0.
 func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
-	if !theChecker.on.Load() {
+	if !checking() {
 		return nil, 0
 	}
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (s *HostSlab) Await(e *Event) error {
 	if err != nil {
 		return err
 	}
-	if !theChecker.on.Load() {
+	if !checking() {
 		if done {
 			return nil
 		}

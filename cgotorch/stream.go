@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
 )
 
 // Stream is an in-order queue of work on one device. A CPU stream runs its work at once. A Stream
@@ -22,7 +23,8 @@ type Stream struct {
 	turn   turn
 	worker *worker       // guarded by the turn
 	runner atomic.Uint64 // the number of the worker's goroutine
-	leaves *leafWatch    // guarded by the turn; nil outside of a watch
+	// `observers` follow each Do of the stream. The turn guards them.
+	observers []observer
 
 	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream
@@ -46,12 +48,8 @@ var streams struct {
 	defaults map[Device]*Stream // made on first use
 	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
 
-	patience atomic.Int64 // nanoseconds: see SetDeadlockTimeout; 0 means usualPatience
-	waiting  sync.Map     // uint64 -> waiter: goroutines that have waited longer than that
-	locked   sync.Map     // string -> struct{}: pairs of places of which tellLock has told
-	dump     dump         // of the goroutines, for these two
-	workers  atomic.Int64 // number of workers whose goroutines run
-	grown    sync.Map     // string -> struct{}: the functions of the program of whose growth the library has told
+	mistakes mistakes.Process // what is guessed: see SetDeadlockTimeout
+	workers  atomic.Int64     // number of workers whose goroutines run
 
 	// `names` holds the names of streams by their numbers, for traces and reports. It holds every
 	// CUDA stream. It stays small, because a new CUDA stream takes the number of a closed stream. A
@@ -70,7 +68,7 @@ func streamName(given string) string {
 }
 
 func (s *Stream) register() {
-	if s.device.IsCUDA() || theChecker.on.Load() || s.named {
+	if s.device.IsCUDA() || s.named || checking() {
 		streams.names.Store(ct.StreamID(s.h), s.name)
 	}
 }
@@ -246,16 +244,17 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 		return refuse("Stream.Do", ErrMisuse, "a Do inside a Do: use Exec.On for another stream")
 	}
 	out := s.do(fn)
-	if theChecker.on.Load() {
+	if checking() {
 		tellRaces()
+		if out == (outcome{}) {
+			out.err = raceError()
+		}
 	}
 	switch {
 	case out.exited:
 		runtime.Goexit()
 	case out.panicked != nil:
 		panic(out.panicked)
-	case out.err == nil && theChecker.on.Load():
-		return raceError()
 	}
 	return out.err
 }
@@ -272,11 +271,7 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 			return outcome{err: refuse("Stream.Do", ErrMisuse, "%d streams have a thread each, which is the most: Close streams that are not used any more, or use one for several goroutines", mostWorkers)}
 		}
 	}
-	var calledAt site
-	if theChecker.on.Load() {
-		calledAt = callSite(0)
-	}
-	out := s.worker.do(h, fn, calledAt)
+	out := s.worker.do(h, fn, checkOf(callSite()))
 	if out.exited {
 		s.worker = nil // the worker has ended with its goroutine
 	}
@@ -405,7 +400,7 @@ func (s *Stream) Close() error {
 		s.worker = nil
 	}
 	s.closeSides()
-	if !s.device.IsCUDA() && !theChecker.on.Load() {
+	if !s.device.IsCUDA() && !checking() {
 		streams.names.Delete(ct.StreamID(s.h))
 	}
 	ct.StreamFree(s.h) //edge:stream-freed TestStream_AfterClose

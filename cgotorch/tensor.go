@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Tensor is a handle of a LibTorch tensor. The methods of Tensor read metadata or close the
@@ -25,7 +26,7 @@ type Tensor struct {
 	cleanup runtime.Cleanup
 	grad    *Tensor // handle of the gradient, closed with this handle
 
-	role *leafRole // as a parameter; nil for most tensors
+	notes *seam.Values // of other packages, on a parameter; nil for most tensors
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }

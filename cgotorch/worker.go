@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
 )
 
 // A worker is a goroutine locked to an OS thread. Only the worker of a stream runs the Dos of the
@@ -23,7 +24,7 @@ type task struct {
 	fn  func(x *Exec) error
 	out chan outcome
 
-	calledAt site // see care
+	check observer // of the stream checker, or nil
 }
 
 type outcome struct {
@@ -84,7 +85,7 @@ func (w *worker) run() {
 	runtime.LockOSThread()
 	thread := ct.ThreadID()
 	workers.Store(thread, w)
-	w.stream.runner.Store(goroutineID())
+	w.stream.runner.Store(mistakes.GoroutineID())
 	defer close(w.ended)
 	defer streams.workers.Add(-1)
 	defer workers.Delete(thread)
@@ -100,15 +101,15 @@ func (w *worker) stop() {
 	<-w.ended //edge:close-ends-worker TestStream_Close_ItsWorkerHasEnded
 }
 
-func (w *worker) do(h *ct.Stream, fn func(x *Exec) error, calledAt site) outcome {
-	t := &task{h: h, fn: fn, out: make(chan outcome, 1), calledAt: calledAt}
+func (w *worker) do(h *ct.Stream, fn func(x *Exec) error, check observer) outcome {
+	t := &task{h: h, fn: fn, out: make(chan outcome, 1), check: check}
 	w.tasks <- t
 	return <-t.out
 }
 
 // run executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
-	s := &scope{stream: w.stream, thread: thread, care: care{calledAt: t.calledAt, leaves: w.stream.leaves}}
+	s := newScope(w.stream, thread, t.check)
 	w.scope = s
 	var out outcome
 	defer func() { t.out <- out }()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 )
 
@@ -99,7 +99,7 @@ func Load(x *cgotorch.Exec, path string, o Options) (*Package, error) {
 // LoadFrom is [Load] for the first `size` bytes of source, such as those of a [bytes.Reader].
 // Errors show `name` as the name of the file.
 func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o Options) (*Package, error) {
-	if err := seam.Ready(); err != nil {
+	if err := inside.Core.Ready(); err != nil {
 		return nil, err
 	}
 	if o.Lanes <= 0 {
@@ -118,7 +118,7 @@ func LoadFrom(x *cgotorch.Exec, source io.ReaderAt, size int64, name string, o O
 		return nil, err
 	}
 	var capability int32
-	if err := seam.Check("aoti.Load", ct.DeviceCapability(seam.Device(x.Device()), &capability)); err != nil {
+	if err := inside.Core.Check("aoti.Load", ct.DeviceCapability(inside.Core.Device(x.Device()), &capability)); err != nil {
 		return nil, err
 	}
 	if err := files.compare(thisMachine(x.Device(), int(capability))); err != nil {
@@ -203,9 +203,9 @@ func (p *Package) explain(err error) error {
 // addLane makes a lane. The first lane's weights become those of all lanes.
 func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 	const op = "aoti.Load"
-	exec, _ := seam.Core(x, op, []*cgotorch.Tensor{})
+	exec, _ := inside.Core.Prepare(x, op, nil)
 	l := &lane{}
-	if err := seam.Check(op, ct.CompiledNew(exec, path, p.folder, &l.model)); err != nil {
+	if err := inside.Core.Check(op, ct.CompiledNew(exec, path, p.folder, &l.model)); err != nil {
 		return err
 	}
 	p.all = append(p.all, l)
@@ -287,21 +287,21 @@ func (p *Package) rehearse(x *cgotorch.Exec, l *lane) error {
 
 // run calls a lane that is taken. The Do owns the results.
 func (p *Package) run(x *cgotorch.Exec, op string, l *lane, inputs []*cgotorch.Tensor) ([]*cgotorch.Tensor, error) {
-	exec, in := seam.Core(x, op, inputs)
+	exec, in := inside.Core.Prepare(x, op, inputs)
 	out := make([]*ct.Tensor, p.outputs+1) // never empty
 	in = append(in, nil)
 	status := ct.CompiledRun(exec, l.model, &in[0], int32(len(inputs)), p.draws, &out[0])
 	runtime.KeepAlive(inputs)
-	if err := seam.Check(op, status); err != nil {
+	if err := inside.Core.Check(op, status); err != nil {
 		return nil, err
 	}
 	results := make([]*cgotorch.Tensor, p.outputs)
 	for i := range results {
 		if out[i] != nil {
-			results[i] = seam.Own(x, out[i]).(*cgotorch.Tensor)
+			results[i] = inside.Core.Own(x, out[i])
 		}
 	}
-	seam.Must(x, op, nil, inputs)
+	inside.Core.Must(x, op, nil, inputs)
 	return results, nil
 }
 
@@ -316,7 +316,7 @@ func (p *Package) run(x *cgotorch.Exec, op string, l *lane, inputs []*cgotorch.T
 // stride or device than [Package.Inputs] says. AOTInductor itself does not check them.
 func (p *Package) Forward(x *cgotorch.Exec, inputs ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	const op = "aoti.Package.Forward"
-	seam.Core(x, op, []*cgotorch.Tensor{}) // fails in a Do that has ended
+	inside.Core.Prepare(x, op, nil) // fails in a Do that has ended
 	if x.Device() != p.device {
 		x.Fail(op, fmt.Errorf("%s: it is on %v, and the Exec is on %v: %w", p.file, p.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}

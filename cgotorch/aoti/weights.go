@@ -7,7 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // Note [Weights while calls run]
@@ -67,7 +67,7 @@ func (p *Package) Update(x *cgotorch.Exec, weights map[string]*cgotorch.Tensor) 
 		}
 	}
 	x = x.NoGrad().NoAutocast()
-	seam.Core(x, op, []*cgotorch.Tensor{}) // a Do that has failed fails here, and not with a lane in hand
+	inside.Core.Prepare(x, op, nil) // a Do that has failed fails here, and not with a lane in hand
 	next, err := p.prepare(x, op, weights)
 	if err != nil {
 		closeAll(next)
@@ -154,28 +154,28 @@ func (p *Package) copyWeights(x *cgotorch.Exec, op string, l *lane, values map[s
 		if t := values[name]; t != nil {
 			given = append(given, t)
 		}
-		exec, handles := seam.Core(x, op, given)
+		exec, handles := inside.Core.Prepare(x, op, given)
 		var value, h *ct.Tensor
 		if len(handles) > 0 {
 			value = handles[0]
 		}
 		status := ct.CompiledWeight(exec, l.model, int32(i), value, &h)
 		runtime.KeepAlive(given)
-		if err := seam.Check(op, status); err != nil {
+		if err := inside.Core.Check(op, status); err != nil {
 			return kept, err
 		}
-		kept = append(kept, x.Keep(seam.Own(x, h).(*cgotorch.Tensor)))
+		kept = append(kept, x.Keep(inside.Core.Own(x, h)))
 	}
 	return kept, nil
 }
 
 // setWeights makes a lane read the weights.
 func (p *Package) setWeights(x *cgotorch.Exec, op string, l *lane, weights []*cgotorch.Tensor) error {
-	exec, handles := seam.Core(x, op, weights)
+	exec, handles := inside.Core.Prepare(x, op, weights)
 	handles = append(handles, nil) // never empty
 	status := ct.CompiledSetWeights(exec, l.model, &handles[0], int32(len(weights)))
 	runtime.KeepAlive(weights)
-	return seam.Check(op, status)
+	return inside.Core.Check(op, status)
 }
 
 func closeAll(ts []*cgotorch.Tensor) {

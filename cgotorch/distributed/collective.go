@@ -5,7 +5,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // Op says how a collective combines the values of the ranks.
@@ -143,7 +143,7 @@ func (g *Group) Receive(x *cgotorch.Exec, t *cgotorch.Tensor, from int) {
 
 func (g *Group) between(x *cgotorch.Exec, op string, t *cgotorch.Tensor, other int, run func(ct.Exec, []*ct.Tensor) *ct.Status) {
 	ts := []*cgotorch.Tensor{t}
-	c, hs := seam.Core(x, "distributed."+op, ts)
+	c, hs := inside.Core.Prepare(x, "distributed."+op, ts)
 	defer g.enter(x, "distributed."+op)()
 	if other == g.rank || other < 0 || other >= g.world {
 		x.Fail("distributed."+op, fmt.Errorf("rank %d in a group of %d ranks, of which this is %d: %w", other, g.world, g.rank, cgotorch.ErrInvalidArgument))
@@ -164,7 +164,7 @@ func (g *Group) SumOverRanks(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Ten
 	g.collective(x, "SumOverRanks", ts, of("SumOverRanks", t), func(c ct.Exec, hs []*ct.Tensor) *ct.Status {
 		return ct.SumOverRanks(c, g.h, hs[0], &out)
 	})
-	return seam.Own(x, out).(*cgotorch.Tensor)
+	return inside.Core.Own(x, out)
 }
 
 // Barrier waits until all ranks have called it, and until the work of x's stream so far is done. It

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // joinGloo makes the group of Gloo. It waits for the other ranks. If it gives up, it leaves the
@@ -56,7 +56,7 @@ func (g *Group) setHandle(h *ct.Group) {
 func (g *Group) joinNCCL(ctx context.Context) error {
 	var id ct.GroupID
 	if g.rank == 0 {
-		if err := seam.Check("distributed.Join", ct.GroupIDNew(&id)); err != nil {
+		if err := inside.Core.Check("distributed.Join", ct.GroupIDNew(&id)); err != nil {
 			return err
 		}
 		if err := g.store.set(ctx, "nccl", base64.StdEncoding.EncodeToString(id.Bytes[:])); err != nil {
@@ -73,13 +73,13 @@ func (g *Group) joinNCCL(ctx context.Context) error {
 		}
 	}
 	var h *ct.Group
-	if err := seam.Check("distributed.Join", ct.GroupNCCL(seam.Device(g.device), &id, int32(g.rank), int32(g.world), &h)); err != nil {
+	if err := inside.Core.Check("distributed.Join", ct.GroupNCCL(inside.Core.Device(g.device), &id, int32(g.rank), int32(g.world), &h)); err != nil {
 		return err
 	}
 	g.setHandle(h)
 	for {
 		var ready int32
-		if err := seam.Check("distributed.Join", ct.GroupReady(g.h, &ready)); err != nil || ready != 0 {
+		if err := inside.Core.Check("distributed.Join", ct.GroupReady(g.h, &ready)); err != nil || ready != 0 {
 			return err
 		}
 		select {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
@@ -103,8 +103,8 @@ func NewGradients(x *cgotorch.Exec, g *Group, model any, o GradientsOptions) (*G
 	if err := g.makeSide(); err != nil {
 		return nil, err
 	}
-	_, handles := seam.Core(x, "distributed.NewGradients", r.parameters)
-	err := seam.Check("distributed.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, &r.h))
+	_, handles := inside.Core.Prepare(x, "distributed.NewGradients", r.parameters)
+	err := inside.Core.Check("distributed.NewGradients", ct.ReducerNew(g.h, &handles[0], int32(len(handles)), r.o.BucketBytes, &r.h))
 	if err != nil {
 		return nil, err
 	}
@@ -147,8 +147,8 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	if len(roots) == 0 {
 		x.Fail(op, fmt.Errorf("no loss: give one root or more: %w", cgotorch.ErrInvalidArgument))
 	}
-	c, handles := seam.Core(x, op, roots)
-	r.plan.at = seam.Caller()
+	c, handles := inside.Core.Prepare(x, op, roots)
+	r.plan.at = inside.Core.Caller()
 	undo := g.note(x, r.plan)
 	// A failed backward of this rank alone leaves the others waiting for its collectives. If it has
 	// made none, the group can go on: all ranks may have failed alike. A capture makes none.
@@ -183,8 +183,8 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	fork := x.Record()
 	beside.Wait(fork)
 	fork.Close()
-	side, _ := seam.Core(beside, op, []*cgotorch.Tensor(nil))
-	seam.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum), flag(r.o.Unused)), roots)
+	side, _ := inside.Core.Prepare(beside, op, nil)
+	inside.Core.Must(x, op, ct.ReducerBegin(c, r.h, side.Stream, &handles[0], int32(len(handles)), flag(r.o.Sum), flag(r.o.Unused)), roots)
 	begun = true
 	x.BackwardWith(o, roots...)
 	status := end(0)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // A Group is this process as one rank of several. Its collectives are made inside a Do of a stream
@@ -126,7 +126,7 @@ func (g *Group) makeSide() (err error) {
 // collective makes one collective with x. `made` describes it for the other ranks.
 func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tensor, made call, run func(x ct.Exec, tensors []*ct.Tensor) *ct.Status) {
 	op = "distributed." + op
-	c, handles := seam.Core(x, op, tensors)
+	c, handles := inside.Core.Prepare(x, op, tensors)
 	defer g.enter(x, op)()
 	if g.alone {
 		return
@@ -135,7 +135,7 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 		x.Fail(op, fmt.Errorf("another goroutine makes a collective of this group: let them take turns in the same order on each rank: %w", cgotorch.ErrInvalidArgument))
 	}
 	defer g.making.Store(false)
-	made.at = seam.Caller()
+	made.at = inside.Core.Caller()
 	undo := g.note(x, made)
 	g.compareCalls(x, op)
 	ran := false
@@ -160,9 +160,9 @@ func (g *Group) collective(x *cgotorch.Exec, op string, tensors []*cgotorch.Tens
 // failed.
 func (g *Group) must(x *cgotorch.Exec, op string, status *ct.Status, tensors []*cgotorch.Tensor) {
 	if status != nil && ct.StatusCode(status) == ct.GroupFailed {
-		x.Fail(op, g.explain(seam.Check(op, status)))
+		x.Fail(op, g.explain(inside.Core.Check(op, status)))
 	}
-	seam.Must(x, op, status, tensors)
+	inside.Core.Must(x, op, status, tensors)
 }
 
 // comparesCalls reports whether the ranks compare each collective before they make it. Ranks of
@@ -246,7 +246,7 @@ func (g *Group) explain(cause error) error {
 // explainPanic gives the error of a call that panics the group's failure, and reports whether the
 // error is of a failed group.
 func (g *Group) explainPanic(x *cgotorch.Exec) bool {
-	e, _ := seam.Failure(x).(*cgotorch.Error)
+	e := inside.Core.Failure(x)
 	if e == nil || !errors.Is(e, cgotorch.ErrGroupFailed) {
 		return false
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // Options are the options of [Join].
@@ -53,7 +53,7 @@ func Join(ctx context.Context, o Options) (*Group, error) {
 }
 
 func join(ctx context.Context, o Options, env func(string) string) (*Group, error) {
-	if err := seam.Ready(); err != nil {
+	if err := inside.Core.Ready(); err != nil {
 		return nil, err
 	}
 	p, err := placeOf(env)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // Note [Lockstep]
@@ -147,9 +147,9 @@ func (g *Group) compareCalls(x *cgotorch.Exec, op string) {
 	_, hash := g.lockstep.now()
 	var most []int64
 	x.Tidy(func() *cgotorch.Tensor {
-		x := seam.Unwatched(x.NoGrad()).(*cgotorch.Exec) // on CUDA nothing of this runs
+		x := inside.Core.Unwatched(x.NoGrad()) // on CUDA nothing of this runs
 		hashes := []*cgotorch.Tensor{cgotorch.FromSlice(x, []int64{int64(hash), ^int64(hash)})}
-		c, handles := seam.Core(x, op, hashes)
+		c, handles := inside.Core.Prepare(x, op, hashes)
 		g.must(x, op, ct.AllReduce(c, g.h, &handles[0], 1, ct.Max), hashes)
 		most = cgotorch.ToSlice[int64](x, hashes[0])
 		return nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // beat is the sign of life that a rank puts into the store again and again.
@@ -199,7 +199,7 @@ func (m *monitor) look(ctx context.Context, g *Group) error {
 	}
 	if m.connected.Load() { // NCCL notices a broken connection after the call that made the collective
 		var ready int32
-		if err := seam.Check("distributed.Group", ct.GroupReady(g.h, &ready)); err != nil {
+		if err := inside.Core.Check("distributed.Group", ct.GroupReady(g.h, &ready)); err != nil {
 			m.trouble.Store(true)
 			g.fail("%s; the last collective of %s is %s", reason(err), g.self(), g.lockstep.last())
 			return nil

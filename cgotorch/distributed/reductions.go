@@ -5,6 +5,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -17,11 +18,11 @@ import (
 
 // watch makes steps ask r whether the gradients of its parameters were reduced.
 func (r *Gradients) watch() {
-	seam.Reducers.Add(1)
 	n := len(r.parameters)
 	r.numbers, r.seen, r.missed, r.now = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, p := range r.parameters {
-		seam.SetReducer(p, (*reductions)(r), i)
+		notes := inside.Core.Notes(p)
+		*notes = seam.Without[seam.Reduced](*notes).With(seam.Reduced{By: (*reductions)(r), Index: i}, false)
 	}
 	r.group.state.Lock()
 	defer r.group.state.Unlock()
@@ -32,10 +33,10 @@ func (r *Gradients) unwatch() {
 	if r.numbers == nil {
 		return
 	}
-	seam.Reducers.Add(-1)
 	for _, p := range r.parameters {
-		if by, _ := seam.ReducerOf(p); by == (*reductions)(r) {
-			seam.SetReducer(p, nil, 0)
+		notes := inside.Core.Notes(p)
+		if by, _ := seam.Find[seam.Reduced](*notes); by.By == (*reductions)(r) {
+			*notes = seam.Without[seam.Reduced](*notes)
 		}
 	}
 	r.group.state.Lock()
@@ -91,7 +92,7 @@ func (g *Group) alike(x *cgotorch.Exec, ts []*cgotorch.Tensor) {
 	g.state.Unlock()
 	for _, r := range all {
 		r.mark(x, func(i int) bool {
-			return slices.ContainsFunc(ts, func(t *cgotorch.Tensor) bool { return seam.HasGrad(r.parameters[i], t) })
+			return slices.ContainsFunc(ts, func(t *cgotorch.Tensor) bool { return inside.Core.HasGrad(r.parameters[i], t) })
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/gradnorm"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -322,7 +323,7 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 	if len(missing) > 0 {
 		what += " without gradients of " + some(missing)
 	}
-	s.group.note(x, call{what: what, at: seam.Caller()})
+	s.group.note(x, call{what: what, at: inside.Core.Caller()})
 	for _, v := range s.vectors {
 		v.active = slices.ContainsFunc(v.params, func(i int) bool { return s.grads[i] != nil })
 	}
@@ -342,7 +343,7 @@ func (s *Sharded) reduce(x *cgotorch.Exec) {
 // lookForReductions fails if a Gradients has not reduced a gradient, though ShardedOptions.Reduced
 // says so. A program without a Gradients reduces by itself.
 func (s *Sharded) lookForReductions(x *cgotorch.Exec, note bool) {
-	s.used.Look(len(s.params), note, func(i int) any { return s.params[i] }, func(i int) {
+	s.used.Look(len(s.params), note, func(i int) *seam.Values { return *inside.Core.Notes(s.params[i]) }, func(i int) {
 		if p := s.params[i]; p.Grad() != nil {
 			x.Fail("distributed.Sharded", fmt.Errorf("the gradients were not reduced since the last step, such as that of %s, %s: call Gradients.Backward in place of Exec.Backward for the last backward before each step, or leave ShardedOptions.Reduced out: %w", s.names[i], p, cgotorch.ErrInvalidArgument))
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // A store is a connection to the store of the run, with the keys of this start of the run.
@@ -66,7 +66,7 @@ func (s *store) connect(ctx context.Context, p place, listener int, timeout time
 	connected := make(chan error, 1)
 	go func() {
 		defer close(s.ended)
-		err := seam.Check("distributed.Join", ct.StoreNew(p.host, int32(port), int32(listener), milliseconds(timeout), &s.h))
+		err := inside.Core.Check("distributed.Join", ct.StoreNew(p.host, int32(port), int32(listener), milliseconds(timeout), &s.h))
 		connected <- err
 		if err != nil {
 			return
@@ -104,7 +104,7 @@ func milliseconds(d time.Duration) int32 {
 func (s *store) do(ctx context.Context, call func() *ct.Status) error {
 	done := make(chan error, 1)
 	select {
-	case s.calls <- func() { done <- seam.Check("distributed.store", call()) }:
+	case s.calls <- func() { done <- inside.Core.Check("distributed.store", call()) }:
 	case <-s.quit:
 		return cgotorch.ErrClosed
 	case <-ctx.Done():

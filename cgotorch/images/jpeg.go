@@ -7,7 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // JPEGDecoder decodes JPEG files on the engines that some of NVIDIA's devices have for it, such
@@ -43,15 +43,15 @@ type JPEGDecoderOptions struct {
 // with the same error if the library nvJPEG is absent, and then says how to install it.
 func NewJPEGDecoder(device cgotorch.Device, o JPEGDecoderOptions) (*JPEGDecoder, error) {
 	const op = "images.NewJPEGDecoder"
-	if err := seam.Ready(); err != nil {
+	if err := inside.Core.Ready(); err != nil {
 		return nil, err
 	}
-	seam.Waits(op)
+	inside.Core.Waits(op)
 	if o.Lanes == 0 {
 		o.Lanes = 4
 	}
 	d := &JPEGDecoder{}
-	if err := seam.Check(op, ct.JPEGDecoderNew(seam.Device(device), int32(o.Lanes), &d.h)); err != nil {
+	if err := inside.Core.Check(op, ct.JPEGDecoderNew(inside.Core.Device(device), int32(o.Lanes), &d.h)); err != nil {
 		return nil, err
 	}
 	d.cleanup = runtime.AddCleanup(d, ct.JPEGDecoderFree, d.h)
@@ -92,7 +92,7 @@ func (d *JPEGDecoder) Stats() JPEGStats {
 	}
 	var counts ct.JPEGCounts
 	ct.JPEGDecoderCount(d.h, &counts)
-	return JPEGStats{counts.Decoded, counts.Failed, counts.GaveUp != 0, seam.Check("images.JPEGDecoder", ct.JPEGDecoderFailure(d.h))}
+	return JPEGStats{counts.Decoded, counts.Failed, counts.GaveUp != 0, inside.Core.Check("images.JPEGDecoder", ct.JPEGDecoderFailure(d.h))}
 }
 
 // Close gives up the caller's use of the decoder. Pools that use the decoder go on with it, and

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -59,7 +60,7 @@ func CastWeights(x *cgotorch.Exec, m any) (y *cgotorch.Exec, release func()) {
 	for i, w := range c.weights {
 		c.casts.of[w].tensor = made[i]
 	}
-	return seam.WithCasts(x, c.casts).(*cgotorch.Exec), func() {
+	return inside.Core.With(x, inside.Core.Values(x).With(c.casts, true)), func() {
 		c.casts.of = nil
 		for _, t := range made {
 			t.Close()
@@ -82,7 +83,7 @@ type cast struct {
 }
 
 func castsOf(x *cgotorch.Exec) *casts {
-	c, _ := seam.Casts(x).(*casts)
+	c, _ := seam.Find[*casts](inside.Core.Values(x))
 	return c
 }
 

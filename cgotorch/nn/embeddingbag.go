@@ -2,7 +2,7 @@ package nn
 
 import (
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // EmbeddingBagOptions are the options of [NewEmbeddingBag].
@@ -55,7 +55,7 @@ func (m *EmbeddingBag) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgot
 // a negative offset on the CPU. It does not look at offsets on a CUDA device.
 func (m *EmbeddingBag) ForwardBags(x *cgotorch.Exec, indices, offsets, factors *cgotorch.Tensor) *cgotorch.Tensor {
 	checkOpen(x, "nn.EmbeddingBag", "indices", indices, "offsets", offsets)
-	if !offsets.Device().IsCUDA() && offsets.Numel() > 0 && !seam.Watched(x) {
+	if !offsets.Device().IsCUDA() && offsets.Numel() > 0 && !inside.Core.Watched(x) {
 		smallest := x.Min(offsets)
 		least := x.Item(smallest)
 		smallest.Close()

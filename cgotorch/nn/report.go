@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -29,7 +30,7 @@ func KernelReport(x *cgotorch.Exec, m Module, in *cgotorch.Tensor) string {
 	if err != nil {
 		x.Fail("nn.KernelReport", err)
 	}
-	y := seam.WithReport(x.NoGrad(), r).(*cgotorch.Exec)
+	y := inside.Core.With(x.NoGrad(), inside.Core.Values(x).With(r, false))
 	if out := m.Forward(y, in); out != in {
 		out.Close()
 	}
@@ -51,7 +52,7 @@ type report struct {
 }
 
 func reportOf(x *cgotorch.Exec) *report {
-	r, _ := seam.Report(x).(*report)
+	r, _ := seam.Find[*report](inside.Core.Values(x))
 	return r
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -70,7 +71,7 @@ func NewLBFGS(o LBFGSOptions, params []*cgotorch.Tensor) (*LBFGS, error) {
 		}
 	}
 	for _, p := range params {
-		seam.Optimized(p)
+		markKnown(p)
 	}
 	return &LBFGS{o: o, params: slices.Clone(params)}, nil
 }
@@ -103,7 +104,7 @@ func (o *LBFGS) Step(x *cgotorch.Exec, loss func(x *cgotorch.Exec) *cgotorch.Ten
 		x.Fail(op, fmt.Errorf("lbfgs: the optimizer or a parameter: %w", cgotorch.ErrClosed))
 	}
 	for i, p := range o.params {
-		if by, _ := seam.ReducerOf(p); by != nil {
+		if _, reduced := seam.Find[seam.Reduced](*inside.Core.Notes(p)); reduced {
 			x.Fail(op, fmt.Errorf("lbfgs: a distributed.Gradients has parameter %d, %s, and the backward of this Step reduces no gradients: sum the loss over the ranks, and close the Gradients: %w", i, p, cgotorch.ErrInvalidArgument))
 		}
 	}

@@ -38,6 +38,7 @@ type Optimizer struct {
 	looks    int                 // Steps that have looked for leaves of no optimizer: at most two
 	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
+	leaves   *leafWatch          // between the first and the second Step
 	reduced  seam.Reductions     // of the gradients that steps have used
 
 	agree func(x *cgotorch.Exec, found *cgotorch.Tensor) // of SetAgree; may be nil
@@ -177,7 +178,7 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 				state: make([]*cgotorch.Tensor, len(r.remembers())),
 			}
 			s.dense = s.wide || of.foreach || p.Dense() // masters are dense
-			seam.Optimized(p)
+			markKnown(p)
 			o.parameters = append(o.parameters, s)
 			g.add(s)
 		}

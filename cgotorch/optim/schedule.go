@@ -6,7 +6,7 @@ import (
 	"sort"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // Schedule returns the factor of the learning rate for a step. Give the factor to
@@ -43,7 +43,7 @@ func demandSchedules(where string, schedules ...Schedule) {
 }
 
 func refuseSchedule(where, format string, args ...any) {
-	panic(&cgotorch.Error{Op: where, Kind: cgotorch.ErrInvalidArgument, Caller: seam.Caller(), Message: fmt.Sprintf(format, args...)})
+	panic(&cgotorch.Error{Op: where, Kind: cgotorch.ErrInvalidArgument, Caller: inside.Core.Caller(), Message: fmt.Sprintf(format, args...)})
 }
 
 // Constant returns the Schedule that is 1 at every step.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -122,8 +123,8 @@ func (o *Optimizer) lookForStrays(x *cgotorch.Exec) {
 		return
 	}
 	if o.looks++; o.looks == 1 {
-		seam.WatchLeaves(x)
-	} else if strays := seam.StrayLeaves(x); strays != "" {
+		o.watchLeaves(x)
+	} else if strays := o.strayLeaves(x); strays != "" {
 		slog.Warn("optim: " + o.rule.name() + ": a gradient is computed for " + strays +
 			", and no optimizer has this tensor: make its layer a field of the model, not a variable of a closure; if it is frozen on purpose, call SetRequiresGrad(false)")
 	}
@@ -132,12 +133,12 @@ func (o *Optimizer) lookForStrays(x *cgotorch.Exec) {
 // lookForReductions fails if a step would use a gradient of this rank alone, though a
 // distributed.Gradients has the parameter. `note` says that a step uses the gradients now.
 func (o *Optimizer) lookForReductions(x *cgotorch.Exec, note bool) {
-	o.reduced.Look(len(o.parameters), note, func(i int) any {
+	o.reduced.Look(len(o.parameters), note, func(i int) *seam.Values {
 		s := o.parameters[i]
 		if o.only != nil && !o.only[s] || s.tensor.Closed() {
 			return nil
 		}
-		return s.tensor
+		return *inside.Core.Notes(s.tensor)
 	}, func(i int) {
 		if s := o.parameters[i]; s.tensor.Grad() != nil {
 			o.fail(x, "the gradients were not reduced since the last step, such as that of parameter %d, %s: call Backward of the distributed.Gradients, in place of Exec.Backward and Minimize, for the last backward before each step: %w", i, s.tensor, cgotorch.ErrInvalidArgument)

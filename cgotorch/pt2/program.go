@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
@@ -395,7 +395,7 @@ func (p *Program) run(x *cgotorch.Exec, op string, leaves []any) []any {
 	if x.Device() != p.device {
 		p.fail(x, op, "%s was loaded on %v, and the Exec is on %v: load it on that device", p.file, p.device, x.Device())
 	}
-	if p.waits != nil && (x.Capturing() || seam.Watched(x)) {
+	if p.waits != nil && (x.Capturing() || inside.Core.Watched(x)) {
 		kind := cgotorch.ErrWaited
 		if x.Capturing() {
 			kind = cgotorch.ErrNotCapturable

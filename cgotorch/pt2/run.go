@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/opcall"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // A frame holds the values of one run of a graph, by slot. A value is a *cgotorch.Tensor, an int64,
@@ -81,7 +81,7 @@ func (g *graph) run(x *cgotorch.Exec, f *frame) []any {
 	defer func() {
 		if at < len(g.steps) { // an operator has failed and unwinds
 			n := g.steps[at].node
-			seam.Explain(x, n.place(g.file), n.cure)
+			inside.Core.Explain(x, n.place(g.file), n.cure)
 		}
 	}()
 	for ; at < len(g.steps); at++ {

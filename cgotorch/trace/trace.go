@@ -9,7 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"slices"
 	"sync"
 	"time"
@@ -43,16 +43,16 @@ type Trace struct {
 // torch.profiler uses CUPTI.
 func Start() (*Trace, error) {
 	const op = "trace.Start"
-	if err := seam.Ready(); err != nil {
+	if err := inside.Core.Ready(); err != nil {
 		return nil, err
 	}
 	tracing.Lock()
 	defer tracing.Unlock()
 	if tracing.running != nil {
-		return nil, &cgotorch.Error{Op: op, Kind: cgotorch.ErrMisuse, Caller: seam.Caller(), Message: "a trace is running already: stop it first"}
+		return nil, &cgotorch.Error{Op: op, Kind: cgotorch.ErrMisuse, Caller: inside.Core.Caller(), Message: "a trace is running already: stop it first"}
 	}
 	t := &Trace{cuda: true, began: time.Now()}
-	if err := seam.Check(op, ct.TraceStart(maxRecords)); errors.Is(err, cgotorch.ErrNoDevice) {
+	if err := inside.Core.Check(op, ct.TraceStart(maxRecords)); errors.Is(err, cgotorch.ErrNoDevice) {
 		t.cuda = false
 	} else if err != nil {
 		return nil, err
@@ -101,13 +101,13 @@ func (t *Trace) Stop() (*Records, error) {
 	tracing.Lock()
 	defer tracing.Unlock()
 	if tracing.running != t {
-		return nil, &cgotorch.Error{Op: op, Kind: cgotorch.ErrClosed, Caller: seam.Caller(), Message: "the trace has been stopped"}
+		return nil, &cgotorch.Error{Op: op, Kind: cgotorch.ErrClosed, Caller: inside.Core.Caller(), Message: "the trace has been stopped"}
 	}
 	tracing.running = nil
 	r := &Records{}
 	var err error
 	if t.cuda {
-		seam.Waits(op)
+		inside.Core.Waits(op)
 		err = r.take(op, t.began)
 	}
 	t.mu.Lock()
@@ -125,7 +125,7 @@ func (t *Trace) Stop() (*Records, error) {
 // take reads the records of the work from the core. `began` is the time at which the trace began.
 func (r *Records) take(op string, began time.Time) error {
 	var h *ct.Trace
-	if err := seam.Check(op, ct.TraceStop(&h)); err != nil {
+	if err := inside.Core.Check(op, ct.TraceStop(&h)); err != nil {
 		return err
 	}
 	defer ct.TraceFree(h)
@@ -154,7 +154,7 @@ func (r *Records) take(op string, began time.Time) error {
 	}
 	r.nameStreams()
 	if lost := ct.TraceLost(h); lost > 0 {
-		return &cgotorch.Error{Op: op, Kind: cgotorch.ErrOutOfMemory, Caller: seam.Caller(),
+		return &cgotorch.Error{Op: op, Kind: cgotorch.ErrOutOfMemory, Caller: inside.Core.Caller(),
 			Message: fmt.Sprintf("%d of %d records were lost: trace a shorter time", lost, lost+count)}
 	}
 	return nil
@@ -167,7 +167,7 @@ func (r *Records) nameStreams() {
 		if _, ok := r.names[w.Stream]; ok {
 			continue
 		}
-		if name, ok := seam.StreamName(w.Stream); ok {
+		if name, ok := inside.Core.StreamName(w.Stream); ok {
 			r.names[w.Stream] = name
 		} else {
 			r.names[w.Stream] = fmt.Sprintf("stream %d of others", uint32(w.Stream))

@@ -6,24 +6,35 @@ package ct
 // void recomputeRelease(uint64_t number);
 import "C"
 
-// Function holds the Go functions that stand for the two C functions of ct_function. Package
-// cgotorch sets the two Go functions when the program starts, before the first Recompute.
-var Function struct {
-	Run     func(token uint64, in *Tensor, out **Tensor) uint64
-	Release func(number uint64)
+import "runtime/cgo"
+
+// A Function stands for a ct_function. The token is the cgo.Handle of a Function.
+type Function interface {
+	// Run returns 0 if the function succeeds, and otherwise the cgo.Handle of its failure.
+	Run(in *Tensor, out **Tensor) uint64
+	// Release is called once, when nothing can call Run any more.
+	Release()
 }
 
 //export recomputeRun
 func recomputeRun(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint64_t {
-	return C.uint64_t(Function.Run(uint64(token), in, out))
+	return C.uint64_t(cgo.Handle(token).Value().(Function).Run(in, out))
 }
 
+// recomputeRelease releases a Function, or the number of a failure.
+//
 //export recomputeRelease
-func recomputeRelease(number C.uint64_t) { Function.Release(uint64(number)) }
+func recomputeRelease(number C.uint64_t) {
+	h := cgo.Handle(number)
+	if f, ok := h.Value().(Function); ok {
+		f.Release()
+	}
+	h.Delete()
+}
 
-// Recompute is ct_recompute with [Function].
-func Recompute(x Exec, token uint64, in, result *Tensor, out **Tensor) *Status {
-	f := C.ct_function{token: C.uint64_t(token), run: (*[0]byte)(C.recomputeRun), release: (*[0]byte)(C.recomputeRelease)}
+// Recompute is ct_recompute with a [Function].
+func Recompute(x Exec, of Function, in, result *Tensor, out **Tensor) *Status {
+	f := C.ct_function{token: C.uint64_t(cgo.NewHandle(of)), run: (*[0]byte)(C.recomputeRun), release: (*[0]byte)(C.recomputeRelease)}
 	h := *out
 	status := C.ct_recompute(x.c(), f, in, result, &h)
 	*out = h

@@ -4,6 +4,7 @@ package opcall
 
 import (
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -38,14 +39,14 @@ type Call interface {
 }
 
 // Operator is an operator of LibTorch, found at its first call.
-type Operator struct{ found any }
+type Operator struct{ found seam.Operator[*cgotorch.Exec] }
 
 // New returns the operator of a name such as "aten::linalg_svd".
-func New(name string) Operator { return Operator{seam.Operator(name)} }
+func New(name string) Operator { return Operator{inside.Core.Operator(name)} }
 
 // Schema returns the operator's schema. It fails with [cgotorch.ErrNotFound] if LibTorch has no
 // such operator.
-func (o Operator) Schema() (string, error) { return seam.Schema(o.found) }
+func (o Operator) Schema() (string, error) { return o.found.Schema() }
 
 // Begin begins a call of the operator with the Exec x.
-func Begin(x *cgotorch.Exec, op Operator) Call { return seam.Call(x, op.found).(Call) }
+func Begin(x *cgotorch.Exec, op Operator) Call { return op.found.Begin(x).(Call) }

@@ -1,72 +1,93 @@
-// Package seam gives the packages inside folder cgotorch some functions of package cgotorch that
-// programs must not use. Package cgotorch sets these functions once, when the program starts.
+// Package seam describes what package cgotorch gives the packages inside its folder, and no
+// program. Package inside has it for their use.
 package seam
 
 import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 
-var (
+// Core is what package cgotorch gives. X is *cgotorch.Exec, T is *cgotorch.Tensor, D is
+// cgotorch.Device and E is *cgotorch.Error: this package cannot import them.
+type Core[X, T, D, E any] interface {
 	// Ready fails if the core cannot be used.
-	Ready func() error
-	// Check turns a status of the core into a *cgotorch.Error of op, and frees the status. For a nil
-	// status it returns nil.
-	Check func(op string, status *ct.Status) error
+	Ready() error
+	// Check turns a status of the core into an error of op, and frees the status. For a nil status it
+	// returns nil.
+	Check(op string, status *ct.Status) error
 	// Caller returns the file and line of the innermost frame that belongs to the program.
-	Caller func() string
+	Caller() string
 	// StreamName returns the name of the last stream with this number. It returns false if cgotorch
 	// has no name for the number.
-	StreamName func(id uint64) (string, bool)
+	StreamName(id uint64) (string, bool)
 	// Waits must be called before op waits for the device on purpose. It fails the Do of the calling
 	// goroutine if this Do uses NoWaits.
-	Waits func(op string)
-	// Device returns a cgotorch.Device as the core knows it.
-	Device func(device any) ct.Device
-	// Operator returns an operator of LibTorch for Call, such as that with the name "aten::fft_fft".
-	// LibTorch is asked for the operator at the first call.
-	Operator func(name string) any
-	// Schema returns the schema of an operator that Operator has returned.
-	Schema func(op any) (string, error)
-	// Explain adds a place to the error of x's Do, if an operator has failed. A cure, if it is not "",
-	// takes the place of the one that the error names. x is a *cgotorch.Exec. A second place is not
-	// added.
-	Explain func(x any, place, cure string)
-	// Failure returns the *cgotorch.Error of x's Do, or nil if no operator of it has failed. x is a
-	// *cgotorch.Exec. The caller may change the Message.
-	Failure func(x any) any
-	// Watched reports whether x, a *cgotorch.Exec, comes from NoWaits.
-	Watched func(x any) bool
-	// Unwatched returns a *cgotorch.Exec that equals x, but does not come from NoWaits.
-	Unwatched func(x any) any
-	// Core returns x, a *cgotorch.Exec, and `tensors`, a []*cgotorch.Tensor, for a call of the core. It
-	// fails x's Do if a tensor is closed.
-	Core func(x any, op string, tensors any) (ct.Exec, []*ct.Tensor)
+	Waits(op string)
+	// Device returns a device as the core knows it.
+	Device(d D) ct.Device
+	// Operator returns an operator of LibTorch, such as that with the name "aten::fft_fft". LibTorch
+	// is asked for the operator at the first call.
+	Operator(name string) Operator[X]
+
+	// Prepare returns x and `tensors` for a call of the core. It fails x's Do if a tensor is closed.
+	// The caller keeps the tensors alive until the call has returned.
+	Prepare(x X, op string, tensors []T) (ct.Exec, []*ct.Tensor)
 	// Must ends the call. It fails x's Do if the status is an error, or if the call has waited under
 	// NoWaits. It frees the status.
-	Must func(x any, op string, status *ct.Status, tensors any)
-	// Own returns a new handle as a *cgotorch.Tensor that x's Do owns.
-	Own func(x any, h *ct.Tensor) any
-	// Call begins a call of an operator with the Exec x, a *cgotorch.Exec. The result is an
-	// opcall.Call.
-	Call func(x, op any) any
-	// Casts returns the value that WithCasts has given to x, a *cgotorch.Exec, or nil.
-	Casts func(x any) any
-	// WithCasts returns a *cgotorch.Exec that equals x, except that Casts returns `casts` for it.
-	WithCasts func(x, casts any) any
-	// Optimized notes that an optimizer has t, a *cgotorch.Tensor.
-	Optimized func(t any)
-	// SetReducer notes that r reduces the gradient of t, a *cgotorch.Tensor, as its gradient i. A nil r
-	// removes the note. ReducerOf returns it.
-	SetReducer func(t any, r Reducer, i int)
-	ReducerOf  func(t any) (r Reducer, i int)
-	// HasGrad reports whether `grad` is the tensor that t.Grad has returned last. Both are
-	// *cgotorch.Tensor.
-	HasGrad func(t, grad any) bool
-	// WatchLeaves begins to note the leaves that operators of x's stream use. x is a *cgotorch.Exec.
-	// StrayLeaves ends this. It describes the leaves that have a gradient and are in no optimizer. It
-	// returns "" if there are none.
-	WatchLeaves func(x any)
-	StrayLeaves func(x any) string
-	// Report and WithReport are the same for a report of nn. Every Exec that is derived from x has
-	// the report of x.
-	Report     func(x any) any
-	WithReport func(x, report any) any
-)
+	Must(x X, op string, status *ct.Status, tensors []T)
+	// Own returns a new handle as a tensor that x's Do owns.
+	Own(x X, h *ct.Tensor) T
+	// Explain adds a place to the error of x's Do, if an operator has failed. A cure, if it is not "",
+	// takes the place of the one that the error names. A second place is not added.
+	Explain(x X, place, cure string)
+	// Failure returns the error of x's Do, or nil if no operator of it has failed. The caller may
+	// change the Message.
+	Failure(x X) E
+	// Watched reports whether x comes from NoWaits. Unwatched returns an Exec that equals x, but does
+	// not come from NoWaits.
+	Watched(x X) bool
+	Unwatched(x X) X
+	// InGraph reports whether x's work belongs to a captured function or to its warm-up run.
+	InGraph(x X) bool
+
+	// Observe adds an observer to x's Do and to the later Dos of its stream. Unobserve removes it, and
+	// reports whether it was there.
+	Observe(x X, o Observer[X, T])
+	Unobserve(x X, o Observer[X, T]) bool
+
+	// Values returns the values that packages keep with x. With returns an Exec that equals x, but
+	// has these values.
+	Values(x X) *Values
+	With(x X, v *Values) X
+	// Notes returns the place of the values that packages keep with t.
+	Notes(t T) **Values
+	// IsLeaf reports whether t is a leaf that requires a gradient.
+	IsLeaf(t T) bool
+	// HasGrad reports whether `grad` is the tensor that t.Grad has returned last.
+	HasGrad(t, grad T) bool
+}
+
+// Operator is an operator of LibTorch.
+type Operator[X any] interface {
+	// Schema returns the operator's schema.
+	Schema() (string, error)
+	// Begin begins a call of the operator. The result is an opcall.Call.
+	Begin(x X) any
+}
+
+// An Observer follows a Do. Its methods run on the Do's thread. They do not fail.
+type Observer[X, T any] interface {
+	// Before is called before each call of the Do.
+	Before(x X, op string)
+	// After is called after each call of the core that has succeeded. `kept` are those of its
+	// arguments that no Do owns, if the call is of an operator.
+	After(x X, op string, kept []T)
+	// End is called once, when the Do ends.
+	End()
+}
+
+// registered is the Core of package cgotorch. It is set while the program starts.
+var registered any
+
+// Register stores the Core of package cgotorch. It is called once.
+func Register(core any) { registered = core }
+
+// Registered returns what Register has stored.
+func Registered() any { return registered }

@@ -1,4 +1,4 @@
-package cgotorch
+package mistakes
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
 )
 
 // Note [A Do that grows]
@@ -21,26 +23,41 @@ import (
 // a backward or read a value. A round that the program's own lines begin, without records for
 // backward, counts always.
 
+// ManyTensors is the number of live tensors from which on a Do gets a Growth.
+const ManyTensors = 256
+
 const (
-	growthTensors = 256      // a Do with fewer live tensors is not looked at
-	growthRounds  = 64       // rounds before the memory is told
-	growthBytes   = 64 << 20 // bytes that the rounds have to leave
-	growthBegins  = 3        // see the Note
+	growthRounds = 64       // rounds before the memory is told
+	growthBytes  = 64 << 20 // bytes that the rounds have to leave
+	growthBegins = 3        // see the Note
 )
 
-// growth is what a scope knows of its own growth.
-type growth struct {
+// A Do is what a Growth sees of a Do.
+type Do interface {
+	String() string // the Do's stream
+	Tensors() int   // the Do's live tensors
+	// Memory returns the bytes that the tensors from number `from` on keep, and whether one of them
+	// has records for backward.
+	Memory(from int) (bytes int64, recorded bool)
+}
+
+// A Growth is what is known of the growth of one Do. Only the Do's thread uses it.
+type Growth struct {
+	of     *Process
 	mark   string    // the operator that ends a round
 	stack  []uintptr // the call stack of the mark
 	direct bool      // the program's own line calls the mark
 	calls  int       // since the last round
 	begins int       // since the mark was chosen
 	rounds int
-	first  int // tensors that the scope owned at the first look
+	first  int // tensors of the Do at the first look
 	last   int // the same at the last look
 	look   int // the round of the next look
-	told   bool
+	ended  bool
 }
+
+// NewGrowth returns the Growth of a Do.
+func (p *Process) NewGrowth() *Growth { return &Growth{of: p} }
 
 // isBegin reports whether the call begins something new.
 func isBegin(op string) bool {
@@ -51,10 +68,10 @@ func isBegin(op string) bool {
 	return false
 }
 
-// see is called for each call of a Do that has many tensors.
-func (g *growth) see(x *Exec, op string) {
-	if g.told || x.work != nil || x.from != nil {
-		return // in a capture and in a second forward memory is not the Do's
+// See is called for each call of a Do that has many tensors. It logs a loop that grows.
+func (g *Growth) See(do Do, op string) {
+	if g.ended {
+		return
 	}
 	if isBegin(op) {
 		g.begins++
@@ -62,10 +79,10 @@ func (g *growth) see(x *Exec, op string) {
 	g.calls++
 	if op != g.mark {
 		if g.calls > 1<<14 {
-			*g = growth{}
+			*g = Growth{of: g.of}
 		}
 		if g.mark == "" && strings.Contains(op, "::") {
-			*g = growth{mark: op, look: growthRounds / 8, begins: g.begins}
+			*g = Growth{of: g.of, mark: op, look: growthRounds / 8, begins: g.begins}
 			g.stack, g.direct = markStack()
 		}
 		return
@@ -78,28 +95,28 @@ func (g *growth) see(x *Exec, op string) {
 	if g.rounds++; g.rounds < g.look && g.rounds > 1 {
 		return
 	}
-	owned := x.s.owned()
+	owned := do.Tensors()
 	if g.rounds == 1 {
-		g.first, g.last = len(owned), len(owned)
+		g.first, g.last = owned, owned
 		return
 	}
-	if len(owned) <= g.last {
-		*g = growth{} // the program frees what it makes
+	if owned <= g.last {
+		*g = Growth{of: g.of} // the program frees what it makes
 		return
 	}
-	g.last = len(owned)
+	g.last = owned
 	if g.rounds < growthRounds {
 		g.look += growthRounds / 8
 		return
 	}
 	g.look += max(growthRounds/8, g.look/4)
-	bytes, recorded := bytesOf(owned[g.first:])
+	bytes, recorded := do.Memory(g.first)
 	if bytes < growthBytes || g.begins < growthBegins && (!g.direct || recorded) {
 		return
 	}
-	g.told = true
-	if _, told := streams.grown.LoadOrStore(programFunctions(stack), struct{}{}); !told {
-		slog.Warn(fmt.Sprintf("cgotorch: a loop in a Do of %v leaves %d MB in memory in %d rounds, because a Do frees its tensors when it ends: run one Do for each round, or put the body into x.Tidy", x.stream, bytes>>20, g.rounds), "operator", op, "at", callerIn(stack, ownFrame))
+	g.ended = true
+	if _, told := g.of.grown.LoadOrStore(programFunctions(stack), struct{}{}); !told {
+		slog.Warn(fmt.Sprintf("cgotorch: a loop in a Do of %v leaves %d MB in memory in %d rounds, because a Do frees its tensors when it ends: run one Do for each round, or put the body into x.Tidy", do, bytes>>20, g.rounds), "operator", op, "at", place.In(stack, place.Own))
 	}
 }
 
@@ -109,7 +126,7 @@ func programFunctions(stack []uintptr) string {
 	frames := runtime.CallersFrames(stack)
 	for {
 		f, more := frames.Next()
-		if !ownFrame(f) {
+		if !place.Own(f) {
 			names = append(names, f.Function)
 		}
 		if !more {
@@ -122,41 +139,14 @@ func programFunctions(stack []uintptr) string {
 // calls the operator.
 func markStack() (stack []uintptr, direct bool) {
 	var pcs [64]uintptr
-	stack = pcs[:runtime.Callers(4, pcs[:])] // without markStack, see, check and run
+	stack = pcs[:runtime.Callers(3, pcs[:])] // without markStack and See
 	frames := runtime.CallersFrames(stack)
 	for {
 		f, more := frames.Next()
-		if rest, own := strings.CutPrefix(f.Function, modulePath+"cgotorch."); !own || strings.HasSuffix(f.File, "_test.go") {
-			return slices.Clone(stack), !ownFrame(f)
-		} else if !more || rest == "" {
+		if !place.Core(f) {
+			return slices.Clone(stack), !place.Own(f)
+		} else if !more {
 			return slices.Clone(stack), false
 		}
 	}
-}
-
-// owned returns the tensors that the scope owns.
-func (s *scope) owned() []*Tensor {
-	var owned []*Tensor
-	for _, t := range s.tensors {
-		if t.owner == s {
-			owned = append(owned, t)
-		}
-	}
-	return owned
-}
-
-// bytesOf returns the size of the storages of ts, and whether one of ts has records for backward.
-// It leaves out storages of which a tensor of ts sees only a part, because older tensors may hold
-// them.
-func bytesOf(ts []*Tensor) (bytes int64, recorded bool) {
-	seen := map[uint64]bool{}
-	for _, t := range ts {
-		info := t.info()
-		recorded = recorded || info.RequiresGrad != 0
-		if !seen[info.Storage] && info.StorageBytes <= info.Elements*int64(DType(info.DType).Size()) {
-			seen[info.Storage] = true
-			bytes += info.StorageBytes
-		}
-	}
-	return bytes, recorded
 }

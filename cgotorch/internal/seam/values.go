@@ -1,0 +1,47 @@
+package seam
+
+// Values are values that packages keep with an Exec or with a tensor, one of each type. They never
+// change: With and Without return other Values. nil has no value.
+type Values struct {
+	value   any
+	ordered bool
+	next    *Values
+}
+
+// Find returns the value of type V, or V's zero value.
+func Find[V any](vs *Values) (v V, ok bool) {
+	for ; vs != nil; vs = vs.next {
+		if v, ok = vs.value.(V); ok {
+			return v, true
+		}
+	}
+	return v, false
+}
+
+// With returns Values with one more value. If `ordered` is true, an Exec whose work is not ordered
+// after that of the value's Exec does not have the value.
+func (vs *Values) With(value any, ordered bool) *Values { return &Values{value, ordered, vs} }
+
+// Elsewhere returns the values without those that are ordered.
+func (vs *Values) Elsewhere() *Values {
+	return vs.filter(func(v *Values) bool { return !v.ordered })
+}
+
+// Without returns the values without those of type V.
+func Without[V any](vs *Values) *Values {
+	return vs.filter(func(v *Values) bool { _, is := v.value.(V); return !is })
+}
+
+func (vs *Values) filter(keep func(*Values) bool) *Values {
+	if vs == nil {
+		return nil
+	}
+	next := vs.next.filter(keep)
+	switch {
+	case !keep(vs):
+		return next
+	case next == vs.next:
+		return vs
+	}
+	return &Values{vs.value, vs.ordered, next}
+}

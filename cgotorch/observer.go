@@ -1,0 +1,102 @@
+package cgotorch
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+)
+
+// An observer follows a Do: the stream checker, NoWaits, and what guesses at mistakes. The core
+// knows no observer. A Do without observers compares one length in each call.
+type observer = seam.Observer[*Exec, *Tensor]
+
+// newScope makes the scope of a Do, or of a function that a backward calls again. The observers of
+// the stream follow it, and `check` does, if a check of the process is on.
+func newScope(of *Stream, thread uint64, check observer) *scope {
+	s := &scope{stream: of, thread: thread}
+	if len(of.observers) > 0 {
+		s.observers = append(s.observers, of.observers...)
+	}
+	if check != nil {
+		s.observers = append(s.observers, check)
+	}
+	return s
+}
+
+// before tells the observers of a call.
+func (x *Exec) before(op string) {
+	for _, o := range x.s.observers {
+		o.Before(x, op)
+	}
+}
+
+// after tells the observers of a call that has succeeded.
+func (x *Exec) after(op string, kept []*Tensor) {
+	for _, o := range x.s.observers {
+		o.After(x, op, kept)
+	}
+}
+
+// borrowed is an observer that ends with another scope.
+type borrowed struct{ observer }
+
+func (borrowed) End() {}
+
+// borrow gives s, a scope inside another scope, the observers of that scope.
+func (s *scope) borrow(from *scope) {
+	for _, o := range from.observers {
+		s.observers = append(s.observers, borrowed{o})
+	}
+}
+
+// growing follows a Do that has many tensors.
+type growing struct{ *mistakes.Growth }
+
+// observeGrowth begins to follow a scope with many tensors, once.
+func (s *scope) observeGrowth() {
+	for _, o := range s.observers {
+		if _, is := o.(growing); is {
+			return
+		}
+	}
+	s.observers = append(s.observers, growing{streams.mistakes.NewGrowth()})
+}
+
+func (g growing) Before(x *Exec, op string) {
+	if x.work == nil && !x.Recomputing() { // in a capture and in a second forward memory is not the Do's
+		g.See(owner{x}, op)
+	}
+}
+
+func (growing) After(*Exec, string, []*Tensor) {}
+func (growing) End()                           {}
+
+// owner is a Do as a mistakes.Do.
+type owner struct{ x *Exec }
+
+func (o owner) String() string { return o.x.stream.String() }
+func (o owner) Tensors() int   { return len(o.tensors()) }
+
+func (o owner) tensors() []*Tensor {
+	var owned []*Tensor
+	for _, t := range o.x.s.tensors {
+		if t.owner == o.x.s {
+			owned = append(owned, t)
+		}
+	}
+	return owned
+}
+
+// Memory leaves out storages of which a tensor sees only a part, because older tensors may hold
+// them.
+func (o owner) Memory(from int) (bytes int64, recorded bool) {
+	seen := map[uint64]bool{}
+	for _, t := range o.tensors()[from:] {
+		info := t.info()
+		recorded = recorded || info.RequiresGrad != 0
+		if !seen[info.Storage] && info.StorageBytes <= info.Elements*int64(DType(info.DType).Size()) {
+			seen[info.Storage] = true
+			bytes += info.StorageBytes
+		}
+	}
+	return bytes, recorded
+}
