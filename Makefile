@@ -129,7 +129,7 @@ schemas: libraries ## the same, after operators have come to or gone from cgotor
 	@go run ./cgotorch/internal/schemas >build/schemas.txt
 	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
-docs: libraries ## write the book's code, its list of errors, and the pages from PyTorch and gotorch anew
+docs: libraries ## write the book's code, and the pages from PyTorch and gotorch anew
 	@go run ./internal/cuts/cutdocs
 	@go test ./tests/docs -update
 

@@ -100,7 +100,29 @@ func TestError_Cures(t *testing.T) {
 		"use x.Reshape,": func(x *Exec) {
 			x.Call("aten::view", x.Transpose(x.Ones(Float32, 2, 3), 0, 1), []int64{6})
 		},
-		"Clone the tensor before": func(x *Exec) { e := x.Exp(leaf(x)); x.AddScalarInPlace(e, 1); x.Backward(x.Sum(e)) },
+		"or give probabilities of the logits":       func(x *Exec) { x.CrossEntropy(x.Ones(Float32, 8, 10), x.Zeros(Int64, 8, 1)) },
+		"give one label for each row":               func(x *Exec) { x.CrossEntropy(x.Ones(Float32, 8, 10), x.Zeros(Int64, 4)) },
+		"the layer for the number of channels of":   func(x *Exec) { x.Call("aten::group_norm", x.Ones(Float32, 4, 6, 5, 5), 4) },
+		"behind -> stands before it":                func(x *Exec) { x.Einsum("ij,jk->il", x.Ones(Float32, 2, 3), x.Ones(Float32, 3, 4)) },
+		"[B, N, M] and [B, M, P]":                   func(x *Exec) { x.BMM(x.Ones(Float32, 4, 2, 3), x.Ones(Float32, 5, 3, 2)) },
+		"multiply to that of the dimension":         func(x *Exec) { x.Unflatten(x.Ones(Float32, 4, 12), 1, 5, 2) },
+		"times the square of the factor":            func(x *Exec) { x.PixelShuffle(x.Ones(Float32, 1, 6, 4, 4), 2) },
+		"two numbers for each of the last":          func(x *Exec) { x.Pad(x.Ones(Float32, 3), []int64{1, 1, 1, 1}, PadOptions{}) },
+		"use x.Softmax on logits":                   func(x *Exec) { x.Multinomial(x.Full(Float32, -1, 4), 1, true) },
+		"draw fewer, or with replacement":           func(x *Exec) { x.Multinomial(x.Ones(Float32, 4), 5, false) },
+		"give a share, such as 0.5":                 func(x *Exec) { x.Call("aten::dropout", x.Ones(Float32, 4), 50, true) },
+		"give shares: 0.9":                          func(x *Exec) { x.Quantile(x.Ones(Float32, 4), x.Full(Float32, 90), QuantileOptions{}) },
+		"give numbers from 0 up, [N]":               func(x *Exec) { x.BinCount(x.Full(Int64, -1, 4), BinCountOptions{}) },
+		"give a high above low":                     func(x *Exec) { x.RandInt(Int64, 5, 5, 3) },
+		"use linalg.Pinv, or add":                   func(x *Exec) { x.Call("aten::linalg_inv", x.Zeros(Float32, 3, 3)) },
+		"identity; the matrix must be":              func(x *Exec) { x.Call("aten::linalg_cholesky", x.Full(Float32, -1, 2, 2)) },
+		"give [..., N, N]":                          func(x *Exec) { x.Call("aten::linalg_inv", x.Ones(Float32, 3, 2)) },
+		"give at least one point":                   func(x *Exec) { x.Call("aten::fft_fft", x.Ones(Float32, 0)) },
+		"the tensor has no elements; test Numel":    func(x *Exec) { x.Max(x.Ones(Float32, 0)) },
+		"cgotorch.Schemas lists all":                func(x *Exec) { x.Call("aten::conv2D", x.Ones(Float32, 2)) },
+		"(Tensor mat1) is missing and has no defau": func(x *Exec) { x.Call("aten::addmm", x.Ones(Float32, 2, 2)) },
+		"string; give the arguments in the order":   func(x *Exec) { x.Call("aten::softmax.int", x.Ones(Float32, 2), "last") },
+		"Clone the tensor before":                   func(x *Exec) { e := x.Exp(leaf(x)); x.AddScalarInPlace(e, 1); x.Backward(x.Sum(e)) },
 	} {
 		err := DefaultStream(CPU).Do(func(x *Exec) error { fn(x); return nil })
 		var e *Error

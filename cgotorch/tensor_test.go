@@ -101,6 +101,14 @@ func TestTensor_Closed(t *testing.T) {
 	})
 }
 
+// HostSlice takes a dense tensor of its own dtype alone.
+func TestHostSlice_Refused(t *testing.T) {
+	torchtest.Do(t, CPU, func(x *Exec) {
+		_, err := HostSlice[float64](x.Ones(Float32, 2))
+		torchtest.WantError(t, err, ErrInvalidArgument, "want a dense tensor of float64 on the CPU")
+	})
+}
+
 // Each call that uses a closed tensor fails, and the error names the call.
 func TestTensor_UsedAfterClose(t *testing.T) {
 	torchtest.CheckLeaks(t)

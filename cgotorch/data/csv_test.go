@@ -111,6 +111,8 @@ func TestCSV_Errors(t *testing.T) {
 		{"a,b,a\n0,1,2\n", `data: train.csv: two columns have the name "a": set CSVOptions.Names`, ErrInvalidOptions, CSVOptions{}},
 		{"a\n1\n", `no column "b"`, ErrInvalidOptions, CSVOptions{Fields: float("b")}},
 		{"a\n1\n", "CSVOptions.Names has 2", ErrInvalidOptions, CSVOptions{Names: []string{"a", "b"}}},
+		{"a\n1\n", "CSVOptions.Comma is", ErrInvalidOptions, CSVOptions{Comma: '"'}},
+		{"a\n1\n", "CSVOptions.MaxRow is -1", ErrInvalidOptions, CSVOptions{MaxRow: -1}},
 		{"a\n1\n", "in two fields", ErrInvalidOptions, CSVOptions{Fields: []Field{{Name: "a"}, {Name: "b", From: []string{"a"}}}}},
 		{"a\n1\n", "made of 1 columns", ErrInvalidOptions, CSVOptions{Fields: []Field{{Name: "a", Shape: []int64{2}}}}},
 	} {

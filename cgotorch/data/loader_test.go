@@ -328,7 +328,15 @@ func TestOptions_Refused(t *testing.T) {
 		_, err := NewLoader(table, o)
 		torchtest.WantError(t, err, ErrInvalidOptions, want)
 	}
-	l := open(t, table, Options{})
+	l := open(t, table, Options{Map: func(Sample) (Sample, error) { return nil, nil }})
+	for _, err := range l.Epoch(context.Background()) {
+		torchtest.WantError(t, err, ErrBadRow, "the sample has no value")
+	}
+	l.Close()
+	for _, err := range l.Epoch(context.Background()) {
+		torchtest.WantError(t, err, ErrClosed, "close the loader after its last epoch")
+	}
+	l = open(t, table, Options{})
 	torchtest.WantError(t, l.Restore(State{Samples: 5}), ErrInvalidState, "5 samples")
 	torchtest.WantError(t, l.Restore(State{Samples: 4, Position: 5}), ErrInvalidState)
 	torchtest.WantError(t, l.Restore(State{Samples: 4, Position: -5}), ErrInvalidState)

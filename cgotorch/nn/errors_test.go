@@ -217,6 +217,9 @@ func TestLosses_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 			nn.MSE(x, logits, x.Zeros(cgotorch.Float32, 3), nn.MSEOptions{})
 		}, []string{"nn.MSE", "float32[2 3]", "float32[3]"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.CTC(x, x.Ones(cgotorch.Float32, 5, 1, 3), x.Ones(cgotorch.Int64, 1), []int64{5}, nil, nn.CTCOptions{})
+		}, []string{"nn.CTC", "lengths of 1 inputs and of 0 labels"}},
 	} {
 		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) { c.run(x, x.Zeros(cgotorch.Float32, 2, 3)) }), cgotorch.ErrInvalidArgument, c.want...)
 	}

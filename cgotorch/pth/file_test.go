@@ -192,12 +192,38 @@ func TestUnpickle_Hostile(t *testing.T) {
 		"K\x01K\x02K\x03s.":                      "sets a value of a int64",
 		"K\x01)R.":                               "calls a int64",
 		"\xf0.":                                  "unknown instruction",
+		"K\x01K\x02\x93.":                        "a class without a name",
 		")Q.":                                    "no storage",
 		"ctorch._utils\n_rebuild_tensor_v2\n)R.": "a tensor of 0 arguments",
 	} {
 		_, _, err := unpickle([]byte(pickle), none)
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", pickle, err, want)
+		}
+	}
+}
+
+// A file of objects without an end, and one of another order of bytes, are refused.
+func TestNewFile_Refuses(t *testing.T) {
+	for _, c := range []struct{ pickle, order, want string }{
+		{"}q\x00(S'a'\nh\x00u.", "little", "an object that holds itself"},
+		{"}.", "middle", `its byte order is "middle"`},
+	} {
+		data := encode(t, func(b *bytes.Buffer) error {
+			z := zip.NewWriter(b)
+			for name, text := range map[string]string{"data.pkl": c.pickle, "byteorder": c.order} {
+				e, err := z.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store})
+				if err != nil {
+					return err
+				}
+				if _, err := e.Write([]byte(text)); err != nil {
+					return err
+				}
+			}
+			return z.Close()
+		})
+		if _, err := NewFile(bytes.NewReader(data), int64(len(data)), "a.pth"); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
 }

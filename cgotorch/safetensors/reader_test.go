@@ -263,6 +263,9 @@ func TestFile_Read_FileCutWhileOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	if err := f.ReadInto("w", make([]byte, 3)); err == nil || !strings.Contains(err.Error(), "tensor w has 9 bytes, to be read into 3") {
+		t.Errorf("reading into 3 bytes: %v", err)
+	}
 	if err := os.Truncate(path, 70); err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,7 @@ func TestReadSwitchConfig_Refuses(t *testing.T) {
 		`{"eos_token_id": "</s>"}`:               "eos_token_id",
 		`{"eos_token_id": 40000}`:                "eos_token_id is 40000, outside of vocab_size, 32128",
 		`{"decoder_start_token_id": -4}`:         "decoder_start_token_id is -4",
+		`{"initializer_factor": -1}`:             "initializer_factor is -1",
 		`{"layer_norm_epsilon": -1e-6}`:          "layer_norm_epsilon is -1e-06",
 		`{"relative_attention_max_distance": 9}`: "relative_attention_max_distance is 9",
 		`{"relative_attention_num_buckets": 1}`:  "relative_attention_num_buckets is 1",

@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
@@ -129,6 +130,25 @@ func TestSwitch_Refuses(t *testing.T) {
 			x.AtEnd(func() { c.Close() })
 			m.Decoder.Start(x, c, m.Encode(x, ids, nil), nil)
 		}, "has 3 tokens"},
+		{"more steps than the cache", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			c := m.NewCache(x, text.CacheOptions{Batch: 2, Source: 3, Capacity: 1})
+			x.AtEnd(func() { c.Close() })
+			m.Decoder.Start(x, c, m.Encode(x, ids, nil), nil)
+			for range 2 {
+				m.Step(x, c)
+				c.Advance(x)
+			}
+		}, "made for 1 tokens, and all are there"},
+		{"more tokens than the cache", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			c := m.NewCache(x, text.CacheOptions{Batch: 2, Source: 3, Capacity: 1})
+			x.AtEnd(func() { c.Close() })
+			_, err := m.Generate(context.Background(), x, ids, nil, text.GenerateOptions{Cache: c, MaxNewTokens: 5})
+			cgotorch.Check(err)
+		}, "made for 1 tokens, and MaxNewTokens is 5"},
+		{"tokens below 0", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			_, err := m.Generate(context.Background(), x, ids, nil, text.GenerateOptions{MaxNewTokens: -1})
+			cgotorch.Check(err)
+		}, "MaxNewTokens is -1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

@@ -29,4 +29,11 @@ func TestNormalize(t *testing.T) {
 	if !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Errorf("float32 pixels: %v", err)
 	}
+	err = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		Normalize(x, nil, ImageNetMean, ImageNetStd)
+		return nil
+	})
+	if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("no pixels: %v", err)
+	}
 }

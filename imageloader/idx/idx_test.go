@@ -61,6 +61,10 @@ func TestReadMNIST(t *testing.T) {
 	if _, err := idx.ReadMNIST(folder, true); !errors.Is(err, idx.ErrFormat) || !strings.Contains(err.Error(), "want 2 labels") {
 		t.Errorf("with three labels of two images: %v", err)
 	}
+	write(t, filepath.Join(folder, "train-images-idx3-ubyte"), file(8, []byte{1}, 1))
+	if _, err := idx.ReadMNIST(folder, true); !errors.Is(err, idx.ErrFormat) || !strings.Contains(err.Error(), "want images of bytes") {
+		t.Errorf("with labels for images: %v", err)
+	}
 }
 
 func TestRead_Hostile(t *testing.T) {

@@ -115,6 +115,7 @@ func TestParse(t *testing.T) {
 		{`"unk_id":0`, `"unk_id":null`, "model.unk_id", ErrFormat},
 		{`"id":3,`, `"id":-3,`, "added_tokens[0]: id is -3", ErrFormat},
 		{`"id":3,`, `"id":1,`, "added_tokens[0]: id is 1", ErrFormat},
+		{`{"id":3,"content":"<s>"`, `{"id":3,"content":"b"},{"id":3,"content":"<s>"`, `id is 3 for "<s>", and for "b" too`, ErrFormat},
 		{`"content":"<s>"`, `"content":""`, "added_tokens[0]: content is empty", ErrFormat},
 		{`"type":"Strip","strip_left"`, `"type":"BertNormalizer","strip_left"`, "normalizer.normalizers[0].type", ErrUnsupported},
 		{`{"String":"x"}`, `{"Regex":"(?<=x)"}`, "normalizer.normalizers[1].pattern", ErrFormat},
@@ -145,6 +146,10 @@ func TestParse(t *testing.T) {
 		if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.40s for %.40s: got %v, want %q", test.new, test.old, err, test.want)
 		}
+	}
+	bare, err := Parse([]byte(`{"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1]]}}`))
+	if err != nil || !slices.Equal(bare.Encode("a"), []int64{1}) {
+		t.Errorf("without normalizer and pre_tokenizer: %v", err)
 	}
 	if _, err := Open("no/such.json"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)

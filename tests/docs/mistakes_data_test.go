@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"net/http/httptest"
 	"strings"
 	"testing/fstest"
@@ -16,7 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/serve/oip"
 )
 
-var wrongData = []wrong{
+var dataMistakes = []mistake{
 	// Tables and texts.
 	{
 		name:    "a row with a cell too few",
@@ -52,11 +51,6 @@ var wrongData = []wrong{
 		},
 	},
 	{
-		name:    "JSON that is no JSON",
-		want:    "reviews.jsonl: row 2: invalid character…a row is one JSON object",
-		outside: func(folder string) error { return lines(folder, `{"label": 1}`+"\n"+`{'label': 0}`+"\n") },
-	},
-	{
 		name: "a CSV file as Parquet",
 		want: "t.parquet: it is no Parquet file…copy it again",
 		outside: func(folder string) error {
@@ -84,26 +78,6 @@ var wrongData = []wrong{
 		},
 	},
 	{
-		name: "a Map that gives a text",
-		want: `sample 0:…field "x" int64: the sample's value is a string…give values of the field's dtype`,
-		outside: func(string) error {
-			return epoch(loaderOf(data.Options{Map: func(data.Sample) (data.Sample, error) { return data.Sample{"x": "1"}, nil }}))
-		},
-	},
-	{
-		name: "a sequence that ends with an error",
-		want: `sensor: row 1: field "x" float32: the sample's value has 2 elements…give as many as the field's shape has`,
-		outside: func(string) error {
-			s, err := data.NewSequence("sensor", fields("x"), func(context.Context) iter.Seq2[data.Sample, error] {
-				return func(yield func(data.Sample, error) bool) { yield(data.Sample{"x": []float32{1, 2}}, nil) }
-			})
-			if err != nil {
-				return err
-			}
-			return epoch(data.NewStreamLoader(s, data.Options{}))
-		},
-	},
-	{
 		name: "an empty cell, standardized",
 		want: `houses.csv: row 2, column "size": it is NaN…leave the row out`,
 		outside: func(string) error {
@@ -124,30 +98,6 @@ var wrongData = []wrong{
 			return err
 		},
 	},
-	{
-		name: "an epoch of a closed table loader",
-		want: "data: Epoch: closed…close the loader after its last epoch",
-		outside: func(string) error {
-			l, err := loaderOf(data.Options{})
-			if err != nil {
-				return err
-			}
-			l.Close()
-			return epoch(l, nil)
-		},
-	},
-	{
-		name: "the place of another table",
-		want: "the state was saved from 900 samples, and these are 3…restore with the data of the checkpoint",
-		outside: func(string) error {
-			l, err := loaderOf(data.Options{})
-			if err != nil {
-				return err
-			}
-			defer l.Close()
-			return l.Restore(data.State{Samples: 900})
-		},
-	},
 
 	// Serving.
 	{
@@ -156,37 +106,9 @@ var wrongData = []wrong{
 		outside: func(string) error { return predict(serve.Of(make([]float32, 3), 1, 3)) },
 	},
 	{
-		name:    "a request of another dtype",
-		want:    `input "x" is float64…want float32`,
-		outside: func(string) error { return predict(serve.Of(make([]float64, 2), 1, 2)) },
-	},
-	{
 		name:    "a request without the batch",
 		want:    `input "x" has the shape [2]…want [n 2]`,
 		outside: func(string) error { return predict(serve.Of(make([]float32, 2))) },
-	},
-	{
-		name:    "a request with an input too few",
-		want:    "0 inputs…want 1",
-		outside: func(string) error { return predict() },
-	},
-	{
-		name:    "a request of too many entries",
-		want:    "100 entries, at most 32…divide the request",
-		outside: func(string) error { return predict(serve.Of(make([]float32, 200), 100, 2)) },
-	},
-	{
-		name:    "a request of no entries",
-		want:    `input "x" has the shape [0 2]…want [n 2]`,
-		outside: func(string) error { return predict(serve.Of([]float32{}, 0, 2)) },
-	},
-	{
-		name: "an answer read as another dtype",
-		want: "the Array has 4 bytes of float32, asked for as int64…ask for the Array's own dtype",
-		outside: func(string) error {
-			_, err := serve.Elements[int64](serve.Of([]float32{1}, 1))
-			return err
-		},
 	},
 	{
 		name: "a model that adds up the batch",
@@ -206,36 +128,10 @@ var wrongData = []wrong{
 		outside: func(string) error { return infer("x=1") },
 	},
 	{
-		name:    "a body without inputs",
-		want:    `400…the request has the inputs []…want [\"x\"]`,
-		outside: func(string) error { return infer(`{"inputs": []}`) },
-	},
-	{
 		name: "an input of another name",
 		want: `400…the request has the inputs [\"image\"]…want [\"x\"]`,
 		outside: func(string) error {
 			return infer(`{"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}`)
-		},
-	},
-	{
-		name: "too few data of an input",
-		want: `400…input \"x\" has the shape [1 2]…its data another number of elements…send as many as the shape has`,
-		outside: func(string) error {
-			return infer(`{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1]}]}`)
-		},
-	},
-	{
-		name: "a datatype that is none",
-		want: `400…input \"x\" is of \"float32\"…use FP32`,
-		outside: func(string) error {
-			return infer(`{"inputs": [{"name": "x", "datatype": "float32", "shape": [1, 2], "data": [1, 2]}]}`)
-		},
-	},
-	{
-		name: "an output that the model lacks",
-		want: `400…asks for the output \"logits\"…the model has [\"output0\"]`,
-		outside: func(string) error {
-			return infer(`{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}], "outputs": [{"name": "logits"}]}`)
 		},
 	},
 }
@@ -282,4 +178,28 @@ func infer(body string) error {
 		return nil
 	}
 	return fmt.Errorf("%d %s", answer.Code, answer.Body)
+}
+
+func fields(name string) []data.Field { return []data.Field{{Name: name, DType: f32}} }
+
+func csv(text string, o data.CSVOptions, l data.Options) (*data.Loader, error) {
+	c, err := data.NewCSV("t.csv", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, o)
+	if err != nil {
+		return nil, err
+	}
+	return data.NewStreamLoader(c, l)
+}
+
+func epoch(l *data.Loader, err error) error {
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	for b, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			return err
+		}
+		b.Release()
+	}
+	return nil
 }
