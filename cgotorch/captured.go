@@ -1,10 +1,7 @@
 package cgotorch
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,7 +47,8 @@ type Captured struct {
 	mu     sync.Mutex
 	runner atomic.Uint64 // thread of the Run that holds mu; 0 means none
 	pool   *graphPool
-	shapes map[string]*capturedShape
+	shapes shapeTable
+	lends  lending
 	closed bool
 
 	counting sync.Mutex // guards stats
@@ -95,8 +93,6 @@ type CapturedOptions struct {
 	lend bool // results are not copied, because only one Do at a time uses the Captured
 }
 
-func (o CapturedOptions) lends() bool { return o.InPlace || o.lend }
-
 // CapturedStats are counts since the Captured was made.
 type CapturedStats struct {
 	Graphs   int // shapes that have a graph now
@@ -109,27 +105,6 @@ type CapturedStats struct {
 	Why string
 }
 
-// capturedShape is the state of a Captured for inputs of one shape.
-type capturedShape struct {
-	// `batch` is the batch size to which inputs are padded. 0 means no padding.
-	batch int64
-	runs  int  // number of eager Runs
-	open  bool // a Choice needs more eager Runs
-	// `threads` are the threads of the eager Runs. cuDNN and cuBLAS must be initialized on a thread
-	// before a capture on this thread.
-	threads map[uint64]bool
-	graph   *Graph
-	// `serial` is a second graph of the same work, in which nothing runs in parallel. It exists
-	// while it is unknown which of the two graphs is faster. Otherwise it is nil.
-	serial   *serialGraph
-	in       []*Tensor // the graph's inputs; nil with InPlace
-	out      []*Tensor
-	launches int    // launches since the last capture
-	again    int    // number of stale graphs in a row, each of them launched at most once
-	failures int    // captures that failed in a row
-	eager    string // why the shape cannot be captured; "" means that it can
-}
-
 // NewCaptured returns a Captured of fn. fn is called with the inputs of a Run and returns the
 // results of the Run. The caller must Close the Captured.
 func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *Captured {
@@ -140,14 +115,11 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 		o.MaxGraphs = 8
 	}
 	o.BatchSizes = slices.DeleteFunc(slices.Sorted(slices.Values(o.BatchSizes)), func(n int) bool { return n < 1 })
-	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
+	return &Captured{
+		fn: fn, o: o, lends: lending{o.InPlace || o.lend},
+		shapes: shapeTable{batchSizes: o.BatchSizes, inPlace: o.InPlace, mostGraphs: o.MaxGraphs, of: map[string]*capturedShape{}},
+	}
 }
-
-// comparedLaunches is the number of launches in which a shape's parallel graph and its serial
-// graph alternate. Afterwards the faster graph is kept.
-const comparedLaunches = 42
-
-const whoseResults = "a captured function with CapturedOptions.InPlace, whose next Run writes there"
 
 // Run has the same effect on x's stream as a call of the function with `in`, and returns the
 // function's results. Run waits for captures of other goroutines. The eager Runs before a capture
@@ -225,26 +197,26 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 		x.open("Captured.Run", t)
 		out = append(out, x.Detach(t))
 	}
-	return c.lend(x, out)
+	return c.lends.eager(x, out)
 }
 
 // settled reports whether Runs of inputs like `in` need no more trials. There are two cases. Either
 // their graph has been launched, and no comparison with a serial graph is under way. Or it is known
 // that these Runs cannot be captured.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
-	s := c.shape(x, in)
+	s := c.shapes.find(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
 }
 
 func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
-	s := c.shape(x, in)
+	s := c.shapes.find(x, in)
 	switch {
 	case s.graph != nil:
 		if what := s.graph.stale(); what != "" {
-			c.captureAgain(x, s, in, what)
+			recording{c, x, s, in}.again(what)
 		}
 	case s.eager == "" && s.runs >= c.o.WarmUp && c.agree(s.threads[x.s.thread] && !(s.open && s.runs < c.o.WarmUp+maxTrials)):
-		c.capture(x, s, in)
+		recording{c, x, s, in}.capture()
 	}
 	if s.graph == nil {
 		return c.warmUp(x, s, in)
@@ -260,60 +232,38 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	for i, t := range s.in {
 		x.Tidy(func() *Tensor { y.CopyInPlace(s.cut(y, t, in[i]), in[i]); return nil })
 	}
-	results := c.launch(x, s, in)
-	out := make([]*Tensor, len(results))
-	for i, t := range results {
-		if c.o.lends() {
-			out[i] = s.cut(y, x.Lend(t, whoseResults), firstOf(in))
-		} else {
-			out[i] = y.Clone(s.cut(y, t, firstOf(in)))
-		}
-	}
+	out := c.lends.launched(y, s, c.launch(x, s, in), in)
 	c.pool.used(x)
 	ended = true
-	c.usedUntilEnd(x)
+	c.lends.untilEnd(x, c.pool)
 	return out
 }
 
-// usedUntilEnd tells the pool that x's Do may read lent results until it ends.
-func (c *Captured) usedUntilEnd(x *Exec) {
-	if !c.o.lends() {
-		return
-	}
-	x.AtEnd(func() {
-		c.pool.mu.Lock()
-		defer c.pool.mu.Unlock()
-		if !c.pool.ended {
-			c.pool.used(x)
-		}
-	})
-}
-
-// launch launches the shape's graph or the shape's serial graph. It returns the results of the
-// launched graph.
+// launch launches the shape's graph, or the graph that it is compared with. It returns the results
+// of the launched graph.
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
 	if s.serial != nil {
-		w := x.choose("Captured.Run", s.serial.choice, in, 1)
-		if !w.open {
-			s.keepFaster(c, in, w.parallel)
-		} else {
-			graph, out := s.graph, s.out
-			if !w.parallel {
-				graph, out = s.serial.graph, s.serial.out
-			}
-			defer w.end()
-			graph.launch(x.measured(w))
-			w.completed = true
+		out, faster := s.serial.launch(x, s, in)
+		if !faster {
 			return out
 		}
+		parallel, serial := s.serial.times()
+		c.log("%s: %v a launch with parallel work, %v without", describeInputs(in), parallel, serial)
+		s.serial.end()
+		s.serial = nil
 	}
 	s.graph.launch(x)
 	return s.out
 }
 
-const otherCannot = "another process of the group cannot capture it"
+// drop closes the graphs of a shape.
+func (c *Captured) drop(s *capturedShape) {
+	if s.drop() {
+		c.count(func(s *CapturedStats) { s.Graphs-- })
+	}
+}
 
 // agree returns whether all processes of the group say yes.
 func (c *Captured) agree(yes bool) bool {
@@ -321,25 +271,6 @@ func (c *Captured) agree(yes bool) bool {
 		return yes
 	}
 	return c.o.Agree(yes)
-}
-
-func firstOf(in []*Tensor) *Tensor {
-	if len(in) == 0 {
-		return nil
-	}
-	return in[0]
-}
-
-// cut returns t without padding. The tensor t is an input or a result of a graph, and the returned
-// part of t has the batch size of `in`. If no input was padded, `cut` returns t itself.
-func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
-	if s.batch == 0 {
-		return t
-	}
-	if n := in.Shape()[0]; n < s.batch {
-		return x.Narrow(t, 0, 0, int(n))
-	}
-	return t
 }
 
 // warmUp does an eager Run on the pool's stream.
@@ -361,317 +292,8 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	for _, t := range out {
 		x.adopt(t)
 	}
-	c.usedUntilEnd(x)
-	return c.lend(x, out)
-}
-
-// keeping returns a function that calls the captured function with `in`. The returned function
-// keeps the results and appends them to out.
-func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
-	return func(x *Exec) error {
-		for _, t := range c.fn(x, in...) {
-			x.open("Captured.Run", t)
-			if t.owner != x.s || t.RequiresGrad() {
-				t = x.Detach(t)
-			}
-			*out = append(*out, x.keep(t))
-		}
-		return nil
-	}
-}
-
-// captureAgain captures the function again after a value has changed. `what` is the text that a
-// function given to DependsOn has returned. If the values change so often that several Runs in a
-// row would need a new capture, captureAgain drops the graph. Later Runs are then eager.
-func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what string) {
-	const often = 4
-	if s.launches <= 1 {
-		s.again++
-	} else {
-		s.again = 0
-	}
-	if s.again >= often {
-		s.drop(c)
-		s.eager = fmt.Sprintf("it was to be captured again at each of %d Runs: %s", often, what)
-		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
-		return
-	}
-	c.log("%s: capturing %s again", what, describeInputs(in))
-	c.capture(x, s, in)
-}
-
-// capture captures the function for inputs like `in`. If the capture fails, the Run goes on
-// eagerly.
-func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
-	s.eager = c.refusal(x, s, in)
-	if !c.agree(s.eager == "") {
-		s.eager = cmp.Or(s.eager, otherCannot)
-		s.drop(c)
-		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
-		return
-	}
-	from := in
-	if !c.o.InPlace {
-		for i := len(s.in); i < len(in); i++ {
-			s.in = append(s.in, x.Keep(s.input(x, in[i])))
-		}
-		from = s.in
-	}
-	graph, out, err := c.tryCapture(x, s, from, false)
-	if errors.Is(err, ErrOutOfMemory) { // in a capture LibTorch's allocator cannot free its cached memory
-		if x.Device().ReleaseCachedMemory() == nil {
-			graph, out, err = c.tryCapture(x, s, from, false)
-		}
-	}
-	if !c.agree(err == nil) && err == nil {
-		graph.end()
-		closeAll(out)
-		err = refuse("Captured.Run", ErrNotCapturable, otherCannot)
-	}
-	s.drop(c)
-	if err != nil {
-		c.failed(x, s, in, err)
-		return
-	}
-	s.graph, s.out, s.launches, s.failures = graph, out, 0, 0
-	c.count(func(stats *CapturedStats) {
-		stats.Graphs++
-		stats.Captures++
-		if graph.updated {
-			stats.Updates++
-		}
-	})
-	if size, err := graph.size(); err == nil {
-		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
-	}
-	if c.agree(graph.parallel) {
-		c.captureSerial(x, s, from)
-	}
-}
-
-// serialGraph is a graph in which every Choice runs its work serially.
-type serialGraph struct {
-	graph  *Graph
-	out    []*Tensor
-	choice *Choice // between this graph and the shape's parallel graph
-}
-
-// captureSerial captures the function a second time, with nothing in parallel. A Choice measures
-// work that is enqueued kernel by kernel. Between such kernels the device waits longer than
-// inside a graph, so the decision of the Choice may be wrong for a graph. The next Runs therefore
-// alternate between the two graphs, and measure the whole function.
-func (c *Captured) captureSerial(x *Exec, s *capturedShape, from []*Tensor) {
-	serial, out, err := func() (*Graph, []*Tensor, error) {
-		graph := s.graph
-		s.graph = nil // otherwise CUDA would update the parallel graph to the serial one
-		defer func() { s.graph = graph }()
-		return c.tryCapture(x, s, from, true)
-	}()
-	if err != nil { // for example because memory is short
-		c.log("parallel work is not compared with serial work: %v", err)
-		return
-	}
-	s.serial = &serialGraph{graph: serial, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
-}
-
-// keepFaster ends the comparison of the shape's two graphs and closes the slower graph.
-func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, parallel bool) {
-	for _, d := range s.serial.choice.Decisions() {
-		c.log("%s: %v a launch with parallel work, %v without", describeInputs(in), d.ParallelTime, d.SerialTime)
-	}
-	if !parallel {
-		s.graph, s.serial.graph = s.serial.graph, s.graph
-		s.out, s.serial.out = s.serial.out, s.out
-	}
-	s.serial.end()
-	s.serial = nil
-}
-
-func (p *serialGraph) end() {
-	p.graph.end()
-	closeAll(p.out)
-}
-
-func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial bool) (*Graph, []*Tensor, error) {
-	var out []*Tensor
-	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph, serial)
-	if err == nil {
-		if err = s.check(out); err != nil {
-			graph.end()
-		}
-	}
-	if err != nil {
-		closeAll(out)
-		return nil, nil, err
-	}
-	return graph, out, nil
-}
-
-// failed is called after a capture has failed. If the function cannot be captured, or if memory is
-// short, later Runs do not try again. Any other failure may be temporary, because it may come from
-// the function itself. After such a failure later Runs try again, until three captures in a row
-// have failed.
-func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
-	closeAll(s.in)
-	s.in = nil
-	if errors.Is(err, ErrDeviceLost) {
-		x.Fail("Captured.Run", err)
-	}
-	const tries = 3
-	if s.failures++; errors.Is(err, ErrNotCapturable) || errors.Is(err, ErrOutOfMemory) || s.failures >= tries || c.o.Agree != nil {
-		s.eager = err.Error()
-	}
-	c.log("%s runs eagerly: %v", describeInputs(in), err)
-}
-
-// refusal returns the reason why no capture is tried for inputs like `in`. "" means that a capture
-// can be tried.
-func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
-	graphs := c.Stats().Graphs
-	switch {
-	case theChecker.finite:
-		return "CGOTORCH_CHECK=finite reads the results of each operator"
-	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
-		return "CapturedOptions.BatchSizes pads, which InPlace cannot"
-	case len(c.o.BatchSizes) > 0 && s.batch == 0:
-		return fmt.Sprintf("no size in CapturedOptions.BatchSizes, which are %v, serves the inputs", c.o.BatchSizes)
-	case s.graph == nil && graphs >= c.o.MaxGraphs:
-		return fmt.Sprintf("%d shapes are captured already, which is all that CapturedOptions.MaxGraphs allows", graphs)
-	}
-	for i, t := range in {
-		switch {
-		case t.Device() != x.Device():
-			return fmt.Sprintf("input %d lies on %v, which a graph would read only once: copy it to the device before", i, t.Device())
-		case t.RequiresGrad():
-			return fmt.Sprintf("input %d requires a gradient, which would go to the graph's copy of it", i)
-		}
-	}
-	return ""
-}
-
-// drop closes the shape's graphs and their results.
-func (s *capturedShape) drop(c *Captured) {
-	if s.graph == nil {
-		return
-	}
-	s.graph.end()
-	closeAll(s.out)
-	s.graph, s.out = nil, nil
-	if s.serial != nil {
-		s.serial.end()
-		s.serial = nil
-	}
-	c.count(func(s *CapturedStats) { s.Graphs-- })
-}
-
-// shape returns the state for inputs like `in`. It makes a new state for a new shape.
-func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
-	key := c.key(x, in)
-	s := c.shapes[key]
-	if s == nil {
-		if len(c.shapes) >= 64*c.o.MaxGraphs { // if new shapes keep coming, forget the shapes without a graph
-			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil })
-		}
-		s = &capturedShape{batch: c.batch(in), threads: map[uint64]bool{}}
-		c.shapes[key] = s
-	}
-	return s
-}
-
-// batch returns the batch size to which inputs like `in` are padded, or 0.
-func (c *Captured) batch(in []*Tensor) int64 {
-	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
-		return 0
-	}
-	size := int64(-1)
-	for _, t := range in {
-		shape := t.Shape()
-		if len(shape) == 0 || size >= 0 && shape[0] != size {
-			return 0
-		}
-		size = shape[0]
-	}
-	if i, _ := slices.BinarySearch(c.o.BatchSizes, int(size)); size > 0 && i < len(c.o.BatchSizes) {
-		return int64(c.o.BatchSizes[i])
-	}
-	return 0
-}
-
-// input makes memory for the graph's copy of an input like t.
-func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
-	shape, strides := t.geometry()
-	if s.batch == 0 || s.batch == shape[0] {
-		return x.EmptyLike(t)
-	}
-	rest := int64(1)
-	for _, n := range shape[1:] {
-		rest *= n
-	}
-	shape[0] = s.batch
-	if len(strides) > 0 && strides[0] == rest { // the entries lie one after another in memory, so the strides of t fit more entries too
-		padded := x.Call1("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())
-		return x.ZeroInPlace(padded)
-	}
-	return x.Zeros(t.DType(), shape...)
-}
-
-// check returns an error if results cannot be cut to the batch size of the inputs.
-func (s *capturedShape) check(out []*Tensor) error {
-	for i, t := range out {
-		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
-			return fmt.Errorf("result %d is %s: CapturedOptions.BatchSizes wants results with an entry for each of the inputs'", i, t)
-		}
-	}
-	return nil
-}
-
-func closeAll(ts []*Tensor) {
-	for _, t := range ts {
-		t.Close()
-	}
-}
-
-// lend returns the tensors that Run returns for the results ts. x's Do owns ts. With InPlace, and
-// in an Inference, the returned tensors are lent handles of ts.
-func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
-	if !c.o.lends() {
-		return ts
-	}
-	out := make([]*Tensor, len(ts))
-	for i, t := range ts {
-		out[i] = x.Lend(t, whoseResults)
-	}
-	return out
-}
-
-// key returns the key of x and `in` in c.shapes. Runs with equal keys can share a graph.
-func (c *Captured) key(x *Exec, in []*Tensor) string {
-	var key []byte
-	key = fmt.Append(key, x.c.Grad, x.c.Autocast)
-	batch := c.batch(in)
-	for _, t := range in {
-		info := t.info()
-		shape, strides := t.geometry()
-		if batch != 0 {
-			shape[0] = batch
-		}
-		key = fmt.Append(key, "|", int(info.DType), deviceOf(info.Device), shape, strides, int(info.RequiresGrad))
-		if c.o.InPlace {
-			key = fmt.Append(key, "@", info.Address)
-		}
-	}
-	return string(key)
-}
-
-func describeInputs(in []*Tensor) string {
-	text := "("
-	for i, t := range in {
-		if i > 0 {
-			text += ", "
-		}
-		text += t.String()
-	}
-	return text + ")"
+	c.lends.untilEnd(x, c.pool)
+	return c.lends.eager(x, out)
 }
 
 func (c *Captured) log(format string, args ...any) {
@@ -726,16 +348,16 @@ func (c *Captured) Close() error {
 		return nil
 	}
 	c.pool.mu.Lock()
-	for _, s := range c.shapes {
+	for _, s := range c.shapes.of {
 		closeAll(s.in)
-		s.drop(c)
+		c.drop(s)
 	}
 	c.pool.mu.Unlock()
-	c.shapes = nil
+	c.shapes.of = nil
 	return c.pool.Close("Captured.Close")
 }
 
-// Note [Eager, plain or side by side]
+// Note [Eager, serial or parallel]
 //
 // A Captured first runs the function eagerly, on the pool's stream. After these runs, gradient
 // accumulators belong to this stream, and cuDNN has chosen its kernels on the thread that
