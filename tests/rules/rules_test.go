@@ -346,53 +346,6 @@ func TestFiles_HaveNouns(t *testing.T) {
 	}
 }
 
-// The core stays small. A scope has few fields, so no feature keeps its state there. This test
-// names each process-wide variable. The comment beside the name says why the variable is
-// process-wide.
-func TestCore_StaysSmall(t *testing.T) {
-	processWide := []string{
-		"calls",         // a sync.Pool of buffers for arguments
-		"capturesNow",   // CUDA captures only one graph at a time on a device
-		"named",         // operators that Call has looked up
-		"notifications", // one goroutine waits for all events
-		"onCUDA",        // number of nodes of autograd, on CUDA devices, that call functions again
-		"streams",       // default streams, and names of streams
-		"theChecker",    // LibTorch has only one hook for all operators
-		"workers",       // the OS threads that belong to streams
-	}
-	constant := []string{"CPU", "Default", "alreadyDone", "checkFromEnvironment", "cures", "dtypes", "errExited", "escaped", "guards", "kinds", "neverTrue"}
-	var found []string
-	for _, s := range sources(t) {
-		if filepath.Dir(s.path) != "cgotorch" || strings.HasSuffix(s.path, "_test.go") || bytes.HasPrefix(s.text, []byte("// Code generated")) {
-			continue
-		}
-		for _, decl := range s.file.Decls {
-			decl, ok := decl.(*ast.GenDecl)
-			if !ok {
-				continue
-			}
-			for _, spec := range decl.Specs {
-				switch spec := spec.(type) {
-				case *ast.ValueSpec:
-					for _, name := range spec.Names {
-						if decl.Tok == token.VAR && !strings.HasPrefix(name.Name, "Err") && !slices.Contains(constant, name.Name) {
-							found = append(found, name.Name)
-						}
-					}
-				case *ast.TypeSpec:
-					if fields, ok := spec.Type.(*ast.StructType); ok && spec.Name.Name == "scope" && fields.Fields.NumFields() > 10 {
-						t.Errorf("scope has %d fields, want at most 10: a feature keeps its state on its own", fields.Fields.NumFields())
-					}
-				}
-			}
-		}
-	}
-	slices.Sort(found)
-	if !slices.Equal(found, processWide) {
-		t.Errorf("process-wide variables of cgotorch: %v, want %v", found, processWide)
-	}
-}
-
 // Each public package has an Example with an output, which go doc shows and go test runs.
 func TestPackages_HaveExample(t *testing.T) {
 	has := map[string]bool{}
