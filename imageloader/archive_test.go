@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 )
 
 func TestOpen_BadArchive(t *testing.T) {
@@ -166,28 +168,28 @@ func TestOpen_BitFlippedAnywhere(t *testing.T) {
 
 // walk reads all members of an archive.
 func walk(path string) error {
-	a, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 2, nil, new(statistics))
+	a, err := archive.Open(archive.OS, path, archive.Options{MaxMemberBytes: 1 << 20, Workers: 2, Labels: LabelsFromDirectories, Counts: new(archive.Counts)})
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	s, err := a.open(context.Background(), reading{contents: true})
+	s, err := a.Shards[0].Open(context.Background())
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	for {
-		e, err := s.next()
+		e, err := s.Next()
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if e.kind != regularFile || e.size > 1<<20 {
+		if where, _, bad := a.Shards[0].Admit(e); bad != nil || where.Class == "" {
 			continue
 		}
-		if _, err := s.content(); err != nil {
+		if _, err := s.Content(); err != nil {
 			return err
 		}
 	}

@@ -4,13 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -377,43 +374,5 @@ func TestArrangements_Texts(t *testing.T) {
 				l.Close()
 			}
 		}
-	}
-}
-
-// An index file that was made by other rules for labels is made again.
-func TestArrangements_OldIndex(t *testing.T) {
-	checkLeaks(t)
-	data := gzipOf(tarOf(beside("data/%03d", "cls", "png")))
-	path, folder := write(t, "a.tgz", data), t.TempDir()
-	o := options()
-	o.IndexDir, o.ShuffleBuffer = folder, 500
-	open(t, path, o)
-	files, err := filepath.Glob(folder + "/*" + indexExtension)
-	must(t, err)
-	s, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20, LabelField: "label"}, 1, nil, new(statistics))
-	must(t, err)
-	defer s.Close()
-	s.labels = LabelsFromMembers
-	table := s.loadTable(folder)
-	if len(files) != 1 || table == nil {
-		t.Fatalf("index files %q, table %v", files, table)
-	}
-	for i := range table.entries {
-		if table.entries[i].label != "" {
-			table.entries[i].label = "\ufeff" + table.entries[i].label
-		}
-	}
-	id := binary.LittleEndian.AppendUint64(nil, uint64(s.info.Size()))
-	id = binary.LittleEndian.AppendUint64(id, uint64(s.info.ModTime().UnixNano()))
-	hash := sha256.New()
-	for range 17 {
-		hash.Write(data)
-	}
-	hash.Write([]byte("label\x00"))
-	old, err := table.encode(hash.Sum(id))
-	must(t, err)
-	must(t, os.WriteFile(files[0], old, 0o644))
-	if err := rightLabels(open(t, path, o)); err != nil {
-		t.Error(err)
 	}
 }

@@ -190,7 +190,7 @@ func (e *epoch) lookForDropped() error {
 	}
 	runtime.GC()
 	if e.loader.ring.AllLost() {
-		return fmt.Errorf("imageloader: %s: all %d buffers belong to batches that were dropped without Release: call Release on each batch", e.loader.archive.path, e.loader.options.Buffers)
+		return fmt.Errorf("imageloader: %s: all %d buffers belong to batches that were dropped without Release: call Release on each batch", e.loader.archive.Path, e.loader.options.Buffers)
 	}
 	if e.patience == longestPatience && !e.told {
 		e.told = true
@@ -229,7 +229,7 @@ func (e *epoch) random(p purpose, it item) uint64 {
 // together, so that unusable images leave no gaps.
 func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	if p.err != nil {
-		p.err = fmt.Errorf("imageloader: %s: %w", e.loader.archive.path, p.err)
+		p.err = fmt.Errorf("imageloader: %s: %w", e.loader.archive.Path, p.err)
 		return
 	}
 	each := e.loader.ring.layout.each
@@ -395,7 +395,7 @@ func (e *epoch) finish() error {
 		return e.readErr
 	}
 	samples := max(e.place.Position, e.samples) // with DropLast, Position does not count the last images
-	if err := l.archive.tooMany(e.bad, e.before, e.unusable, samples, l.options.MaxSkipRate, l.options.mayBeNone()); err != nil {
+	if err := l.tooMany(e.bad, e.before, e.unusable, samples, l.options.mayBeNone()); err != nil {
 		return err
 	}
 	return io.EOF

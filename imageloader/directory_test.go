@@ -55,7 +55,7 @@ func TestOpen_DirectoryOrder(t *testing.T) {
 func TestScan_DirectoryWithLargeFile(t *testing.T) {
 	checkLeaks(t)
 	directory := writeDirectory(t, numbered(3))
-	if err := os.Truncate(filepath.Join(directory, "train/b/001.png"), defaultMaxMemberBytes+1); err != nil {
+	if err := os.Truncate(filepath.Join(directory, "train/b/001.png"), 256<<20+1); err != nil {
 		t.Fatal(err)
 	}
 	r, err := Scan(context.Background(), directory)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
@@ -108,21 +109,21 @@ func (l *Loader) start(from State) *epoch {
 func (e *epoch) read() error {
 	l := e.loader
 	index := l.index.Load()
-	streamed := l.streamsFirst && e.from.Epoch == 0 && e.share.firstOfOne && l.options.shuffled() || !index.isWhole() && !l.options.shuffled()
-	if !index.isWhole() && !streamed {
+	streamed := l.streamsFirst && e.from.Epoch == 0 && e.share.firstOfOne && l.options.shuffled() || !index.IsWhole() && !l.options.shuffled()
+	if !index.IsWhole() && !streamed {
 		var err error
-		if index, err = buildIndex(e.ctx, l.archive, l.options, index.classes, true, &l.stats); err != nil {
+		if index, err = l.archive.Index(e.ctx, true); err != nil {
 			return err
 		}
 		l.adopt(index)
 	}
-	if index.isWhole() {
+	if index.IsWhole() {
 		if err := e.checkSamples(index); err != nil {
 			return err
 		}
 	}
 	s := &sequence{
-		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: l.memory, stats: &l.stats, from: e.from, share: e.share,
+		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: l.memory, from: e.from, share: e.share,
 		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items, short: e.short, missing: e.missing,
 	}
 	made, err := s.run()
@@ -137,11 +138,11 @@ func (e *epoch) read() error {
 
 // checkSamples fails if the archive has another number of images than the state of the epoch. If
 // the number was not known, Restore did not check it.
-func (e *epoch) checkSamples(x *index) error {
-	if e.from.Samples == 0 || e.from.Samples == x.length {
+func (e *epoch) checkSamples(x *archive.Index) error {
+	if e.from.Samples == 0 || e.from.Samples == len(x.Samples) {
 		return nil
 	}
-	_, err := e.from.startFor(e.loader.options, x.length)
+	_, err := e.from.startFor(e.loader.options, len(x.Samples))
 	return e.loader.fail(fmt.Sprintf("cannot continue from the restored state: %v", err), ErrInvalidState)
 }
 
@@ -202,11 +203,11 @@ func (e *epoch) skip(bad *Error) error {
 	l := e.loader
 	e.place.Skipped++
 	if l.options.MaxSkipRate == 0 {
-		return fatal(bad)
+		return archive.Fatal(bad)
 	}
 	repeated := e.place.Position - e.share.own
 	if repeated > 0 && len(e.share.again) > 0 && repeated >= places(e.share.again) && e.place.Skipped == e.place.Position {
-		return l.archive.tooMany([]*Error{bad}, 0, e.samples, e.samples, l.options.MaxSkipRate, false) // else it would repeat forever
+		return l.tooMany([]*Error{bad}, 0, e.samples, e.samples, false) // else it would repeat forever
 	}
 	if e.share.repeats(e.place.Position - 1) {
 		return nil // this rank has skipped the image before
@@ -222,7 +223,7 @@ func (e *epoch) skip(bad *Error) error {
 	if e.samples == 0 {
 		return nil // the number of images is not known, so the function `finish` checks the rate
 	}
-	return l.archive.tooMany(e.bad, e.before, e.unusable, e.samples, l.options.MaxSkipRate, l.options.mayBeNone())
+	return l.tooMany(e.bad, e.before, e.unusable, e.samples, l.options.mayBeNone())
 }
 
 // mayBeNone reports whether it is no fault if none of a rank's images is usable.
@@ -231,7 +232,8 @@ func (o Options) mayBeNone() bool { return o.EachOnce && o.Ranks > 1 }
 // tooMany returns the error for more unusable images than the rate allows, or for no usable
 // image. In all other cases it returns nil. `before` is the number of skipped images that an
 // earlier run found. They are not in `bad`. If mayBeNone is true, the rate alone counts.
-func (a *archive) tooMany(bad []*Error, before, skipped, samples int, rate float64, mayBeNone bool) error {
+func (l *Loader) tooMany(bad []*Error, before, skipped, samples int, mayBeNone bool) error {
+	rate, path := l.options.MaxSkipRate, l.archive.Path
 	if skipped == 0 || (skipped < samples || mayBeNone) && float64(skipped) <= rate*float64(samples) {
 		return nil
 	}
@@ -244,12 +246,12 @@ func (a *archive) tooMany(bad []*Error, before, skipped, samples int, rate float
 	}
 	for i, b := range bad {
 		of := ""
-		if b.Path != a.path {
+		if b.Path != path {
 			of = b.Path + ": "
 		}
-		reason += fmt.Sprintf("%s %smember %d (%s): %s", [...]string{":", ";"}[min(i, 1)], of, b.Member, printable(b.Name), b.Reason)
+		reason += fmt.Sprintf("%s %smember %d (%s): %s", [...]string{":", ";"}[min(i, 1)], of, b.Member, archive.Printable(b.Name), b.Reason)
 	}
-	return &Error{Path: a.path, Kind: ErrBadMember, Reason: reason}
+	return &Error{Path: path, Kind: ErrBadMember, Reason: reason}
 }
 
 func (e *epoch) newBatch(b *buffer) *HostBatch {

@@ -5,13 +5,14 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // item is one image of an epoch, on its way from the archive to a batch.
 type item struct {
-	number int // number of the sample, in the archive's order
-	shard  *shard
+	number int    // number of the sample, in the archive's order
+	path   string // the shard
 	member int
 	name   string
 	label  int32
@@ -47,13 +48,18 @@ func drop(items []item) {
 	}
 }
 
+// itemOf returns a sample without its data. `bad` is its fault, or nil.
+func itemOf(a *archive.Archive, number int, s archive.Sample, bad *Error) item {
+	return item{number: number, path: a.Shards[s.Shard].Path, member: int(s.Member), name: s.Name, label: s.Label, bad: bad}
+}
+
 // judge returns the fault of an image that the decoder refused. If the decoder had too little
 // memory or an internal error, judge fails. The image may then be good, so it must not be skipped.
 func (it *item) judge(result *decode.Result) (*Error, error) {
 	if result.Err == nil {
 		return nil, nil
 	}
-	bad := it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
+	bad := &Error{Path: it.path, Member: it.member, Name: it.name, Reason: result.Err.Error(), Kind: ErrBadMember, Cause: result.Err}
 	if errors.Is(bad, decode.ErrOutOfMemory) || errors.Is(bad, decode.ErrInternal) {
 		bad.Kind, bad.Cause = result.Err, nil
 		return nil, bad

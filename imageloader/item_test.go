@@ -10,7 +10,7 @@ import (
 // An image that the decoder had no memory for may be good. Its error is not of the kind for which a
 // program deletes files.
 func TestItem_Judge(t *testing.T) {
-	it := item{shard: &shard{path: "a.tgz"}, member: 3, name: "train/cat/1.jpg"}
+	it := item{path: "a.tgz", member: 3, name: "train/cat/1.jpg"}
 	for _, of := range []error{decode.ErrOutOfMemory, decode.ErrInternal} {
 		bad, err := it.judge(&decode.Result{Err: of})
 		if bad != nil || errors.Is(err, ErrBadMember) {

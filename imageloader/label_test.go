@@ -18,7 +18,6 @@ func TestLoader_Classes(t *testing.T) {
 	withStray := write(t, "stray.tar", tarOf(append([]member{stray}, members...)))
 	packed := tarOf(members)
 	paths := []string{write(t, "a.tar", packed), write(t, "a.tgz", gzipOf(packed))}
-	file := write(t, "classes.txt", []byte("\ufeffdog\r\ncat\r\nant\r\n\r\n"))
 	o := options()
 	if got, want := fmt.Sprint(open(t, withStray, o).Classes()), "[ant cat dog misc]"; got != want {
 		t.Errorf("CLASS/FILE among SPLIT/CLASS/FILE: got classes %v, want %v", got, want)
@@ -38,7 +37,6 @@ func TestLoader_Classes(t *testing.T) {
 		{"archive, test", func(o *Options) { o.Split = "test" }, "[ant cat dog]", "[0 1]"},
 		{"caller", func(o *Options) { o.Classes = []string{"dog", "cat", "ant", "bee"} }, "[dog cat ant bee]", "[0 1 2 0 1]"},
 		{"caller, train", func(o *Options) { o.Classes, o.Split = []string{"cat", "dog"}, "train" }, "[cat dog]", "[1 0 1]"},
-		{"file", func(o *Options) { o.ClassFile = file }, "[dog cat ant]", "[0 1 2 0 1]"},
 	} {
 		for _, path := range paths {
 			for _, buffer := range []int{0, 400} {

@@ -1,61 +1,3 @@
-// Package imageloader reads batches of labelled images from an archive. An archive is a .tgz, a
-// .tar or a directory, or several of these.
-//
-// The label of an image is the directory that the image lies in. Names are CLASS/FILE or
-// SPLIT/CLASS/FILE. In the shards of a WebDataset, the label is in the .cls or .json member of
-// the same name (see [Labels]). A [Loader] decodes each image and crops or resizes it to one
-// size. It delivers batches of uint8 pixels in memory that a device can copy from. The Loader
-// itself uses no device. Package prefetcher copies the batches to a device.
-//
-// Programs that do not use LibTorch can use this loader too. Neither this package nor package
-// decode needs LibTorch. `make loader` builds both packages on a machine without LibTorch. A
-// batch is bytes and numbers, see [HostBatch]. A program that does not use LibTorch can page-lock
-// the memory of the batches through [Loader.Pin].
-//
-//	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
-//	...
-//	for batch, err := range loader.Epoch(ctx) {
-//		if err != nil {
-//			return err
-//		}
-//		use(batch.Images, batch.Labels)
-//		batch.Release()
-//	}
-//
-// # What is read
-//
-// Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. All
-// other members are passed over and counted. Hidden files, the "._" files of macOS, and links are
-// passed over too. Links are never followed.
-//
-// An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is
-// an error, or it is skipped if Options.MaxSkipRate allows that. It is never replaced by a blank
-// image. An image always has its own label. The EXIF orientation is applied. torchvision's
-// default loader ignores the orientation.
-//
-// A damaged archive is an error. An archive that is cut short is an error too, unless
-// Options.AllowTruncated is set. If the classes are given, Open does not read a .tgz that is
-// larger than Options.ShuffleBuffer. Errors in such a .tgz come when the first epoch reaches
-// them.
-//
-// # Ranks
-//
-// With Options.Ranks several processes divide each epoch. A [State] of N ranks continues with any
-// other number of ranks, also in the middle of an epoch. Options.EachOnce is for evaluations: sums
-// over all ranks are exact.
-//
-// One rank of a host makes the index of a new .tgz, with the threads of all ranks. The others wait
-// in Open. Of several new .tgz each rank makes some of the indices. In an epoch each rank inflates
-// only the blocks of its part. At the border of two parts both ranks inflate up to half of
-// Options.ShuffleBuffer. Each rank keeps a .tgz in memory that fits into ShuffleBuffer.
-//
-// # Speed
-//
-// A .tgz is inflated on all cores. The first reading also makes an index of the .tgz (see
-// Options.IndexDir). With the index, the .tgz is read from many places at once. Options.Workers
-// threads decode the images. Of a JPEG they decode only the part that the crop needs. Batches are
-// decoded one after another without a pause. With Options.Train there is no pause between epochs
-// either.
 package imageloader
 
 import (
@@ -69,8 +11,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
@@ -79,11 +23,12 @@ import (
 // one epoch can be read at a time.
 type Loader struct {
 	options Options
-	archive *archive
-	index   atomic.Pointer[index]
+	archive *archive.Archive
+	index   atomic.Pointer[archive.Index]
 	pool    *decode.Pool
 	ring    *buffers
 	memory  *arena.Arena // for compressed images, and for inflating
+	reading archive.Counts
 	stats   statistics
 	sound   numbers      // decode.Result.Sound, by sample
 	length  atomic.Int64 // number of samples per epoch, of all ranks, 0 when not known yet
@@ -113,7 +58,7 @@ type Loader struct {
 // This takes about one second per GB on one core. If the Open of another loader of this host reads
 // through the same .tgz, Open waits for its index file. With Options.Train the loader then begins
 // to read the first epoch. The loader must be closed.
-func Open(path string, options Options) (*Loader, error) { return openFrom(osFiles{}, path, options) }
+func Open(path string, options Options) (*Loader, error) { return openFrom(archive.OS, path, options) }
 
 // OpenFS is [Open] of a path, or a pattern, in a file system such as an object store. The files
 // must have ReadAt, be safe for concurrent use, and not change. Their index files lie in
@@ -122,7 +67,7 @@ func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
 	if fsys == nil {
 		return nil, fmt.Errorf("imageloader: OpenFS: fsys is nil; give a file system, such as os.DirFS(folder): %w", ErrInvalidOptions)
 	}
-	return openFrom(fsFiles{fsys}, path, options)
+	return openFrom(archive.OfFS(fsys), path, options)
 }
 
 // OpenReaderAt is [Open] of one .tgz or .tar, which r reads. The archive has `size` bytes. r must
@@ -134,21 +79,17 @@ func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loa
 	if size < 0 {
 		return nil, fmt.Errorf("imageloader: OpenReaderAt: the size of %s is %d; give its number of bytes, which an HTTP answer of unknown length does not have: %w", name, size, ErrInvalidOptions)
 	}
-	return openFrom(oneFile{r, size, name}, name, options)
+	return openFrom(archive.OfReaderAt(r, size, name), name, options)
 }
 
-func openFrom(from files, path string, options Options) (*Loader, error) {
+func openFrom(from archive.Files, path string, options Options) (*Loader, error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
 	}
-	classes, err := givenClasses(o)
-	if err != nil {
-		return nil, err
-	}
 	l := &Loader{options: o, next: State{Seed: o.Seed}, memory: arena.New(o.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
-	err = l.open(from, path, classes)
-	if p := l.stats.panicked.Load(); p != nil { // also where the loader does without the read
+	err = l.open(from, path)
+	if p := l.reading.Panicked.Load(); p != nil { // also where the loader does without the read
 		l.Close()
 		panic(p)
 	}
@@ -162,7 +103,7 @@ func openFrom(from files, path string, options Options) (*Loader, error) {
 	return l, nil
 }
 
-func (l *Loader) open(from files, path string, classes *vocabulary) error {
+func (l *Loader) open(from archive.Files, path string) error {
 	o := l.options
 	var err error
 	if l.pool, err = decode.NewPool(o.poolOptions()); err != nil {
@@ -171,31 +112,26 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		}
 		return fmt.Errorf("imageloader: %w", err)
 	}
-	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), l.memory, &l.stats); err != nil {
+	if l.archive, err = archive.Open(from, path, l.archiveOptions()); err != nil {
 		return err
 	}
-	if o.Train && o.Split == "" {
-		if err := l.archive.oneSplit(); err != nil {
-			return err
-		}
-	}
 	now := o.Ranks > 1 || o.Limit > 0
-	l.streamsFirst = classes.fixed && !l.archive.small && o.Limit == 0
-	index, err := buildIndex(context.Background(), l.archive, o, classes, now, &l.stats)
+	l.streamsFirst = l.archive.ClassesGiven() && !l.archive.Small && o.Limit == 0
+	index, err := l.archive.Index(context.Background(), now)
 	if err != nil {
 		return err
 	}
 	l.adopt(index)
 	batch := o.BatchSize
-	if index.length > 0 {
+	if len(index.Samples) > 0 {
 		if err := l.tooManyKnown(index); err != nil {
 			return err
 		}
 		if l.Len() == 0 && !o.EachOnce {
-			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", index.length, o.Ranks), ErrNoImages)
+			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", len(index.Samples), o.Ranks), ErrNoImages)
 		}
 		if o.DropLast && batch > l.Len() {
-			return fmt.Errorf("imageloader: Options.DropLast leaves nothing of %s: BatchSize is %d, and an epoch has %d images: %w", l.archive.path, batch, l.Len(), ErrInvalidOptions)
+			return fmt.Errorf("imageloader: Options.DropLast leaves nothing of %s: BatchSize is %d, and an epoch has %d images: %w", l.archive.Path, batch, l.Len(), ErrInvalidOptions)
 		}
 		batch = max(min(batch, l.Len()), 1)
 	}
@@ -205,21 +141,21 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 }
 
 // tooManyKnown fails if too many images are unusable because of their names and sizes alone.
-func (l *Loader) tooManyKnown(x *index) error {
+func (l *Loader) tooManyKnown(x *archive.Index) error {
 	var bad []*Error
-	for i := 0; i < x.length && len(bad) < maxExamples; i++ {
-		if known := x.bad[i]; known != nil {
+	for i := 0; i < len(x.Samples) && len(bad) < maxExamples; i++ {
+		if known := x.Bad[i]; known != nil {
 			bad = append(bad, known)
 		}
 	}
-	return l.archive.tooMany(bad, 0, len(x.bad), x.length, l.options.MaxSkipRate, false)
+	return l.tooMany(bad, 0, len(x.Bad), len(x.Samples), false)
 }
 
 // adopt makes x the loader's index. Epochs that begin later use x.
-func (l *Loader) adopt(x *index) {
+func (l *Loader) adopt(x *archive.Index) {
 	l.index.Store(x)
-	l.length.Store(int64(x.length))
-	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
+	l.length.Store(int64(len(x.Samples)))
+	l.stats.update(func(s *Stats) { s.Ignored = x.Ignored })
 }
 
 // Epoch returns the batches of one epoch. Each call is for the next epoch. The first epoch is 0,
@@ -259,7 +195,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 		defer l.stats.stop()
 		for {
 			batch, err := e.next(ctx)
-			if p := l.stats.panicked.Load(); p != nil && err != nil {
+			if p := l.reading.Panicked.Load(); p != nil && err != nil {
 				panic(p)
 			}
 			if err == io.EOF {
@@ -398,7 +334,7 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 // gets them as its Options.OnlyClasses too. In a WebDataset with numbers in its .cls, a number is
 // an index into Options.Classes, so the second loader gets the Classes and OnlyClasses of the
 // first.
-func (l *Loader) Classes() []string { return l.index.Load().classes.classes() }
+func (l *Loader) Classes() []string { return l.archive.Classes() }
 
 // Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
 // are counted too. Len returns 0 while the number is not known. This can be so for a .tgz that is
@@ -449,13 +385,10 @@ func (l *Loader) Pin(p Pinner) error {
 
 // Stats returns the loader's counts since Open.
 func (l *Loader) Stats() Stats {
-	s := l.stats.snapshot()
+	s, notes := l.stats.snapshot(), l.reading.Notes()
+	s.Retries, s.Truncated, s.IndexFiles, s.IndexError = notes.Retries, notes.Truncated, notes.IndexFiles, notes.IndexError
+	s.Read, s.Inflate = time.Duration(l.reading.Read.Load()), time.Duration(l.reading.Inflate.Load())+l.archive.Inflating()
 	s.Decode, s.Workers, s.Buffers = max(l.pool.Busy(), s.Decode), l.pool.Workers(), l.options.Buffers
-	for _, shard := range l.archive.shards {
-		if content := shard.content.Load(); content != nil {
-			s.Inflate += content.Busy()
-		}
-	}
 	return s
 }
 
@@ -503,5 +436,5 @@ func (l *Loader) errClosed() error {
 }
 
 func (l *Loader) fail(reason string, kind error) error {
-	return &Error{Path: l.archive.path, Reason: reason, Kind: kind}
+	return &Error{Path: l.archive.Path, Reason: reason, Kind: kind}
 }

@@ -10,54 +10,6 @@ import (
 	"testing"
 )
 
-func TestArchive_Admit(t *testing.T) {
-	a := &shard{path: "a.tar", maxMember: 100}
-	for _, test := range []struct {
-		entry   entry
-		where   location
-		ignored string
-		bad     string
-	}{
-		{entry{name: "cat/1.jpg"}, location{class: "cat"}, "", ""},
-		{entry{name: "train/cat/1.JPEG"}, location{"train", "train", "cat"}, "", ""},
-		{entry{name: "./train/cat/1.png"}, location{"train", "train", "cat"}, "", ""},
-		{entry{name: "train//cat/1.webp"}, location{"train", "train", "cat"}, "", ""},
-		{entry{name: "data/train/cat/1.tiff"}, location{"data", "data/train", "cat"}, "", ""},
-		{entry{name: "caf\xe9/1.jpg"}, location{}, "", "not UTF-8"},
-		{entry{name: "a..b/..c.gif"}, location{}, ignoredHidden, ""},
-		{entry{name: "a..b/c...gif"}, location{class: "a..b"}, "", ""},
-		{entry{name: "cat/1.txt"}, location{}, ignoredNotImage, ""},
-		{entry{name: "cat/jpg"}, location{}, ignoredNotImage, ""},
-		{entry{name: "README"}, location{}, ignoredNotImage, ""},
-		{entry{name: "cat/._1.jpg"}, location{}, ignoredAppleDouble, ""},
-		{entry{name: "._cat/1.jpg"}, location{}, ignoredAppleDouble, ""},
-		{entry{name: "__MACOSX/cat/1.jpg"}, location{}, ignoredAppleDouble, ""},
-		{entry{name: "cat/.1.jpg"}, location{}, ignoredHidden, ""},
-		{entry{name: ".git/cat/1.jpg"}, location{}, ignoredHidden, ""},
-		{entry{name: "cat/1.jpg", kind: symbolicLink}, location{}, ignoredSymbolicLink, ""},
-		{entry{name: "cat/1.jpg", kind: hardLink}, location{}, ignoredHardLink, ""},
-		{entry{name: "cat/1.jpg", kind: specialFile}, location{}, ignoredSpecialFile, ""},
-		{entry{name: "cat.jpg/", kind: subdirectory}, location{}, "", ""},
-		{entry{name: "../cat/1.jpg"}, location{}, "", `unsafe name: it contains ".."`},
-		{entry{name: "cat/../dog/1.jpg"}, location{}, "", `unsafe name: it contains ".."`},
-		{entry{name: "cat/.."}, location{}, "", `unsafe name: it contains ".."`},
-		{entry{name: "/cat/1.jpg"}, location{}, "", "unsafe name: it begins at the root"},
-		{entry{name: "1.jpg"}, location{}, "", "no class"},
-		{entry{name: "./1.jpg"}, location{}, "", "no class"},
-		{entry{name: "cat/1.jpg", kind: sparseFile}, location{class: "cat"}, "", "sparse file"},
-		{entry{name: "cat/1.jpg", size: 100}, location{class: "cat"}, "", ""},
-		{entry{name: "cat/1.jpg", size: 101}, location{class: "cat"}, "", "too large: 101 bytes, and Options.MaxMemberBytes allows 100"},
-	} {
-		where, ignored, bad := a.admit(test.entry)
-		if where != test.where || ignored != test.ignored {
-			t.Errorf("%+v: got %+v, ignored %q; want %+v, ignored %q", test.entry, where, ignored, test.where, test.ignored)
-		}
-		if (bad != nil) != (test.bad != "") || bad != nil && !strings.Contains(bad.Error(), test.bad) {
-			t.Errorf("%+v: got bad %v, want %q", test.entry, bad, test.bad)
-		}
-	}
-}
-
 // An archive has every kind of member that is no image. The loader counts these members by kind
 // and reads only the images.
 func TestOpen_OddMembers(t *testing.T) {
@@ -76,7 +28,7 @@ func TestOpen_OddMembers(t *testing.T) {
 		{name: "dog/größe-日本.png", body: solid(3, 3, 3)},
 	}
 	want := map[string]int{
-		ignoredAppleDouble: 1, ignoredHidden: 1, ignoredNotImage: 1, ignoredSymbolicLink: 1, ignoredHardLink: 1, ignoredSpecialFile: 1,
+		"AppleDouble file (._)": 1, "hidden file": 1, "not an image": 1, "symbolic link": 1, "hard link": 1, "special file": 1,
 	}
 	data := tarOf(members)
 	for _, path := range []string{write(t, "a.tar", data), write(t, "a.tgz", gzipOf(data))} {
@@ -151,7 +103,7 @@ func TestOpen_DirectoryWithLinks(t *testing.T) {
 	if got := fmt.Sprint(levels(t, l)); got != "[1]" {
 		t.Errorf("got images %v, want [1]", got)
 	}
-	if got := l.Stats().Ignored[ignoredSymbolicLink]; got != 3 {
+	if got := l.Stats().Ignored["symbolic link"]; got != 3 {
 		t.Errorf("got %d symbolic links, want 3", got)
 	}
 	// A link to the root is followed, because the caller has chosen it.
@@ -178,12 +130,4 @@ func TestEpoch_FileBecomesLink(t *testing.T) {
 	}
 	_, err := tryRead(l)
 	wantError(t, err, ErrBadMember, "member 2 (cat/1.png)", "escapes")
-}
-
-func TestError_OddName(t *testing.T) {
-	a := &shard{path: "a.tar"}
-	err := a.badMember(entry{number: 3, name: "a/\x1b[31m\n.jpg"}, nil, "truncated")
-	if got, want := err.Error(), `imageloader: a.tar: member 3 ("a/\x1b[31m\n.jpg"): truncated`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
 }

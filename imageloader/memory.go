@@ -1,6 +1,9 @@
 package imageloader
 
-import "github.com/streamtorch/streamtorch/internal/inflate"
+import (
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
+	"github.com/streamtorch/streamtorch/internal/inflate"
+)
 
 // Memory is the most bytes that a loader takes at a time, by purpose. It does not count the
 // tables of the archive, which take some 200 bytes and the name for each member. It does not
@@ -25,44 +28,22 @@ func (m Memory) Total() int { return m.Batches + m.Compressed + m.Inflate + m.De
 func (l *Loader) Memory() Memory {
 	m := Memory{Batches: l.options.Buffers * l.ring.layout.stride, Decode: l.pool.MaxMemory()}
 	x := l.index.Load()
-	if x.held != nil {
-		for _, data := range x.held {
-			m.Compressed += footprint(len(data))
+	if x.Held != nil {
+		for _, data := range x.Held {
+			m.Compressed += archive.Footprint(len(data))
 		}
 		return m
 	}
-	compressed := max(l.options.ShuffleBuffer, x.largest(l.options))
-	if !x.isWhole() || l.streamsFirst {
+	compressed := max(l.options.ShuffleBuffer, l.archive.Largest(x))
+	if !x.IsWhole() || l.streamsFirst {
 		compressed += l.options.aside()
 	}
 	m.Compressed = compressed + compressed/8 // an arena may make a piece up to an eighth larger
-	for _, s := range l.archive.shards {
-		if s.format == gzipTar {
-			m.Inflate = inflate.FileMemory(l.pool.Workers() + 1)
-		}
+	if l.archive.Packed() {
+		m.Inflate = inflate.FileMemory(l.pool.Workers() + 1)
 	}
-	if !x.isWhole() || l.streamsFirst {
+	if !x.IsWhole() || l.streamsFirst {
 		m.Inflate += inflate.ReaderMemory(l.pool.Workers())
 	}
 	return m
-}
-
-// largest returns the most bytes that the loader reads at once. They can be more than the shuffle
-// buffer.
-func (x *index) largest(o Options) (most int) {
-	if !x.isWhole() {
-		return max(o.MaxMemberBytes, blockMost)
-	}
-	for _, b := range x.blocks {
-		most = max(most, b.bytes())
-	}
-	if x.blocks != nil {
-		return most
-	}
-	for i := range x.samples {
-		if x.bad[i] == nil {
-			most = max(most, int(x.samples[i].size))
-		}
-	}
-	return blockSamples * most
 }

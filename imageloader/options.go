@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 )
 
 // Options configures a [Loader]. The zero value reads every image of the archive in order, 224 x
@@ -27,12 +28,10 @@ type Options struct {
 	// Directories above the classes are splits if they have the same classes, or names of splits.
 	Split string
 
-	// Classes or ClassFile gives the names of the classes. A label is an index into these names. An
-	// image whose class has no name here is an error. ClassFile is a text file with one class a line.
-	// It is a file of the operating system, also with OpenFS. Without Classes and ClassFile, the
-	// classes are all classes of the archive, from every split, sorted by name.
-	Classes   []string
-	ClassFile string
+	// Classes gives the names of the classes. A label is an index into these names. An image whose
+	// class has no name here is an error. Without Classes, the classes are all classes of the archive,
+	// from every split, sorted by name.
+	Classes []string
 
 	// OnlyClasses, when not empty, selects the images of these classes. Labels are then indices into
 	// these classes alone, in the order that they have among all classes. A name that is no class is
@@ -50,7 +49,7 @@ type Options struct {
 	// member that holds the label. "" means "label". A label that is a number is the index of the
 	// class. If Classes is not set, the names of these classes are the numbers. If Classes is set and
 	// has only numbers, a label is one of these names.
-	Labels     Labels
+	Labels     LabelSource
 	LabelField string
 
 	// Transform makes all images one size. With Train, nil means a random box of the image, resized
@@ -146,11 +145,10 @@ type Options struct {
 }
 
 const (
-	defaultBatchSize      = 128
-	defaultBuffers        = 4
-	deviceBuffers         = 6
-	defaultShuffleBuffer  = 256 << 20
-	defaultMaxMemberBytes = 256 << 20
+	defaultBatchSize     = 128
+	defaultBuffers       = 4
+	deviceBuffers        = 6
+	defaultShuffleBuffer = 256 << 20
 )
 
 // complete checks the options and returns them, with the default value in place of each zero.
@@ -181,7 +179,7 @@ func (o Options) complete() (Options, error) {
 	if !(o.MaxSkipRate >= 0 && o.MaxSkipRate <= 1) {
 		return refuse("MaxSkipRate is %v; it is a share of the images, 0 to 1", o.MaxSkipRate)
 	}
-	if !o.allSplits() && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
+	if o.Split != "" && o.Split != "." && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
 		return refuse("Split is %q; it must name a directory, such as \"train\" or \"photos/train\", or be \".\" for all", o.Split)
 	}
 	if o.Labels < LabelsFound || o.Labels > LabelsFromMembers {
@@ -195,9 +193,6 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.EachOnce && (o.DropRest || o.DropLast) {
 		return refuse("EachOnce is set, and DropRest or DropLast leaves images out; drop one")
-	}
-	if len(o.Classes) > 0 && o.ClassFile != "" {
-		return refuse("Classes and ClassFile are both set; drop one")
 	}
 	for i, name := range o.OnlyClasses {
 		if name == "" || slices.Contains(o.OnlyClasses[:i], name) {
@@ -219,11 +214,7 @@ func (o Options) complete() (Options, error) {
 	}
 	o.Buffers = orDefault(o.Buffers, defaultBuffers)
 	o.Channels = orDefault(o.Channels, 3)
-	if o.LabelField == "" {
-		o.LabelField = defaultLabelField
-	}
 	o.ShuffleBuffer = orDefault(o.ShuffleBuffer, defaultShuffleBuffer)
-	o.MaxMemberBytes = orDefault(o.MaxMemberBytes, defaultMaxMemberBytes)
 	o.Classes, o.OnlyClasses = slices.Clone(o.Classes), slices.Clone(o.OnlyClasses)
 	if o.Train && !o.NoFlip && o.HorizontalFlip == 0 {
 		o.HorizontalFlip = 0.5
@@ -236,7 +227,9 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-func (o Options) allSplits() bool { return o.Split == "" || o.Split == "." }
+func isDirectoryName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+}
 
 func orDefault(value, zero int) int {
 	if value == 0 {
@@ -268,5 +261,17 @@ func (o Options) poolOptions() decode.Options {
 	return decode.Options{
 		Workers: o.Workers, Transform: o.Transform, Channels: o.Channels, HorizontalFlip: o.HorizontalFlip, MaxPixels: o.MaxPixels,
 		NoShrink: o.NoShrink, Memory: o.DecodeMemory, JPEGDevice: o.JPEGDevice,
+	}
+}
+
+// archiveOptions returns what the reading of the archive needs of the loader's options.
+func (l *Loader) archiveOptions() archive.Options {
+	o := l.options
+	return archive.Options{
+		Train: o.Train, Split: o.Split, OnlyClasses: o.OnlyClasses, Limit: o.Limit,
+		Classes: o.Classes, Labels: o.Labels, LabelField: o.LabelField,
+		ShuffleBuffer: o.ShuffleBuffer, IndexDir: o.IndexDir, NoIndexFile: o.NoIndexFile,
+		ReadRetries: o.ReadRetries, ReadTimeout: o.ReadTimeout, AllowTruncated: o.AllowTruncated, MaxMemberBytes: o.MaxMemberBytes, Skip: o.MaxSkipRate > 0,
+		Ranks: o.Ranks, Rank: o.Rank, Workers: l.pool.Workers(), Memory: l.memory, Counts: &l.reading,
 	}
 }

@@ -11,9 +11,6 @@ import (
 func TestOpen_InvalidOptions(t *testing.T) {
 	checkLeaks(t)
 	path := write(t, "a.tar", tarOf(numbered(3)))
-	twice := write(t, "twice.txt", []byte("a\nb\na\n"))
-	empty := write(t, "empty.txt", []byte("\n\n"))
-	gap := write(t, "gap.txt", []byte("a\n\nb\n"))
 	for _, test := range []struct {
 		options Options
 		want    string
@@ -33,13 +30,8 @@ func TestOpen_InvalidOptions(t *testing.T) {
 		{Options{Split: "a//b"}, `Options.Split is "a//b"`},
 		{Options{Split: "/a"}, `Options.Split is "/a"`},
 		{Options{Split: ".."}, `Options.Split is ".."`},
-		{Options{Classes: []string{"a"}, ClassFile: "x"}, "Classes and ClassFile are both set"},
 		{Options{Classes: []string{"a", "b", "a"}}, `Options.Classes: class "a" is there twice`},
 		{Options{Classes: []string{"a", ""}}, `Options.Classes: class 1 is ""`},
-		{Options{ClassFile: "/no/such/file"}, "no such file"},
-		{Options{ClassFile: twice}, twice + `: class "a" is there twice`},
-		{Options{ClassFile: empty}, empty + ": no classes"},
-		{Options{ClassFile: gap}, gap + `: class 1 is ""`},
 		{Options{Transform: decode.Resize{Height: -1, Width: 2}}, "height"},
 		{Options{Transform: decode.RandomResizedCrop{Height: 8, Width: 8, MinScale: 2, MaxScale: 3}}, "scale"},
 		{Options{BatchSize: math.MaxInt, Classes: []string{"a", "b", "c"}, ShuffleBuffer: 1}, "BatchSize"},
@@ -75,7 +67,7 @@ func TestOptions_Defaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.BatchSize != 128 || o.Channels != 3 || o.Buffers != 4 || o.ShuffleBuffer != 256<<20 || o.MaxMemberBytes != 256<<20 {
+		if o.BatchSize != 128 || o.Channels != 3 || o.Buffers != 4 || o.ShuffleBuffer != 256<<20 {
 			t.Errorf("%+v: got %+v", test.options, o)
 		}
 		if o.Transform != test.transform || o.HorizontalFlip != test.flip || o.shuffled() != test.shuffled {

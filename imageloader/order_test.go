@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 )
 
 // The random numbers must not change, because later versions continue from saved states.
@@ -36,7 +38,7 @@ func TestPermutation_Even(t *testing.T) {
 }
 
 func TestShuffleBuffer_DrawsEachOnce(t *testing.T) {
-	b := shuffleBuffer{limit: 10 * footprint(100), draws: draws{seed: 1}}
+	b := shuffleBuffer{limit: 10 * archive.Footprint(100), draws: draws{seed: 1}}
 	var order []int
 	held := 0
 	for i := range 100 {

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
@@ -82,13 +84,13 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
 		formats: map[string]int{}, ignored: map[string]int{}, memory: arena.New(4 * scanBytes)}
 	defer s.memory.Close()
-	a, err := openArchive(osFiles{}, path, Options{MaxMemberBytes: defaultMaxMemberBytes, LabelField: defaultLabelField}, 0, s.memory, new(statistics))
+	a, err := archive.Open(archive.OS, path, archive.Options{Memory: s.memory, Counts: new(archive.Counts)})
 	if err != nil {
 		return s.report, err
 	}
 	defer a.Close()
-	s.archive, s.doubts.field = a, a.doubt
-	s.report.Format = a.shards[0].format.String()
+	s.archive, s.doubts = a, a.NewDoubts()
+	s.report.Format = a.Format()
 	// Resizing decodes the whole image, but a crop decodes only a part.
 	if s.pool, err = decode.NewPool(decode.Options{Transform: decode.Resize{Height: 1, Width: 1}}); err != nil {
 		return s.report, err
@@ -97,22 +99,22 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 	err = s.run(ctx)
 	s.finish()
 	if err == nil && s.report.Images == 0 && len(s.report.Bad) == 0 {
-		err = (&indexer{archive: a, index: &index{ignored: s.ignored}}).noImages()
+		err = a.NoImages(s.ignored, nil, nil)
 	}
-	if err == nil && a.guessed && s.left > 0 {
-		err = s.doubts.about(sortedKeys(s.classes))
+	if err == nil && s.left > 0 {
+		err = s.doubts.About(slices.Collect(maps.Keys(s.classes)))
 	}
 	return s.report, err
 }
 
 // scanner builds a report.
 type scanner struct {
-	archive *archive
+	archive *archive.Archive
 	pool    *decode.Pool
 	memory  *arena.Arena
 	report  Report
 	left    int // number of images that are still to be read
-	doubts  doubts
+	doubts  archive.Doubts
 
 	classes, splits, formats, ignored map[string]int
 
@@ -123,7 +125,7 @@ type scanner struct {
 // scanned is an image that is to be decoded.
 type scanned struct {
 	item
-	where location
+	where archive.Location
 }
 
 const (
@@ -154,7 +156,7 @@ func (s *scanner) run(ctx context.Context) error {
 
 // read sends the images of the archive in parts.
 func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
-	for _, shard := range s.archive.shards {
+	for _, shard := range s.archive.Shards {
 		if err := s.readShard(ctx, shard, parts); err != nil || s.left <= 0 {
 			return err
 		}
@@ -162,12 +164,12 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 	return nil
 }
 
-func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []scanned) error {
-	stream, err := shard.open(ctx, reading{contents: true, memory: s.memory})
+func (s *scanner) readShard(ctx context.Context, shard *archive.Shard, parts chan<- []scanned) error {
+	stream, err := shard.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer stream.close()
+	defer stream.Close()
 	var part []scanned
 	bytes := 0
 	flush := func() error {
@@ -186,7 +188,7 @@ func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []sc
 		if s.left <= 0 {
 			return flush()
 		}
-		e, err := stream.next()
+		e, err := stream.Next()
 		if err != nil {
 			if flushErr := flush(); err == io.EOF {
 				err = flushErr
@@ -194,17 +196,17 @@ func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []sc
 			return err
 		}
 		s.report.Members++
-		where, ignored, bad := shard.admit(e)
+		where, ignored, bad := shard.Admit(e)
 		if ignored != "" {
 			s.ignored[ignored]++
-			s.doubts.note(shard, e)
+			s.doubts.Note(shard, e)
 		}
-		if where.class == "" && bad == nil {
+		if where.Class == "" && bad == nil {
 			continue
 		}
-		it := scanned{item: item{shard: shard, member: e.number, name: e.name, bad: bad}, where: where}
+		it := scanned{item: item{path: shard.Path, member: e.Number, name: e.Name, bad: bad}, where: where}
 		if bad == nil {
-			data, err := stream.content()
+			data, err := stream.Content()
 			if errors.As(err, &bad) && bad.Kind == ErrBadMember {
 				it.bad = bad
 			} else if err != nil {
@@ -258,16 +260,16 @@ func (s *scanner) decode(part []scanned) error {
 
 func (s *scanner) addBad(it scanned, reason string) {
 	s.report.Bad = append(s.report.Bad, BadMember{Member: it.member, Name: it.name, Reason: reason})
-	if it.where.class != "" {
-		s.classes[it.where.class] += 0
+	if it.where.Class != "" {
+		s.classes[it.where.Class] += 0
 	}
 }
 
 func (s *scanner) add(it scanned, size Size) {
 	s.report.Images++
-	s.classes[it.where.class]++
-	if it.where.split != "" {
-		s.splits[it.where.split]++
+	s.classes[it.where.Class]++
+	if it.where.Split != "" {
+		s.splits[it.where.Split]++
 	}
 	s.formats[decode.Sniff(it.data).String()]++
 	s.sizes = append(s.sizes, size)
@@ -280,14 +282,8 @@ func (s *scanner) finish() {
 	if r.Bad == nil {
 		r.Bad = []BadMember{} // in JSON an empty list, and not null
 	}
-	r.Classes, r.Splits, r.Formats, r.Ignored = sorted(s.classes), sorted(s.splits), sorted(s.formats), sorted(s.ignored)
-	if s.archive.ofMembers() {
-		slices.SortStableFunc(r.Classes, func(a, b Count) int {
-			x, _ := isNumber(a.Name) // 0 for a name
-			y, _ := isNumber(b.Name)
-			return cmp.Compare(x, y)
-		})
-	}
+	r.Classes = counted(s.classes, s.archive.SortClasses)
+	r.Splits, r.Formats, r.Ignored = counted(s.splits, slices.Sort), counted(s.formats, slices.Sort), counted(s.ignored, slices.Sort)
 	if r.Images == 0 {
 		return
 	}
@@ -303,10 +299,13 @@ func (s *scanner) finish() {
 	}
 }
 
-func sorted(m map[string]int) []Count {
-	counts := make([]Count, 0, len(m))
-	for _, name := range sortedKeys(m) {
-		counts = append(counts, Count{name, m[name]})
+// counted returns the counts of m. The function `sort` sorts their names.
+func counted(m map[string]int, sort func(names []string)) []Count {
+	names := slices.Collect(maps.Keys(m))
+	sort(names)
+	counts := make([]Count, len(names))
+	for i, name := range names {
+		counts[i] = Count{name, m[name]}
 	}
 	return counts
 }

@@ -3,10 +3,10 @@ package imageloader
 import (
 	"context"
 	"errors"
-	"io"
 	"math"
 	"slices"
 
+	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
@@ -31,11 +31,10 @@ import (
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
 	ctx      context.Context
-	archive  *archive
-	index    *index
+	archive  *archive.Archive
+	index    *archive.Index
 	options  Options
 	memory   *arena.Arena
-	stats    *statistics
 	from     State
 	share    share
 	workers  int
@@ -47,9 +46,9 @@ type sequence struct {
 	// Sometimes the reader can read on only after some of the sent items are decoded. During that time
 	// the reader offers a value here.
 	short   chan<- struct{}
-	pending []item  // items that are not sent yet
-	made    *index  // the index of the archive, if streaming has made it
-	order   []int32 // numbers of all samples in order, if they are read one by one
+	pending []item         // items that are not sent yet
+	made    *archive.Index // the index of the archive, if streaming has made it
+	order   []int32        // numbers of all samples in order, if they are read one by one
 }
 
 // mostAhead is the number of blocks that may be inflated and wait for those before them.
@@ -82,7 +81,7 @@ func (s *sequence) flush() error {
 
 // run sends the items of the epoch. It begins at the place from.Position and ends with the epoch
 // or the context. It returns the index of the archive if it has made that index.
-func (s *sequence) run() (*index, error) {
+func (s *sequence) run() (*archive.Index, error) {
 	err := s.runAny()
 	if err == nil {
 		err = s.flush()
@@ -96,14 +95,12 @@ func (s *sequence) runAny() error {
 	switch {
 	case s.streamed:
 		run = s.runStreamed
-	case s.index.blocks != nil:
+	case s.index.Blocks != nil:
 		run = s.runBlocks
 	}
-	for _, shard := range s.archive.shards {
-		if !s.streamed && shard.file != nil && s.index.held == nil {
-			if err := shard.unchanged(); err != nil {
-				return err
-			}
+	if !s.streamed && s.index.Held == nil {
+		if err := s.archive.Unchanged(); err != nil {
+			return err
 		}
 	}
 	until := s.share.images
@@ -137,19 +134,19 @@ func (s *sequence) runAny() error {
 // one by one.
 func (s *sequence) runSamples(spans []span) error {
 	if s.order == nil {
-		s.order = permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
+		s.order = permutation(len(s.index.Samples), &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
 	}
 	left := make([]int32, 0, places(spans))
 	for _, p := range spans {
 		left = append(left, s.order[p.from:p.to]...)
 	}
-	parts := (len(left) + blockSamples - 1) / blockSamples
-	part := func(i int) []int32 { return left[i*blockSamples : min((i+1)*blockSamples, len(left))] }
+	parts := (len(left) + archive.BlockSamples - 1) / archive.BlockSamples
+	part := func(i int) []int32 { return left[i*archive.BlockSamples : min((i+1)*archive.BlockSamples, len(left))] }
 	room := newBudget(s.options.ShuffleBuffer, s.short)
-	admit := func(ctx context.Context, i int) error { return room.take(ctx, s.index.bytes(part(i))) }
+	admit := func(ctx context.Context, i int) error { return room.take(ctx, s.index.Bytes(part(i))) }
 	load := func(i int) ([]item, error) {
 		items, err := s.loadEach(part(i))
-		room.settle(s.index.bytes(part(i)), items)
+		room.settle(s.index.Bytes(part(i)), items)
 		return items, err
 	}
 	for items, err := range inOrder(s.ctx, parts, s.workers, s.workers, admit, load, drop) {
@@ -169,17 +166,6 @@ func (s *sequence) runSamples(spans []span) error {
 	return nil
 }
 
-// bytes returns the memory that reading the given samples takes. A sample of unknown size counts
-// as 0.
-func (x *index) bytes(numbers []int32) (bytes int) {
-	for _, n := range numbers {
-		if x.held == nil && x.bad[int(n)] == nil {
-			bytes += int(max(x.samples[n].size, 0))
-		}
-	}
-	return bytes
-}
-
 // group is some blocks whose samples are mixed.
 type group struct {
 	place  int     // position of the group's first sample in the epoch's order
@@ -195,20 +181,20 @@ func (g group) wanted(spans []span) []span { return between(spans, g.place, g.pl
 func (s *sequence) groups() []group {
 	x := s.index
 	d := draws{seed: s.from.Seed, epoch: s.from.Epoch}
-	order := permutation(len(x.blocks), &d, s.options.shuffled())
+	order := permutation(len(x.Blocks), &d, s.options.shuffled())
 	var groups []group
 	place, bytes := 0, 0
 	for i, n := range order {
-		b := x.blocks[n]
-		if i == 0 || !s.options.shuffled() || bytes+b.bytes() > s.options.ShuffleBuffer/2 {
+		b := x.Blocks[n]
+		if i == 0 || !s.options.shuffled() || bytes+b.Bytes() > s.options.ShuffleBuffer/2 {
 			groups = append(groups, group{place: place})
 			bytes = 0
 		}
 		g := &groups[len(groups)-1]
 		g.blocks = append(g.blocks, n)
-		g.count += b.count
-		place += b.count
-		bytes += b.bytes()
+		g.count += b.Count
+		place += b.Count
+		bytes += b.Bytes()
 	}
 	return groups
 }
@@ -216,7 +202,7 @@ func (s *sequence) groups() []group {
 // loading is a block that is to be read. It says which samples of the block are wanted.
 type loading struct {
 	group   int // index of the block's group
-	block   block
+	block   archive.Block
 	at      int     // the block's first sample has this index in the group
 	numbers []int32 // numbers of the wanted samples
 }
@@ -238,13 +224,13 @@ func (s *sequence) runBlocks(spans []span) error {
 		}
 		at := 0
 		for _, n := range g.blocks {
-			l := loading{group: i, block: s.index.blocks[n], at: at}
-			for j := range l.block.count {
+			l := loading{group: i, block: s.index.Blocks[n], at: at}
+			for j := range l.block.Count {
 				if wanted[at+j] {
-					l.numbers = append(l.numbers, int32(l.block.first+j))
+					l.numbers = append(l.numbers, int32(l.block.First+j))
 				}
 			}
-			at += l.block.count
+			at += l.block.Count
 			if len(l.numbers) > 0 {
 				plan = append(plan, l)
 			}
@@ -252,10 +238,10 @@ func (s *sequence) runBlocks(spans []span) error {
 	}
 
 	room := newBudget(s.options.ShuffleBuffer, s.short)
-	admit := func(ctx context.Context, i int) error { return room.take(ctx, plan[i].block.bytes()) }
+	admit := func(ctx context.Context, i int) error { return room.take(ctx, plan[i].block.Bytes()) }
 	load := func(i int) ([]item, error) {
 		items, err := s.loadBlock(plan[i].block, plan[i].numbers)
-		room.settleBlock(plan[i].block.bytes(), items)
+		room.settleBlock(plan[i].block.Bytes(), items)
 		return items, err
 	}
 	next := 0 // index in `plan` of the block that comes next
@@ -272,7 +258,7 @@ func (s *sequence) runBlocks(spans []span) error {
 			items = make([]item, g.count)
 		}
 		for i, n := range l.numbers {
-			items[l.at+int(n)-l.block.first] = loaded[i]
+			items[l.at+int(n)-l.block.First] = loaded[i]
 		}
 		next++
 		if next < len(plan) && plan[next].group == l.group {
@@ -304,8 +290,7 @@ var errSent = errors.New("all images are sent")
 // depends on all items added before. Several ranks know the index, so they need not read to the
 // end.
 func (s *sequence) runStreamed(spans []span) error {
-	b := newIndexer(s.archive, s.options, s.index.classes)
-	b.streams = true
+	b := s.archive.NewIndexer()
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
 	room := newBudget(s.options.aside(), s.short) // does not count the items in the shuffle buffer
 	place := 0
@@ -336,8 +321,12 @@ func (s *sequence) runStreamed(spans []span) error {
 		room.charge(&it)
 		return s.emit(it)
 	}
-	for _, shard := range s.archive.shards {
-		err := s.stream(b, shard, func(it item) error {
+	for _, shard := range s.archive.Shards {
+		err := b.Stream(s.ctx, shard, func(number int, image archive.Sample, bad *Error, data []byte) error {
+			it := itemOf(s.archive, number, image, bad)
+			if bad == nil {
+				it.hold(s.memory, data)
+			}
 			if !s.options.shuffled() {
 				return emit(it)
 			}
@@ -360,53 +349,7 @@ func (s *sequence) runStreamed(spans []span) error {
 			return err
 		}
 	}
-	s.made = b.index
-	return b.finish()
-}
-
-// stream goes through one shard and calls `take` with each sample.
-func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error {
-	pass, err := shard.pass(s.ctx, reading{contents: true, memory: s.memory})
-	if err != nil {
-		return err
-	}
-	defer pass.close()
-	for {
-		it, err := s.nextStreamed(b, pass)
-		if err == io.EOF {
-			return b.ended(pass, s.stats)
-		}
-		if err == nil {
-			err = take(it)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// nextStreamed reads up to the next sample and returns it.
-func (s *sequence) nextStreamed(b *indexer, pass *pass) (item, error) {
-	for {
-		e, err := pass.next()
-		if err != nil {
-			return item{}, err
-		}
-		v, err := b.add(pass.shard, e)
-		if err != nil {
-			return item{}, err
-		}
-		if !v.sample {
-			continue
-		}
-		it := item{number: b.index.length - 1, shard: pass.shard, member: e.number, name: e.name, label: v.label, bad: v.bad}
-		if it.bad == nil {
-			data, err := pass.content()
-			if err != nil {
-				return item{}, err
-			}
-			it.hold(s.memory, data)
-		}
-		return it, nil
-	}
+	var err error
+	s.made, err = b.Finish()
+	return err
 }

@@ -72,7 +72,7 @@ func TestEpoch_Blocks(t *testing.T) {
 		o := blockOptions()
 		o.Workers = workers
 		l := open(t, path, o)
-		if blocks := len(l.index.Load().blocks); blocks < 6 {
+		if blocks := len(l.index.Load().Blocks); blocks < 6 {
 			t.Fatalf("only %d blocks", blocks)
 		}
 		first, second := order(t, l), order(t, l)

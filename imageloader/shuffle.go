@@ -1,5 +1,7 @@
 package imageloader
 
+import "github.com/streamtorch/streamtorch/imageloader/internal/archive"
+
 // shuffleBuffer holds items. Its method `draw` removes one of them at random. The bytes of the
 // items are limited.
 type shuffleBuffer struct {
@@ -12,7 +14,7 @@ type shuffleBuffer struct {
 // add adds an item.
 func (b *shuffleBuffer) add(it item) {
 	b.items = append(b.items, it)
-	b.bytes += footprint(len(it.data))
+	b.bytes += archive.Footprint(len(it.data))
 	b.added++
 }
 
@@ -29,9 +31,6 @@ func (b *shuffleBuffer) draw() item {
 	it := b.items[i]
 	b.items[i], b.items[last] = b.items[last], item{}
 	b.items = b.items[:last]
-	b.bytes -= footprint(len(it.data))
+	b.bytes -= archive.Footprint(len(it.data))
 	return it
 }
-
-// footprint returns the memory that an image of `bytes` bytes takes, with its entry in an index.
-func footprint(bytes int) int { return bytes + 128 }

@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // Stats counts a loader's work since Open.
@@ -105,27 +103,20 @@ const maxExamples = 5
 
 // statistics counts Stats. It is safe for concurrent use.
 type statistics struct {
-	mu       sync.Mutex
-	stats    Stats
-	began    time.Time                    // beginning of the running loop, zero without a loop
-	read     atomic.Int64                 // nanoseconds in ReadAt and Read of files
-	inflate  atomic.Int64                 // nanoseconds of inflating .tgz files from their beginning, without an index
-	panicked atomic.Pointer[panics.Panic] // the first panic of a file of the program
+	mu    sync.Mutex
+	stats Stats
+	began time.Time // beginning of the running loop, zero without a loop
 }
 
 func (s *statistics) snapshot() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	copied := s.stats
-	copied.Read = time.Duration(s.read.Load())
-	copied.Inflate = time.Duration(s.inflate.Load())
 	if !s.began.IsZero() {
 		copied.Elapsed += time.Since(s.began)
 	}
 	copied.Skipped, copied.Ignored = maps.Clone(copied.Skipped), maps.Clone(copied.Ignored)
 	copied.Examples = slices.Clone(copied.Examples)
-	copied.IndexFiles = slices.Clone(copied.IndexFiles)
-	copied.Truncated = slices.Clone(copied.Truncated)
 	return copied
 }
 
@@ -149,15 +140,6 @@ func (s *statistics) update(change func(*Stats)) {
 	change(&s.stats)
 }
 
-// indexFile notes that an index file was read or written.
-func (s *statistics) indexFile(path string) {
-	s.update(func(s *Stats) {
-		if !slices.Contains(s.IndexFiles, path) {
-			s.IndexFiles = append(s.IndexFiles, path)
-		}
-	})
-}
-
 func (s *statistics) skip(bad []*Error) {
 	s.update(func(s *Stats) {
 		for _, one := range bad {
@@ -170,13 +152,6 @@ func (s *statistics) skip(bad []*Error) {
 			}
 		}
 	})
-}
-
-// truncated tells Stats that a shard is cut short, once for each shard.
-func (s *statistics) truncated(shard *shard, where error) {
-	if !shard.cut.Swap(true) {
-		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })
-	}
 }
 
 var decodeKinds = []error{

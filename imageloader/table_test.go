@@ -2,7 +2,6 @@ package imageloader
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,11 +12,15 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/flate"
 )
+
+// An index file begins with this text.
+const indexMagic = "streamtorch index 2\n"
 
 // indexed has a .tgz and its index file.
 type indexed struct {
@@ -44,17 +47,10 @@ func indexArchive(t testing.TB, data []byte) indexed {
 		t.Fatalf("index files %q, %s", files, l.Stats().IndexError)
 	}
 	l.Close()
-	s, err := openShard(osFiles{}, x.path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if x.id, err = s.identity(); err != nil {
-		t.Fatal(err)
-	}
 	if x.data, err = os.ReadFile(x.file); err != nil {
 		t.Fatal(err)
 	}
+	x.id = x.data[len(indexMagic):][:48] // a size, a time and a SHA-256
 	head := len(indexMagic) + len(x.id) + 8
 	if x.body, err = io.ReadAll(flate.NewReader(bytes.NewReader(x.data[head : len(x.data)-4]))); err != nil {
 		t.Fatal(err)
@@ -292,19 +288,8 @@ func FuzzIndex(f *testing.F) {
 	points, entries := x.parts()
 	f.Add(joinParts(points, entries[:len(entries)/2]), true)
 	f.Add(joinParts(points[:len(points)/2], entries), false)
-	size := int64(0)
-	if info, err := os.Stat(x.path); err == nil {
-		size = info.Size()
-	}
 	f.Fuzz(func(t *testing.T, body []byte, train bool) {
-		data := x.sealed(body)
-		if _, err := decodeTable(data, x.id, size, 64<<20, true); err != nil {
-			if err != errTable {
-				t.Fatal(err)
-			}
-			return // Open makes the index again
-		}
-		if err := os.WriteFile(x.file, data, 0o644); err != nil {
+		if err := os.WriteFile(x.file, x.sealed(body), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		o := x.options()
@@ -357,12 +342,8 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			checkLeaks(t)
-			s, err := openShard(osFiles{}, x.path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			held := s.claim(t.Context(), test.folder, 0) // as another process that makes the index
+			index := filepath.Join(test.folder, filepath.Base(x.file))
+			unlock := lock(index)
 			loaders, errs := make([]*Loader, ranks), make([]error, ranks)
 			var wait sync.WaitGroup
 			var opened atomic.Int32
@@ -381,11 +362,12 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 				t.Errorf("%d ranks did not wait", n)
 			}
 			if test.comes {
-				if err := os.WriteFile(filepath.Join(test.folder, filepath.Base(x.file)), x.data, 0o644); err != nil {
+				if err := os.WriteFile(index, x.data, 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
-			held.free()
+			before, _ := os.Stat(index)
+			unlock()
 			wait.Wait()
 			images := 0
 			for rank, l := range loaders {
@@ -393,7 +375,7 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 					t.Fatal(errs[rank])
 				}
 				defer closeWhole(t, l)
-				if test.comes && l.archive.shards[0].indexFile == "" {
+				if after, _ := os.Stat(index); test.comes && !os.SameFile(before, after) {
 					t.Errorf("rank %d made an index", rank)
 				}
 				read(t, l)
@@ -402,40 +384,37 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 			if images != 90 {
 				t.Errorf("%d images of 90", images)
 			}
-			if left, _ := filepath.Glob(filepath.Join(test.folder, "*"+lockExtension)); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(test.folder, "*"+".lock")); len(left) > 0 {
 				t.Errorf("files are left: %q", left)
 			}
 		})
 	}
 }
 
-// A stopped process that holds the lock does not stop the others.
-func TestClaim_Bounded(t *testing.T) {
-	path, folder := write(t, "a.tgz", gzipOf(tarOf(numbered(3)))), t.TempDir()
-	s, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
+// lock takes the lock of an index file, as another process that makes it. The caller unlocks it.
+// Where there is no folder, nobody can.
+func lock(index string) (unlock func()) {
+	f, err := os.OpenFile(index+".lock", os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
-		t.Fatal(err)
+		return func() {}
 	}
-	defer s.Close()
-	held := s.claim(t.Context(), folder, 0)
-	if held.waited {
-		t.Error("the first claim has waited")
+	syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	return func() {
+		os.Remove(f.Name())
+		f.Close()
 	}
-	if c := s.claim(t.Context(), folder, 30*time.Millisecond); !c.waited || c.lock != nil {
-		t.Error("the second claim has not waited")
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if c := s.claim(ended, folder, time.Hour); !c.waited || c.lock != nil {
-		t.Error("the third claim has not waited")
-	}
-	held.free()
-	held.free()
-	held = s.claim(t.Context(), folder, 0)
-	if held.waited || held.lock == nil {
-		t.Error("the lock was not given back")
-	}
-	held.free()
+}
+
+// indexOfFirst returns the name and the content of the index file of a-0.tgz in a folder.
+func indexOfFirst(t *testing.T, folder string) (name string, content []byte) {
+	o := options()
+	o.ShuffleBuffer, o.IndexDir = 700, t.TempDir()
+	open(t, filepath.Join(folder, "a-0.tgz"), o)
+	files, err := filepath.Glob(filepath.Join(o.IndexDir, "*.index"))
+	must(t, err)
+	content, err = os.ReadFile(files[0])
+	must(t, err)
+	return filepath.Base(files[0]), content
 }
 
 // fourShards makes a folder with the files a-0.tgz to a-3.tgz of 20 images each.
@@ -451,7 +430,7 @@ func fourShards(t *testing.T) (folder string) {
 }
 
 func filesOfIndices(folder string) int {
-	all, _ := filepath.Glob(filepath.Join(folder, "*"+indexExtension))
+	all, _ := filepath.Glob(filepath.Join(folder, "*.index"))
 	return len(all)
 }
 
@@ -502,12 +481,9 @@ func TestOpen_IndicesTogether(t *testing.T) {
 			folder, indices := fourShards(t), t.TempDir()
 			o := options()
 			o.ShuffleBuffer, o.IndexDir, o.Workers, o.Ranks, o.Rank, o.EachOnce = 700, indices, 2, 2, test.rank, true
-			s, err := openShard(osFiles{}, filepath.Join(folder, "a-0.tgz"), Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			held := s.claim(t.Context(), indices, 0) // as another process that makes the index of the first shard
+			index, made := indexOfFirst(t, folder)
+			index = filepath.Join(indices, index)
+			unlock := lock(index) // as another process that makes the index of the first shard
 			var l *Loader
 			opened := make(chan error, 1)
 			go func() {
@@ -522,19 +498,13 @@ func TestOpen_IndicesTogether(t *testing.T) {
 			case <-time.After(50 * time.Millisecond):
 			}
 			if test.comes {
-				if s.loadTable(indices) != nil {
+				if _, err := os.Stat(index); err == nil {
 					t.Fatal("the rank made an index whose lock it does not have")
 				}
-				p, err := s.pass(t.Context(), reading{})
-				for err == nil {
-					_, err = p.next()
-				}
-				if err := p.keep(Options{IndexDir: indices}, false, s.stats); err != nil {
-					t.Fatal(err)
-				}
-				p.close()
+				must(t, os.WriteFile(index, made, 0o644))
 			}
-			held.free()
+			before, _ := os.Stat(index)
+			unlock()
 			if err := <-opened; err != nil {
 				t.Fatal(err)
 			}
@@ -542,8 +512,8 @@ func TestOpen_IndicesTogether(t *testing.T) {
 			if got := len(read(t, l)); got != 10 || filesOfIndices(indices) != shards {
 				t.Errorf("%d batches and %d index files", got, filesOfIndices(indices))
 			}
-			if made := l.archive.shards[0].indexFile == ""; made == test.comes {
-				t.Errorf("the rank made the first index: %v", made)
+			if after, _ := os.Stat(index); test.comes && !os.SameFile(before, after) {
+				t.Error("the rank made the first index")
 			}
 		})
 	}

@@ -115,7 +115,7 @@ func TestWebDataset_Found(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		members []member
-		labels  Labels
+		labels  LabelSource
 		classes string
 	}{
 		{"directories", plain, LabelsFound, "[a b c]"},
@@ -220,7 +220,7 @@ func TestWebDataset_MembersBetween(t *testing.T) {
 			members = append(members, member{name: "train/README", body: []byte("text")})
 		}
 	}
-	for _, labels := range []Labels{LabelsFound, LabelsFromMembers} {
+	for _, labels := range []LabelSource{LabelsFound, LabelsFromMembers} {
 		for _, path := range []string{write(t, "a.tar", tarOf(members)), write(t, "a.tgz", gzipOf(tarOf(members)))} {
 			o := options()
 			o.Labels, o.Train, o.NoFlip = labels, true, true

@@ -56,13 +56,16 @@ func hasAll(text string, parts []string) bool {
 	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
 
-// stringsOf returns the literal strings of each file of a package, one behind the other.
+// stringsOf returns the literal strings of each file of a package and of its internal packages, one
+// behind the other.
 func stringsOf(t *testing.T, dir string) (files []string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	inside, _ := filepath.Glob(filepath.Join(root, dir, "internal", "*", "*.go"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s: no files, %v", dir, err)
 	}
+	paths = append(paths, inside...)
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue

@@ -181,9 +181,11 @@ var roomsBelow = map[string][]string{
 	"internal":           {},
 	"internal/torchtest": {"internal", "cgotorch"},
 	"cgotorch":           {"internal"},
-	"imageloader":        {"internal"},
-	"prefetcher":         {"internal", "cgotorch", "imageloader"},
-	"examples":           {"cgotorch", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
+	"imageloader":        {"internal", "imageloader/internal/archive"},
+	// The reading of an archive knows no batch and no decoder.
+	"imageloader/internal/archive": {"internal"},
+	"prefetcher":                   {"internal", "cgotorch", "imageloader"},
+	"examples":                     {"cgotorch", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
 }
 
 // roomOf returns the longest name in roomsBelow that is path or a folder above it. If there is

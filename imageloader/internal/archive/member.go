@@ -1,4 +1,4 @@
-package imageloader
+package archive
 
 import (
 	"path"
@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// entry is a member of an archive, with the name and size that the archive stores.
-type entry struct {
-	number int    // number of the member from 1, in the archive's order
-	name   string // as stored
+// Entry is a member of an archive, with the name and size that the archive stores.
+type Entry struct {
+	Number int    // number of the member from 1, in the archive's order
+	Name   string // as stored
 	size   int64  // in bytes. -1 in a directory, where the size is known only when the file is open
 	offset int64  // of the content in the .tar, or in the inflated .tgz
 	kind   entryKind
@@ -68,61 +68,61 @@ var imageExtensions = map[string]bool{
 	".tiff": true, ".webp": true,
 }
 
-// location is the place of an image in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
-type location struct {
-	split string // the first directory, "" where there is only one directory
-	above string // all directories above the class
-	class string // the last directory, or the label
+// Location is the place of an image in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
+type Location struct {
+	Split string // the first directory, "" where there is only one directory
+	Above string // all directories above the class
+	Class string // the last directory, or the label
 }
 
-// admit judges a member without reading its content. For an image it returns the location, and
+// Admit judges a member without reading its content. For an image it returns the location, and
 // the fault if the image is unusable. For any other member it returns the reason to ignore the
 // member. All three results are empty for a directory, and for a label of a WebDataset.
 //
 // Links are never followed, because a link could lead outside the archive. Names with ".." or
 // from the root are refused, because their class would be a guess. Nothing is ever written under
 // these names.
-func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
+func (s *Shard) Admit(e Entry) (where Location, ignored string, bad *Error) {
 	switch e.kind {
 	case subdirectory:
-		return location{}, "", nil
+		return Location{}, "", nil
 	case symbolicLink:
-		return location{}, ignoredSymbolicLink, nil
+		return Location{}, ignoredSymbolicLink, nil
 	case hardLink:
-		return location{}, ignoredHardLink, nil
+		return Location{}, ignoredHardLink, nil
 	case specialFile:
-		return location{}, ignoredSpecialFile, nil
+		return Location{}, ignoredSpecialFile, nil
 	}
-	directories := strings.Split(e.name, "/")
+	directories := strings.Split(e.Name, "/")
 	for _, f := range directories {
 		if f == ".." {
-			return location{}, "", s.badMember(e, nil, "unsafe name: it contains \"..\"")
+			return Location{}, "", s.badMember(e, nil, "unsafe name: it contains \"..\"")
 		}
 	}
-	if strings.HasPrefix(e.name, "/") {
-		return location{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
+	if strings.HasPrefix(e.Name, "/") {
+		return Location{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
 	}
-	directories = strings.Split(path.Clean(e.name), "/") // many archives have names such as "./train/cat/1.jpg"
+	directories = strings.Split(path.Clean(e.Name), "/") // many archives have names such as "./train/cat/1.jpg"
 	if reason := hidden(directories); reason != "" {
-		return location{}, reason, nil
+		return Location{}, reason, nil
 	}
 	last := len(directories) - 1
 	if s.labels == LabelsFromMembers {
 		return s.admitSample(e, directories[:last])
 	}
 	if last > 0 && !utf8.ValidString(directories[last-1]) {
-		return location{above: strings.Join(directories[:last-1], "/")}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
+		return Location{Above: strings.Join(directories[:last-1], "/")}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
 	}
 	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
-		return location{}, passedOver(directories[last]), nil
+		return Location{}, passedOver(directories[last]), nil
 	}
 	if last == 0 {
-		return location{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE or, as in a WebDataset, KEY.jpg beside KEY.cls")
+		return Location{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE or, as in a WebDataset, KEY.jpg beside KEY.cls")
 	}
-	where.class = directories[last-1]
+	where.Class = directories[last-1]
 	if last > 1 {
-		where.split = directories[0]
-		where.above = strings.Join(directories[:last-1], "/")
+		where.Split = directories[0]
+		where.Above = strings.Join(directories[:last-1], "/")
 	}
 	return where, "", s.unusable(e)
 }
@@ -142,18 +142,18 @@ func hidden(directories []string) string {
 
 // admitSample judges a member of a WebDataset. `directories` holds the directories in the
 // member's name.
-func (s *shard) admitSample(e entry, directories []string) (where location, ignored string, bad *Error) {
-	switch _, what := keyOf(e.name); {
+func (s *Shard) admitSample(e Entry, directories []string) (where Location, ignored string, bad *Error) {
+	switch _, what := keyOf(e.Name); {
 	case what == "cls" || what == "json":
-		return location{}, "", nil
+		return Location{}, "", nil
 	case e.label == "" && e.fault == "" && isImageOf(what):
-		return location{}, ignoredFurtherImage, nil
+		return Location{}, ignoredFurtherImage, nil
 	case e.label == "" && e.fault == "":
-		return location{}, passedOver(e.name), nil
+		return Location{}, passedOver(e.Name), nil
 	}
-	where = location{class: e.label, above: strings.Join(directories, "/")}
+	where = Location{Class: e.label, Above: strings.Join(directories, "/")}
 	if len(directories) > 0 {
-		where.split = directories[0]
+		where.Split = directories[0]
 	}
 	if e.fault != "" {
 		return where, "", s.badMember(e, nil, "%s", e.fault)
@@ -162,7 +162,7 @@ func (s *shard) admitSample(e entry, directories []string) (where location, igno
 }
 
 // unusable returns the fault of an image that the archive holds as no loader reads it, or nil.
-func (s *shard) unusable(e entry) *Error {
+func (s *Shard) unusable(e Entry) *Error {
 	if e.kind == sparseFile {
 		return s.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
 	}
@@ -170,13 +170,9 @@ func (s *shard) unusable(e entry) *Error {
 }
 
 // tooLarge returns the fault of a member that is larger than allowed, or nil.
-func (s *shard) tooLarge(e entry) *Error {
-	if e.size <= int64(s.maxMember) {
+func (s *Shard) tooLarge(e Entry) *Error {
+	if e.size <= int64(s.MaxMemberBytes) {
 		return nil
 	}
-	return s.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, s.maxMember)
-}
-
-func isDirectoryName(s string) bool {
-	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+	return s.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, s.MaxMemberBytes)
 }

@@ -1,14 +1,11 @@
-package imageloader
+package archive
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"regexp"
 	"strconv"
@@ -34,21 +31,13 @@ import (
 // are two samples, as in Python's webdataset. An image whose label lies apart has no label, and is
 // an error. See Note [Doubtful labels] for archives in which no image has a label beside it.
 
-// Labels says where the label of an image is from.
-type Labels int
+// LabelSource is imageloader.LabelSource.
+type LabelSource int
 
+// The values of imageloader.LabelSource.
 const (
-	// LabelsFound looks at the first image of the first shard. If the image has a .cls of its key
-	// beside it, or a .json of its key with Options.LabelField, labels are from members. Otherwise
-	// labels are from directories. If other members hold labels then, Open fails with
-	// ErrUnknownClass.
-	LabelsFound Labels = iota
-	// LabelsFromDirectories takes the name of the directory that an image lies in, whatever other
-	// members there are.
+	LabelsFound LabelSource = iota
 	LabelsFromDirectories
-	// LabelsFromMembers takes the label from the .cls or .json that belongs to an image, as in the
-	// shards of a WebDataset, and in a folder with the same files. The members of a sample must
-	// follow one another.
 	LabelsFromMembers
 )
 
@@ -78,33 +67,33 @@ func isImageOf(what string) bool { return imageExtensions["."+what] }
 // sampleStream goes through a shard of a WebDataset. It returns the members of the shard in their
 // order, and gives each image its label.
 type sampleStream struct {
-	stream
+	Stream
 	reading
-	shard *shard
+	shard *Shard
 	known map[string]string // each label once, so that equal labels share memory
 
-	ready []entry // members of a complete sample that are still to be returned
+	ready []Entry // members of a complete sample that are still to be returned
 	image []byte  // the content of the sample's image
-	first *entry  // first member of the next sample, with unread content
+	first *Entry  // first member of the next sample, with unread content
 	err   error   // the error that follows the members in `ready`
 }
 
 // sampleMembers is a sample that is being collected.
 type sampleMembers struct {
 	key     string
-	entries []entry
+	entries []Entry
 	image   int    // index of the image in entries, -1 without an image
 	label   string // "" while there is no label
 	from    string // the kind of the member that the label is from, "cls" or "json"
 	fault   string // the fault of the label
 }
 
-func (s *sampleStream) next() (entry, error) {
+func (s *sampleStream) Next() (Entry, error) {
 	for len(s.ready) == 0 {
 		s.memory.Give(s.image) // nobody asked for the image
 		s.image = nil
 		if s.err != nil {
-			return entry{}, s.err
+			return Entry{}, s.err
 		}
 		s.ready = s.collect()
 	}
@@ -114,16 +103,16 @@ func (s *sampleStream) next() (entry, error) {
 }
 
 // content returns the content of a sample's image. It is called only for an image.
-func (s *sampleStream) content() ([]byte, error) {
+func (s *sampleStream) Content() ([]byte, error) {
 	data := s.image
 	s.image = nil
 	return data, nil
 }
 
-func (s *sampleStream) close() {
+func (s *sampleStream) Close() {
 	s.memory.Give(s.image)
 	s.image = nil
-	s.stream.close()
+	s.Stream.Close()
 }
 
 // mostEntries bounds the members of a sample.
@@ -131,17 +120,17 @@ const mostEntries = 10_000
 
 // collect reads the next sample. An error may come in the middle of a sample. The sample is then
 // returned only if it has its image and label, or if the error is io.EOF.
-func (s *sampleStream) collect() []entry {
+func (s *sampleStream) collect() []Entry {
 	all := sampleMembers{image: -1}
 	for {
 		e, err := s.advance()
 		if err == nil {
-			key, what := keyOf(e.name)
+			key, what := keyOf(e.Name)
 			if e.kind != regularFile && (e.kind != sparseFile || !isImageOf(what)) {
 				key = ""
 			}
 			if key == "" && all.key == "" {
-				return []entry{e} // between two samples
+				return []Entry{e} // between two samples
 			}
 			if key != "" && all.key != "" && key != all.key || len(all.entries) >= mostEntries {
 				s.first = &e
@@ -164,17 +153,17 @@ func (s *sampleStream) collect() []entry {
 }
 
 // advance returns the next member of the shard.
-func (s *sampleStream) advance() (entry, error) {
+func (s *sampleStream) advance() (Entry, error) {
 	if e := s.first; e != nil {
 		s.first = nil
 		return *e, nil
 	}
-	return s.stream.next()
+	return s.Stream.Next()
 }
 
 // take adds the content of e to a sample, if the sample needs it. e is the current member of the
 // stream of the shard.
-func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
+func (s *sampleStream) take(all *sampleMembers, e Entry, what string) error {
 	switch {
 	case isImageOf(what) && all.image < 0:
 		all.image = len(all.entries) - 1
@@ -196,13 +185,13 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 			return err
 		}
 		if fault != "" {
-			fault = fmt.Sprintf("its label, in %s: %s", printable(path.Base(e.name)), fault)
+			fault = fmt.Sprintf("its label, in %s: %s", Printable(path.Base(e.Name)), fault)
 		} else if what == "cls" && text == "" {
-			fault = fmt.Sprintf("its label, in %s, is empty or larger than %d bytes", printable(path.Base(e.name)), maxLabelFile)
+			fault = fmt.Sprintf("its label, in %s, is empty or larger than %d bytes", Printable(path.Base(e.Name)), maxLabelFile)
 		}
 		found := true
 		if what == "json" {
-			text, found = fieldOf(text, s.shard.labelField)
+			text, found = fieldOf(text, s.shard.LabelField)
 		}
 		label := ""
 		if fault == "" && found {
@@ -213,7 +202,7 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 		case what != all.from:
 			all.label, all.fault, all.from = label, fault, what
 		case all.fault == "" && fault == "" && label != all.label:
-			all.label, all.fault = "", fmt.Sprintf("its sample has two labels, %s and %s; give each sample a key of its own", printable(all.label), printable(label))
+			all.label, all.fault = "", fmt.Sprintf("its sample has two labels, %s and %s; give each sample a key of its own", Printable(all.label), Printable(label))
 		}
 	}
 	return nil
@@ -222,7 +211,7 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 // read returns the content of the current member of the stream. An error of this member alone, as
 // in a folder, is a fault of its sample.
 func (s *sampleStream) read() (data []byte, fault string, err error) {
-	data, err = s.stream.content()
+	data, err = s.Stream.Content()
 	if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
 		return nil, bad.Reason, nil
 	}
@@ -231,7 +220,7 @@ func (s *sampleStream) read() (data []byte, fault string, err error) {
 
 // text returns the content of e, the current member of the stream, without a byte-order mark and
 // white space around it. For a content larger than `most` bytes it returns "".
-func (s *sampleStream) text(e entry, most int64) (text, fault string, err error) {
+func (s *sampleStream) text(e Entry, most int64) (text, fault string, err error) {
 	if e.size > most {
 		return "", "", nil
 	}
@@ -312,7 +301,7 @@ func fieldOf(text, name string) (value string, scalar bool) {
 var noNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?(?:NaN|Infinity)`)
 
 // finish gives the image of the sample its label.
-func (all *sampleMembers) finish() []entry {
+func (all *sampleMembers) finish() []Entry {
 	if all.image >= 0 {
 		e := &all.entries[all.image]
 		if e.label = all.label; e.fault == "" {
@@ -329,117 +318,4 @@ func (all *sampleMembers) finish() []entry {
 func isNumber(label string) (n int, ok bool) {
 	n, err := strconv.Atoi(label)
 	return n, err == nil && n >= 0 && n < maxNumber
-}
-
-// findLabels returns the source of an archive's labels. For LabelsFound it reads the beginning of
-// the first shard. It then also returns the doubt that labels are from directories, if there is
-// one.
-func (a *archive) findLabels(o Options) (Labels, *Error) {
-	if o.Labels != LabelsFound {
-		return o.Labels, nil
-	}
-	first := a.shards[0]
-	key, class := "", ""
-	image, label := false, false
-	var doubt *Error
-	first.beginning(func(e entry, content func() string) bool {
-		k, what := keyOf(e.name)
-		if e.kind != regularFile || k == "" || hidden(strings.Split(path.Clean(e.name), "/")) != "" {
-			return true
-		}
-		if k != key && image {
-			return false
-		}
-		if k != key {
-			label, doubt = false, nil
-		}
-		key, class = k, path.Base(path.Dir(e.name))
-		switch {
-		case what == "cls":
-			label = true
-		case what == "json":
-			text := content()
-			for _, name := range []string{o.LabelField, defaultLabelField, "cls", "class"} {
-				switch value, found := fieldOf(text, name); {
-				case found && name == o.LabelField:
-					label = true
-				case value == "" || trimmed(value) == class || doubt != nil:
-				case found:
-					doubt = first.openLabel(e, "its field %q may be the label of the first image, which is %s by its directory; set Options.LabelField to %[1]q", name, printable(class))
-				default:
-					doubt = first.openLabel(e, "its field %q may be the label of the first image, and %.40s is no number and no text", name, printable(value))
-				}
-			}
-		case isImageOf(what):
-			image = true
-		}
-		return true
-	})
-	switch {
-	case image && label:
-		return LabelsFromMembers, nil
-	case image:
-		return LabelsFromDirectories, doubt
-	}
-	return LabelsFromDirectories, nil
-}
-
-// beginning calls f with the first members of a shard, and with a function that reads a small
-// member. It ends when f returns false, or after so many members that an image must be among them.
-func (s *shard) beginning(f func(e entry, content func() string) bool) {
-	const many, most = 10_000, 64 << 20 // members, and bytes of a .tgz
-	left := many
-	if s.format == directory {
-		number := -1 // "." has none
-		fs.WalkDir(s.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
-			if number++; err != nil || d.IsDir() {
-				return nil // the pass through the shard reports the error
-			}
-			e := entry{number: number, name: name, kind: specialFile}
-			if d.Type().IsRegular() {
-				e.kind = regularFile
-			}
-			read := func() string {
-				data, err := s.readFile(e, nil)
-				if err != nil || len(data) > maxFieldsFile {
-					return ""
-				}
-				return string(data)
-			}
-			if left--; !f(e, read) || left == 0 {
-				return fs.SkipAll
-			}
-			return nil
-		})
-		return
-	}
-	var content io.Reader = io.NewSectionReader(s.file, 0, s.info.Size())
-	if s.format == gzipTar {
-		z, err := gzip.NewReader(content)
-		if err != nil {
-			return // the pass through the shard reports the error
-		}
-		content = io.LimitReader(z, most)
-	}
-	members := tar.NewReader(content)
-	for number := 1; number <= left; number++ {
-		h, err := members.Next()
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) {
-			return
-		}
-		if h.Typeflag == tar.TypeXGlobalHeader {
-			number--
-			continue
-		}
-		read := func() string {
-			if h.Size > maxFieldsFile {
-				return ""
-			}
-			text, _ := io.ReadAll(members)
-			return string(text)
-		}
-		if !f(entry{number: number, name: h.Name, kind: kindOf(h)}, read) {
-			return
-		}
-	}
 }

@@ -1,9 +1,8 @@
-package imageloader
+package archive
 
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -12,10 +11,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/klauspost/compress/flate"
 
@@ -26,7 +23,7 @@ import (
 // table is the result of one pass through a shard. It holds the shard's members, and the places
 // where a .tgz can be inflated from. An index file stores the table for the next Open.
 type table struct {
-	entries []entry
+	entries []Entry
 	gzip    *inflate.Index // only of a .tgz
 }
 
@@ -37,7 +34,7 @@ const entryBytes = 200
 // less than a tenth of this memory, because a member takes at least some 20 bytes of a .tgz.
 // Without a limit, a small file could fill any memory, for example a file with many equal headers
 // or with names of a megabyte.
-func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
+func (s *Shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 
 // An index file begins with the magic, the identity of the shard, and the length of the body. The
 // compressed body follows, and then a CRC-32 of everything before.
@@ -54,7 +51,7 @@ func isIndexFile(path string) bool {
 
 // identity returns the size, the time and a hash of a shard. A different shard, or an earlier
 // content of this shard, has a different identity.
-func (s *shard) identity() ([]byte, error) {
+func (s *Shard) identity() ([]byte, error) {
 	id := binary.LittleEndian.AppendUint64(nil, uint64(s.info.Size()))
 	id = binary.LittleEndian.AppendUint64(id, uint64(s.info.ModTime().UnixNano()))
 	const pieces, piece = 16, 16 << 10
@@ -70,20 +67,20 @@ func (s *shard) identity() ([]byte, error) {
 	}
 	if s.labels == LabelsFromMembers { // the table depends on the label field, and on the rules of parse
 		const rules = "3" // of another index file the labels may be read by other rules, and are not used
-		io.WriteString(hash, s.labelField+"\x00"+rules)
+		io.WriteString(hash, s.LabelField+"\x00"+rules)
 	}
 	return hash.Sum(id), nil
 }
 
-// indexPaths returns the possible paths of the shard's index file. If `folder` is not empty, the
+// indexPaths returns the possible paths of the shard's index file. If there is an IndexDir, the
 // only path is in that folder. Otherwise the paths are beside the shard and in the user's cache.
-func (s *shard) indexPaths(folder string) []string {
-	if folder != "" {
-		return []string{filepath.Join(folder, s.indexName())}
+func (s *Shard) indexPaths() []string {
+	if s.IndexDir != "" {
+		return []string{filepath.Join(s.IndexDir, s.indexName())}
 	}
 	var paths []string
 	if s.beside {
-		paths = append(paths, s.path+indexExtension)
+		paths = append(paths, s.Path+indexExtension)
 	}
 	if cache, err := os.UserCacheDir(); err == nil {
 		paths = append(paths, filepath.Join(cache, "streamtorch", "index", s.indexName()))
@@ -93,10 +90,10 @@ func (s *shard) indexPaths(folder string) []string {
 
 // indexName returns the name of the shard's index file in a folder of index files. Files of the
 // same name in different folders get different index names.
-func (s *shard) indexName() string {
-	path, err := filepath.Abs(s.path)
+func (s *Shard) indexName() string {
+	path, err := filepath.Abs(s.Path)
 	if err != nil {
-		path = s.path
+		path = s.Path
 	}
 	sum := sha256.Sum256([]byte(filepath.Dir(path)))
 	return fmt.Sprintf("%s-%x%s", filepath.Base(path), sum[:6], indexExtension)
@@ -104,9 +101,9 @@ func (s *shard) indexName() string {
 
 // loadTable returns the table in the shard's index file, and notes the path of the file. If there
 // is no right index file, the table is nil.
-func (s *shard) loadTable(folder string) *table {
+func (s *Shard) loadTable() *table {
 	var id []byte
-	for _, path := range s.indexPaths(folder) {
+	for _, path := range s.indexPaths() {
 		data, err := readRegular(path, s.info.Size()+1<<20) // no index is as large as its archive
 		if err != nil {
 			continue
@@ -118,150 +115,11 @@ func (s *shard) loadTable(folder string) *table {
 		}
 		if t, err := decodeTable(data, id, s.info.Size(), s.mostTable(), s.format == gzipTar); err == nil {
 			s.indexFile = path
-			s.stats.indexFile(path)
+			s.Counts.indexFile(path)
 			return t
 		}
 	}
 	return nil
-}
-
-// Note [One index a host]
-//
-// The ranks of a host open the same .tgz at the same time. One of them goes through it and stores
-// the index. It uses as many goroutines as all ranks. The others wait, and load the index. So the
-// index is made once a host. After that each rank inflates only the blocks of its part. If the
-// archive is several shards, each rank makes the indices of some of them.
-//
-// The ranks do not stream through the .tgz in their first epoch, as one rank does. Before somebody
-// has gone through the .tgz, no rank knows where its part begins and how many images it has.
-//
-// A rank that makes an index holds a lock of the operating system (flock) on a file beside the
-// index. The lock ends with its process. A rank makes its own index if there is no lock, if it has
-// waited and the index is not there, or if the other rank takes too long because it is stopped. The
-// holder removes the file. A rank that comes later makes a new one. In the worst case two ranks
-// then make the same index.
-
-const lockExtension = ".lock"
-
-// claim is a loader's attempt to be the one of its host that makes the index of a shard.
-type claim struct {
-	lock   *os.File // nil if another loader has the lock, or if there is none
-	waited bool     // another loader had the lock
-}
-
-// free gives the lock back, if the claim has it.
-func (c *claim) free() {
-	if c.lock != nil {
-		os.Remove(c.lock.Name())
-		c.lock.Close()
-		c.lock = nil
-	}
-}
-
-// claim takes the lock of a shard whose index is to be made. While another loader has the lock,
-// claim waits, but no longer than `most` and no longer than ctx. The caller frees the claim.
-func (s *shard) claim(ctx context.Context, folder string, most time.Duration) (c claim) {
-	const pause = 10 * time.Millisecond
-	lock := s.openLock(folder)
-	if lock == nil {
-		return c
-	}
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	for {
-		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			c.lock = lock
-			return c
-		}
-		c.waited = c.waited || err == syscall.EWOULDBLOCK
-		if err != syscall.EWOULDBLOCK || ctx.Err() != nil {
-			lock.Close()
-			return c
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// makeTables makes the tables of those shards that have none, and stores them as index files. It
-// leaves out a shard of which another rank of this host makes the index. Each rank begins with
-// another shard. makeTables ends at a shard that cannot be read. The caller reads that shard again
-// and gets the error.
-func (a *archive) makeTables(ctx context.Context, tables []*table, o Options, stats *statistics) {
-	missing := 0
-	for i, s := range a.shards {
-		if tables[i] == nil && s.format == gzipTar {
-			missing++
-		}
-	}
-	for i := range a.shards {
-		i = (i + o.Rank*len(a.shards)/o.Ranks) % len(a.shards)
-		if tables[i] == nil && a.shards[i].format == gzipTar {
-			t, ok := a.shards[i].tryTable(ctx, missing, o, stats)
-			if !ok {
-				return
-			}
-			tables[i] = t
-		}
-	}
-}
-
-// tryTable makes the table of a .tgz and stores it. If another rank of this host does that, it
-// returns nil. `missing` is the number of shards without a table. `ok` is false if the .tgz cannot
-// be read.
-func (s *shard) tryTable(ctx context.Context, missing int, o Options, stats *statistics) (t *table, ok bool) {
-	c := s.claim(ctx, o.IndexDir, 0)
-	defer c.free()
-	if c.lock == nil {
-		return nil, true
-	}
-	if t := s.loadTable(o.IndexDir); t != nil { // another rank has just made it
-		return t, true
-	}
-	p, err := s.pass(ctx, reading{workers: o.sharedWorkers(s.workers, missing)})
-	if err != nil {
-		return nil, false
-	}
-	defer p.close()
-	for err == nil {
-		_, err = p.next()
-	}
-	if err != io.EOF || p.keep(o, false, stats) != nil {
-		return nil, false
-	}
-	return &p.table, true
-}
-
-// sharedWorkers returns the number of goroutines that inflate a .tgz. The ranks of a host make the
-// indices of n shards together. `workers` is the number for one rank alone.
-func (o Options) sharedWorkers(workers, n int) int {
-	return max(workers, min(runtime.GOMAXPROCS(0), workers*o.Ranks)/n)
-}
-
-// openLock opens the file that is locked while the shard's index is made. The result is nil if no
-// index file can be written.
-func (s *shard) openLock(folder string) *os.File {
-	for i, path := range s.indexPaths(folder) {
-		if s.makesFolder(i, folder) && os.MkdirAll(filepath.Dir(path), 0o755) != nil {
-			continue
-		}
-		if f, err := os.OpenFile(path+lockExtension, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o666); err == nil {
-			return f
-		}
-	}
-	return nil
-}
-
-// makesFolder reports whether the folder of a path of indexPaths may be missing.
-func (s *shard) makesFolder(i int, folder string) bool { return i > 0 || folder != "" || !s.beside }
-
-// longestClaim returns how long another loader may take to make the index.
-func (s *shard) longestClaim() time.Duration {
-	const least, slowest = 30 * time.Second, 50 << 20 // bytes a second of a slow disk
-	return least + time.Duration(float64(s.info.Size())/slowest*float64(time.Second))
 }
 
 // readRegular reads a file of at most `most` bytes. If `path` is a pipe, readRegular fails and
@@ -284,7 +142,7 @@ func readRegular(path string, most int64) ([]byte, error) {
 
 // storeTable writes the index file to the first path where that is possible. It returns this
 // path.
-func (s *shard) storeTable(t *table, folder string) (string, error) {
+func (s *Shard) storeTable(t *table) (string, error) {
 	id, err := s.identity()
 	if err != nil {
 		return "", err
@@ -294,8 +152,8 @@ func (s *shard) storeTable(t *table, folder string) (string, error) {
 		return "", err
 	}
 	var errs []error
-	for i, path := range s.indexPaths(folder) {
-		if s.makesFolder(i, folder) {
+	for i, path := range s.indexPaths() {
+		if s.makesFolder(i) {
 			errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755))
 		}
 		if err := replace.Write(path, data); err == nil {
@@ -318,16 +176,16 @@ func (t *table) encode(id []byte) ([]byte, error) {
 		body = append(body, points...)
 	}
 	body = binary.AppendUvarint(body, uint64(len(t.entries)))
-	var last entry
+	var last Entry
 	for _, e := range t.entries {
 		same := 0
-		for same < min(len(last.name), len(e.name)) && last.name[same] == e.name[same] {
+		for same < min(len(last.Name), len(e.Name)) && last.Name[same] == e.Name[same] {
 			same++
 		}
 		body = append(body, byte(e.kind))
 		body = binary.AppendUvarint(body, uint64(same))
-		body = binary.AppendUvarint(body, uint64(len(e.name)-same))
-		body = append(body, e.name[same:]...)
+		body = binary.AppendUvarint(body, uint64(len(e.Name)-same))
+		body = append(body, e.Name[same:]...)
 		body = binary.AppendUvarint(body, uint64(e.offset-last.offset))
 		size := uint64(0)
 		if e.kind == regularFile {
@@ -383,16 +241,16 @@ func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 	}
 	const header = 512
 	count := in.number(uint64(content/header) + 1)
-	var last entry
+	var last Entry
 	labels := map[string]string{}
 	for i := uint64(0); i < count && in.err == nil; i++ {
 		kind, err := in.ReadByte()
 		if err != nil || entryKind(kind) > specialFile {
 			return nil, errTable
 		}
-		same := in.number(uint64(len(last.name)))
-		name := last.name[:same] + string(in.bytes(in.number(1<<20)))
-		e := entry{number: int(i) + 1, name: name, kind: entryKind(kind)}
+		same := in.number(uint64(len(last.Name)))
+		name := last.Name[:same] + string(in.bytes(in.number(1<<20)))
+		e := Entry{Number: int(i) + 1, Name: name, kind: entryKind(kind)}
 		e.offset = last.offset + int64(in.number(uint64(content-last.offset)))
 		e.size = int64(in.number(uint64(content - e.offset)))
 		e.label, e.fault = in.text(labels), in.text(labels)

@@ -1,4 +1,4 @@
-package imageloader
+package archive
 
 import (
 	"errors"
@@ -14,25 +14,25 @@ import (
 // directoryStream goes through a directory in the order of the names. It does not follow symbolic
 // links.
 type directoryStream struct {
-	shard   *shard
-	entries []entry
-	current entry
+	shard   *Shard
+	entries []Entry
+	current Entry
 	memory  *arena.Arena
 }
 
-func (s *shard) openDirectory(r reading) (*directoryStream, error) {
+func (s *Shard) openDirectory(r reading) (*directoryStream, error) {
 	all := &directoryStream{shard: s, memory: r.memory}
 	err := fs.WalkDir(s.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil && !utf8.ValidString(name) {
-			return s.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
+			return s.unreadable(err, "%s: the name is not UTF-8; rename it", Printable(name))
 		}
 		if err != nil {
-			return s.unreadable(err, "%s: %v; make it readable or move it away", printable(name), bare(err))
+			return s.unreadable(err, "%s: %v; make it readable or move it away", Printable(name), bare(err))
 		}
 		if name == "." {
 			return nil
 		}
-		e := entry{number: len(all.entries) + 1, name: name, size: -1, kind: specialFile}
+		e := Entry{Number: len(all.entries) + 1, Name: name, size: -1, kind: specialFile}
 		switch {
 		case d.IsDir():
 			e.kind = subdirectory
@@ -50,24 +50,24 @@ func (s *shard) openDirectory(r reading) (*directoryStream, error) {
 	return all, nil
 }
 
-func (s *directoryStream) next() (entry, error) {
+func (s *directoryStream) Next() (Entry, error) {
 	if len(s.entries) == 0 {
-		return entry{}, io.EOF
+		return Entry{}, io.EOF
 	}
 	s.current, s.entries = s.entries[0], s.entries[1:]
 	return s.current, nil
 }
 
-func (s *directoryStream) content() ([]byte, error) { return s.shard.readFile(s.current, s.memory) }
+func (s *directoryStream) Content() ([]byte, error) { return s.shard.readFile(s.current, s.memory) }
 
 func (s *directoryStream) good() int64           { return math.MaxInt64 }
 func (s *directoryStream) index() *inflate.Index { return nil }
 
-func (s *directoryStream) close() {}
+func (s *directoryStream) Close() {}
 
 // readFile returns the content of a file below the directory. An error of readFile concerns only
 // that file.
-func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
+func (s *Shard) readFile(e Entry, memory *arena.Arena) ([]byte, error) {
 	into := memory
 	if s.timeout > 0 { // a read that timed out may still write to its memory
 		into = nil
@@ -85,8 +85,8 @@ func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 }
 
 // readOnce reads a file. It returns an *Error for a failure that a second try cannot mend.
-func (s *shard) readOnce(e entry, memory *arena.Arena) ([]byte, error) {
-	f, err := s.root.open(e.name)
+func (s *Shard) readOnce(e Entry, memory *arena.Arena) ([]byte, error) {
+	f, err := s.root.open(e.Name)
 	if err != nil {
 		return nil, err
 	}

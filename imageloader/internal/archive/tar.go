@@ -1,4 +1,4 @@
-package imageloader
+package archive
 
 import (
 	"archive/tar"
@@ -23,10 +23,10 @@ import (
 
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {
-	shard   *shard
+	shard   *Shard
 	tar     *tar.Reader
 	number  int
-	current entry
+	current Entry
 	bytes   int64 // memory of a table of the members so far
 	memory  *arena.Arena
 
@@ -34,33 +34,33 @@ type tarStream struct {
 	inflate *inflater // a .tgz
 }
 
-func (s *shard) openTar(ctx context.Context, r reading) *tarStream {
+func (s *Shard) openTar(ctx context.Context, r reading) *tarStream {
 	if s.format == gzipTar {
-		z := s.inflate(ctx, cmp.Or(r.workers, s.workers))
+		z := s.inflate(ctx, cmp.Or(r.workers, s.Workers))
 		return &tarStream{shard: s, tar: tar.NewReader(z), inflate: z, memory: r.memory}
 	}
 	plain := &endWatch{SectionReader: io.NewSectionReader(s.file, 0, s.info.Size())}
 	return &tarStream{shard: s, tar: tar.NewReader(plain), plain: plain, memory: r.memory}
 }
 
-func (s *tarStream) next() (entry, error) {
+func (s *tarStream) Next() (Entry, error) {
 	for {
 		h, err := s.tar.Next()
 		if err == io.EOF {
-			return entry{}, s.finish()
+			return Entry{}, s.finish()
 		}
 		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // no error here, because shard.admit judges names
-			return entry{}, s.explain(err)
+			return Entry{}, s.explain(err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
 		s.number++
 		if s.bytes += int64(len(h.Name)) + entryBytes; s.bytes > s.shard.mostTable() {
-			return entry{}, s.shard.unreadable(nil, "a decompression bomb: after %d members the list of their names takes %d MiB, far more than the file; unpack it and pack the images alone",
+			return Entry{}, s.shard.unreadable(nil, "a decompression bomb: after %d members the list of their names takes %d MiB, far more than the file; unpack it and pack the images alone",
 				s.number, s.bytes>>20)
 		}
-		s.current = entry{number: s.number, name: h.Name, size: h.Size, kind: kindOf(h)}
+		s.current = Entry{Number: s.number, Name: h.Name, size: h.Size, kind: kindOf(h)}
 		if s.plain != nil {
 			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
 		} else {
@@ -71,7 +71,7 @@ func (s *tarStream) next() (entry, error) {
 	}
 }
 
-func (s *tarStream) content() ([]byte, error) {
+func (s *tarStream) Content() ([]byte, error) {
 	buf := s.memory.Take(int(s.current.size))
 	if _, err := io.ReadFull(s.tar, buf); err != nil {
 		s.memory.Give(buf)
@@ -89,7 +89,7 @@ func (s *tarStream) good() int64 {
 	return s.inflate.at
 }
 
-func (s *tarStream) close() {
+func (s *tarStream) Close() {
 	if s.inflate != nil {
 		s.inflate.reader.Close()
 		s.inflate.count()
@@ -145,14 +145,14 @@ func (s *tarStream) explain(err error) error {
 	case s.inflate != nil && s.number == 0 && errors.Is(err, tar.ErrHeader):
 		return s.shard.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return s.shard.unreadable(ErrTruncated, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
+		return s.shard.unreadable(ErrTruncated, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), Printable(s.current.Name))
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
-		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
+		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, Printable(s.current.Name))
 	}
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
-		return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), path.Err)
+		return s.shard.unreadable(err, "after member %d (%s): %v", s.number, Printable(s.current.Name), path.Err)
 	}
-	return s.shard.unreadable(err, "damaged after member %d (%s): %v; copy or download it again", s.number, printable(s.current.name), err)
+	return s.shard.unreadable(err, "damaged after member %d (%s): %v; copy or download it again", s.number, Printable(s.current.Name), err)
 }
 
 // kindOf returns the kind of the member with this header.

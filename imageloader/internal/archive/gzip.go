@@ -1,4 +1,4 @@
-package imageloader
+package archive
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // zeros may follow gzip data. inflater fails on any other data, because a damaged or badly joined
 // file has such data. Its errors are *Error, io.EOF, or the cause of the context's end.
 type inflater struct {
-	shard  *shard
+	shard  *Shard
 	ctx    context.Context
 	reader *inflate.Reader
 	at     int64         // bytes of the content that were read or passed over so far
@@ -21,7 +21,7 @@ type inflater struct {
 	err    error         // the first error, io.EOF included. Later reads return the same error
 }
 
-func (s *shard) inflate(ctx context.Context, workers int) *inflater {
+func (s *Shard) inflate(ctx context.Context, workers int) *inflater {
 	return &inflater{
 		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.file, s.info.Size(), inflate.Options{Workers: workers}),
 	}
@@ -30,7 +30,7 @@ func (s *shard) inflate(ctx context.Context, workers int) *inflater {
 // count adds the inflating time since the last count to the statistics.
 func (z *inflater) count() {
 	busy := z.reader.Busy()
-	z.shard.stats.inflate.Add(int64(busy - z.busy))
+	z.shard.counts.Inflate.Add(int64(busy - z.busy))
 	z.busy = busy
 }
 
@@ -75,7 +75,7 @@ func (z *inflater) passed(n int64, err error) {
 
 // explain returns an *Error for an error of package inflate. It returns io.EOF unchanged. When
 // the context has ended, it returns the context's cause.
-func (s *shard) explain(ctx context.Context, err error) error {
+func (s *Shard) explain(ctx context.Context, err error) error {
 	switch {
 	case err == io.EOF:
 		return err

@@ -1,4 +1,4 @@
-package imageloader
+package archive
 
 import (
 	"archive/tar"
@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"sync/atomic"
 
-	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/inflate"
 	"github.com/streamtorch/streamtorch/internal/signature"
@@ -30,8 +29,10 @@ func (f format) String() string {
 }
 
 // shard is one file of an archive, or a directory. It is safe for concurrent use.
-type shard struct {
-	path   string
+type Shard struct {
+	Path string
+	*Options
+
 	number int32 // number of the shard in its archive
 	format format
 	file   file        // a .tar or .tgz, else nil
@@ -39,35 +40,30 @@ type shard struct {
 	root   folder      // a directory, else nil
 
 	patience
-	beside    bool // an index file can be written beside the shard
-	maxMember int  // most bytes of a member
-	workers   int  // number of goroutines of this loader that inflate a .tgz
-	memory    *arena.Arena
-
-	labels     Labels // LabelsFromMembers, or any other value for labels from directories
-	labelField string
-	mayBeCut   bool        // Options.AllowTruncated: if the file is cut short, the part before the cut is read
-	cut        atomic.Bool // the file is cut short, and Stats says so
+	beside bool        // an index file can be written beside the shard
+	labels LabelSource // LabelsFromMembers, or any other value for labels from directories
+	cut    atomic.Bool // the file is cut short, and Stats says so
 
 	content   atomic.Pointer[inflate.File] // content of a .tgz whose index is known
 	indexFile string                       // the index file of the shard's table, "" without an index file
 }
 
-// stream goes once through a shard, in the shard's order. Its errors are *Error, or the cause of
+// Stream goes once through a shard, in the shard's order. Its errors are *Error, or the cause of
 // the context's end.
-type stream interface {
-	// next goes to the next member. At the end of a whole archive it returns io.EOF.
-	next() (entry, error)
-	// content returns the content of the member that the method `next` returned. The content lies in
-	// memory of the stream's arena. content may be called at most once for a member. An ErrBadMember
+type Stream interface {
+	// Next goes to the next member. At the end of a whole archive it returns io.EOF.
+	Next() (Entry, error)
+	// Content returns the content of the member that Next returned. The content lies in memory of
+	// the stream's arena. Content may be called at most once for a member. An ErrBadMember
 	// concerns only that member.
-	content() ([]byte, error)
+	Content() ([]byte, error)
+	Close()
+
 	// good is called after an error. It returns how many bytes at the beginning of the .tar can be
 	// read.
 	good() int64
 	// index returns the index of a .tgz after its end was reached.
 	index() *inflate.Index
-	close()
 }
 
 // reading has the options of a stream.
@@ -79,9 +75,9 @@ type reading struct {
 
 // openShard finds out what kind of file is at `path`, and opens the file. The shard must be
 // closed.
-func openShard(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*shard, error) {
-	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside(), labelField: o.LabelField, mayBeCut: o.AllowTruncated}
-	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
+func openShard(from Files, path string, o *Options) (*Shard, error) {
+	s := &Shard{Path: path, Options: o, beside: from.beside()}
+	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, counts: o.Counts}
 	info, err := attempt(s.patience, func() (fs.FileInfo, error) { return from.stat(path) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, s.unreadable(err, "no such file or directory; check the path")
@@ -113,16 +109,21 @@ func openShard(from files, path string, o Options, workers int, memory *arena.Ar
 }
 
 // Close closes the file. No stream and no read may be running.
-func (s *shard) Close() error {
+func (s *Shard) Close() error {
 	if s.root != nil {
 		return s.root.Close()
 	}
 	return s.file.Close()
 }
 
-// open starts a stream at the first member. A stream of a .tgz can read until ctx ends.
-func (s *shard) open(ctx context.Context, r reading) (stream, error) {
-	var members stream
+// Open starts a stream at the first member, with contents in Options.Memory. A stream of a .tgz can
+// read until ctx ends.
+func (s *Shard) Open(ctx context.Context) (Stream, error) {
+	return s.open(ctx, reading{contents: true, memory: s.Memory})
+}
+
+func (s *Shard) open(ctx context.Context, r reading) (Stream, error) {
+	var members Stream
 	if s.format == directory {
 		files, err := s.openDirectory(r)
 		if err != nil {
@@ -136,14 +137,15 @@ func (s *shard) open(ctx context.Context, r reading) (stream, error) {
 		members = s.openTar(ctx, r)
 	}
 	if s.labels == LabelsFromMembers {
-		return &sampleStream{stream: members, shard: s, reading: r, known: map[string]string{}}, nil
+		return &sampleStream{Stream: members, shard: s, reading: r, known: map[string]string{}}, nil
 	}
 	return members, nil
 }
 
-// read returns the content of a member of a .tar or a directory. The content lies in memory of
-// the arena.
-func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
+// Read returns the content of a sample in a .tar or a directory. The content lies in
+// Options.Memory.
+func (s *Shard) Read(image Sample) ([]byte, error) {
+	e, memory := image.entry(), s.Memory
 	if s.format == directory {
 		return s.readFile(e, memory)
 	}
@@ -159,9 +161,29 @@ func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	return nil, s.unreadable(err, "%v", bare(err))
 }
 
+// Inflates reports whether the shard is a .tgz of which [Shard.Inflate] can inflate any part.
+func (s *Shard) Inflates() bool { return s.content.Load() != nil }
+
+// Inflate returns the bytes `from` to `to` of the inflated .tgz. They lie in `memory`, a piece of
+// Options.Memory that the caller gives back.
+func (s *Shard) Inflate(ctx context.Context, from, to int64) (data, memory []byte, err error) {
+	data, err = s.content.Load().Inflate(from, to, func(n int) []byte {
+		memory = s.Memory.Take(n)
+		return memory
+	})
+	if err == nil {
+		return data, memory, nil
+	}
+	s.Memory.Give(memory)
+	if full := (*Error)(nil); !errors.As(err, &full) {
+		err = s.explain(ctx, err)
+	}
+	return nil, nil, err
+}
+
 // unchanged fails when the file was changed after it was opened. In a changed file the positions of
 // members and the numbers of samples would be wrong.
-func (s *shard) unchanged() error {
+func (s *Shard) unchanged() error {
 	info, err := s.file.Stat()
 	if err != nil {
 		return s.unreadable(err, "%v", bare(err))
@@ -174,7 +196,7 @@ func (s *shard) unchanged() error {
 
 // sniff finds the format from the first bytes of the file and stores it in s. It fails for a file
 // of another kind. If sniff knows that kind, the error names it.
-func (s *shard) sniff() error {
+func (s *Shard) sniff() error {
 	var err error
 	if s.info, err = s.file.Stat(); err != nil {
 		return s.unreadable(err, "%v", bare(err))
@@ -207,7 +229,7 @@ func (s *shard) sniff() error {
 	case begins("<") && !known:
 		return s.unreadable(nil, "a web page or XML and not an archive; the download failed, download it again")
 	default:
-		if image := decode.Sniff(head); image != decode.Unknown && !known {
+		if image := signature.PictureOf(head); image != signature.NoPicture && !known {
 			kind = signature.Kind{Name: "one image (" + image.String() + ")", Cure: "give the folder that holds its classes"}
 		} else if !known {
 			return s.unreadable(nil, "neither gzip nor tar (it begins with %q)%s", head[:min(n, 8)], wanted)
@@ -239,13 +261,13 @@ func allZero(p []byte) bool {
 	return true
 }
 
-func (s *shard) unreadable(cause error, format string, args ...any) *Error {
-	return &Error{Path: s.path, Reason: fmt.Sprintf(format, args...), Kind: ErrArchive, Cause: cause}
+func (s *Shard) unreadable(cause error, format string, args ...any) *Error {
+	return &Error{Path: s.Path, Reason: fmt.Sprintf(format, args...), Kind: ErrArchive, Cause: cause}
 }
 
-func (s *shard) badMember(e entry, cause error, format string, args ...any) *Error {
+func (s *Shard) badMember(e Entry, cause error, format string, args ...any) *Error {
 	return &Error{
-		Path: s.path, Member: e.number, Name: e.name, Reason: fmt.Sprintf(format, args...), Kind: ErrBadMember, Cause: cause,
+		Path: s.Path, Member: e.Number, Name: e.Name, Reason: fmt.Sprintf(format, args...), Kind: ErrBadMember, Cause: cause,
 	}
 }
 

@@ -1,8 +1,7 @@
-package imageloader
+package archive
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +12,7 @@ type vocabulary struct {
 	names  []string
 	labels map[string]int32
 	fixed  bool   // only these names are legal: the caller gave them, or a whole pass found them
-	source string // where the names are from, for messages: "Options.Classes", or the name of a file
+	source string // where the names are from, for messages
 
 	numeric bool            // all names are numbers
 	only    map[string]bool // Options.OnlyClasses. nil keeps all classes
@@ -29,16 +28,6 @@ func givenClasses(o Options) (*vocabulary, error) {
 			v.only = map[string]bool{}
 		}
 		v.only[name] = true
-	}
-	if o.ClassFile != "" {
-		text, err := os.ReadFile(o.ClassFile)
-		if err != nil {
-			return nil, fmt.Errorf("imageloader: Options.ClassFile: %w: %w", err, ErrInvalidOptions)
-		}
-		v.names, v.source = classLines(string(text)), o.ClassFile
-		if len(v.names) == 0 {
-			return nil, fmt.Errorf("imageloader: %s: no classes; write one a line: %w", o.ClassFile, ErrInvalidOptions)
-		}
 	}
 	if len(v.names) == 0 {
 		return &vocabulary{labels: map[string]int32{}, only: v.only}, nil
@@ -56,17 +45,6 @@ func givenClasses(o Options) (*vocabulary, error) {
 		return nil, fmt.Errorf("imageloader: %s: %w: %w", v.source, err, ErrInvalidOptions)
 	}
 	return v, nil
-}
-
-// classLines returns the lines of a class file. It drops what editors add: a byte-order mark,
-// carriage returns, and empty lines at the end.
-func classLines(text string) []string {
-	text = strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\r\n", "\n")
-	text = strings.TrimRight(text, "\n")
-	if text == "" {
-		return nil
-	}
-	return strings.Split(text, "\n")
 }
 
 // number gives each name its label. A name that occurs twice gets the label of its last place.
@@ -171,7 +149,7 @@ func (v *vocabulary) enumerate() error {
 		return nil
 	}
 	if named != "" {
-		return fmt.Errorf("some labels are numbers, such as %d, and some are names, such as %s; write all in one way", last, printable(named))
+		return fmt.Errorf("some labels are numbers, such as %d, and some are names, such as %s; write all in one way", last, Printable(named))
 	}
 	v.names = make([]string, last+1)
 	for i := range v.names {
@@ -195,7 +173,7 @@ func (v *vocabulary) find(class string, numbers bool) (label int32, known bool) 
 }
 
 // unknown returns the error for an image whose class is not in the vocabulary.
-func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
+func (v *vocabulary) unknown(s *Shard, e Entry, class string) *Error {
 	bad := s.badMember(e, nil, "class %q is not one of the %d in %s (%s); add it there, move the image, or give no classes to take the archive's",
 		class, len(v.names), v.source, some(v.names))
 	bad.Kind = ErrUnknownClass
@@ -223,7 +201,7 @@ func near(name string, names []string) string {
 	rest := len(sorted) - few
 	sorted = sorted[:min(few, len(sorted))]
 	for i, n := range sorted {
-		sorted[i] = printable(n)
+		sorted[i] = Printable(n)
 	}
 	text := strings.Join(sorted, ", ")
 	if rest > 0 {

@@ -1,4 +1,4 @@
-package imageloader
+package archive
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
-// files is the source of an archive's files: the operating system, an fs.FS, or a single file.
-type files interface {
+// Files is the source of an archive's files: the operating system, an fs.FS, or a single file.
+type Files interface {
 	stat(path string) (fs.FileInfo, error)
 	open(path string) (file, error)
 	folder(path string) (folder, error)
@@ -37,7 +37,9 @@ type folder interface {
 	Close() error
 }
 
-// osFiles are the files of the operating system.
+// OS are the files of the operating system.
+var OS Files = osFiles{}
+
 type osFiles struct{}
 
 func (osFiles) stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
@@ -58,7 +60,9 @@ func (f osFolder) open(name string) (fs.File, error) {
 	return f.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// fsFiles are the files of an fs.FS.
+// OfFS returns the files of a file system.
+func OfFS(fsys fs.FS) Files { return fsFiles{fsys} }
+
 type fsFiles struct{ fs.FS }
 
 func (f fsFiles) stat(path string) (fs.FileInfo, error) { return fs.Stat(f.FS, path) }
@@ -88,7 +92,9 @@ func (f fsFolder) tree() fs.FS                       { return f.FS }
 func (f fsFolder) open(name string) (fs.File, error) { return f.FS.Open(name) }
 func (fsFolder) Close() error                        { return nil }
 
-// oneFile is a single file. Every path gives this file.
+// OfReaderAt returns the one file of `size` bytes that r reads. Every path gives this file.
+func OfReaderAt(r io.ReaderAt, size int64, name string) Files { return oneFile{r, size, name} }
+
 type oneFile struct {
 	io.ReaderAt
 	size int64
@@ -120,7 +126,7 @@ type steadyFile struct {
 type patience struct {
 	retries int
 	timeout time.Duration // 0 means no limit
-	stats   *statistics
+	counts  *Counts
 }
 
 // ReadAt implements io.ReaderAt.
@@ -153,14 +159,14 @@ const shortestPause, longestPause = 20 * time.Millisecond, time.Second // pauses
 // file, a missing permission, or a panic.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
-	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
+	defer func() { p.counts.Read.Add(int64(time.Since(began))) }()
 	pause := shortestPause
 	for tries := 1; ; tries++ {
 		value, err := inTime(p.timeout, read)
 		var final *Error
 		var panicked *panics.Panic
 		if errors.As(err, &panicked) {
-			p.stats.panicked.CompareAndSwap(nil, panicked)
+			p.counts.Panicked.CompareAndSwap(nil, panicked)
 			return value, err
 		}
 		if err == nil || err == io.EOF || errors.As(err, &final) ||
@@ -173,7 +179,7 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 			}
 			return value, err
 		}
-		p.stats.update(func(s *Stats) { s.Retries++ })
+		p.counts.note(func(n *Notes) { n.Retries++ })
 		time.Sleep(pause)
 		pause = min(2*pause, longestPause)
 	}
