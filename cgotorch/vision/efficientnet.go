@@ -20,9 +20,7 @@ type EfficientNet struct {
 // and the number of blocks.
 var scaled = [][5]int{{1, 3, 1, 16, 1}, {6, 3, 2, 24, 2}, {6, 5, 2, 40, 2}, {6, 3, 2, 80, 3}, {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4}, {6, 3, 1, 320, 1}}
 
-// NewEfficientNetB0 makes torchvision's efficientnet_b0. It has 5,288,548 parameters.
-func NewEfficientNetB0(x *cgotorch.Exec, o Options) *EfficientNet {
-	const where = "vision.NewEfficientNetB0"
+func newEfficientNetB0(x *cgotorch.Exec, where string, o Options) nn.Module {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.2)
 	depth := probability(x, where, "StochasticDepth", o.StochasticDepth, 0.2)
 	return build(x, where, o, 1000, func(b *builder) *EfficientNet {

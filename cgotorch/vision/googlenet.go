@@ -37,10 +37,7 @@ type GoogLeNet struct {
 	Eval           bool
 }
 
-// NewGoogLeNet makes torchvision's googlenet. It has 13,004,888 parameters, or 6,624,904 with
-// NoAux.
-func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
-	const where = "vision.NewGoogLeNet"
+func newGoogLeNet(x *cgotorch.Exec, where string, o Options) nn.Module {
 	dropout, auxDropout := probability(x, where, "Dropout", o.Dropout, 0.2), probability(x, where, "AuxDropout", o.AuxDropout, 0.7)
 	checkTransform(x, where, o)
 	return build(x, where, o, 1000, func(b *builder) *GoogLeNet {

@@ -42,10 +42,7 @@ type InceptionV3 struct {
 	Eval           bool
 }
 
-// NewInceptionV3 makes torchvision's inception_v3. It has 27,161,264 parameters, or 23,834,568
-// with NoAux.
-func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
-	const where = "vision.NewInceptionV3"
+func newInceptionV3(x *cgotorch.Exec, where string, o Options) nn.Module {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	checkTransform(x, where, o)
 	return build(x, where, o, 1000, func(b *builder) *InceptionV3 {

@@ -19,9 +19,7 @@ type MobileNetV2 struct {
 // block.
 var inverted = [][4]int{{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}}
 
-// NewMobileNetV2 makes torchvision's mobilenet_v2. It has 3,504,872 parameters.
-func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
-	const where = "vision.NewMobileNetV2"
+func newMobileNetV2(x *cgotorch.Exec, where string, o Options) nn.Module {
 	if o.Width == 0 {
 		o.Width = 1
 	}

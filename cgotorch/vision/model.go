@@ -2,6 +2,8 @@ package vision
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -47,48 +49,39 @@ type Options struct {
 	Hidden    []int   // for MLP: widths of the hidden layers; nil means 512 and 256
 }
 
-// Names returns the names that [New] accepts, sorted. They are torchvision's names if torchvision
-// has the model.
-func Names() []string {
-	return []string{"efficientnet_b0", "googlenet", "inception_v3", "mlp", "mobilenet_v2", "resnet101", "resnet18", "resnet20", "resnet34",
-		"resnet50", "resnext50_32x4d", "squeezenet1_0", "squeezenet1_1", "vit_b_16", "wide_resnet50_2"}
+// models returns a function for each model. A comment has the number of parameters with torchvision's
+// options.
+func models() map[string]func(x *cgotorch.Exec, where string, o Options) nn.Module {
+	return map[string]func(x *cgotorch.Exec, where string, o Options) nn.Module{
+		"efficientnet_b0": newEfficientNetB0, // 5,288,548
+		"googlenet":       newGoogLeNet,      // 13,004,888, or 6,624,904 with NoAux
+		"inception_v3":    newInceptionV3,    // 27,161,264, or 23,834,568 with NoAux
+		"mlp":             func(x *cgotorch.Exec, _ string, o Options) nn.Module { return NewMLP(x, o) },
+		"mobilenet_v2":    newMobileNetV2, // 3,504,872
+		"resnet18":        func(x *cgotorch.Exec, _ string, o Options) nn.Module { return NewResNet18(x, o) },
+		"resnet20":        newResNet20,                                                    // 272,474, or 269,722 with PadShortcut
+		"resnet34":        basicResNet([4]int{3, 4, 6, 3}),                                // 21,797,672
+		"resnet50":        bottleneckResNet(BottleneckForm{}),                             // 25,557,032
+		"resnet101":       bottleneckResNet(BottleneckForm{Depths: [4]int{3, 4, 23, 3}}),  // 44,549,160
+		"resnext50_32x4d": bottleneckResNet(BottleneckForm{Groups: 32, WidthPerGroup: 4}), // 25,028,904; Xie et al., 2017
+		"squeezenet1_0":   squeezeNet(96, 7, []int{16, 16, 32, 0, 32, 48, 48, 64, 0, 64}), // 1,248,424
+		"squeezenet1_1":   squeezeNet(64, 3, []int{16, 16, 0, 32, 32, 0, 48, 48, 64, 64}), // 1,235,496
+		"vit_b_16":        newViTB16,                                                      // 86,567,656 for images of 224x224
+		"wide_resnet50_2": bottleneckResNet(BottleneckForm{WidthPerGroup: 128}),           // 68,883,240; Zagoruyko and Komodakis, 2016
+	}
 }
 
-// New makes a model by its name. For an unknown name it returns an error that lists [Names].
-// Invalid options make the Do fail, as in the constructors. The caller frees the model with
-// [nn.Close].
+// Names returns the names that [New] accepts, sorted. They are torchvision's names if torchvision
+// has the model.
+func Names() []string { return slices.Sorted(maps.Keys(models())) }
+
+// New makes a model by its name: a *[ResNet], *[ViT] and so on. For an unknown name it returns an
+// error that lists [Names]. Invalid options make the Do fail with [cgotorch.ErrInvalidArgument]. The
+// caller frees the model with [nn.Close].
 func New(x *cgotorch.Exec, name string, o Options) (nn.Module, error) {
-	switch name {
-	case "efficientnet_b0":
-		return NewEfficientNetB0(x, o), nil
-	case "googlenet":
-		return NewGoogLeNet(x, o), nil
-	case "inception_v3":
-		return NewInceptionV3(x, o), nil
-	case "mlp":
-		return NewMLP(x, o), nil
-	case "mobilenet_v2":
-		return NewMobileNetV2(x, o), nil
-	case "resnet18":
-		return NewResNet18(x, o), nil
-	case "resnet20":
-		return NewResNet20(x, o), nil
-	case "resnet34":
-		return NewResNet34(x, o), nil
-	case "resnet50":
-		return NewResNet50(x, o), nil
-	case "resnet101":
-		return NewResNet101(x, o), nil
-	case "resnext50_32x4d":
-		return NewResNeXt50(x, o), nil
-	case "squeezenet1_0":
-		return NewSqueezeNet1_0(x, o), nil
-	case "squeezenet1_1":
-		return NewSqueezeNet1_1(x, o), nil
-	case "vit_b_16":
-		return NewViTB16(x, o), nil
-	case "wide_resnet50_2":
-		return NewWideResNet50(x, o), nil
+	model, ok := models()[name]
+	if !ok {
+		return nil, fmt.Errorf("vision: no model is named %q; there are %s", name, strings.Join(Names(), ", "))
 	}
-	return nil, fmt.Errorf("vision: no model is named %q; there are %s", name, strings.Join(Names(), ", "))
+	return model(x, "vision."+name, o), nil
 }

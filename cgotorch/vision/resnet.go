@@ -40,32 +40,19 @@ func NewResNet18(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet18", o, resNetForm{newBasicBlock, 1, BottleneckForm{Depths: [4]int{2, 2, 2, 2}}})
 }
 
-// NewResNet34 makes torchvision's resnet34. It has 21,797,672 parameters.
-func NewResNet34(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet34", o, resNetForm{newBasicBlock, 1, BottleneckForm{}})
+// basicResNet returns a function that makes a ResNet of basic blocks.
+func basicResNet(depths [4]int) func(x *cgotorch.Exec, where string, o Options) nn.Module {
+	return func(x *cgotorch.Exec, where string, o Options) nn.Module {
+		return newResNet(x, where, o, resNetForm{newBasicBlock, 1, BottleneckForm{Depths: depths}})
+	}
 }
 
-// NewResNet50 makes torchvision's resnet50. It has 25,557,032 parameters. Its blocks have the
-// stride in the 3x3 convolution.
-func NewResNet50(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet50", o, resNetForm{newBottleneck, 4, BottleneckForm{}})
-}
-
-// NewResNet101 makes torchvision's resnet101. It has 44,549,160 parameters.
-func NewResNet101(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet101", o, resNetForm{newBottleneck, 4, BottleneckForm{Depths: [4]int{3, 4, 23, 3}}})
-}
-
-// NewResNeXt50 makes torchvision's resnext50_32x4d (Xie et al., 2017). Its 3x3 convolutions have 32
-// groups. It has 25,028,904 parameters.
-func NewResNeXt50(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNeXt50", o, resNetForm{newBottleneck, 4, BottleneckForm{Groups: 32, WidthPerGroup: 4}})
-}
-
-// NewWideResNet50 makes torchvision's wide_resnet50_2 (Zagoruyko and Komodakis, 2016). Its 3x3
-// convolutions have twice as many channels as those of ResNet-50. It has 68,883,240 parameters.
-func NewWideResNet50(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewWideResNet50", o, resNetForm{newBottleneck, 4, BottleneckForm{WidthPerGroup: 128}})
+// bottleneckResNet returns a function that makes a ResNet of bottlenecks. They have the stride in
+// the 3x3 convolution.
+func bottleneckResNet(form BottleneckForm) func(x *cgotorch.Exec, where string, o Options) nn.Module {
+	return func(x *cgotorch.Exec, where string, o Options) nn.Module {
+		return newResNet(x, where, o, resNetForm{newBottleneck, 4, form})
+	}
 }
 
 // NewBottleneckResNet makes a ResNet of any depth, number of groups and width. The layers of its
@@ -80,12 +67,11 @@ func NewBottleneckResNet(x *cgotorch.Exec, form BottleneckForm, o Options) *ResN
 	return newResNet(x, where, o, resNetForm{newBottleneck, 4, form})
 }
 
-// NewResNet20 makes the network of He et al. for 32x32 images. It has three layers of three basic
+// newResNet20 makes the network of He et al. for 32x32 images. It has three layers of three basic
 // blocks, with 16, 32 and 64 channels. Where the size changes, the shortcut is a 1x1 convolution,
-// as in torchvision. The model then has 272,474 parameters. With PadShortcut the shortcuts have
-// no parameters, as in the paper. The model then has 269,722 parameters.
-func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
-	return build(x, "vision.NewResNet20", o, 10, func(b *builder) *ResNet {
+// as in torchvision. With PadShortcut the shortcuts have no parameters, as in the paper.
+func newResNet20(x *cgotorch.Exec, where string, o Options) nn.Module {
+	return build(x, where, o, 10, func(b *builder) *ResNet {
 		m := &ResNet{Conv1: b.conv(b.Channels, 16, 3, 1, 1), BN1: b.norm(16)}
 		m.Layer1 = b.layer(newBasicBlock, 16, 16, 16, 3, 1)
 		m.Layer2 = b.layer(newBasicBlock, 16, 32, 32, 3, 2)

@@ -13,22 +13,17 @@ type SqueezeNet struct {
 	Classifier *nn.Sequential // to [N, Classes, 1, 1]
 }
 
-// NewSqueezeNet1_0 makes torchvision's squeezenet1_0. It has 1,248,424 parameters.
-func NewSqueezeNet1_0(x *cgotorch.Exec, o Options) *SqueezeNet {
-	return newSqueezeNet(x, "vision.NewSqueezeNet1_0", o, 96, 7, []int{16, 16, 32, 0, 32, 48, 48, 64, 0, 64})
+// squeezeNet returns a function that makes a model. Its first convolution has a result of `width`
+// channels and a kernel of height and width `kernel`. `fires` lists the layers after the first
+// pool. In this list, 0 stands for a pool. A number above 0 stands for a module of type fire. The
+// number is the number of channels after the module's first convolution. The result of the module
+// has eight times as many channels.
+func squeezeNet(width, kernel int, fires []int) func(x *cgotorch.Exec, where string, o Options) nn.Module {
+	return func(x *cgotorch.Exec, where string, o Options) nn.Module {
+		return newSqueezeNet(x, where, o, width, kernel, fires)
+	}
 }
 
-// NewSqueezeNet1_1 makes torchvision's squeezenet1_1. It has 1,235,496 parameters. It reaches the
-// accuracy of version 1.0 with less than half of the work.
-func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
-	return newSqueezeNet(x, "vision.NewSqueezeNet1_1", o, 64, 3, []int{16, 16, 0, 32, 32, 0, 48, 48, 64, 64})
-}
-
-// newSqueezeNet makes a model. Its first convolution has a result of `width` channels and a
-// kernel of height and width `kernel`. `fires` lists the layers after the first pool. In this
-// list, 0 stands for a pool. A number above 0 stands for a module of type fire. The number is the
-// number of channels after the module's first convolution. The result of the module has eight
-// times as many channels.
 func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	return build(x, where, o, 1000, func(b *builder) *SqueezeNet {

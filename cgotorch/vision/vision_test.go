@@ -161,24 +161,24 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		options vision.Options
 		want    []string
 	}{
-		{"resnet50", vision.Options{Classes: -1}, []string{"vision.NewResNet50", "-1 classes"}},
+		{"resnet50", vision.Options{Classes: -1}, []string{"vision.resnet50", "-1 classes"}},
 		{"resnet18", vision.Options{Recompute: -1}, []string{"vision.NewResNet18", "Recompute is -1"}},
-		{"resnet20", vision.Options{Channels: -2}, []string{"vision.NewResNet20", "-2 channels"}},
-		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.NewMobileNetV2", "Width is -1"}},
+		{"resnet20", vision.Options{Channels: -2}, []string{"vision.resnet20", "-2 channels"}},
+		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.mobilenet_v2", "Width is -1"}},
 		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},
-		{"mobilenet_v2", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewMobileNetV2", "Dropout is 1.5"}},
-		{"efficientnet_b0", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewEfficientNetB0", "Dropout is 1.5"}},
+		{"mobilenet_v2", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.mobilenet_v2", "Dropout is 1.5"}},
+		{"efficientnet_b0", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.efficientnet_b0", "Dropout is 1.5"}},
 		{"efficientnet_b0", vision.Options{StochasticDepth: cgotorch.Set(-0.1)}, []string{"StochasticDepth is -0.1"}},
-		{"vit_b_16", vision.Options{ImageSize: nn.Square(40)}, []string{"vision.NewViTB16", "ImageSize is 40x40", "multiple of 16"}},
+		{"vit_b_16", vision.Options{ImageSize: nn.Square(40)}, []string{"vision.vit_b_16", "ImageSize is 40x40", "multiple of 16"}},
 		{"vit_b_16", vision.Options{ImageSize: nn.Size{32, 48}}, []string{"ImageSize is 32x48"}},
-		{"vit_b_16", vision.Options{Dropout: cgotorch.Set(2.0)}, []string{"vision.NewViTB16", "Dropout is 2"}},
-		{"googlenet", vision.Options{Dropout: cgotorch.Set(-0.5)}, []string{"vision.NewGoogLeNet", "Dropout is -0.5"}},
-		{"googlenet", vision.Options{AuxDropout: cgotorch.Set(1.5)}, []string{"vision.NewGoogLeNet", "AuxDropout is 1.5"}},
-		{"googlenet", vision.Options{TransformInput: true, Channels: 1}, []string{"vision.NewGoogLeNet", "TransformInput", "1 channels"}},
-		{"inception_v3", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewInceptionV3", "Dropout is 1.5"}},
-		{"inception_v3", vision.Options{TransformInput: true, Channels: 4}, []string{"vision.NewInceptionV3", "TransformInput", "4 channels"}},
-		{"squeezenet1_0", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewSqueezeNet1_0", "Dropout is 1.5"}},
-		{"squeezenet1_1", vision.Options{Recompute: -1}, []string{"vision.NewSqueezeNet1_1", "Recompute is -1"}},
+		{"vit_b_16", vision.Options{Dropout: cgotorch.Set(2.0)}, []string{"vision.vit_b_16", "Dropout is 2"}},
+		{"googlenet", vision.Options{Dropout: cgotorch.Set(-0.5)}, []string{"vision.googlenet", "Dropout is -0.5"}},
+		{"googlenet", vision.Options{AuxDropout: cgotorch.Set(1.5)}, []string{"vision.googlenet", "AuxDropout is 1.5"}},
+		{"googlenet", vision.Options{TransformInput: true, Channels: 1}, []string{"vision.googlenet", "TransformInput", "1 channels"}},
+		{"inception_v3", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.inception_v3", "Dropout is 1.5"}},
+		{"inception_v3", vision.Options{TransformInput: true, Channels: 4}, []string{"vision.inception_v3", "TransformInput", "4 channels"}},
+		{"squeezenet1_0", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.squeezenet1_0", "Dropout is 1.5"}},
+		{"squeezenet1_1", vision.Options{Recompute: -1}, []string{"vision.squeezenet1_1", "Recompute is -1"}},
 		{"mlp", vision.Options{Dropout: cgotorch.Set(math.NaN())}, []string{"vision.NewMLP", "Dropout NaN"}},
 		{"mlp", vision.Options{Hidden: []int{8, 0}}, []string{"vision.NewMLP", "Hidden [8 0]"}},
 		{"mlp", vision.Options{ImageSize: nn.Size{0, 8}}, []string{"vision.NewMLP", "ImageSize is 0x8"}},
@@ -197,6 +197,15 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// named makes a model by its name.
+func named[M nn.Module](x *cgotorch.Exec, name string, o vision.Options) M {
+	m, err := vision.New(x, name, o)
+	if err != nil {
+		x.Fail("named", err)
+	}
+	return m.(M)
 }
 
 func TestGoogLeNet_ForwardAux(t *testing.T) {
@@ -220,7 +229,7 @@ func TestGoogLeNet_ForwardAux(t *testing.T) {
 			}
 			return n - 1
 		}
-		m := vision.NewGoogLeNet(x, vision.Options{Classes: 6})
+		m := named[*vision.GoogLeNet](x, "googlenet", vision.Options{Classes: 6})
 		defer nn.Close(m)
 		if got := heads(m); got != 2 {
 			t.Errorf("%d heads in training, want 2", got)
@@ -229,7 +238,7 @@ func TestGoogLeNet_ForwardAux(t *testing.T) {
 		if got := heads(m); got != 0 {
 			t.Errorf("%d heads in evaluation, want none", got)
 		}
-		plain := vision.NewGoogLeNet(x, vision.Options{Classes: 6, NoAux: true})
+		plain := named[*vision.GoogLeNet](x, "googlenet", vision.Options{Classes: 6, NoAux: true})
 		defer nn.Close(plain)
 		if got := heads(plain); got != 0 {
 			t.Errorf("%d heads with NoAux, want none", got)
@@ -239,7 +248,7 @@ func TestGoogLeNet_ForwardAux(t *testing.T) {
 
 func TestInceptionV3_NoAux(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		m := vision.NewInceptionV3(x, vision.Options{NoAux: true})
+		m := named[*vision.InceptionV3](x, "inception_v3", vision.Options{NoAux: true})
 		defer nn.Close(m)
 		if got := countParameters(m); got != 23834568 {
 			t.Errorf("%d parameters, want 23834568", got)
@@ -252,7 +261,7 @@ func TestInceptionV3_NoAux(t *testing.T) {
 
 func TestInceptionV3_SmallImages(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m := vision.NewInceptionV3(x, vision.Options{})
+		m := named[*vision.InceptionV3](x, "inception_v3", vision.Options{})
 		defer nn.Close(m)
 		m.ForwardAux(x, x.Zeros(cgotorch.Float32, 2, 3, 75, 75))
 		return nil
@@ -265,7 +274,7 @@ func TestInceptionV3_SmallImages(t *testing.T) {
 func TestMobileNetV2_Dropout(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		for given, want := range map[cgotorch.Opt[float64]]float64{{}: 0.2, cgotorch.Set(0.4): 0.4, cgotorch.Set(0.0): 0} {
-			m := vision.NewMobileNetV2(x, vision.Options{Dropout: given, Width: 0.1})
+			m := named[*vision.MobileNetV2](x, "mobilenet_v2", vision.Options{Dropout: given, Width: 0.1})
 			if got := m.Classifier.Modules[0].Module.(*nn.Dropout).P; got != want {
 				t.Errorf("Dropout %v: the probability is %v, want %v", given, got, want)
 			}

@@ -19,10 +19,9 @@ type ViT struct {
 	size       nn.Size // of the images
 }
 
-// NewViTB16 makes torchvision's vit_b_16, with patches of 16x16. It has 86,567,656 parameters for
-// images of 224x224, which is the default of ImageSize.
-func NewViTB16(x *cgotorch.Exec, o Options) *ViT {
-	const where, patch, width, hidden, layers, heads = "vision.NewViTB16", 16, 768, 3072, 12, 12
+// newViTB16 makes a model with patches of 16x16.
+func newViTB16(x *cgotorch.Exec, where string, o Options) nn.Module {
+	const patch, width, hidden, layers, heads = 16, 768, 3072, 12, 12
 	dropout := probability(x, where, "Dropout", o.Dropout, 0)
 	if o.ImageSize == (nn.Size{}) {
 		o.ImageSize = nn.Square(224)

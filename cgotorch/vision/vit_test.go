@@ -15,7 +15,7 @@ func TestViT_Fused(t *testing.T) {
 	d := torchtest.CUDA(t)
 	torchtest.NoTF32(t)
 	torchtest.Do(t, d, func(x *cgotorch.Exec) {
-		m := vision.NewViTB16(x, vision.Options{ImageSize: nn.Square(48), Classes: 10})
+		m := named[*vision.ViT](x, "vit_b_16", vision.Options{ImageSize: nn.Square(48), Classes: 10})
 		t.Cleanup(func() { nn.Close(m) })
 		head := m.Heads.(*nn.Sequential).Modules[0].Module.(*nn.Linear)
 		nn.Normal(x, head.Weight, 0, 0.05)
