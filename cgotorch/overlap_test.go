@@ -513,7 +513,7 @@ func kernelsByStream(t *testing.T, s *Stream, forward func(x *Exec, in *Tensor) 
 		}
 		for _, w := range r.Work {
 			if w.Kind == trace.Kernel {
-				found[r.StreamName(w.Stream)]++
+				found[w.StreamName]++
 			}
 		}
 		return nil

@@ -89,7 +89,7 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 			continue
 		}
 		args := map[string]any{"thread": w.Thread}
-		if w.Launch != NotLaunched {
+		if w.Launched {
 			args["enqueued"] = micros(w.Launch)
 		}
 		category := "kernel"
@@ -98,7 +98,7 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 		} else {
 			category, args["bytes"] = "copy", w.Bytes
 		}
-		c.event(event{Name: w.Title(), Category: category, Process: process, Row: row[w.Stream], Args: args}, interval{w.Start, w.End})
+		c.event(event{Name: w.title(), Category: category, Process: process, Row: row[w.Stream], Args: args}, interval{w.Start, w.End})
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
 		for _, stream := range r.streams(d) {
-			h, t := r.hidden(d, func(w *Record) bool { return w.Stream == stream && w.Kind == Copy && w.Copy == CopyHostToDevice },
+			h, t := r.hidden(d, func(w *Record) bool { return w.Stream == stream && w.Kind == Copy && w.Copy == hostToDevice },
 				func(w *Record) bool { return w.Stream != stream })
 			hidden, total = hidden+h, total+t
 		}
@@ -149,7 +149,7 @@ type span struct {
 func (r *Records) spans() []span {
 	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {
-		if w := &r.Work[i]; w.Kind == Kernel && w.Launch != NotLaunched {
+		if w := &r.Work[i]; w.Kind == Kernel && w.Launched {
 			byLaunch = append(byLaunch, w)
 		}
 	}

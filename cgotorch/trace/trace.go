@@ -136,11 +136,14 @@ func (r *Records) take(op string, began time.Time) error {
 	since := func(ns uint64) time.Duration { return time.Duration(int64(ns) - began.UnixNano()) }
 	for _, c := range unsafe.Slice(first, int(count)) {
 		w := Record{
-			Kind: Kind(c.Kind), Copy: CopyKind(c.Copy), Pageable: c.Pageable != 0, Device: cgotorch.CUDA(int(c.Device)), Stream: c.Stream,
-			Start: since(c.Start), End: since(c.End), Bytes: int64(c.Bytes), Blocks: c.Blocks, Thread: int(c.Thread), Launch: NotLaunched,
+			Kind: Kind(c.Kind), Pageable: c.Pageable != 0, Device: cgotorch.CUDA(int(c.Device)), Stream: c.Stream,
+			Start: since(c.Start), End: since(c.End), Bytes: int64(c.Bytes), Blocks: c.Blocks, Thread: int(c.Thread), Launched: c.Launched != 0,
 		}
 		if c.Launched != 0 {
 			w.Launch = since(c.Launched)
+		}
+		if w.Kind == Copy {
+			w.Copy = ends(c.Copy)
 		}
 		if w.Kind == Kernel {
 			name, ok := kernels[c.Name]
@@ -163,15 +166,16 @@ func (r *Records) take(op string, began time.Time) error {
 // nameStreams sets the names of all streams in the trace.
 func (r *Records) nameStreams() {
 	r.names = map[uint64]string{}
-	for _, w := range r.Work {
-		if _, ok := r.names[w.Stream]; ok {
-			continue
-		}
-		if name, ok := inside.Core.StreamName(w.Stream); ok {
+	for i := range r.Work {
+		w := &r.Work[i]
+		name, ok := r.names[w.Stream]
+		if !ok {
+			if name, ok = inside.Core.StreamName(w.Stream); !ok {
+				name = fmt.Sprintf("stream %d of others", uint32(w.Stream))
+			}
 			r.names[w.Stream] = name
-		} else {
-			r.names[w.Stream] = fmt.Sprintf("stream %d of others", uint32(w.Stream))
 		}
+		w.StreamName = name
 	}
 }
 
@@ -188,21 +192,21 @@ type Record struct {
 	Kind       Kind
 	Name       string // name of a kernel; empty for a copy or fill
 	Device     cgotorch.Device
-	Stream     uint64        // see [cgotorch.Stream.ID] and [Records.StreamName]
+	Stream     uint64        // the number of [cgotorch.Stream.ID]
+	StreamName string        // if several streams had this number one after another, the name of the last one
 	Start, End time.Duration // on the device
-	Launch     time.Duration // when the host enqueued the work, or NotLaunched
+	Launch     time.Duration // when the host enqueued the work, if Launched is set
+	// Launched says that the trace knows Launch. Otherwise the work was enqueued before the trace
+	// began, or by the device.
+	Launched bool
 	// Thread is the number of the OS thread that enqueued the work, as gettid returns it. 0 means
 	// that the thread is not known.
 	Thread   int
-	Blocks   uint32   // number of blocks of a kernel
-	Bytes    int64    // number of bytes copied or filled
-	Copy     CopyKind // the two ends of a copy
-	Pageable bool     // the host memory of the copy was not page-locked
+	Blocks   uint32 // number of blocks of a kernel
+	Bytes    int64  // number of bytes copied or filled
+	Copy     string // of a copy: "host to device", "device to host" and so on
+	Pageable bool   // the host memory of the copy was not page-locked
 }
-
-// NotLaunched is the value of Record.Launch if the trace does not know when the host enqueued the
-// work. Such work was enqueued before the trace began, or by the device.
-const NotLaunched = time.Duration(-1 << 63)
 
 // Mark is a span of the host's time. [Trace.Mark] makes it.
 type Mark struct {
@@ -220,48 +224,35 @@ const (
 	Fill   Kind = ct.TraceFill
 )
 
-// CopyKind says from which place to which place a copy went, such as from host to device.
-type CopyKind uint8
-
-// These are the kinds of copies.
-const (
-	CopyOther          CopyKind = ct.CopyOther
-	CopyHostToDevice   CopyKind = ct.CopyHostToDevice
-	CopyDeviceToHost   CopyKind = ct.CopyDeviceToHost
-	CopyDeviceToDevice CopyKind = ct.CopyDeviceToDevice
-	CopyPeer           CopyKind = ct.CopyPeer
-)
-
-func (k CopyKind) String() string {
-	switch k {
-	case CopyHostToDevice:
-		return "host to device"
-	case CopyDeviceToHost:
+// ends are the words of Record.Copy.
+func ends(kind uint8) string {
+	switch kind {
+	case ct.CopyHostToDevice:
+		return hostToDevice
+	case ct.CopyDeviceToHost:
 		return "device to host"
-	case CopyDeviceToDevice:
+	case ct.CopyDeviceToDevice:
 		return "device to device"
-	case CopyPeer:
+	case ct.CopyPeer:
 		return "device to another device"
 	}
 	return "other"
 }
 
-// Title returns the name of a kernel. For a copy or fill it returns the kind.
-func (w *Record) Title() string {
+const hostToDevice = "host to device"
+
+// title returns the name of a kernel. For a copy or fill it returns the kind.
+func (w *Record) title() string {
 	switch {
 	case w.Kind == Kernel:
 		return w.Name
 	case w.Kind == Fill:
 		return "fill"
 	case w.Pageable:
-		return "copy " + w.Copy.String() + ", pageable"
+		return "copy " + w.Copy + ", pageable"
 	}
-	return "copy " + w.Copy.String()
+	return "copy " + w.Copy
 }
-
-// StreamName returns the name of a stream by its number, as in [Record]. If several streams had
-// this number one after another, it returns the name of the last one.
-func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
 // streams returns the streams of a device in order of their names, the default stream first.
 func (r *Records) streams(d cgotorch.Device) []uint64 {

@@ -30,11 +30,11 @@ func handMade(work []Record, marks ...Mark) *Records {
 }
 
 func kernel(stream uint64, start, end time.Duration) Record {
-	return Record{Kind: Kernel, Name: "k<float, 4>", Stream: stream, Start: start, End: end, Launch: start - 1, Thread: 7, Blocks: 3}
+	return Record{Kind: Kernel, Name: "k<float, 4>", Stream: stream, Start: start, End: end, Launch: start - 1, Launched: true, Thread: 7, Blocks: 3}
 }
 
-func hostToDevice(stream uint64, start, end time.Duration) Record {
-	return Record{Kind: Copy, Copy: CopyHostToDevice, Stream: stream, Start: start, End: end, Launch: start - 1, Bytes: 64}
+func copied(stream uint64, start, end time.Duration) Record {
+	return Record{Kind: Copy, Copy: "host to device", Stream: stream, Start: start, End: end, Launch: start - 1, Launched: true, Bytes: 64}
 }
 
 // Kernels that are chosen hide nothing of each other.
@@ -50,8 +50,8 @@ func TestRecords_Hidden(t *testing.T) {
 }
 
 func TestRecords_CopyHidden(t *testing.T) {
-	back := hostToDevice(2, 0, 100)
-	back.Copy = CopyDeviceToHost
+	back := copied(2, 0, 100)
+	back.Copy = "device to host"
 	elsewhere := kernel(1, 0, 100)
 	elsewhere.Device = cgotorch.CUDA(1)
 	for name, c := range map[string]struct {
@@ -59,16 +59,16 @@ func TestRecords_CopyHidden(t *testing.T) {
 		hidden, total time.Duration
 	}{
 		"nothing to hide":                  {[]Record{kernel(1, 0, 10), back}, 0, 0},
-		"alone":                            {[]Record{hostToDevice(2, 0, 10)}, 0, 10},
-		"behind one kernel":                {[]Record{kernel(1, 0, 20), hostToDevice(2, 5, 15)}, 10, 10},
-		"half of it":                       {[]Record{kernel(1, 0, 10), hostToDevice(2, 5, 15)}, 5, 10},
-		"kernels that overlap count once":  {[]Record{kernel(1, 0, 10), kernel(9, 4, 12), hostToDevice(2, 0, 20)}, 12, 20},
-		"between two kernels":              {[]Record{kernel(1, 0, 10), hostToDevice(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
-		"over a gap":                       {[]Record{kernel(1, 0, 10), hostToDevice(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
-		"a kernel of the copies' stream":   {[]Record{hostToDevice(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
-		"each copy counts for itself":      {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10), hostToDevice(9, 0, 10)}, 20, 20},
-		"a kernel of another device":       {[]Record{hostToDevice(2, 0, 10), elsewhere}, 0, 10},
-		"a kernel that is over, and later": {[]Record{kernel(1, 0, 4), hostToDevice(2, 5, 15), kernel(1, 15, 16)}, 0, 10},
+		"alone":                            {[]Record{copied(2, 0, 10)}, 0, 10},
+		"behind one kernel":                {[]Record{kernel(1, 0, 20), copied(2, 5, 15)}, 10, 10},
+		"half of it":                       {[]Record{kernel(1, 0, 10), copied(2, 5, 15)}, 5, 10},
+		"kernels that overlap count once":  {[]Record{kernel(1, 0, 10), kernel(9, 4, 12), copied(2, 0, 20)}, 12, 20},
+		"between two kernels":              {[]Record{kernel(1, 0, 10), copied(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
+		"over a gap":                       {[]Record{kernel(1, 0, 10), copied(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
+		"a kernel of the copies' stream":   {[]Record{copied(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
+		"each copy counts for itself":      {[]Record{kernel(1, 0, 10), copied(2, 0, 10), copied(9, 0, 10)}, 20, 20},
+		"a kernel of another device":       {[]Record{copied(2, 0, 10), elsewhere}, 0, 10},
+		"a kernel that is over, and later": {[]Record{kernel(1, 0, 4), copied(2, 5, 15), kernel(1, 15, 16)}, 0, 10},
 	} {
 		share, hidden, total := handMade(c.work).CopyHidden()
 		if hidden != c.hidden*time.Microsecond || total != c.total*time.Microsecond {
@@ -92,7 +92,7 @@ func TestRecords_Parallel(t *testing.T) {
 		together, busy time.Duration
 	}{
 		"nothing":                    {nil, 0, 0},
-		"a copy is no computing":     {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10)}, 0, 10},
+		"a copy is no computing":     {[]Record{kernel(1, 0, 10), copied(2, 0, 10)}, 0, 10},
 		"serial":                     {[]Record{kernel(1, 0, 10), kernel(2, 10, 20)}, 0, 20},
 		"half":                       {[]Record{kernel(1, 0, 10), kernel(2, 5, 15)}, 5, 15},
 		"one stream alone":           {[]Record{kernel(1, 0, 10), kernel(1, 5, 15)}, 0, 15},
@@ -117,9 +117,9 @@ func TestRecords_Spans(t *testing.T) {
 	late := kernel(1, 50, 60)
 	late.Launch = 5 // the host enqueues this kernel long before it runs
 	unknown := kernel(1, 0, 90)
-	r := handMade([]Record{kernel(1, 3, 8), late, kernel(9, 4, 6), hostToDevice(2, 3, 9), kernel(1, 70, 80), unknown},
+	r := handMade([]Record{kernel(1, 3, 8), late, kernel(9, 4, 6), copied(2, 3, 9), kernel(1, 70, 80), unknown},
 		Mark{"step 0", 1, 10}, Mark{"step 1", 60, 71}, Mark{"nothing", 90, 99})
-	r.Work[5].Launch = NotLaunched
+	r.Work[5].Launched = false
 	type part struct {
 		name       string
 		stream     uint64
@@ -155,7 +155,7 @@ func TestLanes(t *testing.T) {
 
 func TestRecords_WriteChrome(t *testing.T) {
 	fill := Record{Kind: Fill, Stream: 10, Start: 1, End: 2, Launch: 0, Bytes: 8}
-	r := handMade([]Record{kernel(10, 1, 2), kernel(9, 1, 2), hostToDevice(2, 3, 5), kernel(1, 2, 30000000), fill},
+	r := handMade([]Record{kernel(10, 1, 2), kernel(9, 1, 2), copied(2, 3, 5), kernel(1, 2, 30000000), fill},
 		Mark{`step "0"`, 0, 4}, Mark{"step 1", 4, 9})
 	var out bytes.Buffer
 	if err := r.WriteChrome(&out); err != nil {
@@ -313,13 +313,13 @@ func TestTrace_OnCUDA(t *testing.T) {
 		}
 		switch w.Kind {
 		case Kernel:
-			kernels[r.StreamName(w.Stream)]++
-			if w.Name == "" || w.Blocks == 0 || w.Thread == 0 || w.Launch == NotLaunched {
+			kernels[w.StreamName]++
+			if w.Name == "" || w.Blocks == 0 || w.Thread == 0 || !w.Launched {
 				t.Errorf("%+v", w)
 			}
 		case Copy:
 			copies++
-			if w.Bytes != 12345 || w.Copy != CopyHostToDevice || !w.Pageable || r.StreamName(w.Stream) != "made during" {
+			if w.Bytes != 12345 || w.Copy != "host to device" || !w.Pageable || w.StreamName != "made during" {
 				t.Errorf("%+v", w)
 			}
 		}
@@ -327,8 +327,8 @@ func TestTrace_OnCUDA(t *testing.T) {
 	if len(kernels) != 2 || kernels["made before"] != 1 || kernels["made during"] != 1 || copies != 1 {
 		t.Errorf("kernels %v and %d copies", kernels, copies)
 	}
-	if id, err := before.ID(); err != nil || r.StreamName(id) != "made before" {
-		t.Errorf("stream %d is %q, %v", id, r.StreamName(id), err)
+	if id, err := before.ID(); err != nil || r.names[id] != "made before" {
+		t.Errorf("stream %d is %q, %v", id, r.names[id], err)
 	}
 	if spans := r.spans(); len(spans) != 2 || spans[0].mark.Name != "adds" {
 		t.Errorf("spans %v", spans)

@@ -25,6 +25,11 @@ type expectation struct {
 	bytes   int64
 }
 
+// describe names a record's kernel or copy.
+func describe(w trace.Record) string {
+	return fmt.Sprintf("work of kind %d, %q", w.Kind, w.Name+w.Copy)
+}
+
 // misplaced compares a trace with the expectations and describes each difference. A difference is
 // a wrong number, a wrong stream, a wrong thread, or work that belongs to no goroutine. misplaced
 // does not assign work to goroutines by the stream. It assigns work by the number of blocks of a
@@ -46,11 +51,12 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 			sizes[w.bytes] = w
 		}
 	}
-	wrong := map[string]int{}
+	wrong, names := map[string]int{}, map[uint64]string{}
 	for _, w := range r.Work {
+		names[w.Stream] = w.StreamName
 		t := got[w.Stream]
 		if t == nil {
-			wrong[fmt.Sprintf("%s on %s, where nobody works", w.Title(), r.StreamName(w.Stream))]++
+			wrong[fmt.Sprintf("%s on %s, where nobody works", describe(w), w.StreamName)]++
 			continue
 		}
 		switch w.Kind {
@@ -73,16 +79,16 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 				wrong["a fill on another stream than its own"]++
 			}
 		default:
-			wrong[w.Title()]++
+			wrong[describe(w)]++
 		}
 	}
 	for stream, w := range owners {
 		t := got[stream]
 		if t.kernels != w.kernels || t.fills != w.fills {
-			all = append(all, fmt.Sprintf("%s ran %d kernels and %d fills, want %d and %d", r.StreamName(stream), t.kernels, t.fills, w.kernels, w.fills))
+			all = append(all, fmt.Sprintf("stream %d, %q, ran %d kernels and %d fills, want %d and %d", stream, names[stream], t.kernels, t.fills, w.kernels, w.fills))
 		}
 		if len(t.blocks) > 1 {
-			all = append(all, fmt.Sprintf("%s ran kernels of sizes %v, want one size", r.StreamName(stream), t.blocks))
+			all = append(all, fmt.Sprintf("stream %d, %q, ran kernels of sizes %v, want one size", stream, names[stream], t.blocks))
 		}
 	}
 	for what, times := range wrong {
