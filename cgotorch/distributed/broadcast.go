@@ -45,7 +45,7 @@ func (g *Group) broadcast(x *cgotorch.Exec, state []nn.Named) {
 		counters = append(counters, t)
 		return true
 	})
-	g.BroadcastList(x.NoGrad(), tensors, 0)
+	g.broadcastList(x.NoGrad(), tensors, 0)
 	if len(counters) > 0 {
 		g.broadcastCounters(x, counters)
 	}

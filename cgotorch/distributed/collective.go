@@ -35,12 +35,12 @@ func (o Op) String() string {
 // AllReduce fails with [cgotorch.ErrInvalidArgument] for a tensor that is not dense, and for a
 // dtype that op does not take. It fails with [cgotorch.ErrGroupFailed] if the group has failed.
 func (g *Group) AllReduce(x *cgotorch.Exec, t *cgotorch.Tensor, op Op) {
-	g.AllReduceList(x, []*cgotorch.Tensor{t}, op)
+	g.allReduceList(x, []*cgotorch.Tensor{t}, op)
 }
 
-// AllReduceList is [Group.AllReduce] of several tensors of one dtype. It is one launch, so many
+// allReduceList is [Group.AllReduce] of several tensors of one dtype. It is one launch, so many
 // small tensors cost little more than one.
-func (g *Group) AllReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
+func (g *Group) allReduceList(x *cgotorch.Exec, ts []*cgotorch.Tensor, op Op) {
 	if len(ts) == 0 {
 		return
 	}
@@ -63,11 +63,11 @@ func (g *Group) Reduce(x *cgotorch.Exec, t *cgotorch.Tensor, op Op, root int) {
 // Broadcast replaces t by the tensor of the rank `root`. Rules and failures are those of
 // [Group.AllReduce], and t may have any dtype.
 func (g *Group) Broadcast(x *cgotorch.Exec, t *cgotorch.Tensor, root int) {
-	g.BroadcastList(x, []*cgotorch.Tensor{t}, root)
+	g.broadcastList(x, []*cgotorch.Tensor{t}, root)
 }
 
-// BroadcastList is [Group.Broadcast] of several tensors, in one launch.
-func (g *Group) BroadcastList(x *cgotorch.Exec, ts []*cgotorch.Tensor, root int) {
+// broadcastList is [Group.Broadcast] of several tensors, in one launch.
+func (g *Group) broadcastList(x *cgotorch.Exec, ts []*cgotorch.Tensor, root int) {
 	if len(ts) == 0 {
 		return
 	}

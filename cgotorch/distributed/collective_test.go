@@ -51,8 +51,8 @@ func TestGroup_Collectives(t *testing.T) {
 		k := float64(2 * g.Rank())
 		check("ReduceScatter", values(g.ReduceScatter(x, piece, Sum)), 6*k, 6*(k+1))
 		list := []*cgotorch.Tensor{x.Full(cgotorch.Float32, r, 2), x.Full(cgotorch.Float32, 10*r, 1), x.Full(cgotorch.Float32, r, 0)}
-		g.AllReduceList(x, list, Sum)
-		check("AllReduceList", append(values(list[0]), values(list[1])...), 6, 6, 60)
+		g.allReduceList(x, list, Sum)
+		check("allReduceList", append(values(list[0]), values(list[1])...), 6, 6, 60)
 		image := x.Contiguous(x.Full(cgotorch.Float32, r, 1, 2, 2, 2), cgotorch.ChannelsLast)
 		g.AllReduce(x, image, Sum)
 		check("channels last", values(x.Sum(image)), 48)
@@ -104,7 +104,7 @@ func TestGroup_WrongTensors(t *testing.T) {
 			g.Send(x, x.Zeros(cgotorch.Float32, 3), g.Rank())
 		}},
 		"dtypes": {cgotorch.ErrInvalidArgument, "one call for each dtype", func(g *Group, x *cgotorch.Exec) {
-			g.AllReduceList(x, []*cgotorch.Tensor{x.Zeros(cgotorch.Float32, 1), x.Zeros(cgotorch.Float64, 1)}, Sum)
+			g.allReduceList(x, []*cgotorch.Tensor{x.Zeros(cgotorch.Float32, 1), x.Zeros(cgotorch.Float64, 1)}, Sum)
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestGroup_NoOrder(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for i, err := range together(t, 2, Options{Timeout: time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		if g.Rank() == 1 {
-			<-g.Failed()
+			<-g.failed
 			return g.Err()
 		}
 		other, err := cgotorch.NewStream(g.Device(), cgotorch.StreamOptions{})
@@ -248,7 +248,7 @@ func TestGroup_RankIsLate(t *testing.T) {
 		return s.Do(func(x *cgotorch.Exec) error {
 			g.AllReduce(x, x.Zeros(cgotorch.Float32, 4), Sum)
 			if g.Rank() == 1 {
-				<-g.Failed()
+				<-g.failed
 				return g.Err()
 			}
 			g.AllReduce(x, x.Zeros(cgotorch.Float32, 4), Sum)

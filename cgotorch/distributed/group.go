@@ -47,10 +47,6 @@ func (g *Group) Rank() int { return g.rank }
 // World returns the number of ranks.
 func (g *Group) World() int { return g.world }
 
-// LocalRank returns the number of this process among those of its machine, from 0. It is 0 if the
-// launcher does not tell.
-func (g *Group) LocalRank() int { return g.local }
-
 // LocalWorld returns the number of ranks on this process's machine.
 func (g *Group) LocalWorld() int { return g.localWorld }
 
@@ -70,9 +66,6 @@ func (g *Group) Err() error {
 	defer g.state.Unlock()
 	return g.err
 }
-
-// Failed returns a channel that is closed when the group has failed.
-func (g *Group) Failed() <-chan struct{} { return g.failed }
 
 // fail ends the group. Only the first failure counts.
 func (g *Group) fail(format string, args ...any) {

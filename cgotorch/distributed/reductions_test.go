@@ -126,7 +126,7 @@ var stepCases = []struct {
 	{"a sum over ranks of one gradient alone", true, func(r *ranked) { r.plain(); r.g.AllReduce(r.x, r.params[0].Grad(), Mean); r.step() }},
 	{"a sum over ranks, then another backward", true, func(r *ranked) {
 		r.plain()
-		r.g.AllReduceList(r.x, []*cgotorch.Tensor{r.params[0].Grad(), r.params[1].Grad()}, Mean)
+		r.g.allReduceList(r.x, []*cgotorch.Tensor{r.params[0].Grad(), r.params[1].Grad()}, Mean)
 		r.plain()
 		r.step()
 	}},
@@ -232,7 +232,7 @@ var stepCases = []struct {
 	}},
 	{"gradients of one rank for all", false, func(r *ranked) {
 		r.plain()
-		r.g.BroadcastList(r.x, []*cgotorch.Tensor{r.params[0].Grad(), r.params[1].Grad()}, 1)
+		r.g.broadcastList(r.x, []*cgotorch.Tensor{r.params[0].Grad(), r.params[1].Grad()}, 1)
 		r.step()
 	}},
 	{"no gradients", false, func(r *ranked) { r.plain(); r.opt.ZeroGrad(); r.step() }},

@@ -19,8 +19,10 @@ import (
 // piece, and all ranks gather the weights. The results are those of the unsharded optimizer, but
 // for rounding.
 //
-// All ranks make the same calls in the same order. One goroutine at a time uses a Sharded.
+// All ranks make the same calls in the same order, also of the methods of [optim.Settings]. One
+// goroutine at a time uses a Sharded.
 type Sharded struct {
+	optim.Settings
 	group   *Group
 	o       ShardedOptions
 	inner   *optim.Optimizer // its parameters are the parts of this rank, see Note [Vectors and parts]
@@ -86,7 +88,7 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 	if err != nil {
 		return nil, err
 	}
-	s := &Sharded{group: g, o: o, inner: whole, rule: whole.Rule(), params: whole.Params(), owned: map[int]int{}}
+	s := &Sharded{Settings: whole, group: g, o: o, inner: whole, rule: whole.Rule(), params: whole.Params(), owned: map[int]int{}}
 	if err := s.check(groups); err != nil {
 		return nil, fmt.Errorf("distributed: NewSharded: %w", errors.Join(err, s.Close()))
 	}
@@ -95,7 +97,7 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 		s.kept[r.Param] = append(s.kept[r.Param], r)
 	}
 	x = x.NoGrad().NoAutocast()
-	g.BroadcastList(x, s.params, 0)
+	g.broadcastList(x, s.params, 0)
 	if g.world == 1 {
 		return s, nil
 	}
@@ -107,7 +109,7 @@ func NewSharded(x *cgotorch.Exec, g *Group, o ShardedOptions, make func(groups .
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.inner = inner
+	s.inner, s.Settings = inner, inner
 	inner.SetAgree(func(x *cgotorch.Exec, found *cgotorch.Tensor) { g.AllReduce(x, found, Max) })
 	var want []*cgotorch.Tensor
 	for _, in := range pieces {
@@ -517,32 +519,6 @@ func (s *Sharded) Stats() ShardedStats {
 	}
 	return stats
 }
-
-// LR is [optim.Optimizer.LR].
-func (s *Sharded) LR(group int) float64 { return s.inner.LR(group) }
-
-// SetLR is [optim.Optimizer.SetLR]. It and the other setters are called alike on all ranks.
-func (s *Sharded) SetLR(lr float64) { s.inner.SetLR(lr) }
-
-// SetGroupLR is [optim.Optimizer.SetGroupLR].
-func (s *Sharded) SetGroupLR(group int, lr float64) error { return s.inner.SetGroupLR(group, lr) }
-
-// SetScale is [optim.Optimizer.SetScale].
-func (s *Sharded) SetScale(factor float64) { s.inner.SetScale(factor) }
-
-// SetWeightDecay is [optim.Optimizer.SetWeightDecay].
-func (s *Sharded) SetWeightDecay(group int, weightDecay float64) error {
-	return s.inner.SetWeightDecay(group, weightDecay)
-}
-
-// SetMomentum is [optim.Optimizer.SetMomentum].
-func (s *Sharded) SetMomentum(momentum float64) error { return s.inner.SetMomentum(momentum) }
-
-// SetBetas is [optim.Optimizer.SetBetas].
-func (s *Sharded) SetBetas(beta1, beta2 float64) error { return s.inner.SetBetas(beta1, beta2) }
-
-// ResetMasters is [optim.Optimizer.ResetMasters].
-func (s *Sharded) ResetMasters() { s.inner.ResetMasters() }
 
 // Close frees the state. It leaves the parameters and their gradients open. A second Close does
 // nothing.

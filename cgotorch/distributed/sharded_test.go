@@ -776,7 +776,7 @@ func TestSharded_GradientsDiffer(t *testing.T) {
 				_ = m.Vector.SetGrad(nil)
 			}
 			s.Step(x)
-			<-g.Failed()
+			<-g.failed
 			return g.Err()
 		})
 	}) {

@@ -6,9 +6,22 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
+// Settings are the numbers of an optimizer that a program changes while it trains. The comments of
+// [Optimizer]'s methods describe them.
+//
 // SetLR and SetScale set the learning rate, which is part of [State]. Weight decay, momentum and
 // betas are options and not part of State. A program that continues from a checkpoint must set
 // these options again. Each change of one of them makes captured steps out of date.
+type Settings interface {
+	LR(group int) float64
+	SetLR(lr float64)
+	SetGroupLR(group int, lr float64) error
+	SetScale(factor float64)
+	SetWeightDecay(group int, weightDecay float64) error
+	SetMomentum(momentum float64) error
+	SetBetas(beta1, beta2 float64) error
+	ResetMasters()
+}
 
 // SetWeightDecay sets the weight decay of a group from the next step on. Groups are counted from
 // 0. SetWeightDecay fails with [cgotorch.ErrInvalidArgument] if the group does not exist. It
