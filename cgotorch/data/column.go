@@ -53,17 +53,6 @@ func OfTexts(name string, texts []string) Column {
 	return c
 }
 
-// OfTensor returns a column with a copy of t. The first dimension of t counts the samples. t has
-// any dtype and lies on x's device. OfTensor waits for x's stream. It fails x's Do with
-// [cgotorch.ErrInvalidArgument] for a scalar.
-func OfTensor(x *cgotorch.Exec, name string, t *cgotorch.Tensor) Column {
-	shape := t.Shape()
-	if len(shape) == 0 {
-		x.Fail("data.OfTensor", fmt.Errorf("data: column %q: the tensor is %s, want a first dimension that counts the samples: %w", name, t, cgotorch.ErrInvalidArgument))
-	}
-	return Column{Field: Field{Name: name, DType: t.DType(), Shape: shape[1:]}, N: int(shape[0]), Data: cgotorch.ToBytes(x, t)}
-}
-
 // Values returns the elements of a column in row-major order. They share the column's memory. Of a
 // loader's batch they are valid until Release. Later they are those of another batch and, after the
 // loader's Close, a read of them ends the process. A column of texts, or of another dtype than T's,

@@ -12,8 +12,11 @@ import (
 func TestColumn_Tensors(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			half := x.To(cgotorch.FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), cgotorch.BFloat16)
-			c := OfTensor(x, "h", half)
+			var half []cgotorch.BFloat16Bits
+			for i := range 6 {
+				half = append(half, cgotorch.ToBFloat16(float32(i+1)))
+			}
+			c := Of("h", half, 2)
 			if c.N != 3 || c.DType != cgotorch.BFloat16 || !slices.Equal(c.Shape, []int64{2}) {
 				t.Errorf("the column is %s of %d", c.Field, c.N)
 			}

@@ -36,9 +36,8 @@ type CSVOptions struct {
 	MaxRow   int  // bytes above which a row is an error. 0 means 16 MiB. Rows up to 1 MiB are always read
 }
 
-// CSV is a [Stream] of the rows of a file with separated values. Quotes are as in package
-// encoding/csv. Rows are parsed on all cores.
-type CSV struct {
+// csvStream is a [Stream] of the rows of a file with separated values.
+type csvStream struct {
 	lines
 	o      CSVOptions
 	header int64    // bytes before the first row
@@ -59,17 +58,19 @@ type cell struct {
 	guessed bool    // the first rows decided on the dtype
 }
 
-// OpenCSV returns the rows of a file. It reads the header and, without Fields, the first rows. The
-// file is opened again for each epoch. OpenCSV fails with [ErrInvalidOptions] for a column that the
-// file lacks, and with an [*Error] for a file that cannot be read.
-func OpenCSV(path string, o CSVOptions) (*CSV, error) {
+// OpenCSV returns the rows of a file with separated values. Quotes are as in package encoding/csv.
+// Rows are parsed on all cores. An error of Read is an [*Error], with the row and its column.
+// OpenCSV reads the header and, without Fields, the first rows. The file is opened again for each
+// epoch. OpenCSV fails with [ErrInvalidOptions] for a column that the file lacks, and with an
+// [*Error] for a file that cannot be read.
+func OpenCSV(path string, o CSVOptions) (Stream, error) {
 	return NewCSV(path, func() (io.ReadCloser, error) { return os.Open(path) }, o)
 }
 
 // NewCSV is [OpenCSV] for any source of bytes, such as a compressed file. `open` is called for each
 // epoch. `name` names the source in errors.
-func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV, error) {
-	c := &CSV{o: o, lines: lines{name: name, open: open, quotes: !o.NoQuotes, maxRow: o.MaxRow}}
+func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (Stream, error) {
+	c := &csvStream{o: o, lines: lines{name: name, open: open, quotes: !o.NoQuotes, maxRow: o.MaxRow}}
 	if c.maxRow == 0 {
 		c.maxRow = defaultMaxRow
 	}
@@ -113,15 +114,15 @@ func NewCSV(name string, open func() (io.ReadCloser, error), o CSVOptions) (*CSV
 }
 
 // Fields returns the fields of a sample.
-func (c *CSV) Fields() []Field { return c.fields }
+func (c *csvStream) Fields() []Field { return c.fields }
 
 // Read yields the rows. An error is an [*Error], with the row and its column.
-func (c *CSV) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
+func (c *csvStream) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
 	return c.read(ctx, c.header, from)
 }
 
 // head reads the first chunk and the names of the columns. It returns the rows of the chunk.
-func (c *CSV) head() ([]byte, error) {
+func (c *csvStream) head() ([]byte, error) {
 	f, err := c.open()
 	if err != nil {
 		return nil, fmt.Errorf("data: %w", err)
@@ -195,7 +196,7 @@ func (u *unquoted) Read() ([]string, error) {
 	return nil, io.EOF
 }
 
-func (c *CSV) reader(chunk []byte) records {
+func (c *csvStream) reader(chunk []byte) records {
 	if c.o.NoQuotes {
 		return &unquoted{chunk: chunk, comma: c.o.Comma}
 	}
@@ -208,7 +209,7 @@ func (c *CSV) reader(chunk []byte) records {
 const quotesOff = "CSVOptions.NoQuotes makes a quote a character like others"
 
 // bad returns the error for a row of a chunk that encoding/csv refuses.
-func (c *CSV) bad(row int64, err error) *Error {
+func (c *csvStream) bad(row int64, err error) *Error {
 	e := &Error{Source: c.name, Row: row, Reason: err.Error(), Kind: ErrBadRow, Cause: err}
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
@@ -221,7 +222,7 @@ func (c *CSV) bad(row int64, err error) *Error {
 }
 
 // guess returns a field for each column. The first rows decide on the dtypes.
-func (c *CSV) guess(head []byte) []Field {
+func (c *csvStream) guess(head []byte) []Field {
 	const rows = 1000
 	kinds := []Field{{DType: cgotorch.Int64}, {DType: cgotorch.Uint64}, {DType: cgotorch.Float32}, {DType: cgotorch.Float64}, {Text: true}}
 	fits := make([][]bool, len(c.names)) // for each column and kind; nil before the first row
@@ -282,7 +283,7 @@ func someNames(names []string) string {
 }
 
 // place finds the columns of the fields.
-func (c *CSV) place() error {
+func (c *csvStream) place() error {
 	if err := checkFields(c.fields); err != nil {
 		return err
 	}
@@ -325,7 +326,7 @@ func (c *CSV) place() error {
 }
 
 // countRows returns the number of rows in a chunk. Empty lines are no rows.
-func (c *CSV) countRows(chunk []byte) (n int64) {
+func (c *csvStream) countRows(chunk []byte) (n int64) {
 	if c.quotes && bytes.IndexByte(chunk, '"') >= 0 {
 		r := c.reader(chunk)
 		for {
@@ -354,7 +355,7 @@ func emptyLine(line []byte) bool {
 }
 
 // parseRows makes rows of a chunk.
-func (c *CSV) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
+func (c *csvStream) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 	room := min(bytes.Count(chunk, []byte("\n"))+1, len(chunk)/len(c.cells)+1)
 	rows := NewRows(c.fields, room)
 	if c.quotes && bytes.IndexByte(chunk, '"') >= 0 {
@@ -364,7 +365,7 @@ func (c *CSV) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 }
 
 // parseQuoted is for chunks with quotes, which encoding/csv reads.
-func (c *CSV) parseQuoted(rows *Rows, chunk []byte, skip int64) *Error {
+func (c *csvStream) parseQuoted(rows *Rows, chunk []byte, skip int64) *Error {
 	r := c.reader(chunk)
 	for row := int64(1); ; row++ {
 		record, err := r.Read()
@@ -390,7 +391,7 @@ func (c *CSV) parseQuoted(rows *Rows, chunk []byte, skip int64) *Error {
 	}
 }
 
-func (c *CSV) misfit(row int64, columns int) *Error {
+func (c *csvStream) misfit(row int64, columns int) *Error {
 	return &Error{Row: row, Kind: ErrBadRow, Reason: fmt.Sprintf("it has %d columns, want %d; give each row a cell for each column", columns, len(c.cells))}
 }
 
@@ -418,7 +419,7 @@ func (r *Rows) without(row int64, bad *Error) *Error {
 }
 
 // parsePlain is for chunks without quotes.
-func (c *CSV) parsePlain(rows *Rows, b []byte, skip int64) *Error {
+func (c *csvStream) parsePlain(rows *Rows, b []byte, skip int64) *Error {
 	comma, last := c.o.Comma, len(c.cells)-1
 	row := int64(0)
 	for i := 0; i < len(b); {
@@ -478,7 +479,7 @@ func (c *CSV) parsePlain(rows *Rows, b []byte, skip int64) *Error {
 
 // number reads the cell of column j at b[i], if it is a plain number. It returns the place after
 // the cell. It returns -1 for all other cells.
-func (c *CSV) number(rows *Rows, j int, b []byte, i int) int {
+func (c *csvStream) number(rows *Rows, j int, b []byte, i int) int {
 	cell := &c.cells[j]
 	if cell.field < 0 || cell.text || cell.classes != nil {
 		return -1
@@ -514,7 +515,7 @@ func (c *CSV) number(rows *Rows, j int, b []byte, i int) int {
 }
 
 // store writes the text of a cell of column j to its place.
-func (c *CSV) store(rows *Rows, j int, text []byte) *Error {
+func (c *csvStream) store(rows *Rows, j int, text []byte) *Error {
 	cell := &c.cells[j]
 	if cell.field < 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 )
 
 // csvOf returns the rows of a text.
-func csvOf(t testing.TB, text string, o CSVOptions) *CSV {
+func csvOf(t testing.TB, text string, o CSVOptions) Stream {
 	t.Helper()
 	c, err := tryCSV(text, o)
 	if err != nil {
@@ -27,7 +27,7 @@ func csvOf(t testing.TB, text string, o CSVOptions) *CSV {
 	return c
 }
 
-func tryCSV(text string, o CSVOptions) (*CSV, error) {
+func tryCSV(text string, o CSVOptions) (Stream, error) {
 	return NewCSV("train.csv", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, o)
 }
 
@@ -233,8 +233,9 @@ func FuzzCSV(f *testing.F) {
 		if bytes.IndexByte(text, '"') >= 0 {
 			return
 		}
-		plain, quoted := NewRows(c.fields, 0), NewRows(c.fields, 0)
-		bad, wantBad := c.parsePlain(plain, text, 0), c.parseQuoted(quoted, text, 0)
+		both := c.(*csvStream)
+		plain, quoted := NewRows(both.fields, 0), NewRows(both.fields, 0)
+		bad, wantBad := both.parsePlain(plain, text, 0), both.parseQuoted(quoted, text, 0)
 		if (bad == nil) != (wantBad == nil) || bad != nil && (bad.Row != wantBad.Row || bad.Column != wantBad.Column || bad.Reason != wantBad.Reason) {
 			t.Fatalf("%v, want %v", bad, wantBad)
 		}

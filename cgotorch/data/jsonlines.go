@@ -26,19 +26,19 @@ type JSONLinesOptions struct {
 	MaxRow int // bytes above which a row is an error. 0 means 16 MiB. Rows up to 1 MiB are always read
 }
 
-// JSONLines is a [Stream] of the lines of a file, each a JSON object. Empty lines are left out.
-// Lines are parsed on all cores.
-type JSONLines struct {
+// jsonLines is a [Stream] of the lines of a file.
+type jsonLines struct {
 	lines
 	fields  []Field
 	nan     bool      // a null is NaN
 	classes []classes // for each field; nil for a field without Classes
 }
 
-// OpenJSONLines returns the lines of a file. The file is opened again for each epoch.
-// OpenJSONLines fails with [ErrInvalidOptions] for fields that are not valid, and with the
-// system's error if there is no such file.
-func OpenJSONLines(path string, o JSONLinesOptions) (*JSONLines, error) {
+// OpenJSONLines returns the lines of a file, each a JSON object. Empty lines are left out. Lines
+// are parsed on all cores. An error of Read is an [*Error], with the row and its field. The file is
+// opened again for each epoch. OpenJSONLines fails with [ErrInvalidOptions] for fields that are not
+// valid, and with the system's error if there is no such file.
+func OpenJSONLines(path string, o JSONLinesOptions) (Stream, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("data: %w", err)
 	}
@@ -47,7 +47,7 @@ func OpenJSONLines(path string, o JSONLinesOptions) (*JSONLines, error) {
 
 // NewJSONLines is [OpenJSONLines] for any source of bytes, such as a compressed file. `open` is
 // called for each epoch. `name` names the source in errors.
-func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOptions) (*JSONLines, error) {
+func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOptions) (Stream, error) {
 	if err := checkFields(o.Fields); err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 	if o.MaxRow < 1 || o.MaxRow > maxSample {
 		return nil, fmt.Errorf("data: JSONLinesOptions.MaxRow is %d; it is out of range: %w", o.MaxRow, ErrInvalidOptions)
 	}
-	j := &JSONLines{fields: o.Fields, nan: o.NullNaN, lines: lines{name: name, open: open, maxRow: o.MaxRow}}
+	j := &jsonLines{fields: o.Fields, nan: o.NullNaN, lines: lines{name: name, open: open, maxRow: o.MaxRow}}
 	for _, f := range o.Fields {
 		j.classes = append(j.classes, classesOf(f.Classes))
 	}
@@ -77,10 +77,10 @@ func NewJSONLines(name string, open func() (io.ReadCloser, error), o JSONLinesOp
 }
 
 // Fields returns the fields of a sample.
-func (j *JSONLines) Fields() []Field { return j.fields }
+func (j *jsonLines) Fields() []Field { return j.fields }
 
 // Read yields the lines. An error is an [*Error], with the row and its field.
-func (j *JSONLines) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
+func (j *jsonLines) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
 	return j.read(ctx, 0, from)
 }
 
@@ -105,7 +105,7 @@ func countLines(chunk []byte) (n int64) {
 }
 
 // parseRows makes rows of a chunk.
-func (j *JSONLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
+func (j *jsonLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 	rows := NewRows(j.fields, 0)
 	row := int64(0)
 	for line := range eachLine(chunk) {

@@ -15,7 +15,7 @@ var jsonFields = []Field{
 	{Name: "box", DType: cgotorch.Float32, Shape: []int64{2, 2}}, {Name: "on", DType: cgotorch.Bool},
 }
 
-func jsonOf(t testing.TB, text string, o JSONLinesOptions) *JSONLines {
+func jsonOf(t testing.TB, text string, o JSONLinesOptions) Stream {
 	t.Helper()
 	j, err := NewJSONLines("a.jsonl", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, o)
 	if err != nil {

@@ -25,7 +25,7 @@ type faulty struct {
 
 func (f faulty) Sample(i int) (Sample, error) { return f.sample(i) }
 
-func csvText(text string, o CSVOptions) (*CSV, error) {
+func csvText(text string, o CSVOptions) (Stream, error) {
 	return NewCSV("t.csv", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, o)
 }
 

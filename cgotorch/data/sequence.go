@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Sequence is a [Stream] of samples that a program makes.
-type Sequence struct {
+// sequence is a [Stream] of samples that a program makes.
+type sequence struct {
 	name    string
 	fields  []Field
 	samples func(ctx context.Context) iter.Seq2[Sample, error]
@@ -16,21 +16,22 @@ type Sequence struct {
 
 // NewSequence returns a stream of samples. `samples` is called once for each epoch, and must give
 // equal samples each time. `name` names the sequence in errors. NewSequence fails with
-// [ErrInvalidOptions] for fields that are not valid, and for nil `samples`.
-func NewSequence(name string, fields []Field, samples func(ctx context.Context) iter.Seq2[Sample, error]) (*Sequence, error) {
+// [ErrInvalidOptions] for fields that are not valid, and for nil `samples`. A sample that does not
+// fit the fields is an [*Error] of Read.
+func NewSequence(name string, fields []Field, samples func(ctx context.Context) iter.Seq2[Sample, error]) (Stream, error) {
 	if err := checkFields(fields); err != nil {
 		return nil, err
 	}
 	if samples == nil {
 		return nil, fmt.Errorf("data: %s: the function `samples` is nil: %w", name, ErrInvalidOptions)
 	}
-	return &Sequence{name, fields, samples}, nil
+	return &sequence{name, fields, samples}, nil
 }
 
-func (s *Sequence) source() string { return s.name }
+func (s *sequence) source() string { return s.name }
 
 // Fields returns the fields of a sample.
-func (s *Sequence) Fields() []Field { return s.fields }
+func (s *sequence) Fields() []Field { return s.fields }
 
 const (
 	sequenceRows  = 256     // samples that are handed on at a time
@@ -38,7 +39,7 @@ const (
 )
 
 // Read yields the samples. A sample that does not fit the fields is an [*Error].
-func (s *Sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
+func (s *sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
 	return func(yield func(*Rows, error) bool) {
 		rows, row := NewRows(s.fields, 0), int64(0)
 		for sample, err := range s.samples(ctx) {

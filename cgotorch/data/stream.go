@@ -6,8 +6,8 @@ import (
 	"iter"
 )
 
-// Stream is a data set that is read from its beginning. [CSV], [JSONLines] and [Sequence] are
-// Streams. A program may write its own.
+// Stream is a data set that is read from its beginning. [OpenCSV], [OpenJSONLines] and
+// [NewSequence] make Streams. A program may write its own.
 type Stream interface {
 	// Fields returns the fields of a sample. They never change.
 	Fields() []Field

@@ -34,13 +34,8 @@ type Options struct {
 	NullNaN bool // a null in a floating-point field is NaN. Otherwise a null is an error
 }
 
-// File is a [data.Stream] of the rows of a Parquet file. It reads columns of booleans, integers,
-// floating-point numbers and texts, compressed or not, on all cores. A date or a time is the
-// integer that the file holds: days, or the file's unit of time. Columns of other types cannot be
-// read: decimals, INT96, fixed-length bytes other than float16, lists and nested columns. Nor can
-// columns that are encrypted, or compressed by LZO or Hadoop's LZ4. File holds one page of each
-// column in memory. A page has the size that the file says, which is less than 2 GiB.
-type File struct {
+// parquetFile is a [data.Stream] of the rows of a Parquet file.
+type parquetFile struct {
 	path   string
 	o      Options
 	fields []data.Field
@@ -60,11 +55,18 @@ type cell struct {
 // blockRows is the number of rows that are read at a time.
 const blockRows = 1 << 15
 
-// Open reads the description of a file. The file is opened again for each epoch. Open fails with
+// Open returns the rows of a Parquet file. It reads columns of booleans, integers,
+// floating-point numbers and texts, compressed or not, on all cores. A date or a time is the
+// integer that the file holds: days, or the file's unit of time. Columns of other types cannot be
+// read: decimals, INT96, fixed-length bytes other than float16, lists and nested columns. Nor can
+// columns that are encrypted, or compressed by LZO or Hadoop's LZ4. Read holds one page of each
+// column in memory. A page has the size that the file says, which is less than 2 GiB.
+//
+// Open reads the description of the file. The file is opened again for each epoch. Open fails with
 // [data.ErrInvalidOptions] for a column that the file lacks or that cannot be read. It fails with
 // an [*data.Error] for a file that is no Parquet file.
-func Open(path string, o Options) (*File, error) {
-	f := &File{path: path, o: o, fields: o.Fields}
+func Open(path string, o Options) (data.Stream, error) {
+	f := &parquetFile{path: path, o: o, fields: o.Fields}
 	err := f.with(func(opened *file.Reader) error {
 		columns := columnsOf(opened)
 		if f.fields == nil {
@@ -86,7 +88,7 @@ func Open(path string, o Options) (*File, error) {
 
 // with opens the file for a function. A panic about a damaged file becomes an error.
 // While *foreign is set, the function runs code of the caller, whose panic goes on.
-func (f *File) with(use func(*file.Reader) error, foreign *bool) (err error) {
+func (f *parquetFile) with(use func(*file.Reader) error, foreign *bool) (err error) {
 	source, err := os.Open(f.path)
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
@@ -110,7 +112,7 @@ func (f *File) with(use func(*file.Reader) error, foreign *bool) (err error) {
 }
 
 // damaged makes an error of a panic of the decoder, which checks files only in part.
-func (f *File) damaged(err *error, foreign *bool) {
+func (f *parquetFile) damaged(err *error, foreign *bool) {
 	if *foreign {
 		return
 	}
@@ -226,7 +228,7 @@ func ownField(c *schema.Column) data.Field {
 }
 
 // place finds the columns of the fields.
-func (f *File) place(columns columns) error {
+func (f *parquetFile) place(columns columns) error {
 	refuse := func(text string, args ...any) error {
 		return fmt.Errorf("data: %s: "+text+": %w", append(append([]any{f.path}, args...), data.ErrInvalidOptions)...)
 	}
@@ -276,10 +278,10 @@ func someNames(columns columns) string {
 }
 
 // Fields returns the fields of a sample.
-func (f *File) Fields() []data.Field { return f.fields }
+func (f *parquetFile) Fields() []data.Field { return f.fields }
 
 // Read yields the rows. An error is a [*data.Error], with the row and its column.
-func (f *File) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error] {
+func (f *parquetFile) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error] {
 	return func(yield func(*data.Rows, error) bool) {
 		left, inBody := false, false
 		err := f.with(func(opened *file.Reader) error {
@@ -309,7 +311,7 @@ func (f *File) Read(ctx context.Context, from int64) iter.Seq2[*data.Rows, error
 }
 
 // readGroup reads a row group without its first `skip` rows, block by block.
-func (f *File) readGroup(ctx context.Context, group *file.RowGroupReader, before, skip int64, yield func(*data.Rows) bool) error {
+func (f *parquetFile) readGroup(ctx context.Context, group *file.RowGroupReader, before, skip int64, yield func(*data.Rows) bool) error {
 	readers := make([]*column, 0, len(f.cells))
 	defer func() {
 		for _, r := range readers {

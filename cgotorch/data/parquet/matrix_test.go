@@ -140,7 +140,7 @@ func valuesOf(path string, null int) (values []any, err error) {
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf(`row %d, column "x": the `, null+1)) || !strings.Contains(err.Error(), " is null") {
 			return nil, fmt.Errorf("a null gives the error %w", err)
 		}
-		return decoded(f)
+		return decoded(f.(*parquetFile))
 	}
 	if null >= 0 && x.DType != cgotorch.Float32 {
 		x.DType = cgotorch.Float64
@@ -172,7 +172,7 @@ func valuesOf(path string, null int) (values []any, err error) {
 }
 
 // decoded returns the texts or booleans of the first column of a file, and nil for a null.
-func decoded(f *File) (values []any, err error) {
+func decoded(f *parquetFile) (values []any, err error) {
 	err = f.with(func(opened *file.Reader) error {
 		for g := range opened.NumRowGroups() {
 			group := opened.RowGroup(g)
