@@ -49,8 +49,8 @@ type Options struct {
 	Hidden    []int   // for MLP: widths of the hidden layers; nil means 512 and 256
 }
 
-// models returns a function for each model. A comment has the number of parameters with torchvision's
-// options.
+// models returns a function for each model. A comment has the number of parameters with
+// torchvision's options.
 func models() map[string]func(x *cgotorch.Exec, where string, o Options) nn.Module {
 	return map[string]func(x *cgotorch.Exec, where string, o Options) nn.Module{
 		"efficientnet_b0": newEfficientNetB0, // 5,288,548
@@ -76,8 +76,8 @@ func models() map[string]func(x *cgotorch.Exec, where string, o Options) nn.Modu
 func Names() []string { return slices.Sorted(maps.Keys(models())) }
 
 // New makes a model by its name: a *[ResNet], *[ViT] and so on. For an unknown name it returns an
-// error that lists [Names]. Invalid options make the Do fail with [cgotorch.ErrInvalidArgument]. The
-// caller frees the model with [nn.Close].
+// error that lists [Names]. Invalid options make the Do fail with [cgotorch.ErrInvalidArgument].
+// The caller frees the model with [nn.Close].
 func New(x *cgotorch.Exec, name string, o Options) (nn.Module, error) {
 	model, ok := models()[name]
 	if !ok {
