@@ -14,13 +14,11 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// A mistake is a small wrong program, as a user might write it. It is the function
-// of a Do, or it is a function that gets a folder for its files.
+// A mistake is a small wrong program, as a user might write it. It gets a folder for its files.
 type mistake struct {
-	name    string
-	want    string // the message has these parts: the place in a file, the cause, and behind … the cure
-	do      func(x *cgotorch.Exec) error
-	outside func(folder string) error
+	name string
+	want string // the message has these parts: the place in a file, the cause, and behind … the cure
+	run  func(folder string) error
 }
 
 // mostLetters is the most characters of a message, without the folders of its paths.
@@ -42,11 +40,7 @@ func TestMistakes(t *testing.T) {
 					ended <- nil
 				}
 			}()
-			if p.do != nil {
-				ended <- inDo(p.do)
-			} else {
-				ended <- p.outside(folder)
-			}
+			ended <- p.run(folder)
 		}()
 		var err error
 		select {
