@@ -261,40 +261,6 @@ func TestEpoch_ArchiveDamagedLater(t *testing.T) {
 	}
 }
 
-// BenchmarkEpoch reports the images/s of whole epochs. The consumer does nothing with the
-// batches.
-func BenchmarkEpoch(b *testing.B) {
-	cifar := Options{Train: true, Split: "train", Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}
-	photos := make([]member, 128)
-	for i := range photos {
-		photos[i] = member{name: fmt.Sprintf("a/%03d.jpg", i), body: photo(500, 375)}
-	}
-	packed := write(b, "photos.tgz", gzipOf(tarOf(photos)))
-	for _, bench := range []struct {
-		name, path string
-		options    Options
-	}{
-		{"cifar10-10k.tgz", "../examples/train/data/cifar10-10k.tgz", cifar},
-		{"photos-500x375.tgz/train", packed, Options{Train: true, BatchSize: 64}},
-		{"photos-500x375.tgz/test", packed, Options{BatchSize: 64}},
-	} {
-		b.Run(bench.name, func(b *testing.B) {
-			l := open(b, bench.path, bench.options)
-			images := 0
-			for b.Loop() {
-				for batch, err := range l.Epoch(context.Background()) {
-					if err != nil {
-						b.Fatal(err)
-					}
-					images += batch.N
-					batch.Release()
-				}
-			}
-			b.ReportMetric(float64(images)/b.Elapsed().Seconds(), "images/s")
-		})
-	}
-}
-
 // Most images are unusable. A batch is then completed from several parts, and every buffer comes
 // back.
 func TestEpoch_ManySkipped(t *testing.T) {

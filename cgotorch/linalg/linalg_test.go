@@ -52,25 +52,3 @@ func TestGradient(t *testing.T) {
 		torchtest.Equal(t, x, x.Round(a.Grad()), []float32{4, 0, -1, 2}, 2, 2)
 	})
 }
-
-// The call of a function costs hardly more than that of a method: compare it with BenchmarkMethod.
-func BenchmarkFunction(b *testing.B) {
-	benchmark(b, func(x *cgotorch.Exec, a *cgotorch.Tensor) *cgotorch.Tensor { return linalg.Diagonal(x, a, 0, 0, 1) })
-}
-
-func BenchmarkMethod(b *testing.B) {
-	benchmark(b, func(x *cgotorch.Exec, a *cgotorch.Tensor) *cgotorch.Tensor { return x.Diagonal(a, 0, 0, 1) })
-}
-
-func benchmark(b *testing.B, run func(x *cgotorch.Exec, a *cgotorch.Tensor) *cgotorch.Tensor) {
-	err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
-		a := x.Ones(cgotorch.Float32, 2, 2)
-		for b.Loop() {
-			run(x, a).Close()
-		}
-		return nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-}

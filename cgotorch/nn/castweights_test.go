@@ -396,23 +396,3 @@ func TestCastWeights_Captured(t *testing.T) {
 		}
 	})
 }
-
-// The time on the host of CastWeights alone.
-func BenchmarkCastWeights(b *testing.B) {
-	torchtest.Do(b, cgotorch.CPU, func(x *cgotorch.Exec) {
-		blocks := nn.NewSequential()
-		for range 16 {
-			var modules []nn.Module
-			for range 3 {
-				modules = append(modules, nn.NewConv2d(x, 8, 8, nn.Square(1), nn.Conv2dOptions{NoBias: true}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{})
-			}
-			blocks.Modules = append(blocks.Modules, nn.Child{Module: &nn.Residual{Body: nn.NewSequential(modules...)}})
-		}
-		defer nn.Close(blocks)
-		y := x.Autocast(cgotorch.BFloat16)
-		for b.Loop() {
-			_, release := nn.CastWeights(y, blocks)
-			release()
-		}
-	})
-}

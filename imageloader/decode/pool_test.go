@@ -290,23 +290,6 @@ func TestPool_Decode_Allocations(t *testing.T) {
 	}
 }
 
-func BenchmarkPool_Decode(b *testing.B) {
-	data := read(b, "good", "420.jpg")
-	images := make([]Image, 128)
-	for i := range images {
-		images[i] = Image{Data: data, Key: uint64(i)}
-	}
-	pool := newPool(b, Options{Workers: 1, Transform: RandomCrop{Height: 18, Width: 25, Padding: 4}})
-	dst, results := make([]byte, len(images)*18*25*3), make([]Result, len(images))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := pool.Decode(images, dst, results); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(len(images)*b.N)/b.Elapsed().Seconds(), "images/s")
-}
-
 func TestPool_DecodeFiles(t *testing.T) {
 	images := samples(t)[:3]
 	for i := range images {

@@ -189,12 +189,3 @@ func FuzzTokenizer(f *testing.F) {
 		tokens.Decode(ids)
 	})
 }
-
-func BenchmarkTokenizer_Encode(b *testing.B) {
-	tokens, _ := open(b, "t5")
-	text := strings.Repeat("The stream waits for the copy, and the copy waits for nobody. ", 100)
-	b.SetBytes(int64(len(text)))
-	for b.Loop() {
-		tokens.Encode(text)
-	}
-}
