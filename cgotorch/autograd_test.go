@@ -134,28 +134,3 @@ func TestGradients(t *testing.T) {
 		wantError(t, err, ErrInvalidArgument, "Exec.Gradients", "not have been used")
 	})
 }
-
-// The forward runs on two streams. A backward on one of these streams waits for the work of both
-// streams.
-func TestBackward_ThroughTwoStreams(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		other := torchtest.NewStream(t, d)
-		torchtest.Do(t, d, func(x *Exec) {
-			p := x.Ones(Float32, 1<<20)
-			p.SetRequiresGrad(true)
-			y := x.On(other)
-			made := x.Record()
-			y.Wait(made)
-			square := y.Mul(p, p)
-			done := y.Record()
-			x.Wait(done)
-			made.Close()
-			done.Close()
-			x.Backward(x.Sum(square))
-			if got := x.Item(x.Sum(p.Grad())); got != 2<<20 {
-				t.Errorf("the gradient adds up to %v, want %v", got, 2<<20)
-			}
-		})
-	})
-}

@@ -330,13 +330,6 @@ func TestDo_RunsOnOneThread(t *testing.T) {
 	}
 }
 
-func TestDo_OnAClosedStream(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	s := torchtest.NewStream(t, CPU)
-	s.Close()
-	wantError(t, s.Do(func(*Exec) error { t.Error("it ran"); return nil }), ErrClosed, "Stream.Do", "the stream is closed")
-}
-
 func TestFail(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, CPU)

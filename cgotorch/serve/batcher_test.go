@@ -600,53 +600,6 @@ func TestPredict_Refused(t *testing.T) {
 	}
 }
 
-// Ten thousand requests, of which a third ends early, beside new weights. No answer is wrong, and
-// nothing is left.
-func TestBatcher_Stress(t *testing.T) {
-	if testing.Short() {
-		t.Skip("10,000 requests")
-	}
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		b := open(t, d, plusOne, Options{Queue: 1 << 12})
-		var answered, ended atomic.Int64
-		var all sync.WaitGroup
-		for c := range 64 {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				draw := rand.New(rand.NewPCG(2, uint64(c)))
-				for i := range 157 {
-					ctx, cancel := context.WithCancel(context.Background())
-					if i%3 == 0 {
-						time.AfterFunc(time.Duration(draw.IntN(2000))*time.Microsecond, cancel)
-					}
-					switch err := <-predict(ctx, b, float32(draw.IntN(1000))); {
-					case err == nil:
-						answered.Add(1)
-					case errors.Is(err, context.Canceled):
-						ended.Add(1)
-					default:
-						t.Error(err)
-					}
-					cancel()
-				}
-			}()
-		}
-		for range 50 {
-			if err := b.Update(context.Background(), func(*cgotorch.Exec) error { return nil }); err != nil {
-				t.Error(err)
-			}
-		}
-		all.Wait()
-		if n := answered.Load() + ended.Load(); n != 64*157 || answered.Load() < 64*157/2 {
-			t.Errorf("%d answered and %d ended", answered.Load(), ended.Load())
-		}
-		if s := b.Stats(); s.Waiting != 0 || s.Requests < answered.Load() || s.Requests+s.Dropped > 64*157 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
 // A panic of the function is raised in the caller, and the Batcher goes on.
 func TestBatcher_Panic(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {

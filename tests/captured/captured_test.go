@@ -7,9 +7,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -172,111 +170,4 @@ func TestCaptured_SameLosses(t *testing.T) {
 			}
 		}
 	}
-}
-
-// dropping is a captured function with dropout, with its own stream.
-type dropping struct {
-	stream   *cgotorch.Stream
-	weights  *cgotorch.Tensor
-	sum      *cgotorch.Tensor
-	masks    *cgotorch.Tensor // each launch adds the mean of its mask; a mask's elements are 0 or 2
-	captured *cgotorch.Captured
-}
-
-// newDropping makes a value of the type `dropping`. The end of the test closes it.
-func newDropping(t *testing.T, d cgotorch.Device) *dropping {
-	t.Helper()
-	s := &dropping{stream: torchtest.NewStream(t, d)}
-	torchtest.DoOn(t, s.stream, func(x *cgotorch.Exec) {
-		s.weights = x.Keep(x.MulScalar(x.Ones(cgotorch.Float32, 64, 64), 1.0/64))
-		s.sum, s.masks = x.Keep(x.Zeros(cgotorch.Float64)), x.Keep(x.Zeros(cgotorch.Float64))
-	})
-	s.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-		r := x.Dropout(in[0], 0.5, true)
-		same := x.Add(r, x.Sub(in[0], r)) // the same as `in`, for every r
-		for range 30 {
-			same = x.MatMul(same, s.weights)
-		}
-		x.AddInPlace(s.sum, x.To(x.Mean(same), cgotorch.Float64))
-		x.AddInPlace(s.masks, x.To(x.Mean(r), cgotorch.Float64))
-		return nil
-	}, cgotorch.CapturedOptions{})
-	t.Cleanup(func() {
-		s.captured.Close()
-		s.masks.Close()
-		s.sum.Close()
-		s.weights.Close()
-	})
-	return s
-}
-
-// run runs the captured function n times and waits for the stream.
-func (s *dropping) run(t *testing.T, n int) {
-	var in *cgotorch.Tensor
-	err := s.stream.Do(func(x *cgotorch.Exec) error {
-		in = x.Keep(x.Ones(cgotorch.Float32, 64, 64))
-		return nil
-	})
-	for range n {
-		if err == nil {
-			err = s.stream.Do(func(x *cgotorch.Exec) error { s.captured.Run(x, in); return nil })
-		}
-	}
-	if err == nil {
-		err = s.stream.Synchronize()
-	}
-	in.Close()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-// check tests the sums after the given number of launches. Each launch must have had a mask of
-// its own.
-func (s *dropping) check(t *testing.T, launches int) {
-	t.Helper()
-	want := float64(launches)
-	torchtest.DoOn(t, s.stream, func(x *cgotorch.Exec) {
-		if got := x.Item(s.sum); math.Abs(got-want) > 1e-3*want {
-			t.Errorf("the sum is %v, want %v", got, want)
-		}
-		// The mean of one mask has a standard deviation of 1/64. The sum of n independent masks has a
-		// standard deviation of 1/64 times the square root of n. The sum of n equal masks has a standard
-		// deviation of n/64.
-		if got := x.Item(s.masks); got == want || math.Abs(got-want) > 6*math.Sqrt(want)/64 {
-			t.Errorf("the masks' means add up to %v, of independent ones to %v +- %.2f", got, want, math.Sqrt(want)/64)
-		}
-	})
-}
-
-// Two goroutines launch two graphs with dropout on two streams. Each result is right. The graphs
-// overlap on a GPU, because each leaves most of the GPU free.
-func TestCaptured_TwoGoroutines(t *testing.T) {
-	d := device(t)
-	torchtest.CheckLeaks(t)
-	launches := 10_000
-	if testing.Short() || !d.IsCUDA() {
-		launches = 200
-	}
-	sides := []*dropping{newDropping(t, d), newDropping(t, d)}
-	for _, s := range sides {
-		s.run(t, 10) // these runs capture
-	}
-	began := time.Now()
-	for _, s := range sides {
-		s.run(t, launches)
-	}
-	oneByOne := time.Since(began)
-	began = time.Now()
-	var done sync.WaitGroup
-	for _, s := range sides {
-		done.Add(1)
-		go func() { defer done.Done(); s.run(t, launches) }()
-	}
-	done.Wait()
-	both := time.Since(began)
-	for _, s := range sides {
-		s.check(t, 2*launches+10)
-	}
-	t.Logf("%d launches each: one after the other %v, together %v: %.2fx", launches, oneByOne, both, float64(oneByOne)/float64(both))
 }
