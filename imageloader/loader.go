@@ -39,6 +39,9 @@ type Loader struct {
 
 	mu      sync.Mutex
 	next    State           // the start of the next epoch
+	place   State           // after the last batch that a loop got
+	pinned  bool            // a Pinner has the batches' memory
+	beyond  bool            // place is perhaps beyond the last batch of a prefetcher's loop
 	current *epoch          // the epoch being read
 	ahead   *epoch          // the next epoch, which is read ahead of its use, or nil
 	running map[*epoch]bool // all epochs that were started and not stopped
@@ -87,7 +90,8 @@ func openFrom(from archive.Files, path string, options Options) (*Loader, error)
 	if err != nil {
 		return nil, err
 	}
-	l := &Loader{options: o, next: State{Seed: o.Seed}, memory: arena.New(o.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
+	start := State{Seed: o.Seed}
+	l := &Loader{options: o, next: start, place: start, memory: arena.New(o.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
 	err = l.open(from, path)
 	if p := l.reading.Panicked.Load(); p != nil { // also where the loader does without the read
 		l.Close()
@@ -200,6 +204,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 			}
 			if err == io.EOF {
 				e.whole = true
+				l.reach(e.from.NextEpoch(), false)
 				return
 			}
 			if err != nil {
@@ -207,6 +212,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 				yield(nil, err)
 				return
 			}
+			l.reach(batch.State, true)
 			if !yield(batch, nil) {
 				return
 			}
@@ -231,6 +237,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 		l.current = l.start(l.startOf(l.next))
 	}
 	l.ahead = nil
+	l.place, l.beyond = l.current.from, false
 	l.next = l.current.from.NextEpoch()
 	if l.current.assembled {
 		l.ahead = l.start(l.startOf(l.next))
@@ -324,7 +331,7 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	if l.ahead != nil && l.ahead.from != s {
 		ahead, l.ahead = l.ahead, nil
 	}
-	l.next = start
+	l.next, l.place, l.beyond = start, start, false
 	return ahead, nil
 }
 
@@ -380,6 +387,7 @@ func (l *Loader) Pin(p Pinner) error {
 	if err := l.ring.Pin(p); err != nil {
 		return fmt.Errorf("imageloader: %w", err)
 	}
+	l.pinned = p != nil
 	return nil
 }
 

@@ -15,12 +15,13 @@ import (
 
 // copier copies batches to a device before their use. B is the batch on the device: a [*Batch] or a
 // [*TensorBatch]. The copier has the slots, the copy stream, the goroutines and the counts.
-type copier[B fmt.Stringer] struct {
+type copier[B placed] struct {
 	device cgotorch.Device
 	pinner *pinner
 	copies *cgotorch.Stream
 	slots  []*slot
 	stall  stall
+	from   any // the source
 	// loads yields the source's batches of one epoch.
 	loads func(ctx context.Context) iter.Seq2[load[B], error]
 	// freeMemory frees the device memory of the slots, and what else the source's kind has.
@@ -30,12 +31,13 @@ type copier[B fmt.Stringer] struct {
 
 	mu      sync.Mutex
 	stats   Stats
+	place   any                     // the source's state after the last batch of the loop; nil means the source's own
 	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
 }
 
 // load is a host batch on its way to the device, where it becomes a batch B.
-type load[B fmt.Stringer] interface {
+type load[B placed] interface {
 	fmt.Stringer
 	// check fails if the batch does not fit the slots.
 	check() error
@@ -130,6 +132,7 @@ func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 		defer p.end()
 		run := startRun(ctx, cancel, p)
 		defer run.stop()
+		var nextEpoch any // nil, which means the source's own place, where the epoch has no batch
 		for first := true; ; first = false {
 			began := time.Now()
 			item, ok := run.next()
@@ -139,6 +142,7 @@ func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 				p.stall.startEpoch(waited)
 			}
 			if !ok {
+				p.reach(nextEpoch)
 				return
 			}
 			if item.err != nil {
@@ -146,6 +150,9 @@ func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 				yield(none, item.err)
 				return
 			}
+			var after any
+			after, nextEpoch = item.batch.states()
+			p.reach(after)
 			if !item.lend(yield) {
 				return
 			}
@@ -163,6 +170,7 @@ func (p *copier[B]) begin(cancel context.CancelCauseFunc) error {
 		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
 	}
 	p.running = cancel
+	p.startPlace()
 	return nil
 }
 

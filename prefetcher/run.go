@@ -13,7 +13,7 @@ import (
 // run is one epoch. One goroutine copies the batches to the device. A second goroutine gives the
 // host buffers back. The copying goroutine sends to two channels: `full` leads to the consumer,
 // and `copied` leads to the second goroutine.
-type run[B fmt.Stringer] struct {
+type run[B placed] struct {
 	p      *copier[B]
 	full   chan item[B]
 	copied chan transfer[B]
@@ -26,7 +26,7 @@ type run[B fmt.Stringer] struct {
 }
 
 // item is a batch in its slot, or an error.
-type item[B fmt.Stringer] struct {
+type item[B placed] struct {
 	batch B
 	slot  *slot
 	err   error
@@ -34,7 +34,7 @@ type item[B fmt.Stringer] struct {
 
 // transfer is a copy to the device. When the event `copied` is done, the host memory of the load
 // may be given back.
-type transfer[B fmt.Stringer] struct {
+type transfer[B placed] struct {
 	load          load[B]
 	began, copied *cgotorch.Event
 }
@@ -44,7 +44,7 @@ func (c transfer[B]) close() {
 	c.copied.Close() //edge:copied-event-freed TestEpoch_HasNoRace
 }
 
-func startRun[B fmt.Stringer](ctx context.Context, cancel context.CancelCauseFunc, p *copier[B]) *run[B] {
+func startRun[B placed](ctx context.Context, cancel context.CancelCauseFunc, p *copier[B]) *run[B] {
 	r := &run[B]{
 		p:      p,
 		cancel: cancel,

@@ -140,7 +140,7 @@ func savedHalfRun(x *cgotorch.Exec, path string) (*halfRun, Checkpoint, error) {
 
 // A run is loaded with its float32 master, its scaler and its averages. Its next steps then give
 // the same bits as the next steps of the run that was saved.
-func TestLoad_MastersScalerAverages(t *testing.T) {
+func TestResume_MastersScalerAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, _, err := savedHalfRun(x, path)
@@ -153,7 +153,11 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 			return err
 		}
 		defer b.close()
-		info, err := Load(x, path, b.model, b.opt)
+		c := Checkpoint{Model: b.model, Optimizer: b.opt, Scaler: b.scaler, EMA: b.ema}
+		if err := Resume(x, path, &c); err != nil {
+			return err
+		}
+		info, err := Inspect(path)
 		if err != nil {
 			return err
 		}
@@ -162,12 +166,6 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 		}
 		if info.Scaler == nil || *info.Scaler != (optim.ScalerState{Scale: 32768, Growth: 4, Skipped: 1}) {
 			t.Errorf("scaler %+v", info.Scaler)
-		}
-		if err := b.scaler.Restore(x, *info.Scaler); err != nil {
-			return err
-		}
-		if err := LoadEMA(x, path, b.model, b.ema); err != nil {
-			return err
 		}
 		for _, r := range []*halfRun{a, b} {
 			if err := r.train(x, 4); err != nil {
@@ -186,10 +184,18 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 	})
 }
 
+// load makes a model and its optimizer continue, and returns the other fields of the checkpoint.
+func load(x *cgotorch.Exec, path string, model any, opt Optimizer) (Info, error) {
+	if err := Resume(x, path, &Checkpoint{Model: model, Optimizer: opt}); err != nil {
+		return Info{}, err
+	}
+	return Inspect(path)
+}
+
 // A master is a float32 copy of a 16-bit parameter. If the file has no masters, the first step
 // makes them from the loaded parameters. If the file has masters, an optimizer that keeps no
 // masters cannot load it.
-func TestLoad_MastersOnOneSide(t *testing.T) {
+func TestResume_MastersOnOneSide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		with, _, err := savedHalfRun(x, path)
@@ -202,7 +208,7 @@ func TestLoad_MastersOnOneSide(t *testing.T) {
 			return err
 		}
 		defer plain.close()
-		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is not kept with these options") {
+		if _, err := load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is not kept with these options") {
 			t.Errorf("masters into an optimizer without: %v", err)
 		}
 		if err := plain.train(x, 5); err != nil {
@@ -212,7 +218,7 @@ func TestLoad_MastersOnOneSide(t *testing.T) {
 			return err
 		}
 		x.FillInPlace(with.model.W, 7)
-		if _, err := Load(x, path, with.model, with.opt); err != nil {
+		if _, err := load(x, path, with.model, with.opt); err != nil {
 			return err
 		}
 		if err := with.train(x, 2); err != nil {
@@ -221,10 +227,10 @@ func TestLoad_MastersOnOneSide(t *testing.T) {
 		if d := x.Item(x.Max(x.Abs(x.Sub(x.To(with.model.W, cgotorch.Float32), x.To(plain.model.W, cgotorch.Float32))))); d > 0.05 {
 			t.Errorf("the step did not begin from the parameters that were loaded: they are off by %v", d)
 		}
-		if err := LoadEMA(x, path, with.model, with.ema); err == nil || !strings.Contains(err.Error(), "there is no tensor ema/w") {
+		if err := Resume(x, path, &Checkpoint{Model: with.model, EMA: with.ema}); err == nil || !strings.Contains(err.Error(), "it was saved without an average of w") {
 			t.Errorf("averages that are not there: %v", err)
 		}
-		if err := LoadEMA(x, path, plain.model, with.ema); err == nil || !strings.Contains(err.Error(), "parameter 0 of the averages (bfloat16[4 5]) is not in the model") {
+		if err := Resume(x, path, &Checkpoint{Model: plain.model, EMA: with.ema}); err == nil || !strings.Contains(err.Error(), "parameter 0 of the averages (bfloat16[4 5]) is not in the model") {
 			t.Errorf("averages of another model: %v", err)
 		}
 		return nil
@@ -233,7 +239,7 @@ func TestLoad_MastersOnOneSide(t *testing.T) {
 
 // An LBFGS that was saved and loaded goes on with the same bits. It also goes on if it was saved
 // before its first step.
-func TestLoadLBFGS(t *testing.T) {
+func TestResume_LBFGS(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	for _, wolfe := range []bool{false, true} {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -272,10 +278,7 @@ func TestLoadLBFGS(t *testing.T) {
 				c, third := fresh()
 				defer nn.Close(c)
 				defer third.Close()
-				if _, err := Load(x, path, c, nil); err != nil {
-					return err
-				}
-				if err := LoadLBFGS(x, path, c, third); err != nil {
+				if err := Resume(x, path, &Checkpoint{Model: c, LBFGS: third}); err != nil {
 					return err
 				}
 				if got := train(c, third, 6-steps); !slices.Equal(got, want[steps:]) {
@@ -286,7 +289,7 @@ func TestLoadLBFGS(t *testing.T) {
 					return err
 				}
 				defer other.Close()
-				if err := LoadLBFGS(x, path, c, other); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "had 2 parameters and this one has 1") {
+				if err := Resume(x, path, &Checkpoint{Model: c, LBFGS: other}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "had 2 parameters and this one has 1") {
 					t.Errorf("of other parameters: %v", err)
 				}
 			}
@@ -304,7 +307,7 @@ func TestLoadLBFGS(t *testing.T) {
 		if err := Save(x, path, Checkpoint{Model: m}); err != nil {
 			return err
 		}
-		if err := LoadLBFGS(x, path, m, opt); err == nil || !strings.Contains(err.Error(), "saved without an LBFGS") {
+		if err := Resume(x, path, &Checkpoint{Model: m, LBFGS: opt}); err == nil || !strings.Contains(err.Error(), "saved without an LBFGS") {
 			t.Errorf("without an LBFGS: %v", err)
 		}
 		return nil
@@ -326,11 +329,11 @@ func TestSave_SwappedAverages(t *testing.T) {
 	})
 }
 
-func TestLoad_GoesOn(t *testing.T) { testGoesOn(t, cgotorch.CPU, 0) }
+func TestResume_GoesOn(t *testing.T) { testGoesOn(t, cgotorch.CPU, 0) }
 
 // The CUDA generator continues too. The losses may differ slightly, because some of cuDNN's
 // kernels add in no fixed order.
-func TestLoad_GoesOn_CUDA(t *testing.T) {
+func TestResume_GoesOn_CUDA(t *testing.T) {
 	if err := cgotorch.CUDA(0).Check(); err != nil {
 		t.Skip("no GPU to train on: ", err)
 	}
@@ -359,7 +362,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 			b := newRun(t, x, rule)
 			defer b.close()
 			b.train(x, 2) // gives the optimizer a state that Load must replace
-			info, err := Load(x, path, b.model, b.opt)
+			info, err := load(x, path, b.model, b.opt)
 			if err != nil {
 				return err
 			}
@@ -406,7 +409,7 @@ func TestSave_SameBytes(t *testing.T) {
 }
 
 // The optimizer's state is found by the names of the parameters, so their order does not matter.
-func TestLoad_ParametersInAnotherOrder(t *testing.T) {
+func TestResume_ParametersInAnotherOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), &run{model: network(x, 0.3)}
@@ -422,7 +425,7 @@ func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 		if b.opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: params}); err != nil {
 			return err
 		}
-		if _, err := Load(x, path, b.model, b.opt); err != nil {
+		if _, err := load(x, path, b.model, b.opt); err != nil {
 			return err
 		}
 		first, last := a.opt.State(x).Tensors, b.opt.State(x).Tensors
@@ -591,7 +594,7 @@ func TestSave_Checks(t *testing.T) {
 	})
 }
 
-func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
+func TestResume_AnotherModelOrOptimizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	bare := filepath.Join(t.TempDir(), "bare.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -610,7 +613,7 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 
 		other := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 24, 6, nn.LinearOptions{}), nn.NewLinear(x, 3, 3, nn.LinearOptions{}))
 		defer nn.Close(nn.NewSequential(other.Modules[1].Module, other.Modules[2].Module))
-		_, err := Load(x, path, other, nil)
+		_, err := load(x, path, other, nil)
 		var mismatch *nn.LoadError
 		if !errors.As(err, &mismatch) || !strings.HasPrefix(err.Error(), "checkpoint: "+path+": it is of another model than this *nn.Sequential: ") {
 			t.Fatalf("another model: %v", err)
@@ -648,7 +651,7 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 			{"testdata/python.safetensors", a.opt, "use LoadModel for a state dict"},
 			{"testdata/none.safetensors", nil, "no such file"},
 		} {
-			_, err := Load(x, c.path, a.model, c.opt)
+			_, err := load(x, c.path, a.model, c.opt)
 			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") || !strings.Contains(err.Error(), c.path) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -656,12 +659,12 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 		if !x.Equal(nn.State(a.model)[0].Tensor, changed) {
 			t.Error("a Load that failed has changed the model")
 		}
-		if _, err := Load(x, bare, a.model, nil); err != nil {
+		if _, err := load(x, bare, a.model, nil); err != nil {
 			t.Error(err)
 		}
 		closed := &struct{ W *cgotorch.Tensor }{x.Zeros(cgotorch.Float32)}
 		closed.W.Close()
-		if _, err := Load(x, bare, closed, nil); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "tensor w of the model") {
+		if _, err := load(x, bare, closed, nil); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "tensor w of the model") {
 			t.Errorf("a closed model: %v", err)
 		}
 		if !x.Equal(nn.State(a.model)[0].Tensor, before) {
@@ -729,7 +732,7 @@ func TestSave_FullDisk(t *testing.T) {
 		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "make room") {
 			t.Errorf("on a full disk: %v", err)
 		}
-		if _, err := Load(x, path, small, nil); err != nil {
+		if _, err := load(x, path, small, nil); err != nil {
 			t.Errorf("the checkpoint before it: %v", err)
 		}
 		return nil
@@ -738,7 +741,7 @@ func TestSave_FullDisk(t *testing.T) {
 
 // If a bit has changed anywhere or the end is missing, Load fails with an error that names the
 // file. It loads nothing.
-func TestLoad_Damaged(t *testing.T) {
+func TestResume_Damaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		r := newRun(t, x, "sgd")
@@ -756,7 +759,7 @@ func TestLoad_Damaged(t *testing.T) {
 			if err := os.WriteFile(path, data, 0o666); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Load(x, path, r.model, r.opt)
+			_, err := load(x, path, r.model, r.opt)
 			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") || !strings.Contains(err.Error(), path) {
 				t.Fatalf("%s: %v", what, err)
 			}
@@ -780,7 +783,7 @@ func TestLoad_Damaged(t *testing.T) {
 		if err := os.WriteFile(path, damaged, 0o666); err != nil {
 			return err
 		}
-		if _, err := Load(x, path, r.model, r.opt); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "tensor generator/cpu has the CRC-32C") {
+		if _, err := load(x, path, r.model, r.opt); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "tensor generator/cpu has the CRC-32C") {
 			t.Errorf("a changed generator: %v", err)
 		}
 		if err := LoadModel(x, path, r.model, nn.LoadOptions{}); !errors.Is(err, ErrDamaged) {
@@ -808,7 +811,7 @@ func TestLoad_Damaged(t *testing.T) {
 	})
 }
 
-func TestLoad_OtherVersionsAndWriters(t *testing.T) {
+func TestResume_OtherVersionsAndWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	w := safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{1}, Data: make([]byte, 4)}
 	for _, c := range []struct {
@@ -845,7 +848,7 @@ func TestLoad_OtherVersionsAndWriters(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = Load(x, path, model, opt)
+			_, err = load(x, path, model, opt)
 			if err == nil || !strings.Contains(err.Error(), "checkpoint: "+path+": ") || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrDamaged) != c.damaged {
 				t.Errorf("%s: %v, want %q", c.what, err, c.want)
 			}
@@ -886,7 +889,7 @@ func TestDTypeName_IsTheInverseOfDType(t *testing.T) {
 }
 
 // The learning rate of a group goes to the group of the same parameters, whatever its number is.
-func TestLoad_GroupRates(t *testing.T) {
+func TestResume_GroupRates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		model := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
@@ -912,11 +915,11 @@ func TestLoad_GroupRates(t *testing.T) {
 			return err
 		}
 		turned := optimizer(bias, weight)
-		if _, err := Load(x, path, model, turned); err != nil || turned.LR(0) != 0.1 || turned.LR(1) != 0.5 {
+		if _, err := load(x, path, model, turned); err != nil || turned.LR(0) != 0.1 || turned.LR(1) != 0.5 {
 			t.Errorf("the rates of bias and weight are %v and %v, %v", turned.LR(0), turned.LR(1), err)
 		}
 		together := optimizer([]*cgotorch.Tensor{model.Bias, model.Weight})
-		if _, err := Load(x, path, model, together); err == nil || !strings.Contains(err.Error(), "0.5 to the group of weight, and this optimizer has no group of these parameters") {
+		if _, err := load(x, path, model, together); err == nil || !strings.Contains(err.Error(), "0.5 to the group of weight, and this optimizer has no group of these parameters") {
 			t.Errorf("one group: %v", err)
 		}
 		return nil
@@ -940,7 +943,7 @@ func TestOpen_NoFile(t *testing.T) {
 			folder:             "the index names the file",
 		} {
 			_, inspect := Inspect(path)
-			_, load := Load(x, path, model, nil)
+			_, load := load(x, path, model, nil)
 			for _, err := range []error{LoadModel(x, path, model, nn.LoadOptions{}), load, inspect} {
 				if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "pth: ") > 1 {
 					t.Errorf("%s: %v, want %q", path, err, want)

@@ -1,9 +1,13 @@
 // Package checkpoint saves a training run in one safetensors file, and continues a run from it.
 //
-//	c := checkpoint.Checkpoint{Model: model, Optimizer: opt, Epoch: epoch, Step: step}
-//	err = checkpoint.Save(x, "run.safetensors", c)
-//	...
-//	info, err := checkpoint.Load(x, "run.safetensors", model, opt)
+//	run := checkpoint.Checkpoint{Model: model, Optimizer: opt, Loader: ahead}
+//	if again {
+//		err = checkpoint.Resume(x, "run.safetensors", &run)
+//	}
+//	for ; run.Epoch < epochs; run.Epoch++ {
+//		...
+//		err = checkpoint.Save(x, "run.safetensors", run)
+//	}
 //
 // # The file
 //

@@ -9,13 +9,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
 
 type config struct{ In, Out int }
 
 // This example saves a run. Then it continues as another program would: it makes the model again
-// from the config in the checkpoint, and loads the run.
+// from the config in the checkpoint, and resumes the run.
 func Example() {
 	folder, err := os.MkdirTemp("", "checkpoint")
 	if err != nil {
@@ -48,9 +47,9 @@ func Example() {
 		}
 		model := nn.NewLinear(x, c.In, c.Out, nn.LinearOptions{})
 		defer nn.Close(model)
-		var none *optim.Optimizer
-		info, err = checkpoint.Load(x, path, model, none)
-		fmt.Println("epoch", info.Epoch, model.Weight.Shape())
+		run := checkpoint.Checkpoint{Model: model}
+		err = checkpoint.Resume(x, path, &run)
+		fmt.Println("epoch", run.Epoch, model.Weight.Shape())
 		return err
 	})
 	fmt.Println(err)

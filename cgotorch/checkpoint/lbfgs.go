@@ -49,20 +49,10 @@ func vectors(s *optim.LBFGSState) func(yield func(name string, v **cgotorch.Tens
 	}
 }
 
-// LoadLBFGS makes an [optim.LBFGS] continue from a checkpoint, after [Load] has loaded the model.
-// It waits for the device. It fails with [ErrDamaged] for a damaged file. It also fails if the
-// checkpoint was saved without an LBFGS, or with one of other parameters, or of the same in another
-// order. In these cases nothing has changed. The options are the program's.
-func LoadLBFGS(x *cgotorch.Exec, path string, model any, opt *optim.LBFGS) error {
-	f, err := openWhole(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+// restoreLBFGS fails if the file's LBFGS had other parameters, or the same in another order. The
+// options are the program's.
+func (f *file) restoreLBFGS(x *cgotorch.Exec, model any, opt *optim.LBFGS) error {
 	saved := f.info.LBFGS
-	if saved == nil {
-		return f.fail("it was saved without an LBFGS")
-	}
 	names, err := paramNames("the LBFGS", opt.Params(), tensorNames(model))
 	if err != nil {
 		return f.fail("%w", err)

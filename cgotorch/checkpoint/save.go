@@ -11,7 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// Checkpoint is the input of [Save]. All fields except Model may be left out.
+// Checkpoint is a run that [Save] saves and [Resume] continues. All fields except Model may be left
+// out.
 type Checkpoint struct {
 	Model     any           // a pointer to a module of package nn
 	Optimizer Optimizer     // an *optim.Optimizer or *distributed.Sharded; its parameters must belong to Model
@@ -20,7 +21,7 @@ type Checkpoint struct {
 	EMA       *optim.EMA    // its parameters must belong to Model; must not be saved between two Swaps
 	Epoch     int           // the number of the epoch, as the program counts
 	Step      int           // the number of the step, as the program counts
-	Loader    any           // the position in the data, such as a loader's State; any value that JSON can hold
+	Loader    any           // the place in the data: a prefetcher, a data.Loader, or any value that JSON can hold
 	Config    any           // settings to make the model and the run again; any value that JSON can hold
 	NotFinite bool          // also saves tensors with NaN or Inf
 }

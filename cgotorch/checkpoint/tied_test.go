@@ -118,7 +118,7 @@ func TestLoad_Tied(t *testing.T) {
 		}
 		for _, tied := range []bool{true, false} {
 			m := newTiedModel(x, tied)
-			if _, err := Load(x, path, m, nil); err != nil || x.Item(x.Sum(m.Head)) != 8 {
+			if _, err := load(x, path, m, nil); err != nil || x.Item(x.Sum(m.Head)) != 8 {
 				t.Errorf("tied %v: %v", tied, err)
 			}
 		}
@@ -128,7 +128,7 @@ func TestLoad_Tied(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := newTiedModel(x, true)
-		if _, err := Load(x, path, m, nil); err == nil || !strings.Contains(err.Error(), "their stored values differ") || x.Item(x.Sum(m.Head)) != 0 {
+		if _, err := load(x, path, m, nil); err == nil || !strings.Contains(err.Error(), "their stored values differ") || x.Item(x.Sum(m.Head)) != 0 {
 			t.Errorf("weights that have parted: %v", err)
 		}
 	})

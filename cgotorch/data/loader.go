@@ -25,6 +25,9 @@ type Loader struct {
 
 	mu      sync.Mutex
 	next    State
+	place   State                   // after the last batch that a loop got
+	pinned  bool                    // a Pinner has the batches' memory
+	beyond  bool                    // place is perhaps beyond the last batch of a prefetcher's loop
 	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
 
@@ -43,6 +46,7 @@ func NewLoader(set Dataset, o Options) (*Loader, error) {
 	}
 	l := &Loader{set: set, options: o}
 	l.next = State{Seed: o.Seed, Samples: int64(set.Len())}
+	l.place = l.next
 	return l.open(set.Fields())
 }
 
@@ -54,6 +58,7 @@ func NewStreamLoader(stream Stream, o Options) (*Loader, error) {
 	}
 	l := &Loader{stream: stream, options: o}
 	l.next = State{Seed: o.Seed}
+	l.place = l.next
 	return l.open(stream.Fields())
 }
 
@@ -127,6 +132,9 @@ func (l *Loader) Pin(p Pinner) error {
 	if errors.Is(err, ring.ErrClosed) {
 		return fmt.Errorf("data: Pin: %w", ErrClosed)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pinned = err == nil && p != nil
 	return err
 }
 
@@ -144,7 +152,7 @@ func (l *Loader) Restore(s State) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.next = s
+	l.next, l.place, l.beyond = s, s, false
 	return nil
 }
 
@@ -182,7 +190,12 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 				yield(nil, err)
 				return
 			}
-			if batch == nil || !yield(batch, nil) {
+			if batch == nil {
+				l.reach(e.from.NextEpoch(), false)
+				return
+			}
+			l.reach(batch.State, true)
+			if !yield(batch, nil) {
 				return
 			}
 		}
@@ -201,6 +214,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 		return nil, context.Cause(ctx)
 	}
 	l.next.Ranks = l.options.Ranks
+	l.place, l.beyond = l.next, false
 	e := l.start(ctx, l.next)
 	l.next, l.running = l.next.NextEpoch(), e.cancel
 	return e, nil

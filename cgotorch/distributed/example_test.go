@@ -88,12 +88,13 @@ func ExampleNewSharded() {
 			opt.Step(x)
 		}
 		path := filepath.Join(folder, "run.safetensors")
-		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Step: 3}); err != nil {
+		run := checkpoint.Checkpoint{Model: model, Optimizer: opt, Step: 3}
+		if err := checkpoint.Save(x, path, run); err != nil {
 			return err
 		}
 		group.Barrier(x) // the file is there
-		info, err := checkpoint.Load(x, path, model, opt)
-		fmt.Println("step", info.Step, "with", opt.Stats().WholeBytes, "bytes of state")
+		err = checkpoint.Resume(x, path, &run)
+		fmt.Println("step", run.Step, "with", opt.Stats().WholeBytes, "bytes of state")
 		return err
 	})
 	fmt.Println(err)

@@ -108,7 +108,7 @@ func (s *Sharded) Saves() bool { return s.group.rank == 0 }
 
 // Restore makes the optimizer continue from the state of an unsharded optimizer, or from a State of
 // any number of ranks. Each rank takes its part of it. Restore makes no collective, so each rank
-// has the whole state, as checkpoint.Load gives it. It does not wait, unless a Load of s does.
+// has the whole state, as checkpoint.Resume gives it. It does not wait, unless a Load of s does.
 //
 // Restore fails as [optim.Optimizer.Restore] does.
 func (s *Sharded) Restore(x *cgotorch.Exec, state optim.State) error {

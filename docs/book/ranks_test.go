@@ -74,16 +74,17 @@ func Example_ranksResume() {
 		defer gradients.Close()
 		const seed = 1
 		// cut: resume
+		run := checkpoint.Checkpoint{Model: model, Optimizer: opt, Step: 100}
 		if group.Rank() == 0 { // a Sharded is saved by all ranks, and rank 0 writes the file
-			cgotorch.Check(checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Optimizer: opt, Step: 100}))
+			cgotorch.Check(checkpoint.Save(x, path, run))
 		}
 		group.Barrier(x) // the file is there
 
-		info := cgotorch.Must(checkpoint.Load(x, path, model, opt))                            // on all ranks: the optimizer's state is in it
-		cgotorch.Check(cgotorch.Seed(seed + uint64(info.Step)<<20 + uint64(group.Rank())<<48)) // other dropouts on each rank
+		cgotorch.Check(checkpoint.Resume(x, path, &run))                                      // on all ranks: the optimizer's state is in it
+		cgotorch.Check(cgotorch.Seed(seed + uint64(run.Step)<<20 + uint64(group.Rank())<<48)) // other dropouts on each rank
 		distributed.CheckEqual(x, group, model)
 		// end: resume
-		fmt.Println("step", info.Step)
+		fmt.Println("step", run.Step)
 		return nil
 	}))
 	// Output:

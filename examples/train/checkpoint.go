@@ -164,17 +164,9 @@ func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
 	if now := t.train.loader.Classes(); !slices.Equal(s.Classes, now) {
 		return fmt.Errorf("-resume: %s has other classes than the run in %s was trained on: %d, not %d, or other names", t.Data, t.Out, len(now), len(s.Classes))
 	}
-	info, err := checkpoint.Load(x, t.checkpointPath(), t.model, t.opt)
-	if err != nil {
-		return err
-	}
-	if t.scaler != nil && info.Scaler != nil {
-		if err := t.scaler.Restore(x, *info.Scaler); err != nil {
-			return err
-		}
-	}
 	t.progress = s.Progress
-	return t.train.loader.Restore(s.Progress.Loader)
+	run := checkpoint.Checkpoint{Model: t.model, Optimizer: t.opt, Scaler: t.scaler, Loader: t.train.ahead}
+	return checkpoint.Resume(x, t.checkpointPath(), &run)
 }
 
 // loadWeights begins a run with the weights of another file of the same model. If that file was

@@ -180,8 +180,7 @@ func TestOffload_Checkpoint(t *testing.T) {
 				}
 				if load {
 					torchtest.DoOn(t, s, func(x *cgotorch.Exec) error {
-						_, err := checkpoint.Load(x, path, m, opt)
-						return err
+						return checkpoint.Resume(x, path, &checkpoint.Checkpoint{Model: m, Optimizer: opt})
 					})
 				}
 				for range steps {

@@ -55,7 +55,7 @@ var fileMistakes = []mistake{
 		return step(func(x *cgotorch.Exec) {
 			o, _ := oneWeight(x)
 			defer o.Close()
-			cgotorch.Must(checkpoint.Load(x, path, linear(x, 2), o))
+			cgotorch.Check(checkpoint.Resume(x, path, &checkpoint.Checkpoint{Model: linear(x, 2), Optimizer: o}))
 		})(folder)
 	}},
 	{"a checkpoint of SGD for Adam", `run.safetensors:…the state is one of "sgd"…restore it to an optimizer of that rule`, func(folder string) error {
@@ -67,7 +67,7 @@ var fileMistakes = []mistake{
 			adam := cgotorch.Must(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: nn.Parameters(m)}))
 			defer adam.Close()
 			cgotorch.Check(checkpoint.Save(x, path, checkpoint.Checkpoint{Model: m, Optimizer: sgd}))
-			cgotorch.Must(checkpoint.Load(x, path, m, adam))
+			cgotorch.Check(checkpoint.Resume(x, path, &checkpoint.Checkpoint{Model: m, Optimizer: adam}))
 		})(folder)
 	}},
 	{"a checkpoint into a folder that is not there", "none/run.safetensors: there is no folder none…make it first", func(folder string) error {

@@ -1,0 +1,139 @@
+package prefetcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/data"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// A prefetcher that goes on from any place, also before, between and after epochs, gives the
+// batches that would have followed. Its loader, which is ahead, does not tell a place meanwhile.
+func TestPrefetcher_JSON(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	path := archive(t, 10, -1)
+	make := func() (*imageloader.Loader, *Prefetcher) {
+		loader := open(t, path, imageloader.Options{BatchSize: 2, Train: true})
+		return loader, start(t, loader, cgotorch.CPU, Options{Depth: 3})
+	}
+	take := func(p *Prefetcher, most int, body func(b *Batch)) (seen []string) {
+		for len(seen) < most {
+			before := len(seen)
+			for b, err := range p.Epoch(context.Background()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen = append(seen, fmt.Sprint(b.Epoch, b.Index, b.Names))
+				body(b)
+				if len(seen) == most {
+					break
+				}
+			}
+			if len(seen) == before {
+				continue // an epoch that was resumed at its end
+			}
+		}
+		return seen
+	}
+	_, whole := make()
+	want := take(whole, 15, func(*Batch) {})
+	for n := range 12 {
+		loader, first := make()
+		var text []byte
+		save := func() {
+			var err error
+			if text, err = json.Marshal(first); err != nil {
+				t.Fatal(err)
+			}
+		}
+		save()
+		take(first, n, func(b *Batch) {
+			save()
+			var s imageloader.State
+			if err := json.Unmarshal(text, &s); err != nil || s != b.State {
+				t.Errorf("%v: the place is %s, want %+v", b, text, b.State)
+			}
+			if _, err := json.Marshal(loader); !errors.Is(err, imageloader.ErrBusy) {
+				t.Errorf("%v: the loader's own place: %v", b, err)
+			}
+		})
+		_, second := make()
+		if err := json.Unmarshal(text, second); err != nil {
+			t.Fatal(err)
+		}
+		if got := take(second, 15-n, func(*Batch) {}); !slices.Equal(got, want[n:]) {
+			t.Errorf("after %d batches: %v, want %v", n, got, want[n:])
+		}
+	}
+	_, p := make()
+	for range p.Epoch(context.Background()) {
+	}
+	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"epoch":1,"batch":0`) {
+		t.Errorf("after a whole epoch: %s, %v", text, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range p.Epoch(ctx) {
+	}
+	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"epoch":1,"batch":0`) {
+		t.Errorf("after an epoch that ended before its first batch: %s, %v", text, err)
+	}
+	if err := json.Unmarshal([]byte(`{"samples":3}`), p); !errors.Is(err, imageloader.ErrInvalidState) {
+		t.Errorf("a place in other data: %v", err)
+	}
+}
+
+func TestTensors_JSON(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	table, err := data.NewTable(data.Of("id", []int{0, 1, 2, 3, 4, 5}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []byte
+	var got []int64
+	for round := range 2 {
+		loader, err := data.NewLoader(table, data.Options{BatchSize: 2, Shuffle: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer loader.Close()
+		p, err := NewTensors(loader, cgotorch.CPU, TensorOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if round == 1 {
+			if err := json.Unmarshal(text, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
+				got = append(got, cgotorch.ToSlice[int64](x, batch.Use(x)["id"])...)
+			})
+			if _, err := json.Marshal(loader); !errors.Is(err, data.ErrBusy) {
+				t.Errorf("the loader's own place: %v", err)
+			}
+			if text, err = json.Marshal(p); err != nil {
+				t.Fatal(err)
+			}
+			if round == 0 {
+				break
+			}
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, []int64{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("both halves have %v", got)
+	}
+}
