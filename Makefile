@@ -112,7 +112,7 @@ test-asan: moved ## the C++ tests under AddressSanitizer, leaks included
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
 fuzz: libraries ## fuzz what reads archives, images, tables, tokenizers, weights and requests, FUZZTIME=10m each
-	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile cgotorch/data:FuzzCSV cgotorch/data:FuzzJSONLines cgotorch/data/parquet:FuzzFile imageloader/idx:FuzzDecode imageloader/cifar:FuzzReadPython cgotorch/pt2:FuzzLoad cgotorch/pt2:FuzzGoSource cgotorch/serve/oip:FuzzParse examples/serve:FuzzModelInfer; do \
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer cgotorch/safetensors:FuzzNewFile cgotorch/pth:FuzzNewFile cgotorch/data:FuzzCSV cgotorch/data:FuzzJSONLines cgotorch/data/parquet:FuzzFile imageloader/idx:FuzzDecode imageloader/cifar:FuzzReadPython cgotorch/pt2:FuzzLoad cgotorch/pt2/gosource:FuzzGenerate cgotorch/serve/oip:FuzzParse examples/serve:FuzzModelInfer; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
 mutations: libraries ## take each wait, record and free away: a test must fail
@@ -134,7 +134,7 @@ docs: libraries ## write the book's code, and the pages from PyTorch and gotorch
 	@go test ./tests/docs -update
 
 check-generate: generate ## fail if a generated file is not what its generator writes
-	@git diff --exit-code -- cgotorch/pt2/operators.json $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
+	@git diff --exit-code -- cgotorch/pt2/gosource/operators.json $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
 
 # Only the rows go to standard output.
 bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_PYTHON=python that has PyTorch

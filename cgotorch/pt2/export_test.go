@@ -4,28 +4,15 @@ import (
 	"io"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/fuse"
 )
 
-// SetManyRows sets the rows from which a bias is postponed, and returns the number before.
-func SetManyRows(n int64) (before int64) {
-	before, manyRows = manyRows, n
-	return before
-}
-
-// LoadFusedFor is [LoadFrom] with [Options].Fuse. It fuses for another device than that of x, on
-// which the program then runs.
-func LoadFusedFor(x *cgotorch.Exec, source io.ReaderAt, size int64, d cgotorch.Device, o Options) (*Program, error) {
-	b, err := parse(source, size, "net.pt2", o)
-	if err != nil {
-		return nil, err
+// LoadFusedForCUDA is [LoadFrom] with [Options].Fuse. It fuses for CUDA, and runs on x's device. A
+// linear layer postpones its bias from this many rows on; 0 means the usual number.
+func LoadFusedForCUDA(x *cgotorch.Exec, source io.ReaderAt, size int64, rows int64, o Options) (*Program, error) {
+	o.Fuse = true
+	if rows == 0 {
+		rows = fuse.ManyRows
 	}
-	p := b.program
-	p.device = d
-	if err := b.bind(x.NoGrad().NoAutocast(), true); err != nil {
-		return nil, err
-	}
-	p.device = x.Device()
-	slots := p.graph.slots
-	p.frames.New = func() any { return &frame{values: make([]any, slots)} }
-	return p, nil
+	return load(x, source, size, "net.pt2", o, fuse.Options{CUDA: true, ManyRows: rows})
 }

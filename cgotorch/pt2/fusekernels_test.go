@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -54,7 +55,7 @@ func TestLoad_FusedKernels(t *testing.T) {
 		"other factors":                 {"a = mean.dim i dim=2,3 keepdim=true;g = relu a;add = mul.Tensor g i", mean},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changed := entries()
+			changed := pt2test.Entries()
 			changed["models/model.json"] = withNodes(append([]string{"m = relu x", "i = reshape x shape=1,2,2,2"}, strings.Split(c.nodes, ";")...)...)
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
@@ -62,7 +63,7 @@ func TestLoad_FusedKernels(t *testing.T) {
 					in := cgotorch.FromSlice(x, []float32{1, -2, 3, 4, -5, 6, 7, 8}, 4, 2)
 					var results [2]*cgotorch.Tensor
 					for k, fuse := range []bool{false, true} {
-						p, err := load(x, archive(t, changed), pt2.Options{Fuse: fuse})
+						p, err := load(x, pt2test.Archive(t, changed), pt2.Options{Fuse: fuse})
 						if err != nil {
 							return err
 						}
@@ -125,10 +126,10 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 		"a constant that is a result": {"add = full size=4,2, fill_value=2.5", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changed := entries()
+			changed := pt2test.Entries()
 			changed["models/model.json"] = withNodes(append([]string{"m = relu x", "i = reshape x shape=1,2,2,2"}, strings.Split(c.nodes, ";")...)...)
 			changed["models/model.json"] = strings.Replace(changed["models/model.json"], `"tensor_values": {`, `"tensor_values": {"a": {"dtype": 7, "layout": 7}, `, 1)
-			data := archive(t, changed)
+			data := pt2test.Archive(t, changed)
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				x = x.NoGrad()
 				in := cgotorch.FromSlice(x, []float32{1, -2, 3, 4, -5, 6, 7, 8}, 4, 2)
@@ -137,17 +138,17 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 					return err
 				}
 				defer plain.Close()
-				fused, err := pt2.LoadFusedFor(x, bytes.NewReader(data), int64(len(data)), cgotorch.CUDA(0), pt2.Options{})
-				if err != nil {
-					return err
-				}
-				defer fused.Close()
-				if !strings.Contains(fused.Report(), c.done) {
-					t.Errorf("got %q, want %q in it", fused.Report(), c.done)
-				}
 				want := plain.Forward(x, in)
-				for _, rows := range []int64{1 << 40, 1, 1} { // 1: each bias is postponed
-					defer pt2.SetManyRows(pt2.SetManyRows(rows))
+				for _, rows := range []int64{1 << 40, 1} { // 1: each bias is postponed
+					fused, err := pt2.LoadFusedForCUDA(x, bytes.NewReader(data), int64(len(data)), rows, pt2.Options{})
+					if err != nil {
+						return err
+					}
+					defer fused.Close()
+					if !strings.Contains(fused.Report(), c.done) {
+						t.Errorf("got %q, want %q in it", fused.Report(), c.done)
+					}
+					fused.Forward(x, in)
 					got := fused.Forward(x, in)
 					if far := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(far <= 1e-5) || fmt.Sprint(got.Shape()) != fmt.Sprint(want.Shape()) {
 						t.Errorf("%v is %g off %v", got, far, want)
@@ -162,13 +163,13 @@ func TestLoad_FusedForCUDA(t *testing.T) {
 // A fused program holds no weight and no constant that only folded steps have read.
 func TestLoad_FusedConstants_Freed(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	changed := entries()
+	changed := pt2test.Entries()
 	changed["models/model.json"] = withNodes("d = mul.Tensor c_c c_c", "s = add.Tensor x d", "k = add.Tensor p_b d", "add = add.Tensor s k")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		var p *pt2.Program
 		before := cgotorch.LiveHandles()["tensor"]
 		torchtest.Do(t, d, func(x *cgotorch.Exec) (err error) {
-			p, err = load(x, archive(t, changed), pt2.Options{Fuse: true})
+			p, err = load(x, pt2test.Archive(t, changed), pt2.Options{Fuse: true})
 			return err
 		})
 		t.Cleanup(func() { p.Close() })
@@ -185,7 +186,7 @@ func TestLoad_FusedConstants_Freed(t *testing.T) {
 // What depends on a buffer that each run replaces is computed in each run.
 func TestLoad_FusedBuffers(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	changed := entries()
+	changed := pt2test.Entries()
 	text := withNodes("d = mul.Tensor p_b p_b", "k = add.Tensor p_b d", "s = sum d", "add = add.Tensor x s")
 	for old, by := range map[string]string{
 		`{"parameter": {"arg": {"name": "p_b"}, "parameter_name": "fc.bias"}}`: `{"buffer": {"arg": {"name": "p_b"}, "buffer_name": "fc.bias", "persistent": true}}`,
@@ -200,7 +201,7 @@ func TestLoad_FusedBuffers(t *testing.T) {
 		text = strings.Replace(text, old, by, 1)
 	}
 	changed["models/model.json"] = text
-	data := archive(t, changed)
+	data := pt2test.Archive(t, changed)
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		x = x.NoGrad()
 		var sums [2][]float64
@@ -225,8 +226,8 @@ func TestLoad_FusedBuffers(t *testing.T) {
 // the convolution. Here the operators run on the CPU.
 func TestLoad_FusedNormActivations(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	changed := entries()
-	inputs, specs, table := "", "", strings.TrimSuffix(strings.TrimSpace(weightTable), "}}")
+	changed := pt2test.Entries()
+	inputs, specs, table := "", "", strings.TrimSuffix(strings.TrimSpace(pt2test.WeightTable), "}}")
 	for _, w := range []struct{ name, sizes, strides, data string }{
 		{"k", `{"as_int": 2}, {"as_int": 2}, {"as_int": 1}, {"as_int": 1}`, `{"as_int": 2}, {"as_int": 1}, {"as_int": 1}, {"as_int": 1}`, "data/weights/weight_0"},
 		{"d", `{"as_int": 2}, {"as_int": 1}, {"as_int": 1}, {"as_int": 1}`, `{"as_int": 1}, {"as_int": 1}, {"as_int": 1}, {"as_int": 1}`, "data/constants/tensor_0"},
@@ -242,7 +243,7 @@ func TestLoad_FusedNormActivations(t *testing.T) {
 		changed["data/weights/"+w.name] = changed[w.data]
 	}
 	changed["data/weights/model_weights_config.json"] = table + "}}"
-	wider := strings.Replace(strings.Replace(model, `"inputs": [{"as_tensor": {"name": "p_w"}}`, `"inputs": [`+inputs+`{"as_tensor": {"name": "p_w"}}`, 1),
+	wider := strings.Replace(strings.Replace(pt2test.Model, `"inputs": [{"as_tensor": {"name": "p_w"}}`, `"inputs": [`+inputs+`{"as_tensor": {"name": "p_w"}}`, 1),
 		`"input_specs": [`, `"input_specs": [`+specs, 1)
 	head, tail, _ := strings.Cut(wider, `"nodes": [`)
 	_, tail, _ = strings.Cut(tail, "],\n   \"tensor_values\"")
@@ -274,7 +275,7 @@ func TestLoad_FusedNormActivations(t *testing.T) {
 			}
 			text := "i = reshape x shape=1,2,2,2;" + convolution + "n = batch_norm c weight=@p_g bias=@p_h" + norm + c.nodes
 			changed["models/model.json"] = head + `"nodes": [` + lines(strings.Split(text, ";")...) + "],\n   \"tensor_values\"" + tail
-			data := archive(t, changed)
+			data := pt2test.Archive(t, changed)
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				x = x.NoGrad()
 				in := cgotorch.FromSlice(x, []float32{1, -2, 3, 4, -5, 6, 7, 8}, 4, 2)
@@ -284,7 +285,7 @@ func TestLoad_FusedNormActivations(t *testing.T) {
 						return err
 					}
 					defer plain.Close()
-					fused, err := pt2.LoadFusedFor(x, bytes.NewReader(data), int64(len(data)), cgotorch.CUDA(0), o)
+					fused, err := pt2.LoadFusedForCUDA(x, bytes.NewReader(data), int64(len(data)), 0, o)
 					if err != nil {
 						return err
 					}

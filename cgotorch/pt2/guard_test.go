@@ -1,200 +1,35 @@
 package pt2_test
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
-
-// A guarded is a line of testdata/guards/programs.jsonl: a program, and what PyTorch does with it.
-type guarded struct {
-	Name  string
-	Model json.RawMessage
-	Calls []guardedCall
-}
-
-type guardedCall struct {
-	Args    []guardedValue
-	Kwargs  map[string]guardedValue
-	Refused bool
-	Result  []struct {
-		Shape  []int64
-		Values []string
-		Int    int64
-	}
-}
-
-// leaves returns the arguments one by one, in the order of the program's inputs.
-func (c *guardedCall) leaves() (list []guardedValue) {
-	for i := range c.Args {
-		list = c.Args[i].leaves(list)
-	}
-	for _, v := range c.Kwargs {
-		list = v.leaves(list)
-	}
-	return list
-}
-
-// shapes returns the shapes of the arguments, if all of them are tensors.
-func (c *guardedCall) shapes() (shapes [][]int64, ok bool) {
-	for _, v := range c.leaves() {
-		if v.Tensor == nil {
-			return nil, false
-		}
-		shapes = append(shapes, v.Tensor)
-	}
-	return shapes, true
-}
-
-type guardedValue struct {
-	Tensor     []int64
-	Transposed bool
-	Int        int64
-	List       []guardedValue
-	Dict       map[string]guardedValue
-}
-
-// guardedPrograms returns the programs of make.py.
-func guardedPrograms(t testing.TB) (list []guarded) {
-	data, err := os.ReadFile("testdata/guards/programs.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var p guarded
-		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, p)
-	}
-	if len(list) < 40 {
-		t.Fatalf("%d programs, want 40 or more", len(list))
-	}
-	return list
-}
-
-// file returns a program as a file of torch.export.save.
-func (p *guarded) file(t testing.TB) []byte {
-	return archive(t, map[string]string{
-		"models/model.json": string(p.Model), "data/weights/model_weights_config.json": `{"config": {}}`,
-		"data/constants/model_constants_config.json": `{"config": {}}`, "archive_format": "pt2", "archive_version": "0", "byteorder": "little",
-	})
-}
-
-// value makes an argument. The elements of a tensor are those of make.py.
-func (v *guardedValue) value(x *cgotorch.Exec) any {
-	switch {
-	case v.Tensor != nil:
-		n := int64(1)
-		for _, size := range v.Tensor {
-			n *= size
-		}
-		data := make([]float32, n)
-		for i := range data {
-			data[i] = float32(i%5 - 1)
-		}
-		shape := slices.Clone(v.Tensor)
-		if v.Transposed {
-			slices.Reverse(shape)
-			return x.Transpose(cgotorch.FromSlice(x, data, shape...), 0, 1)
-		}
-		return cgotorch.FromSlice(x, data, shape...)
-	case v.List != nil:
-		list := []any{}
-		for i := range v.List {
-			list = append(list, v.List[i].value(x))
-		}
-		return list
-	case v.Dict != nil:
-		dict := map[string]any{}
-		for key, item := range v.Dict {
-			dict[key] = item.value(x)
-		}
-		return dict
-	}
-	return v.Int
-}
-
-// leavesOf returns the leaves of a result.
-func leavesOf(v any) (list []any) {
-	if items, ok := v.([]any); ok {
-		for _, item := range items {
-			list = append(list, leavesOf(item)...)
-		}
-		return list
-	}
-	return append(list, v)
-}
-
-// compare compares the result of call i with PyTorch's.
-func (p *guarded) compare(x *cgotorch.Exec, i int, result any) error {
-	got, want := leavesOf(result), p.Calls[i].Result
-	if len(got) != len(want) {
-		return fmt.Errorf("%d results, want %d", len(got), len(want))
-	}
-	for k, w := range want {
-		t, ok := got[k].(*cgotorch.Tensor)
-		if !ok {
-			if got[k] != w.Int {
-				return fmt.Errorf("result %d is %v, want %d", k, got[k], w.Int)
-			}
-			continue
-		}
-		if !slices.Equal(t.Shape(), w.Shape) && len(t.Shape())+len(w.Shape) > 0 {
-			return fmt.Errorf("result %d has the shape %v, want %v", k, t.Shape(), w.Shape)
-		}
-		for j, v := range cgotorch.ToSlice[float32](x, t) {
-			if !near(v, w.Values[j], !x.Device().IsCUDA()) {
-				return fmt.Errorf("element %d of result %d is %v, want %v", j, k, v, w.Values[j])
-			}
-		}
-	}
-	return nil
-}
-
-// near reports whether a value is PyTorch's on the CPU, whose text is given: to the bit there, and
-// up to rounding on another device.
-func near(got float32, want string, sameBits bool) bool {
-	w, err := strconv.ParseFloat(want, 64)
-	if err != nil {
-		return false
-	}
-	if sameBits || math.IsNaN(w) || math.IsInf(w, 0) {
-		return fmt.Sprint(got) == fmt.Sprint(float32(w))
-	}
-	return math.Abs(float64(got)-w) <= 1e-5*max(1, math.Abs(w))
-}
 
 // Programs run with the sizes with which they run in PyTorch, and fail with the others.
 func TestProgram_Call_Guards(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		run, refused := 0, 0
-		for _, p := range guardedPrograms(t) {
+		for _, p := range pt2test.GuardedPrograms(t) {
 			for _, fuse := range []bool{false, true} {
 				var program *pt2.Program
 				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) (err error) {
-					program, err = load(x, p.file(t), pt2.Options{Fuse: fuse})
+					program, err = load(x, p.File(t), pt2.Options{Fuse: fuse})
 					return err
 				})
 				for i := range p.Calls {
 					c := &p.Calls[i]
-					if shapes, ok := c.shapes(); ok {
+					if shapes, ok := c.Shapes(); ok {
 						deferred := strings.HasPrefix(p.Name, "deferred") // nodes refuse
 						if err := program.Accepts(shapes...); (err == nil) == c.Refused && !(deferred && err == nil) {
 							t.Errorf("%s: Accepts of call %d: %v, and PyTorch refuses: %v", p.Name, i, err, c.Refused)
@@ -204,13 +39,13 @@ func TestProgram_Call_Guards(t *testing.T) {
 					err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 						var args []any
 						for k := range c.Args {
-							args = append(args, c.Args[k].value(x))
+							args = append(args, c.Args[k].Value(x))
 						}
 						keywords := pt2.Keywords{}
 						for name, v := range c.Kwargs {
-							keywords[name] = v.value(x)
+							keywords[name] = v.Value(x)
 						}
-						result = p.compare(x, i, program.Call(x, append(args, keywords)...))
+						result = p.Compare(x, i, program.Call(x, append(args, keywords)...))
 						return nil
 					})
 					switch {
@@ -243,9 +78,9 @@ func withGuards(code ...string) []byte {
 	if err != nil {
 		panic(err)
 	}
-	changed := entries()
-	changed["models/model.json"] = strings.Replace(model, `"guards_code": []`, fmt.Sprintf(`"guards_code": %s`, text), 1)
-	data, err := zipped(changed)
+	changed := pt2test.Entries()
+	changed["models/model.json"] = strings.Replace(pt2test.Model, `"guards_code": []`, fmt.Sprintf(`"guards_code": %s`, text), 1)
+	data, err := pt2test.Zipped(changed)
 	if err != nil {
 		panic(err)
 	}
@@ -337,13 +172,13 @@ func TestProgram_Forward_GuardTexts(t *testing.T) {
 // A size whose formula is above 64 bits is refused. No tensor has it.
 func TestProgram_Forward_FormulaAbove64Bits(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	e := entries()
-	e["models/model.json"] = strings.Replace(model, `[{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_int": 2}]`,
+	e := pt2test.Entries()
+	e["models/model.json"] = strings.Replace(pt2test.Model, `[{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_int": 2}]`,
 		`[{"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)"}}, {"as_expr": {"expr_str": "Pow(Symbol('s0', positive=True, integer=True), Integer(64))"}}]`, 1)
-	if e["models/model.json"] == model {
+	if e["models/model.json"] == pt2test.Model {
 		t.Fatal("nothing is replaced")
 	}
-	err := forwardSmall(t, archive(t, e), pt2.Options{}, 3)
+	err := forwardSmall(t, pt2test.Archive(t, e), pt2.Options{}, 3)
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "the input x is float32[3 2]", "whose size s0^64 is a number above 64 bits")
 }
 
@@ -351,12 +186,12 @@ func TestProgram_Forward_FormulaAbove64Bits(t *testing.T) {
 func TestProgram_Forward_UnknownGuard(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, rows := range []int64{4, 5} {
-		data := entries()
+		data := pt2test.Entries()
 		data["models/model.json"] = strings.NewReplacer(
 			`"guards_code": []`, `"guards_code": ["f(L['x'])"]`,
 			`{"as_expr": {"expr_str": "Symbol('s0'`, `{"as_expr": {"hint": {"as_int": 4}, "expr_str": "Symbol('s0'`,
-		).Replace(model)
-		err := forwardSmall(t, archive(t, data), pt2.Options{}, rows)
+		).Replace(pt2test.Model)
+		err := forwardSmall(t, pt2test.Archive(t, data), pt2.Options{}, rows)
 		if rows == 4 && err != nil {
 			t.Error(err)
 		}
@@ -373,11 +208,11 @@ func TestLoad_NoGuards(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(before)
-	data := entries()
-	data["models/model.json"] = strings.Replace(model, `"guards_code": [],`, "", 1)
+	data := pt2test.Entries()
+	data["models/model.json"] = strings.Replace(pt2test.Model, `"guards_code": [],`, "", 1)
 	for rows, runs := range map[int64]bool{1: true, 8: true, 9: false} {
 		log.Reset()
-		if err := forwardSmall(t, archive(t, data), pt2.Options{}, rows); (err == nil) != runs {
+		if err := forwardSmall(t, pt2test.Archive(t, data), pt2.Options{}, rows); (err == nil) != runs {
 			t.Errorf("%d rows: %v", rows, err)
 		}
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "net.pt2: the file has no guards") {

@@ -11,18 +11,19 @@ import (
 // `logits` or `boxes["left"][0]`. A tensor to which no key and no field leads is `output0`,
 // `output1` and so on, by its place. Results that are no tensors, such as None, are left out.
 func (p *Program) Outputs() []string {
-	paths := p.out.paths("", nil)
-	if p.out.named {
+	out := p.exported.Signature.Out
+	paths := out.Paths("", nil)
+	if out.Named {
 		paths = nil
-		for i, c := range p.out.children {
-			paths = c.paths(p.out.keys[i], paths)
+		for i, c := range out.Children {
+			paths = c.Paths(out.Keys[i], paths)
 		}
 	}
 	var names []string
-	for i, o := range p.results() {
+	for i, o := range p.exported.Results() {
 		switch {
-		case !o.isTensor():
-		case p.out.named || strings.Contains(paths[i], `["`):
+		case !o.IsTensor():
+		case out.Named || strings.Contains(paths[i], `["`):
 			names = append(names, paths[i])
 		default:
 			names = append(names, fmt.Sprint("output", len(names)))
@@ -35,14 +36,10 @@ func (p *Program) Outputs() []string {
 // [Program.Outputs].
 func (p *Program) Tensors(x *cgotorch.Exec, args ...any) []*cgotorch.Tensor {
 	const op = "pt2.Program.Tensors"
-	leaves, err := p.flatten(args)
-	if err != nil {
-		x.Fail(op, fmt.Errorf("%s: %w: %w", p.file, err, cgotorch.ErrInvalidArgument))
-	}
-	values := p.run(x, op, leaves)
+	values := p.run(x, op, p.flatten(x, op, args))
 	var tensors []*cgotorch.Tensor
-	for i, o := range p.results() {
-		if !o.isTensor() {
+	for i, o := range p.exported.Results() {
+		if !o.IsTensor() {
 			continue
 		}
 		t, ok := values[i].(*cgotorch.Tensor)
@@ -52,14 +49,4 @@ func (p *Program) Tensors(x *cgotorch.Exec, args ...any) []*cgotorch.Tensor {
 		tensors = append(tensors, t)
 	}
 	return tensors
-}
-
-// results returns the outputs of the graph that are results.
-func (p *Program) results() (list []operand) {
-	for i, o := range p.outputs {
-		if o == (programOutput{-1, -1, -1}) {
-			list = append(list, p.graph.outputs[i])
-		}
-	}
-	return list
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -41,7 +42,7 @@ func (r pythonResult) file(t *testing.T) []byte {
 	for _, o := range outputs {
 		specs = append(specs, fmt.Sprintf(`{"user_output": {"arg": %s}}`, o))
 	}
-	made := entries()
+	made := pt2test.Entries()
 	for _, change := range [][2]string{
 		{`"out_spec": "[1, {\"type\": null, \"context\": null, \"children_spec\": []}]"`, `"out_spec": ` + string(quoted)},
 		{`"outputs": [{"as_tensor": {"name": "add"}}],` + "\n   \"nodes\": [", `"outputs": ` + r.Outputs + `, "nodes": [` + r.Nodes},
@@ -53,7 +54,7 @@ func (r pythonResult) file(t *testing.T) []byte {
 		}
 		made["models/model.json"] = strings.Replace(made["models/model.json"], change[0], change[1], 1)
 	}
-	return archive(t, made)
+	return pt2test.Archive(t, made)
 }
 
 func pythonResults(t *testing.T, text []byte) (list []pythonResult) {

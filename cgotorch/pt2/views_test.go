@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -116,10 +117,10 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 		"view of an input returned": {"u = t x;add = view u size=4,2", "what is written into an input of its graph", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changed := entries()
+			changed := pt2test.Entries()
 			changed["models/model.json"] = withNodes(append([]string{"m = relu x", "t = t m"}, strings.Split(c.nodes, ";")...)...)
 			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-				p, err := load(x, archive(t, changed), pt2.Options{})
+				p, err := load(x, pt2test.Archive(t, changed), pt2.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -130,7 +131,7 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 					t.Fatalf("the result is %v, want an error", cgotorch.ToSlice[float32](x, out))
 				}
 				torchtest.Equal(t, x, out, c.want, 4, 2)
-				if !slices.ContainsFunc(p.Nodes(), func(n *pt2.Node) bool { return n.Text == "v = aten.reshape.default(t, size=[4 2])" }) {
+				if !slices.ContainsFunc(p.Nodes(), func(n pt2.Node) bool { return n.Text == "v = aten.reshape.default(t, size=[4 2])" }) {
 					t.Error("no node tells that v may copy")
 				}
 				return nil

@@ -2,116 +2,25 @@ package pt2
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"math"
-	"path"
 	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/export"
 )
 
-// A layout is the place of a tensor in a storage, in elements.
-type layout struct {
-	dtype          cgotorch.DType
-	shape, strides []int64
-	offset         int64
-	span           int64 // the elements from the first one of the storage to the last one of the tensor
-	dense          bool  // the tensor is the whole storage in some order of dimensions
-	requiresGrad   bool
-}
-
-// layoutOf reads the layout of a weight. It fails for numbers that cannot be.
-func layoutOf(m *tensorMeta) (layout, error) {
-	dtype, ok := dtypes[m.DType]
-	if !ok || m.Layout != strided || len(m.Sizes) != len(m.Strides) {
-		return layout{}, fmt.Errorf("its dtype number is %d, its layout number %d, with %d sizes and %d strides", m.DType, m.Layout, len(m.Sizes), len(m.Strides))
-	}
-	l := layout{dtype: dtype, requiresGrad: m.RequiresGrad}
-	for i := range m.Sizes {
-		if m.Sizes[i].Int == nil || m.Strides[i].Int == nil {
-			return layout{}, fmt.Errorf("a size or stride is no number")
-		}
-		l.shape = append(l.shape, *m.Sizes[i].Int)
-		l.strides = append(l.strides, *m.Strides[i].Int)
-	}
-	if m.Offset.Int != nil {
-		l.offset = *m.Offset.Int
-	}
-	last, count, err := l.offset, int64(1), error(nil)
-	for i, n := range l.shape {
-		if n < 0 || l.strides[i] < 0 || l.offset < 0 {
-			return layout{}, fmt.Errorf("its shape is %v, its strides %v, its offset %d", l.shape, l.strides, l.offset)
-		}
-		if count, err = mulInts(count, n); err != nil || count > math.MaxInt64/16 {
-			return layout{}, fmt.Errorf("its shape is %v", l.shape)
-		}
-	}
-	if count > 0 {
-		for i, n := range l.shape {
-			step, err := mulInts(n-1, l.strides[i])
-			if err == nil {
-				last, err = addInts(last, step)
-			}
-			if err != nil || last > math.MaxInt64/16 {
-				return layout{}, fmt.Errorf("its shape is %v, its strides %v", l.shape, l.strides)
-			}
-		}
-		l.span = last + 1
-	}
-	l.dense = l.offset == 0 && l.span == count
-	return l, nil
-}
-
-func (l *layout) equal(m *layout) bool {
-	return l.dtype == m.dtype && l.offset == m.offset && slices.Equal(l.shape, m.shape) && slices.Equal(l.strides, m.strides)
-}
-
-// A storedTensor is a tensor of the archive, and the storage that it shares with others.
-type storedTensor struct {
-	name  string
-	entry string
-	layout
-	parameter bool
-	constant  bool             // the tensor is in no state dict
-	tensor    *cgotorch.Tensor // once it is read
-}
-
-// stored reads the table of a folder of the archive, such as data/weights.
-func (a *archive) stored(folder, model string) (map[string]*storedTensor, error) {
-	var table struct {
-		Config map[string]payload `json:"config"`
-	}
-	config := fmt.Sprintf("%s/%s_%s_config.json", folder, model, path.Base(folder))
-	if err := a.json(config, &table); err != nil {
-		return nil, err
-	}
-	tensors := map[string]*storedTensor{}
-	for name, p := range table.Config {
-		if p.Pickled {
-			tensors[name] = &storedTensor{name: name} // refused if the program needs it
-			continue
-		}
-		l, err := layoutOf(&p.Meta)
-		if err != nil {
-			return nil, a.Bad("the tensor %.100q in %s: %w", name, config, err)
-		}
-		tensors[name] = &storedTensor{name: name, entry: folder + "/" + p.Path, layout: l}
-	}
-	return tensors, nil
-}
-
-// A weightReader reads tensors of an archive into memory of the Exec's device.
+// weightReader reads tensors of an archive into memory of the Exec's device.
 type weightReader struct {
-	file  *archive
+	file  *export.Archive
 	float cgotorch.DType // of tensors that are float32 in the file; 0 means float32
 	reads []pendingRead
 	bases map[string]*cgotorch.Tensor // by entry: all of a storage with several tensors
 }
 
-// A pendingRead is a part of the archive that will fill host memory.
+// pendingRead is a part of the archive that will fill host memory.
 type pendingRead struct {
 	entry string
 	from  io.Reader
@@ -121,17 +30,17 @@ type pendingRead struct {
 
 // read reads the tensors. The Do owns them. Tensors with one storage share their memory, and
 // tensors with one storage and one layout are one tensor.
-func (r *weightReader) read(x *cgotorch.Exec, tensors []*storedTensor) error {
-	groups := map[string][]*storedTensor{}
+func (r *weightReader) read(x *cgotorch.Exec, tensors []*export.Stored) error {
+	groups := map[string][]*export.Stored{}
 	var entries []string
 	for _, t := range tensors {
-		if t.entry == "" {
-			return r.file.Refuse("the tensor %.100q is pickled: it is a tensor subclass or a custom object", t.name)
+		if t.Entry == "" {
+			return r.file.Pickled(t)
 		}
-		if groups[t.entry] == nil {
-			entries = append(entries, t.entry)
+		if groups[t.Entry] == nil {
+			entries = append(entries, t.Entry)
 		}
-		groups[t.entry] = append(groups[t.entry], t)
+		groups[t.Entry] = append(groups[t.Entry], t)
 	}
 	for _, entry := range entries {
 		if err := r.group(x, entry, groups[entry]); err != nil {
@@ -151,25 +60,25 @@ func (r *weightReader) read(x *cgotorch.Exec, tensors []*storedTensor) error {
 
 // cast converts the float32 tensors of one storage. If the storage has only such tensors, they
 // share its memory afterwards too.
-func (r *weightReader) cast(x *cgotorch.Exec, base *cgotorch.Tensor, group []*storedTensor) {
+func (r *weightReader) cast(x *cgotorch.Exec, base *cgotorch.Tensor, group []*export.Stored) {
 	casts := map[*cgotorch.Tensor]*cgotorch.Tensor{}
-	together := base != nil && !slices.ContainsFunc(group, func(t *storedTensor) bool { return t.dtype != cgotorch.Float32 })
+	together := base != nil && !slices.ContainsFunc(group, func(t *export.Stored) bool { return t.DType != cgotorch.Float32 })
 	if together {
-		base = r.narrow(x, base, group[0].constant)
+		base = r.narrow(x, base, group[0].Constant)
 	}
 	for _, t := range group {
-		if t.dtype != cgotorch.Float32 {
+		if t.DType != cgotorch.Float32 {
 			continue
 		}
-		old := t.tensor
+		old := t.Tensor
 		switch {
 		case casts[old] != nil:
 		case together:
-			casts[old] = x.AsStrided(base, t.shape, t.strides, int(t.offset))
+			casts[old] = x.AsStrided(base, t.Shape, t.Strides, int(t.Offset))
 		default:
-			casts[old] = r.narrow(x, old, t.constant)
+			casts[old] = r.narrow(x, old, t.Constant)
 		}
-		t.tensor = casts[old]
+		t.Tensor = casts[old]
 	}
 	for old := range casts {
 		old.Close()
@@ -184,35 +93,32 @@ func (r *weightReader) narrow(x *cgotorch.Exec, t *cgotorch.Tensor, constant boo
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		most := x.EqScalar(x.Abs(t), math.MaxFloat32)
-		limit := x.MulScalar(x.Sign(t), limited(math.MaxFloat32, r.float))
+		limit := x.MulScalar(x.Sign(t), export.Limited(math.MaxFloat32, r.float))
 		return x.To(x.Where(most, limit, t), r.float)
 	})
 }
 
 // group makes the tensors of one storage.
-func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTensor) error {
+func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*export.Stored) error {
 	bytes := int64(0)
 	for _, t := range group {
-		size := elementSize(t.dtype)
-		if size != elementSize(group[0].dtype) {
-			return r.file.Refuse("the tensors %.100q and %.100q share memory and have elements of different sizes", group[0].name, t.name)
+		size := export.ElementSize(t.DType)
+		if size != export.ElementSize(group[0].DType) {
+			return r.file.Refuse("the tensors %.100q and %.100q share memory and have elements of different sizes", group[0].Name, t.Name)
 		}
-		bytes = max(bytes, t.span*size)
+		bytes = max(bytes, t.Span*size)
 	}
-	section, err := r.file.Section(entry)
+	section, err := r.file.SectionFor(entry, bytes, group[0].Name)
 	if err != nil {
 		return err
 	}
-	if section.Size() < bytes {
-		return r.file.Bad("the entry %.200s has %d bytes, and the tensor %.100q needs %d", entry, section.Size(), group[0].name, bytes)
-	}
 	first := group[0]
 	var base *cgotorch.Tensor
-	if len(group) == 1 && first.dense && !x.Device().IsCUDA() {
-		base = x.EmptyStrided(first.dtype, first.shape, first.strides)
-		first.tensor = base
+	if len(group) == 1 && first.Dense && !x.Device().IsCUDA() {
+		base = x.EmptyStrided(first.DType, first.Shape, first.Strides)
+		first.Tensor = base
 	} else {
-		base = x.Empty(first.dtype, bytes/elementSize(first.dtype))
+		base = x.Empty(first.DType, bytes/export.ElementSize(first.DType))
 	}
 	if bytes > 0 {
 		if base, err = r.load(x, base, section, entry, bytes, first); err != nil {
@@ -223,20 +129,20 @@ func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTens
 		r.bases[entry] = base
 	}
 	for i, t := range group {
-		if t.tensor != nil {
+		if t.Tensor != nil {
 			continue
 		}
 		for _, before := range group[:i] {
-			if t.equal(&before.layout) {
-				t.tensor = before.tensor
+			if t.Equal(&before.Layout) {
+				t.Tensor = before.Tensor
 			}
 		}
-		if t.tensor == nil {
+		if t.Tensor == nil {
 			memory := base
-			if t.dtype != first.dtype {
-				memory = x.Call1("aten::view.dtype", base, t.dtype)
+			if t.DType != first.DType {
+				memory = x.Call1("aten::view.dtype", base, t.DType)
 			}
-			t.tensor = x.AsStrided(memory, t.shape, t.strides, int(t.offset))
+			t.Tensor = x.AsStrided(memory, t.Shape, t.Strides, int(t.Offset))
 		}
 	}
 	return nil
@@ -244,16 +150,16 @@ func (r *weightReader) group(x *cgotorch.Exec, entry string, group []*storedTens
 
 // load fills a tensor from an entry: on the CPU later, all tensors at once; on another device now,
 // through host memory.
-func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Reader, entry string, bytes int64, t *storedTensor) (*cgotorch.Tensor, error) {
+func (r *weightReader) load(x *cgotorch.Exec, base *cgotorch.Tensor, from io.Reader, entry string, bytes int64, t *export.Stored) (*cgotorch.Tensor, error) {
 	if x.Device().IsCUDA() {
 		host := make([]byte, bytes)
 		if err := r.file.ReadWhole(entry, from, host); err != nil {
 			return nil, err
 		}
 		base.Close()
-		return cgotorch.FromBytes(x, host, t.dtype, []int64{bytes / elementSize(t.dtype)}), nil
+		return cgotorch.FromBytes(x, host, t.DType, []int64{bytes / export.ElementSize(t.DType)}), nil
 	}
-	flat := x.Call1("aten::view.dtype", x.AsStrided(base, []int64{bytes / elementSize(t.dtype)}, []int64{1}, 0), cgotorch.Uint8)
+	flat := x.Call1("aten::view.dtype", x.AsStrided(base, []int64{bytes / export.ElementSize(t.DType)}, []int64{1}, 0), cgotorch.Uint8)
 	memory, err := cgotorch.HostSlice[uint8](flat)
 	if err != nil {
 		return nil, err
@@ -295,16 +201,4 @@ func (r *weightReader) fill() error {
 	}
 	r.reads = nil
 	return failed
-}
-
-// elementSize returns the bytes of one element, also of the dtypes that package cgotorch has no
-// names for.
-func elementSize(d cgotorch.DType) int64 {
-	if n := d.Size(); n > 0 {
-		return int64(n)
-	}
-	if d == 8 { // complex32
-		return 4
-	}
-	return 1 // the dtypes of 8 bits
 }

@@ -17,11 +17,11 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
 )
 
 func main() {
-	var o pt2.GoOptions
+	var o gosource.Options
 	flag.StringVar(&o.Package, "package", "net", "the name of the package")
 	flag.StringVar(&o.Model, "model", "", "the name of the program, if the file holds several")
 	flag.BoolVar(&o.FreeEarly, "free", false, "close each tensor behind its last use: less memory, more lines")
@@ -38,8 +38,8 @@ func main() {
 	}
 }
 
-func run(path, folder string, o pt2.GoOptions) error {
-	files, err := pt2.GoSource(path, o)
+func run(path, folder string, o gosource.Options) error {
+	files, err := gosource.Generate(path, o)
 	if err != nil {
 		return err
 	}

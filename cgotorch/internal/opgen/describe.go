@@ -86,7 +86,7 @@ func descriptions(listPath, schemaPath string) ([]description, error) {
 	}
 	all := []description{}
 	for _, m := range methods {
-		d := description{Go: m.qualified(m.entry.goName), Operator: m.schema.name, Schema: m.schema.text,
+		d := description{Go: m.qualified(m.entry.goName), Operator: m.schema.Name, Schema: m.schema.Text,
 			Params: []described{}, Options: []described{}, Fixed: make(map[string]string)}
 		if len(m.options) > 0 {
 			d.Struct = m.qualified(m.structName())
@@ -106,6 +106,6 @@ func descriptions(listPath, schemaPath string) ([]description, error) {
 }
 
 func (m *method) described(it item, v variable) described {
-	return described{Argument: it.argument, Go: v.name, Type: v.goType, Kind: m.schema.find(it.argument).kind,
+	return described{Argument: it.argument, Go: v.name, Type: v.goType, Kind: m.schema.Find(it.argument).Kind,
 		Inverted: it.inverted, Zero: it.zero, All: it.all, Fallback: it.fallback}
 }

@@ -62,7 +62,7 @@ func TestGenerate_UpToDate(t *testing.T) {
 	if err := writeDescriptions("../../operators.txt", "schemas.txt", table); err != nil {
 		t.Fatal(err)
 	}
-	if path := "../../pt2/operators.json"; read(t, table) != read(t, path) {
+	if path := "../../pt2/gosource/operators.json"; read(t, table) != read(t, path) {
 		t.Errorf("%s is not what operators.txt and schemas.txt give: run make generate", path)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opschema"
 )
 
 // A goKind says which Go type a kind of schema argument has, and which call passes the value.
@@ -40,20 +42,20 @@ var dtypes = map[string]string{
 }
 
 // kindOf returns the goKind of an argument. It fails for a kind that is not supported.
-func kindOf(a argument) (goKind, error) {
-	switch base := strings.TrimSuffix(a.kind, "?"); {
+func kindOf(a opschema.Argument) (goKind, error) {
+	switch base := strings.TrimSuffix(a.Kind, "?"); {
 	case base == "Device":
-		return goKind{}, fmt.Errorf("%s is filled from the Exec", a.name)
-	case a.kind == "Tensor?":
+		return goKind{}, fmt.Errorf("%s is filled from the Exec", a.Name)
+	case a.Kind == "Tensor?":
 		return goKind{"*Tensor", "c.OptTensor(%s)"}, nil
-	case a.kind == "int" && a.name == "reduction":
+	case a.Kind == "int" && a.Name == "reduction":
 		return goKind{"Reduction", "c.Reduction(%s)"}, nil
-	case strings.HasSuffix(a.kind, "[]?") && strings.Contains(base, "Tensor"):
-		return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.name, a.kind)
+	case strings.HasSuffix(a.Kind, "[]?") && strings.Contains(base, "Tensor"):
+		return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.Name, a.Kind)
 	default:
 		kind, ok := goKinds[base]
 		if !ok {
-			return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.name, a.kind)
+			return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.Name, a.Kind)
 		}
 		return kind, nil
 	}
@@ -62,13 +64,13 @@ func kindOf(a argument) (goKind, error) {
 func (k goKind) pushed(value string) string { return fmt.Sprintf(k.push, value) }
 
 // constant returns the statement that passes a literal of the list as an argument.
-func constant(a argument, literal string) (string, error) {
+func constant(a opschema.Argument, literal string) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
 		return "", err
 	}
 	valid := false
-	switch strings.TrimSuffix(a.kind, "?") {
+	switch strings.TrimSuffix(a.Kind, "?") {
 	case "int", "SymInt", "int[]", "SymInt[]": // one number stands for a list of equal numbers
 		_, err := strconv.ParseInt(literal, 10, 64)
 		valid = err == nil
@@ -83,7 +85,7 @@ func constant(a argument, literal string) (string, error) {
 		valid = err == nil
 	}
 	if !valid {
-		return "", fmt.Errorf("%s has the type %s and cannot be %s", a.name, a.kind, literal)
+		return "", fmt.Errorf("%s has the type %s and cannot be %s", a.Name, a.Kind, literal)
 	}
 	return kind.pushed(literal), nil
 }
@@ -106,8 +108,8 @@ func isZero(fallback string) bool {
 
 // meaning returns the default `fallback` as text for a doc comment. It returns "" if the
 // description of the field has to say the default.
-func meaning(a argument, fallback string) string {
-	switch base := strings.TrimSuffix(a.kind, "?"); {
+func meaning(a opschema.Argument, fallback string) string {
+	switch base := strings.TrimSuffix(a.Kind, "?"); {
 	case fallback == "None" || fallback == "[]":
 		return ""
 	case base == "ScalarType":

@@ -6,6 +6,8 @@ import (
 	"go/token"
 	"strings"
 	"unicode"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opschema"
 )
 
 // A list is the parsed operators.txt. The first lines of operators.txt describe the format.
@@ -197,7 +199,7 @@ func parseItems(text string) ([]item, error) {
 		name, it.zero = strings.CutPrefix(name, "~")
 		name, it.all = strings.CutPrefix(name, "*")
 		name, it.variadic = strings.CutSuffix(name, "...")
-		if it.argument = name; name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isWord(r) }) {
+		if it.argument = name; name == "" || strings.ContainsFunc(name, func(r rune) bool { return !opschema.IsWord(r) }) {
 			return nil, fmt.Errorf("%q is not an argument", part)
 		}
 		if it.goName != "" && !token.IsIdentifier(it.goName) {

@@ -2,7 +2,7 @@
 // in its folder. It reads the list of operators and LibTorch's schemas. For each operator of the
 // list it prints a method of Exec, or a function of one of these packages. It also compares the
 // list with the functions that PyTorch documents, and writes docs/operators.md. For package pt2 it
-// writes pt2/operators.json.
+// writes pt2/gosource/operators.json.
 //
 // "make generate" runs opgen in folder cgotorch. With -update FILE, opgen first takes the schemas
 // of the listed operators from FILE. FILE has all schemas of LibTorch, one on each line. If FILE
@@ -25,7 +25,7 @@ func main() {
 	outPath := flag.String("out", "operators_gen.go", "the file to write; a package's file has the same name in a folder beside it")
 	tablePath := flag.String("documented", "internal/opgen/documented.txt", "the functions that PyTorch documents")
 	pagePath := flag.String("page", "../docs/operators.md", "the page to write")
-	describedPath := flag.String("described", "pt2/operators.json", "the file to write for package pt2, which writes Go source")
+	describedPath := flag.String("described", "pt2/gosource/operators.json", "the file to write for package gosource")
 	dumpPath := flag.String("update", "", "first refresh -schemas from this dump of all schemas; - is standard input")
 	describeOnly := flag.Bool("describe", false, "write no file; print the typed operators as JSON")
 	flag.Parse()

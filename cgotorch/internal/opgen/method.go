@@ -6,13 +6,15 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/opschema"
 )
 
 // A method is an entry of the list together with its schema, ready to be printed. It is a method
 // of Exec, or a function of a package.
 type method struct {
 	entry   *entry
-	schema  *schema
+	schema  *opschema.Schema
 	params  []variable
 	options []variable // the fields of the options struct
 	body    []string   // statements that pass the arguments
@@ -36,20 +38,20 @@ func (m *method) structName() string {
 }
 
 // join checks an entry against its schema and returns the method.
-func join(e *entry, s *schema) (*method, error) {
+func join(e *entry, s *opschema.Schema) (*method, error) {
 	m := &method{entry: e, schema: s}
 	if err := m.checkName(); err != nil {
 		return nil, err
 	}
 	items := make(map[string]item) // by the name of the schema argument
-	place := make(map[string]func(argument, item) (string, error))
+	place := make(map[string]func(opschema.Argument, item) (string, error))
 	for _, group := range []struct {
 		items []item
-		push  func(argument, item) (string, error)
+		push  func(opschema.Argument, item) (string, error)
 	}{{e.positional, m.pushParam}, {e.options, m.pushOption}, {e.fixed, m.pushFixed}} {
 		for _, it := range group.items {
-			if s.find(it.argument) == nil {
-				return nil, fmt.Errorf("%s has no argument %s: it is %s", s.name, it.argument, s.text)
+			if s.Find(it.argument) == nil {
+				return nil, fmt.Errorf("%s has no argument %s: it is %s", s.Name, it.argument, s.Text)
 			}
 			if place[it.argument] != nil {
 				return nil, fmt.Errorf("argument %s is named twice", it.argument)
@@ -59,19 +61,19 @@ func join(e *entry, s *schema) (*method, error) {
 	}
 	defaults := 0 // number of successive arguments, up to here, that keep their defaults
 	statements := make(map[string]string)
-	for _, a := range s.arguments {
-		push := place[a.name]
+	for _, a := range s.Arguments {
+		push := place[a.Name]
 		switch {
 		case push != nil:
-			statement, err := push(a, items[a.name])
+			statement, err := push(a, items[a.Name])
 			if err != nil {
 				return nil, err
 			}
-			statements[a.name] = statement
-		case a.kind == "Device" || a.kind == "Device?":
-			statements[a.name] = "c.Device()"
-		case a.fallback == "":
-			return nil, fmt.Errorf("argument %s of %s has no default: it must be named", a.name, s.name)
+			statements[a.Name] = statement
+		case a.Kind == "Device" || a.Kind == "Device?":
+			statements[a.Name] = "c.Device()"
+		case a.Fallback == "":
+			return nil, fmt.Errorf("argument %s of %s has no default: it must be named", a.Name, s.Name)
 		default:
 			defaults++
 			continue
@@ -79,7 +81,7 @@ func join(e *entry, s *schema) (*method, error) {
 		for ; defaults > 0; defaults-- {
 			m.body = append(m.body, "c.Default()")
 		}
-		m.body = append(m.body, statements[a.name])
+		m.body = append(m.body, statements[a.Name])
 	}
 	if defaults > 0 {
 		m.body = append(m.body, "c.RestDefault()")
@@ -93,9 +95,9 @@ func join(e *entry, s *schema) (*method, error) {
 // checkName checks that the name of a method ends in InPlace or Out if the method changes an
 // argument. No other name may end in these words.
 func (m *method) checkName() error {
-	base, _, _ := strings.Cut(m.schema.name, ".")
+	base, _, _ := strings.Cut(m.schema.Name, ".")
 	want := ""
-	if slices.ContainsFunc(m.schema.arguments, func(a argument) bool { return a.writes }) {
+	if slices.ContainsFunc(m.schema.Arguments, func(a opschema.Argument) bool { return a.Writes }) {
 		want = "Out"
 		if strings.HasSuffix(base, "_") {
 			want = "InPlace"
@@ -104,9 +106,9 @@ func (m *method) checkName() error {
 	for _, suffix := range []string{"InPlace", "Out"} {
 		if strings.HasSuffix(m.entry.goName, suffix) != (suffix == want) {
 			if want == "" {
-				return fmt.Errorf("%s changes none of its arguments, so its name cannot end in %s", m.schema.name, suffix)
+				return fmt.Errorf("%s changes none of its arguments, so its name cannot end in %s", m.schema.Name, suffix)
 			}
-			return fmt.Errorf("%s changes an argument, so its name must end in %s", m.schema.name, want)
+			return fmt.Errorf("%s changes an argument, so its name must end in %s", m.schema.Name, want)
 		}
 	}
 	return nil
@@ -143,7 +145,7 @@ func (m *method) order() error {
 }
 
 // pushParam adds a parameter to m and returns the statement that passes the parameter.
-func (m *method) pushParam(a argument, it item) (string, error) {
+func (m *method) pushParam(a opschema.Argument, it item) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
 		return "", err
@@ -151,19 +153,19 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 	name, goType := paramName(it), kind.goType
 	if it.variadic {
 		element, ok := strings.CutPrefix(goType, "[]")
-		if !ok || a.optional() {
-			return "", fmt.Errorf("%s has the type %s and cannot be variadic", a.name, a.kind)
+		if !ok || a.Optional() {
+			return "", fmt.Errorf("%s has the type %s and cannot be variadic", a.Name, a.Kind)
 		}
 		goType = "..." + element
 	}
 	if it.all && (goType != "[]int64" || it.variadic || len(m.params) == 0 || !strings.HasSuffix(m.params[0].goType, "Tensor")) {
-		return "", fmt.Errorf("*%s: only a list of dimensions behind a tensor can stand for all", a.name)
+		return "", fmt.Errorf("*%s: only a list of dimensions behind a tensor can stand for all", a.Name)
 	}
 	m.params = append(m.params, variable{name: name, goType: inPackage(m.entry.pkg, goType)})
 	absent := ""
-	if a.fallback != "" {
+	if a.Fallback != "" {
 		absent = "c.Default()"
-	} else if a.optional() {
+	} else if a.Optional() {
 		absent = "c.None()"
 	}
 	switch {
@@ -172,7 +174,7 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 	case absent == "" || goType == "*Tensor":
 	case goType == "string":
 		return choose(name+` != ""`, kind.pushed(name), absent), nil
-	case goType == "Scalar", strings.HasPrefix(goType, "[]") && (a.optional() || strings.HasPrefix(a.fallback, "[") && a.fallback != "[]"):
+	case goType == "Scalar", strings.HasPrefix(goType, "[]") && (a.Optional() || strings.HasPrefix(a.Fallback, "[") && a.Fallback != "[]"):
 		return choose(name+" != nil", kind.pushed(name), absent), nil
 	}
 	return kind.pushed(name), nil
@@ -180,12 +182,12 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 
 // pushOption adds a field to m and returns the statement that passes the field. The zero value of
 // the field means the default.
-func (m *method) pushOption(a argument, it item) (string, error) {
+func (m *method) pushOption(a opschema.Argument, it item) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
 		return "", err
 	}
-	absent, fallback := "c.Default()", a.fallback
+	absent, fallback := "c.Default()", a.Fallback
 	if it.fallback != "" {
 		fallback = it.fallback
 		if absent, err = constant(a, fallback); err != nil {
@@ -193,7 +195,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 		}
 	}
 	if fallback == "" {
-		return "", fmt.Errorf("option %s of %s has no default: make it positional, or give it one, as in %s:0", a.name, m.schema.name, a.name)
+		return "", fmt.Errorf("option %s of %s has no default: make it positional, or give it one, as in %s:0", a.Name, m.schema.Name, a.Name)
 	}
 	name := fieldName(it)
 	field, value := variable{name: name, goType: kind.goType}, "options."+name
@@ -207,22 +209,22 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 	switch {
 	case it.inverted:
 		if kind.goType != "bool" || !strings.EqualFold(fallback, "true") {
-			return "", fmt.Errorf("!%s: only a bool that defaults to true can be shown as its opposite", a.name)
+			return "", fmt.Errorf("!%s: only a bool that defaults to true can be shown as its opposite", a.Name)
 		}
 		statement = kind.pushed("!" + value)
 	case it.zero:
 		if kind.goType != "int" && kind.goType != "float64" || isZero(fallback) {
-			return "", fmt.Errorf("~%s: only a number whose default is not 0 can take 0 for its default", a.name)
+			return "", fmt.Errorf("~%s: only a number whose default is not 0 can take 0 for its default", a.Name)
 		}
 		statement = choose(value+" != 0", statement, absent)
 		say("0")
 	case kind.goType == "*Tensor":
 		if fallback != "None" {
-			return "", fmt.Errorf("option %s has the default %s, which is not supported", a.name, fallback)
+			return "", fmt.Errorf("option %s has the default %s, which is not supported", a.Name, fallback)
 		}
 	case kind.goType == "Reduction":
 		if fallback != "1" {
-			return "", fmt.Errorf("option %s has the default %s: the zero value of Reduction is the mean, 1", a.name, fallback)
+			return "", fmt.Errorf("option %s has the default %s: the zero value of Reduction is the mean, 1", a.Name, fallback)
 		}
 	case kind.goType == "string":
 		if fallback != `""` {
@@ -243,16 +245,18 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 	return statement, nil
 }
 
-func (m *method) pushFixed(a argument, it item) (string, error) { return constant(a, it.fallback) }
+func (m *method) pushFixed(a opschema.Argument, it item) (string, error) {
+	return constant(a, it.fallback)
+}
 
 // results sets the Go results of the method, and the statement that runs the operator.
 func (m *method) results() error {
-	results := m.schema.results
+	results := m.schema.Results
 	tensors := 0
 	var kinds, names []string
 	for _, r := range results {
-		kinds, names = append(kinds, r.kind), append(names, paramName(item{argument: r.name}))
-		if r.kind == "Tensor" {
+		kinds, names = append(kinds, r.Kind), append(names, paramName(item{argument: r.Name}))
+		if r.Kind == "Tensor" {
 			tensors++
 		}
 	}
@@ -281,11 +285,11 @@ func (m *method) results() error {
 	case len(results) == 1 && kinds[0] == "float":
 		m.result, m.run, value = " float64", "return c.RunFloat()", true
 	default:
-		return fmt.Errorf("%s returns (%s), which is not supported", m.schema.name, strings.Join(kinds, ", "))
+		return fmt.Errorf("%s returns (%s), which is not supported", m.schema.Name, strings.Join(kinds, ", "))
 	}
 	m.result = inPackage(m.entry.pkg, m.result)
 	if value && !strings.Contains(m.entry.doc, "waits for the device") {
-		return fmt.Errorf(`%s returns a Go value, so its doc must say "waits for the device"`, m.schema.name)
+		return fmt.Errorf(`%s returns a Go value, so its doc must say "waits for the device"`, m.schema.Name)
 	}
 	return nil
 }

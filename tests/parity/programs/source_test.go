@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/pt2"
+	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -241,8 +241,8 @@ func TestGoSource_EqualProgram(t *testing.T) {
 		if !token.IsIdentifier(name) || !training && keys == nil || training && trainings > 0 {
 			continue
 		}
-		files, err := pt2.GoSource(path, pt2.GoOptions{Package: "p_" + name, FreeEarly: wanted%2 == 1})
-		if errors.Is(err, pt2.ErrNoGoSource) {
+		files, err := gosource.Generate(path, gosource.Options{Package: "p_" + name, FreeEarly: wanted%2 == 1})
+		if errors.Is(err, gosource.ErrNoSource) {
 			t.Log(err)
 			continue
 		}
