@@ -113,10 +113,3 @@ func first(handles []*ct.Tensor) **ct.Tensor {
 	}
 	return &handles[0]
 }
-
-func cbool(v bool) int32 {
-	if v {
-		return 1
-	}
-	return 0
-}

@@ -177,6 +177,13 @@ func wordOf(v bool) uint64 {
 	return 0
 }
 
+func cbool(v bool) int32 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
 func (c *call) Scalar(v Scalar) {
 	switch v := v.(type) {
 	case int:

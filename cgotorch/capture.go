@@ -129,14 +129,6 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 // graph is launched.
 func (x *Exec) Capturing() bool { return x.capture() != nil }
 
-// capture returns the capture that x's work is part of, or nil.
-func (x *Exec) capture() *graphWork {
-	if g := x.work; g != nil && g.capturing && x.c.Stream != g.outside {
-		return g
-	}
-	return nil
-}
-
 // Uncaptured returns an Exec of the same Do. The work of this Exec does not become part of the
 // graph. In a captured function this work is enqueued at once, on the stream for which Capture or
 // [Captured.Run] was called. Outside a capture Uncaptured returns x.
@@ -151,7 +143,7 @@ func (x *Exec) Uncaptured() *Exec {
 		return x
 	}
 	y := *x
-	y.c.Stream, y.values = g.outside, x.values.Elsewhere()
+	y.c.Stream, y.values = g.outside, x.values.Within(seam.SameScope)
 	return &y
 }
 
@@ -198,23 +190,5 @@ func (g *graphWork) poolHandle() *ct.GraphPool {
 	if g == nil {
 		return nil
 	}
-	return g.pool.h
-}
-
-// graphWork describes work of one of three kinds: work under capture, a warm-up run of a capture,
-// or a launch of an eager graph. [Exec] points to the graphWork that its work belongs to.
-type graphWork struct {
-	pool      *graphPool
-	eager     bool                // launch of an eager graph, or a warm-up run on the CPU
-	capturing bool                // work under capture
-	alone     bool                // the pool has no other graph
-	undecided bool                // a Choice in the work is undecided
-	parallel  bool                // a Choice ran work in parallel
-	serial    bool                // every Choice runs its work serially, whatever the Choice has decided
-	ended     bool                // the capture or warm-up run has ended
-	h         *ct.Graph           // graph under capture; nil before and after the capture
-	outside   *ct.Stream          // stream of the Exec that asked for the capture
-	forked    map[*ct.Stream]bool // streams that belong to the capture
-	hooks     []func(x *Exec)
-	depends   []func() string
+	return g.pool.handle()
 }

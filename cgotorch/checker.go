@@ -7,10 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
 )
 
 // Note [Finite values]
@@ -82,14 +80,11 @@ const hostName = "the host"
 // theChecker is the state of the stream checker. The whole process has one checker, because
 // LibTorch calls the hooks of the checker for operators of all threads.
 var theChecker struct {
-	on     atomic.Bool // operators are watched: for races or for their values
-	finite bool        // CGOTORCH_CHECK has the word finite; see Note [Finite values]
+	finite bool // CGOTORCH_CHECK has the word finite; see Note [Finite values]
 
 	sync.Mutex
 	users []*checkUser  // one for each call of `checkStreams` that is not stopped; the last one gets the reports
 	found []*StreamRace // races that no Do has returned yet
-
-	sites place.Sites // the places of calls, also of those before a stop
 }
 
 type checkUser struct {
@@ -135,10 +130,10 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	tellRaces() // reports the races so far to the earlier user
 	theChecker.Lock()
 	defer theChecker.Unlock()
-	if err := check("CheckStreams", ct.CheckStreams(checks(true))); err != nil {
+	if err := check("CheckStreams", ct.CheckStreams(coreChecks(true))); err != nil {
 		return nil, err
 	}
-	theChecker.on.Store(true)
+	checks.turnOn(raceCheck{})
 	user := &checkUser{report}
 	theChecker.users = append(theChecker.users, user)
 	return sync.OnceFunc(func() {
@@ -147,8 +142,8 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 		defer theChecker.Unlock()
 		theChecker.users = slices.DeleteFunc(theChecker.users, func(u *checkUser) bool { return u == user })
 		if len(theChecker.users) == 0 {
-			theChecker.on.Store(theChecker.finite)
-			_ = check("CheckStreams", ct.CheckStreams(checks(false)))
+			checks.on.Store(theChecker.finite)
+			_ = check("CheckStreams", ct.CheckStreams(coreChecks(false)))
 		}
 	}), nil
 }
@@ -176,12 +171,12 @@ var checkFromEnvironment = sync.OnceValue(func() error {
 		_, err := checkStreams(nil)
 		return err
 	}
-	theChecker.on.Store(true)
+	checks.turnOn(raceCheck{})
 	return check("CGOTORCH_CHECK", ct.CheckStreams(ct.CheckValues))
 })
 
-// checks returns the checks that are on while the stream checker is on or off.
-func checks(races bool) int32 {
+// coreChecks returns the checks of the core that are on while the stream checker is on or off.
+func coreChecks(races bool) int32 {
 	all := int32(0)
 	if races {
 		all += ct.CheckRaces
@@ -255,7 +250,7 @@ func newRace(c *ct.Race) *StreamRace {
 		if by := ct.Text(c.MadeBy[:]); by != "" {
 			r.Memory += ", allocated by " + by
 		}
-		if at := theChecker.sites.Caller(site(c.MadeAt)); at != "" {
+		if at := checks.sites.Caller(site(c.MadeAt)); at != "" {
 			r.Memory += " at " + at
 		}
 	}
@@ -279,7 +274,7 @@ func advice(c *ct.Race, r *StreamRace) string {
 
 func newAccess(c *ct.Access) Access {
 	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), From: c.Begin, To: c.End,
-		Caller: theChecker.sites.Caller(site(c.Site)), CalledAt: theChecker.sites.CalledAt(site(c.Site)), Forward: theChecker.sites.Caller(site(c.Forward))}
+		Caller: checks.sites.Caller(site(c.Site)), CalledAt: checks.sites.CalledAt(site(c.Site)), Forward: checks.sites.Caller(site(c.Forward))}
 	name, known := streams.names.Load(c.Stream)
 	switch {
 	case c.Stream == ct.StreamHost:
@@ -300,35 +295,26 @@ func newAccess(c *ct.Access) Access {
 	return a
 }
 
-// A site is the number of a recorded call stack. 0 means no stack.
-type site = place.Site
+// raceCheck is the checker as a processCheck.
+type raceCheck struct{}
 
-// checking reports whether a check of the process is on.
-func checking() bool { return theChecker.on.Load() }
+func (raceCheck) observer(do site) observer { return sited{do} }
 
-// callSite returns the site of its caller, or 0 while no check is on.
-func callSite() site {
-	if !checking() {
-		return 0
-	}
-	return theChecker.sites.Here(1, 0)
-}
-
-// checkOf returns the observer of a Do that was called at `do`, or nil while no check is on.
-func checkOf(do site) observer {
-	if !checking() {
+func (raceCheck) afterDo(failed bool) error {
+	tellRaces()
+	if failed {
 		return nil
 	}
-	return sited{do}
+	return raceError()
 }
 
 // sited gives the core the place of each call.
 type sited struct{ do site }
 
-// Before skips itself and the methods before and check of Exec.
-func (s sited) Before(x *Exec, _ string) {
-	x.c.Site = uint64(theChecker.sites.Here(3, s.do, x.forward()...))
-}
-
 func (sited) After(*Exec, string, []*Tensor) {}
 func (sited) End()                           {}
+
+// Before skips itself and the methods before and check of Exec.
+func (s sited) Before(x *Exec, _ string) {
+	x.c.Site = uint64(checks.sites.Here(3, s.do, x.forward()...))
+}

@@ -164,7 +164,7 @@ func (x *Exec) measured(w way) *Exec {
 		return x
 	}
 	y := *x
-	y.values = x.values.With(inTrial{}, false)
+	y.values = x.values.With(inTrial{}, seam.SameScope)
 	return &y
 }
 

@@ -108,7 +108,7 @@ func (x *Exec) Fail(op string, err error) {
 // this is a stream of the graph's own, which stands in for the program's stream.
 func (x *Exec) Stream() *Stream {
 	if g := x.work; g != nil && !g.eager && x.c.Stream != g.outside {
-		if stand := g.pool.stands[x.stream]; stand != nil {
+		if stand := g.pool.stand(x.stream); stand != nil {
 			return stand
 		}
 	}
@@ -124,6 +124,23 @@ func (x *Exec) Device() Device { return x.stream.device }
 
 // GradEnabled reports whether operators are recorded for [Exec.Backward].
 func (x *Exec) GradEnabled() bool { return x.c.Grad != 0 }
+
+// Recomputing reports whether x belongs to the second call of a function given to
+// [Exec.Recompute]. A module that changes its own memory in Forward, such as running statistics,
+// must not change this memory in the second call.
+func (x *Exec) Recomputing() bool { return x.forward() != nil }
+
+// forward returns the stack frames that called Recompute in the forward, if x belongs to the second
+// call. Otherwise it returns nil.
+func (x *Exec) forward() forward {
+	frames, _ := seam.Find[forward](x.values)
+	return frames
+}
+
+func (x *Exec) setForward(frames forward) { x.values = x.values.With(frames, seam.Everywhere) }
+
+// forward is the value of an Exec of the second call.
+type forward []uintptr
 
 // NoGrad returns an Exec of the same Do. The operators of the returned Exec are not recorded for
 // backward.
@@ -172,7 +189,7 @@ func (x *Exec) AutocastDType() DType { return DType(max(x.c.Autocast, 0)) }
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
-	y.stream, y.values = s, x.values.Elsewhere()
+	y.stream, y.values = s, x.values.Within(seam.SameScope)
 	var err error
 	if g := x.work; g != nil && !g.eager {
 		y.c.Stream, err = g.pool.standIn(s)
@@ -260,7 +277,7 @@ func (x *Exec) follow(y *Exec) {
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
-	if g := x.capture(); g != nil && g.pool.filled && !g.alone && t.owner == x.s {
+	if g := x.capture(); g != nil && g.pool.shared() && !g.alone && t.owner == x.s {
 		x.Fail("Exec.Keep", refuse("Exec.Keep", ErrNotCapturable,
 			"the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or in a warm-up run"))
 	}

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Graph is a CUDA graph: work that was captured once and is launched as a whole. A launch costs
@@ -86,7 +87,7 @@ func (x *Exec) Launch(g *Graph) {
 // method `used`.
 func (g *Graph) launch(x *Exec) {
 	before := *x
-	before.values = x.values.Elsewhere().With(inHook{}, false)
+	before.values = x.values.Within(seam.SameScope).With(inHook{}, seam.Everywhere)
 	for _, hook := range g.hooks {
 		hook(&before)
 	}

@@ -166,6 +166,10 @@ func (p *graphPool) usable(op string, x *Exec) error {
 	return nil
 }
 
+func (p *graphPool) stand(of *Stream) *Stream { return p.stands[of] }
+func (p *graphPool) shared() bool             { return p.filled }
+func (p *graphPool) handle() *ct.GraphPool    { return p.h }
+
 // standIn returns the stream of the pool that stands in for s in captures and warm-up runs.
 func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	if s == nil {

@@ -66,17 +66,4 @@ func (n noWaits) After(x *Exec, op string, _ []*Tensor) {
 	}
 }
 
-// waits is called by each method that waits for the device on purpose. It fails the Do of the
-// calling goroutine if this Do uses NoWaits.
-func waits(op string) {
-	w := currentWorker()
-	if w == nil || w.scope == nil || w.scope.err != nil {
-		return
-	}
-	for _, o := range w.scope.observers {
-		if _, watched := o.(noWaits); watched {
-			w.scope.err = refuse(op, ErrWaited, "it waits for the device")
-			return
-		}
-	}
-}
+func (noWaits) waits(op string) *Error { return refuse(op, ErrWaited, "it waits for the device") }

@@ -1,13 +1,80 @@
 package cgotorch
 
 import (
+	"sync/atomic"
+
 	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // An observer follows a Do: the stream checker, NoWaits, and what guesses at mistakes. The core
 // knows no observer. A Do without observers compares one length in each call.
 type observer = seam.Observer[*Exec, *Tensor]
+
+// checks is what checks of the process share: the stream checker, and that of finite values. Both
+// are hooks of LibTorch, which a process has once.
+var checks processChecks
+
+type processChecks struct {
+	on    atomic.Bool
+	by    processCheck // set once, before `on`
+	sites place.Sites  // the places of calls, also of those before the checks were turned off
+}
+
+// A processCheck follows all Dos while it is on.
+type processCheck interface {
+	// observer returns the observer of a Do that was called at `do`.
+	observer(do site) observer
+	// afterDo is called by the caller of each Do that has ended. It returns what the check has found,
+	// if the Do has not failed.
+	afterDo(failed bool) error
+}
+
+// turnOn turns the checks on. Calls of turnOn exclude each other.
+func (c *processChecks) turnOn(by processCheck) {
+	if c.by == nil {
+		c.by = by
+	}
+	c.on.Store(true)
+}
+
+// A site is the number of a recorded call stack. 0 means no stack.
+type site = place.Site
+
+// checking reports whether a check of the process is on.
+func checking() bool { return checks.on.Load() }
+
+// callSite returns the site of its caller, or 0 while no check is on.
+func callSite() site {
+	if !checking() {
+		return 0
+	}
+	return checks.sites.Here(1, 0)
+}
+
+// checkOf returns the observer of a Do that was called at `do`, or nil while no check is on.
+func checkOf(do site) observer {
+	if !checking() {
+		return nil
+	}
+	return checks.by.observer(do)
+}
+
+// waits is called by each method that waits for the device on purpose. It fails the Do of the
+// calling goroutine if an observer of this Do forbids it.
+func waits(op string) {
+	w := currentWorker()
+	if w == nil || w.scope == nil || w.scope.err != nil {
+		return
+	}
+	for _, o := range w.scope.observers {
+		if o, forbids := o.(interface{ waits(op string) *Error }); forbids {
+			w.scope.err = o.waits(op)
+			return
+		}
+	}
+}
 
 // newScope makes the scope of a Do, or of a function that a backward calls again. The observers of
 // the stream follow it, and `check` does, if a check of the process is on.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
 // Recompute returns fn(x, `in`) and reduces the memory that is kept for backward. The autograd
@@ -68,21 +67,6 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 		return r.record(x, op, in, y)
 	})
 }
-
-// Recomputing reports whether x belongs to the second call of a function given to
-// [Exec.Recompute]. A module that changes its own memory in Forward, such as running statistics,
-// must not change this memory in the second call.
-func (x *Exec) Recomputing() bool { return x.forward() != nil }
-
-// forward returns the stack frames that called Recompute in the forward, if x belongs to the second
-// call. Otherwise it returns nil.
-func (x *Exec) forward() forward {
-	frames, _ := seam.Find[forward](x.values)
-	return frames
-}
-
-// forward is the value of an Exec of the second call.
-type forward []uintptr
 
 // A recomputation is the state that a backward needs to call a function again. The autograd graph
 // holds the recomputation by a cgo.Handle.
@@ -172,7 +156,7 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	}
 	x := newExec(s, r.stream, h)
 	x.work, x.c.Autocast = r.graph, r.autocast
-	x.values = x.values.With(r.from, false)
+	x.setForward(r.from)
 	callContained(func() {
 		s.run(&end, func() error {
 			t := s.own(in)

@@ -144,7 +144,7 @@ func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error
 		s.lent[storage] = loan{whose: l.whose}
 	}
 	y := *x
-	y.s, y.work, y.values, y.c.Stream = s, work, seam.Without[inTrial](x.values.Elsewhere()), stream
+	y.s, y.work, y.values, y.c.Stream = s, work, x.values.Within(seam.Everywhere), stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
 	defer func() { x.s.barred = "" }()
 	var out outcome

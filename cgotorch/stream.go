@@ -245,9 +245,8 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	}
 	out := s.do(fn)
 	if checking() {
-		tellRaces()
-		if out == (outcome{}) {
-			out.err = raceError()
+		if err := checks.by.afterDo(out != outcome{}); err != nil {
+			out.err = err
 		}
 	}
 	switch {

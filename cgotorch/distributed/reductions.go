@@ -22,7 +22,7 @@ func (r *Gradients) watch() {
 	r.numbers, r.seen, r.missed, r.now = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, p := range r.parameters {
 		notes := inside.Core.Notes(p)
-		*notes = seam.Without[seam.Reduced](*notes).With(seam.Reduced{By: (*reductions)(r), Index: i}, false)
+		*notes = seam.Without[seam.Reduced](*notes).With(seam.Reduced{By: (*reductions)(r), Index: i}, seam.Everywhere)
 	}
 	r.group.state.Lock()
 	defer r.group.state.Unlock()

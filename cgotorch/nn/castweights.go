@@ -60,7 +60,7 @@ func CastWeights(x *cgotorch.Exec, m any) (y *cgotorch.Exec, release func()) {
 	for i, w := range c.weights {
 		c.casts.of[w].tensor = made[i]
 	}
-	return inside.Core.With(x, inside.Core.Values(x).With(c.casts, true)), func() {
+	return inside.Core.With(x, inside.Core.Values(x).With(c.casts, seam.SameOrder)), func() {
 		c.casts.of = nil
 		for _, t := range made {
 			t.Close()

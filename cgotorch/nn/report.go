@@ -30,7 +30,7 @@ func KernelReport(x *cgotorch.Exec, m Module, in *cgotorch.Tensor) string {
 	if err != nil {
 		x.Fail("nn.KernelReport", err)
 	}
-	y := inside.Core.With(x.NoGrad(), inside.Core.Values(x).With(r, false))
+	y := inside.Core.With(x.NoGrad(), inside.Core.Values(x).With(r, seam.Everywhere))
 	if out := m.Forward(y, in); out != in {
 		out.Close()
 	}

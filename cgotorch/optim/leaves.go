@@ -12,7 +12,7 @@ type known struct{}
 
 func markKnown(p *cgotorch.Tensor) {
 	notes := inside.Core.Notes(p)
-	*notes = seam.Without[known](*notes).With(known{}, false)
+	*notes = seam.Without[known](*notes).With(known{}, seam.Everywhere)
 }
 
 func isKnown(t *cgotorch.Tensor) bool {

@@ -3,10 +3,19 @@ package seam
 // Values are values that packages keep with an Exec or with a tensor, one of each type. They never
 // change: With and Without return other Values. nil has no value.
 type Values struct {
-	value   any
-	ordered bool
-	next    *Values
+	value any
+	reach Reach
+	next  *Values
 }
+
+// Reach says which Execs that are derived from an Exec have its value too.
+type Reach int
+
+const (
+	Everywhere Reach = iota
+	SameScope        // not inside a captured function
+	SameOrder        // nor where the work is not ordered after that of the value's Exec
+)
 
 // Find returns the value of type V, or V's zero value.
 func Find[V any](vs *Values) (v V, ok bool) {
@@ -18,13 +27,12 @@ func Find[V any](vs *Values) (v V, ok bool) {
 	return v, false
 }
 
-// With returns Values with one more value. If `ordered` is true, an Exec whose work is not ordered
-// after that of the value's Exec does not have the value.
-func (vs *Values) With(value any, ordered bool) *Values { return &Values{value, ordered, vs} }
+// With returns Values with one more value.
+func (vs *Values) With(value any, reach Reach) *Values { return &Values{value, reach, vs} }
 
-// Elsewhere returns the values without those that are ordered.
-func (vs *Values) Elsewhere() *Values {
-	return vs.filter(func(v *Values) bool { return !v.ordered })
+// Within returns the values whose reach is at most `most`.
+func (vs *Values) Within(most Reach) *Values {
+	return vs.filter(func(v *Values) bool { return v.reach <= most })
 }
 
 // Without returns the values without those of type V.
@@ -43,5 +51,5 @@ func (vs *Values) filter(keep func(*Values) bool) *Values {
 	case next == vs.next:
 		return vs
 	}
-	return &Values{vs.value, vs.ordered, next}
+	return &Values{vs.value, vs.reach, next}
 }
