@@ -46,7 +46,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 // checkRoots fails for a root with NaN or Inf, if CGOTORCH_CHECK has the word finite. The operator
 // that makes a NaN fails before, so no operator has made the root's.
 func (x *Exec) checkRoots(op string, roots []*Tensor) {
-	if !theChecker.finite || x.Capturing() {
+	if !checkingValues() || x.Capturing() {
 		return
 	}
 	y := x.NoGrad().NoAutocast()

@@ -77,13 +77,13 @@ func (r *StreamRace) Error() string {
 
 const hostName = "the host"
 
-// theChecker is the state of the stream checker. The whole process has one checker, because
-// LibTorch calls the hooks of the checker for operators of all threads.
-var theChecker struct {
-	finite bool // CGOTORCH_CHECK has the word finite; see Note [Finite values]
+// checker is the check of the process for races and values. There is one, made when a check is
+// first turned on.
+type checker struct {
+	values bool // CGOTORCH_CHECK has the word finite; see Note [Finite values]
 
 	sync.Mutex
-	users []*checkUser  // one for each call of `checkStreams` that is not stopped; the last one gets the reports
+	users []*checkUser  // one for each call of CheckStreams that is not stopped; the last one gets the reports
 	found []*StreamRace // races that no Do has returned yet
 }
 
@@ -123,27 +123,38 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	return checkStreams(report)
+	return theChecker().races(report)
 }
 
-func checkStreams(report func(*StreamRace)) (stop func(), err error) {
-	tellRaces() // reports the races so far to the earlier user
-	theChecker.Lock()
-	defer theChecker.Unlock()
-	if err := check("CheckStreams", ct.CheckStreams(coreChecks(true))); err != nil {
+// theChecker returns the checker of the process.
+func theChecker() *checker {
+	checks.Lock()
+	defer checks.Unlock()
+	if checks.by == nil {
+		checks.by = &checker{}
+	}
+	return checks.by.(*checker)
+}
+
+// races turns the stream checker on for one more user.
+func (c *checker) races(report func(*StreamRace)) (stop func(), err error) {
+	c.tell() // reports the races so far to the earlier user
+	c.Lock()
+	defer c.Unlock()
+	if err := check("CheckStreams", ct.CheckStreams(c.kinds(true))); err != nil {
 		return nil, err
 	}
-	checks.turnOn(raceCheck{})
+	checks.on.Store(true)
 	user := &checkUser{report}
-	theChecker.users = append(theChecker.users, user)
+	c.users = append(c.users, user)
 	return sync.OnceFunc(func() {
-		tellRaces()
-		theChecker.Lock()
-		defer theChecker.Unlock()
-		theChecker.users = slices.DeleteFunc(theChecker.users, func(u *checkUser) bool { return u == user })
-		if len(theChecker.users) == 0 {
-			checks.on.Store(theChecker.finite)
-			_ = check("CheckStreams", ct.CheckStreams(coreChecks(false)))
+		c.tell()
+		c.Lock()
+		defer c.Unlock()
+		c.users = slices.DeleteFunc(c.users, func(u *checkUser) bool { return u == user })
+		if len(c.users) == 0 {
+			checks.on.Store(c.values)
+			_ = check("CheckStreams", ct.CheckStreams(c.kinds(false)))
 		}
 	}), nil
 }
@@ -166,22 +177,22 @@ var checkFromEnvironment = sync.OnceValue(func() error {
 				Message: fmt.Sprintf("%q is no check: the checks are streams, finite, and both as streams,finite", word)}
 		}
 	}
-	theChecker.finite = finite
+	c := theChecker()
+	c.values = finite
 	if races {
-		_, err := checkStreams(nil)
+		_, err := c.races(nil)
 		return err
 	}
-	checks.turnOn(raceCheck{})
-	return check("CGOTORCH_CHECK", ct.CheckStreams(ct.CheckValues))
+	checks.on.Store(true)
+	return check("CGOTORCH_CHECK", ct.CheckStreams(c.kinds(false)))
 })
 
-// coreChecks returns the checks of the core that are on while the stream checker is on or off.
-func coreChecks(races bool) int32 {
-	all := int32(0)
+// kinds returns the checks of the core that are on while the stream checker is on or off.
+func (c *checker) kinds(races bool) (all int32) {
 	if races {
 		all += ct.CheckRaces
 	}
-	if theChecker.finite {
+	if c.values {
 		all += ct.CheckValues
 	}
 	return all
@@ -191,18 +202,25 @@ func coreChecks(races bool) int32 {
 // was reported to no function and returned by no Do. Each race is returned once. A program calls
 // StreamRaces at its end, after the last Do.
 func StreamRaces() []*StreamRace {
-	tellRaces()
-	theChecker.Lock()
-	defer theChecker.Unlock()
-	found := theChecker.found
-	theChecker.found = nil
+	return theChecker().left()
+}
+
+func (c *checker) left() []*StreamRace {
+	c.tell()
+	c.Lock()
+	defer c.Unlock()
+	found := c.found
+	c.found = nil
 	return found
 }
 
-// raceError returns an error with all races that no Do has returned yet, or nil if there are
-// none. A Do calls raceError if the Do itself has not failed.
-func raceError() error {
-	found := StreamRaces()
+// afterDo returns an error with all races that no Do has returned yet, or nil if there are none.
+func (c *checker) afterDo(failed bool) error {
+	if failed {
+		c.tell()
+		return nil
+	}
+	found := c.left()
 	if len(found) == 0 {
 		return nil
 	}
@@ -213,27 +231,27 @@ func raceError() error {
 	return &Error{Op: "Stream.Do", Kind: ErrStreamRace, Err: errors.Join(errs...)}
 }
 
-// tellRaces takes the new races from the core and reports them. While tellRaces calls a function
-// `report`, it holds no mutex.
-func tellRaces() {
-	theChecker.Lock()
+// tell takes the new races from the core and reports them. While it calls a function `report`, it
+// holds no mutex.
+func (c *checker) tell() {
+	c.Lock()
 	var report func(*StreamRace)
-	if n := len(theChecker.users); n > 0 {
-		report = theChecker.users[n-1].report
+	if n := len(c.users); n > 0 {
+		report = c.users[n-1].report
 	}
 	var found []*StreamRace
-	var c ct.Race
-	for ct.RaceTake(&c) != 0 {
-		r := newRace(&c)
+	var next ct.Race
+	for ct.RaceTake(&next) != 0 {
+		r := newRace(&next)
 		found = append(found, r)
-		if report == nil && c.Again == 0 {
+		if report == nil && next.Again == 0 {
 			fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
 		}
 	}
 	if report == nil {
-		theChecker.found = append(theChecker.found, found...)
+		c.found = append(c.found, found...)
 	}
-	theChecker.Unlock()
+	c.Unlock()
 	if report != nil {
 		for _, r := range found {
 			report(r)
@@ -295,18 +313,8 @@ func newAccess(c *ct.Access) Access {
 	return a
 }
 
-// raceCheck is the checker as a processCheck.
-type raceCheck struct{}
-
-func (raceCheck) observer(do site) observer { return sited{do} }
-
-func (raceCheck) afterDo(failed bool) error {
-	tellRaces()
-	if failed {
-		return nil
-	}
-	return raceError()
-}
+func (c *checker) observer(do site) observer { return sited{do} }
+func (c *checker) finite() bool              { return c.values }
 
 // sited gives the core the place of each call.
 type sited struct{ do site }

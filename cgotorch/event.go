@@ -142,11 +142,11 @@ func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 // closed before the first call of Done, Done returns a closed channel.
 func (e *Event) Done() <-chan struct{} {
 	if e == nil {
-		return alreadyDone
+		return alreadyDone()
 	}
 	h, err := e.lock("Event.Done")
 	if err != nil {
-		e.once.Do(func() { e.done = alreadyDone })
+		e.once.Do(func() { e.done = alreadyDone() })
 		return e.done
 	}
 	defer e.mu.RUnlock()
@@ -159,7 +159,7 @@ func (e *Event) notified(h *ct.Event) <-chan struct{} {
 		var err error
 		if e.done, err = notify(h, true); err != nil { // there is no memory for a notification, so Done itself waits
 			_ = check("Event.Done", ct.EventSynchronize(h))
-			e.done = alreadyDone
+			e.done = alreadyDone()
 		}
 	})
 	return e.done

@@ -7,7 +7,7 @@ import "maps"
 
 var (
 	Kinds      = kinds[:]
-	TellRaces  = tellRaces
+	TellRaces  = theChecker().tell
 	DTypes     = maps.Keys(dtypes)
 	NewPool    = newGraphPool
 	ReadWithin = (*HostRead).read

@@ -290,7 +290,7 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
-	if !p.device.IsCUDA() || theChecker.finite {
+	if !p.device.IsCUDA() || checkingValues() {
 		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.Grad, x.c.Autocast
 		p.graphs++
 		return g, nil

@@ -48,7 +48,7 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 // Done returns a channel that is closed when the elements are in host memory: see [Event.Done].
 func (r *HostRead) Done() <-chan struct{} {
 	if r == nil {
-		return alreadyDone
+		return alreadyDone()
 	}
 	return r.event.Done()
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-var alreadyDone = func() <-chan struct{} {
+// alreadyDone returns a closed channel.
+func alreadyDone() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
-}()
+}
 
 // notifications maps a token to a channel, for each channel that is not closed yet. While there
 // are open channels, one goroutine waits in the core for all their events.
@@ -30,7 +31,7 @@ func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
 		var done int32
 		if check("Event.Done", ct.EventQuery(event, &done)) != nil || done != 0 { // a lost device does no more work
-			return alreadyDone, nil
+			return alreadyDone(), nil
 		}
 	}
 	n := &notifications

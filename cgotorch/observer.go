@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
@@ -14,12 +15,12 @@ type observer = seam.Observer[*Exec, *Tensor]
 
 // checks is what checks of the process share: the stream checker, and that of finite values. Both
 // are hooks of LibTorch, which a process has once.
-var checks processChecks
-
-type processChecks struct {
+var checks struct {
 	on    atomic.Bool
-	by    processCheck // set once, before `on`
-	sites place.Sites  // the places of calls, also of those before the checks were turned off
+	sites place.Sites // the places of calls, also of those before the checks were turned off
+
+	sync.Mutex
+	by processCheck // set once, before `on`
 }
 
 // A processCheck follows all Dos while it is on.
@@ -29,14 +30,8 @@ type processCheck interface {
 	// afterDo is called by the caller of each Do that has ended. It returns what the check has found,
 	// if the Do has not failed.
 	afterDo(failed bool) error
-}
-
-// turnOn turns the checks on. Calls of turnOn exclude each other.
-func (c *processChecks) turnOn(by processCheck) {
-	if c.by == nil {
-		c.by = by
-	}
-	c.on.Store(true)
+	// finite reports whether the check reads the results of each operator.
+	finite() bool
 }
 
 // A site is the number of a recorded call stack. 0 means no stack.
@@ -44,6 +39,9 @@ type site = place.Site
 
 // checking reports whether a check of the process is on.
 func checking() bool { return checks.on.Load() }
+
+// checkingValues reports whether a check reads the results of each operator.
+func checkingValues() bool { return checking() && checks.by.finite() }
 
 // callSite returns the site of its caller, or 0 while no check is on.
 func callSite() site {

@@ -141,7 +141,7 @@ func (r recording) refusal() string {
 	c, s := r.c, r.s
 	graphs := c.Stats().Graphs
 	switch {
-	case theChecker.finite:
+	case checkingValues():
 		return "CGOTORCH_CHECK=finite reads the results of each operator"
 	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
 		return "CapturedOptions.BatchSizes pads, which InPlace cannot"

@@ -11,8 +11,8 @@ const rootPackage = "cgotorch"
 // coreFiles are the files of the root package that run operators: a Do and what it needs. Its
 // other files are features.
 var coreFiles = []string{
-	"abi.go", "call.go", "copy.go", "corecall.go", "cure.go", "device.go", "do.go", "doc.go", "dtype.go", "error.go", "event.go", "exec.go", "format.go",
-	"half.go", "hostread.go", "live.go", "must.go", "notify.go", "observer.go", "operator.go", "overload.go", "process.go", "scope.go", "slab.go", "stream.go", "tensor.go", "turn.go", "worker.go",
+	"abi.go", "call.go", "copy.go", "cure.go", "device.go", "do.go", "doc.go", "dtype.go", "error.go", "event.go", "exec.go", "format.go",
+	"half.go", "hostread.go", "live.go", "must.go", "notify.go", "observer.go", "operator.go", "overload.go", "process.go", "scope.go", "slab.go", "stream.go", "tensor.go", "turn.go", "work.go", "worker.go",
 }
 
 // arrows says which other files of a package each file uses, and by which names. A file uses
