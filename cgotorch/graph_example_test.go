@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -57,23 +58,33 @@ func ExampleCaptured() {
 	// the CPU has no graphs
 }
 
+// A model is given by its Forward, after nn.SetTraining(model, false).
 func ExampleInference() {
 	double := func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, 2) }
-	infer, err := cgotorch.NewInference(cgotorch.CPU, double, cgotorch.InferenceOptions{Streams: 2, BatchSizes: []int{1, 8}})
-	if err != nil {
-		panic(err)
-	}
+	options := cgotorch.InferenceOptions{BatchSizes: []int{1, 8}}
+	infer := cgotorch.Must(cgotorch.NewInference(cgotorch.CPU, double, options))
 	defer infer.Close()
-	var answer []float32
-	err = infer.Do(context.Background(), func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
-		answer = cgotorch.ToSlice[float32](x, forward(cgotorch.FromSlice(x, []float32{1, 2, 3}, 3)))
-		return nil
-	})
-	if err != nil {
-		panic(err)
+	cgotorch.Check(infer.Prepare(context.Background(), func(x *cgotorch.Exec) *cgotorch.Tensor {
+		return x.Zeros(cgotorch.Float32, 1, 2)
+	}))
+
+	var all sync.WaitGroup
+	answers := make([][]float32, 4)
+	for i := range answers {
+		all.Add(1)
+		go func() { // a request
+			defer all.Done()
+			type forward = func(*cgotorch.Tensor) *cgotorch.Tensor
+			cgotorch.Check(infer.Do(context.Background(), func(x *cgotorch.Exec, f forward) error {
+				in := cgotorch.FromSlice(x, []float32{float32(i), 0.5}, 1, 2)
+				answers[i] = cgotorch.ToSlice[float32](x, f(in)) // waits for the device
+				return nil
+			}))
+		}()
 	}
-	fmt.Println(answer)
-	// Output: [2 4 6]
+	all.Wait()
+	fmt.Println(answers)
+	// Output: [[0 1] [2 1] [4 1] [6 1]]
 }
 
 // On a GPU the gradients of a layer's weights are computed in parallel with the gradients of the

@@ -9,32 +9,27 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 )
 
-// A function that doubles its entries answers four goroutines.
+// A function that doubles its entries answers four goroutines. A model answers as its Forward does,
+// after nn.SetTraining(model, false).
 func ExampleBatcher() {
 	double := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{x.MulScalar(in[0], 2)}
 	}
-	b, err := serve.New(cgotorch.CPU, double, serve.Options{
-		Inputs: []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{2}}},
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer b.Close()
-	answers := make([][]float32, 4)
+	batcher := cgotorch.Must(serve.New(cgotorch.CPU, double, serve.Options{
+		Inputs:     []serve.Spec{{Name: "x", DType: cgotorch.Float32, Shape: []int64{2}}}, // of one entry
+		BatchSizes: []int{1, 8, 32},
+	}))
+	defer batcher.Close()
+
 	var all sync.WaitGroup
+	answers := make([][]float32, 4)
 	for i := range answers {
 		all.Add(1)
-		go func() {
+		go func() { // a request of one entry
 			defer all.Done()
-			out, err := b.Predict(context.Background(), serve.Of([]float32{float32(i), 0.5}, 1, 2))
-			if err == nil {
-				answers[i], err = serve.Elements[float32](out[0])
-			}
-			if err != nil {
-				fmt.Println(err)
-			}
+			in := serve.Of([]float32{float32(i), 0.5}, 1, 2)
+			out := cgotorch.Must(batcher.Predict(context.Background(), in))
+			answers[i] = cgotorch.Must(serve.Elements[float32](out[0]))
 		}()
 	}
 	all.Wait()
