@@ -733,13 +733,3 @@ func TestInspect_Status(t *testing.T) {
 		}
 	}
 }
-
-// A run that gets SIGTERM saves a checkpoint. A cluster sends SIGTERM before it takes a machine
-// away.
-func TestTrain_Terminated(t *testing.T) {
-	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
-	interrupt(t, startTrain(t, out, 5, trainArgs(data, out)), syscall.SIGTERM)
-	if _, err := os.Stat(filepath.Join(out, "checkpoint.safetensors")); err != nil {
-		t.Error(err)
-	}
-}

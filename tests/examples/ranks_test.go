@@ -255,30 +255,6 @@ func TestTrainRanks_KilledInCheckpoint(t *testing.T) {
 	}
 }
 
-// A rank that is stopped, and not ended, ends the others after the 30 s of Options.Timeout.
-func TestTrainRanks_Stopped(t *testing.T) {
-	if os.Getenv(longVariable) == "" {
-		t.Skip("this takes more than 30 s, and package distributed tests the same with a shorter bound: set " + longVariable)
-	}
-	data := part(t, 200, 32, nil)
-	for victim := range 2 {
-		t.Run(fmt.Sprint(victim), func(t *testing.T) {
-			t.Parallel()
-			out := filepath.Join(t.TempDir(), "run")
-			ranks := startRanks(t, 2, trainArgs(data, out, "-epochs", "10000"))
-			awaitLog(out, 20)
-			ranks[victim].Process.Signal(syscall.SIGSTOP)
-			began := time.Now()
-			status, last := ranks[1-victim].await(t, 45*time.Second)
-			t.Logf("status %d after %v: %s", status, time.Since(began).Round(10*time.Millisecond), last)
-			if status != 1 || !strings.Contains(last, fmt.Sprint("rank ", victim)) || !strings.Contains(last, "collective") {
-				t.Errorf("status %d: %s", status, last)
-			}
-			whole(t, out)
-		})
-	}
-}
-
 // awaitLog waits until the log in the folder `out` has some lines, or for a minute.
 func awaitLog(out string, lines int) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -439,35 +415,6 @@ func TestTrainRanks_FewerRanks(t *testing.T) {
 	}
 	if got := len(losses(t, out)); got != 57 {
 		t.Errorf("the log has %d steps, want 57", got)
-	}
-}
-
-// One of eight ranks is killed in the second epoch. Seven go on from the checkpoint. Images, steps
-// and learning rates of each epoch are those of one rank.
-func TestTrainRanks_SevenOfEight(t *testing.T) {
-	if os.Getenv(longVariable) == "" {
-		t.Skip("fifteen processes take long on two cores, and TestTrainRanks_FewerRanks tests the same with fewer: set " + longVariable)
-	}
-	data := part(t, 616, 64, nil) // 616 and 56 are multiples of both 8 and 7
-	one, out := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
-	mustRun(t, "train", trainArgs(data, one, "-batch", "56")...)
-	ranks := startRanks(t, 8, trainArgs(data, out, "-batch", "56"))
-	awaitLog(out, 17) // an epoch has 11 steps
-	const victim = 5
-	ranks[victim].Process.Kill()
-	began := time.Now()
-	for i, r := range ranks {
-		if status, last := r.await(t, 45*time.Second); i != victim && (status != 1 || !strings.Contains(last, fmt.Sprint("rank ", victim))) {
-			t.Errorf("rank %d ended with %d: %s", i, status, last)
-		}
-	}
-	t.Logf("the others ended within %v", time.Since(began).Round(time.Millisecond))
-	if !whole(t, out) {
-		t.Fatal("there is no checkpoint")
-	}
-	succeedRanks(t, 7, []string{"-out", out, "-resume", "-log-steps"})
-	if got, want := epochs(t, out), epochs(t, one); len(want) != 3 || !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
