@@ -190,10 +190,11 @@ func (f *fed) newFeeder(r recipe, classes []string, archive string, engines bool
 
 func (fd *feeder) open(r recipe, classes []string, archive string, engines bool) (err error) {
 	options := imageloader.Options{
-		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: classes, Transform: r.crop, Workers: fd.c.threads, NoIndexFile: true,
+		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Workers: fd.c.threads,
+		Labels: imageloader.Labels{Classes: classes}, Crop: imageloader.Crop{Transform: r.crop}, Index: imageloader.Index{NoFile: true},
 	}
 	if g := fd.group; g != nil {
-		options.Ranks, options.Rank, options.NoIndexFile = g.World(), g.Rank(), false // one rank makes the index
+		options.Ranks.World, options.Ranks.Rank, options.Index.NoFile = g.World(), g.Rank(), false // one rank makes the index
 	}
 	if engines {
 		if fd.decoder, err = images.NewJPEGDecoder(fd.c.device, images.JPEGDecoderOptions{}); err != nil {

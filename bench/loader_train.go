@@ -68,7 +68,7 @@ func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*lo
 		epochs: c.or(1, 3), steps: c.or(1, 50), workers: c.or(1, 16),
 	}
 	b.options = imageloader.Options{
-		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: all.classes(), Transform: r.crop, Workers: c.threads,
+		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Labels: imageloader.Labels{Classes: all.classes()}, Crop: imageloader.Crop{Transform: r.crop}, Workers: c.threads,
 	}
 	var err error
 	if err = all.writeTgz(b.archive, b.count); err == nil {

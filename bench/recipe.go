@@ -67,14 +67,14 @@ func (r recipe) onCPU(c *config) recipe {
 // open opens the recipe's training images in the archive at `path`.
 func (r recipe) open(c *config, path string, seed uint64, batch int) (*imageloader.Loader, error) {
 	return imageloader.Open(path, imageloader.Options{
-		Train: true, BatchSize: batch, Split: r.train, Transform: r.crop, Seed: seed, Workers: c.threads,
+		Train: true, BatchSize: batch, Split: r.train, Crop: imageloader.Crop{Transform: r.crop}, Seed: seed, Workers: c.threads,
 	})
 }
 
 // openTest opens the test images of CIFAR-10.
 func openTest(c *config, path string) (*imageloader.Loader, error) {
 	return imageloader.Open(path, imageloader.Options{
-		BatchSize: cifar.batch, Split: "test", Transform: decode.Resize{Height: cifar.size, Width: cifar.size}, Workers: c.threads,
+		BatchSize: cifar.batch, Split: "test", Crop: imageloader.Crop{Transform: decode.Resize{Height: cifar.size, Width: cifar.size}}, Workers: c.threads,
 	})
 }
 

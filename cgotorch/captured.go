@@ -83,7 +83,7 @@ type CapturedOptions struct {
 	// for each other. Run calls it with this process's wish to capture and with the success of a
 	// capture. It returns whether all processes have given true. All processes then make the same
 	// Runs: the same number, with inputs of the same shapes. So the inputs cannot come from a loader
-	// with Options.EachOnce. nil means that this process decides alone. See Agree of distributed.Group.
+	// with EachOnce. nil means that this process decides alone. See Agree of distributed.Group.
 	Agree func(yes bool) bool
 
 	// Log is called with a text for each capture. If a function cannot be captured, Log is called

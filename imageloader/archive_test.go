@@ -224,7 +224,7 @@ func TestEpoch_ArchiveChanged(t *testing.T) {
 		change func(*Options)
 	}{
 		{"a.tar", images, func(*Options) {}},
-		{"a.tgz", gzipOf(images), func(o *Options) { o.ShuffleBuffer = 1000 }},
+		{"a.tgz", gzipOf(images), func(o *Options) { o.Reading.ShuffleBuffer = 1000 }},
 	} {
 		path := write(t, test.name, test.data)
 		o := options()
@@ -318,7 +318,7 @@ func TestOpen_PatternBesideIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := options()
-	o.Train, o.ShuffleBuffer = true, 500
+	o.Train, o.Reading.ShuffleBuffer = true, 500
 	for range 2 {
 		l := open(t, folder+"/*", o)
 		if got := len(levels(t, l)); got != 12 {

@@ -109,7 +109,7 @@ const (
 
 func arrangements() []arrangement {
 	one := beside("data/%03d", "png", "cls")
-	field := func(name string) func(*Options) { return func(o *Options) { o.LabelField = name } }
+	field := func(name string) func(*Options) { return func(o *Options) { o.Labels.Field = name } }
 	return []arrangement{
 		{"beside", one, "", "right", nil},
 		{"beside, labels first", beside("data/%03d", "cls", "png"), "", "right", nil},
@@ -285,7 +285,7 @@ func TestArrangements(t *testing.T) {
 			for _, way := range ways {
 				for _, train := range []bool{false, true, true} { // the last with an index file
 					o := options()
-					o.Train, o.ShuffleBuffer, o.NoFlip = train, way.buffer, true
+					o.Train, o.Reading.ShuffleBuffer, o.Crop.NoFlip = train, way.buffer, true
 					if c.change != nil {
 						c.change(&o)
 					}
@@ -314,9 +314,9 @@ func TestArrangements_Asked(t *testing.T) {
 	checkLeaks(t)
 	path := write(t, "a.tar", tarOf(apart("data/%03d", "png", "cls")))
 	for name, change := range map[string]func(*Options){
-		"Labels":      func(o *Options) { o.Labels = LabelsFromDirectories },
-		"Classes":     func(o *Options) { o.Classes = []string{"data"} },
-		"OnlyClasses": func(o *Options) { o.OnlyClasses = []string{"data"} },
+		"Labels":  func(o *Options) { o.Labels.From = LabelsFromDirectories },
+		"Classes": func(o *Options) { o.Labels.Classes = []string{"data"} },
+		"Only":    func(o *Options) { o.Labels.Only = []string{"data"} },
 	} {
 		o := options()
 		change(&o)

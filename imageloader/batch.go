@@ -16,10 +16,11 @@ type HostBatch struct {
 	N                       int // number of images; the last batch of an epoch may have fewer
 	Height, Width, Channels int
 
-	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into
-	// Loader.Classes. Flip says which images the consumer should flip left to right. After
-	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil. A copy of one of
-	// these slices must not be read then: the next images lie there or, after Loader.Close, no memory.
+	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices
+	// into Loader.Classes. Flip says which images the consumer should flip left to right. After
+	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil. A copy of one
+	// of these slices must not be read then: the next images lie there or, after Loader.Close, no
+	// memory.
 	Images []byte
 	Labels []int64
 	Flip   []bool
@@ -32,18 +33,19 @@ type HostBatch struct {
 
 	Epoch, Index int // number of the epoch, and of the batch in its epoch, both from 0
 
-	// State is the position right after this batch. A loader that is restored to State continues with
-	// the next batch. The State of an epoch's last batch is the end of that epoch. A loader that is
-	// restored to the end of an epoch first has an epoch without batches. [State.NextEpoch] skips
-	// this empty epoch. A program that makes batches itself may leave State zero. It may also set the
-	// values that it needs to continue.
+	// State is the position right after this batch. A loader that is restored to State continues
+	// with the next batch. The State of an epoch's last batch is the end of that epoch. A loader
+	// that is restored to the end of an epoch first has an epoch without batches.
+	// [State.NextEpoch] skips this empty epoch. A program that makes batches itself may leave
+	// State zero. It may also set the values that it needs to continue.
 	State State
 
 	// OnRelease, if not nil, is called once, by the first Release, after the batch has dropped its
 	// memory. It runs on the goroutine that calls Release. It must not wait for the device or for
-	// another batch. The maker of the batch sets OnRelease, before it gives the batch to a goroutine.
-	// A goroutine that passes the batch on may set it too, before the next goroutine has the batch. A
-	// loader's batch may have an OnRelease too, and the loader still gets its memory back.
+	// another batch. The maker of the batch sets OnRelease, before it gives the batch to a
+	// goroutine. A goroutine that passes the batch on may set it too, before the next goroutine
+	// has the batch. A loader's batch may have an OnRelease too, and the loader still gets its
+	// memory back.
 	OnRelease func()
 
 	ring     *buffers

@@ -58,12 +58,12 @@ func TestEpoch_BatchAboveShuffleBuffer(t *testing.T) {
 	for name, path := range map[string]string{"tar": write(t, "a.tar", packed), "directory": writeDirectory(t, members), "tgz": tgz, "streamed": tgz} {
 		for _, train := range []bool{false, true} {
 			for _, dropLast := range []bool{false, true} {
-				o := Options{BatchSize: 12, Train: train, Transform: decode.Resize{Height: 2, Width: 2}, MaxSkipRate: 0.5, DropLast: dropLast, NoIndexFile: true}
+				o := Options{BatchSize: 12, Train: train, Crop: Crop{Transform: decode.Resize{Height: 2, Width: 2}}, Reading: Reading{MaxSkipRate: 0.5}, DropLast: dropLast, Index: Index{NoFile: true}}
 				want := ""
 				for _, buffer := range []int{0, 700 << 10, 1000} {
-					o.ShuffleBuffer = buffer
+					o.Reading.ShuffleBuffer = buffer
 					if name == "streamed" {
-						o.Classes = []string{"a", "b", "c"}
+						o.Labels.Classes = []string{"a", "b", "c"}
 					}
 					l := open(t, path, o)
 					within(t, 30*time.Second, func() {
@@ -92,7 +92,7 @@ func TestEpoch_BatchAboveShuffleBuffer(t *testing.T) {
 // An error reaches the consumer while the reader waits for memory.
 func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 	path := write(t, "a.tgz", stored(tarOf(heavy(30, 1<<20))))
-	o := Options{BatchSize: 2, Transform: decode.Resize{Height: 2, Width: 2}, ShuffleBuffer: 4 << 20, NoIndexFile: true}
+	o := Options{BatchSize: 2, Crop: Crop{Transform: decode.Resize{Height: 2, Width: 2}}, Reading: Reading{ShuffleBuffer: 4 << 20}, Index: Index{NoFile: true}}
 	l := open(t, path, o)
 	within(t, 30*time.Second, func() {
 		var err error
@@ -125,9 +125,9 @@ func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 	packed := tarOf(members)
 	tgz := write(t, "a.tgz", gzipOf(packed))
 	for name, path := range map[string]string{"tar": write(t, "a.tar", packed), "tgz": tgz, "streamed": tgz} {
-		o := Options{BatchSize: 64, Transform: decode.Resize{Height: 2, Width: 2}, ShuffleBuffer: 1 << 20, NoIndexFile: true, Workers: 1}
+		o := Options{BatchSize: 64, Crop: Crop{Transform: decode.Resize{Height: 2, Width: 2}}, Reading: Reading{ShuffleBuffer: 1 << 20}, Index: Index{NoFile: true}, Workers: 1}
 		if name == "streamed" {
-			o.Classes = []string{"a", "b", "c"}
+			o.Labels.Classes = []string{"a", "b", "c"}
 		}
 		most := peak(func() {
 			l := open(t, path, o)

@@ -26,9 +26,9 @@ func TestEpoch_FileChanges(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			directory := writeDirectory(t, numbered(8))
 			o := options()
-			o.MaxMemberBytes = 1000
+			o.Reading.MaxMemberBytes = 1000
 			strict := open(t, directory, o)
-			o.MaxSkipRate = 0.2
+			o.Reading.MaxSkipRate = 0.2
 			skipping := open(t, directory, o)
 			if err := test.change(filepath.Join(directory, "train/a/002.png")); err != nil {
 				t.Fatal(err)

@@ -17,11 +17,12 @@ import (
 // in one epoch.
 //
 // State.Ranks is the list of these divisions, as a text: "8@120 6". Here each of 8 ranks has gone
-// through 120 places of its part, and now 6 ranks divide what is left. Skipped images let the ranks
-// of a division be at different places. The text then has the place of every rank: "3@7,8+1,7". The
-// number after "+" is how many of these images were skipped. A letter behind the number of ranks
-// is for Options.DropRest ("8d") or Options.EachOnce ("8x"). "8?" says that images may be skipped,
-// so the position of one rank does not tell those of the others. JoinStates removes the "?".
+// through 120 places of its part, and now 6 ranks divide what is left. Skipped images let the
+// ranks of a division be at different places. The text then has the place of every rank:
+// "3@7,8+1,7". The number after "+" is how many of these images were skipped. A letter behind the
+// number of ranks is for Options.Ranks.DropRest ("8d") or Options.Ranks.EachOnce ("8x"). "8?" says
+// that images may be skipped, so the position of one rank does not tell those of the others.
+// JoinStates removes the "?".
 //
 // In the first division of an epoch the parts are equally long. The last parts go on at the
 // beginning of the order, where the images do not divide evenly. Later parts do not overlap, and
@@ -117,15 +118,15 @@ const (
 )
 
 func (o Options) division() division {
-	d := division{ranks: o.Ranks}
+	d := division{ranks: o.Ranks.World}
 	switch {
-	case o.Ranks == 1:
-	case o.DropRest:
+	case o.Ranks.World == 1:
+	case o.Ranks.DropRest:
 		d.sharing = dropRest
-	case o.EachOnce:
+	case o.Ranks.EachOnce:
 		d.sharing = eachOnce
 	}
-	d.apart = o.Ranks > 1 && o.MaxSkipRate > 0
+	d.apart = o.Ranks.World > 1 && o.Reading.MaxSkipRate > 0
 	return d
 }
 
@@ -234,11 +235,11 @@ func (s State) share(o Options) share {
 		panic(err) // startFor has called `after`
 	}
 	total := places(left)
-	which := d.part(total, o.Rank, len(past) == 0)
+	which := d.part(total, o.Ranks.Rank, len(past) == 0)
 	sh := share{part: pick(left, which), images: math.MaxInt, firstOfOne: divisions[0].ranks == 1}
 	sh.own = places(sh.part)
 	if d.ranks > 1 && d.sharing != eachOnce {
-		sh.images = d.images(total, o.Rank)
+		sh.images = d.images(total, o.Ranks.Rank)
 	}
 	if sh.again = sh.part; len(past) > 0 { // perhaps no image of the part is usable, or the part is empty
 		from := 0

@@ -31,8 +31,8 @@ func deliver(t *testing.T, path string, o Options, from State, stages []stage) (
 		states := make([]State, st.ranks)
 		counts := make([]int, st.ranks)
 		for rank := range st.ranks {
-			o.Ranks, o.Rank, o.BatchSize = st.ranks, rank, st.batch
-			o.DropRest, o.EachOnce = st.sharing == dropRest, st.sharing == eachOnce
+			o.Ranks.World, o.Ranks.Rank, o.BatchSize = st.ranks, rank, st.batch
+			o.Ranks.DropRest, o.Ranks.EachOnce = st.sharing == dropRest, st.sharing == eachOnce
 			l, err := Open(path, o)
 			if err != nil {
 				t.Fatalf("%+v: %v", st, err)
@@ -63,7 +63,7 @@ func deliver(t *testing.T, path string, o Options, from State, stages []stage) (
 			t.Fatalf("%+v from %+v: the ranks delivered %v images", st, from, counts)
 		}
 		state := states[0]
-		if o.MaxSkipRate > 0 {
+		if o.Reading.MaxSkipRate > 0 {
 			var err error
 			if state, err = JoinStates(states); err != nil {
 				t.Fatalf("%+v: %v", states, err)
@@ -113,8 +113,8 @@ func TestState_OtherRanks(t *testing.T) {
 		}
 		all = append(all,
 			source{"WebDataset", folder + "/w-*.tar", "", func(*Options) {}},
-			source{"WebDataset in blocks", folder + "/z-*.tgz", "", func(o *Options) { o.ShuffleBuffer = 300 }},
-			source{"WebDataset streamed", folder + "/z-*.tgz", "", func(o *Options) { o.ShuffleBuffer, o.Classes = 300, []string{"0", "1", "2"} }},
+			source{"WebDataset in blocks", folder + "/z-*.tgz", "", func(o *Options) { o.Reading.ShuffleBuffer = 300 }},
+			source{"WebDataset streamed", folder + "/z-*.tgz", "", func(o *Options) { o.Reading.ShuffleBuffer, o.Labels.Classes = 300, []string{"0", "1", "2"} }},
 		)
 		var stages []stage
 		most := n // fill: images that may come again, or be left out
@@ -135,7 +135,7 @@ func TestState_OtherRanks(t *testing.T) {
 		}
 		for _, s := range all {
 			o := trainOptions()
-			o.MaxSkipRate, o.NoShuffle = rate, random.IntN(3) == 0
+			o.Reading.MaxSkipRate, o.Train = rate, random.IntN(3) != 0
 			s.change(&o)
 			epoch := random.IntN(2)
 			t.Run(fmt.Sprintf("%d/%s", trial, s.name), func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestState_OtherRanks_Blocks(t *testing.T) {
 			{{1, evenly, 20, 3}, {3, evenly, 7, 2}, {1, evenly, 20, -1}},
 		} {
 			o := blockOptions()
-			o.Classes = classes
+			o.Labels.Classes = classes
 			times := deliver(t, path, o, State{}, stages)
 			total := 0
 			for _, n := range times {
@@ -210,9 +210,9 @@ func TestShare_EachPlaceOnce(t *testing.T) {
 		state, ranks := State{Epoch: 1}, 0
 		for at := random.IntN(5); ; at-- {
 			ranks = (ranks+random.IntN(39))%40 + 1 // another number
-			o := Options{Ranks: ranks, MaxSkipRate: float64(random.IntN(2))}
+			o := Options{Ranks: Ranks{World: ranks}, Reading: Reading{MaxSkipRate: float64(random.IntN(2))}}
 			sharing := []sharing{evenly, dropRest, eachOnce}[random.IntN(3)]
-			o.DropRest, o.EachOnce = sharing == dropRest, sharing == eachOnce
+			o.Ranks.DropRest, o.Ranks.EachOnce = sharing == dropRest, sharing == eachOnce
 			left := 0
 			for _, is := range over {
 				if !is {
@@ -221,32 +221,32 @@ func TestShare_EachPlaceOnce(t *testing.T) {
 			}
 			begun := left < n
 			now := make([]bool, n)
-			states := make([]State, o.Ranks)
+			states := make([]State, o.Ranks.World)
 			delivered := 0
 			if sharing == dropRest {
-				delivered = random.IntN(left/o.Ranks + 1)
+				delivered = random.IntN(left/o.Ranks.World + 1)
 			} else {
-				delivered = random.IntN((left+o.Ranks-1)/o.Ranks + 1)
+				delivered = random.IntN((left+o.Ranks.World-1)/o.Ranks.World + 1)
 			}
 			if at == 0 {
 				delivered = n
 			}
 			came := 0
-			for o.Rank = range o.Ranks {
+			for o.Ranks.Rank = range o.Ranks.World {
 				start, err := state.startFor(o, n)
 				if err != nil {
 					t.Fatal(err)
 				}
 				sh := start.share(o)
-				if sh.own != places(sh.part) || sh.own > (left+o.Ranks-1)/o.Ranks {
+				if sh.own != places(sh.part) || sh.own > (left+o.Ranks.World-1)/o.Ranks.World {
 					t.Fatalf("%+v: %+v, and %d are left", start, sh, left)
 				}
 				skips := 0
-				if o.MaxSkipRate > 0 {
+				if o.Reading.MaxSkipRate > 0 {
 					skips = random.IntN(2)
 				}
 				position := min(delivered+skips, max(sh.own, delivered))
-				if sharing == eachOnce || o.Ranks == 1 {
+				if sharing == eachOnce || o.Ranks.World == 1 {
 					position = min(position, sh.own)
 				}
 				for k, count := 0, 0; k < min(position, sh.own); k += count {
@@ -254,7 +254,7 @@ func TestShare_EachPlaceOnce(t *testing.T) {
 					count = places(spans)
 					for _, s := range spans {
 						for place := s.from; place < s.to; place++ {
-							if over[place] || now[place] && (begun || sharing != evenly || o.Ranks == 1) {
+							if over[place] || now[place] && (begun || sharing != evenly || o.Ranks.World == 1) {
 								t.Fatalf("place %d of %d comes again; %+v", place, n, start)
 							}
 							now[place] = true
@@ -262,10 +262,10 @@ func TestShare_EachPlaceOnce(t *testing.T) {
 					}
 				}
 				came += sh.own
-				states[o.Rank] = start
-				states[o.Rank].Position, states[o.Rank].Skipped = position, max(position-delivered, 0)
+				states[o.Ranks.Rank] = start
+				states[o.Ranks.Rank].Position, states[o.Ranks.Rank].Skipped = position, max(position-delivered, 0)
 			}
-			if wraps := !begun && sharing == evenly; came < left && sharing != dropRest || came > left && !wraps || left-came >= o.Ranks {
+			if wraps := !begun && sharing == evenly; came < left && sharing != dropRest || came > left && !wraps || left-came >= o.Ranks.World {
 				t.Fatalf("%d places for %d left; %+v", came, left, states[0])
 			}
 			if at == 0 {
@@ -290,18 +290,18 @@ func TestState_OtherRanks_Resume(t *testing.T) {
 	checkLeaks(t)
 	for _, s := range sources(t, damaged(numbered(40), 1, 2, 17, 30)) {
 		o := trainOptions()
-		o.BatchSize, o.MaxSkipRate = 2, 0.3
+		o.BatchSize, o.Reading.MaxSkipRate = 2, 0.3
 		s.change(&o)
 		for _, path := range [][2]int{{4, 3}, {1, 3}, {3, 1}} {
-			o.Ranks = path[0]
-			states := make([]State, o.Ranks)
-			for o.Rank = range o.Ranks {
+			o.Ranks.World = path[0]
+			states := make([]State, o.Ranks.World)
+			for o.Ranks.Rank = range o.Ranks.World {
 				l := open(t, s.path, o)
 				for batch, err := range l.Epoch(context.Background()) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					states[o.Rank] = batch.State
+					states[o.Ranks.Rank] = batch.State
 					batch.Release()
 					if batch.Index == 1 {
 						break
@@ -312,10 +312,10 @@ func TestState_OtherRanks_Resume(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.Ranks = path[1]
-			latest := make([]State, o.Ranks) // after the third batch of the new ranks
-			lines := make([][]string, o.Ranks)
-			for o.Rank = range o.Ranks {
+			o.Ranks.World = path[1]
+			latest := make([]State, o.Ranks.World) // after the third batch of the new ranks
+			lines := make([][]string, o.Ranks.World)
+			for o.Ranks.Rank = range o.Ranks.World {
 				l := open(t, s.path, o)
 				if err := l.Restore(joined); err != nil {
 					t.Fatal(err)
@@ -326,12 +326,12 @@ func TestState_OtherRanks_Resume(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						lines[o.Rank] = append(lines[o.Rank], line(batch))
+						lines[o.Ranks.Rank] = append(lines[o.Ranks.Rank], line(batch))
 						all = append(all, batch.State)
 						batch.Release()
 					}
 				}
-				latest[o.Rank] = all[2]
+				latest[o.Ranks.Rank] = all[2]
 				for i, state := range all {
 					again := open(t, s.path, o)
 					if err := again.Restore(state); err != nil {
@@ -341,19 +341,19 @@ func TestState_OtherRanks_Resume(t *testing.T) {
 					for range 2 - state.Epoch {
 						got = append(got, read(t, again)...)
 					}
-					wantLines(t, fmt.Sprintf("%s, ranks %v, rank %d, after batch %d, %+v", s.name, path, o.Rank, i, state), got, lines[o.Rank][i+1:])
+					wantLines(t, fmt.Sprintf("%s, ranks %v, rank %d, after batch %d, %+v", s.name, path, o.Ranks.Rank, i, state), got, lines[o.Ranks.Rank][i+1:])
 					again.Close()
 				}
 			}
 			if joined, err = JoinStates(latest); err != nil {
 				t.Fatal(err)
 			}
-			for o.Rank = range o.Ranks { // all ranks restore one state
+			for o.Ranks.Rank = range o.Ranks.World { // all ranks restore one state
 				l := open(t, s.path, o)
 				if err := l.Restore(joined); err != nil {
 					t.Fatal(err)
 				}
-				wantLines(t, fmt.Sprintf("%s, ranks %v, rank %d, joined", s.name, path, o.Rank), append(read(t, l), read(t, l)...), lines[o.Rank][3:])
+				wantLines(t, fmt.Sprintf("%s, ranks %v, rank %d, joined", s.name, path, o.Ranks.Rank), append(read(t, l), read(t, l)...), lines[o.Ranks.Rank][3:])
 			}
 		}
 	}
@@ -377,7 +377,7 @@ func TestState_EarlierVersion(t *testing.T) {
 		{1, 5, true, State{Seed: 5, Batch: 1, Position: 3, Skipped: 0, Samples: 4}, "[11]"},
 	} {
 		o := trainOptions()
-		o.MaxSkipRate, o.Ranks, o.Rank, o.DropRest = 0.5, test.ranks, test.rank, test.drop
+		o.Reading.MaxSkipRate, o.Ranks.World, o.Ranks.Rank, o.Ranks.DropRest = 0.5, test.ranks, test.rank, test.drop
 		l := open(t, path, o)
 		if err := l.Restore(test.from); err != nil {
 			t.Fatal(err)
@@ -394,12 +394,12 @@ func TestState_EarlierVersion(t *testing.T) {
 		t.Errorf("%d images after 6 of 22", len(times))
 	}
 	deliver(t, path, withSkips(trainOptions(), 0.5), State{Seed: 5, Epoch: 2, Samples: 22}, []stage{{5, evenly, 2, 1}, {2, evenly, 2, -1}})
-	_, err := tryRestore(t, path, func(o *Options) { o.Ranks = 4 }, State{Position: 3, Samples: 11})
+	_, err := tryRestore(t, path, func(o *Options) { o.Ranks.World = 4 }, State{Position: 3, Samples: 11})
 	wantError(t, err, ErrInvalidState, "saved from an epoch of 11 images, and this one has 22")
 }
 
 func withSkips(o Options, rate float64) Options {
-	o.MaxSkipRate = rate
+	o.Reading.MaxSkipRate = rate
 	return o
 }
 
@@ -453,7 +453,7 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 		{State{Samples: 20, Position: 2, Ranks: "4?"}, "one of 4 ranks, which may have skipped images; restore what JoinStates makes of the states of all 4"},
 		{State{Samples: 20, Position: 2, Skipped: 1, Ranks: "4"}, "restore what JoinStates makes"},
 	} {
-		_, err := tryRestore(t, path, func(o *Options) { o.Ranks, o.Rank = 2, 1 }, test.s)
+		_, err := tryRestore(t, path, func(o *Options) { o.Ranks.World, o.Ranks.Rank = 2, 1 }, test.s)
 		if err == nil {
 			t.Errorf("%+v was accepted", test.s)
 			continue
@@ -467,7 +467,7 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 	// A loader that does not know the number of images learns it later.
 	tgz := write(t, "a.tgz", gzipOf(tarOf(numbered(20))))
 	unknown := func(o *Options) {
-		o.ShuffleBuffer, o.Classes, o.NoIndexFile, o.Train = 500, []string{"a", "b", "c"}, true, true
+		o.Reading.ShuffleBuffer, o.Labels.Classes, o.Index.NoFile, o.Train = 500, []string{"a", "b", "c"}, true, true
 	}
 	for _, s := range []State{{Samples: 24, Ranks: "4@2 1"}, {Samples: 24, Position: 2, Ranks: "4"}, {Samples: 24, Ranks: "1@2 3@1 1"}, {Samples: 16, Ranks: "1@2 3@1 1"}} {
 		_, err := tryRestore(t, tgz, unknown, s)
@@ -480,7 +480,7 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 // If ranks are at different places, their states say so, also when no more images may be skipped.
 func TestState_OtherRanks_Apart(t *testing.T) {
 	joined := State{Samples: 30, Position: 7, Ranks: "3@7,8+1,7"}
-	start, err := joined.startFor(Options{Ranks: 3, Rank: 1}, 30)
+	start, err := joined.startFor(Options{Ranks: Ranks{World: 3, Rank: 1}}, 30)
 	if want := (State{Samples: 30, Position: 8, Skipped: 1, Ranks: "3?"}); err != nil || start != want {
 		t.Errorf("got %+v, %v", start, err)
 	}
@@ -492,9 +492,9 @@ func TestEpoch_Ranks_NotStreamed(t *testing.T) {
 		for rank := range 2 {
 			o := trainOptions()
 			s.change(&o)
-			o.Ranks, o.Rank, o.Classes = 2, rank, nil
+			o.Ranks.World, o.Ranks.Rank, o.Labels.Classes = 2, rank, nil
 			want := read(t, open(t, s.path, o))
-			o.Classes = []string{"a", "b", "c"}
+			o.Labels.Classes = []string{"a", "b", "c"}
 			wantLines(t, s.name, read(t, open(t, s.path, o)), want)
 		}
 	}
@@ -513,7 +513,7 @@ func TestLoader_Restore_AnyRanks(t *testing.T) {
 		s := State{Samples: 20, Position: random.IntN(7), Skipped: random.IntN(2), Ranks: string(text)}
 		for _, ranks := range []int{1, 3} {
 			o := options()
-			o.Ranks, o.Rank, o.MaxSkipRate = ranks, random.IntN(ranks), 0.5
+			o.Ranks.World, o.Ranks.Rank, o.Reading.MaxSkipRate = ranks, random.IntN(ranks), 0.5
 			full, err := o.complete()
 			must(t, err)
 			start, err := s.startFor(full, 20)
@@ -582,12 +582,12 @@ func TestOptions_EachOnce(t *testing.T) {
 				lengths := 0
 				for rank := range test.ranks {
 					o := options()
-					o.BatchSize, o.Train, o.NoFlip = 2, train, true
+					o.BatchSize, o.Train, o.Crop.NoFlip = 2, train, true
 					if len(test.bad) > 0 {
-						o.MaxSkipRate = 0.7
+						o.Reading.MaxSkipRate = 0.7
 					}
 					s.change(&o)
-					o.Ranks, o.Rank, o.EachOnce = test.ranks, rank, true
+					o.Ranks.World, o.Ranks.Rank, o.Ranks.EachOnce = test.ranks, rank, true
 					l := open(t, s.path, o)
 					for epoch := range 2 {
 						got := levels(t, l)
@@ -614,12 +614,12 @@ func TestOptions_EachOnce(t *testing.T) {
 			}
 		}
 	}
-	for _, o := range []Options{{EachOnce: true, DropRest: true}, {EachOnce: true, DropLast: true}} {
+	for _, o := range []Options{{Ranks: Ranks{EachOnce: true, DropRest: true}}, {Ranks: Ranks{EachOnce: true}, DropLast: true}} {
 		_, err := Open("a.tar", o)
 		wantError(t, err, ErrInvalidOptions, "EachOnce is set", "drop one")
 	}
-	_, err := Open("a.tar", Options{Ranks: 65537})
-	wantError(t, err, ErrInvalidOptions, "Ranks is 65537; it must be at most 65536")
+	_, err := Open("a.tar", Options{Ranks: Ranks{World: 65537}})
+	wantError(t, err, ErrInvalidOptions, "Ranks.World is 65537; it must be at most 65536")
 }
 
 // If no image of a rank's part is usable, the rank repeats others. The epoch ends if there are
@@ -630,13 +630,16 @@ func TestState_OtherRanks_AllUnusable(t *testing.T) {
 	state, err := JoinStates([]State{{Position: 3, Samples: 10, Ranks: "2"}, {Position: 3, Samples: 10, Ranks: "2"}})
 	must(t, err)
 	// Images 3, 4, 8 and 9 are left. The second of two ranks has 8 and 9.
-	o := func(o *Options) { o.Ranks, o.Rank, o.MaxSkipRate, o.BatchSize, o.DropRest = 2, 1, 0.8, 2, true }
+	o := func(o *Options) {
+		o.Ranks.World, o.Ranks.Rank, o.Reading.MaxSkipRate, o.BatchSize, o.Ranks.DropRest = 2, 1, 0.8, 2, true
+	}
 	lines, err := tryRestore(t, path, o, state)
 	must(t, err)
 	if len(lines) != 1 || !strings.Contains(lines[0], "000.png 001.png") {
 		t.Errorf("got %q", lines)
 	}
-	// The images that the second rank repeats begin with its own. Image 0 is the first of another rank.
+	// The images that the second rank repeats begin with its own. Image 0 is the first of another
+	// rank.
 	two := options()
 	o(&two)
 	l := open(t, write(t, "more.tar", tarOf(damaged(numbered(10), 0, 8, 9))), two)
@@ -660,12 +663,12 @@ func TestOptions_EachOnce_NoneUsable(t *testing.T) {
 		images := 0
 		for rank := range 7 {
 			o := options()
-			o.EachOnce, o.Ranks, o.Rank, o.MaxSkipRate = true, 7, rank, rate
+			o.Ranks.EachOnce, o.Ranks.World, o.Ranks.Rank, o.Reading.MaxSkipRate = true, 7, rank, rate
 			l := open(t, path, o)
 			_, err := tryRead(l)
 			images += l.Stats().Samples
 			if bad := rank == 3 && rate < 1; bad {
-				wantError(t, err, ErrBadMember, "1 of 1 images are unusable, and Options.MaxSkipRate is 0.5")
+				wantError(t, err, ErrBadMember, "1 of 1 images are unusable, and Options.Reading.MaxSkipRate is 0.5")
 			} else if err != nil {
 				t.Errorf("rate %v, rank %d: %v", rate, rank, err)
 			}
@@ -683,7 +686,7 @@ func TestOptions_EachOnce_NoneOfAll(t *testing.T) {
 		members[i].name = "train/../" + members[i].name // unusable by its name
 	}
 	o := options()
-	o.EachOnce, o.Ranks, o.MaxSkipRate = true, 2, 1
+	o.Ranks.EachOnce, o.Ranks.World, o.Reading.MaxSkipRate = true, 2, 1
 	_, err := Open(write(t, "a.tar", tarOf(members)), o)
 	if err == nil {
 		t.Fatal("no error")

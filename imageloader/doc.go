@@ -28,31 +28,31 @@
 // other members are passed over and counted. Hidden files, the "._" files of macOS, and links are
 // passed over too. Links are never followed.
 //
-// An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is
-// an error, or it is skipped if Options.MaxSkipRate allows that. It is never replaced by a blank
-// image. An image always has its own label. The EXIF orientation is applied. torchvision's
+// An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is an
+// error, or it is skipped if Options.Reading.MaxSkipRate allows that. It is never replaced by a
+// blank image. An image always has its own label. The EXIF orientation is applied. torchvision's
 // default loader ignores the orientation.
 //
 // A damaged archive is an error. An archive that is cut short is an error too, unless
-// Options.AllowTruncated is set. If the classes are given, Open does not read a .tgz that is
-// larger than Options.ShuffleBuffer. Errors in such a .tgz come when the first epoch reaches
-// them.
+// Options.Reading.AllowTruncated is set. If the classes are given, Open does not read a .tgz that
+// is larger than Options.Reading.ShuffleBuffer. Errors in such a .tgz come when the first epoch
+// reaches them.
 //
 // # Ranks
 //
 // With Options.Ranks several processes divide each epoch. A [State] of N ranks continues with any
-// other number of ranks, also in the middle of an epoch. Options.EachOnce is for evaluations: sums
-// over all ranks are exact.
+// other number of ranks, also in the middle of an epoch. Options.Ranks.EachOnce is for
+// evaluations: sums over all ranks are exact.
 //
 // One rank of a host makes the index of a new .tgz, with the threads of all ranks. The others wait
 // in Open. Of several new .tgz each rank makes some of the indices. In an epoch each rank inflates
 // only the blocks of its part. At the border of two parts both ranks inflate up to half of
-// Options.ShuffleBuffer. Each rank keeps a .tgz in memory that fits into ShuffleBuffer.
+// Options.Reading.ShuffleBuffer. Each rank keeps a .tgz in memory that fits into ShuffleBuffer.
 //
 // # Speed
 //
 // A .tgz is inflated on all cores. The first reading also makes an index of the .tgz (see
-// Options.IndexDir). With the index, the .tgz is read from many places at once. Options.Workers
+// Options.Index.Dir). With the index, the .tgz is read from many places at once. Options.Workers
 // threads decode the images. Of a JPEG they decode only the part that the crop needs. Batches are
 // decoded one after another without a pause. With Options.Train there is no pause between epochs
 // either.

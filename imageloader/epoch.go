@@ -38,7 +38,7 @@ type epoch struct {
 	cancel context.CancelCauseFunc
 
 	// samples is the number of images of this rank in a whole epoch, 0 while it is not known.
-	// Options.MaxSkipRate is a share of it.
+	// Options.Reading.MaxSkipRate is a share of it.
 	samples int
 
 	items   chan []item
@@ -67,8 +67,8 @@ type epoch struct {
 	// `early` is true while the reader waits for the memory of the pending items. These items are
 	// then decoded although they are too few for a part.
 	early bool
-	// patience is how long the assembler waits for a buffer before it looks for dropped batches. `told`
-	// is true after the log has a line on held batches.
+	// patience is how long the assembler waits for a buffer before it looks for dropped batches.
+	// `told` is true after the log has a line on held batches.
 	patience time.Duration
 	told     bool
 }
@@ -77,7 +77,7 @@ type epoch struct {
 // The caller holds the loader's mutex.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
-		loader: l, from: from, share: from.share(l.options), samples: l.options.division().images(from.Samples, l.options.Rank), place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
+		loader: l, from: from, share: from.share(l.options), samples: l.options.division().images(from.Samples, l.options.Ranks.Rank), place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
 		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}), missing: make(chan int),
 		patience: shortestPatience,
 	}
@@ -109,7 +109,7 @@ func (l *Loader) start(from State) *epoch {
 func (e *epoch) read() error {
 	l := e.loader
 	index := l.index.Load()
-	streamed := l.streamsFirst && e.from.Epoch == 0 && e.share.firstOfOne && l.options.shuffled() || !index.IsWhole() && !l.options.shuffled()
+	streamed := l.streamsFirst && e.from.Epoch == 0 && e.share.firstOfOne && l.options.Train || !index.IsWhole() && !l.options.Train
 	if !index.IsWhole() && !streamed {
 		var err error
 		if index, err = l.archive.Index(e.ctx, true); err != nil {
@@ -197,12 +197,12 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	return nil, io.EOF
 }
 
-// skip counts an unusable image. It fails if more images are unusable than Options.MaxSkipRate
-// allows.
+// skip counts an unusable image. It fails if more images are unusable than
+// Options.Reading.MaxSkipRate allows.
 func (e *epoch) skip(bad *Error) error {
 	l := e.loader
 	e.place.Skipped++
-	if l.options.MaxSkipRate == 0 {
+	if l.options.Reading.MaxSkipRate == 0 {
 		return archive.Fatal(bad)
 	}
 	repeated := e.place.Position - e.share.own
@@ -227,19 +227,19 @@ func (e *epoch) skip(bad *Error) error {
 }
 
 // mayBeNone reports whether it is no fault if none of a rank's images is usable.
-func (o Options) mayBeNone() bool { return o.EachOnce && o.Ranks > 1 }
+func (o Options) mayBeNone() bool { return o.Ranks.EachOnce && o.Ranks.World > 1 }
 
 // tooMany returns the error for more unusable images than the rate allows, or for no usable
 // image. In all other cases it returns nil. `before` is the number of skipped images that an
 // earlier run found. They are not in `bad`. If mayBeNone is true, the rate alone counts.
 func (l *Loader) tooMany(bad []*Error, before, skipped, samples int, mayBeNone bool) error {
-	rate, path := l.options.MaxSkipRate, l.archive.Path
+	rate, path := l.options.Reading.MaxSkipRate, l.archive.Path
 	if skipped == 0 || (skipped < samples || mayBeNone) && float64(skipped) <= rate*float64(samples) {
 		return nil
 	}
 	reason := fmt.Sprintf("%d of %d images are unusable", skipped, samples)
 	if skipped < samples || mayBeNone {
-		reason += fmt.Sprintf(", and Options.MaxSkipRate is %v", rate)
+		reason += fmt.Sprintf(", and Options.Reading.MaxSkipRate is %v", rate)
 	}
 	if before > 0 {
 		reason += fmt.Sprintf(" (%d of them were found before the State was saved, and Stats.Examples of that run names some)", before)

@@ -73,7 +73,7 @@ func TestEpoch_BatchSizes(t *testing.T) {
 
 func TestEpoch_FlipAndColour(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[2].path, Options{
-		BatchSize: 40, Transform: decode.Resize{Height: 2, Width: 3}, HorizontalFlip: 0.5,
+		BatchSize: 40, Crop: Crop{Transform: decode.Resize{Height: 2, Width: 3}, HorizontalFlip: 0.5},
 	})
 	for batch, err := range l.Epoch(context.Background()) {
 		if err != nil {
@@ -125,7 +125,7 @@ func TestEpoch_BadImages(t *testing.T) {
 				}
 				return
 			}
-			wantError(t, err, ErrBadMember, "member 1 (cat/"+test.name+"): ", test.want, "Options.MaxSkipRate")
+			wantError(t, err, ErrBadMember, "member 1 (cat/"+test.name+"): ", test.want, "Options.Reading.MaxSkipRate")
 		})
 	}
 }
@@ -139,14 +139,14 @@ func TestEpoch_Skip(t *testing.T) {
 	for _, s := range []source{
 		{"tar", write(t, "a.tar", packed), "even", func(*Options) {}},
 		{"tgz", write(t, "a.tgz", gzipOf(packed)), "even", func(*Options) {}},
-		{"blocks", write(t, "a.tgz", gzipOf(packed)), "blocks", func(o *Options) { o.ShuffleBuffer = 500 }},
+		{"blocks", write(t, "a.tgz", gzipOf(packed)), "blocks", func(o *Options) { o.Reading.ShuffleBuffer = 500 }},
 		{"streamed, classes given", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
-			o.ShuffleBuffer, o.Classes = 500, []string{"a", "b", "c"}
+			o.Reading.ShuffleBuffer, o.Labels.Classes = 500, []string{"a", "b", "c"}
 		}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			o := options()
-			o.MaxSkipRate = 0.3
+			o.Reading.MaxSkipRate = 0.3
 			s.change(&o)
 			l := open(t, s.path, o)
 			for epoch := range 2 {
@@ -165,18 +165,18 @@ func TestEpoch_Skip(t *testing.T) {
 				}
 			}
 
-			o.MaxSkipRate = 0.29 // allows 5 of 20 images, not 6
+			o.Reading.MaxSkipRate = 0.29 // allows 5 of 20 images, not 6
 			l = open(t, s.path, o)
 			_, err := tryRead(l)
-			wantError(t, err, ErrBadMember, "6 of 20 images are unusable, and Options.MaxSkipRate is 0.29: member 1 (train/a/000.png): ")
+			wantError(t, err, ErrBadMember, "6 of 20 images are unusable, and Options.Reading.MaxSkipRate is 0.29: member 1 (train/a/000.png): ")
 
-			o.MaxSkipRate = 0
+			o.Reading.MaxSkipRate = 0
 			checkLeaks(t)
 			if l, err = Open(s.path, o); err == nil {
 				_, err = tryRead(l)
 				l.Close()
 			}
-			wantError(t, err, ErrBadMember, "; remove it, or let some be skipped with Options.MaxSkipRate")
+			wantError(t, err, ErrBadMember, "; remove it, or let some be skipped with Options.Reading.MaxSkipRate")
 		})
 	}
 }
@@ -190,11 +190,11 @@ func TestOpen_TooManyUnusable(t *testing.T) {
 	}
 	for path, data := range map[string][]byte{"a.tar": tarOf(members), "a.tgz": gzipOf(tarOf(members))} {
 		o := options()
-		o.MaxSkipRate = 0.2
+		o.Reading.MaxSkipRate = 0.2
 		path = write(t, path, data)
 		_, err := Open(path, o)
-		wantError(t, err, ErrBadMember, path, "3 of 10 images are unusable, and Options.MaxSkipRate is 0.2: member 1 (/train/a/000.png): unsafe name")
-		o.MaxSkipRate = 0
+		wantError(t, err, ErrBadMember, path, "3 of 10 images are unusable, and Options.Reading.MaxSkipRate is 0.2: member 1 (/train/a/000.png): unsafe name")
+		o.Reading.MaxSkipRate = 0
 		_, err = Open(path, o)
 		wantError(t, err, ErrBadMember, path+": member 1 (/train/a/000.png): unsafe name")
 	}
@@ -205,7 +205,7 @@ func TestEpoch_TooManyEarly(t *testing.T) {
 	members := damaged(numbered(40), 0, 1, 2, 3, 4, 5, 6, 7, 8)
 	for _, s := range sources(t, members)[:4] { // leaves out the last two, whose number of images is not known
 		o := options()
-		o.MaxSkipRate = 0.2
+		o.Reading.MaxSkipRate = 0.2
 		s.change(&o)
 		lines, err := tryRead(open(t, s.path, o))
 		wantError(t, err, ErrBadMember, "9 of 40 images are unusable")
@@ -220,7 +220,7 @@ func TestEpoch_TooMany_Restored(t *testing.T) {
 	for want, bad := range map[string][]int{"MaxSkipRate is 0.1 (3 of them were found before": {0, 1, 2}, "names some): member 10 (": {0, 1, 2, 9}} {
 		path := write(t, "a.tar", tarOf(damaged(numbered(20), bad...)))
 		o := options()
-		o.MaxSkipRate = 0.5
+		o.Reading.MaxSkipRate = 0.5
 		var state State
 		for batch, err := range open(t, path, o).Epoch(context.Background()) {
 			must(t, err)
@@ -228,7 +228,7 @@ func TestEpoch_TooMany_Restored(t *testing.T) {
 			batch.Release()
 			break
 		}
-		_, err := tryRestore(t, path, func(o *Options) { o.MaxSkipRate = 0.1 }, state)
+		_, err := tryRestore(t, path, func(o *Options) { o.Reading.MaxSkipRate = 0.1 }, state)
 		wantError(t, err, ErrBadMember, fmt.Sprintf("%d of 20 images are unusable, ", len(bad)), want)
 	}
 }
@@ -236,7 +236,7 @@ func TestEpoch_TooMany_Restored(t *testing.T) {
 func TestEpoch_AllUnusable(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(4), 0, 1, 2, 3)) {
 		o := options()
-		o.MaxSkipRate = 1
+		o.Reading.MaxSkipRate = 1
 		s.change(&o)
 		l := open(t, s.path, o)
 		_, err := tryRead(l)
@@ -249,7 +249,7 @@ func TestEpoch_AllUnusable(t *testing.T) {
 func TestEpoch_ArchiveDamagedLater(t *testing.T) {
 	data := gzipOf(tarOf(numbered(40)))
 	o := options()
-	o.ShuffleBuffer, o.Classes = 500, []string{"a", "b", "c"}
+	o.Reading.ShuffleBuffer, o.Labels.Classes = 500, []string{"a", "b", "c"}
 	l := open(t, write(t, "a.tgz", data[:len(data)-20]), o)
 	lines, err := tryRead(l)
 	wantError(t, err, ErrArchive, "cut short")
@@ -281,7 +281,7 @@ func TestEpoch_ManySkipped(t *testing.T) {
 	} {
 		for _, s := range sources(t, damaged(numbered(test.images), test.bad...)) {
 			o := options()
-			o.BatchSize, o.MaxSkipRate, o.Workers = 3, 1, 2
+			o.BatchSize, o.Reading.MaxSkipRate, o.Workers = 3, 1, 2
 			s.change(&o)
 			l := open(t, s.path, o)
 			for range 20 {
@@ -300,7 +300,7 @@ func TestEpoch_ManySkipped(t *testing.T) {
 // A batch without an image, which nobody gets, is not taken for one that was dropped.
 func TestEpoch_EmptyBatch_NotLost(t *testing.T) {
 	o := options()
-	o.BatchSize, o.MaxSkipRate, o.Buffers = 8, 0.5, 1
+	o.BatchSize, o.Reading.MaxSkipRate, o.Buffers = 8, 0.5, 1
 	l := open(t, write(t, "a.tar", tarOf(damaged(numbered(9), 8))), o)
 	for range 3 {
 		for batch, err := range l.Epoch(context.Background()) {

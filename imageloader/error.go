@@ -20,12 +20,12 @@ var (
 	// of an unknown format.
 	ErrArchive = archive.ErrArchive
 	// ErrTruncated says that the file is cut short. The error is also an ErrArchive and an
-	// io.ErrUnexpectedEOF. Options.AllowTruncated reads the part before the cut.
+	// io.ErrUnexpectedEOF. Options.Reading.AllowTruncated reads the part before the cut.
 	ErrTruncated = archive.ErrTruncated
 	// ErrNoImages says that the archive has no images, or that Options.Split has none.
 	ErrNoImages = archive.ErrNoImages
 	// ErrBadMember says that a member is not a usable image, or that more members are unusable than
-	// Options.MaxSkipRate allows.
+	// Options.Reading.MaxSkipRate allows.
 	ErrBadMember = archive.ErrBadMember
 	// ErrUnknownClass says that a member's class is not among the given classes, or that it is not
 	// clear where the labels are from.

@@ -23,7 +23,7 @@ func Example() {
 	defer os.RemoveAll(directory)
 
 	loader, err := imageloader.Open(directory, imageloader.Options{
-		BatchSize: 2, Transform: decode.ResizeCenterCrop{Resize: 8, Height: 8, Width: 8},
+		BatchSize: 2, Crop: imageloader.Crop{Transform: decode.ResizeCenterCrop{Resize: 8, Height: 8, Width: 8}},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -51,7 +51,7 @@ func Example_otherEngine() {
 	})
 	defer os.RemoveAll(directory)
 	loader, err := imageloader.Open(directory, imageloader.Options{
-		BatchSize: 2, Train: true, Transform: decode.RandomResizedCrop{Height: 8, Width: 8},
+		BatchSize: 2, Train: true, Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: 8, Width: 8}},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -86,7 +86,7 @@ func ExampleLoader_Restore() {
 	})
 	defer os.RemoveAll(directory)
 	options := imageloader.Options{
-		BatchSize: 1, Train: true, Seed: 3, Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 1},
+		BatchSize: 1, Train: true, Seed: 3, Crop: imageloader.Crop{Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 1}},
 	}
 	loader, err := imageloader.Open(directory, options)
 	if err != nil {

@@ -151,22 +151,22 @@ func sources(t testing.TB, members []member) []source {
 		{"directory", writeDirectory(t, members), "even", keep},
 		{"tar", write(t, "a.tar", packed), "even", keep},
 		{"tgz", tgz, "even", keep},
-		{"tgz in blocks", write(t, "blocks.tgz", gzipOf(packed)), "blocks", func(o *Options) { o.ShuffleBuffer = 500 }},
+		{"tgz in blocks", write(t, "blocks.tgz", gzipOf(packed)), "blocks", func(o *Options) { o.Reading.ShuffleBuffer = 500 }},
 		{"tgz streamed, then in blocks", write(t, "streamed.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
-			o.ShuffleBuffer = 500
-			o.Classes = []string{"a", "b", "c"}
+			o.Reading.ShuffleBuffer = 500
+			o.Labels.Classes = []string{"a", "b", "c"}
 		}},
 		{"tgz without index file", write(t, "none.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
-			o.ShuffleBuffer = 500
-			o.Classes = []string{"a", "b", "c"}
-			o.NoIndexFile = true
+			o.Reading.ShuffleBuffer = 500
+			o.Labels.Classes = []string{"a", "b", "c"}
+			o.Index.NoFile = true
 		}},
 	}
 }
 
 // options returns the options of most tests: images of 2 x 2 grey pixels.
 func options() Options {
-	return Options{BatchSize: 4, Transform: decode.Resize{Height: 2, Width: 2}, Channels: 1}
+	return Options{BatchSize: 4, Crop: Crop{Transform: decode.Resize{Height: 2, Width: 2}, Channels: 1}}
 }
 
 // open opens a loader. When the test ends, the loader is closed and checked for leaks.

@@ -72,9 +72,9 @@ func (c hostile) run(t *testing.T) {
 							continue
 						}
 						o := options()
-						o.Train, o.ShuffleBuffer, o.MaxSkipRate, o.Workers, o.IndexDir = train, buffer, rate, 2, t.TempDir()
+						o.Train, o.Reading.ShuffleBuffer, o.Reading.MaxSkipRate, o.Workers, o.Index.Dir = train, buffer, rate, 2, t.TempDir()
 						if given {
-							o.Classes = []string{"a", "b", "c", "caf\xe9"}
+							o.Labels.Classes = []string{"a", "b", "c", "caf\xe9"}
 						}
 						way := fmt.Sprintf("train %v, classes %v, buffer %d, rate %v", train, given, buffer, rate)
 						within(t, time.Minute, func() { c.read(t, way, o) })
@@ -114,7 +114,7 @@ func (c hostile) read(t *testing.T, way string, o Options) {
 			c.judge(t, way, path, o, err)
 			return
 		}
-		held := !c.directory && o.ShuffleBuffer == 0 && len(c.data) > 0 && c.data[0] == 0x1f
+		held := !c.directory && o.Reading.ShuffleBuffer == 0 && len(c.data) > 0 && c.data[0] == 0x1f
 		switch {
 		case c.changes && held:
 		case c.fails != "":
@@ -123,7 +123,7 @@ func (c hostile) read(t *testing.T, way string, o Options) {
 		case c.loose, c.fails == "" && c.images == 0 && c.skips == 0:
 		case images != c.images || skipped != c.skips:
 			c.fail(t, "%s: %d images and %d skipped, want %d and %d", way, images, skipped, c.images, c.skips)
-		case c.skips > 0 && o.MaxSkipRate == 0:
+		case c.skips > 0 && o.Reading.MaxSkipRate == 0:
 			c.fail(t, "%s: no error", way)
 		}
 	}
@@ -200,7 +200,7 @@ func (c hostile) judge(t *testing.T, way, path string, o Options, err error) {
 		}
 	case c.loose, c.fails == "" && c.images == 0 && c.skips == 0:
 	case c.images < 0 || c.skips > 0:
-		if o.MaxSkipRate > 0 {
+		if o.Reading.MaxSkipRate > 0 {
 			c.fail(t, "%s: got %q, though it may be skipped", way, text)
 		} else if !errors.Is(err, ErrBadMember) || full.Member == 0 || !strings.Contains(text, "MaxSkipRate") || !strings.Contains(text, c.says) {
 			c.fail(t, "%s: got %q, want an unusable image, named, and %q", way, text, c.says)

@@ -35,14 +35,14 @@ func TestLoader_Classes(t *testing.T) {
 		{"archive", func(o *Options) {}, "[ant cat dog]", "[2 1 0 2 1]"},
 		{"archive, train", func(o *Options) { o.Split = "train" }, "[ant cat dog]", "[2 1 2]"},
 		{"archive, test", func(o *Options) { o.Split = "test" }, "[ant cat dog]", "[0 1]"},
-		{"caller", func(o *Options) { o.Classes = []string{"dog", "cat", "ant", "bee"} }, "[dog cat ant bee]", "[0 1 2 0 1]"},
-		{"caller, train", func(o *Options) { o.Classes, o.Split = []string{"cat", "dog"}, "train" }, "[cat dog]", "[1 0 1]"},
+		{"caller", func(o *Options) { o.Labels.Classes = []string{"dog", "cat", "ant", "bee"} }, "[dog cat ant bee]", "[0 1 2 0 1]"},
+		{"caller, train", func(o *Options) { o.Labels.Classes, o.Split = []string{"cat", "dog"}, "train" }, "[cat dog]", "[1 0 1]"},
 	} {
 		for _, path := range paths {
 			for _, buffer := range []int{0, 400} {
 				t.Run(fmt.Sprintf("%s/%d/%s", test.name, buffer, path), func(t *testing.T) {
 					o := options()
-					o.BatchSize, o.ShuffleBuffer = 10, buffer
+					o.BatchSize, o.Reading.ShuffleBuffer = 10, buffer
 					test.change(&o)
 					l := open(t, path, o)
 					if got := fmt.Sprint(l.Classes()); got != test.classes {
@@ -72,9 +72,9 @@ func TestOpen_UnknownClass(t *testing.T) {
 			checkLeaks(t)
 			o := options()
 			s.change(&o)
-			o.Classes, o.MaxSkipRate = []string{"a", "c"}, 1 // an unknown class is no reason to skip an image
+			o.Labels.Classes, o.Reading.MaxSkipRate = []string{"a", "c"}, 1 // an unknown class is no reason to skip an image
 			_, err := Open(s.path, o)
-			wantError(t, err, ErrUnknownClass, s.path+": member ", "): class \"b\" is not one of the 2 in Options.Classes (a, c)")
+			wantError(t, err, ErrUnknownClass, s.path+": member ", "): class \"b\" is not one of the 2 in Options.Labels.Classes (a, c)")
 		})
 	}
 }
@@ -84,7 +84,7 @@ func TestEpoch_UnknownClass(t *testing.T) {
 	members := numbered(30)
 	members[25].name = "train/x/025.png"
 	o := options()
-	o.ShuffleBuffer, o.Classes = 500, []string{"a", "b", "c"}
+	o.Reading.ShuffleBuffer, o.Labels.Classes = 500, []string{"a", "b", "c"}
 	l := open(t, write(t, "a.tgz", gzipOf(tarOf(members))), o)
 	_, err := tryRead(l)
 	wantError(t, err, ErrUnknownClass, `member 26 (train/x/025.png): class "x" is not one of the 3`)

@@ -7,8 +7,8 @@ type LabelSource = archive.LabelSource
 
 const (
 	// LabelsFound looks at the first image of the first shard. If the image has a .cls of its key
-	// beside it, or a .json of its key with Options.LabelField, labels are from members. Otherwise
-	// labels are from directories. If other members hold labels then, Open fails with
+	// beside it, or a .json of its key with Options.Labels.Field, labels are from members.
+	// Otherwise labels are from directories. If other members hold labels then, Open fails with
 	// ErrUnknownClass.
 	LabelsFound = archive.LabelsFound
 	// LabelsFromDirectories takes the name of the directory that an image lies in, whatever other

@@ -33,8 +33,9 @@ type Loader struct {
 	sound   numbers      // decode.Result.Sound, by sample
 	length  atomic.Int64 // number of samples per epoch, of all ranks, 0 when not known yet
 
-	// If streamsFirst is true, a shuffled epoch 0 that one rank begins streams through the archive,
-	// even if there is an index. So the index does not change the order of epoch 0. See Note [Orders].
+	// If streamsFirst is true, a shuffled epoch 0 that one rank begins streams through the
+	// archive, even if there is an index. So the index does not change the order of epoch 0. See
+	// Note [Orders].
 	streamsFirst bool
 
 	mu      sync.Mutex
@@ -56,16 +57,16 @@ type Loader struct {
 // name. A pattern stands for several files that are read as one archive: "train-{000..127}.tar",
 // "train-*.tgz".
 //
-// Open reads a .tgz completely if it fits into Options.ShuffleBuffer. For a larger .tgz, Open may
-// need the names of the classes. If no index file has these names, Open reads through the .tgz.
-// This takes about one second per GB on one core. If the Open of another loader of this host reads
-// through the same .tgz, Open waits for its index file. With Options.Train the loader then begins
-// to read the first epoch. The loader must be closed.
+// Open reads a .tgz completely if it fits into Options.Reading.ShuffleBuffer. For a larger .tgz,
+// Open may need the names of the classes. If no index file has these names, Open reads through the
+// .tgz. This takes about one second per GB on one core. If the Open of another loader of this host
+// reads through the same .tgz, Open waits for its index file. With Options.Train the loader then
+// begins to read the first epoch. The loader must be closed.
 func Open(path string, options Options) (*Loader, error) { return openFrom(archive.OS, path, options) }
 
 // OpenFS is [Open] of a path, or a pattern, in a file system such as an object store. The files
 // must have ReadAt, be safe for concurrent use, and not change. Their index files lie in
-// Options.IndexDir or in the user's cache folder.
+// Options.Index.Dir or in the user's cache folder.
 func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
 	if fsys == nil {
 		return nil, fmt.Errorf("imageloader: OpenFS: fsys is nil; give a file system, such as os.DirFS(folder): %w", ErrInvalidOptions)
@@ -91,7 +92,7 @@ func openFrom(from archive.Files, path string, options Options) (*Loader, error)
 		return nil, err
 	}
 	start := State{Seed: o.Seed}
-	l := &Loader{options: o, next: start, place: start, memory: arena.New(o.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
+	l := &Loader{options: o, next: start, place: start, memory: arena.New(o.Reading.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
 	err = l.open(from, path)
 	if p := l.reading.Panicked.Load(); p != nil { // also where the loader does without the read
 		l.Close()
@@ -119,7 +120,7 @@ func (l *Loader) open(from archive.Files, path string) error {
 	if l.archive, err = archive.Open(from, path, l.archiveOptions()); err != nil {
 		return err
 	}
-	now := o.Ranks > 1 || o.Limit > 0
+	now := o.Ranks.World > 1 || o.Limit > 0
 	l.streamsFirst = l.archive.ClassesGiven() && !l.archive.Small && o.Limit == 0
 	index, err := l.archive.Index(context.Background(), now)
 	if err != nil {
@@ -131,8 +132,8 @@ func (l *Loader) open(from archive.Files, path string) error {
 		if err := l.tooManyKnown(index); err != nil {
 			return err
 		}
-		if l.Len() == 0 && !o.EachOnce {
-			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", len(index.Samples), o.Ranks), ErrNoImages)
+		if l.Len() == 0 && !o.Ranks.EachOnce {
+			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", len(index.Samples), o.Ranks.World), ErrNoImages)
 		}
 		if o.DropLast && batch > l.Len() {
 			return fmt.Errorf("imageloader: Options.DropLast leaves nothing of %s: BatchSize is %d, and an epoch has %d images: %w", l.archive.Path, batch, l.Len(), ErrInvalidOptions)
@@ -306,7 +307,7 @@ func (l *Loader) stop(e *epoch, cause error) {
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
 // epoch that is being read. It fails with ErrInvalidState if the archive of s had a different
-// number of images, or if Options.OnlyClasses or Options.Limit was different. Options.Ranks may be
+// number of images, or if Options.Labels.Only or Options.Limit was different. Options.Ranks may be
 // different, see [State].
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
@@ -337,22 +338,23 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 
 // Classes returns the names of the classes. Labels are indices into these names. If a second
 // loader reads test images from a second archive, it should get these names as its
-// Options.Classes. With Options.OnlyClasses, these are the selected classes. The second loader then
-// gets them as its Options.OnlyClasses too. In a WebDataset with numbers in its .cls, a number is
-// an index into Options.Classes, so the second loader gets the Classes and OnlyClasses of the
-// first.
+// Options.Labels.Classes. With Options.Labels.Only, these are the selected classes. The second
+// loader then gets them as its Options.Labels.Only too. In a WebDataset with numbers in its .cls,
+// a number is an index into Options.Labels.Classes, so the second loader gets the Classes and
+// Only of the first.
 func (l *Loader) Classes() []string { return l.archive.Classes() }
 
 // Len returns the number of images in an epoch of this rank. Images that turn out to be unusable
 // are counted too. Len returns 0 while the number is not known. This can be so for a .tgz that is
-// larger than Options.ShuffleBuffer, has given classes and has no index file. The first epoch
-// then finds the number. With Options.EachOnce, 0 can also mean that this rank has no images.
+// larger than Options.Reading.ShuffleBuffer, has given classes and has no index file. The first
+// epoch then finds the number. With Options.Ranks.EachOnce, 0 can also mean that this rank has no
+// images.
 func (l *Loader) Len() int {
-	return l.options.division().images(int(l.length.Load()), l.options.Rank)
+	return l.options.division().images(int(l.length.Load()), l.options.Ranks.Rank)
 }
 
 // Batches returns the number of batches in an epoch if all images are usable. It returns 0 while
-// the number is not known. With Options.EachOnce it is different for different ranks.
+// the number is not known. With Options.Ranks.EachOnce it is different for different ranks.
 func (l *Loader) Batches() int {
 	whole, rest := l.Len()/l.options.BatchSize, l.Len()%l.options.BatchSize
 	if rest > 0 && !l.options.DropLast {

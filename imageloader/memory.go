@@ -34,7 +34,7 @@ func (l *Loader) Memory() Memory {
 		}
 		return m
 	}
-	compressed := max(l.options.ShuffleBuffer, l.archive.Largest(x))
+	compressed := max(l.options.Reading.ShuffleBuffer, l.archive.Largest(x))
 	if !x.IsWhole() || l.streamsFirst {
 		compressed += l.options.aside()
 	}

@@ -27,7 +27,7 @@ func TestLoader_Memory(t *testing.T) {
 		{"less than an image", tgz, 1 << 10, nil},
 	} {
 		o := Options{
-			BatchSize: 4, Train: true, Transform: decode.Resize{Height: 64, Width: 64}, ShuffleBuffer: test.buffer, Classes: test.classes, NoIndexFile: true, Workers: 2,
+			BatchSize: 4, Train: true, Crop: Crop{Transform: decode.Resize{Height: 64, Width: 64}}, Reading: Reading{ShuffleBuffer: test.buffer}, Labels: Labels{Classes: test.classes}, Index: Index{NoFile: true}, Workers: 2,
 		}
 		before := arena.Total()
 		l := open(t, test.path, o)

@@ -16,28 +16,28 @@ func TestOpen_InvalidOptions(t *testing.T) {
 		want    string
 	}{
 		{Options{BatchSize: -1}, "Options.BatchSize is -1; it must not be below 0"},
-		{Options{ShuffleBuffer: -1}, "Options.ShuffleBuffer is -1"},
+		{Options{Reading: Reading{ShuffleBuffer: -1}}, "Options.Reading.ShuffleBuffer is -1"},
 		{Options{Workers: -2}, "Options.Workers is -2"},
 		{Options{Buffers: -1}, "Options.Buffers is -1"},
-		{Options{MaxPixels: -1}, "Options.MaxPixels is -1"},
-		{Options{MaxMemberBytes: -1}, "Options.MaxMemberBytes is -1"},
-		{Options{Channels: 2}, "Options.Channels is 2; it must be 3"},
-		{Options{HorizontalFlip: 1.5}, "Options.HorizontalFlip is 1.5; it is a probability"},
-		{Options{HorizontalFlip: math.NaN()}, "Options.HorizontalFlip is NaN"},
-		{Options{HorizontalFlip: 0.5, NoFlip: true}, "NoFlip is set"},
-		{Options{MaxSkipRate: -0.1}, "Options.MaxSkipRate is -0.1"},
-		{Options{MaxSkipRate: math.NaN()}, "Options.MaxSkipRate is NaN"},
+		{Options{Reading: Reading{MaxPixels: -1}}, "Options.Reading.MaxPixels is -1"},
+		{Options{Reading: Reading{MaxMemberBytes: -1}}, "Options.Reading.MaxMemberBytes is -1"},
+		{Options{Crop: Crop{Channels: 2}}, "Options.Crop.Channels is 2; it must be 3"},
+		{Options{Crop: Crop{HorizontalFlip: 1.5}}, "Options.Crop.HorizontalFlip is 1.5; it is a probability"},
+		{Options{Crop: Crop{HorizontalFlip: math.NaN()}}, "Options.Crop.HorizontalFlip is NaN"},
+		{Options{Crop: Crop{HorizontalFlip: 0.5, NoFlip: true}}, "NoFlip is set"},
+		{Options{Reading: Reading{MaxSkipRate: -0.1}}, "Options.Reading.MaxSkipRate is -0.1"},
+		{Options{Reading: Reading{MaxSkipRate: math.NaN()}}, "Options.Reading.MaxSkipRate is NaN"},
 		{Options{Split: "a//b"}, `Options.Split is "a//b"`},
 		{Options{Split: "/a"}, `Options.Split is "/a"`},
 		{Options{Split: ".."}, `Options.Split is ".."`},
-		{Options{Classes: []string{"a", "b", "a"}}, `Options.Classes: class "a" is there twice`},
-		{Options{Classes: []string{"a", ""}}, `Options.Classes: class 1 is ""`},
-		{Options{Transform: decode.Resize{Height: -1, Width: 2}}, "height"},
-		{Options{Transform: decode.RandomResizedCrop{Height: 8, Width: 8, MinScale: 2, MaxScale: 3}}, "scale"},
-		{Options{BatchSize: math.MaxInt, Classes: []string{"a", "b", "c"}, ShuffleBuffer: 1}, "BatchSize"},
+		{Options{Labels: Labels{Classes: []string{"a", "b", "a"}}}, `Options.Labels.Classes: class "a" is there twice`},
+		{Options{Labels: Labels{Classes: []string{"a", ""}}}, `Options.Labels.Classes: class 1 is ""`},
+		{Options{Crop: Crop{Transform: decode.Resize{Height: -1, Width: 2}}}, "height"},
+		{Options{Crop: Crop{Transform: decode.RandomResizedCrop{Height: 8, Width: 8, MinScale: 2, MaxScale: 3}}}, "scale"},
+		{Options{BatchSize: math.MaxInt, Labels: Labels{Classes: []string{"a", "b", "c"}}, Reading: Reading{ShuffleBuffer: 1}}, "BatchSize"},
 	} {
 		file := path
-		if test.options.ShuffleBuffer == 1 { // this archive is streamed, so its number of images is not known
+		if test.options.Reading.ShuffleBuffer == 1 { // this archive is streamed, so its number of images is not known
 			file = write(t, "a.tgz", gzipOf(tarOf(numbered(3))))
 		}
 		l, err := Open(file, test.options)
@@ -56,22 +56,21 @@ func TestOptions_Defaults(t *testing.T) {
 		options   Options
 		transform decode.Transform
 		flip      float64
-		shuffled  bool
 	}{
-		{Options{}, decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}, 0, false},
-		{Options{Train: true}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.5, true},
-		{Options{Train: true, NoFlip: true, NoShuffle: true}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0, false},
-		{Options{Train: true, HorizontalFlip: 0.25}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.25, true},
+		{Options{}, decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}, 0},
+		{Options{Train: true}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.5},
+		{Options{Train: true, Crop: Crop{NoFlip: true}}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0},
+		{Options{Train: true, Crop: Crop{HorizontalFlip: 0.25}}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.25},
 	} {
 		o, err := test.options.complete()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.BatchSize != 128 || o.Channels != 3 || o.Buffers != 4 || o.ShuffleBuffer != 256<<20 {
+		if o.BatchSize != 128 || o.Crop.Channels != 3 || o.Buffers != 4 || o.Reading.ShuffleBuffer != 256<<20 {
 			t.Errorf("%+v: got %+v", test.options, o)
 		}
-		if o.Transform != test.transform || o.HorizontalFlip != test.flip || o.shuffled() != test.shuffled {
-			t.Errorf("%+v: got %+v, flip %v, shuffled %v", test.options, o.Transform, o.HorizontalFlip, o.shuffled())
+		if o.Crop.Transform != test.transform || o.Crop.HorizontalFlip != test.flip {
+			t.Errorf("%+v: got %+v, flip %v", test.options, o.Crop.Transform, o.Crop.HorizontalFlip)
 		}
 	}
 }

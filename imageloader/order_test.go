@@ -91,9 +91,9 @@ func TestEpoch_Shuffle(t *testing.T) {
 					}
 				}
 			}
-			o.NoShuffle = true
+			o.Train = false
 			if order := levels(t, open(t, s.path, o)); len(order) != 40 || !slices.IsSorted(order) {
-				t.Errorf("with NoShuffle: got order %v", order)
+				t.Errorf("without Train: got order %v", order)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ var parts20 = []struct {
 	classes string
 	want    []string
 }{
-	{"OnlyClasses", []string{"c", "a"}, 0, "[a c]", pairsOf(20, func(i int) (int, bool) { return label(i, 20) / 2, label(i, 20) != 1 })},
+	{"Labels.Only", []string{"c", "a"}, 0, "[a c]", pairsOf(20, func(i int) (int, bool) { return label(i, 20) / 2, label(i, 20) != 1 })},
 	{"one class", []string{"b"}, 0, "[b]", pairsOf(20, func(i int) (int, bool) { return 0, label(i, 20) == 1 })},
 	{"Limit", nil, 9, "[a b c]", pairsOf(9, func(i int) (int, bool) { return label(i, 20), true })},
 	{"Limit of two", nil, 2, "[a b c]", pairsOf(2, func(i int) (int, bool) { return 0, true })},
@@ -44,7 +44,7 @@ func TestOptions_Part(t *testing.T) {
 			t.Run(s.name+"/"+p.name, func(t *testing.T) {
 				o := options()
 				s.change(&o)
-				o.OnlyClasses, o.Limit = p.only, p.limit
+				o.Labels.Only, o.Limit = p.only, p.limit
 				l := open(t, s.path, o)
 				if got := fmt.Sprint(l.Classes()); got != p.classes {
 					t.Errorf("classes %s, want %s", got, p.classes)
@@ -62,7 +62,7 @@ func TestOptions_Part(t *testing.T) {
 				}
 
 				train := trainOptions()
-				train.OnlyClasses, train.Limit = p.only, p.limit
+				train.Labels.Only, train.Limit = p.only, p.limit
 				s.change(&train)
 				var all []string
 				var states []State
@@ -93,7 +93,7 @@ func TestOptions_Part(t *testing.T) {
 
 				ranks, got := 3, map[string]bool{}
 				for rank := range ranks {
-					o.Ranks, o.Rank = ranks, rank
+					o.Ranks.World, o.Ranks.Rank = ranks, rank
 					r := open(t, s.path, o)
 					if want := (len(p.want) + ranks - 1) / ranks; r.Len() != want {
 						t.Errorf("rank %d has %d images, want %d", rank, r.Len(), want)
@@ -112,18 +112,18 @@ func TestOptions_Part(t *testing.T) {
 }
 
 // The batches of some classes are those of an archive that has only these classes.
-func TestOptions_OnlyClasses_AsAnArchive(t *testing.T) {
+func TestOptions_Only_AsAnArchive(t *testing.T) {
 	members := numbered(20)
 	few := slices.DeleteFunc(slices.Clone(members), func(m member) bool { return strings.HasPrefix(m.name, "train/b/") })
 	o := trainOptions()
 	want := read(t, open(t, write(t, "few.tgz", gzipOf(tarOf(few))), o))
-	o.OnlyClasses = []string{"a", "c"}
+	o.Labels.Only = []string{"a", "c"}
 	wantLines(t, "some classes", read(t, open(t, write(t, "all.tgz", gzipOf(tarOf(members))), o)), want)
 }
 
 // A second loader with the classes of the first gives the same labels, also where labels are
 // numbers. Its other images need no name.
-func TestOptions_OnlyClasses_SecondLoader(t *testing.T) {
+func TestOptions_Only_SecondLoader(t *testing.T) {
 	number := func(label int) string { return fmt.Sprint(3 * label) } // 0, 3, 6
 	want := pairsOf(24, func(i int) (int, bool) { return label(i, 24) - 1, label(i, 24) > 0 })
 	for name, members := range map[string][]member{"directories": numbered(24), "numbers": samplesOf(24, "cls", number)} {
@@ -132,13 +132,13 @@ func TestOptions_OnlyClasses_SecondLoader(t *testing.T) {
 			only = []string{"6", "3"}
 		}
 		o := options()
-		o.OnlyClasses = only
+		o.Labels.Only = only
 		path := write(t, "a.tar", tarOf(members))
 		l := open(t, path, o)
 		if got := labelsOf(t, l); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
-		o.Classes, o.OnlyClasses = l.Classes(), l.Classes()
+		o.Labels.Classes, o.Labels.Only = l.Classes(), l.Classes()
 		if got := labelsOf(t, open(t, path, o)); !slices.Equal(got, want) {
 			t.Errorf("%s, second loader: %v, want %v", name, got, want)
 		}
@@ -153,7 +153,7 @@ func TestOptions_Limit_ReadsNoFurther(t *testing.T) {
 		path := write(t, name, data[:len(data)*3/4])
 		for _, buffer := range []int{0, 600} { // a .tgz is kept in memory, as far as it is read
 			o := options()
-			o.Classes, o.Limit, o.ShuffleBuffer, o.NoIndexFile = []string{"a", "b", "c"}, 2, buffer, true
+			o.Labels.Classes, o.Limit, o.Reading.ShuffleBuffer, o.Index.NoFile = []string{"a", "b", "c"}, 2, buffer, true
 			l := open(t, path, o)
 			if got, want := labelsOf(t, l), []string{"00:0", "01:0"}; !slices.Equal(got, want) {
 				t.Errorf("%s: %v, want %v", name, got, want)
@@ -178,15 +178,15 @@ func TestOptions_Part_Mistakes(t *testing.T) {
 		kind error
 		want []string
 	}{
-		"unknown":       {Options{OnlyClasses: []string{"a", "B"}}, ErrInvalidOptions, []string{path, `Options.OnlyClasses has "B"`, "there are b, a, c"}},
-		"unknown alone": {Options{OnlyClasses: []string{"x"}}, ErrInvalidOptions, []string{`has "x", and there is no such class; there are a, b, c`}},
-		"not in Classes": {Options{OnlyClasses: []string{"clas 023"}, Classes: many}, ErrInvalidOptions,
-			[]string{"Options.Classes: ", "there are class 023, class 003, class 013 and 47 more"}},
-		"twice":      {Options{OnlyClasses: []string{"a", "a"}}, ErrInvalidOptions, []string{`OnlyClasses has "a" as name 1`}},
-		"empty name": {Options{OnlyClasses: []string{""}}, ErrInvalidOptions, []string{`OnlyClasses has "" as name 0`}},
+		"unknown":       {Options{Labels: Labels{Only: []string{"a", "B"}}}, ErrInvalidOptions, []string{path, `Options.Labels.Only has "B"`, "there are b, a, c"}},
+		"unknown alone": {Options{Labels: Labels{Only: []string{"x"}}}, ErrInvalidOptions, []string{`has "x", and there is no such class; there are a, b, c`}},
+		"not in Classes": {Options{Labels: Labels{Only: []string{"clas 023"}, Classes: many}}, ErrInvalidOptions,
+			[]string{"Options.Labels.Classes: ", "there are class 023, class 003, class 013 and 47 more"}},
+		"twice":      {Options{Labels: Labels{Only: []string{"a", "a"}}}, ErrInvalidOptions, []string{`Labels.Only has "a" as name 1`}},
+		"empty name": {Options{Labels: Labels{Only: []string{""}}}, ErrInvalidOptions, []string{`Labels.Only has "" as name 0`}},
 		"Limit":      {Options{Limit: -1}, ErrInvalidOptions, []string{"Limit is -1"}},
-		"none in the archive": {Options{Classes: []string{"a", "b", "c", "z"}, OnlyClasses: []string{"z"}}, ErrNoImages,
-			[]string{"no images of Options.OnlyClasses (z)"}},
+		"none in the archive": {Options{Labels: Labels{Classes: []string{"a", "b", "c", "z"}, Only: []string{"z"}}}, ErrNoImages,
+			[]string{"no images of Options.Labels.Only (z)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(path, test.o)
@@ -202,12 +202,12 @@ func TestOptions_Part_Mistakes(t *testing.T) {
 // of an epoch fits every part.
 func TestLoader_Restore_OtherPart(t *testing.T) {
 	path := write(t, "a.tar", tarOf(numbered(18)))
-	parts := []Options{{}, {Limit: 6}, {OnlyClasses: []string{"a"}}, {OnlyClasses: []string{"b"}}, {OnlyClasses: []string{"b"}, Limit: 6}}
+	parts := []Options{{}, {Limit: 6}, {Labels: Labels{Only: []string{"a"}}}, {Labels: Labels{Only: []string{"b"}}}, {Labels: Labels{Only: []string{"b"}}, Limit: 6}}
 	loaders := make([]*Loader, len(parts))
 	states := make([]State, len(parts))
 	for i, p := range parts {
 		o := options()
-		o.OnlyClasses, o.Limit = p.OnlyClasses, p.Limit
+		o.Labels.Only, o.Limit = p.Labels.Only, p.Limit
 		loaders[i] = open(t, path, o)
 		for batch, err := range loaders[i].Epoch(context.Background()) {
 			if err != nil {
@@ -223,7 +223,7 @@ func TestLoader_Restore_OtherPart(t *testing.T) {
 			if err := l.Restore(s); i == j && err != nil {
 				t.Error(err)
 			} else if i != j {
-				wantError(t, err, ErrInvalidState, "OnlyClasses")
+				wantError(t, err, ErrInvalidState, "Labels.Only")
 			}
 			if err := l.Restore(State{Seed: 4, Epoch: 2}); err != nil {
 				t.Error(err)

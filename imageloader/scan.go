@@ -23,9 +23,9 @@ type Report struct {
 	Images  int    `json:"images"`  // usable images
 	Bytes   int64  `json:"bytes"`   // compressed bytes of the usable images
 
-	// Classes has the number of usable images of each class, in the order of the labels that a Loader
-	// gives. Directories are in the order of their names. Labels that are numbers are in the order of
-	// the numbers.
+	// Classes has the number of usable images of each class, in the order of the labels that a
+	// Loader gives. Directories are in the order of their names. Labels that are numbers are in
+	// the order of the numbers.
 	Classes []Count `json:"classes"`
 	Splits  []Count `json:"splits"` // number of usable images by the first directory of SPLIT/CLASS/FILE
 	// Formats has the number of usable images of each format, such as "JPEG". A file may be of

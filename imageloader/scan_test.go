@@ -77,7 +77,7 @@ func TestScan_AsLoader(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := options()
-		o.MaxSkipRate = 0.01
+		o.Reading.MaxSkipRate = 0.01
 		s.change(&o)
 		l := open(t, s.path, o)
 		read(t, l)

@@ -12,10 +12,10 @@ import (
 
 // Note [Orders]
 //
-// The images of a .tar, a directory or a .tgz that fits into Options.ShuffleBuffer are permuted
-// uniformly. In a larger .tgz, the blocks are permuted. A group is a number of blocks that
-// together fill half of the shuffle buffer. The images of a group are permuted, while the next
-// group is read into the other half of the buffer.
+// The images of a .tar, a directory or a .tgz that fits into Options.Reading.ShuffleBuffer are
+// permuted uniformly. In a larger .tgz, the blocks are permuted. A group is a number of blocks
+// that together fill half of the shuffle buffer. The images of a group are permuted, while the
+// next group is read into the other half of the buffer.
 //
 // If the classes of a larger .tgz are given, its first epoch streams through a shuffle buffer.
 // Streaming needs no index. The first epoch streams even if there is an index. Otherwise the
@@ -43,8 +43,8 @@ type sequence struct {
 	// missing is used with ranks, after all samples of the rank are sent. It receives the number of
 	// images that are wanted in place of unusable images.
 	missing <-chan int
-	// Sometimes the reader can read on only after some of the sent items are decoded. During that time
-	// the reader offers a value here.
+	// Sometimes the reader can read on only after some of the sent items are decoded. During that
+	// time the reader offers a value here.
 	short   chan<- struct{}
 	pending []item         // items that are not sent yet
 	made    *archive.Index // the index of the archive, if streaming has made it
@@ -134,7 +134,7 @@ func (s *sequence) runAny() error {
 // one by one.
 func (s *sequence) runSamples(spans []span) error {
 	if s.order == nil {
-		s.order = permutation(len(s.index.Samples), &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
+		s.order = permutation(len(s.index.Samples), &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.Train)
 	}
 	left := make([]int32, 0, places(spans))
 	for _, p := range spans {
@@ -142,7 +142,7 @@ func (s *sequence) runSamples(spans []span) error {
 	}
 	parts := (len(left) + archive.BlockSamples - 1) / archive.BlockSamples
 	part := func(i int) []int32 { return left[i*archive.BlockSamples : min((i+1)*archive.BlockSamples, len(left))] }
-	room := newBudget(s.options.ShuffleBuffer, s.short)
+	room := newBudget(s.options.Reading.ShuffleBuffer, s.short)
 	admit := func(ctx context.Context, i int) error { return room.take(ctx, s.index.Bytes(part(i))) }
 	load := func(i int) ([]item, error) {
 		items, err := s.loadEach(part(i))
@@ -181,12 +181,12 @@ func (g group) wanted(spans []span) []span { return between(spans, g.place, g.pl
 func (s *sequence) groups() []group {
 	x := s.index
 	d := draws{seed: s.from.Seed, epoch: s.from.Epoch}
-	order := permutation(len(x.Blocks), &d, s.options.shuffled())
+	order := permutation(len(x.Blocks), &d, s.options.Train)
 	var groups []group
 	place, bytes := 0, 0
 	for i, n := range order {
 		b := x.Blocks[n]
-		if i == 0 || !s.options.shuffled() || bytes+b.Bytes() > s.options.ShuffleBuffer/2 {
+		if i == 0 || !s.options.Train || bytes+b.Bytes() > s.options.Reading.ShuffleBuffer/2 {
 			groups = append(groups, group{place: place})
 			bytes = 0
 		}
@@ -215,7 +215,7 @@ func (s *sequence) runBlocks(spans []span) error {
 	var plan []loading
 	for i, g := range groups {
 		d := draws{seed: s.from.Seed, epoch: s.from.Epoch, what: forGroups, i: uint64(g.place) << 20}
-		orders[i] = permutation(g.count, &d, s.options.shuffled())
+		orders[i] = permutation(g.count, &d, s.options.Train)
 		wanted := make([]bool, g.count)
 		for _, p := range g.wanted(spans) {
 			for _, j := range orders[i][p.from-g.place : p.to-g.place] {
@@ -237,7 +237,7 @@ func (s *sequence) runBlocks(spans []span) error {
 		}
 	}
 
-	room := newBudget(s.options.ShuffleBuffer, s.short)
+	room := newBudget(s.options.Reading.ShuffleBuffer, s.short)
 	admit := func(ctx context.Context, i int) error { return room.take(ctx, plan[i].block.Bytes()) }
 	load := func(i int) ([]item, error) {
 		items, err := s.loadBlock(plan[i].block, plan[i].numbers)
@@ -291,7 +291,7 @@ var errSent = errors.New("all images are sent")
 // end.
 func (s *sequence) runStreamed(spans []span) error {
 	b := s.archive.NewIndexer()
-	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
+	buffer := shuffleBuffer{limit: s.options.Reading.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
 	room := newBudget(s.options.aside(), s.short) // does not count the items in the shuffle buffer
 	place := 0
 	defer func() { drop(buffer.items) }()
@@ -299,7 +299,7 @@ func (s *sequence) runStreamed(spans []span) error {
 		for len(spans) > 0 && place >= spans[0].to {
 			spans = spans[1:]
 		}
-		if len(spans) == 0 && s.options.Ranks > 1 {
+		if len(spans) == 0 && s.options.Ranks.World > 1 {
 			it.memory.release()
 			return errSent
 		}
@@ -327,7 +327,7 @@ func (s *sequence) runStreamed(spans []span) error {
 			if bad == nil {
 				it.hold(s.memory, data)
 			}
-			if !s.options.shuffled() {
+			if !s.options.Train {
 				return emit(it)
 			}
 			if buffer.add(it); buffer.full() {

@@ -40,8 +40,7 @@ func noisy(n int) []member {
 // read in several groups of several blocks.
 func blockOptions() Options {
 	return Options{
-		Train: true, BatchSize: 7, Channels: 1, Seed: 3, ShuffleBuffer: 5 << 20, NoIndexFile: true, NoFlip: true,
-		Transform: decode.RandomCrop{Height: 6, Width: 6},
+		Train: true, BatchSize: 7, Crop: Crop{Channels: 1, NoFlip: true, Transform: decode.RandomCrop{Height: 6, Width: 6}}, Seed: 3, Reading: Reading{ShuffleBuffer: 5 << 20}, Index: Index{NoFile: true},
 	}
 }
 
@@ -91,7 +90,7 @@ func TestEpoch_Blocks(t *testing.T) {
 			}
 		}
 		l.Close()
-		o.NoShuffle = true
+		o.Train = false
 		l = open(t, path, o)
 		if got := order(t, l); len(got) != n || !slices.IsSorted(got) {
 			t.Errorf("not shuffled: %v", got)
@@ -118,11 +117,11 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 4))
 	for _, s := range []source{
 		{"tar", write(t, "a.tar", packed), "even", func(*Options) {}},
-		{"tgz kept", write(t, "a.tgz", gzipOf(packed)), "even", func(o *Options) { o.ShuffleBuffer = 64 << 20 }},
+		{"tgz kept", write(t, "a.tgz", gzipOf(packed)), "even", func(o *Options) { o.Reading.ShuffleBuffer = 64 << 20 }},
 		{"tgz in blocks", write(t, "a.tgz", gzipOf(packed)), "blocks", func(*Options) {}},
-		{"tgz streamed first", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) { o.Classes = []string{"a", "b", "c"} }},
+		{"tgz streamed first", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) { o.Labels.Classes = []string{"a", "b", "c"} }},
 		{"tgz with index file", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
-			o.Classes, o.NoIndexFile = []string{"a", "b", "c"}, false
+			o.Labels.Classes, o.Index.NoFile = []string{"a", "b", "c"}, false
 		}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
@@ -130,7 +129,7 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 			var states []State
 			for _, workers := range []int{1, 3, 16} {
 				o := blockOptions()
-				o.MaxSkipRate, o.Workers = 0.1, workers
+				o.Reading.MaxSkipRate, o.Workers = 0.1, workers
 				s.change(&o)
 				l := open(t, s.path, o)
 				var got []string
@@ -160,7 +159,7 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 			for range places {
 				at := random.IntN(len(lines))
 				o := blockOptions()
-				o.MaxSkipRate, o.Workers = 0.1, 1+random.IntN(5)
+				o.Reading.MaxSkipRate, o.Workers = 0.1, 1+random.IntN(5)
 				s.change(&o)
 				l := open(t, s.path, o)
 				if err := l.Restore(states[at]); err != nil {
@@ -185,7 +184,7 @@ func TestOpen_IndexFile(t *testing.T) {
 	}
 	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
 	o := blockOptions()
-	o.NoIndexFile = false
+	o.Index.NoFile = false
 	first := open(t, path, o)
 	want := order(t, first)
 	if got := first.Stats().IndexFiles; len(got) != 1 || got[0] != path+".index" {
@@ -219,7 +218,7 @@ func TestOpen_IndexFile(t *testing.T) {
 	}
 
 	folder := t.TempDir()
-	o.IndexDir = folder
+	o.Index.Dir = folder
 	open(t, path, o)
 	if files, _ := os.ReadDir(folder); len(files) != 1 {
 		t.Errorf("%d files in IndexDir", len(files))
@@ -241,7 +240,7 @@ func TestOpen_Shards(t *testing.T) {
 	for _, pattern := range []string{"/train-{000..002}.tar", "/train-*.tar", "/train-00[0-2].tar"} {
 		for _, buffer := range []int{0, 100} {
 			o := options()
-			o.ShuffleBuffer = buffer
+			o.Reading.ShuffleBuffer = buffer
 			l := open(t, folder+pattern, o)
 			if got := levels(t, l); len(got) != 30 || !slices.IsSorted(got) {
 				t.Errorf("%s: images %v", pattern, got)
@@ -285,9 +284,9 @@ func TestEpoch_Ranks(t *testing.T) {
 				seen := map[string]bool{}
 				for rank := range test.ranks {
 					o := options()
-					o.BatchSize, o.MaxSkipRate, o.Train, o.NoFlip = 2, 0.5, shuffled, true
+					o.BatchSize, o.Reading.MaxSkipRate, o.Train, o.Crop.NoFlip = 2, 0.5, shuffled, true
 					s.change(&o)
-					o.Ranks, o.Rank, o.DropRest = test.ranks, rank, test.drop
+					o.Ranks.World, o.Ranks.Rank, o.Ranks.DropRest = test.ranks, rank, test.drop
 					l := open(t, s.path, o)
 					images, batches := 0, 0
 					for batch, err := range l.Epoch(context.Background()) {
@@ -311,9 +310,9 @@ func TestEpoch_Ranks(t *testing.T) {
 			}
 		}
 	}
-	_, err := Open(write(t, "a.tar", tarOf(numbered(3))), Options{Ranks: 4, DropRest: true})
+	_, err := Open(write(t, "a.tar", tarOf(numbered(3))), Options{Ranks: Ranks{World: 4, DropRest: true}})
 	wantError(t, err, ErrNoImages, "3 images for 4 ranks")
-	_, err = Open("a.tar", Options{Ranks: 2, Rank: 2})
+	_, err = Open("a.tar", Options{Ranks: Ranks{World: 2, Rank: 2}})
 	wantError(t, err, ErrInvalidOptions, "Rank is 2")
 }
 
@@ -324,7 +323,7 @@ func TestEpoch_Ranks_Blocks(t *testing.T) {
 	seen := map[string]int{}
 	for rank := range 3 {
 		o := blockOptions()
-		o.Ranks, o.Rank = 3, rank
+		o.Ranks.World, o.Ranks.Rank = 3, rank
 		l := open(t, path, o)
 		var lines []string
 		var states []State
@@ -364,7 +363,7 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(20), 0, 1, 2, 4, 5, 6, 8)) {
 		o := options()
 		s.change(&o)
-		o.Ranks, o.MaxSkipRate, o.BatchSize = 2, 0.7, 3
+		o.Ranks.World, o.Reading.MaxSkipRate, o.BatchSize = 2, 0.7, 3
 		l := open(t, s.path, o)
 		var lines []string
 		var states []State
@@ -385,7 +384,7 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 			}
 			wantLines(t, fmt.Sprintf("%s after batch %d", s.name, i), read(t, l), lines[i+1:])
 		}
-		o.MaxSkipRate = 0.6
+		o.Reading.MaxSkipRate = 0.6
 		_, err := tryRead(open(t, s.path, o))
 		wantError(t, err, ErrBadMember, "7 of 10 images are unusable")
 	}
@@ -397,7 +396,7 @@ func TestEpoch_Ranks_DropLast(t *testing.T) {
 		for rank := range 2 {
 			o := options()
 			s.change(&o)
-			o.Ranks, o.Rank, o.DropLast, o.MaxSkipRate = 2, rank, true, 0.2
+			o.Ranks.World, o.Ranks.Rank, o.DropLast, o.Reading.MaxSkipRate = 2, rank, true, 0.2
 			l := open(t, s.path, o)
 			for range 2 {
 				if got := len(read(t, l)); got != 2 || l.Batches() != 2 {
@@ -413,7 +412,7 @@ func TestEpoch_Ranks_DropLast(t *testing.T) {
 func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
 	data := tarOf(numbered(400))
 	o := options()
-	o.Ranks, o.ReadRetries, o.BatchSize = 2, -1, 100
+	o.Ranks.World, o.Reading.Retries, o.BatchSize = 2, -1, 100
 	var reads, allowed atomic.Int64
 	allowed.Store(math.MaxInt64)
 	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {

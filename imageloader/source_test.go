@@ -30,7 +30,7 @@ func TestOpenFS(t *testing.T) {
 		for _, buffer := range []int{0, 100} {
 			checkLeaks(t)
 			o := options()
-			o.ShuffleBuffer, o.IndexDir = buffer, t.TempDir()
+			o.Reading.ShuffleBuffer, o.Index.Dir = buffer, t.TempDir()
 			l, err := OpenFS(fsys, path, o)
 			if err != nil {
 				t.Fatal(err)
@@ -96,16 +96,16 @@ func TestOpenReaderAt_Moody(t *testing.T) {
 		{"fails for good", func(n int64) bool { return n > 1 }, nil, 1, "the line is down (tried 2 times)"},
 		{"fails for good, and no retries", func(n int64) bool { return n > 1 }, nil, -1, "the line is down"},
 		{"hangs once", nil, func(n int64) bool { return n == 2 }, 0, ""},
-		{"hangs for good", nil, func(n int64) bool { return n > 1 }, 1, "a read took longer than Options.ReadTimeout, 50ms (tried 2 times)"},
+		{"hangs for good", nil, func(n int64) bool { return n > 1 }, 1, "a read took longer than Options.Reading.Timeout, 50ms (tried 2 times)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			checkLeaks(t)
 			m := &moody{ReaderAt: file, fail: test.fail, slow: test.slow, released: make(chan struct{})}
 			defer close(m.released)
 			o := options()
-			o.ShuffleBuffer, o.NoIndexFile, o.ReadRetries = 500, true, test.retries
+			o.Reading.ShuffleBuffer, o.Index.NoFile, o.Reading.Retries = 500, true, test.retries
 			if test.slow != nil {
-				o.ReadTimeout = 50 * time.Millisecond
+				o.Reading.Timeout = 50 * time.Millisecond
 			}
 			l, err := OpenReaderAt(m, int64(len(packed)), "far/a.tgz", o)
 			if err == nil {
@@ -139,7 +139,7 @@ func TestOpenReaderAt_Index(t *testing.T) {
 	}
 	defer file.Close()
 	o := blockOptions()
-	o.ShuffleBuffer, o.NoIndexFile, o.IndexDir = 1<<20, false, t.TempDir()
+	o.Reading.ShuffleBuffer, o.Index.NoFile, o.Index.Dir = 1<<20, false, t.TempDir()
 	var first string
 	for range 2 {
 		l, err := OpenReaderAt(file, int64(len(packed)), "far/a.tgz", o)
@@ -155,7 +155,7 @@ func TestOpenReaderAt_Index(t *testing.T) {
 		}
 		l.Close()
 	}
-	if found, _ := filepath.Glob(o.IndexDir + "/a.tgz-*.index"); len(found) != 1 {
+	if found, _ := filepath.Glob(o.Index.Dir + "/a.tgz-*.index"); len(found) != 1 {
 		t.Errorf("index files %v", found)
 	}
 }
@@ -235,7 +235,7 @@ func TestLoader_Close_WhileLeaving(t *testing.T) {
 func TestStats_Bottleneck_SlowReader(t *testing.T) {
 	packed := gzipOf(tarOf(noisy(250)))
 	o := blockOptions()
-	o.Train, o.Classes, o.NoIndexFile = false, []string{"a", "b", "c"}, true
+	o.Train, o.Labels.Classes, o.Index.NoFile = false, []string{"a", "b", "c"}, true
 	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
 		time.Sleep(150 * time.Millisecond)
 		return bytes.NewReader(packed).ReadAt(p, off)
@@ -268,7 +268,7 @@ func TestOpenReaderAt_Panics(t *testing.T) {
 				return false
 			}}
 			o := options()
-			o.ShuffleBuffer, o.NoIndexFile, o.ReadTimeout = 500, true, time.Duration(timeout)*time.Minute
+			o.Reading.ShuffleBuffer, o.Index.NoFile, o.Reading.Timeout = 500, true, time.Duration(timeout)*time.Minute
 			raised := func() (raised any) {
 				defer func() { raised = recover() }()
 				l, err := OpenReaderAt(m, int64(len(packed)), "far/a.tgz", o)
@@ -336,7 +336,7 @@ func TestOpenReaderAt_Wrong(t *testing.T) {
 	for _, count := range []int{-5, 1 << 30} {
 		checkLeaks(t)
 		o := options()
-		o.ShuffleBuffer, o.NoIndexFile, o.ReadRetries = 1000, true, -1
+		o.Reading.ShuffleBuffer, o.Index.NoFile, o.Reading.Retries = 1000, true, -1
 		_, err := OpenReaderAt(&wrongReader{ReaderAt: bytes.NewReader(data), count: count}, int64(len(data)), "a.tgz", o)
 		wantError(t, err, ErrArchive, "a.tgz", fmt.Sprintf("returned %d: mend the reader", count))
 	}

@@ -35,18 +35,17 @@ func TestOpen_Splits(t *testing.T) {
 		{"other classes", "test/c/1 train/a/2", nil, "the splits test (1), train (1)"},
 		{"splits of other names", "fold1/a/1 fold2/a/2 fold3/a/3", nil, "the splits fold1 (1), fold2 (1), fold3 (1)"},
 		{"a test beside classes", "a/1 b/2 test/a/3", nil, "the splits . (2), test (1)"},
-		{"some classes alone", two, func(o *Options) { o.OnlyClasses = []string{"a"} }, "the splits test ("},
+		{"some classes alone", two, func(o *Options) { o.Labels.Only = []string{"a"} }, "the splits test ("},
 		{"a limit", two, func(o *Options) { o.Limit = 2 }, "the splits test ("},
-		{"a limit and classes", two, func(o *Options) { o.Limit, o.Classes = 2, []string{"a", "b"} }, "the splits test (2)"},
-		{"without shuffling", two, func(o *Options) { o.NoShuffle = true }, "the splits test (2), train (3)"},
-		{"ranks", two, func(o *Options) { o.Ranks, o.Rank = 2, 1 }, "the splits test (2), train (3)"},
+		{"a limit and classes", two, func(o *Options) { o.Limit, o.Labels.Classes = 2, []string{"a", "b"} }, "the splits test (2)"},
+		{"ranks", two, func(o *Options) { o.Ranks.World, o.Ranks.Rank = 2, 1 }, "the splits test (2), train (3)"},
 
 		{"a split", two, func(o *Options) { o.Split = "train" }, ""},
 		{"all", two, func(o *Options) { o.Split = "." }, ""},
 		{"no training", two, func(o *Options) { o.Train = false }, ""},
 		{"train alone", "train/a/1 train/b/2", nil, ""},
 		{"test alone", "test/a/1 test/b/2", nil, ""},
-		{"train alone, a limit and classes", "train/a/1 train/b/2", func(o *Options) { o.Limit, o.Classes = 2, []string{"a", "b"} }, ""},
+		{"train alone, a limit and classes", "train/a/1 train/b/2", func(o *Options) { o.Limit, o.Labels.Classes = 2, []string{"a", "b"} }, ""},
 		{"no split", "a/1 b/2", nil, ""},
 		{"a folder above", "photos/a/1 photos/b/2", nil, ""},
 		{"groups of classes", "animals/cat/1 animals/dog/2 vehicles/car/3", nil, ""},
@@ -60,12 +59,12 @@ func TestOpen_Splits(t *testing.T) {
 			o := options()
 			o.Train = true
 			if s.change(&o); s.order == "streamed first" {
-				o.Classes = strings.Fields("a b c cat dog car train test contest")
+				o.Labels.Classes = strings.Fields("a b c cat dog car train test contest")
 			}
 			if c.change != nil {
 				c.change(&o)
 			}
-			if s.order == "streamed first" && len(o.OnlyClasses)+o.Limit > 0 { // these have tests of their own
+			if s.order == "streamed first" && len(o.Labels.Only)+o.Limit > 0 { // these have tests of their own
 				continue
 			}
 			l, err := Open(s.path, o)

@@ -20,9 +20,9 @@ import (
 // BatchSize is that of one rank. So the program divides its global batch by the new number of
 // ranks. For example, 8 ranks with a BatchSize of 32 become 4 ranks with a BatchSize of 64.
 //
-// With Options.MaxSkipRate the ranks may skip different numbers of images. The State of one rank
-// then does not tell where the others are. The program gathers the States of all ranks, and all
-// ranks restore the result of [JoinStates].
+// With Options.Reading.MaxSkipRate the ranks may skip different numbers of images. The State of
+// one rank then does not tell where the others are. The program gathers the States of all ranks,
+// and all ranks restore the result of [JoinStates].
 type State struct {
 	Seed     uint64 `json:"seed"`
 	Epoch    int    `json:"epoch"`    // number of the epoch, from 0
@@ -31,11 +31,12 @@ type State struct {
 	Skipped  int    `json:"skipped"`  // unusable images of these
 	Samples  int    `json:"samples"`  // images in the epoch, of all ranks; 0 when their number is not known
 
-	Part uint32 `json:"part,omitempty"` // stands for Options.OnlyClasses and Options.Limit; 0 without them
+	Part uint32 `json:"part,omitempty"` // stands for Options.Labels.Only and Options.Limit; 0 without them
 
 	// Ranks says how ranks have divided the epoch. "8@120 6" means that each of 8 ranks had 120
 	// images, and that 6 ranks now divide the other images. "" means one rank. In a state of an
-	// earlier version, "" means any number of ranks. Samples is then the number of images of one rank.
+	// earlier version, "" means any number of ranks. Samples is then the number of images of one
+	// rank.
 	Ranks string `json:"ranks,omitempty"`
 }
 
@@ -47,11 +48,11 @@ func (s State) NextEpoch() State {
 // JoinStates returns the state of all ranks together. states[r] is the State of the latest batch of
 // rank r. If rank r had no batch yet, it is the State that rank r has restored. All ranks can
 // restore the result, whatever their number is. A program needs JoinStates only with
-// Options.MaxSkipRate.
+// Options.Reading.MaxSkipRate.
 //
 // JoinStates fails with ErrInvalidState if a rank is missing, or if the states are of different
-// epochs. It also fails if the ranks have had different numbers of images, unless Options.EachOnce
-// allows that.
+// epochs. It also fails if the ranks have had different numbers of images, unless
+// Options.Ranks.EachOnce allows that.
 func JoinStates(states []State) (State, error) {
 	fail := func(format string, args ...any) (State, error) {
 		return State{}, fmt.Errorf("imageloader: cannot join these states: "+format+": %w", append(args, ErrInvalidState)...)
@@ -125,7 +126,7 @@ func (s State) startFor(o Options, n int) (State, error) {
 		return s, fmt.Errorf("%+v has a value out of range; give the State of a batch", s)
 	}
 	if s.Part != o.part() && s != (State{Seed: s.Seed, Epoch: s.Epoch}) {
-		return s, errors.New("it was saved with another Options.OnlyClasses or Options.Limit")
+		return s, errors.New("it was saved with another Options.Labels.Only or Options.Limit")
 	}
 	s.Part = o.part()
 	divisions, err := parseDivisions(s.Ranks)
@@ -179,7 +180,7 @@ func (s State) startFor(o Options, n int) (State, error) {
 		return s, nil
 	}
 	if last.at != nil {
-		p := last.of(o.Rank)
+		p := last.of(o.Ranks.Rank)
 		s.Position, s.Skipped = p.position, p.skipped
 		last.apart = last.apart || slices.ContainsFunc(at, func(p progress) bool { return p != at[0] })
 	}

@@ -12,8 +12,7 @@ import (
 // trainOptions returns options with which a loader makes every random choice.
 func trainOptions() Options {
 	return Options{
-		Train: true, BatchSize: 3, Channels: 1, Seed: 5,
-		Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 2, PaddingMode: decode.PadReflect},
+		Train: true, BatchSize: 3, Crop: Crop{Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 2, PaddingMode: decode.PadReflect}}, Seed: 5,
 	}
 }
 
@@ -23,7 +22,7 @@ func TestLoader_Restore_EveryBatch(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(20), 4, 11, 12)) {
 		t.Run(s.name, func(t *testing.T) {
 			o := trainOptions()
-			o.MaxSkipRate = 0.2
+			o.Reading.MaxSkipRate = 0.2
 			s.change(&o)
 			l := open(t, s.path, o)
 			var lines []string
@@ -147,7 +146,7 @@ func damaged(members []member, which ...int) []member {
 // The state of another archive is found while one rank streams an archive without an index.
 func TestLoader_Restore_OtherArchive_Streamed(t *testing.T) {
 	o := options()
-	o.Train, o.ShuffleBuffer, o.Classes, o.BatchSize = true, 500, []string{"a", "b", "c"}, 4
+	o.Train, o.Reading.ShuffleBuffer, o.Labels.Classes, o.BatchSize = true, 500, []string{"a", "b", "c"}, 4
 	l := open(t, write(t, "a.tgz", gzipOf(tarOf(numbered(20)))), o)
 	err := l.Restore(State{Samples: 24, Position: 4, Batch: 1})
 	for batch, failed := range l.Epoch(context.Background()) {

@@ -27,7 +27,7 @@ type Stats struct {
 
 	Retries int // reads that failed or took too long and were tried again
 
-	Truncated []string // with Options.AllowTruncated: the archives that are cut short, and where they end
+	Truncated []string // with Options.Reading.AllowTruncated: the archives that are cut short, and where they end
 
 	IndexFiles []string // index files that were read or written
 	// IndexError says why an index file could not be written. In this case the next Open is slower.
@@ -35,14 +35,14 @@ type Stats struct {
 
 	// Elapsed is the time in the loops of Epoch. Read, Inflate and Decode are the working times of
 	// stages. The stages work at the same time and on several cores, and their times are added up.
-	// Read is the time of reading files, and Inflate of inflating. Decode is the time of decoding and
-	// resizing on Workers threads. Threads that serve a JPEGDevice do not count.
+	// Read is the time of reading files, and Inflate of inflating. Decode is the time of decoding
+	// and resizing on Workers threads. Threads that serve a JPEGDevice do not count.
 	Elapsed               time.Duration
 	Read, Inflate, Decode time.Duration
 	Workers               int
 
-	// These are the waiting times of single stages. In a loader that is fast enough, ConsumerWait is
-	// near 0, and WaitForBuffer is the loader's spare time.
+	// These are the waiting times of single stages. In a loader that is fast enough, ConsumerWait
+	// is near 0, and WaitForBuffer is the loader's spare time.
 	WaitForSamples time.Duration // time in which decoding waited for images that were not read yet
 	WaitForBuffer  time.Duration // time in which decoding waited because the consumer had not released a batch
 	ConsumerWait   time.Duration // time in which the consumer waited for its next batch

@@ -60,7 +60,7 @@ func indexArchive(t testing.TB, data []byte) indexed {
 
 func (x indexed) options() Options {
 	o := options()
-	o.ShuffleBuffer, o.IndexDir, o.MaxSkipRate, o.Workers = 700, x.folder, 0.9, 2
+	o.Reading.ShuffleBuffer, o.Index.Dir, o.Reading.MaxSkipRate, o.Workers = 700, x.folder, 0.9, 2
 	return o
 }
 
@@ -170,7 +170,7 @@ func TestCorpus_Index(t *testing.T) {
 						o := base.options()
 						o.Train = train
 						if given {
-							o.Classes = []string{"a", "b", "c"}
+							o.Labels.Classes = []string{"a", "b", "c"}
 						}
 						within(t, 20*time.Second, func() {
 							err := readTwice(base.path, o)
@@ -217,7 +217,7 @@ func TestEpoch_IndexLies(t *testing.T) {
 	p[bytes.Index(p, []byte{1, 0})+2] ^= 1
 	must(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
 	o := x.options()
-	o.MaxSkipRate = 0
+	o.Reading.MaxSkipRate = 0
 	err := readTwice(x.path, o)
 	if err == nil || !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "its index file "+x.file) || !strings.Contains(err.Error(), "delete that file") {
 		t.Fatalf("got %v", err)
@@ -267,13 +267,13 @@ func TestCorpus_IndexFolder(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			checkLeaks(t)
 			o := base.options()
-			o.IndexDir = make(t)
+			o.Index.Dir = make(t)
 			within(t, 20*time.Second, func() {
 				if err := readTwice(base.path, o); err != nil {
 					t.Error(err)
 				}
 			})
-			if left, _ := filepath.Glob(filepath.Join(o.IndexDir, "*.index.*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(o.Index.Dir, "*.index.*")); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 		})
@@ -314,7 +314,7 @@ func TestOpen_IndexOfSmallShards(t *testing.T) {
 		}
 	}
 	o := blockOptions()
-	o.NoIndexFile, o.ShuffleBuffer = false, largest+1
+	o.Index.NoFile, o.Reading.ShuffleBuffer = false, largest+1
 	for i := range 2 {
 		l := open(t, folder+"/s-*.tgz", o)
 		read(t, l)
@@ -349,7 +349,7 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 			var opened atomic.Int32
 			for rank := range ranks {
 				o := x.options()
-				o.IndexDir, o.Ranks, o.Rank, o.EachOnce = test.folder, ranks, rank, true
+				o.Index.Dir, o.Ranks.World, o.Ranks.Rank, o.Ranks.EachOnce = test.folder, ranks, rank, true
 				wait.Add(1)
 				go func() {
 					defer wait.Done()
@@ -408,9 +408,9 @@ func lock(index string) (unlock func()) {
 // indexOfFirst returns the name and the content of the index file of a-0.tgz in a folder.
 func indexOfFirst(t *testing.T, folder string) (name string, content []byte) {
 	o := options()
-	o.ShuffleBuffer, o.IndexDir = 700, t.TempDir()
+	o.Reading.ShuffleBuffer, o.Index.Dir = 700, t.TempDir()
 	open(t, filepath.Join(folder, "a-0.tgz"), o)
-	files, err := filepath.Glob(filepath.Join(o.IndexDir, "*.index"))
+	files, err := filepath.Glob(filepath.Join(o.Index.Dir, "*.index"))
 	must(t, err)
 	content, err = os.ReadFile(files[0])
 	must(t, err)
@@ -438,7 +438,7 @@ func filesOfIndices(folder string) int {
 func TestOpen_IndicesTogether_Limit(t *testing.T) {
 	folder := t.TempDir()
 	o := options()
-	o.ShuffleBuffer, o.IndexDir, o.Ranks, o.Limit, o.Classes = 700, folder, 2, 6, []string{"a", "b", "c"}
+	o.Reading.ShuffleBuffer, o.Index.Dir, o.Ranks.World, o.Limit, o.Labels.Classes = 700, folder, 2, 6, []string{"a", "b", "c"}
 	l := open(t, filepath.Join(fourShards(t), "a-{0..3}.tgz"), o)
 	if n := filesOfIndices(folder); n != 1 || l.Len() != 3 {
 		t.Errorf("%d index files, %d images", n, l.Len())
@@ -457,13 +457,13 @@ func TestOpen_IndicesTogether_Damaged(t *testing.T) {
 	}
 	for rank := range 2 {
 		o := options()
-		o.ShuffleBuffer, o.IndexDir, o.Ranks, o.Rank = 700, t.TempDir(), 2, rank
+		o.Reading.ShuffleBuffer, o.Index.Dir, o.Ranks.World, o.Ranks.Rank = 700, t.TempDir(), 2, rank
 		_, err := Open(filepath.Join(folder, "a-{0..3}.tgz"), o)
 		wantError(t, err, ErrArchive, "a-2.tgz", "cut short")
-		o.AllowTruncated = true
+		o.Reading.AllowTruncated = true
 		l := open(t, filepath.Join(folder, "a-{0..3}.tgz"), o)
-		if n := len(l.Stats().Truncated); n != 1 || filesOfIndices(o.IndexDir) != 3 {
-			t.Errorf("%d shards are cut short, %d index files", n, filesOfIndices(o.IndexDir))
+		if n := len(l.Stats().Truncated); n != 1 || filesOfIndices(o.Index.Dir) != 3 {
+			t.Errorf("%d shards are cut short, %d index files", n, filesOfIndices(o.Index.Dir))
 		}
 	}
 }
@@ -480,7 +480,7 @@ func TestOpen_IndicesTogether(t *testing.T) {
 			checkLeaks(t)
 			folder, indices := fourShards(t), t.TempDir()
 			o := options()
-			o.ShuffleBuffer, o.IndexDir, o.Workers, o.Ranks, o.Rank, o.EachOnce = 700, indices, 2, 2, test.rank, true
+			o.Reading.ShuffleBuffer, o.Index.Dir, o.Workers, o.Ranks.World, o.Ranks.Rank, o.Ranks.EachOnce = 700, indices, 2, 2, test.rank, true
 			index, made := indexOfFirst(t, folder)
 			index = filepath.Join(indices, index)
 			unlock := lock(index) // as another process that makes the index of the first shard

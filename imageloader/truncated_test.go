@@ -29,7 +29,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 	members := numbered(24)
 	packed := tarOf(members)
 	zipped := gzipOf(packed)
-	given := func(o *Options) { o.Classes = []string{"a", "b", "c"} }
+	given := func(o *Options) { o.Labels.Classes = []string{"a", "b", "c"} }
 	for cut := 1; cut < len(packed)+len(zipped); cut += 397 {
 		type way struct {
 			name   string
@@ -55,7 +55,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 			what := fmt.Sprintf("%s cut at %d of %d and %d", w.name, cut, len(packed), len(zipped))
 			path := write(t, "cut", w.data)
 			o := options()
-			o.ShuffleBuffer = w.buffer
+			o.Reading.ShuffleBuffer = w.buffer
 			if w.change != nil {
 				w.change(&o)
 			}
@@ -65,7 +65,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 				}
 				l.Close()
 			}
-			o.AllowTruncated = true
+			o.Reading.AllowTruncated = true
 			l, err := Open(path, o)
 			if least == 0 {
 				if err == nil {
@@ -110,7 +110,7 @@ func TestOptions_AllowTruncated_WebDataset(t *testing.T) {
 	packed := tarOf(samplesOf(10, "cls", func(l int) string { return fmt.Sprint(l) }))
 	for cut := 4 * 512; cut < len(packed); cut += 512 {
 		o := options()
-		o.AllowTruncated = true
+		o.Reading.AllowTruncated = true
 		l := open(t, write(t, "a.tar", packed[:cut]), o)
 		got := labelsOf(t, l)
 		for i, pair := range got {

@@ -59,10 +59,10 @@ func TestWebDataset(t *testing.T) {
 		{"numbers in JSON", samplesOf(n, "json", func(l int) string { return fmt.Sprintf(`{"caption": "x", "label": %d}`, l) }), nil, "[0 1 2]"},
 		{"names", samplesOf(n, "cls", func(l int) string { return []string{"cat", "dog", "owl"}[l] }), nil, "[cat dog owl]"},
 		{"names in a field", samplesOf(n, "json", func(l int) string { return fmt.Sprintf(`{"label": [1], "kind": "%c"}`, 'x'+l) }),
-			func(o *Options) { o.LabelField = "kind" }, "[x y z]"},
-		{"numbers of classes given", samplesOf(n, "cls", number), func(o *Options) { o.Classes = []string{"cat", "dog", "owl", "rat"} }, "[cat dog owl rat]"},
+			func(o *Options) { o.Labels.Field = "kind" }, "[x y z]"},
+		{"numbers of classes given", samplesOf(n, "cls", number), func(o *Options) { o.Labels.Classes = []string{"cat", "dog", "owl", "rat"} }, "[cat dog owl rat]"},
 		{"names of classes given", samplesOf(n, "cls", func(l int) string { return []string{"cat", "dog", "owl"}[l] }),
-			func(o *Options) { o.Classes = []string{"cat", "dog", "owl", "rat"} }, "[cat dog owl rat]"},
+			func(o *Options) { o.Labels.Classes = []string{"cat", "dog", "owl", "rat"} }, "[cat dog owl rat]"},
 	} {
 		packed := tarOf(test.members)
 		middle := 3 * (n / 2) * (len(test.members) / n) / 3
@@ -83,7 +83,7 @@ func TestWebDataset(t *testing.T) {
 		} {
 			for range 2 { // first without an index file, then with it
 				o := options()
-				o.ShuffleBuffer, o.Train, o.NoFlip = s.buffer, true, true
+				o.Reading.ShuffleBuffer, o.Train, o.Crop.NoFlip = s.buffer, true, true
 				if test.change != nil {
 					test.change(&o)
 				}
@@ -102,7 +102,7 @@ func TestWebDataset(t *testing.T) {
 	}
 }
 
-// The directory's name is the label if samples have no labels, or if Options.Labels asks for
+// The directory's name is the label if samples have no labels, or if Options.Labels.From asks for
 // directories.
 func TestWebDataset_Found(t *testing.T) {
 	plain := numbered(6)
@@ -124,7 +124,7 @@ func TestWebDataset_Found(t *testing.T) {
 		{"samples, but directories are asked for", beside, LabelsFromDirectories, "[cat]"},
 	} {
 		o := options()
-		o.Labels, o.Split = test.labels, "train"
+		o.Labels.From, o.Split = test.labels, "train"
 		l := open(t, write(t, "a.tar", tarOf(test.members)), o)
 		if got := fmt.Sprint(l.Classes()); got != test.classes {
 			t.Errorf("%s: classes %s, want %s", test.name, got, test.classes)
@@ -134,7 +134,7 @@ func TestWebDataset_Found(t *testing.T) {
 		}
 	}
 	o := options()
-	o.Labels = LabelsFromMembers
+	o.Labels.From = LabelsFromMembers
 	_, err := Open(write(t, "a.tar", tarOf(plain)), o)
 	wantError(t, err, ErrBadMember, "member 1 (train/a/000.png): no label: its sample has no .cls, and no .json with the field")
 }
@@ -164,7 +164,7 @@ func TestWebDataset_BadLabels(t *testing.T) {
 			_, err := Open(path, options())
 			wantError(t, err, ErrBadMember, test.want)
 			o := options()
-			o.MaxSkipRate = 0.5
+			o.Reading.MaxSkipRate = 0.5
 			l := open(t, path, o)
 			if got := fmt.Sprint(labelsOf(t, l)); got != "[01:1]" {
 				t.Errorf("%s: got %s", test.name, got)
@@ -175,9 +175,9 @@ func TestWebDataset_BadLabels(t *testing.T) {
 	_, err := Open(write(t, "mixed.tar", tarOf(mixed)), options())
 	wantError(t, err, ErrUnknownClass, "some labels are numbers, such as 1, and some are names, such as cat")
 	o := options()
-	o.Classes = []string{"only"}
+	o.Labels.Classes = []string{"only"}
 	_, err = Open(write(t, "beyond.tar", tarOf(good)), o)
-	wantError(t, err, ErrUnknownClass, `class "1" is not one of the 1 in Options.Classes`)
+	wantError(t, err, ErrUnknownClass, `class "1" is not one of the 1 in Options.Labels.Classes`)
 }
 
 // Scan counts the images of a WebDataset by label. Labels that are numbers are in the order of
@@ -223,7 +223,7 @@ func TestWebDataset_MembersBetween(t *testing.T) {
 	for _, labels := range []LabelSource{LabelsFound, LabelsFromMembers} {
 		for _, path := range []string{write(t, "a.tar", tarOf(members)), write(t, "a.tgz", gzipOf(tarOf(members)))} {
 			o := options()
-			o.Labels, o.Train, o.NoFlip = labels, true, true
+			o.Labels.From, o.Train, o.Crop.NoFlip = labels, true, true
 			l := open(t, path, o)
 			if got, want := fmt.Sprint(labelsOf(t, l), l.Classes()), "[00:0 01:0 02:1 03:1 04:2 05:2] [0 1 2]"; got != want {
 				t.Errorf("got %s, want %s", got, want)
@@ -240,7 +240,7 @@ func TestWebDataset_BadOfAnotherSplit(t *testing.T) {
 		{name: "test/1.png", body: image},
 	}
 	o := options()
-	o.Labels, o.Split = LabelsFromMembers, "train"
+	o.Labels.From, o.Split = LabelsFromMembers, "train"
 	l := open(t, write(t, "a.tar", tarOf(members)), o)
 	if got := len(labelsOf(t, l)); got != 1 {
 		t.Errorf("%d images", got)

@@ -15,7 +15,7 @@ import (
 // The first batch of CIFAR-10 images, on the device and normalised.
 func ExampleNew() {
 	loader, err := imageloader.Open("../examples/train/data/cifar10-10k.tgz", imageloader.Options{
-		Split: "test", BatchSize: 4, Transform: decode.Resize{Height: 32, Width: 32},
+		Split: "test", BatchSize: 4, Crop: imageloader.Crop{Transform: decode.Resize{Height: 32, Width: 32}},
 	})
 	if err != nil {
 		log.Fatal(err)

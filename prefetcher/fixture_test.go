@@ -184,8 +184,8 @@ func (c *counted) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 
 func open(t testing.TB, path string, o imageloader.Options) *imageloader.Loader {
 	t.Helper()
-	if o.Transform == nil {
-		o.Transform = decode.Resize{Height: side, Width: side}
+	if o.Crop.Transform == nil {
+		o.Crop.Transform = decode.Resize{Height: side, Width: side}
 	}
 	o.Workers = 2
 	loader, err := imageloader.Open(path, o)

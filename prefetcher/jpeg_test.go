@@ -54,8 +54,8 @@ func TestLoader_JPEGDevice(t *testing.T) {
 	path := photographs(t, 700, 123)
 	open := func(workers int, device decode.JPEGDevice) *imageloader.Loader {
 		l, err := imageloader.Open(path, imageloader.Options{
-			Train: true, BatchSize: batch, Seed: 3, Workers: workers, JPEGDevice: device, MaxSkipRate: 0.1,
-			Transform: decode.RandomResizedCrop{Height: 48, Width: 40, MinScale: 0.6},
+			Train: true, BatchSize: batch, Seed: 3, Workers: workers, JPEGDevice: device, Reading: imageloader.Reading{MaxSkipRate: 0.1},
+			Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: 48, Width: 40, MinScale: 0.6}},
 		})
 		if err != nil {
 			t.Fatal(err)

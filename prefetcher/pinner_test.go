@@ -88,7 +88,7 @@ func TestEpoch_Staged(t *testing.T) {
 		}{
 			{"all", pictures{sizes: []int{1, 2, 4, 3, 4, 4, 2}, keys: make([]uint64, 20), flips: true}, func(int64) int64 { return 0 }},
 			{"labels", newCounted(t, 12, nil), func(batches int64) int64 { return batches * stagingAlign }},
-			{"nothing", open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2, HorizontalFlip: 0.5}), func(int64) int64 { return 0 }},
+			{"nothing", open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2, Crop: imageloader.Crop{HorizontalFlip: 0.5}}), func(int64) int64 { return 0 }},
 		} {
 			p := start(t, test.source, d, Options{Depth: 1})
 			stream := torchtest.NewStream(t, d)

@@ -299,7 +299,7 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	// run returns a line for each batch: sums of its images and of its labels. If `from` is not -1,
 	// the first epoch stops at batch `from` and the run resumes there.
 	run := func(workers, from int) (sums []string) {
-		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Transform: decode.RandomResizedCrop{Height: side, Width: side}}
+		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: side, Width: side}}}
 		loader, err := imageloader.Open(path, l)
 		if err != nil {
 			t.Fatal(err)
@@ -353,7 +353,7 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 func TestAugmentations_HaveNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
-		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
+		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, Crop: imageloader.Crop{HorizontalFlip: 1}})
 		o := everything
 		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
 		blended := Options{Depth: 1, Pad: images.PadOptions{Left: 1}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 3}, GaussianBlur: GaussianBlur{Kernel: 3}}

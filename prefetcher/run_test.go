@@ -20,7 +20,7 @@ import (
 func TestEpoch_HasNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
-		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
+		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, Crop: imageloader.Crop{HorizontalFlip: 1}})
 		source := gated{loader, make(chan bool, 12)}
 		p := start(t, source, d, Options{Depth: 1})
 		stream := torchtest.NewStream(t, d)

@@ -15,7 +15,7 @@ import (
 
 func TestSlot_FlipIsLeftToRight(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 4, HorizontalFlip: 1})
+		loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 4, Crop: imageloader.Crop{HorizontalFlip: 1}})
 		p := start(t, loader, d, Options{Mean: []float64{0}, Std: []float64{1}})
 		eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, _ *Batch, images, _ *cgotorch.Tensor) {
 			values := cgotorch.ToSlice[float32](x, images)

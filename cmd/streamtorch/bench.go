@@ -102,8 +102,8 @@ func (b *benching) loader(ctx context.Context, archive string) error {
 	}
 	began := time.Now()
 	loader, err := imageloader.Open(archive, imageloader.Options{
-		Train: true, Split: cmp.Or(b.split, "."), BatchSize: batch, Workers: b.workers, MaxSkipRate: 1,
-		Transform: decode.RandomResizedCrop{Height: b.size, Width: b.size},
+		Train: true, Split: cmp.Or(b.split, "."), BatchSize: batch, Workers: b.workers, Reading: imageloader.Reading{MaxSkipRate: 1},
+		Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: b.size, Width: b.size}},
 	})
 	if err != nil {
 		return fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "Options.Split", "-split"))

@@ -105,7 +105,7 @@ func runLabels(_ context.Context, args []string, stdout, stderr io.Writer) int {
 // classesOf opens an archive as training does, and so also writes its index file.
 func classesOf(path, split string) ([]string, error) {
 	loader, err := imageloader.Open(filepath.Clean(path), imageloader.Options{
-		BatchSize: 1, Split: split, MaxSkipRate: 1, Workers: 1, Transform: decode.Resize{Height: 8, Width: 8},
+		BatchSize: 1, Split: split, Reading: imageloader.Reading{MaxSkipRate: 1}, Workers: 1, Crop: imageloader.Crop{Transform: decode.Resize{Height: 8, Width: 8}},
 	})
 	if err != nil {
 		return nil, err

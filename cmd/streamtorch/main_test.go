@@ -112,7 +112,7 @@ func TestPack_ListAndShards(t *testing.T) {
 	if code, _, stderr := try(t, "pack", "-list", list, "-shards", "2", "-shuffle", "3", "-resize", "16", out); code != 0 {
 		t.Fatal(stderr)
 	}
-	loader, err := imageloader.Open(strings.TrimSuffix(out, ".tgz")+"-{000..001}.tgz", imageloader.Options{BatchSize: 2, Split: "train", Transform: decode.Resize{Height: 4, Width: 4}})
+	loader, err := imageloader.Open(strings.TrimSuffix(out, ".tgz")+"-{000..001}.tgz", imageloader.Options{BatchSize: 2, Split: "train", Crop: imageloader.Crop{Transform: decode.Resize{Height: 4, Width: 4}}})
 	if err != nil {
 		t.Fatal(err)
 	}

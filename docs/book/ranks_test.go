@@ -95,9 +95,9 @@ func Example_ranksLoad() {
 	rank, ranks := 0, 1
 	// cut: divided
 	loader, err := imageloader.Open(photosTGZ, imageloader.Options{
-		Split: "test", BatchSize: 64, Transform: decode.Resize{Height: 32, Width: 32},
-		Rank: rank, Ranks: ranks, // each rank has other images
-		EachOnce: true, // for a test: no image twice, and the last batches may differ in size
+		Split: "test", BatchSize: 64, Crop: imageloader.Crop{Transform: decode.Resize{Height: 32, Width: 32}},
+		// Each rank has other images. For a test: no image twice, and the last batches may differ in size.
+		Ranks: imageloader.Ranks{World: ranks, Rank: rank, EachOnce: true},
 	})
 	cgotorch.Check(err)
 	defer loader.Close()

@@ -22,7 +22,7 @@ const photosTGZ = "../../examples/train/data/cifar10-10k.tgz"
 
 func Example_lent() {
 	loader, err := imageloader.Open(photosTGZ, imageloader.Options{
-		Split: "test", BatchSize: 4, Transform: decode.Resize{Height: 32, Width: 32},
+		Split: "test", BatchSize: 4, Crop: imageloader.Crop{Transform: decode.Resize{Height: 32, Width: 32}},
 	})
 	cgotorch.Check(err)
 	defer loader.Close()
@@ -73,7 +73,7 @@ func Example_training() {
 	// cut: open
 	device := cgotorch.Must(cgotorch.ParseDevice("cpu"))                  // "auto": a GPU if there is one
 	loader := cgotorch.Must(imageloader.Open(photos, imageloader.Options{ // the .tgz, or a folder of the same form
-		Train: true, Split: "train", BatchSize: 16, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4},
+		Train: true, Split: "train", BatchSize: 16, Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}},
 	}))
 	defer loader.Close()
 	ahead := cgotorch.Must(prefetcher.New(loader, device, prefetcher.Options{})) // its own copy stream, its own memory

@@ -132,7 +132,7 @@ func run(ctx context.Context, archive, out string, epochs int) {
 	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
 	cgotorch.Check(os.MkdirAll(out, 0o755))
 	loader := cgotorch.Must(imageloader.Open(archive, imageloader.Options{
-		Train: true, Split: "train", DropLast: true, BatchSize: batch, Transform: decode.Resize{Height: side, Width: side},
+		Train: true, Split: "train", DropLast: true, BatchSize: batch, Crop: imageloader.Crop{Transform: decode.Resize{Height: side, Width: side}},
 	}))
 	defer loader.Close()
 	half := []float64{0.5} // from -1 to 1, as the generator's images

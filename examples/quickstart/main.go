@@ -28,7 +28,7 @@ func main() {
 	}
 	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
 	loader := cgotorch.Must(imageloader.Open(archive, imageloader.Options{
-		Train: true, Split: "train", BatchSize: 128, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4},
+		Train: true, Split: "train", BatchSize: 128, Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}},
 	}))
 	defer loader.Close()
 	ahead := cgotorch.Must(prefetcher.New(loader, device, prefetcher.Options{})) // with its own copy stream and its own slots

@@ -161,9 +161,9 @@ func main() {
 
 // The errors of package imageloader name its options. flagNames has the flags of this program that
 // set them.
-var flagNames = strings.NewReplacer("Options.MaxSkipRate", "-skip-rate", "Options.AllowTruncated", "-allow-truncated",
+var flagNames = strings.NewReplacer("Options.Reading.MaxSkipRate", "-skip-rate", "Options.Reading.AllowTruncated", "-allow-truncated",
 	"Options.BatchSize", "-batch", "Options.Workers", "-workers", "Options.Split", "-train-part or -test-part",
-	"Options.OnlyClasses", "-classes", "Options.Limit", "-limit")
+	"Options.Labels.Only", "-classes", "Options.Limit", "-limit")
 
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))

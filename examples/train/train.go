@@ -530,11 +530,14 @@ type images struct {
 // openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
 func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
 	o := imageloader.Options{
-		Train: training, BatchSize: t.share(), Ranks: t.group.World(), Rank: t.group.Rank(), EachOnce: !training, Split: cmp.Or(part, "."), Transform: t.transform(training),
-		Classes: classes, Seed: t.Seed, Workers: t.workers(), MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated, Limit: t.Limit,
+		Train: training, BatchSize: t.share(), Split: cmp.Or(part, "."), Limit: t.Limit, Seed: t.Seed, Workers: t.workers(),
+		Labels:  imageloader.Labels{Classes: classes},
+		Crop:    imageloader.Crop{Transform: t.transform(training)},
+		Reading: imageloader.Reading{MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated},
+		Ranks:   imageloader.Ranks{World: t.group.World(), Rank: t.group.Rank(), EachOnce: !training},
 	}
 	if t.Only != "" {
-		o.OnlyClasses = strings.Split(t.Only, ",")
+		o.Labels.Only = strings.Split(t.Only, ",")
 	}
 	if t.jpeg != nil {
 		o.JPEGDevice = t.jpeg

@@ -46,7 +46,7 @@ func (r run) train(t *testing.T) (out result) {
 	}
 	const size = 128
 	loader, err := imageloader.Open(archive, imageloader.Options{
-		Train: true, BatchSize: size, Split: "train", Seed: 5, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}, Workers: 2,
+		Train: true, BatchSize: size, Split: "train", Seed: 5, Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}, Workers: 2,
 	})
 	must(err)
 	defer loader.Close()

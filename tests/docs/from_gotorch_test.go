@@ -504,21 +504,21 @@ func TestFromGotorch_Data(t *testing.T) {
 	c.is(n == 8, n)
 
 	// gotorch: imageloader.New(..., "gray")
-	gray := imageloader.Options{Channels: 1}
+	gray := imageloader.Options{Crop: imageloader.Crop{Channels: 1}}
 	c.is(c.reads(path, gray) == [2]int{224, 1})
 
 	// gotorch: transforms.Compose(transforms.RandomResizedCrop(224, 224),
 	//          transforms.RandomHorizontalFlip(0.5), transforms.ToTensor())
-	crop := imageloader.Options{Train: true, Transform: decode.RandomResizedCrop{Height: 224, Width: 224}, HorizontalFlip: 0.5}
+	crop := imageloader.Options{Train: true, Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: 224, Width: 224}, HorizontalFlip: 0.5}}
 	// Remark: one decode in C++, no composition
 	c.is(c.reads(path, crop) == [2]int{224, 3})
 
 	// gotorch: transforms.RandomCrop(32, 32)
-	random := imageloader.Options{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}
+	random := imageloader.Options{Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}}
 	c.is(c.reads(path, random) == [2]int{32, 3})
 
 	// gotorch: transforms.Resize(256), transforms.CenterCrop(224)
-	center := imageloader.Options{Transform: decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}}
+	center := imageloader.Options{Crop: imageloader.Crop{Transform: decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}}}
 	c.is(c.reads(path, center) == [2]int{224, 3})
 
 	// gotorch: transforms.Normalize([]float32{0.1307}, []float32{0.3081})

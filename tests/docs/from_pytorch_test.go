@@ -911,12 +911,12 @@ func TestFromPyTorch_Data(t *testing.T) {
 	defer loader.Close()
 
 	// PyTorch, not run: transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()
-	options := imageloader.Options{Train: true, Transform: decode.RandomResizedCrop{Height: 224, Width: 224}}
+	options := imageloader.Options{Train: true, Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: 224, Width: 224}}}
 	// Remark: Both are what `Train` does by default.
 	c.is(c.reads(path, options) == [2]int{224, 3})
 
 	// PyTorch, not run: transforms.Resize(256), transforms.CenterCrop(224)
-	options = imageloader.Options{Transform: decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}}
+	options = imageloader.Options{Crop: imageloader.Crop{Transform: decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}}}
 	c.is(c.reads(path, options) == [2]int{224, 3})
 
 	// PyTorch, not run: transforms.ToTensor(), transforms.Normalize(mean, std)
@@ -1013,7 +1013,7 @@ func TestFromPyTorch_Data(t *testing.T) {
 	//      [examples/mnist](../examples/mnist/main.go).
 
 	// PyTorch, not run: DistributedSampler(dataset, num_replicas=2, rank=1)
-	share := imageloader.Options{Ranks: 2, Rank: 1}
+	share := imageloader.Options{Ranks: imageloader.Ranks{World: 2, Rank: 1}}
 	// Remark: `EachOnce` gives each image to one rank, for an evaluation.
 	c.is(c.reads(path, share) == [2]int{224, 3})
 
@@ -1383,7 +1383,7 @@ func TestFromPyTorch_SeveralGPUs(t *testing.T) {
 // Remark: `torchrun --no-python --nproc-per-node 4 ./train`
 
 // PyTorch, not run: DistributedSampler(dataset)
-// Remark: `imageloader.Options{Ranks: group.World(), Rank: group.Rank()}`
+// Remark: `imageloader.Ranks{World: group.World(), Rank: group.Rank()}`
 
 // PyTorch, not run: FullyShardedDataParallel(model)
 // Remark: Not offered.

@@ -90,11 +90,11 @@ var fileMistakes = []mistake{
 		return readImages(archive(folder, "train/cat/1.jpg", "train/cat/broken.jpg"), imageloader.Options{})
 	}},
 	{"images in no folder", "photos.tgz: member 1 (1.jpg): no class…names must be CLASS/FILE", func(folder string) error { return readImages(archive(folder, "1.jpg", "2.jpg"), imageloader.Options{}) }},
-	{"a class that is misspelled", `photos.tgz: Options.OnlyClasses has "cats"…there are cat, dog`, func(folder string) error {
-		return readImages(archive(folder, "cat/1.jpg", "dog/2.jpg"), imageloader.Options{OnlyClasses: []string{"cats"}})
+	{"a class that is misspelled", `photos.tgz: Options.Labels.Only has "cats"…there are cat, dog`, func(folder string) error {
+		return readImages(archive(folder, "cat/1.jpg", "dog/2.jpg"), imageloader.Options{Labels: imageloader.Labels{Only: []string{"cats"}}})
 	}},
 	{"a crop larger than the images", "photos.tgz: member 1 (cat/1.jpg): 8x8 is smaller than the crop…remove it", func(folder string) error {
-		return readImages(archive(folder, "cat/1.jpg"), imageloader.Options{Transform: decode.RandomCrop{Height: 64, Width: 64}})
+		return readImages(archive(folder, "cat/1.jpg"), imageloader.Options{Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 64, Width: 64}}})
 	}},
 	{"the place of another archive", "photos.tgz: cannot continue from this state…take the archive and the options of the checkpoint", func(folder string) error {
 		l := cgotorch.Must(imageloader.Open(archive(folder, "cat/1.jpg", "cat/2.jpg"), imageloader.Options{}))

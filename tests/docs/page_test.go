@@ -346,7 +346,7 @@ func (c *checks) reads(folder string, o imageloader.Options) (form [2]int) {
 // copies copies an epoch of `folder` with some options, and returns the dtype of the labels.
 func (c *checks) copies(folder string, o prefetcher.Options, channels int) (labels cgotorch.DType) {
 	c.t.Helper()
-	loader, err := imageloader.Open(folder, imageloader.Options{Split: "train", BatchSize: 2, Channels: channels, Transform: decode.Resize{Height: 32, Width: 32}})
+	loader, err := imageloader.Open(folder, imageloader.Options{Split: "train", BatchSize: 2, Crop: imageloader.Crop{Channels: channels, Transform: decode.Resize{Height: 32, Width: 32}}})
 	c.noError(err)
 	defer loader.Close()
 	ahead, err := prefetcher.New(loader, cgotorch.CPU, o)

@@ -16,8 +16,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// Options says which images of an archive are wanted, and how the archive is read. The fields with
-// names of imageloader.Options are those of that type.
+// Options says which images of an archive are wanted, and how the archive is read. Most fields are
+// those of imageloader.Options and of its groups.
 type Options struct {
 	Train       bool // the images are for training, so they must not be of several splits
 	Split       string

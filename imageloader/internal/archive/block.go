@@ -15,9 +15,9 @@ const (
 	blockBytes   = 1 << 20 // approximate bytes of a block, in a shard whose samples are read one by one
 
 	// Here a segment is a part of a .tgz that can be inflated alone. If a segment is longer than
-	// blockMost, and longer than half the shuffle buffer, it is cut into several blocks. Without this
-	// limit, a compressor or an attacker could decide how much memory a block takes. To read one of
-	// these blocks, the loader inflates the segment from its beginning.
+	// blockMost, and longer than half the shuffle buffer, it is cut into several blocks. Without
+	// this limit, a compressor or an attacker could decide how much memory a block takes. To read
+	// one of these blocks, the loader inflates the segment from its beginning.
 	blockMost = 16 << 20
 )
 

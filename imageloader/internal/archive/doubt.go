@@ -9,17 +9,17 @@ import (
 
 // Note [Doubtful labels]
 //
-// Without Options.Labels the loader guesses that labels are from directories. The guess is wrong
-// for a WebDataset whose members lie apart, or whose labels are in files of another kind. All
-// images would then get the label of the one directory that they lie in, and training would end at
-// a loss of 0. So the guess is an error in three cases:
+// Without Options.Labels.From the loader guesses that labels are from directories. The guess is
+// wrong for a WebDataset whose members lie apart, or whose labels are in files of another kind.
+// All images would then get the label of the one directory that they lie in, and training would
+// end at a loss of 0. So the guess is an error in three cases:
 //   - A member has an extension that only labels have, such as .cls.
-//   - The .json beside the first image has another field than Options.LabelField that may be the
+//   - The .json beside the first image has another field than Options.Labels.Field that may be the
 //     label, and its value is not the name of the directory. Or the field is no number and no text.
 //   - All images are of one class, or all classes have names of splits or shards, and there are
 //     texts or tables that may hold the labels.
 //
-// Nobody guesses if the program gives Options.Labels, Classes or OnlyClasses.
+// Nobody guesses if the program gives Options.Labels.From, Classes or OnlyClasses.
 
 // labelExtensions are extensions that only labels have. textExtensions are those of files that may
 // hold labels.
@@ -84,7 +84,7 @@ func (d *Doubts) Note(s *Shard, e Entry) {
 
 // openLabel returns the error that a member may hold labels, although labels are from directories.
 func (s *Shard) openLabel(e Entry, format string, args ...any) *Error {
-	bad := s.badMember(e, nil, format+"; Options.Labels says where labels are from, such as LabelsFromDirectories", args...)
+	bad := s.badMember(e, nil, format+"; Options.Labels.From says where labels are from, such as LabelsFromDirectories", args...)
 	bad.Kind = ErrUnknownClass
 	return bad
 }

@@ -47,7 +47,7 @@ func (e *Error) Unwrap() []error {
 // Fatal returns the error for an unusable image when no image may be skipped.
 func Fatal(bad *Error) *Error {
 	with := *bad
-	with.Reason += "; remove it, or let some be skipped with Options.MaxSkipRate"
+	with.Reason += "; remove it, or let some be skipped with Options.Reading.MaxSkipRate"
 	return &with
 }
 

@@ -207,7 +207,7 @@ func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 		return r.value, r.err
 	case <-late.C:
 		var none T
-		return none, fmt.Errorf("a read took longer than Options.ReadTimeout, %v", timeout)
+		return none, fmt.Errorf("a read took longer than Options.Reading.Timeout, %v", timeout)
 	}
 }
 

@@ -45,7 +45,7 @@ func (a *Archive) findLabels() (LabelSource, *Error) {
 					label = true
 				case value == "" || trimmed(value) == class || doubt != nil:
 				case found:
-					doubt = first.openLabel(e, "its field %q may be the label of the first image, which is %s by its directory; set Options.LabelField to %[1]q", name, Printable(class))
+					doubt = first.openLabel(e, "its field %q may be the label of the first image, which is %s by its directory; set Options.Labels.Field to %[1]q", name, Printable(class))
 				default:
 					doubt = first.openLabel(e, "its field %q may be the label of the first image, and %.40s is no number and no text", name, Printable(value))
 				}

@@ -43,10 +43,10 @@ func (a *Archive) newIndexer() *Indexer {
 }
 
 // Index finds the members of an archive in the index files, or by going through the archive. If a
-// .tgz fits into Options.ShuffleBuffer, Index keeps its images in memory. A larger .tgz without an
-// index file is left to the first epoch if its classes are given. If `now` is true, Index reads
-// this .tgz too. If only the first samples of this .tgz are wanted, and fit into
-// Options.ShuffleBuffer, Index keeps them in memory and reads no further.
+// .tgz fits into Options.Reading.ShuffleBuffer, Index keeps its images in memory. A larger .tgz
+// without an index file is left to the first epoch if its classes are given. If `now` is true,
+// Index reads this .tgz too. If only the first samples of this .tgz are wanted, and fit into
+// Options.Reading.ShuffleBuffer, Index keeps them in memory and reads no further.
 func (a *Archive) Index(ctx context.Context, now bool) (*Index, error) {
 	o, given := a.options, a.classes.fixed
 	compressed := !slices.ContainsFunc(a.Shards, func(s *Shard) bool { return s.format != gzipTar })

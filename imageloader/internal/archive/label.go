@@ -15,14 +15,14 @@ type vocabulary struct {
 	source string // where the names are from, for messages
 
 	numeric bool            // all names are numbers
-	only    map[string]bool // Options.OnlyClasses. nil keeps all classes
+	only    map[string]bool // Options.Labels.Only. nil keeps all classes
 	kept    []int32         // with `only`: the label of each name, -1 if it is left out
 }
 
 // givenClasses returns the vocabulary of the options. If the options give no classes, it returns
 // an empty vocabulary that collects the archive's classes.
 func givenClasses(o Options) (*vocabulary, error) {
-	v := &vocabulary{names: o.Classes, fixed: true, source: "Options.Classes"}
+	v := &vocabulary{names: o.Classes, fixed: true, source: "Options.Labels.Classes"}
 	for _, name := range o.OnlyClasses {
 		if v.only == nil {
 			v.only = map[string]bool{}
@@ -58,7 +58,7 @@ func (v *vocabulary) number() {
 	}
 }
 
-// restrict numbers the classes of Options.OnlyClasses, in the order of all classes. It fails if
+// restrict numbers the classes of Options.Labels.Only, in the order of all classes. It fails if
 // one of them is not among all classes.
 func (v *vocabulary) restrict() error {
 	if v.only == nil {
@@ -66,7 +66,7 @@ func (v *vocabulary) restrict() error {
 	}
 	for _, name := range sortedKeys(v.only) {
 		if _, known := v.labels[name]; !known {
-			return fmt.Errorf("Options.OnlyClasses has %.60q, and there is no such class; there are %s", name, near(name, v.names))
+			return fmt.Errorf("Options.Labels.Only has %.60q, and there is no such class; there are %s", name, near(name, v.names))
 		}
 	}
 	v.kept = make([]int32, len(v.names))
@@ -84,7 +84,7 @@ func (v *vocabulary) restrict() error {
 func (v *vocabulary) keeps(class string) bool { return v.only == nil || v.only[class] }
 
 // label returns the label of the class with number n among all classes, or -1 for a class that
-// Options.OnlyClasses leaves out.
+// Options.Labels.Only leaves out.
 func (v *vocabulary) label(n int32) int32 {
 	if v.kept == nil {
 		return n
@@ -159,7 +159,7 @@ func (v *vocabulary) enumerate() error {
 }
 
 // find returns the label of a class. If `numbers` is true, a class that is a number is an index
-// into the names, unless all names are numbers. The label of a class that Options.OnlyClasses
+// into the names, unless all names are numbers. The label of a class that Options.Labels.Only
 // leaves out is -1.
 func (v *vocabulary) find(class string, numbers bool) (label int32, known bool) {
 	n, known := v.labels[class]

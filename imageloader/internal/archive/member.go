@@ -174,5 +174,5 @@ func (s *Shard) tooLarge(e Entry) *Error {
 	if e.size <= int64(s.MaxMemberBytes) {
 		return nil
 	}
-	return s.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, s.MaxMemberBytes)
+	return s.badMember(e, nil, "too large: %d bytes, and Options.Reading.MaxMemberBytes allows %d", e.size, s.MaxMemberBytes)
 }

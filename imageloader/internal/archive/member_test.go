@@ -41,7 +41,7 @@ func TestArchive_Admit(t *testing.T) {
 		{Entry{Name: "./1.jpg"}, Location{}, "", "no class"},
 		{Entry{Name: "cat/1.jpg", kind: sparseFile}, Location{Class: "cat"}, "", "sparse file"},
 		{Entry{Name: "cat/1.jpg", size: 100}, Location{Class: "cat"}, "", ""},
-		{Entry{Name: "cat/1.jpg", size: 101}, Location{Class: "cat"}, "", "too large: 101 bytes, and Options.MaxMemberBytes allows 100"},
+		{Entry{Name: "cat/1.jpg", size: 101}, Location{Class: "cat"}, "", "too large: 101 bytes, and Options.Reading.MaxMemberBytes allows 100"},
 	} {
 		where, ignored, bad := a.Admit(test.entry)
 		if where != test.where || ignored != test.ignored {

@@ -24,7 +24,7 @@ func (a *Archive) NoImages(ignored, splits, unsplit map[string]int) error {
 		}
 	}
 	if only := a.options.OnlyClasses; len(only) > 0 {
-		reason = "no images of Options.OnlyClasses (" + some(only) + "): " + reason
+		reason = "no images of Options.Labels.Only (" + some(only) + "): " + reason
 	}
 	if len(ignored) > 0 {
 		reason += " (passed over: " + counts(ignored) + ")" + cureOf(ignored)

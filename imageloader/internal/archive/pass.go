@@ -37,8 +37,8 @@ func (p *pass) Content() ([]byte, error) {
 	return data, p.forgive(err)
 }
 
-// forgive changes the error of a shard that is cut short to io.EOF, if Options.AllowTruncated is
-// set.
+// forgive changes the error of a shard that is cut short to io.EOF, if
+// Options.Reading.AllowTruncated is set.
 func (p *pass) forgive(err error) error {
 	if p.shard.AllowTruncated && errors.Is(err, ErrTruncated) {
 		p.cut = err

@@ -18,8 +18,8 @@ import (
 // A .tar is read with pread and not mapped into memory. A mapped file that shrinks gives a
 // SIGBUS, but it must give an error. Mapped pages would also count as resident memory.
 //
-// With Options.AllowTruncated a pass ends where the file ends. The members that lie wholly before
-// the end are read as a whole archive. The index of this archive is not stored in a file.
+// With Options.Reading.AllowTruncated a pass ends where the file ends. The members that lie wholly
+// before the end are read as a whole archive. The index of this archive is not stored in a file.
 
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {
@@ -103,8 +103,8 @@ func (s *tarStream) finish() error {
 	}
 	var rest io.Reader = s.plain
 	if s.inflate != nil {
-		// The checksum of a single gzip member can replace a missing end marker. If there are several
-		// gzip members, others may be missing, so an end marker is needed.
+		// The checksum of a single gzip member can replace a missing end marker. If there are
+		// several gzip members, others may be missing, so an end marker is needed.
 		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
 			return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 		}

@@ -136,7 +136,8 @@ func (s *sampleStream) collect() []Entry {
 				s.first = &e
 				return all.finish()
 			}
-			// A member without a key, such as a directory or a file of macOS, does not end a sample.
+			// A member without a key, such as a directory or a file of macOS, does not end a
+			// sample.
 			all.entries = append(all.entries, e)
 			if key != "" {
 				all.key = key
@@ -308,7 +309,7 @@ func (all *sampleMembers) finish() []Entry {
 			e.fault = all.fault
 		}
 		if e.label == "" && e.fault == "" {
-			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.LabelField; the members of a sample must follow one another, as tar --sort=name packs them; for labels from directories set Options.Labels"
+			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.Labels.Field; the members of a sample must follow one another, as tar --sort=name packs them; for labels from directories set Options.Labels.From"
 		}
 	}
 	return all.entries
