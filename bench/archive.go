@@ -28,7 +28,7 @@ type photograph struct {
 }
 
 // readPhotographs reads all files of the .tgz at `from`.
-func readPhotographs(from string) (photographs, error) {
+func readPhotographs(from string) (all photographs, err error) {
 	file, err := os.Open(from)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,6 @@ func readPhotographs(from string) (photographs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", from, err)
 	}
-	var all photographs
 	for r := tar.NewReader(compressed); ; {
 		header, err := r.Next()
 		if err == io.EOF {
@@ -76,11 +75,10 @@ func (all photographs) writeTar(to string, images int) error {
 // writeTgz is like writeTar, but compresses with gzip.
 func (all photographs) writeTgz(to string, images int) error {
 	return create(to, func(w io.Writer) error {
-		z, err := newGzipWriter(w)
-		if err != nil {
-			return err
-		}
-		return errors.Join(all.write(z, images), z.Close())
+		from, pipe := io.Pipe()
+		defer from.Close()
+		go func() { pipe.CloseWithError(all.write(pipe, images)) }()
+		return compress(w, from)
 	})
 }
 
@@ -110,77 +108,50 @@ func create(path string, write func(io.Writer) error) (err error) {
 	return errors.Join(write(buffered), buffered.Flush())
 }
 
-// gzipWriter compresses with all cores into one gzip member, as pigz does. The pieces are
-// compressed independently. Each piece ends with an empty block.
-//
-// The compression level is 6, which is the default of gzip. Level 1 of compress/gzip stores most
-// of a JPEG file without compression. Such an archive inflates at 4,200 MB/s, and an archive that
-// gzip wrote inflates at 800 MB/s.
-type gzipWriter struct {
-	to     io.Writer
-	pieces []*bytes.Buffer // not compressed yet; all but the last are full
-	sum    uint32
-	length uint32
-}
-
 const gzipPiece = 4 << 20 // bytes
 
-func newGzipWriter(to io.Writer) (*gzipWriter, error) {
-	_, err := to.Write([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}) // method deflate, no name, no time, unknown system
-	return &gzipWriter{to: to}, err
-}
-
-func (z *gzipWriter) Write(p []byte) (int, error) {
-	z.sum = crc32.Update(z.sum, crc32.IEEETable, p)
-	z.length += uint32(len(p))
-	for rest := p; len(rest) > 0; {
-		last := len(z.pieces) - 1
-		if last < 0 || z.pieces[last].Len() == gzipPiece {
-			if len(z.pieces) == runtime.NumCPU() {
-				if err := z.compress(); err != nil {
-					return 0, err
-				}
-			}
-			z.pieces = append(z.pieces, &bytes.Buffer{})
-			last = len(z.pieces) - 1
-		}
-		n := min(len(rest), gzipPiece-z.pieces[last].Len())
-		z.pieces[last].Write(rest[:n])
-		rest = rest[n:]
-	}
-	return len(p), nil
-}
-
-// compress compresses all pieces at the same time, and writes them in order.
-func (z *gzipWriter) compress() error {
-	out := make([]bytes.Buffer, len(z.pieces))
-	var all sync.WaitGroup
-	for i, piece := range z.pieces {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			w, _ := flate.NewWriter(&out[i], 6) // NewWriter fails only for a wrong level
-			w.Write(piece.Bytes())
-			w.Flush()
-		}()
-	}
-	all.Wait()
-	z.pieces = z.pieces[:0]
-	for i := range out {
-		if _, err := z.to.Write(out[i].Bytes()); err != nil {
+// compress writes what it reads as one gzip member, with all cores, as pigz does. The pieces are
+// compressed independently. Each ends with an empty block.
+//
+// The level is 6, which is the default of gzip. Level 1 of compress/gzip stores most of a JPEG file
+// without compression, and so does level 6 of klauspost/pgzip. Such archives inflate three to five
+// times as fast as those of gzip.
+func compress(to io.Writer, from io.Reader) error {
+	sum, length := crc32.NewIEEE(), 0
+	out := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255} // method deflate, no name, no time, unknown system
+	for ended := false; !ended; {
+		if _, err := to.Write(out); err != nil {
 			return err
 		}
+		pieces := make([]bytes.Buffer, runtime.NumCPU())
+		var all sync.WaitGroup
+		for i := range pieces {
+			piece := make([]byte, gzipPiece)
+			n, err := io.ReadFull(from, piece)
+			if ended = err == io.EOF || err == io.ErrUnexpectedEOF; err != nil && !ended {
+				return err
+			}
+			sum.Write(piece[:n])
+			length += n
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				w, _ := flate.NewWriter(&pieces[i], 6) // NewWriter fails only for a wrong level
+				w.Write(piece[:n])
+				w.Flush()
+			}()
+			if ended {
+				break
+			}
+		}
+		all.Wait()
+		out = out[:0]
+		for i := range pieces {
+			out = append(out, pieces[i].Bytes()...)
+		}
 	}
-	return nil
-}
-
-func (z *gzipWriter) Close() error {
-	if err := z.compress(); err != nil {
-		return err
-	}
-	end := []byte{1, 0, 0, 0xff, 0xff} // the last block, which is empty
-	end = binary.LittleEndian.AppendUint32(end, z.sum)
-	end = binary.LittleEndian.AppendUint32(end, z.length)
-	_, err := z.to.Write(end)
+	out = append(out, 1, 0, 0, 0xff, 0xff) // the last block, which is empty
+	out = binary.LittleEndian.AppendUint32(out, sum.Sum32())
+	_, err := to.Write(binary.LittleEndian.AppendUint32(out, uint32(length)))
 	return err
 }

@@ -10,24 +10,13 @@ import (
 	"testing"
 )
 
-func TestGzipWriter(t *testing.T) {
+func TestCompress(t *testing.T) {
 	random := rand.NewChaCha8([32]byte{})
 	for _, length := range []int{0, 1, gzipPiece, 3*gzipPiece + 1, 5 * gzipPiece} {
 		want := make([]byte, length)
 		random.Read(want)
 		var file bytes.Buffer
-		z, err := newGzipWriter(&file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for rest := want; len(rest) > 0; { // the writes do not end where the pieces end
-			n := min(len(rest), 1_000_003)
-			if _, err := z.Write(rest[:n]); err != nil {
-				t.Fatal(err)
-			}
-			rest = rest[n:]
-		}
-		if err := z.Close(); err != nil {
+		if err := compress(&file, bytes.NewReader(want)); err != nil {
 			t.Fatal(err)
 		}
 		r, err := gzip.NewReader(&file)

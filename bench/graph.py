@@ -1,10 +1,13 @@
-"""Training and inference of torchvision's models in PyTorch on a batch that stays on the device: eager, in a CUDA graph, compiled."""
+"""Training and inference in PyTorch on a batch that stays on the device: eager, in a CUDA graph, compiled. And exports of the models.
+
+A model is one of torchvision's by its name, or bert: BERT-base, of texts of 128 tokens, which needs transformers.
+"""
 
 import gc
-import statistics
-import time
+import pathlib
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
@@ -59,48 +62,39 @@ def train_memory():
     return {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
 
 
-def launch(*, count):
-    """Microseconds until a replay of the graph returns to the host while the device is busy with another: the median of so many."""
-    if "graph" not in state:
-        raise RuntimeError("launch needs mode graph")
-    replay = state["run"]
-    nanoseconds = []
-    for _ in range(count):
-        torch.cuda.synchronize()  # otherwise launches could wait for room in the device's queue
-        replay()
-        began = time.perf_counter_ns()
-        replay()
-        nanoseconds.append(time.perf_counter_ns() - began)
-    torch.cuda.synchronize()
-    return {"microseconds": statistics.median(nanoseconds) / 1e3}
-
-
 def prepare_inference(*, model, batch, device, mode):
-    """Replaces what was prepared by a call of a bfloat16 model in evaluation mode with so many images, and warms it up.
+    """Replaces what was prepared by a call of a model in evaluation mode with so many inputs, and warms it up.
 
-    model is a name of torchvision's; mode is one of MODES, on CUDA only except for eager.
+    mode is one of MODES, on CUDA only except for eager.
     """
     clear(device, mode)
-    images = resident(model, batch, device, torch.bfloat16)
-    state.update(input=images, source=resident(model, batch, device, torch.bfloat16))
-    forward = in_mode(made(model, device, torch.bfloat16).eval(), mode)
+    images = resident(model, batch, device, dtype_of(device))
+    forward = in_mode(made(model, device, dtype_of(device)).eval(), mode)
     with torch.inference_mode():
         install(lambda: forward(images), mode)
 
 
 @torch.inference_mode()
-def inference_block(*, calls, copy):
-    """Microseconds per call, of so many between two synchronisations.
+def inference_block(*, calls):
+    """Microseconds per call, of so many between two synchronisations."""
+    return {"microseconds": seconds(state["device"], state["run"], calls) * 1e6}
 
-    With copy, each call first copies another batch on the device into the one that the model reads, which is the graph's static input.
-    """
-    run, static, source = state["run"], state["input"], state["source"]
 
-    def copy_and_run():
-        static.copy_(source)
-        run()
-
-    return {"microseconds": seconds(state["device"], copy_and_run if copy else run, calls) * 1e6}
+@torch.no_grad()
+def export(*, folder, model, batches, device):
+    """Writes MODEL.pt2, which takes up to 64 inputs, and for each batch MODEL-BATCH.safetensors with an input and the eager output."""
+    clear(device, "eager")
+    network, folder = made(model, device, dtype_of(device)).eval(), pathlib.Path(folder)
+    for norm in network.modules():
+        if isinstance(norm, nn.BatchNorm2d):  # at first these norms change nothing, so that errors would not show
+            norm.running_mean.normal_(0, 0.1)
+            norm.running_var.uniform_(0.5, 1.5)
+    for batch in batches:
+        images = resident(model, batch, device, dtype_of(device))
+        save_file({"input": images.contiguous(), "output": network(images).contiguous()}, folder / f"{model}-{batch}.safetensors")
+    several = {0: torch.export.Dim("batch", min=1, max=64)}
+    program = torch.export.export(network, (resident(model, 2, device, dtype_of(device)),), dynamic_shapes=(several,))
+    torch.export.save(program, folder / f"{model}.pt2")
 
 
 def clear(device, mode):
@@ -121,12 +115,33 @@ def clear(device, mode):
     state["device"] = device
 
 
+def dtype_of(device):
+    return torch.bfloat16 if device.startswith("cuda") else torch.float32
+
+
+class Encoder(nn.Module):
+    """The states of the last layer of BERT, for texts without padding."""
+
+    def __init__(self):
+        super().__init__()
+        from transformers import BertConfig, BertModel
+
+        self.bert = BertModel(BertConfig(), add_pooling_layer=False)
+
+    def forward(self, ids):
+        return self.bert(input_ids=ids).last_hidden_state
+
+
 def made(model, device, dtype):
+    if model == "bert":
+        return Encoder().to(device, dtype)
     return models.get_model(model, weights=None, num_classes=CLASSES).to(device, dtype, memory_format=torch.channels_last)
 
 
 def resident(model, batch, device, dtype):
-    """Random images [batch, 3, size, size] of the model's size, channels last."""
+    """Random texts int64 [batch, 128], or images [batch, 3, size, size] of the model's size, channels last."""
+    if model == "bert":
+        return torch.randint(100, (batch, 128), device=device)
     size = SIZES.get(model, 224)
     return torch.empty(batch, 3, size, size, device=device, dtype=dtype, memory_format=torch.channels_last).normal_()
 
@@ -171,4 +186,4 @@ def repeat(work, times):
 
 
 if __name__ == "__main__":
-    serve(prepare_train, train_block, train_memory, launch, prepare_inference, inference_block)
+    serve(prepare_train, train_block, train_memory, prepare_inference, inference_block, export)

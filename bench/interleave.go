@@ -28,6 +28,27 @@ func interleave(rounds int, sides ...side) ([]sample, error) {
 	return values, nil
 }
 
+// named are sides that are found by their names, with what they have measured.
+type named struct {
+	names  []string
+	sides  []side
+	values map[string]sample
+}
+
+func (n *named) add(name string, run side) {
+	n.names, n.sides = append(n.names, name), append(n.sides, run)
+}
+
+// measure lets all sides take turns. A name that has no side has no values afterwards.
+func (n *named) measure(rounds int) error {
+	values, err := interleave(rounds, n.sides...)
+	n.values = map[string]sample{}
+	for i, v := range values {
+		n.values[n.names[i]] = v
+	}
+	return err
+}
+
 // secondsEach makes `times` calls between two waits for the device. It returns the seconds of one
 // call.
 func (c *config) secondsEach(times int, call func() error) (float64, error) {
@@ -60,14 +81,6 @@ func (s sample) quantile(q float64) float64 {
 func (s sample) median() float64 { return s.quantile(0.5) }
 
 func (s sample) max() float64 { return slices.Max(s) }
-
-func (s sample) mean() float64 {
-	sum := 0.0
-	for _, v := range s {
-		sum += v
-	}
-	return sum / float64(len(s))
-}
 
 // spread returns half the distance between the quartiles, as a share of the median.
 func (s sample) spread() float64 { return (s.quantile(0.75) - s.quantile(0.25)) / 2 / s.median() }

@@ -6,39 +6,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// server is our side of a comparison of loaders. It runs in a process that only loads, and
-// answers the same requests as loader.py.
+// server is our side of a comparison, in a process of its own. It answers the same requests as the
+// Python files.
 type server struct {
 	loader *imageloader.Loader
-	data   dataServer
-	rank   ranked
+	rank   rank
 }
 
 // request holds the arguments of every kind of request.
 type request struct {
-	Do      string
-	Threads int
-
+	Do              string
 	Archive, Recipe string
 	Batch           int
-
-	Path        string
-	Rows, Width int
-
-	Count int
-
-	Load loadRequest
-
-	Rank     rankRequest
-	Bytes    int  // of an all-reduce
-	Resident bool // whether a rank trains on its resident batch
+	Count           int
+	Load            loadRequest
+	Rank            rankRequest
+	Bytes           int // of an all-reduce
 }
 
 // answerRequests writes answers to requests until the input ends. Each request is a JSON object.
@@ -65,8 +58,6 @@ func answerRequests(in io.Reader, out io.Writer) error {
 
 func (s *server) answer(r request) (any, error) {
 	switch r.Do {
-	case "load":
-		return load(r.Load)
 	case "start":
 		return map[string]any{"versions": runtime.Version()}, nil
 	case "open":
@@ -74,20 +65,15 @@ func (s *server) answer(r request) (any, error) {
 	case "epochs":
 		rate, err := s.epochs(r.Count)
 		return map[string]any{"images_per_second": rate}, err
-	case "table":
-		return map[string]any{}, s.data.table(r)
-	case "file":
-		return map[string]any{}, s.data.file(r)
-	case "samples":
-		return s.data.samples(r)
+	case "load":
+		return load(r.Load)
 	case "rank":
 		return s.rank.open(r.Rank)
 	case "steps":
-		return s.rank.block(r.Count)
-	case "trace":
-		return s.rank.trace(r.Count)
-	case "fed":
-		return s.rank.fed(r.Resident)
+		ms, err := s.rank.step.block(r.Count)
+		return map[string]any{"milliseconds": ms}, err
+	case "epoch":
+		return s.rank.epoch()
 	case "reduce":
 		return s.rank.reduce(r.Bytes, r.Count)
 	}
@@ -149,7 +135,6 @@ func (s *server) close() {
 	if s.loader != nil {
 		s.loader.Close()
 	}
-	s.data.close()
 	s.rank.close()
 }
 
@@ -173,3 +158,20 @@ func cpuTime() time.Duration {
 	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // Getrusage fails only for a wrong argument
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// peakMiB returns the largest resident memory of this process since the last resetPeak.
+func peakMiB() float64 {
+	kib, _ := strconv.ParseFloat(strings.TrimSuffix(processStatus("VmHWM"), " kB"), 64)
+	return kib / 1024
+}
+
+// processStatus returns the line of this name in /proc/self/status.
+func processStatus(name string) string {
+	text, _ := os.ReadFile("/proc/self/status")
+	_, line, _ := strings.Cut(string(text), "\n"+name+":")
+	line, _, _ = strings.Cut(line, "\n")
+	return strings.TrimSpace(line)
+}
+
+// resetPeak begins to count the peak of resident memory anew.
+func resetPeak() error { return os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }

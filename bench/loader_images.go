@@ -6,8 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"strings"
 )
 
 // benchLoaderOneCore compares how fast photographs are loaded on one core. Both sides use the
@@ -20,13 +19,10 @@ func benchLoaderOneCore(c *config, emit func(row)) error {
 			return err
 		}
 		one := *c
-		one.threads = 1
+		one.threads, one.core = 1, lastCore()
 		s := comparison{c: &one, recipe: imagenet}
 		defer s.close()
-		err := onOneCore(func() error {
-			return errors.Join(s.ours(archive), s.theirs(archive, "pillow"), s.theirs(archive, "torchvision"))
-		})
-		if err != nil {
+		if err := errors.Join(s.ours(archive), s.theirs(archive, "pillow"), s.theirs(archive, "torchvision")); err != nil {
 			return err
 		}
 		values, err := interleave(c.roundsOr(5), s.sides()...)
@@ -41,16 +37,21 @@ func benchLoaderOneCore(c *config, emit func(row)) error {
 	})
 }
 
+// lastCore returns the highest core that this process may use. Linux prefers the low ones for its
+// own work.
+func lastCore() string {
+	list := processStatus("Cpus_allowed_list")
+	return list[strings.LastIndexAny(list, ",-")+1:]
+}
+
 const photographsText = "uint8 batches of 128x224x224x3, random resized crop and flip (ours only decides on the flip, which the device does)"
 
-// benchLoaderAllCores compares how fast photographs are loaded on all cores. It also compares our
-// rate on all cores with our rate on one.
+// benchLoaderAllCores compares how fast photographs are loaded on all cores.
 func benchLoaderAllCores(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
-		images, few := c.images(), c.or(16, 3*len(all))
-		plain, compressed, short := filepath.Join(folder, "photographs.tar"), filepath.Join(folder, "photographs.tgz"), filepath.Join(folder, "few.tar")
-		err := errors.Join(all.writeTar(plain, images), all.writeTgz(compressed, images), all.writeTar(short, few))
-		if err != nil {
+		images := c.or(16, max(3000, 750*runtime.NumCPU())) // an epoch takes some seconds
+		plain, compressed := filepath.Join(folder, "photographs.tar"), filepath.Join(folder, "photographs.tgz")
+		if err := errors.Join(all.writeTar(plain, images), all.writeTgz(compressed, images)); err != nil {
 			return err
 		}
 		s := comparison{c: c, recipe: imagenet}
@@ -62,12 +63,7 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 		if err != nil {
 			return err
 		}
-		one := comparison{c: c, recipe: imagenet}
-		defer one.close()
-		if err := onOneCore(func() error { return one.ours(short) }); err != nil {
-			return err
-		}
-		values, err := interleave(c.roundsOr(3), append(s.sides(), one.sides()...)...)
+		values, err := interleave(c.roundsOr(3), s.sides()...)
 		if err != nil {
 			return err
 		}
@@ -75,17 +71,9 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 			photographsText, images, runtime.NumCPU(), workers)
 		emit(s.row("loader/photos-all-cores/tar", values[0], "DataLoader, Pillow", values[2], "from a .tar; "+note))
 		emit(s.row("loader/photos-all-cores/tgz", values[1], "DataLoader, Pillow", values[2], "from a .tgz larger than the shuffle buffer, which each epoch inflates; "+note))
-		scaling := ratios(values[0], values[3])
-		emit(alone("loader/photos-all-cores/scaling", scaling.median(), "times the rate of one core",
-			fmt.Sprintf("%d cores; from a .tar: %.0f images/s beside %.0f of %d images by a process that has one core; %v; LibTorch %s",
-				runtime.NumCPU(), values[0].median(), values[3].median(), few, scaling, cgotorch.LibTorchVersion())))
 		return nil
 	})
 }
-
-// images returns how many photographs an epoch has. An epoch takes some seconds, however many
-// cores there are.
-func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 
 // withPhotographs reads the images of a recipe. It calls the function `use` with the images and
 // with a folder for archives made from them. It then removes the folder.

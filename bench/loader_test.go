@@ -55,22 +55,6 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestServe_Data(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "table.csv")
-	if err := writeCSV(path, 30); err != nil {
-		t.Fatal(err)
-	}
-	for _, open := range []string{`{"do": "table", "rows": 30, "width": 4, "batch": 8}`, fmt.Sprintf(`{"do": "file", "path": %q, "batch": 8}`, path)} {
-		reply := ask(t, open, `{"do": "samples", "count": 2, "rows": 30}`)[1]
-		if rate, ok := reply["samples_per_second"].(float64); !ok || rate <= 0 {
-			t.Errorf("%s: %v", open, reply)
-		}
-		if text := fmt.Sprint(ask(t, open, `{"do": "samples", "count": 2, "rows": 31}`)[1]["error"]); !strings.Contains(text, "60 samples, want 62") {
-			t.Errorf("%s: error %q", open, text)
-		}
-	}
-}
-
 func TestServe_SaysWhatFails(t *testing.T) {
 	path := fewImages(t, 20)
 	if err := os.Truncate(path, 5_000); err != nil {
@@ -81,5 +65,16 @@ func TestServe_SaysWhatFails(t *testing.T) {
 		if text, _ := replies[i]["error"].(string); !strings.Contains(text, want) {
 			t.Errorf("reply %v, want an error with %q", replies[i], want)
 		}
+	}
+}
+
+func TestProcess_OneCore(t *testing.T) {
+	t.Setenv("OMP_NUM_THREADS", "") // nproc would print its value
+	c := config{core: lastCore()}
+	if out, err := c.process("nproc").Output(); err != nil || strings.TrimSpace(string(out)) != "1" {
+		t.Errorf("on core %q nproc prints %s, %v", c.core, out, err)
+	}
+	if peakMiB() < 1 {
+		t.Errorf("the peak of memory is %v MiB", peakMiB())
 	}
 }

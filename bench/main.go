@@ -32,46 +32,37 @@ type benchmark struct {
 	run  func(c *config, emit func(row)) error
 }
 
-var benchmarks = append([]benchmark{
+var benchmarks = []benchmark{
 	{name: "op/add", run: benchOp},
 	{name: "train/cifar", run: benchTrainCIFAR},
 	{name: "parity/cifar/first-100-losses", run: benchLosses},
-	{name: "parity/cifar/top1", slow: true, run: benchTop1},
-	{name: "parity/photographs/losses", slow: true, run: benchPhotographsLosses},
-	{name: "parity/photographs/gradients", slow: true, run: benchGradients},
-	{name: "parity/cifar/losses-bfloat16", slow: true, run: benchCIFARLosses},
-	{name: "memory/resnet50", run: benchMemory},
-	{name: "flat/batches", run: benchFlat},
+	{name: "memory/resnet50", slow: true, run: benchMemory},
 	{name: "step/resnet50", slow: true, run: benchStep},
-	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
 	{name: "loader/photos-1-core", run: benchLoaderOneCore},
 	{name: "loader/photos-all-cores", slow: true, run: benchLoaderAllCores},
-	{name: "loader/decode", slow: true, run: benchLoaderDecode},
-	{name: "loader/device", slow: true, run: benchLoaderDevice},
-	{name: "loader/train", slow: true, run: benchLoaderTrain},
-	{name: "loader/table", run: benchTable},
-	{name: "loader/csv", slow: true, run: benchFile("csv")},
-	{name: "loader/parquet", slow: true, run: benchFile("parquet")},
-	{name: "graph/inference/resnet18", slow: true, run: benchGraphInference("resnet18")},
-	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
-	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
-	{name: "graph/fed", slow: true, run: benchGraphFed},
-	{name: "graph/written", slow: true, run: benchWritten},
+	{name: "loader/train/32", slow: true, run: benchLoaderTrain(32)},
+	{name: "loader/train/256", slow: true, run: benchLoaderTrain(256)},
+	{name: "graph/train/resnet50/32", slow: true, run: benchGraphTrain("resnet50", 32)},
+	{name: "graph/train/resnet50/128", slow: true, run: benchGraphTrain("resnet50", 128)},
+	{name: "graph/train/resnet50/256", slow: true, run: benchGraphTrain("resnet50", 256)},
+	{name: "graph/train/resnet18/32", slow: true, run: benchGraphTrain("resnet18", 32)},
+	{name: "graph/train/resnet18/64", slow: true, run: benchGraphTrain("resnet18", 64)},
+	{name: "graph/train/mobilenet_v2/32", slow: true, run: benchGraphTrain("mobilenet_v2", 32)},
+	{name: "graph/train/mobilenet_v2/64", slow: true, run: benchGraphTrain("mobilenet_v2", 64)},
+	{name: "graph/train/vit_b_16/64", slow: true, run: benchGraphTrain("vit_b_16", 64)},
+	{name: "graph/inference/resnet18", slow: true, run: benchInference("resnet18")},
+	{name: "graph/inference/resnet50", slow: true, run: benchInference("resnet50")},
+	{name: "graph/inference/mobilenet_v2", slow: true, run: benchInference("mobilenet_v2")},
+	{name: "graph/inference/googlenet", slow: true, run: benchInference("googlenet")},
+	{name: "graph/inference/inception_v3", slow: true, run: benchInference("inception_v3")},
+	{name: "program/bert", slow: true, run: benchProgram("bert")},
+	{name: "program/resnet50", slow: true, run: benchProgram("resnet50")},
 	{name: "serve", slow: true, run: benchServe},
-	{name: "serve/open", slow: true, run: benchServeOpen},
-	{name: "serve/http", slow: true, run: benchServeWire("http")},
-	{name: "serve/grpc", slow: true, run: benchServeWire("grpc")},
-	{name: "serve/jpeg", slow: true, run: benchServeJPEG},
-	{name: "serve/litserve", slow: true, run: benchServeLitServe},
-	{name: "distributed/resnet50/32", slow: true, run: benchDist(32)},
-	{name: "distributed/resnet50/256", slow: true, run: benchDist(256)},
-	{name: "distributed/resnet50/fed", slow: true, run: benchDistFed},
-	{name: "overlap/step", slow: true, run: benchOverlapStep},
-	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
-	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
-	{name: "modules/overlap", slow: true, run: benchModulesOverlap},
-	{name: "modules/rounds", slow: true, run: benchModulesRounds},
-}, slices.Concat(trainBenchmarks(), programBenchmarks())...)
+	{name: "serve/http", slow: true, run: benchServeHTTP},
+	{name: "distributed/resnet50/32", slow: true, run: benchDistributed(32)},
+	{name: "distributed/resnet50/256", slow: true, run: benchDistributed(256)},
+	{name: "distributed/resnet50/fed", slow: true, run: benchDistributedFed},
+}
 
 // config holds the values of the flags.
 type config struct {
@@ -82,12 +73,9 @@ type config struct {
 	members     int
 	python      string
 	rounds      int
+	core        string // the only core that peers may use; all if it is empty
 	brief       bool
 	compile     bool // whether torch.compile is measured too
-	programs    string
-	models      modelList
-	batches     batchList
-	packages    batchList // those of batches for which packages of AOTInductor are measured too
 }
 
 func main() {
@@ -99,12 +87,11 @@ func main() {
 	flag.StringVar(&c.data, "data", "", "folders with the archives, separated by colons; if empty, examples/train/data, data, and the folders data beside the program and above it")
 	flag.StringVar(&c.python, "python", os.Getenv("PEER_PYTHON"), "the Python that has PyTorch; $PEER_PYTHON, else python3")
 	flag.StringVar(&c.photographs, "photographs", "", "a .tgz of photographs in folders by class, used in place of imagenet-sample-300.tgz")
-	flag.IntVar(&c.members, "members", 16384, "photographs in the archive of graph/fed")
+	flag.IntVar(&c.members, "members", 16384, "photographs in the archives of loader/train and distributed/resnet50/fed")
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
-	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
-	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/ and program/, which takes a minute a row")
+	serving := flag.Bool("serve", false, "answer requests on standard input: how our side runs in a process of its own")
+	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, which takes a minute a row")
 	printed := flag.String("table", "", "a file of rows that an earlier run has printed: print them as a table in Markdown")
-	c.programFlags()
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -132,19 +119,11 @@ func main() {
 	if c.device, err = cgotorch.ParseDevice(*device); err != nil {
 		fail(2, err)
 	}
-	chosen, err := regexp.Compile(*run)
+	names, err := choose(*run)
 	if err != nil {
 		fail(2, err)
 	}
-	var names []string
-	for _, b := range benchmarks {
-		if (*run != "" || !b.slow) && chosen.MatchString(b.name) {
-			names = append(names, b.name)
-		}
-	}
 	switch {
-	case len(names) == 0:
-		fail(2, fmt.Errorf("no benchmark's name matches %q; -list prints them", *run))
 	case len(names) == 1:
 		if err := runOne(&c, names[0]); err != nil {
 			fail(1, fmt.Errorf("%s: %w", names[0], err))
@@ -152,6 +131,23 @@ func main() {
 	case !runEach(names):
 		os.Exit(1)
 	}
+}
+
+// choose returns the names that match the pattern, or without a pattern those that are not slow.
+func choose(pattern string) (names []string, err error) {
+	chosen, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range benchmarks {
+		if (pattern != "" || !b.slow) && chosen.MatchString(b.name) {
+			names = append(names, b.name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no benchmark's name matches %q; -list prints them", pattern)
+	}
+	return names, nil
 }
 
 func runOne(c *config, name string) error {
@@ -190,6 +186,19 @@ func fail(code int, err error) {
 
 // tell prints the log text of a Captured, a Choice or an Overlap.
 func (c *config) tell(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
+
+// settings returns a text with the settings that both sides share.
+func (c *config) settings() string {
+	return fmt.Sprintf("device %v, %d threads, LibTorch %s", c.device, c.threads, cgotorch.LibTorchVersion())
+}
+
+// kind returns the name that a row has for the device.
+func (c *config) kind() string {
+	if c.device.IsCUDA() {
+		return "cuda"
+	}
+	return "cpu"
+}
 
 // dtype returns the dtype of models in inference: bfloat16 on a GPU, float32 on the CPU.
 func (c *config) dtype() cgotorch.DType {

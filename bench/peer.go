@@ -64,21 +64,34 @@ func (c *config) startPeer(script string, s switches, env ...string) (*peer, err
 		p.close()
 		return nil, err
 	}
-	if err := p.start(c, exec.Command(python, filepath.Join(folder, script)), s, env); err != nil {
+	if err := p.start(c, c.process(python, filepath.Join(folder, script)), s, env); err != nil {
 		p.close()
 		return nil, fmt.Errorf("%s: %w; PEER_PYTHON is to be a Python that has PyTorch", script, err)
 	}
 	return p, nil
 }
 
-// startOwn runs this program with -serve and more variables. See the function `serve`.
+// startOwn runs this program with -serve and more variables. See answerRequests.
 func (c *config) startOwn(env ...string) (*peer, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	p := &peer{}
-	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}, env); err != nil {
+	if err := p.start(c, c.process(own, "-serve"), switches{}, env); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
+}
+
+// process returns a process that may use all cores, or only c.core if that is set. All its threads
+// and child processes inherit this limit.
+func (c *config) process(program string, arguments ...string) *exec.Cmd {
+	if c.core != "" {
+		arguments, program = append([]string{"-c", c.core, program}, arguments...), "taskset"
+	}
+	return exec.Command(program, arguments...)
 }
 
 func (p *peer) start(c *config, command *exec.Cmd, s switches, env []string) error {

@@ -70,7 +70,8 @@ class Learner:
         if weights:
             from safetensors.torch import load_file
 
-            self.model.load_state_dict(load_file(weights))
+            # Names with a slash are of the checkpoint, not of the model.
+            self.model.load_state_dict({name: t for name, t in load_file(weights).items() if "/" not in name})
         self.model.to(device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=recipe.lr, momentum=MOMENTUM, weight_decay=recipe.decay, nesterov=True, fused=True
@@ -78,28 +79,12 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, recipe.lr, steps, cycle_momentum=False)
         self.loss = nn.CrossEntropyLoss()
 
-    def backward(self, images, labels):
-        """Computes the gradients of one batch, float32 NCHW, and returns the loss."""
+    def step(self, images, labels):
+        """Trains on one batch, float32 NCHW channels last, and returns the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.autocast):
             loss = self.loss(self.model(images), labels)
         loss.backward()
-        return loss.detach()
-
-    def step(self, images, labels):
-        """Trains on one batch, float32 NCHW channels last, and returns the loss."""
-        loss = self.backward(images, labels)
         self.optimizer.step()
         self.schedule.step()
-        return loss
-
-    @torch.no_grad()
-    def top1(self, batches):
-        """The share of images whose label comes first."""
-        self.model.eval()
-        right = images = 0
-        for pixels, labels in batches:
-            right += (self.model(pixels).argmax(1) == labels).sum().item()
-            images += len(labels)
-        self.model.train()
-        return right / images
+        return loss.detach()

@@ -1,6 +1,5 @@
-"""The peer of serve/litserve: a LitServe server of the same model, with batches of the same size."""
+"""The peer of serve/http: a LitServe server of the same model, with batches of the same size."""
 
-import glob
 import os
 import signal
 import socket
@@ -9,8 +8,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-
-import torch
 
 import peer
 
@@ -87,42 +84,12 @@ def listen(model, size, classes, batch, device, compiled, threads):
             time.sleep(0.1)
     import importlib.metadata
 
-    return {"url": url + "/predict", "pid": server.pid, "versions": "LitServe " + importlib.metadata.version("litserve")}
-
-
-def used(device):
-    """Bytes of the device that all processes use together; 0 on the CPU."""
-    if device == "cpu":
-        return {"bytes": 0}
-    free, total = torch.cuda.mem_get_info(device)
-    return {"bytes": total - free}
-
-
-def proportional(pid):
-    """The proportional set size of a process and its descendants, in bytes."""
-    parents = {}
-    for folder in glob.glob("/proc/[0-9]*"):
-        try:
-            with open(folder + "/stat") as f:
-                parents[int(folder[6:])] = int(f.read().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            pass  # it has ended
-    family = {pid}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    kilobytes = 0
-    for member in family:
-        try:
-            with open(f"/proc/{member}/smaps_rollup") as f:
-                kilobytes += sum(int(line.split()[1]) for line in f if line.startswith("Pss:"))
-        except OSError:
-            pass
-    return {"bytes": kilobytes << 10}
+    return {"url": url + "/predict", "versions": "LitServe " + importlib.metadata.version("litserve")}
 
 
 if __name__ == "__main__":
     try:
-        peer.serve(listen, used, proportional)
+        peer.serve(listen)
     finally:
         for server in running:  # its workers do not end with it
             os.killpg(server.pid, signal.SIGKILL)

@@ -5,33 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 // benchStep measures a training step of ResNet-50. The batch is resident, or comes from the
-// prefetcher, or is copied in the usual ways. The prefetcher reads decoded images from
-// page-locked memory, so that it never waits for a loader. PyTorch trains on a resident batch.
+// prefetcher, or is copied in the usual ways. The prefetcher gets one decoded batch again and again
+// from page-locked memory, so that it never waits for a loader. PyTorch trains on a resident batch.
 // All sides alternate in blocks of steps. Our sides train the same model on the same device.
 func benchStep(c *config, emit func(row)) error {
-	steps := c.or(1, 20)
+	steps, r := c.or(1, 20), imagenet
+	r.batch = c.or(2, r.batch)
 	s := switches{benchmark: c.device.IsCUDA()}
 	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	f, err := newFeed(c, imagenet, c.or(2, imagenet.batch))
-	if err != nil {
+	f := &feed{}
+	defer f.close()
+	if err := f.open(c, r); err != nil {
 		return err
 	}
-	defer f.close()
-	size := c.or(2, imagenet.batch)
-	err = p.do(nil, "prepare", "recipe", imagenet.name, "batch", size, "size", imagenet.size, "device", c.device.String())
+	err = p.do(nil, "prepare", "recipe", r.name, "batch", r.batch, "size", r.size, "device", c.device.String())
 	if err != nil {
 		return err
 	}
@@ -44,16 +47,15 @@ func benchStep(c *config, emit func(row)) error {
 	if err != nil {
 		return err
 	}
-	resident, pytorch := values[0], values[len(ways)]
 	common := fmt.Sprintf("blocks of %d steps in turns; ResNet-50 of %d classes, batch %d of 3x224x224, autocast to bfloat16, channels last, fused SGD with Nesterov momentum; %s; %v; %s",
-		steps, imagenet.classes, size, c.settings(), s, p.versions)
-	prefix := fmt.Sprintf("step/resnet50/bf16/%d/", size)
-	report := func(name, text string, ours sample, peer string, theirs sample) {
-		emit(inTurns(prefix+name, ours, "ms", peer, theirs, lower, fmt.Sprintf("%s; ours %v; peer %v; %s", text, ours, theirs, common)))
-	}
-	report(ways[0].name, ways[0].text, resident, "PyTorch eager", pytorch)
-	for i, w := range ways[1:] {
-		report(w.name, w.text, values[i+1], "ours, resident", resident)
+		steps, r.classes, r.batch, c.settings(), s, p.versions)
+	for i, w := range ways {
+		peer, theirs := "ours, resident", values[0]
+		if i == 0 {
+			peer, theirs = "PyTorch eager", values[len(ways)]
+		}
+		emit(inTurns(fmt.Sprintf("step/resnet50/bf16/%d/%s", r.batch, w.name), values[i], "ms", peer, theirs, lower,
+			fmt.Sprintf("%s; ours %v; peer %v; %s", w.text, values[i], theirs, common)))
 	}
 	return nil
 }
@@ -70,38 +72,18 @@ type feed struct {
 	// The resident batch. Images are float32 [N, C, H, W] channels last, normalized. Labels are int64
 	// [N].
 	images, labels *cgotorch.Tensor
-	pixels, nhwc   *cgotorch.Tensor // the targets of copies: uint8 and float32, [N, H, W, C]
-	into           *cgotorch.Tensor // a view of nhwc as [N, C, H, W]
-	table          *cgotorch.Tensor // the table for the normalization
-	floats         *cgotorch.HostSlab
-	pageableBytes  []byte
-	pageableFloats []float32
+	pixels, nhwc   *cgotorch.Tensor   // the targets of copies: uint8 and float32, [N, H, W, C]
+	into           *cgotorch.Tensor   // a view of nhwc as [N, C, H, W]
+	table          *cgotorch.Tensor   // the table for the normalization
+	floats         *cgotorch.HostSlab // page-locked on a GPU
+	pageable       []float32
 }
 
-func newFeed(c *config, r recipe, size int) (*feed, error) {
-	path, err := c.find(r.archive)
-	if err != nil {
-		return nil, err
-	}
-	loader, err := r.open(c, path, 1, size)
-	if err != nil {
-		return nil, err
-	}
-	defer loader.Close()
-	f := &feed{}
-	if err := f.open(c, r, func() (*replay, error) { return newReplay(loader, c.or(2, 8)) }); err != nil {
-		f.close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
-	var err error
+func (f *feed) open(c *config, r recipe) (err error) {
 	if f.learner, err = r.learner(c, 1, 1_000_000); err != nil {
 		return err
 	}
-	if f.replay, err = decode(); err != nil {
+	if f.replay, err = newReplay(c, r); err != nil {
 		return err
 	}
 	if f.ahead, err = prefetcher.New(f.replay, c.device, prefetcher.Options{}); err != nil {
@@ -109,9 +91,9 @@ func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
 	}
 	f.next, f.stop = iter.Pull2(f.ahead.Epoch(context.Background()))
 	n, height, width, channels := f.replay.Shape()
-	f.pageableBytes = append([]byte(nil), f.replay.batches[0].Images...)
-	f.pageableFloats = make([]float32, len(f.pageableBytes))
-	if f.floats, err = cgotorch.NewHostSlab(4 * len(f.pageableBytes)); err != nil {
+	shape := []int64{int64(n), int64(height), int64(width), int64(channels)}
+	f.pageable = make([]float32, n*height*width*channels)
+	if f.floats, err = cgotorch.NewHostSlab(4 * len(f.pageable)); err != nil {
 		return err
 	}
 	if c.device.IsCUDA() {
@@ -121,14 +103,13 @@ func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
 	}
 	return f.stream.Do(func(x *cgotorch.Exec) error {
 		f.table = x.Keep(images.NormalizationTable(x, vision.ImageNetMean[:], vision.ImageNetStd[:], cgotorch.Float32))
-		shape := []int64{int64(n), int64(height), int64(width), int64(channels)}
 		f.pixels = x.Keep(x.Empty(cgotorch.Uint8, shape...))
 		f.nhwc = x.Keep(x.Empty(cgotorch.Float32, shape...))
 		f.into = x.Keep(x.Permute(f.nhwc, 0, 3, 1, 2))
-		f.labels = x.Keep(cgotorch.FromSlice(x, f.replay.batches[0].Labels))
-		images, _ := f.sameStreamUint8(x)
+		f.labels = x.Keep(cgotorch.FromSlice(x, f.replay.batch.Labels))
+		images, _ := f.uint8OnStream(x)
 		f.images = x.Keep(x.Clone(images))
-		copy(f.pageableFloats, cgotorch.ToSlice[float32](x, f.nhwc))
+		copy(f.pageable, cgotorch.ToSlice[float32](x, f.nhwc))
 		copy(f.floats.Bytes(), cgotorch.ToBytes(x, f.nhwc))
 		return nil
 	})
@@ -148,10 +129,14 @@ func (f *feed) ways() []way {
 			func(*cgotorch.Exec) (images, labels *cgotorch.Tensor) { return f.images, f.labels }},
 		{"prefetched", "prefetcher, uint8 from page-locked memory, normalised and flipped on its stream", f.advance,
 			func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) { return f.batch.Use(x) }},
-		{"same-stream-uint8", "uint8 copied from page-locked memory and normalised on the training stream", nil, f.sameStreamUint8},
-		{"same-stream-float32", "normalised float32 copied from page-locked memory on the training stream", nil, f.sameStreamFloat32},
-		{"pageable-uint8", "uint8 copied from ordinary memory and normalised on the training stream", nil, f.pageableUint8},
-		{"pageable-float32", "normalised float32 copied from ordinary memory", nil, f.pageableFloat32},
+		{"same-stream-uint8", "uint8 copied from page-locked memory and normalised on the training stream", nil, f.uint8OnStream},
+		{"same-stream-float32", "normalised float32 copied from page-locked memory on the training stream", nil,
+			func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+				memory := f.floats.Bytes()
+				return f.float32OnStream(x, unsafe.Slice((*float32)(unsafe.Pointer(&memory[0])), len(memory)/4))
+			}},
+		{"pageable-float32", "normalised float32 copied from ordinary memory", nil,
+			func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) { return f.float32OnStream(x, f.pageable) }},
 	}
 }
 
@@ -183,30 +168,15 @@ func (f *feed) advance() error {
 	return err
 }
 
-func (f *feed) sameStreamUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	cgotorch.CopyFrom(x, f.pixels, f.replay.batches[0].Images)
-	return f.normalized(x)
-}
-
-func (f *feed) pageableUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	cgotorch.CopyFrom(x, f.pixels, f.pageableBytes)
-	return f.normalized(x)
-}
-
-// normalized does the prefetcher's work on the training stream, without the flip.
-func (f *feed) normalized(x *cgotorch.Exec) (_, labels *cgotorch.Tensor) {
+// uint8OnStream does the prefetcher's work on the training stream, without the flip.
+func (f *feed) uint8OnStream(x *cgotorch.Exec) (_, labels *cgotorch.Tensor) {
+	cgotorch.CopyFrom(x, f.pixels, f.replay.batch.Images)
 	images.Normalize(x, f.pixels, nil, f.table, f.into)
 	return f.into, f.labels
 }
 
-func (f *feed) sameStreamFloat32(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	memory := f.floats.Bytes()
-	cgotorch.CopyFrom(x, f.nhwc, unsafe.Slice((*float32)(unsafe.Pointer(&memory[0])), len(memory)/4))
-	return f.into, f.labels
-}
-
-func (f *feed) pageableFloat32(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	cgotorch.CopyFrom(x, f.nhwc, f.pageableFloats)
+func (f *feed) float32OnStream(x *cgotorch.Exec, from []float32) (images, labels *cgotorch.Tensor) {
+	cgotorch.CopyFrom(x, f.nhwc, from)
 	return f.into, f.labels
 }
 
@@ -214,19 +184,80 @@ func (f *feed) close() {
 	if f.stop != nil {
 		f.stop()
 	}
-	if f.ahead != nil {
-		f.ahead.Close()
-	}
+	f.ahead.Close()
 	for _, t := range []*cgotorch.Tensor{f.images, f.labels, f.pixels, f.nhwc, f.into, f.table} {
 		t.Close()
 	}
-	if f.floats != nil {
-		f.floats.Close()
-	}
+	f.floats.Close()
 	if f.replay != nil {
 		f.replay.close()
 	}
-	if f.learner != nil {
-		f.learner.close()
+	f.learner.close()
+}
+
+// replay is a source of batches that is never slower than the device. It yields one decoded batch
+// again and again from page-locked memory. Its epochs do not end.
+type replay struct {
+	batch  *imageloader.HostBatch
+	pinner imageloader.Pinner
+}
+
+// newReplay decodes the recipe's first batch and keeps it.
+func newReplay(c *config, r recipe) (*replay, error) {
+	path, err := c.find(r.archive)
+	if err != nil {
+		return nil, err
 	}
+	loader, err := r.open(c, path, 1, r.batch)
+	if err != nil {
+		return nil, err
+	}
+	defer loader.Close()
+	for b, err := range loader.Epoch(context.Background()) {
+		if err != nil {
+			return nil, err
+		}
+		memory, err := arena.MapPages(len(b.Images))
+		if err != nil {
+			return nil, err
+		}
+		copy(memory, b.Images)
+		kept := &imageloader.HostBatch{N: b.N, Height: b.Height, Width: b.Width, Channels: b.Channels, Images: memory,
+			Labels: slices.Clone(b.Labels), Flip: slices.Clone(b.Flip), Names: slices.Clone(b.Names)}
+		b.Release()
+		return &replay{batch: kept}, nil
+	}
+	return nil, errors.New("the archive has no batch")
+}
+
+// Epoch yields the batch again and again, until ctx ends.
+func (r *replay) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
+	return func(yield func(*imageloader.HostBatch, error) bool) {
+		for i := 0; ctx.Err() == nil; i++ {
+			b := r.batch
+			again := &imageloader.HostBatch{N: b.N, Height: b.Height, Width: b.Width, Channels: b.Channels,
+				Images: b.Images, Labels: b.Labels, Flip: b.Flip, Names: b.Names, Index: i}
+			if !yield(again, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Shape returns the shape of the batch.
+func (r *replay) Shape() (n, height, width, channels int) {
+	return r.batch.N, r.batch.Height, r.batch.Width, r.batch.Channels
+}
+
+// Pin pins the memory of the images.
+func (r *replay) Pin(p imageloader.Pinner) error {
+	r.pinner = p
+	return p.Pin(r.batch.Images)
+}
+
+func (r *replay) close() {
+	if r.pinner != nil {
+		r.pinner.Unpin(r.batch.Images)
+	}
+	_ = arena.UnmapPages(r.batch.Images)
 }

@@ -1,7 +1,5 @@
 """Training steps in PyTorch eager, on batches that are there already: their time, their peak memory, their losses."""
 
-import ctypes
-
 import numpy
 import torch
 from torch import nn
@@ -28,42 +26,8 @@ def block(steps):
     return {"milliseconds": seconds(learner.device, lambda: learner.step(state["images"], state["labels"]), steps) * 1e3}
 
 
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("index", ctypes.c_int32)]
-
-
-class Memory(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("allocated", "peak_allocated", "reserved", "allocations")]
-
-
-class CPUCounter:
-    """The counter in libcgotorch.so, which wraps the allocator of the LibTorch that is in this process already."""
-
-    def __init__(self, library):
-        self.core = ctypes.CDLL(library)
-        self.core.ct_memory_stats.restype = self.core.ct_memory_reset_peak.restype = ctypes.c_void_p
-        self.core.ct_memory_stats.argtypes = [Device, ctypes.POINTER(Memory)]
-        self.core.ct_memory_reset_peak.argtypes = [Device]
-        self.peak()
-
-    def peak(self):
-        memory = Memory()
-        if self.core.ct_memory_stats(Device(0, 0), ctypes.byref(memory)):
-            raise RuntimeError("ct_memory_stats failed")
-        return memory.peak_allocated
-
-    def reset(self):
-        self.core.ct_memory_reset_peak(Device(0, 0))
-
-
-class CUDACounter:
-    peak = staticmethod(torch.cuda.max_memory_allocated)
-    reset = staticmethod(torch.cuda.reset_peak_memory_stats)
-
-
-def prepare_counted(library, device, batch, autocast):
-    """Counts memory from here on; then makes ResNet-50, an optimizer and a batch on the device."""
-    state["counter"] = CUDACounter() if device.startswith("cuda") else CPUCounter(library)
+def prepare_counted(device, batch, autocast):
+    """Makes ResNet-50, an optimizer and a batch on the device."""
     state["autocast"] = autocast
     state["model"] = resnet50().to(device, memory_format=torch.channels_last)
     state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1, momentum=0.9, fused=True)
@@ -73,8 +37,9 @@ def prepare_counted(library, device, batch, autocast):
 
 
 def counted(training):
-    """Runs a step, or without training a forward pass and its loss, and returns the peak of allocated bytes."""
-    state["counter"].reset()
+    """Runs a step, or without training a forward pass and its loss, and returns the peak of allocated bytes; 0 on the CPU."""
+    if state["device"].startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
     state["optimizer"].zero_grad(set_to_none=True)
     with torch.set_grad_enabled(training), torch.autocast(state["device"].split(":")[0], torch.bfloat16, enabled=state["autocast"]):
         logits = state["model"](state["images"])
@@ -83,7 +48,7 @@ def counted(training):
         loss.backward()
         state["optimizer"].step()
     loss.item()
-    return {"peak": state["counter"].peak()}
+    return {"peak": torch.cuda.max_memory_allocated()}
 
 
 def batches(path, sizes, device):
@@ -104,10 +69,5 @@ def train(weights, path, sizes, steps, device):
     return {"losses": torch.stack(losses).double().tolist()}
 
 
-def test(path, sizes, device):
-    """The share of images whose label the trained learner puts first."""
-    return {"top1": state["learner"].top1(batches(path, sizes, device))}
-
-
 if __name__ == "__main__":
-    serve(prepare, block, prepare_counted, counted, train, test)
+    serve(prepare, block, prepare_counted, counted, train)

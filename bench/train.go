@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -51,25 +52,17 @@ func benchTrainCIFAR(c *config, emit func(row)) error {
 	if err != nil {
 		return err
 	}
-	values, err := interleave(rounds,
-		func() (float64, error) {
-			began := time.Now()
-			images, err := l.epoch(ahead, c.or(2, 0), nil)
-			if err != nil {
-				return 0, err
-			}
-			if err := c.device.Synchronize(); err != nil {
-				return 0, err
-			}
-			return float64(images) / time.Since(began).Seconds(), nil
-		},
-		p.value("images_per_second", "epoch", "steps", c.or(2, 0)),
-	)
+	values, err := interleave(rounds, func() (float64, error) {
+		began := time.Now()
+		images, err := l.epoch(ahead, c.or(2, 0), nil)
+		err = errors.Join(err, c.device.Synchronize())
+		return float64(images) / time.Since(began).Seconds(), err
+	}, p.value("images_per_second", "epoch", "steps", c.or(2, 0)))
 	if err != nil {
 		return err
 	}
 	ours, theirs := values[0], values[1]
-	emit(inTurns("train/"+r.name+"/"+kind(c.device), ours, "images/s", "PyTorch, DataLoader", theirs, higher,
+	emit(inTurns("train/"+r.name+"/"+c.kind(), ours, "images/s", "PyTorch, DataLoader", theirs, higher,
 		fmt.Sprintf("epochs of %d images, files to updated weights; %s; %s; %v; ours %d decode threads, %v; peer %d workers, the best of those tried, %v; %s",
 			loader.Len(), cifarText, c.settings(), s, c.threads, ours, workers, theirs, p.versions)))
 	return nil

@@ -21,10 +21,6 @@ void hw_free(hw_tensor* t);
 // failure.
 int32_t hw_add_times(const hw_tensor* a, const hw_tensor* b, int64_t count);
 
-// Makes `count` calls of the core, on a new stream or on the default stream. Each call sets
-// LibTorch's state, does nothing else, and restores the state. Returns 0 on failure.
-int32_t hw_guard_times(int32_t cuda, int32_t own_stream, int64_t count);
-
 #ifdef __cplusplus
 }
 #endif

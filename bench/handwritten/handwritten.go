@@ -55,19 +55,3 @@ func AddTimes(a, b *Tensor, count int) error {
 	}
 	return nil
 }
-
-// GuardTimes makes `count` calls of the core in C++. Each call sets LibTorch's state, does
-// nothing else, and restores the state. If `ownStream` is true, all calls use one new stream, so
-// each call must make it current. Otherwise all calls use the default stream.
-func GuardTimes(cuda, ownStream bool, count int) error {
-	number := func(b bool) C.int32_t {
-		if b {
-			return 1
-		}
-		return 0
-	}
-	if C.hw_guard_times(number(cuda), number(ownStream), C.int64_t(count)) == 0 {
-		return errFailed
-	}
-	return nil
-}
