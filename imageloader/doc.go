@@ -26,7 +26,8 @@
 //
 // Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. All
 // other members are passed over and counted. Hidden files, the "._" files of macOS, and links are
-// passed over too. Links are never followed.
+// passed over too. Links are never followed, because they could lead out of the archive. A loader
+// reports the number of links to the log, once.
 //
 // An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is an
 // error, or it is skipped if Options.Reading.MaxSkipRate allows that. It is never replaced by a

@@ -3,6 +3,7 @@ package imageloader
 import (
 	"archive/tar"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,7 +91,7 @@ func TestOpen_SparseFile(t *testing.T) {
 }
 
 // Symbolic links in a directory are not followed, neither links to files nor links to
-// directories.
+// directories. The log says how many there are.
 func TestOpen_DirectoryWithLinks(t *testing.T) {
 	outside := writeDirectory(t, []member{{name: "secret/0.png", body: solid(200, 3, 3)}})
 	root := writeDirectory(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})
@@ -99,6 +100,9 @@ func TestOpen_DirectoryWithLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var log strings.Builder
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	l := open(t, root, options())
 	if got := fmt.Sprint(levels(t, l)); got != "[1]" {
 		t.Errorf("got images %v, want [1]", got)
@@ -106,6 +110,15 @@ func TestOpen_DirectoryWithLinks(t *testing.T) {
 	if got := l.Stats().Ignored["symbolic link"]; got != 3 {
 		t.Errorf("got %d symbolic links, want 3", got)
 	}
+	if !strings.Contains(log.String(), "links are passed over") || !strings.Contains(log.String(), "links=3") {
+		t.Errorf("the log says %q", &log)
+	}
+	links := writeDirectory(t, nil)
+	if err := os.Symlink(outside+"/secret", filepath.Join(links, "dog")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(links, options())
+	wantError(t, err, ErrNoImages, "1 symbolic link", "cp -rL")
 	// A link to the root is followed, because the caller has chosen it.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(root, link); err != nil {

@@ -28,6 +28,9 @@ type Index struct {
 // IsWhole reports whether the index has all samples. The samples can then be read in any order.
 func (x *Index) IsWhole() bool { return x.Samples != nil }
 
+// Links returns the number of links that were passed over.
+func (x *Index) Links() int { return x.Ignored[ignoredSymbolicLink] + x.Ignored[ignoredHardLink] }
+
 // Bytes returns the memory that reading the given samples takes. A sample of unknown size counts
 // as 0.
 func (x *Index) Bytes(numbers []int32) (bytes int) {

@@ -38,6 +38,8 @@ func cureOf(ignored map[string]int) (cure string) {
 		switch kind, _, _ := strings.Cut(reason, " ("); kind {
 		case ignoredArchive:
 			return "; unpack the archives in it, and give their folder, or a pattern such as FOLDER/*.tar"
+		case ignoredSymbolicLink, ignoredHardLink:
+			return "; put the files in the place of the links to them, as cp -rL does"
 		case ignoredFormat:
 			cure = "; convert the images to PNG or JPEG"
 		case ignoredVideo:
