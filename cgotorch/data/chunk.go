@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/internal/panics"
+	"github.com/streamtorch/streamtorch/internal/signature"
 )
 
 // Note [Reading lines on several cores]
@@ -129,12 +130,8 @@ func (l *lines) chunks(r io.Reader, take func() []byte) iter.Seq2[[]byte, error]
 
 // foreign says what bytes are that are no lines of UTF-8, or "".
 func (l *lines) foreign(data []byte) string {
-	for magic, name := range map[string]string{
-		"\x1f\x8b": "gzip", "\x28\xb5\x2f\xfd": "zstd", "PK\x03\x04": "zip", "\xfd7zXZ\x00": "xz", "BZh91AY&SY": "bzip2",
-	} {
-		if bytes.HasPrefix(data, []byte(magic)) {
-			return "it is compressed by " + name + ": decompress it, or give NewCSV or NewJSONLines a function that does"
-		}
+	if kind, _ := signature.Of(data[:min(len(data), 512)]); kind.Packed() {
+		return "it is " + kind.Name + ": decompress it, or give NewCSV or NewJSONLines a function that does"
 	}
 	wide := bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff"))
 	if wide || len(data) > 1 && (data[0] == 0) != (data[1] == 0) {

@@ -8,17 +8,18 @@ import (
 	"io"
 	"iter"
 	"os"
-	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/streamtorch/streamtorch/internal/pythonjson"
 )
 
 // JSONLinesOptions are the options of [OpenJSONLines].
 type JSONLinesOptions struct {
 	// Fields are the fields of a sample. There must be at least one. The value of a field is the
-	// object's value of that name: a number, true or false, a text, or nested arrays of numbers. Other
-	// values of the object are left out. A floating-point field takes NaN, Infinity and -Infinity too,
-	// which Python writes.
+	// object's value of that name: a number, true or false, a text, or nested arrays of numbers.
+	// Other values of the object are left out. A floating-point field takes NaN, Infinity and
+	// -Infinity too, which Python writes.
 	Fields []Field
 
 	NullNaN bool // a null in a floating-point field is NaN. Otherwise it is an error
@@ -143,17 +144,9 @@ func (j *jsonLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 // mark begins the text that stands for Python's NaN or Infinity, which are not JSON.
 const mark = `"\u0000`
 
-// python finds texts, and the numbers of Python that are not JSON.
-var python = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?Infinity\b|\bNaN\b`)
-
 // markNumbers replaces such numbers by marked texts.
 func markNumbers(line []byte) []byte {
-	return python.ReplaceAllFunc(line, func(token []byte) []byte {
-		if token[0] == '"' {
-			return token
-		}
-		return fmt.Appendf(nil, "%s%s\"", mark, token)
-	})
+	return pythonjson.Replace(line, func(number []byte) []byte { return fmt.Appendf(nil, "%s%s\"", mark, number) })
 }
 
 // unmarked returns the number of a marked text, and any other value as it is.

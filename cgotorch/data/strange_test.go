@@ -132,11 +132,11 @@ func TestLines_Foreign(t *testing.T) {
 	}
 	const rows = "{\"a\":1}\n{\"a\":2}\n"
 	for _, c := range []struct{ content, want string }{
-		{"\x1f\x8b\x08\x00", "compressed by gzip"},
-		{"\x28\xb5\x2f\xfd\x04", "compressed by zstd"},
-		{"PK\x03\x04\x14", "compressed by zip"},
-		{"\xfd7zXZ\x00\x00", "compressed by xz"},
-		{"BZh91AY&SY\x00", "compressed by bzip2"},
+		{"\x1f\x8b\x08\x00", "a gzip file"},
+		{"\x28\xb5\x2f\xfd\x04", "a zstd file"},
+		{"PK\x03\x04\x14", "a zip file"},
+		{"\xfd7zXZ\x00\x00", "an xz file"},
+		{"BZh91AY&SY\x00", "a bzip2 file"},
 		{"\xff\xfe" + wide(0, rows), "UTF-16"},
 		{"\xfe\xff" + wide(1, rows), "UTF-16"},
 		{wide(0, rows), "UTF-16"},

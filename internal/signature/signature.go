@@ -14,6 +14,9 @@ type Kind struct {
 	Image bool   // the file is a picture
 }
 
+// Packed reports whether the file is compressed, or an archive.
+func (k Kind) Packed() bool { return k.Cure == unpack }
+
 const (
 	convert = "convert it to PNG or JPEG"
 	frames  = "extract its frames as JPEG files"

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/internal/signature"
 )
 
 // HeadLength is the number of bytes from which [Recognize] knows a file.
@@ -72,23 +74,28 @@ var (
 	ofExported = python("torch.save(torch.export.load('FILE').state_dict, 'weights.pth')")
 )
 
-// signatures are the bytes with which kinds of files begin.
+// known are the kinds of package signature that are named here with another advice.
+var known = map[string]FileKind{
+	"a gzip file":       {"a gzip file", unzip, unzip},
+	"a bzip2 file":      {"a bzip2 file", unpack, unpack},
+	"an xz file":        {"an xz file", unpack, unpack},
+	"a zstd file":       {"a zstd file", unpack, unpack},
+	"a 7z file":         {"a 7z archive", unpack, unpack},
+	"a RAR file":        {"a RAR archive", unpack, unpack},
+	"an HDF5 file":      {"an HDF5 file, as Keras writes it", ofKeras, ""},
+	"an array of numpy": {"an array of NumPy", "run " + python("import numpy; torch.save({'name': torch.from_numpy(numpy.load('FILE'))}, 'weights.pth')"), ""},
+	"a Git LFS pointer": {"a pointer of Git LFS, and not the file itself", lfs, lfs},
+}
+
+// signatures are the bytes with which kinds of models begin.
 var signatures = []struct {
 	at    int
 	begin string
 	FileKind
 }{
-	{0, "\x1f\x8b", FileKind{"a gzip file", unzip, unzip}},
-	{0, "BZh", FileKind{"a bzip2 file", unpack, unpack}},
-	{0, "\xfd7zXZ\x00", FileKind{"an xz file", unpack, unpack}},
-	{0, "\x28\xb5\x2f\xfd", FileKind{"a zstd file", unpack, unpack}},
-	{0, "7z\xbc\xaf\x27\x1c", FileKind{"a 7z archive", unpack, unpack}},
-	{0, "Rar!\x1a\x07", FileKind{"a RAR archive", unpack, unpack}},
 	{0, "GGUF", FileKind{"a GGUF file of llama.cpp", ofGGUF, ""}},
 	{0, "lmgg", FileKind{"a GGML file of llama.cpp", ofGGUF, ""}},
 	{0, "tjgg", FileKind{"a GGML file of llama.cpp", ofGGUF, ""}},
-	{0, "\x89HDF\r\n", FileKind{"an HDF5 file, as Keras writes it", ofKeras, ""}},
-	{0, "\x93NUMPY", FileKind{"an array of NumPy", "run " + python("import numpy; torch.save({'name': torch.from_numpy(numpy.load('FILE'))}, 'weights.pth')"), ""}},
 	{0, "\x7fELF", FileKind{"a shared library", "", "package aoti loads a library in its package: make that with torch._inductor.aoti_compile_and_package"}},
 	{0, "ftrt", FileKind{"an engine of TensorRT", "", ""}},
 	{4, "TFL3", FileKind{"a model of TensorFlow Lite", "", ""}},
@@ -101,7 +108,6 @@ var texts = []struct {
 	begin string
 	FileKind
 }{
-	{"version https://git-lfs", FileKind{"a pointer of Git LFS, and not the file itself", lfs, lfs}},
 	{"<!doctype", page}, {"<html", page}, {"<?xml", page}, {"<head", page}, {"<!--", page},
 	{"entry not found", failed}, {"repository not found", failed}, {"access to ", failed}, {"invalid username", failed}, {"not found", failed},
 	{"{", text}, {"[", text},
@@ -117,6 +123,10 @@ var (
 func Recognize(head []byte) *FileKind {
 	if isSafeTensors(head) { // first, because its length can have the bytes of any signature
 		return SafeTensors
+	}
+	kind, _ := signature.Of(head)
+	if f, ok := known[kind.Name]; ok {
+		return &f
 	}
 	for i := range signatures {
 		if s := &signatures[i]; len(head) >= s.at && bytes.HasPrefix(head[s.at:], []byte(s.begin)) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/streamtorch/streamtorch/internal/pythonjson"
 )
 
 // Note [WebDataset]
@@ -271,13 +273,8 @@ func isUnprintable(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneE
 func fieldOf(text, name string) (value string, scalar bool) {
 	var fields map[string]json.RawMessage
 	if text = trimmed(text); json.Unmarshal([]byte(text), &fields) != nil {
-		text = noNumber.ReplaceAllStringFunc(text, func(part string) string {
-			if part[0] == '"' {
-				return part
-			}
-			return "null"
-		})
-		if json.Unmarshal([]byte(text), &fields) != nil {
+		valid := pythonjson.Replace([]byte(text), func([]byte) []byte { return []byte("null") })
+		if json.Unmarshal(valid, &fields) != nil {
 			return "", false
 		}
 	}
@@ -297,9 +294,6 @@ func fieldOf(text, name string) (value string, scalar bool) {
 	}
 	return string(fields[name]), false
 }
-
-// noNumber matches strings, and what Python writes into JSON for a float that is no number.
-var noNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?(?:NaN|Infinity)`)
 
 // finish gives the image of the sample its label.
 func (all *sampleMembers) finish() []Entry {
