@@ -12,7 +12,7 @@ import (
 // trainOptions returns options with which a loader makes every random choice.
 func trainOptions() Options {
 	return Options{
-		Train: true, BatchSize: 3, Crop: Crop{Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 2, PaddingMode: decode.PadReflect}}, Seed: 5,
+		Train: true, BatchSize: 3, Crop: Crop{Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 2, PaddingMode: "reflect"}}, Seed: 5,
 	}
 }
 

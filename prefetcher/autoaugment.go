@@ -1,19 +1,5 @@
 package prefetcher
 
-// AutoAugment is one of torchvision's three policies. Each image gets one of the policy's 25 pairs
-// of operations, all equally likely. Each of the two operations has its own probability and
-// strength.
-//
-// Source: torchvision.transforms.v2.AutoAugment
-type AutoAugment int
-
-const (
-	NoAutoAugment AutoAugment = iota
-	AutoAugmentImageNet
-	AutoAugmentCIFAR10
-	AutoAugmentSVHN
-)
-
 // autoOperation is one operation of a pair of AutoAugment.
 type autoOperation struct {
 	operation   operation
@@ -21,8 +7,11 @@ type autoOperation struct {
 	magnitude   int // number of the strength, from 0 to 9; no meaning for operations without strengths
 }
 
-var autoAugments = map[AutoAugment][][2]autoOperation{
-	AutoAugmentImageNet: {
+// autoAugments are the policies of Options.AutoAugment.
+//
+// Source: torchvision.transforms.v2.AutoAugment
+var autoAugments = map[string][][2]autoOperation{
+	"imagenet": {
 		{{posterize, 0.4, 8}, {rotate, 0.6, 9}},
 		{{solarize, 0.6, 5}, {autoContrast, 0.6, 0}},
 		{{equalize, 0.8, 0}, {equalize, 0.6, 0}},
@@ -49,7 +38,7 @@ var autoAugments = map[AutoAugment][][2]autoOperation{
 		{{colour, 0.6, 4}, {contrast, 1, 8}},
 		{{equalize, 0.8, 0}, {equalize, 0.6, 0}},
 	},
-	AutoAugmentCIFAR10: {
+	"cifar10": {
 		{{invert, 0.1, 0}, {contrast, 0.2, 6}},
 		{{rotate, 0.7, 2}, {translateX, 0.3, 9}},
 		{{sharpness, 0.8, 1}, {sharpness, 0.9, 3}},
@@ -76,7 +65,7 @@ var autoAugments = map[AutoAugment][][2]autoOperation{
 		{{equalize, 0.8, 0}, {invert, 0.1, 0}},
 		{{translateY, 0.7, 9}, {autoContrast, 0.9, 0}},
 	},
-	AutoAugmentSVHN: {
+	"svhn": {
 		{{shearX, 0.9, 4}, {invert, 0.2, 0}},
 		{{shearY, 0.9, 8}, {invert, 0.7, 0}},
 		{{equalize, 0.6, 0}, {solarize, 0.6, 6}},

@@ -38,15 +38,19 @@ type Options struct {
 	Pad                images.PadOptions // pixels added around each image, the same for all; batches have the padded size
 	VerticalFlip       float64           // probability that an image is mirrored top to bottom
 	TrivialAugmentWide bool              // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
-	AutoAugment        AutoAugment       // at most one of TrivialAugmentWide, AutoAugment, RandAugment and AugMix is on
-	RandAugment        RandAugment
-	AugMix             AugMix
-	ColorJitter        ColorJitter   // ColorJitter, like VerticalFlip to AugMix and Grayscale, needs images of 1 or 3 channels
-	Grayscale          float64       // probability that an image loses its colours
-	GaussianBlur       GaussianBlur  // before normalising
-	RandomErasing      RandomErasing // after normalising
-	MixUp              MixUp         // with both MixUp and CutMix each batch has one of the two, equally likely
-	CutMix             CutMix
+	// AutoAugment is one of torchvision's policies: "imagenet", "cifar10" or "svhn". Each image gets
+	// one of the policy's 25 pairs of operations, all equally likely. Each of the two operations has
+	// its own probability and strength. "" means none. At most one of TrivialAugmentWide,
+	// AutoAugment, RandAugment and AugMix is on.
+	AutoAugment   string
+	RandAugment   RandAugment
+	AugMix        AugMix
+	ColorJitter   ColorJitter   // ColorJitter, like VerticalFlip to AugMix and Grayscale, needs images of 1 or 3 channels
+	Grayscale     float64       // probability that an image loses its colours
+	GaussianBlur  GaussianBlur  // before normalising
+	RandomErasing RandomErasing // after normalising
+	MixUp         MixUp         // with both MixUp and CutMix each batch has one of the two, equally likely
+	CutMix        CutMix
 
 	// Fill is the colour that TrivialAugmentWide, AutoAugment, RandAugment and AugMix take from outside
 	// an image: one level, or one for each channel. nil means torchvision's default, which is black.
@@ -119,8 +123,8 @@ func (o Options) completeAugmentations(s shape, refuse func(format string, args 
 		return refuse("ColorJitter is %+v; its fields are 0 and up, and Hue at most 0.5", o.ColorJitter)
 	case !(o.VerticalFlip >= 0 && o.VerticalFlip <= 1) || !(o.Grayscale >= 0 && o.Grayscale <= 1):
 		return refuse("VerticalFlip is %v and Grayscale %v; they are probabilities from 0 to 1", o.VerticalFlip, o.Grayscale)
-	case o.AutoAugment < NoAutoAugment || o.AutoAugment > AutoAugmentSVHN:
-		return refuse("AutoAugment is %d; it must be from %d to %d", o.AutoAugment, NoAutoAugment, AutoAugmentSVHN)
+	case o.AutoAugment != "" && autoAugments[o.AutoAugment] == nil:
+		return refuse("AutoAugment is %q; it must be imagenet, cifar10 or svhn", o.AutoAugment)
 	case o.RandAugment.Operations < 0 || o.RandAugment.Operations > mostOperations:
 		return refuse("RandAugment.Operations is %d; it must be from 0 to %d", o.RandAugment.Operations, mostOperations)
 	case o.RandAugment.Bins < 2:
@@ -173,7 +177,7 @@ func (o Options) padded(s shape) shape {
 // policies returns how many of the four policies are on.
 func (o Options) policies() int {
 	n := 0
-	for _, on := range []bool{o.TrivialAugmentWide, o.AutoAugment != NoAutoAugment, o.RandAugment.Operations > 0, o.AugMix.on()} {
+	for _, on := range []bool{o.TrivialAugmentWide, o.AutoAugment != "", o.RandAugment.Operations > 0, o.AugMix.on()} {
 		if on {
 			n++
 		}

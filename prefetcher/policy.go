@@ -131,7 +131,7 @@ func (o Options) policyOf() int {
 	switch {
 	case o.TrivialAugmentWide:
 		return 1
-	case o.AutoAugment != NoAutoAugment:
+	case o.AutoAugment != "":
 		return 2
 	}
 	return o.RandAugment.Operations
@@ -149,7 +149,7 @@ func (o Options) policy(k key, to []images.Step, height, width int) []images.Ste
 		sign, _ := k.draw(drawTrivialSign)
 		op, s := operation(which.below(int(invert))), trivialStrengths()
 		add(op, s.magnitude(op, strength.below(s.bins), sign.unit() < 0.5))
-	case o.AutoAugment != NoAutoAugment:
+	case o.AutoAugment != "":
 		s := autoStrengths(autoMagnitudes, height, width)
 		which, _ := k.draw(drawAuto)
 		pairs := autoAugments[o.AutoAugment]

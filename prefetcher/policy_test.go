@@ -143,8 +143,8 @@ func TestAutoAugment_PairsEqualTorchvision(t *testing.T) {
 	if len(policies) != 3 || len(autoAugments) != 3 {
 		t.Fatal(len(policies), len(autoAugments))
 	}
-	for i, p := range policies {
-		got := autoAugments[AutoAugmentImageNet+AutoAugment(i)]
+	for _, p := range policies {
+		got := autoAugments[p.Policy]
 		if len(got) != 25 || len(p.Subpolicies) != 25 {
 			t.Fatal(p.Policy, len(got), len(p.Subpolicies))
 		}
@@ -179,7 +179,7 @@ func TestAutoAugment_Distribution(t *testing.T) {
 		}
 		even(t, "pair", counts)
 		if got := float64(sum) / keysDrawn; math.Abs(got-want) > 4.5*math.Sqrt((squares+0.2)/keysDrawn) {
-			t.Errorf("policy %d: %v operations for an image, want %v", policy, got, want)
+			t.Errorf("policy %s: %v operations for an image, want %v", policy, got, want)
 		}
 	}
 }

@@ -101,10 +101,10 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 		"all":     everything,
 		"jitter":  {ColorJitter: everything.ColorJitter},
 		"trivial": {TrivialAugmentWide: true},
-		"auto":    {VerticalFlip: 0.5, AutoAugment: AutoAugmentCIFAR10, Grayscale: 0.1},
+		"auto":    {VerticalFlip: 0.5, AutoAugment: "cifar10", Grayscale: 0.1},
 		"rand":    {RandAugment: RandAugment{Operations: 3, Magnitude: 20}, Fill: []uint8{9, 99, 199}, Bilinear: true, ColorJitter: everything.ColorJitter},
 		"augmix":  {AugMix: AugMix{Severity: 8}},
-		"mixed":   {Pad: images.PadOptions{Left: 3, Bottom: 2, Mode: images.PadReflect}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 5, Width: 2, Depth: 4}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 5}},
+		"mixed":   {Pad: images.PadOptions{Left: 3, Bottom: 2, Mode: "reflect"}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 5, Width: 2, Depth: 4}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 5}},
 		"blur":    {GaussianBlur: GaussianBlur{Kernel: 7, Probability: 0.7}},
 		"flips":   {VerticalFlip: 0.5, ColorJitter: ColorJitter{Hue: 0.1}, Grayscale: 0.4},
 		"erasing": {RandomErasing: RandomErasing{Probability: 0.7, Value: []float64{0.5, -1, 2}}},
@@ -144,7 +144,7 @@ func TestAugmentations_PassesEqualSteps(t *testing.T) {
 	keys := someKeys(12)
 	for _, o := range []Options{
 		{VerticalFlip: 0.5, TrivialAugmentWide: true, Grayscale: 0.5},
-		{VerticalFlip: 0.5, AutoAugment: AutoAugmentSVHN, ColorJitter: everything.ColorJitter},
+		{VerticalFlip: 0.5, AutoAugment: "svhn", ColorJitter: everything.ColorJitter},
 		{VerticalFlip: 0.5, RandAugment: RandAugment{Operations: 16, Magnitude: 12}, ColorJitter: everything.ColorJitter, Grayscale: 0.5},
 		{VerticalFlip: 0.5, AugMix: AugMix{Severity: 10}, ColorJitter: everything.ColorJitter, GaussianBlur: GaussianBlur{Kernel: 5}},
 		{AugMix: AugMix{Severity: 7, Width: 8, Depth: 8}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 3, Probability: 0.5}},
@@ -332,9 +332,9 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	}
 	for _, o = range []Options{
 		{TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, MixUp: MixUp{0.2}, CutMix: CutMix{1}, Classes: 3},
-		{AutoAugment: AutoAugmentImageNet, GaussianBlur: GaussianBlur{Kernel: 3}},
+		{AutoAugment: "imagenet", GaussianBlur: GaussianBlur{Kernel: 3}},
 		{RandAugment: RandAugment{Operations: 2, Magnitude: 9}, VerticalFlip: 0.5},
-		{AugMix: AugMix{Severity: 3}, Pad: images.PadOptions{Left: 1, Mode: images.PadEdge}},
+		{AugMix: AugMix{Severity: 3}, Pad: images.PadOptions{Left: 1, Mode: "edge"}},
 	} {
 		whole := run(1, -1)
 		if got := run(3, -1); !slices.Equal(got, whole) {
@@ -458,9 +458,9 @@ func TestOptions_InvalidAugmentations(t *testing.T) {
 		"number of classes":   {CutMix: CutMix{1}},
 		"VerticalFlip is 1.5": {VerticalFlip: 1.5},
 		"Grayscale -1":        {Grayscale: -1},
-		"exclude each other":  {AutoAugment: AutoAugmentSVHN, TrivialAugmentWide: true},
+		"exclude each other":  {AutoAugment: "svhn", TrivialAugmentWide: true},
 		"them":                {AugMix: AugMix{Severity: 1}, RandAugment: RandAugment{Operations: 1}},
-		"AutoAugment is 4":    {AutoAugment: 4},
+		`AutoAugment is "x"`:  {AutoAugment: "x"},
 		"Operations is 17":    {RandAugment: RandAugment{Operations: 17}},
 		"Bins-1, which is 30": {RandAugment: RandAugment{Operations: 1, Magnitude: 31}},
 		"Bins is 1":           {RandAugment: RandAugment{Operations: 1, Bins: 1}},
@@ -473,10 +473,10 @@ func TestOptions_InvalidAugmentations(t *testing.T) {
 		"Kernel is 65":        {GaussianBlur: GaussianBlur{Kernel: 65}},
 		"height 16":           {GaussianBlur: GaussianBlur{Kernel: 33}},
 		"MinSigma":            {GaussianBlur: GaussianBlur{Kernel: 3, MinSigma: 2, MaxSigma: 1}},
-		"Pad: Left is 20":     {Pad: images.PadOptions{Left: 20, Mode: images.PadReflect}},
+		"Pad: Left is 20":     {Pad: images.PadOptions{Left: 20, Mode: "reflect"}},
 		"Pad: Top is -1":      {Pad: images.PadOptions{Top: -1}},
-		"Pad: Bottom is 17":   {Pad: images.PadOptions{Bottom: 17, Mode: images.PadSymmetric}},
-		"Pad: Mode is 4":      {Pad: images.PadOptions{Mode: 4}},
+		"Pad: Bottom is 17":   {Pad: images.PadOptions{Bottom: 17, Mode: "symmetric"}},
+		"Pad: Mode is":        {Pad: images.PadOptions{Mode: "mirror"}},
 		"Pad: Fill has 2":     {Pad: images.PadOptions{Fill: []uint8{1, 2}}},
 	} {
 		if _, err := New(source, cgotorch.CPU, o); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), want) {

@@ -1,29 +1,27 @@
 package images
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// PadMode says which pixels [Pad] adds.
-type PadMode int
-
-const (
-	PadConstant  PadMode = iota // Fill; the numbers must equal those in csrc/kernels/border.h
-	PadEdge                     // the nearest pixel of the image
-	PadReflect                  // the image mirrored about its outermost pixels
-	PadSymmetric                // the image mirrored about its edges, so that the outermost pixels come twice
-)
+// padModes are the values of PadOptions.Mode. Their numbers equal those in csrc/kernels/border.h.
+func padModes() []string { return []string{"constant", "edge", "reflect", "symmetric"} }
 
 // PadOptions are the options of [Pad]. The zero value adds nothing.
 type PadOptions struct {
-	// Left, Top, Right and Bottom are numbers of pixels, 0 or above. With PadReflect they are below
-	// the image's width or height. With PadSymmetric they are at most the width or height.
+	// Left, Top, Right and Bottom are numbers of pixels, 0 or above. With "reflect" they are below
+	// the image's width or height. With "symmetric" they are at most the width or height.
 	Left, Top, Right, Bottom int
-	Mode                     PadMode
-	Fill                     []uint8 // colour for PadConstant: one level, or one for each channel; nil means 0
+	// Mode says which pixels are added, with torchvision's names. "constant", or "", adds Fill.
+	// "edge" adds the nearest pixel of the image. "reflect" mirrors the image about its outermost
+	// pixels. "symmetric" mirrors it about its edges, so that the outermost pixels come twice.
+	Mode string
+	Fill []uint8 // colour for "constant": one level, or one for each channel; nil means 0
 }
 
 // Size returns the height and the width of padded images.
@@ -45,13 +43,16 @@ func Pad(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, o PadOptions) {
 	for _, level := range o.Fill {
 		fill = append(fill, int(level))
 	}
-	x.Call("streamtorch::pad_images", pixels, flips, []int{o.Left, o.Top, o.Right, o.Bottom}, int(o.Mode), fill, out)
+	x.Call("streamtorch::pad_images", pixels, flips, []int{o.Left, o.Top, o.Right, o.Bottom}, o.mode(), fill, out)
 }
+
+// mode returns the number of Mode, or -1.
+func (o PadOptions) mode() int { return slices.Index(padModes(), cmp.Or(o.Mode, "constant")) }
 
 // Check returns an error if images of this height, width and number of channels cannot be padded.
 func (o PadOptions) Check(height, width, channels int) error {
-	if o.Mode < PadConstant || o.Mode > PadSymmetric {
-		return fmt.Errorf("Mode is %d; it must be from %d to %d", o.Mode, PadConstant, PadSymmetric)
+	if o.mode() < 0 {
+		return fmt.Errorf("Mode is %q; it must be one of %v", o.Mode, padModes())
 	}
 	if n := len(o.Fill); n > 1 && n != channels {
 		return fmt.Errorf("Fill has %d levels; it must have none, one, or %d, one for each channel", n, channels)
@@ -62,9 +63,9 @@ func (o PadOptions) Check(height, width, channels int) error {
 	}{{"Left", o.Left, width}, {"Top", o.Top, height}, {"Right", o.Right, width}, {"Bottom", o.Bottom, height}} {
 		most := math.MaxInt16
 		switch o.Mode {
-		case PadReflect:
+		case "reflect":
 			most = side.size - 1
-		case PadSymmetric:
+		case "symmetric":
 			most = side.size
 		}
 		if side.pixels < 0 || side.pixels > most {

@@ -13,8 +13,6 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-var padModes = map[string]images.PadMode{"constant": images.PadConstant, "edge": images.PadEdge, "reflect": images.PadReflect, "symmetric": images.PadSymmetric}
-
 func TestPad_EqualsTorchvision(t *testing.T) {
 	var cases []struct {
 		Source, Mode string
@@ -29,7 +27,7 @@ func TestPad_EqualsTorchvision(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for _, c := range cases {
 			img := fixtureImage(t, c.Source)
-			o := images.PadOptions{Left: c.Padding[0], Top: c.Padding[1], Right: c.Padding[2], Bottom: c.Padding[3], Mode: padModes[c.Mode]}
+			o := images.PadOptions{Left: c.Padding[0], Top: c.Padding[1], Right: c.Padding[2], Bottom: c.Padding[3], Mode: c.Mode}
 			for _, v := range c.Fill {
 				o.Fill = append(o.Fill, uint8(v))
 			}
@@ -63,19 +61,19 @@ func TestPad_SmallImages(t *testing.T) {
 			}{
 				{"constant", row, images.PadOptions{Left: 2, Right: 1, Fill: []uint8{9}}, []uint8{9, 9, 1, 2, 3, 9}},
 				{"constant, far", row, images.PadOptions{Left: 5}, []uint8{0, 0, 0, 0, 0, 1, 2, 3}},
-				{"edge, far", row, images.PadOptions{Left: 5, Right: 1, Mode: images.PadEdge}, []uint8{1, 1, 1, 1, 1, 1, 2, 3, 3}},
-				{"reflect", row, images.PadOptions{Left: 2, Right: 2, Mode: images.PadReflect}, []uint8{3, 2, 1, 2, 3, 2, 1}},
-				{"symmetric", row, images.PadOptions{Left: 3, Right: 2, Mode: images.PadSymmetric}, []uint8{3, 2, 1, 1, 2, 3, 3, 2}},
-				{"one pixel, symmetric", one, images.PadOptions{Top: 1, Mode: images.PadSymmetric}, []uint8{1, 2, 3, 4, 1, 2, 3, 4}},
+				{"edge, far", row, images.PadOptions{Left: 5, Right: 1, Mode: "edge"}, []uint8{1, 1, 1, 1, 1, 1, 2, 3, 3}},
+				{"reflect", row, images.PadOptions{Left: 2, Right: 2, Mode: "reflect"}, []uint8{3, 2, 1, 2, 3, 2, 1}},
+				{"symmetric", row, images.PadOptions{Left: 3, Right: 2, Mode: "symmetric"}, []uint8{3, 2, 1, 1, 2, 3, 3, 2}},
+				{"one pixel, symmetric", one, images.PadOptions{Top: 1, Mode: "symmetric"}, []uint8{1, 2, 3, 4, 1, 2, 3, 4}},
 				{"one pixel, constant", one, images.PadOptions{Bottom: 1, Fill: []uint8{5, 6, 7, 8}}, []uint8{1, 2, 3, 4, 5, 6, 7, 8}},
-				{"nothing", one, images.PadOptions{Mode: images.PadReflect}, one.pixels},
+				{"nothing", one, images.PadOptions{Mode: "reflect"}, one.pixels},
 			} {
 				if got := padded(x, c.img, 1, nil, c.o); !slices.Equal(got, c.want) {
 					t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 				}
 			}
 			flips := cgotorch.FromSlice(x, []bool{false, true})
-			if got, want := padded(x, row, 2, flips, images.PadOptions{Left: 1, Mode: images.PadEdge}), []uint8{1, 1, 2, 3, 3, 3, 2, 1}; !slices.Equal(got, want) {
+			if got, want := padded(x, row, 2, flips, images.PadOptions{Left: 1, Mode: "edge"}), []uint8{1, 1, 2, 3, 3, 3, 2, 1}; !slices.Equal(got, want) {
 				t.Errorf("the second image flipped: got %v, want %v", got, want)
 			}
 			if got := padded(x, row, 0, nil, images.PadOptions{Left: 1}); len(got) != 0 {
@@ -92,10 +90,10 @@ func TestPad_Refuses(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for want, o := range map[string]images.PadOptions{
 			"left must be from 0 to 32767":  {Left: -1},
-			"top must be from 0 to 32767":   {Top: 40000, Mode: images.PadEdge},
-			"right must be from 0 to 4":     {Right: 5, Mode: images.PadReflect},
-			"bottom must be from 0 to 4":    {Bottom: 5, Mode: images.PadSymmetric},
-			"mode must be from 0 to 3":      {Mode: 4},
+			"top must be from 0 to 32767":   {Top: 40000, Mode: "edge"},
+			"right must be from 0 to 4":     {Right: 5, Mode: "reflect"},
+			"bottom must be from 0 to 4":    {Bottom: 5, Mode: "symmetric"},
+			"mode must be from 0 to 3":      {Mode: "mirror"},
 			"fill must have one level, or":  {Fill: []uint8{1, 2}},
 			"Byte [2, 4, 6, 3]; got Byte [": {Left: 1},
 		} {

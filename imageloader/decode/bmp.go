@@ -116,10 +116,10 @@ func openBMP(data []byte) (*bmpFile, error) {
 }
 
 func (f *bmpFile) info() Info {
-	info := Info{Format: BMP, Width: f.width, Height: f.height, Channels: 3, Bits: 8, ColorSpace: RGB, Alpha: f.alpha}
+	info := Info{Format: BMP, Width: f.width, Height: f.height, Channels: 3, Bits: 8, ColorSpace: rgb, Alpha: f.alpha}
 	switch {
 	case f.bits <= 8:
-		info.Channels, info.Bits, info.ColorSpace = 1, f.bits, Palette
+		info.Channels, info.Bits, info.ColorSpace = 1, f.bits, palette
 	case f.bits == 16:
 		info.Bits = bits.Len32(f.fields[0].most)
 	}

@@ -79,7 +79,7 @@ func openGIF(data []byte) (*gifFile, error) {
 }
 
 func (f *gifFile) info() Info {
-	return Info{Format: GIF, Width: f.width, Height: f.height, Channels: 1, Bits: 8, ColorSpace: Palette, Alpha: f.transparent >= 0}
+	return Info{Format: GIF, Width: f.width, Height: f.height, Channels: 1, Bits: 8, ColorSpace: palette, Alpha: f.transparent >= 0}
 }
 
 // decode returns the screen as RGB. Around the frame, it has the colour of the transparent entry

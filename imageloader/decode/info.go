@@ -8,36 +8,23 @@ import "unsafe"
 // Info is the content of an image's header.
 type Info struct {
 	Format        Format
-	Width, Height int        // as stored, without the EXIF orientation
-	Channels      int        // as stored, with alpha; 1 for a palette
-	Bits          int        // bits of a channel, or of a palette index
-	ColorSpace    ColorSpace // of the stored channels
-	Alpha         bool       // the image has an alpha channel or a transparent colour
-	Progressive   bool       // the image is a progressive JPEG or an interlaced PNG
-	Orientation   int        // EXIF orientation, 1 to 8; 1 where the file has none
+	Width, Height int    // as stored, without the EXIF orientation
+	Channels      int    // as stored, with alpha; 1 for a palette
+	Bits          int    // bits of a channel, or of a palette index
+	ColorSpace    string // of the stored channels: "grey", "RGB", "YCbCr", "CMYK", "YCCK" or "palette"
+	Alpha         bool   // the image has an alpha channel or a transparent colour
+	Progressive   bool   // the image is a progressive JPEG or an interlaced PNG
+	Orientation   int    // EXIF orientation, 1 to 8; 1 where the file has none
 }
 
-// ColorSpace is the meaning of an image's stored channels.
-type ColorSpace int
-
-// The colour spaces.
+// These are values of Info.ColorSpace.
 const (
-	Grey ColorSpace = iota + 1
-	RGB
-	YCbCr
-	CMYK
-	YCCK
-	Palette
+	grey    = "grey"
+	rgb     = "RGB"
+	ycbcr   = "YCbCr"
+	cmyk    = "CMYK"
+	palette = "palette"
 )
-
-// String returns "grey", "RGB", "YCbCr", "CMYK", "YCCK" or "palette".
-func (s ColorSpace) String() string {
-	names := [...]string{"unknown", "grey", "RGB", "YCbCr", "CMYK", "YCCK", "palette"}
-	if s < 0 || int(s) >= len(names) {
-		s = 0
-	}
-	return names[s]
-}
 
 // Probe reads the header of an image of any [Format], without decoding the pixels. It fails with
 // an *[Error].
@@ -52,7 +39,7 @@ func Probe(data []byte) (Info, error) {
 	}
 	return Info{
 		Format: Format(out.format), Width: int(out.width), Height: int(out.height), Channels: int(out.channels),
-		Bits: int(out.bits), ColorSpace: ColorSpace(out.color_space), Alpha: out.alpha != 0,
+		Bits: int(out.bits), ColorSpace: [...]string{"", grey, rgb, ycbcr, cmyk, "YCCK", palette}[out.color_space], Alpha: out.alpha != 0,
 		Progressive: out.progressive != 0, Orientation: int(out.orientation),
 	}, nil
 }

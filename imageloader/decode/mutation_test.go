@@ -64,7 +64,7 @@ func FuzzImage(f *testing.F) {
 	var pools []*Pool
 	for i, transform := range []Transform{
 		RandomResizedCrop{Height: 8, Width: 8}, RandomResizedCrop{Height: 3, Width: 20, MinScale: 0.001, MaxScale: 0.01},
-		RandomCrop{Height: 24, Width: 40, Padding: 13, PaddingMode: PadReflect}, RandomCrop{Height: 5, Width: 3},
+		RandomCrop{Height: 24, Width: 40, Padding: 13, PaddingMode: "reflect"}, RandomCrop{Height: 5, Width: 3},
 		ResizeCenterCrop{Resize: 9, Height: 7, Width: 13}, Resize{Height: 2, Width: 2}, Resize{Height: 40, Width: 60},
 	} {
 		pools = append(pools, newPool(f, Options{Workers: 1, Transform: transform, Channels: 1 + 2*(i%2), MaxPixels: 1 << 18, NoShrink: i%3 == 1}))

@@ -94,6 +94,9 @@ func NewPool(options Options) (*Pool, error) {
 	if options.Transform == nil {
 		return nil, fmt.Errorf("decode: Options.Transform is nil: %w", ErrInvalidArgument)
 	}
+	if crop, ok := options.Transform.(RandomCrop); ok && paddingMode(crop.PaddingMode) < 0 {
+		return nil, fmt.Errorf("decode: RandomCrop.PaddingMode is %q, want constant, edge, reflect or symmetric: %w", crop.PaddingMode, ErrInvalidArgument)
+	}
 	if got := C.ctd_abi_version(); got != C.CTD_ABI_VERSION {
 		return nil, fmt.Errorf("decode: libcgotorch_decode.so is version %d of its interface, this package wants %d: run make build, "+
 			"or make install where it is installed: %w", got, C.CTD_ABI_VERSION, ErrInternal)

@@ -62,7 +62,7 @@ func TestPool_Decode_DependsOnKeyAlone(t *testing.T) {
 
 func TestPool_Decode_Concurrently(t *testing.T) {
 	images := samples(t)
-	pool := newPool(t, Options{Workers: 3, Transform: RandomCrop{Height: 30, Width: 30, Padding: 40, PaddingMode: PadReflect}})
+	pool := newPool(t, Options{Workers: 3, Transform: RandomCrop{Height: 30, Width: 30, Padding: 40, PaddingMode: "reflect"}})
 	want, _ := decodeAll(t, pool, images)
 	var group sync.WaitGroup
 	for range 8 {

@@ -299,15 +299,15 @@ func (f *tiffFile) readBlocks() error {
 }
 
 func (f *tiffFile) info() Info {
-	info := Info{Format: TIFF, Width: f.width, Height: f.height, Channels: f.samples, Bits: f.bits, ColorSpace: Grey,
+	info := Info{Format: TIFF, Width: f.width, Height: f.height, Channels: f.samples, Bits: f.bits, ColorSpace: grey,
 		Alpha: f.alpha == associated || f.alpha == unassociated}
 	switch f.colour {
 	case rgbSamples:
-		info.ColorSpace = RGB
+		info.ColorSpace = rgb
 	case inks:
-		info.ColorSpace = CMYK
+		info.ColorSpace = cmyk
 	case colourMap:
-		info.ColorSpace = Palette
+		info.ColorSpace = palette
 	}
 	return info
 }

@@ -3,7 +3,10 @@ package decode
 // #include "cgotorch_decode.h"
 import "C"
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Transform says which part of an image becomes the result, and the result's size. A Transform is
 // a [RandomResizedCrop], a [RandomCrop], a [ResizeCenterCrop] or a [Resize]. They follow
@@ -27,7 +30,14 @@ type RandomResizedCrop struct {
 type RandomCrop struct {
 	Height, Width int
 	Padding       int
-	PaddingMode   PaddingMode
+	// PaddingMode says what pixels lie outside the image, with torchvision's names. "" means
+	// "constant". With a padding of 2, a row a b c becomes:
+	//
+	//   - constant: 0 0 a b c 0 0
+	//   - edge: a a a b c c c
+	//   - reflect: c b a b c b a
+	//   - symmetric: b a a b c c b
+	PaddingMode string
 }
 
 // ResizeCenterCrop resizes the image so that its shorter side is Resize pixels. It then cuts the
@@ -43,21 +53,13 @@ type Resize struct {
 	Height, Width int
 }
 
-// PaddingMode says what pixels lie outside the image.
-type PaddingMode int
-
-// These padding modes are the same as in torchvision. With a padding of 2, a row a b c becomes:
-//
-//   - constant: 0 0 a b c 0 0
-//   - edge: a a a b c c c
-//   - reflect: c b a b c b a
-//   - symmetric: b a a b c c b
-const (
-	PadConstant PaddingMode = iota
-	PadEdge
-	PadReflect
-	PadSymmetric
-)
+// paddingMode returns C's number of a RandomCrop.PaddingMode, or -1.
+func paddingMode(name string) int {
+	if name == "" {
+		return 0
+	}
+	return slices.Index([]string{"constant", "edge", "reflect", "symmetric"}, name)
+}
 
 func (t RandomResizedCrop) set(o *C.ctd_options) {
 	o.transform = C.CTD_RANDOM_RESIZED_CROP
@@ -69,7 +71,7 @@ func (t RandomResizedCrop) set(o *C.ctd_options) {
 func (t RandomCrop) set(o *C.ctd_options) {
 	o.transform = C.CTD_RANDOM_CROP
 	o.height, o.width = narrow(t.Height), narrow(t.Width)
-	o.padding, o.padding_mode = narrow(t.Padding), narrow(int(t.PaddingMode))
+	o.padding, o.padding_mode = narrow(t.Padding), narrow(paddingMode(t.PaddingMode))
 }
 
 func (t ResizeCenterCrop) set(o *C.ctd_options) {

@@ -33,7 +33,7 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 		Flip                                   bool
 		Height, Width, Channels, Resize        int
 		Padding                                int
-		PaddingMode                            PaddingMode
+		PaddingMode                            int
 		MinScale, MaxScale, MinRatio, MaxRatio float64
 	}
 	if err := json.Unmarshal(fixture(t, "cases.json"), &cases); err != nil || len(cases) < 50 {
@@ -43,7 +43,7 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 		transform := map[string]Transform{
 			"Resize":           Resize{c.Height, c.Width},
 			"ResizeCenterCrop": ResizeCenterCrop{c.Resize, c.Height, c.Width},
-			"RandomCrop":       RandomCrop{c.Height, c.Width, c.Padding, c.PaddingMode},
+			"RandomCrop":       RandomCrop{c.Height, c.Width, c.Padding, []string{"", "edge", "reflect", "symmetric"}[c.PaddingMode]},
 			"RandomResizedCrop": RandomResizedCrop{c.Height, c.Width, c.MinScale, c.MaxScale, c.MinRatio,
 				c.MaxRatio},
 		}[c.Transform]
@@ -215,7 +215,7 @@ func TestNewPool_RefusesOptions(t *testing.T) {
 		{Options{Transform: good, MaxPixels: -1}, "max pixels is -1"},
 		{Options{Transform: ResizeCenterCrop{Resize: -3, Height: 4, Width: 4}}, "resize is -3"},
 		{Options{Transform: RandomCrop{Height: 4, Width: 4, Padding: -1}}, "padding is -1"},
-		{Options{Transform: RandomCrop{Height: 4, Width: 4, PaddingMode: 4}}, "padding mode is 4"},
+		{Options{Transform: RandomCrop{Height: 4, Width: 4, PaddingMode: "mirror"}}, `PaddingMode is "mirror"`},
 		{Options{Transform: RandomResizedCrop{Height: 4, Width: 4, MinScale: 0.5, MaxScale: 0.4}}, "scale is 0.5"},
 		{Options{Transform: RandomResizedCrop{Height: 4, Width: 4, MaxScale: 1.5}}, "scale is 0.08"},
 		{Options{Transform: RandomResizedCrop{Height: 4, Width: 4, MinRatio: -1}}, "ratio is -1"},

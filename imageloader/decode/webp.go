@@ -21,12 +21,12 @@ type webpFile struct {
 func openWebP(data []byte) (*webpFile, error) {
 	in := &source{Reader: *bytes.NewReader(data)}
 	config, err := webp.DecodeConfig(in)
-	info := Info{Format: WebP, Width: config.Width, Height: config.Height, Channels: 3, Bits: 8, ColorSpace: RGB}
+	info := Info{Format: WebP, Width: config.Width, Height: config.Height, Channels: 3, Bits: 8, ColorSpace: rgb}
 	switch config.ColorModel {
 	case color.YCbCrModel:
-		info.ColorSpace = YCbCr
+		info.ColorSpace = ycbcr
 	case color.NYCbCrAModel:
-		info.Channels, info.ColorSpace, info.Alpha = 4, YCbCr, true
+		info.Channels, info.ColorSpace, info.Alpha = 4, ycbcr, true
 	}
 	for at := 12; at+8 <= len(data); {
 		body := data[at+8:]
@@ -42,7 +42,7 @@ func openWebP(data []byte) (*webpFile, error) {
 			if len(body) >= 5 {
 				bits := binary.LittleEndian.Uint32(body[1:])
 				width, height = int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1
-				info.Channels, info.ColorSpace, info.Alpha = 3, RGB, bits>>28&1 != 0
+				info.Channels, info.ColorSpace, info.Alpha = 3, rgb, bits>>28&1 != 0
 				if info.Alpha {
 					info.Channels = 4
 				}

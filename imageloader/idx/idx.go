@@ -16,29 +16,25 @@ import (
 // ErrFormat is the error of a file that is not a whole idx file.
 var ErrFormat = errors.New("not a whole idx file")
 
-// MaxBytes is the largest size of an array, in bytes. Read refuses larger ones.
-const MaxBytes = 2 << 30
+// maxBytes is the largest size of an array, in bytes. Read refuses larger ones.
+const maxBytes = 2 << 30
 
-// Type is the type of an array's elements.
-type Type byte
+// element is the type of an array's elements.
+type element struct {
+	name string
+	size int64
+}
 
-// These are the types of the format. Elements of several bytes have their high byte first.
-const (
-	Uint8   Type = 0x08
-	Int8    Type = 0x09
-	Int16   Type = 0x0B
-	Int32   Type = 0x0C
-	Float32 Type = 0x0D
-	Float64 Type = 0x0E
-)
-
-var sizes = map[Type]int64{Uint8: 1, Int8: 1, Int16: 2, Int32: 4, Float32: 4, Float64: 8}
+// elements are the types of the format, by their numbers.
+func elements() map[byte]element {
+	return map[byte]element{0x08: {"uint8", 1}, 0x09: {"int8", 1}, 0x0B: {"int16", 2}, 0x0C: {"int32", 4}, 0x0D: {"float32", 4}, 0x0E: {"float64", 8}}
+}
 
 // Array is the content of an idx file.
 type Array struct {
-	Type  Type
+	Type  string // "uint8", "int8", "int16", "int32", "float32" or "float64"
 	Shape []int
-	Data  []byte // the elements as they are in the file, row-major
+	Data  []byte // the elements as they are in the file, row-major, with their high byte first
 }
 
 // Read reads an idx file, which may be compressed by gzip. It fails with [ErrFormat] for any other
@@ -71,8 +67,8 @@ func Decode(r io.Reader) (Array, error) {
 	if _, err := io.ReadFull(b, head[:]); err != nil {
 		return Array{}, fmt.Errorf("the header: %w: %w", err, ErrFormat)
 	}
-	a := Array{Type: Type(head[2])}
-	size, ok := sizes[a.Type]
+	of, ok := elements()[head[2]]
+	a, size := Array{Type: of.name}, of.size
 	if head[0] != 0 || head[1] != 0 || !ok || head[3] == 0 {
 		return Array{}, fmt.Errorf("it begins with % x: %w", head, ErrFormat)
 	}
@@ -82,8 +78,8 @@ func Decode(r io.Reader) (Array, error) {
 			return Array{}, fmt.Errorf("the sizes: %w: %w", err, ErrFormat)
 		}
 		a.Shape = append(a.Shape, int(n))
-		if n > 0 && size > MaxBytes/int64(n) {
-			return Array{}, fmt.Errorf("an array of %v and more dimensions has more than %d bytes: %w", a.Shape, int64(MaxBytes), ErrFormat)
+		if n > 0 && size > maxBytes/int64(n) {
+			return Array{}, fmt.Errorf("an array of %v and more dimensions has more than %d bytes: %w", a.Shape, int64(maxBytes), ErrFormat)
 		}
 		size *= int64(n)
 	}
@@ -122,10 +118,10 @@ func ReadMNIST(folder string, train bool) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	if images.Type != Uint8 || len(images.Shape) != 3 {
+	if images.Type != "uint8" || len(images.Shape) != 3 {
 		return Set{}, fmt.Errorf("idx: %s: an array %v, want images of bytes: %w", path, images.Shape, ErrFormat)
 	}
-	if labels.Type != Uint8 || len(labels.Shape) != 1 || labels.Shape[0] != images.Shape[0] {
+	if labels.Type != "uint8" || len(labels.Shape) != 1 || labels.Shape[0] != images.Shape[0] {
 		return Set{}, fmt.Errorf("idx: %s: an array %v, want %d labels of bytes: %w", labelPath, labels.Shape, images.Shape[0], ErrFormat)
 	}
 	return Set{images.Data, labels.Data, images.Shape[0], images.Shape[1], images.Shape[2]}, nil

@@ -91,7 +91,7 @@ func TestRead_Hostile(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "data")
 	write(t, path, compressed(t, whole))
-	if a, err := idx.Read(path); err != nil || a.Type != idx.Int32 || !slices.Equal(a.Shape, []int{2}) || len(a.Data) != 8 {
+	if a, err := idx.Read(path); err != nil || a.Type != "int32" || !slices.Equal(a.Shape, []int{2}) || len(a.Data) != 8 {
 		t.Errorf("got %+v, %v", a, err)
 	}
 }
