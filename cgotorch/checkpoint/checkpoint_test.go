@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
-		nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}),
+		nn.NewBatchNorm2d(x, 4, nn.BatchNormOptions{}),
 		&nn.ReLU{},
 		nn.NewConv2d(x, 4, 6, nn.Size{3, 1}, nn.Conv2dOptions{Stride: nn.Square(2), Groups: 2}),
 		&nn.AdaptiveAvgPool2d{Output: nn.Square(2)},
@@ -473,7 +473,7 @@ func TestLoadModel_PythonFile(t *testing.T) {
 func TestLoadModel_TorchSave(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		last := nn.NewLinear(x, 2, 2, nn.LinearOptions{NoBias: true})
-		m := nn.NewSequential(nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), &nn.ReLU{}, last)
+		m := nn.NewSequential(nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 4, nn.BatchNormOptions{}), &nn.ReLU{}, last)
 		defer nn.Close(m)
 		var first []float32
 		for file, o := range map[string]nn.LoadOptions{"state.pth": {}, "module.pth": {}, "checkpoint.pth": {Prefix: "model."}, "script.pt": {}} {

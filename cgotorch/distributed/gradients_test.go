@@ -32,8 +32,8 @@ func classifier(t *testing.T, x *cgotorch.Exec, seed uint64, dtype cgotorch.DTyp
 	var m nn.Module
 	seeded(t, seed, func() {
 		m = nn.NewSequential(
-			nn.NewConv2d(x, 3, 8, nn.Size{3, 3}, nn.Conv2dOptions{Padding: nn.Size{1, 1}}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{},
-			nn.NewConv2d(x, 8, 8, nn.Size{3, 3}, nn.Conv2dOptions{Padding: nn.Size{1, 1}}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{},
+			nn.NewConv2d(x, 3, 8, nn.Size{3, 3}, nn.Conv2dOptions{Padding: nn.Size{1, 1}}), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{},
+			nn.NewConv2d(x, 8, 8, nn.Size{3, 3}, nn.Conv2dOptions{Padding: nn.Size{1, 1}}), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{},
 			&nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, nn.NewLinear(x, 8, 5, nn.LinearOptions{}))
 	})
 	if dtype != cgotorch.Float32 {
@@ -319,7 +319,7 @@ func TestGradients_OtherSums(t *testing.T) {
 func TestSyncBatchNorm_OneValue(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
-		m := nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{})
+		m := nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{})
 		defer nn.Close(m)
 		SyncBatchNorm(g, m)
 		m.Forward(x, x.Full(cgotorch.Float32, 2, int64(g.Rank()), 3, 1, 1)) // rank 0 has no image
@@ -338,7 +338,7 @@ func TestGradients_UnusedBesideNorms(t *testing.T) {
 		m := struct {
 			Norm *nn.BatchNorm2d
 			Head *nn.Linear
-		}{nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}), nn.NewLinear(x, 4, 2, nn.LinearOptions{})}
+		}{nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{}), nn.NewLinear(x, 4, 2, nn.LinearOptions{})}
 		defer nn.Close(&m)
 		SyncBatchNorm(g, &m)
 		gradients, err := NewGradients(x, g, &m, GradientsOptions{Unused: true, BucketBytes: 16})

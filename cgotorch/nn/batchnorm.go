@@ -15,13 +15,6 @@ type BatchNormOptions struct {
 	NoStatistics      bool                  // without running statistics; evaluation then uses the statistics of the batch
 }
 
-// The options of a batch norm do not depend on the number of dimensions.
-type (
-	BatchNorm1dOptions = BatchNormOptions
-	BatchNorm2dOptions = BatchNormOptions
-	BatchNorm3dOptions = BatchNormOptions
-)
-
 // ChannelNorm is the part that batch norms and instance norms share.
 type ChannelNorm struct {
 	Weight            *cgotorch.Tensor // [channels], or nil
@@ -62,22 +55,11 @@ func newBatchNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptio
 	return BatchNorm{ChannelNorm: newChannelNorm(x, where, channels, o), CumulativeAverage: o.CumulativeAverage}
 }
 
-// BatchNorm1d normalises each channel over the batch, and over the positions of sequences.
-type BatchNorm1d struct{ BatchNorm }
-
 // BatchNorm2d normalises each channel over the batch and the image. Training updates the running
 // statistics. Evaluation uses them to normalise.
 type BatchNorm2d struct {
 	BatchNorm
 	Unfused bool // use LibTorch's operators only; see [SetFused]
-}
-
-// BatchNorm3d normalises each channel over the batch and the volume.
-type BatchNorm3d struct{ BatchNorm }
-
-// NewBatchNorm1d is [NewBatchNorm2d] for samples [channels] and for sequences [channels, L].
-func NewBatchNorm1d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm1d {
-	return &BatchNorm1d{newBatchNorm(x, "nn.NewBatchNorm1d", channels, o)}
 }
 
 // NewBatchNorm2d makes a layer for images with the given number of channels, in float32 on x's
@@ -86,30 +68,14 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNo
 	return &BatchNorm2d{BatchNorm: newBatchNorm(x, "nn.NewBatchNorm2d", channels, o)}
 }
 
-// NewBatchNorm3d is [NewBatchNorm2d] for volumes [channels, D, H, W].
-func NewBatchNorm3d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm3d {
-	return &BatchNorm3d{newBatchNorm(x, "nn.NewBatchNorm3d", channels, o)}
-}
-
-// Forward maps [N, channels] or [N, channels, L] to a tensor of the same shape, as
-// [BatchNorm2d.Forward] does. It always uses LibTorch's operators.
-func (m *BatchNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	if in.Dim() != 2 && in.Dim() != 3 {
-		refuse(x, "nn.BatchNorm1d", "the input is %s, want [N, %d] or [N, %d, L]", in, m.Channels, m.Channels)
+// forward is Forward for sequences, where dims is 1, and for volumes, where it is 3.
+func (m *BatchNorm) forward(x *cgotorch.Exec, where string, dims int, in *cgotorch.Tensor) *cgotorch.Tensor {
+	switch {
+	case dims == 1 && in.Dim() != 2 && in.Dim() != 3:
+		refuse(x, where, "the input is %s, want [N, %d] or [N, %d, L]", in, m.Channels, m.Channels)
+	case dims == 3 && in.Dim() != 5:
+		refuse(x, where, "the input is %s, want [N, %d, D, H, W]", in, m.Channels)
 	}
-	return m.forward(x, "nn.BatchNorm1d", in)
-}
-
-// Forward maps [N, channels, D, H, W] to a tensor of the same shape, as [BatchNorm2d.Forward]
-// does. It always uses LibTorch's operators.
-func (m *BatchNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	if in.Dim() != 5 {
-		refuse(x, "nn.BatchNorm3d", "the input is %s, want [N, %d, D, H, W]", in, m.Channels)
-	}
-	return m.forward(x, "nn.BatchNorm3d", in)
-}
-
-func (m *BatchNorm) forward(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o, mean, variance := m.begin(x, where, in)
 	if m.isOverRanks() {
 		return m.overRanks(x, in, mean, variance, o)

@@ -34,7 +34,7 @@ func castNet(x *cgotorch.Exec) *nn.Sequential {
 	}
 	tied := nn.NewLinear(x, 6, 6, nn.LinearOptions{})
 	return nn.NewSequential(
-		conv(3, 8, 3, nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{},
+		conv(3, 8, 3, nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{},
 		&nn.Residual{Body: nn.NewSequential(conv(8, 8, 3, nn.Conv2dOptions{Groups: 2, PaddingMode: "reflect"}), &nn.ReLU{}), Shortcut: conv(8, 8, 1, nn.Conv2dOptions{NoBias: true})},
 		nn.NewParallel(conv(8, 4, 1, nn.Conv2dOptions{}), nn.NewSequential(conv(8, 4, 3, nn.Conv2dOptions{}), &nn.ReLU{})),
 		nn.NewConvTranspose2d(x, 8, 6, nn.Square(2), nn.ConvTranspose2dOptions{Stride: nn.Square(2)}),

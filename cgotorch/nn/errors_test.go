@@ -36,7 +36,7 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{transpose(0, 1, nn.ConvTranspose2dOptions{}), []string{"nn.NewConvTranspose2d", "in is 0"}},
 		{transpose(4, 6, nn.ConvTranspose2dOptions{Groups: 4}), []string{"nn.NewConvTranspose2d", "4 groups"}},
 		{transpose(1, 1, nn.ConvTranspose2dOptions{OutputPadding: nn.Size{0, -1}}), []string{"OutputPadding is -1"}},
-		{func(x *cgotorch.Exec) { nn.NewBatchNorm2d(x, 0, nn.BatchNorm2dOptions{}) }, []string{"nn.NewBatchNorm2d", "channels is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewBatchNorm2d(x, 0, nn.BatchNormOptions{}) }, []string{"nn.NewBatchNorm2d", "channels is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewLayerNorm(x, nil, nn.LayerNormOptions{}) }, []string{"nn.NewLayerNorm", "shape is []"}},
 		{func(x *cgotorch.Exec) { nn.NewLayerNorm(x, []int64{3, 0}, nn.LayerNormOptions{}) }, []string{"nn.NewLayerNorm", "[3 0]"}},
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 4, nn.AttentionOptions{}) }, []string{"nn.NewMultiheadAttention", "heads is 4"}},
@@ -76,7 +76,7 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) {
 			nn.NewConvTranspose3d(x, 4, 6, nn.Cube(1), nn.ConvTranspose3dOptions{Groups: 4})
 		}, []string{"4 groups", "6 output"}},
-		{func(x *cgotorch.Exec) { nn.NewBatchNorm1d(x, 0, nn.BatchNorm1dOptions{}) }, []string{"nn.NewBatchNorm1d", "channels is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewBatchNorm1d(x, 0, nn.BatchNormOptions{}) }, []string{"nn.NewBatchNorm1d", "channels is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewInstanceNorm3d(x, 0, nn.InstanceNormOptions{}) }, []string{"nn.NewInstanceNorm3d", "channels is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewGroupNorm(x, 4, 6, nn.GroupNormOptions{}) }, []string{"nn.NewGroupNorm", "4 groups", "6 channels"}},
 		{func(x *cgotorch.Exec) { nn.NewRMSNorm(x, []int64{0}, nn.RMSNormOptions{}) }, []string{"nn.NewRMSNorm", "shape is [0]"}},
@@ -119,7 +119,7 @@ func TestForward_RefusesShapes(t *testing.T) {
 		}
 	}
 	linear := func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 3, 2, nn.LinearOptions{}) }
-	norm := func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}) }
+	norm := func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{}) }
 	for _, c := range []struct {
 		run  func(x *cgotorch.Exec)
 		want []string
@@ -127,7 +127,7 @@ func TestForward_RefusesShapes(t *testing.T) {
 		{forward(linear, 2, 4), []string{"aten::linear", "float32[2 4]", "float32[2 3]"}},
 		{forward(norm, 1, 3, 1, 1), []string{"nn.BatchNorm2d", "float32[1 3 1 1]", "one value per channel"}},
 		{forward(norm, 2, 4, 2, 2), []string{"nn.BatchNorm2d", "float32[2 4 2 2]", "4 channels", "want 3"}},
-		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 8, nn.BatchNorm1dOptions{}) }, 2, 4), []string{"nn.BatchNorm1d", "4 channels", "want 8"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 8, nn.BatchNormOptions{}) }, 2, 4), []string{"nn.BatchNorm1d", "4 channels", "want 8"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Dropout{P: 1.5} }, 2), []string{"aten::dropout", "1.5"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.MaxPool2d{} }, 1, 1, 2, 2), []string{"nn.MaxPool2d", "Kernel is 0"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.AvgPool2d{} }, 1, 1, 2, 2), []string{"nn.AvgPool2d", "Kernel is 0"}},
@@ -136,8 +136,8 @@ func TestForward_RefusesShapes(t *testing.T) {
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Pad{Padding: []int{1, 1}, Mode: "mirror"} }, 1, 1, 2), []string{"nn.Pad", `"mirror"`}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Upsample{} }, 1, 1, 2), []string{"nn.Upsample", "one of the two"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Upsample{Mode: "bilinear", Size: []int64{2}} }, 1, 1, 2), []string{"nn.Upsample", "bilinear"}},
-		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 3, nn.BatchNorm1dOptions{}) }, 2, 3, 2, 2), []string{"nn.BatchNorm1d", "[N, 3, L]"}},
-		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm3d(x, 3, nn.BatchNorm3dOptions{}) }, 1, 3, 1, 1, 1), []string{"nn.BatchNorm3d", "one value per channel"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm1d(x, 3, nn.BatchNormOptions{}) }, 2, 3, 2, 2), []string{"nn.BatchNorm1d", "[N, 3, L]"}},
+		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm3d(x, 3, nn.BatchNormOptions{}) }, 1, 3, 1, 1, 1), []string{"nn.BatchNorm3d", "one value per channel"}},
 		{forward(func(x *cgotorch.Exec) nn.Module { return nn.NewInstanceNorm1d(x, 3, nn.InstanceNormOptions{}) }, 2, 3, 2, 2), []string{"nn.InstanceNorm1d", "3 dimensions"}},
 		{forward(func(x *cgotorch.Exec) nn.Module {
 			return nn.NewInstanceNorm2d(x, 3, nn.InstanceNormOptions{Statistics: true})
@@ -178,7 +178,7 @@ func TestForward_RefusesNil(t *testing.T) {
 		"aten::relu":              func(x *cgotorch.Exec) nn.Module { return nn.NewSequential(&nn.ReLU{}) },
 		"aten::group_norm":        func(x *cgotorch.Exec) nn.Module { return nn.NewGroupNorm(x, 1, 3, nn.GroupNormOptions{}) },
 		"streamtorch::max_pool2d": func(x *cgotorch.Exec) nn.Module { return &nn.MaxPool2d{Kernel: nn.Square(2)} },
-		"nn.BatchNorm2d":          func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}) },
+		"nn.BatchNorm2d":          func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{}) },
 		"nn.LSTM":                 func(x *cgotorch.Exec) nn.Module { return nn.NewLSTM(x, 3, 2, nn.RNNOptions{}) },
 		"nn.GRU":                  func(x *cgotorch.Exec) nn.Module { return nn.NewGRU(x, 3, 2, nn.RNNOptions{}) },
 		"nn.MultiheadAttention":   func(x *cgotorch.Exec) nn.Module { return nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{}) },

@@ -17,7 +17,7 @@ type Net struct {
 func NewNet(x *cgotorch.Exec) *Net {
 	return &Net{
 		Conv1: nn.NewConv2d(x, 3, 8, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
-		BN1:   nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}),
+		BN1:   nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}),
 		FC:    nn.NewLinear(x, 8, 10, nn.LinearOptions{}),
 	}
 }

@@ -38,7 +38,7 @@ func (l *layers) conv(in, out, kernel int, o nn.Conv2dOptions) *nn.Conv2d {
 }
 
 // norm returns a batch norm with random parameters and statistics, as after a training.
-func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
+func (l *layers) norm(channels int, o nn.BatchNormOptions) *nn.BatchNorm2d {
 	n := nn.NewBatchNorm2d(l.x, channels, o)
 	l.made = append(l.made, n)
 	for _, t := range []*cgotorch.Tensor{n.Bias, n.RunningMean} {
@@ -130,7 +130,7 @@ func TestFuse_Convolutions(t *testing.T) {
 		chain := nn.NewSequential
 		in := x.Randn(cgotorch.Float32, 2, 4, 9, 9)
 		plain, noBias := nn.Conv2dOptions{}, nn.Conv2dOptions{NoBias: true}
-		norm := func() nn.Module { return l.norm(6, nn.BatchNorm2dOptions{}) }
+		norm := func() nn.Module { return l.norm(6, nn.BatchNormOptions{}) }
 		for name, c := range map[string]struct {
 			m    nn.Module
 			want string
@@ -143,20 +143,20 @@ func TestFuse_Convolutions(t *testing.T) {
 			"norm, ReLU":         {chain(l.conv(4, 6, 3, noBias), norm(), &nn.ReLU{}), "weight bias"},
 			"norm, ReLU6":        {chain(l.conv(4, 6, 3, noBias), norm(), &nn.ReLU6{}), "weight bias"},
 			"two norms":          {chain(l.conv(4, 6, 3, plain), norm(), norm(), &nn.ReLU{}), "weight bias"},
-			"no affine, epsilon": {chain(l.conv(4, 6, 3, noBias), l.norm(6, nn.BatchNorm2dOptions{NoAffine: true, Eps: cgotorch.Set(0.5)})), "weight bias"},
+			"no affine, epsilon": {chain(l.conv(4, 6, 3, noBias), l.norm(6, nn.BatchNormOptions{NoAffine: true, Eps: cgotorch.Set(0.5)})), "weight bias"},
 			"strides": {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Stride: nn.Size{2, 1}, Padding: nn.Size{0, 2}, Dilation: nn.Size{1, 2}}),
 				norm(), &nn.ReLU{}), "weight bias"},
 			"mirrored":  {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Padding: nn.Size{1, 2}, PaddingMode: "reflect"}), norm(), &nn.ReLU{}), "weight bias"},
 			"groups":    {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Groups: 2}), norm(), &nn.ReLU{}), "weight bias"},
-			"depthwise": {chain(l.conv(4, 4, 3, nn.Conv2dOptions{Groups: 4, NoBias: true}), l.norm(4, nn.BatchNorm2dOptions{}), &nn.ReLU6{}), "weight bias"},
+			"depthwise": {chain(l.conv(4, 4, 3, nn.Conv2dOptions{Groups: 4, NoBias: true}), l.norm(4, nn.BatchNormOptions{}), &nn.ReLU6{}), "weight bias"},
 			"left out": {chain(&nn.Identity{}, l.conv(4, 6, 3, noBias), &nn.Dropout{P: 0.5}, nil, chain(&nn.Identity{}, norm()), &nn.ReLU{}),
 				"weight bias"},
 			"two of them": {chain(chain(l.conv(4, 6, 3, plain), norm()), chain(chain(&nn.ReLU{}), l.conv(6, 6, 3, plain)), &nn.ReLU{}),
 				"0.weight 0.bias 1.weight 1.bias"},
 			"two activations":      {chain(l.conv(4, 6, 3, plain), &nn.ReLU6{}, &nn.ReLU{}), "0.weight 0.bias"},
 			"norm behind the ReLU": {chain(l.conv(4, 6, 3, plain), &nn.ReLU{}, norm()), "0.weight 0.bias 1.weight 1.bias 1.running_mean 1.running_var 1.num_batches_tracked"},
-			"norm first":           {chain(l.norm(4, nn.BatchNorm2dOptions{}), l.conv(4, 6, 3, plain)), "0.weight 0.bias 0.running_mean 0.running_var 0.num_batches_tracked 1.weight 1.bias"},
-			"no statistics":        {chain(l.conv(4, 6, 3, plain), l.norm(6, nn.BatchNorm2dOptions{NoStatistics: true}), &nn.ReLU{}), "0.weight 0.bias 1.weight 1.bias"},
+			"norm first":           {chain(l.norm(4, nn.BatchNormOptions{}), l.conv(4, 6, 3, plain)), "0.weight 0.bias 0.running_mean 0.running_var 0.num_batches_tracked 1.weight 1.bias"},
+			"no statistics":        {chain(l.conv(4, 6, 3, plain), l.norm(6, nn.BatchNormOptions{NoStatistics: true}), &nn.ReLU{}), "0.weight 0.bias 1.weight 1.bias"},
 			"nothing":              {chain(&nn.Identity{}, &nn.Dropout{}), ""},
 			"other activation":     {chain(l.conv(4, 6, 3, plain), norm(), &nn.HardSwish{}), "0.weight 0.bias"},
 			"activation first":     {chain(&nn.ReLU{}, &nn.MaxPool2d{Kernel: nn.Square(2)}, l.conv(4, 6, 3, plain)), "2.weight 2.bias"},
@@ -178,7 +178,7 @@ func TestFuse_Residual(t *testing.T) {
 		defer l.close()
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
 		same := nn.Conv2dOptions{Padding: nn.Square(1)}
-		norm := func() nn.Module { return l.norm(4, nn.BatchNorm2dOptions{}) }
+		norm := func() nn.Module { return l.norm(4, nn.BatchNormOptions{}) }
 		body := func(last ...nn.Module) nn.Module {
 			return nn.NewSequential(append([]nn.Module{l.conv(4, 4, 3, same), norm(), &nn.ReLU{}}, last...)...)
 		}
@@ -190,7 +190,7 @@ func TestFuse_Residual(t *testing.T) {
 			"basic block": {&nn.Residual{Body: body(l.conv(4, 4, 3, same), norm()), Activation: &nn.ReLU{}},
 				"body.weight body.bias last.weight last.bias"},
 			"shortcut": {&nn.Residual{Body: body(l.conv(4, 8, 3, nn.Conv2dOptions{Stride: nn.Square(2), Padding: nn.Square(1)})), Activation: &nn.ReLU{InPlace: true}, InPlace: true,
-				Shortcut: nn.NewSequential(l.conv(4, 8, 1, nn.Conv2dOptions{Stride: nn.Square(2), NoBias: true}), l.norm(8, nn.BatchNorm2dOptions{}))},
+				Shortcut: nn.NewSequential(l.conv(4, 8, 1, nn.Conv2dOptions{Stride: nn.Square(2), NoBias: true}), l.norm(8, nn.BatchNormOptions{}))},
 				"body.weight body.bias last.weight last.bias shortcut.weight shortcut.bias"},
 			"linear":              {&nn.Residual{Body: body(l.conv(4, 4, 3, same), norm()), Shortcut: &nn.Identity{}}, "body.weight body.bias last.weight last.bias"},
 			"ReLU6":               {&nn.Residual{Body: l.conv(4, 4, 3, same), Activation: &nn.ReLU6{}}, "last.weight last.bias"},
@@ -216,7 +216,7 @@ func TestFuse_Residual(t *testing.T) {
 func branches(l *layers) *nn.Parallel {
 	conv := func(in, out, kernel int, o nn.Conv2dOptions) nn.Module {
 		o.NoBias = true
-		return nn.NewSequential(l.conv(in, out, kernel, o), l.norm(out, nn.BatchNorm2dOptions{}), &nn.ReLU{})
+		return nn.NewSequential(l.conv(in, out, kernel, o), l.norm(out, nn.BatchNormOptions{}), &nn.ReLU{})
 	}
 	one, same := nn.Conv2dOptions{}, nn.Conv2dOptions{Padding: nn.Square(1)}
 	return &nn.Parallel{Branches: []nn.Child{
@@ -364,7 +364,7 @@ func (m *fusedScaled) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 }
 
 func newScaled(l *layers, head nn.Module) *Scaled {
-	m := &Scaled{Conv: l.conv(4, 4, 3, nn.Conv2dOptions{NoBias: true}), Norm: l.norm(4, nn.BatchNorm2dOptions{}), Scale: l.x.Keep(l.x.Rand(cgotorch.Float32, 4, 1, 1)), Head: head}
+	m := &Scaled{Conv: l.conv(4, 4, 3, nn.Conv2dOptions{NoBias: true}), Norm: l.norm(4, nn.BatchNormOptions{}), Scale: l.x.Keep(l.x.Rand(cgotorch.Float32, 4, 1, 1)), Head: head}
 	l.made = append(l.made, m)
 	return m
 }
@@ -422,8 +422,8 @@ func (m *block) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 
 func newBlock(l *layers) *block {
 	conv := l.conv(4, 4, 1, nn.Conv2dOptions{})
-	m := &block{Conv: conv, Again: conv, Scale: l.x.Keep(l.x.Rand(cgotorch.Float32, 4, 1, 1)), List: []*nn.BatchNorm2d{l.norm(4, nn.BatchNorm2dOptions{})},
-		Pair: [2]nn.Module{&nn.Tanh{}, l.norm(8, nn.BatchNorm2dOptions{})}, Dropout: &nn.Dropout{P: 0.5}, Borrowed: l.x.Ones(cgotorch.Float32, 1),
+	m := &block{Conv: conv, Again: conv, Scale: l.x.Keep(l.x.Rand(cgotorch.Float32, 4, 1, 1)), List: []*nn.BatchNorm2d{l.norm(4, nn.BatchNormOptions{})},
+		Pair: [2]nn.Module{&nn.Tanh{}, l.norm(8, nn.BatchNormOptions{})}, Dropout: &nn.Dropout{P: 0.5}, Borrowed: l.x.Ones(cgotorch.Float32, 1),
 		Value: nn.Residual{Body: l.conv(8, 8, 1, nn.Conv2dOptions{})}, Settings: map[string]int{"factor": 2}}
 	m.Parent = m
 	m.Fork.Branches = []nn.Child{{Module: l.conv(4, 4, 1, nn.Conv2dOptions{})}, {Name: "other", Module: &nn.Identity{}}}
@@ -528,7 +528,7 @@ func TestFuse_Refuses(t *testing.T) {
 	}{
 		"nil":         {func(l *layers) nn.Module { return nil }, []string{"there is no module"}},
 		"nil pointer": {func(l *layers) nn.Module { return (*nn.Sequential)(nil) }, []string{"there is no module"}},
-		"training": {func(l *layers) nn.Module { return nn.NewSequential(conv(l), l.norm(4, nn.BatchNorm2dOptions{})) },
+		"training": {func(l *layers) nn.Module { return nn.NewSequential(conv(l), l.norm(4, nn.BatchNormOptions{})) },
 			[]string{"nn.BatchNorm2d is in training mode", "nn.SetTraining(m, false)"}},
 		"dropout in training":        {func(l *layers) nn.Module { return nn.NewSequential(conv(l), &nn.Dropout{}) }, []string{"nn.Dropout is in training mode"}},
 		"embedded dropout":           {func(l *layers) nn.Module { return nn.NewSequential(conv(l), &struct{ *nn.Dropout }{&nn.Dropout{}}) }, []string{"Dropout", "is in training mode"}},
@@ -648,8 +648,8 @@ func TestFuse_KernelsOnCUDA(t *testing.T) {
 		l := &layers{x: x}
 		defer l.close()
 		same := nn.Conv2dOptions{Padding: nn.Square(1)}
-		m := nn.NewSequential(l.conv(64, 64, 3, same), l.norm(64, nn.BatchNorm2dOptions{}), &nn.ReLU{},
-			&nn.Residual{Body: nn.NewSequential(l.conv(64, 64, 3, same), l.norm(64, nn.BatchNorm2dOptions{})), Activation: &nn.ReLU{}})
+		m := nn.NewSequential(l.conv(64, 64, 3, same), l.norm(64, nn.BatchNormOptions{}), &nn.ReLU{},
+			&nn.Residual{Body: nn.NewSequential(l.conv(64, 64, 3, same), l.norm(64, nn.BatchNormOptions{})), Activation: &nn.ReLU{}})
 		nn.SetTraining(m, false)
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float16, cgotorch.BFloat16} {
 			nn.To(x, m, nn.ToOptions{DType: dtype, ChannelsLast: true})

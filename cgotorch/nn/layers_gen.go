@@ -914,6 +914,52 @@ func (m *ConvTranspose3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotor
 	return m.window().transpose(x, in, m.Weight, m.Bias)
 }
 
+// ForwardIndices is Forward that also returns where the largest values are, for [MaxUnpool]. The
+// indices are Int64 positions in the flattened sequence. LibTorch's kernel does the work.
+func (m *MaxPool1d) ForwardIndices(x *cgotorch.Exec, in *cgotorch.Tensor) (out, indices *cgotorch.Tensor) {
+	return indexed(x.Call("aten::max_pool1d_with_indices", in, ints(m.Kernel), ints(cmp.Or(m.Stride, m.Kernel)), ints(m.Padding), ints(cmp.Or(m.Dilation, 1)), m.CeilMode))
+}
+
+// ForwardIndices is Forward that also returns where the largest values are, for [MaxUnpool]. The
+// indices are Int64 positions in the flattened image. LibTorch's kernel does the work.
+func (m *MaxPool2d) ForwardIndices(x *cgotorch.Exec, in *cgotorch.Tensor) (out, indices *cgotorch.Tensor) {
+	return indexed(x.Call("aten::max_pool2d_with_indices", in, ints(m.Kernel), ints(cmp.Or(m.Stride, m.Kernel)), ints(m.Padding), ints(cmp.Or(m.Dilation, Square(1))), m.CeilMode))
+}
+
+// ForwardIndices is Forward that also returns where the largest values are, for [MaxUnpool]. The
+// indices are Int64 positions in the flattened volume. LibTorch's kernel does the work.
+func (m *MaxPool3d) ForwardIndices(x *cgotorch.Exec, in *cgotorch.Tensor) (out, indices *cgotorch.Tensor) {
+	return indexed(x.Call("aten::max_pool3d_with_indices", in, ints(m.Kernel), ints(cmp.Or(m.Stride, m.Kernel)), ints(m.Padding), ints(cmp.Or(m.Dilation, Cube(1))), m.CeilMode))
+}
+
+// BatchNorm1d normalises each channel over the batch and over the positions of each sequence.
+type BatchNorm1d struct{ BatchNorm }
+
+// NewBatchNorm1d is [NewBatchNorm2d] for sequences.
+func NewBatchNorm1d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm1d {
+	return &BatchNorm1d{newBatchNorm(x, "nn.NewBatchNorm1d", channels, o)}
+}
+
+// Forward maps [N, channels, L] to a tensor of the same shape, as [BatchNorm2d.Forward] does.
+// BatchNorm1d also takes [N, channels]. LibTorch's operators do the work.
+func (m *BatchNorm1d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.forward(x, "nn.BatchNorm1d", 1, in)
+}
+
+// BatchNorm3d normalises each channel over the batch and over the points of each volume.
+type BatchNorm3d struct{ BatchNorm }
+
+// NewBatchNorm3d is [NewBatchNorm2d] for volumes.
+func NewBatchNorm3d(x *cgotorch.Exec, channels int, o BatchNormOptions) *BatchNorm3d {
+	return &BatchNorm3d{newBatchNorm(x, "nn.NewBatchNorm3d", channels, o)}
+}
+
+// Forward maps [N, channels, D, H, W] to a tensor of the same shape, as [BatchNorm2d.Forward] does.
+// BatchNorm1d also takes [N, channels]. LibTorch's operators do the work.
+func (m *BatchNorm3d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.forward(x, "nn.BatchNorm3d", 3, in)
+}
+
 // InstanceNorm1d normalises each channel of each sequence over its positions.
 type InstanceNorm1d struct{ InstanceNorm }
 

@@ -13,7 +13,7 @@ import (
 )
 
 func twoLayers(x *cgotorch.Exec) *nn.Sequential {
-	return nn.NewSequential(nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nn.NewBatchNorm2d(x, 1, nn.BatchNorm2dOptions{}))
+	return nn.NewSequential(nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nn.NewBatchNorm2d(x, 1, nn.BatchNormOptions{}))
 }
 
 // stateFor returns tensors that fit the model of twoLayers. All their values are 5, and some

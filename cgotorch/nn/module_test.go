@@ -133,7 +133,7 @@ func TestActivations_InPlace(t *testing.T) {
 
 func TestBatchNorm2d_CountsBatches(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		m := nn.NewBatchNorm2d(x, 1, nn.BatchNorm2dOptions{CumulativeAverage: true})
+		m := nn.NewBatchNorm2d(x, 1, nn.BatchNormOptions{CumulativeAverage: true})
 		defer nn.Close(m)
 		for _, v := range []float32{2, 4, 9} {
 			m.Forward(x, cgotorch.FromSlice(x, []float32{v - 1, v + 1}, 2, 1, 1, 1))

@@ -16,7 +16,7 @@ func TestNormReLU(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			newNorm := func() *nn.BatchNorm2d {
-				m := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{Momentum: cgotorch.Set(0.3), Eps: cgotorch.Set(1e-3)})
+				m := nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{Momentum: cgotorch.Set(0.3), Eps: cgotorch.Set(1e-3)})
 				t.Cleanup(func() { nn.Close(m) })
 				return m
 			}
@@ -60,7 +60,7 @@ func TestSequential_NormGELU(t *testing.T) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			in := x.Contiguous(x.MulScalar(x.Randn(cgotorch.Float32, 3, 8, 4, 5), 2), cgotorch.ChannelsLast)
 			for _, tanh := range []bool{false, true} {
-				norm, gelu := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.GELU{Tanh: tanh}
+				norm, gelu := nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.GELU{Tanh: tanh}
 				t.Cleanup(func() { nn.Close(norm) })
 				got, want := nn.NewSequential(norm, gelu).Forward(x, in), gelu.Forward(x, norm.Forward(x, in))
 				if off := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(off < 1e-5) {
@@ -79,7 +79,7 @@ func TestSequential_NormReLUMaxPool(t *testing.T) {
 		for _, pool := range []nn.MaxPool2d{stem, {Kernel: nn.Square(3), Stride: nn.Square(2)}, {Kernel: nn.Square(2)}} {
 			torchtest.Do(t, d, func(x *cgotorch.Exec) {
 				in := x.Contiguous(x.Randn(cgotorch.Float32, 3, 8, 9, 7), cgotorch.ChannelsLast)
-				norm, relu := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{}
+				norm, relu := nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{}
 				t.Cleanup(func() { nn.Close(norm) })
 				got := nn.NewSequential(norm, relu, &pool).Forward(x, in)
 				want := pool.Forward(x, relu.Forward(x, norm.Forward(x, in)))
@@ -88,7 +88,7 @@ func TestSequential_NormReLUMaxPool(t *testing.T) {
 				}
 			})
 			err := torchtest.TryDo(t, d, func(x *cgotorch.Exec) {
-				norm := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})
+				norm := nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{})
 				defer nn.Close(norm)
 				nn.NewSequential(norm, &nn.ReLU{}, &pool).Forward(x, x.Zeros(cgotorch.Int64, 3, 8, 9, 7))
 			})
@@ -107,7 +107,7 @@ func TestSequential_NormReLUMaxPool(t *testing.T) {
 // The layer BatchNorm2d refuses this input too.
 func TestNormReLU_Refuses(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		m := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})
+		m := nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{})
 		t.Cleanup(func() { nn.Close(m) })
 		nn.NormReLU(x, m, x.Ones(cgotorch.Float32, 1, 8, 1, 1))
 	})

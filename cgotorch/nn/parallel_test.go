@@ -54,7 +54,7 @@ func TestParallel_Forward(t *testing.T) {
 func TestParallel_BatchNorm_Counts(t *testing.T) {
 	torchtest.CheckStreams(t)
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
+		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNormOptions{})
 		defer nn.Close(norm)
 		m := nn.NewParallel(&nn.Identity{}, norm)
 		m.Parallelism = nn.AlwaysParallel

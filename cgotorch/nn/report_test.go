@@ -15,7 +15,7 @@ import (
 func TestKernelReport(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			norm := func(channels int) *nn.BatchNorm2d { return nn.NewBatchNorm2d(x, channels, nn.BatchNorm2dOptions{}) }
+			norm := func(channels int) *nn.BatchNorm2d { return nn.NewBatchNorm2d(x, channels, nn.BatchNormOptions{}) }
 			conv := func(in, out int) *nn.Conv2d { return nn.NewConv2d(x, in, out, nn.Square(1), nn.Conv2dOptions{}) }
 			off := norm(8)
 			off.Unfused = true

@@ -36,13 +36,13 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	conv := func(in int) nn.Module {
 		return nn.NewConv2d(x, in, channels, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1)})
 	}
-	norm := func(o nn.BatchNorm2dOptions) nn.Module { return nn.NewBatchNorm2d(x, channels, o) }
-	body := nn.NewSequential(conv(channels), norm(nn.BatchNorm2dOptions{CumulativeAverage: true}), &nn.ReLU{}, &nn.Dropout{P: 0.3})
+	norm := func(o nn.BatchNormOptions) nn.Module { return nn.NewBatchNorm2d(x, channels, o) }
+	body := nn.NewSequential(conv(channels), norm(nn.BatchNormOptions{CumulativeAverage: true}), &nn.ReLU{}, &nn.Dropout{P: 0.3})
 	body.Recompute = inner
 	net := nn.NewSequential(
-		conv(3), norm(nn.BatchNorm2dOptions{}), &nn.ReLU{},
-		&nn.Dropout{P: 0.5}, &nn.Residual{Body: body}, norm(nn.BatchNorm2dOptions{NoStatistics: true}),
-		conv(channels), &nn.Dropout{P: 0.2}, nn.NewSequential(norm(nn.BatchNorm2dOptions{}), &nn.ReLU{InPlace: true}),
+		conv(3), norm(nn.BatchNormOptions{}), &nn.ReLU{},
+		&nn.Dropout{P: 0.5}, &nn.Residual{Body: body}, norm(nn.BatchNormOptions{NoStatistics: true}),
+		conv(channels), &nn.Dropout{P: 0.2}, nn.NewSequential(norm(nn.BatchNormOptions{}), &nn.ReLU{InPlace: true}),
 		&nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, nn.NewLinear(x, channels, 10, nn.LinearOptions{}))
 	net.Recompute = segments
 	return net
@@ -138,7 +138,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 				var modules []nn.Module
 				for range layers {
 					modules = append(modules, nn.NewSequential(
-						nn.NewConv2d(x, 8, 8, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1)}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{}))
+						nn.NewConv2d(x, 8, 8, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1)}), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{}))
 				}
 				net := nn.NewSequential(modules...)
 				net.Recompute = segments
@@ -248,7 +248,7 @@ func TestSequential_NilPointers(t *testing.T) {
 		torchtest.Equal(t, x, block.Forward(x, in), []float32{2, 2, 2, 2, 2, 2}, 2, 3)
 
 		// A norm at the end runs as one operator with the sum and the activation.
-		norm := nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})
+		norm := nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{})
 		defer nn.Close(norm)
 		images := x.Randn(cgotorch.Float32, 2, 8, 3, 3)
 		absent := &nn.Residual{Body: nn.NewSequential(norm), Shortcut: (*nn.Sequential)(nil), Activation: (*nn.ReLU)(nil)}

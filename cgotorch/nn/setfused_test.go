@@ -21,7 +21,7 @@ func TestSetFused_CapturedGraph(t *testing.T) {
 	var rows, batch *cgotorch.Tensor
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		linear, norm = nn.NewLinear(x, 8, 8, nn.LinearOptions{}), nn.NewLayerNorm(x, []int64{8}, nn.LayerNormOptions{})
-		attention, images = nn.NewMultiheadAttention(x, 8, 2, nn.AttentionOptions{}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{})
+		attention, images = nn.NewMultiheadAttention(x, 8, 2, nn.AttentionOptions{}), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{})
 		rows, batch = x.Keep(x.Randn(cgotorch.Float32, 2, 4, 8)), x.Keep(x.Randn(cgotorch.Float32, 2, 8, 4, 4))
 	})
 	for name, c := range map[string]struct {

@@ -293,7 +293,7 @@ func TestFreeze(t *testing.T) {
 
 func TestSetTraining(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
+		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNormOptions{})
 		defer nn.Close(norm)
 		dropout, embedded := &nn.Dropout{P: 0.5}, &nn.Dropout{P: 0.5}
 		m := &stack{*nn.NewSequential(&nn.Residual{Body: norm}, dropout, &wrapped{Module: embedded}), nil}

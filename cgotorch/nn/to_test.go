@@ -11,7 +11,7 @@ import (
 func TestTo_DTypeAndFormat(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		conv := nn.NewConv2d(x, 2, 3, nn.Square(2), nn.Conv2dOptions{})
-		norm := nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{})
+		norm := nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{})
 		m := nn.NewSequential(conv, norm, conv)
 		defer nn.Close(m)
 		weight, bias := conv.Weight, conv.Bias

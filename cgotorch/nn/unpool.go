@@ -1,29 +1,10 @@
 package nn
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
-
-// ForwardIndices is [MaxPool1d.Forward] that also returns where the largest values are, for
-// [MaxUnpool]: Int64 positions in the last dimension.
-func (m *MaxPool1d) ForwardIndices(x *cgotorch.Exec, in *cgotorch.Tensor) (out, indices *cgotorch.Tensor) {
-	return indexed(x.Call("aten::max_pool1d_with_indices", in, ints(m.Kernel), ints(cmp.Or(m.Stride, m.Kernel)), ints(m.Padding), ints(cmp.Or(m.Dilation, 1)), m.CeilMode))
-}
-
-// ForwardIndices is [MaxPool1d.ForwardIndices] for images. The positions are those in the flattened
-// image. LibTorch's kernel does the work.
-func (m *MaxPool2d) ForwardIndices(x *cgotorch.Exec, in *cgotorch.Tensor) (out, indices *cgotorch.Tensor) {
-	return indexed(x.Call("aten::max_pool2d_with_indices", in, ints(m.Kernel), ints(cmp.Or(m.Stride, m.Kernel)), ints(m.Padding), ints(cmp.Or(m.Dilation, Square(1))), m.CeilMode))
-}
-
-// ForwardIndices is [MaxPool1d.ForwardIndices] for volumes. The positions are those in the
-// flattened volume.
-func (m *MaxPool3d) ForwardIndices(x *cgotorch.Exec, in *cgotorch.Tensor) (out, indices *cgotorch.Tensor) {
-	return indexed(x.Call("aten::max_pool3d_with_indices", in, ints(m.Kernel), ints(cmp.Or(m.Stride, m.Kernel)), ints(m.Padding), ints(cmp.Or(m.Dilation, Cube(1))), m.CeilMode))
-}
 
 func indexed(results []any) (out, indices *cgotorch.Tensor) {
 	return results[0].(*cgotorch.Tensor), results[1].(*cgotorch.Tensor)

@@ -27,7 +27,7 @@ func (m *basicConv2d) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 func (b *builder) basicConv(in, out int, kernel nn.Size, o nn.Conv2dOptions) *basicConv2d {
 	o.NoBias = true
 	m := &basicConv2d{Conv: b.convWith(in, out, kernel, o)}
-	m.BN = nn.NewBatchNorm2d(b.x, out, nn.BatchNorm2dOptions{Eps: cgotorch.Set(0.001)})
+	m.BN = nn.NewBatchNorm2d(b.x, out, nn.BatchNormOptions{Eps: cgotorch.Set(0.001)})
 	b.made = append(b.made, m.BN)
 	return m
 }

@@ -57,7 +57,7 @@ func (b *builder) convWith(in, out int, kernel nn.Size, o nn.Conv2dOptions) *nn.
 }
 
 func (b *builder) norm(channels int) *nn.BatchNorm2d {
-	m := nn.NewBatchNorm2d(b.x, channels, nn.BatchNorm2dOptions{})
+	m := nn.NewBatchNorm2d(b.x, channels, nn.BatchNormOptions{})
 	b.made = append(b.made, m)
 	return m
 }

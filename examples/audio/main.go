@@ -31,7 +31,7 @@ func main() {
 	model := cgotorch.Must(cgotorch.DoValue(stream, func(x *cgotorch.Exec) (*nn.Sequential, error) {
 		stride := nn.Conv2dOptions{Stride: nn.Square(2)}
 		return nn.NewSequential(
-			nn.NewConv2d(x, 1, 8, nn.Square(5), stride), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{}, nn.NewConv2d(x, 8, 16, nn.Square(3), stride), &nn.ReLU{},
+			nn.NewConv2d(x, 1, 8, nn.Square(5), stride), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{}, nn.NewConv2d(x, 8, 16, nn.Square(3), stride), &nn.ReLU{},
 			nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 				return x.MeanDim(in, []int64{2, 3}, cgotorch.SumOptions{})
 			}),

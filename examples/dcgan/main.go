@@ -56,7 +56,7 @@ func newPair(x *cgotorch.Exec) (*pair, error) {
 	down := func(in, out, stride, padding int) nn.Module {
 		return nn.NewConv2d(x, in, out, nn.Square(4), nn.Conv2dOptions{Stride: nn.Square(stride), Padding: nn.Square(padding), NoBias: true})
 	}
-	norm := func(channels int) nn.Module { return nn.NewBatchNorm2d(x, channels, nn.BatchNorm2dOptions{}) }
+	norm := func(channels int) nn.Module { return nn.NewBatchNorm2d(x, channels, nn.BatchNormOptions{}) }
 	leaky := &nn.LeakyReLU{NegativeSlope: 0.2}
 	p := &pair{
 		generator: nn.NewSequential(

@@ -30,7 +30,7 @@ func TestSlotModule_NumBatchesTracked(t *testing.T) {
 	}
 	defer s.Close()
 	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, _ string) (*nn.BatchNorm2d, error) {
-		return nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), nil
+		return nn.NewBatchNorm2d(x, 4, nn.BatchNormOptions{}), nil
 	}, CacheOptions{})
 	if c != nil {
 		c.Close()

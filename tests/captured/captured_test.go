@@ -114,7 +114,7 @@ func newNet(x *cgotorch.Exec, classes int) nn.Module {
 	conv := func(in, out, stride int) []nn.Module {
 		return []nn.Module{
 			nn.NewConv2d(x, in, out, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), Stride: nn.Square(stride), NoBias: true}),
-			nn.NewBatchNorm2d(x, out, nn.BatchNorm2dOptions{}),
+			nn.NewBatchNorm2d(x, out, nn.BatchNormOptions{}),
 			&nn.ReLU{InPlace: true},
 		}
 	}

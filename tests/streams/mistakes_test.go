@@ -559,7 +559,7 @@ var mistakes = []struct {
 	}},
 	{"running statistics, whose schema does not say that they are written", [2]string{"", "aten::sum"}, false, func(s *scene) {
 		var norm *nn.BatchNorm2d
-		s.do(s.a, func(x *cgotorch.Exec) { norm = nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}) })
+		s.do(s.a, func(x *cgotorch.Exec) { norm = nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{}) })
 		defer nn.Close(norm)
 		s.always(s.a, s.b)
 		s.do(s.a, func(x *cgotorch.Exec) { norm.Forward(x, x.Ones(cgotorch.Float32, 2, 3, 4, 4)) })

@@ -67,7 +67,7 @@ func TestTraining(t *testing.T) {
 		images := x.Rand(Float32, 64, 1, 8, 8)
 		left, right := x.MeanDim(x.Narrow(images, 3, 0, 4), []int64{1, 2, 3}, SumOptions{}), x.MeanDim(x.Narrow(images, 3, 4, 4), []int64{1, 2, 3}, SumOptions{})
 		labels := x.To(x.Gt(left, right), Int64)
-		features := nn.NewSequential(nn.NewConv2d(x, 1, 8, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{})
+		features := nn.NewSequential(nn.NewConv2d(x, 1, 8, nn.Square(3), nn.Conv2dOptions{}), nn.NewBatchNorm2d(x, 8, nn.BatchNormOptions{}), &nn.ReLU{})
 		head := nn.NewSequential(&nn.Flatten{}, nn.NewLinear(x, 8*6*6, 2, nn.LinearOptions{}))
 		defer nn.Close(features)
 		defer nn.Close(head)

@@ -61,13 +61,13 @@ var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 		return nn.NewConvTranspose2d(x, 3, 4, nn.Square(2), nn.ConvTranspose2dOptions{Stride: nn.Square(2), NoBias: true})
 	},
 
-	"batch_norm2d":               batchNorm(nn.BatchNorm2dOptions{}, true),
-	"batch_norm2d_eval":          batchNorm(nn.BatchNorm2dOptions{}, false),
-	"batch_norm2d_options":       batchNorm(nn.BatchNorm2dOptions{Eps: cgotorch.Set(0.1), Momentum: cgotorch.Set(0.3)}, true),
-	"batch_norm2d_momentum_zero": batchNorm(nn.BatchNorm2dOptions{Momentum: cgotorch.Set(0.0)}, true),
-	"batch_norm2d_cumulative":    batchNorm(nn.BatchNorm2dOptions{CumulativeAverage: true}, true),
-	"batch_norm2d_no_affine":     batchNorm(nn.BatchNorm2dOptions{NoAffine: true}, true),
-	"batch_norm2d_no_statistics": batchNorm(nn.BatchNorm2dOptions{NoStatistics: true}, false),
+	"batch_norm2d":               batchNorm(nn.BatchNormOptions{}, true),
+	"batch_norm2d_eval":          batchNorm(nn.BatchNormOptions{}, false),
+	"batch_norm2d_options":       batchNorm(nn.BatchNormOptions{Eps: cgotorch.Set(0.1), Momentum: cgotorch.Set(0.3)}, true),
+	"batch_norm2d_momentum_zero": batchNorm(nn.BatchNormOptions{Momentum: cgotorch.Set(0.0)}, true),
+	"batch_norm2d_cumulative":    batchNorm(nn.BatchNormOptions{CumulativeAverage: true}, true),
+	"batch_norm2d_no_affine":     batchNorm(nn.BatchNormOptions{NoAffine: true}, true),
+	"batch_norm2d_no_statistics": batchNorm(nn.BatchNormOptions{NoStatistics: true}, false),
 
 	"layer_norm":           layerNorm(nn.LayerNormOptions{}, 6),
 	"layer_norm_two":       layerNorm(nn.LayerNormOptions{Eps: cgotorch.Set(0.1)}, 3, 6),
@@ -83,7 +83,7 @@ var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 		return nn.NewSequential(nn.NewLinear(x, 5, 3, nn.LinearOptions{}), &nn.ReLU{InPlace: true})
 	},
 	"relu6": func(x *cgotorch.Exec) nn.Module {
-		return nn.NewSequential(nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}), &nn.ReLU6{})
+		return nn.NewSequential(nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{}), &nn.ReLU6{})
 	},
 	"silu":                       is(&nn.SiLU{}),
 	"multihead_attention":        attention(nn.AttentionOptions{}),
@@ -130,7 +130,7 @@ func paddedConv(mode string, stride int) func(x *cgotorch.Exec) nn.Module {
 	}
 }
 
-func batchNorm(o nn.BatchNorm2dOptions, training bool) func(x *cgotorch.Exec) nn.Module {
+func batchNorm(o nn.BatchNormOptions, training bool) func(x *cgotorch.Exec) nn.Module {
 	return func(x *cgotorch.Exec) nn.Module {
 		m := nn.NewBatchNorm2d(x, 3, o)
 		nn.SetTraining(m, training)

@@ -202,16 +202,16 @@ var modules = map[string]moduleCase{
 		})
 	}),
 
-	"batch_norm1d": with(func(x *cgotorch.Exec) *nn.BatchNorm1d { return nn.NewBatchNorm1d(x, 3, nn.BatchNorm1dOptions{}) }),
+	"batch_norm1d": with(func(x *cgotorch.Exec) *nn.BatchNorm1d { return nn.NewBatchNorm1d(x, 3, nn.BatchNormOptions{}) }),
 	"batch_norm1d_sequences": with(func(x *cgotorch.Exec) *nn.BatchNorm1d {
-		return nn.NewBatchNorm1d(x, 3, nn.BatchNorm1dOptions{Eps: cgotorch.Set(0.1), Momentum: cgotorch.Set(0.3)})
+		return nn.NewBatchNorm1d(x, 3, nn.BatchNormOptions{Eps: cgotorch.Set(0.1), Momentum: cgotorch.Set(0.3)})
 	}),
 	"batch_norm1d_cumulative": with(func(x *cgotorch.Exec) *nn.BatchNorm1d {
-		return nn.NewBatchNorm1d(x, 3, nn.BatchNorm1dOptions{CumulativeAverage: true})
+		return nn.NewBatchNorm1d(x, 3, nn.BatchNormOptions{CumulativeAverage: true})
 	}),
-	"batch_norm3d": with(func(x *cgotorch.Exec) *nn.BatchNorm3d { return nn.NewBatchNorm3d(x, 3, nn.BatchNorm3dOptions{}) }),
+	"batch_norm3d": with(func(x *cgotorch.Exec) *nn.BatchNorm3d { return nn.NewBatchNorm3d(x, 3, nn.BatchNormOptions{}) }),
 	"batch_norm3d_plain": with(func(x *cgotorch.Exec) *nn.BatchNorm3d {
-		return nn.NewBatchNorm3d(x, 3, nn.BatchNorm3dOptions{NoAffine: true, NoStatistics: true})
+		return nn.NewBatchNorm3d(x, 3, nn.BatchNormOptions{NoAffine: true, NoStatistics: true})
 	}),
 	"group_norm": with(func(x *cgotorch.Exec) *nn.GroupNorm { return nn.NewGroupNorm(x, 2, 6, nn.GroupNormOptions{}) }),
 	"group_norm_options": with(func(x *cgotorch.Exec) *nn.GroupNorm {
