@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -21,6 +22,7 @@ type fed struct {
 	copied     *cgotorch.Captured // the step, whose batch is copied to the graph's memory
 	archive    string
 	options    imageloader.Options
+	decoder    *images.JPEGDecoder // nil without -jpeg-engines
 	loader     *imageloader.Loader
 	ahead      *prefetcher.Prefetcher
 }
@@ -36,6 +38,13 @@ func newFed(c *config, r recipe, form stepForm, archive string, classes []string
 		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Workers: c.threads,
 		Labels: imageloader.Labels{Classes: classes}, Crop: imageloader.Crop{Transform: r.crop},
 	}}
+	if c.engines {
+		if f.decoder, err = images.NewJPEGDecoder(c.device, images.JPEGDecoderOptions{}); err != nil {
+			f.close()
+			return nil, err
+		}
+		f.options.JPEGDevice = f.decoder
+	}
 	for range c.or(1, 6) {
 		if err := f.run(f.images, f.labels); err != nil {
 			f.close()
@@ -99,6 +108,7 @@ func (f *fed) closeArchive() {
 
 func (f *fed) close() {
 	f.closeArchive()
+	f.decoder.Close()
 	f.copied.Close()
 	f.graphStep.close()
 }
@@ -169,8 +179,8 @@ func (b *loaderTraining) rows(emit func(row)) error {
 		return err
 	}
 	resident := values[0]
-	common := fmt.Sprintf("%s, batch %d, autocast to bfloat16, channels last, fused SGD with Nesterov momentum; one .tgz of %d images in the page cache, each epoch with its boundary; ours captured, %d decode threads; peer eager, %d workers, page-locked, ImageFolder and Pillow; %s; %v; %s",
-		b.recipe.model, b.recipe.batch, b.c.or(8, b.c.members), b.c.threads, b.workers, b.c.settings(), b.switches, b.peer.versions)
+	common := fmt.Sprintf("%s, batch %d, autocast to bfloat16, channels last, fused SGD with Nesterov momentum; one .tgz of %d images in the page cache, each epoch with its boundary; ours captured, %d decode threads, JPEG engines %t; peer eager, %d workers, page-locked, ImageFolder and Pillow; %s; %v; %s",
+		b.recipe.model, b.recipe.batch, b.c.or(8, b.c.members), b.c.threads, b.c.engines, b.workers, b.c.settings(), b.switches, b.peer.versions)
 	report := func(name, unit, text string, is better, of func(rates) float64) {
 		ours, theirs := column(b.ours[1:], of), column(b.theirs[1:], of)
 		emit(inTurns(fmt.Sprintf("loader/train/%d/%s", b.recipe.batch, name), ours, unit, "PyTorch, DataLoader", theirs, is,

@@ -76,6 +76,7 @@ type config struct {
 	core        string // the only core that peers may use; all if it is empty
 	brief       bool
 	compile     bool // whether torch.compile is measured too
+	engines     bool // whether JPEG engines decode in our loader/train
 }
 
 func main() {
@@ -91,6 +92,7 @@ func main() {
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how our side runs in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, which takes a minute a row")
+	flag.BoolVar(&c.engines, "jpeg-engines", false, "in loader/train, let the GPU's JPEG engines decode beside our threads")
 	printed := flag.String("table", "", "a file of rows that an earlier run has printed: print them as a table in Markdown")
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
