@@ -45,9 +45,9 @@ func OpenWeightsFS(fsys fs.FS, path string) (Weights, error) {
 	})
 }
 
-// NewWeights is [OpenWeights] for the first `size` bytes of source. Errors show `name` as the name
+// newWeights is [OpenWeights] for the first `size` bytes of source. Errors show `name` as the name
 // of the file.
-func NewWeights(source io.ReaderAt, size int64, name string) (Weights, error) {
+func newWeights(source io.ReaderAt, size int64, name string) (Weights, error) {
 	head := make([]byte, min(max(size, 0), torchzip.HeadLength))
 	if _, err := source.ReadAt(head, 0); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("pth: %s: %w", name, err)
@@ -152,9 +152,9 @@ func readOne(name string, file fs.File) (Weights, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pth: %s: %w", name, err)
 		}
-		return NewWeights(bytes.NewReader(whole), int64(len(whole)), name)
+		return newWeights(bytes.NewReader(whole), int64(len(whole)), name)
 	}
-	return NewWeights(source, info.Size(), name)
+	return newWeights(source, info.Size(), name)
 }
 
 // shards are Weights of several files.

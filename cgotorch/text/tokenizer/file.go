@@ -19,18 +19,9 @@ func Open(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	t, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", path, errors.Unwrap(err))
-	}
-	return t, nil
-}
-
-// Parse does what [Open] does, for the bytes of a file.
-func Parse(data []byte) (*Tokenizer, error) {
 	t, err := parse(data)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
 	}
 	return t, nil
 }

@@ -32,11 +32,11 @@ type Tokenizer struct {
 // each text, such as </s>. Where the text contains the name of a special token, the result has
 // this token. Bytes that are not UTF-8 count as U+FFFD.
 func (t *Tokenizer) Encode(text string) []int64 {
-	return slices.Concat(t.prefix, t.EncodeBare(text), t.suffix)
+	return slices.Concat(t.prefix, t.encode(text), t.suffix)
 }
 
-// EncodeBare returns the tokens of a text without the tokens that the file puts around each text.
-func (t *Tokenizer) EncodeBare(text string) []int64 {
+// encode returns the tokens of a text without the tokens that the file puts around each text.
+func (t *Tokenizer) encode(text string) []int64 {
 	var ids []int64
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	for _, part := range t.added.split(text) {
@@ -76,10 +76,7 @@ func (t *Tokenizer) encodePart(ids []int64, whole piece) []int64 {
 // Decode returns the text of tokens. It leaves out special tokens, and ids that no token has.
 func (t *Tokenizer) Decode(ids []int64) string { return t.decode(ids, false) }
 
-// DecodeAll returns the text of tokens, with the names of special tokens. It leaves out ids that
-// no token has.
-func (t *Tokenizer) DecodeAll(ids []int64) string { return t.decode(ids, true) }
-
+// decode is Decode. With `special` the text has the names of special tokens too.
 func (t *Tokenizer) decode(ids []int64, special bool) string {
 	var tokens []string
 	for _, id := range ids {

@@ -44,13 +44,13 @@ func TestTokenizer_LikeTransformers(t *testing.T) {
 				if got := tokens.Encode(l.Text); !slices.Equal(got, l.IDs) {
 					t.Errorf("%+q: got %v, want %v", l.Text, got, l.IDs)
 				}
-				if got := tokens.EncodeBare(l.Text); !slices.Equal(got, l.Plain) {
+				if got := tokens.encode(l.Text); !slices.Equal(got, l.Plain) {
 					t.Errorf("%+q, bare: got %v, want %v", l.Text, got, l.Plain)
 				}
 				if got := tokens.Decode(l.IDs); got != l.Decoded {
 					t.Errorf("%v: got %+q, want %+q", l.IDs, got, l.Decoded)
 				}
-				if got := tokens.DecodeAll(l.IDs); got != l.Whole {
+				if got := tokens.decode(l.IDs, true); got != l.Whole {
 					t.Errorf("%v, all: got %+q, want %+q", l.IDs, got, l.Whole)
 				}
 			}
@@ -88,7 +88,7 @@ const simple = `{"added_tokens":[{"id":3,"content":"<s>","special":true}],
 "model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["▁y",-2]]}}`
 
 func TestParse(t *testing.T) {
-	tokens, err := Parse([]byte(simple))
+	tokens, err := parse([]byte(simple))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%.40s for %.40s: got %v, want %q", test.new, test.old, err, test.want)
 		}
 	}
-	bare, err := Parse([]byte(`{"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1]]}}`))
+	bare, err := parse([]byte(`{"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1]]}}`))
 	if err != nil || !slices.Equal(bare.Encode("a"), []int64{1}) {
 		t.Errorf("without normalizer and pre_tokenizer: %v", err)
 	}
@@ -173,7 +173,7 @@ func FuzzTokenizer(f *testing.F) {
 		tokens := tokens
 		if file != "" {
 			var err error
-			if tokens, err = Parse([]byte(file)); err != nil {
+			if tokens, err = parse([]byte(file)); err != nil {
 				if !errors.Is(err, ErrFormat) && !errors.Is(err, ErrUnsupported) {
 					t.Errorf("%v is of no kind", err)
 				}
