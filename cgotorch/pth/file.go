@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/pickle"
 )
 
 // ErrFormat is wrapped by the errors for a file that is damaged, cut short, or not a file of
@@ -132,12 +133,12 @@ func (f *File) openZip(size int64) (any, error) {
 	entry := byName[folder+"data.pkl"]
 	// torch.save does not compress the pickle, and a pickle of names compresses to a twentieth.
 	most := min(mostPickle, 1<<16+40*int64(min(entry.CompressedSize64, mostPickle)))
-	pickle, err := readEntry(entry, most)
+	text, err := readEntry(entry, most)
 	if err != nil {
 		return nil, f.bad("data.pkl: %w", err)
 	}
 	f.entries = map[string]*zip.File{} // only of storages that tensors use
-	root, _, err := unpickle(pickle, func(id []any) (any, error) {
+	root, _, err := pickle.Read(text, pickle.Builder{Call: build, Storage: func(id []any) (any, error) {
 		s, err := storageOf(id)
 		if err != nil {
 			return nil, err
@@ -156,7 +157,7 @@ func (f *File) openZip(size int64) (any, error) {
 		}
 		f.entries[s.key] = entry
 		return s, nil
-	})
+	}})
 	if err != nil {
 		return nil, f.bad("%w", err)
 	}
@@ -194,7 +195,7 @@ func (f *File) openOld(size int64) (any, error) {
 	for i := range objects {
 		var n int
 		var err error
-		objects[i], n, err = unpickle(whole[at:], func(id []any) (any, error) {
+		objects[i], n, err = pickle.Read(whole[at:], pickle.Builder{Call: build, Storage: func(id []any) (any, error) {
 			s, err := storageOf(id)
 			if err != nil {
 				return nil, err
@@ -209,18 +210,18 @@ func (f *File) openOld(size int64) (any, error) {
 				return s.part(id[5])
 			}
 			return s, nil
-		})
+		}})
 		if err != nil {
 			return nil, f.bad("%w", err)
 		}
 		at += n
 	}
-	keys, ok := objects[4].(*list)
+	keys, ok := objects[4].(*pickle.List)
 	if !ok {
 		return nil, f.bad("it has no list of storages")
 	}
 	position := int64(at)
-	for _, key := range keys.items {
+	for _, key := range keys.Items {
 		name, _ := key.(string)
 		s := storages[name]
 		if s == nil {
@@ -262,7 +263,7 @@ func (w *walker) walk(name string, v any, depth int) error {
 		return fmt.Errorf("the names of its values have more than %d bytes", mostNames)
 	}
 	switch v.(type) {
-	case *dict, *list, *Object:
+	case *pickle.Dict, *pickle.List, *pickle.Object:
 		if depth > mostDepth || w.path[v] {
 			return fmt.Errorf("%s: an object that holds itself, or more than %d objects inside each other", name, mostDepth)
 		}
@@ -278,34 +279,34 @@ func (w *walker) walk(name string, v any, depth int) error {
 		}
 		w.file.views[name], w.file.index[name] = v, len(w.file.tensors)
 		w.file.tensors = append(w.file.tensors, v.info(name))
-	case *dict:
-		for i, key := range v.keys {
-			if err := w.walk(join(name, text(key, i)), v.values[i], depth+1); err != nil {
+	case *pickle.Dict:
+		for i, key := range v.Keys {
+			if err := w.walk(join(name, text(key, i)), v.Values[i], depth+1); err != nil {
 				return err
 			}
 		}
-	case *list:
-		for i, item := range v.items {
+	case *pickle.List:
+		for i, item := range v.Items {
 			if err := w.walk(join(name, strconv.Itoa(i)), item, depth+1); err != nil {
 				return err
 			}
 		}
-	case *Object:
-		if state, ok := v.state.(*dict); ok {
-			if _, ok := state.get("_parameters").(*dict); ok {
+	case *pickle.Object:
+		if state, ok := v.State.(*pickle.Dict); ok {
+			if _, ok := state.Get("_parameters").(*pickle.Dict); ok {
 				return w.module(name, state, depth)
 			}
 			if w.file.program && strings.HasPrefix(v.Class, "__torch__.") {
 				return w.walk(name, state, depth+1)
 			}
 		}
-		w.file.values[name] = *v
-		if v.items != nil {
-			return w.walk(name, v.items, depth+1)
+		w.file.values[name] = Object{Class: v.Class}
+		if v.Items != nil {
+			return w.walk(name, v.Items, depth+1)
 		}
 	case string, int64, float64, bool, nil:
 		w.file.values[name] = v
-	case global:
+	case pickle.Global:
 		w.file.values[name] = Object{Class: string(v)}
 	case *storage:
 		w.file.values[name] = Object{Class: "storage"}
@@ -314,21 +315,21 @@ func (w *walker) walk(name string, v any, depth int) error {
 }
 
 // module gives the tensors of a whole module the names of its state dict.
-func (w *walker) module(name string, state *dict, depth int) error {
+func (w *walker) module(name string, state *pickle.Dict, depth int) error {
 	var hidden []any
-	if l, ok := state.get("_non_persistent_buffers_set").(*list); ok {
-		hidden = l.items
+	if l, ok := state.Get("_non_persistent_buffers_set").(*pickle.List); ok {
+		hidden = l.Items
 	}
 	for _, part := range []string{"_parameters", "_buffers", "_modules"} {
-		d, ok := state.get(part).(*dict)
+		d, ok := state.Get(part).(*pickle.Dict)
 		if !ok {
 			continue
 		}
-		for i, key := range d.keys {
-			if d.values[i] == nil || part == "_buffers" && slices.ContainsFunc(hidden, func(h any) bool { return h == key }) {
+		for i, key := range d.Keys {
+			if d.Values[i] == nil || part == "_buffers" && slices.ContainsFunc(hidden, func(h any) bool { return h == key }) {
 				continue
 			}
-			if err := w.walk(join(name, text(key, i)), d.values[i], depth+1); err != nil {
+			if err := w.walk(join(name, text(key, i)), d.Values[i], depth+1); err != nil {
 				return err
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/pickle"
 )
 
 // The tensors of files that PyTorch wrote have PyTorch's names, dtypes, shapes and elements.
@@ -174,7 +175,7 @@ func TestOpen_OtherKinds(t *testing.T) {
 // A pickle that runs code, or is damaged, gives objects or an error. Nothing runs, nothing panics.
 func TestUnpickle_Hostile(t *testing.T) {
 	none := func([]any) (any, error) { return nil, errors.New("no storage") }
-	for pickle, want := range map[string]string{
+	for text, want := range map[string]string{
 		"cos\nsystem\n(S'touch /tmp/x'\ntR.":                "it calls os.system",
 		"cposix\nsystem\n(S'ls'\ntR.":                       "it calls posix.system",
 		"c__builtin__\neval\n(S'1'\ntR.":                    "it calls __builtin__.eval",
@@ -196,9 +197,9 @@ func TestUnpickle_Hostile(t *testing.T) {
 		")Q.":                                    "no storage",
 		"ctorch._utils\n_rebuild_tensor_v2\n)R.": "a tensor of 0 arguments",
 	} {
-		_, _, err := unpickle([]byte(pickle), none)
+		_, _, err := pickle.Read([]byte(text), pickle.Builder{Call: build, Storage: none})
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", pickle, err, want)
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }
@@ -249,12 +250,12 @@ func TestTensor_Finish(t *testing.T) {
 		}
 	}
 	// PyTorch sets these bits on floating-point and complex tensors alone.
-	two, one := &list{[]any{int64(2)}}, &list{[]any{int64(1)}}
+	two, one := &pickle.List{Items: []any{int64(2)}}, &pickle.List{Items: []any{int64(1)}}
 	for _, c := range []struct {
 		dtype, bit string
 		refused    bool
 	}{{"F32", "conj", true}, {"F32", "neg", false}, {"C64", "conj", false}, {"I32", "neg", true}, {"F8_E4M3", "neg", true}, {"I32", "other", false}} {
-		args := []any{&storage{key: "0", dtype: c.dtype, elements: 2}, int64(0), two, one, false, &dict{}, &dict{keys: []any{c.bit}, values: []any{true}}}
+		args := []any{&storage{key: "0", dtype: c.dtype, elements: 2}, int64(0), two, one, false, &pickle.Dict{}, &pickle.Dict{Keys: []any{c.bit}, Values: []any{true}}}
 		got, err := rebuild(args, false)
 		if err != nil || (got.refused != "") != c.refused || c.refused && !strings.Contains(got.refused, "resolve_conj") {
 			t.Errorf("%v: %+v, %v", c, got, err)
@@ -267,7 +268,7 @@ func TestRebuild_OtherDType(t *testing.T) {
 	for _, c := range []struct {
 		storage  string
 		elements int64
-		dtype    global
+		dtype    pickle.Global
 		shape    int64
 		want     string
 	}{
@@ -281,7 +282,7 @@ func TestRebuild_OtherDType(t *testing.T) {
 		{"F64", math.MaxInt64, "torch.uint8", 9, ""}, // such a storage is refused later
 	} {
 		s := &storage{key: "0", dtype: c.storage, elements: c.elements}
-		_, err := rebuild([]any{s, int64(0), &list{[]any{c.shape}}, &list{[]any{int64(1)}}, false, &dict{}, c.dtype}, true)
+		_, err := rebuild([]any{s, int64(0), &pickle.List{Items: []any{c.shape}}, &pickle.List{Items: []any{int64(1)}}, false, &pickle.Dict{}, c.dtype}, true)
 		if err == nil != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d %v in a storage of %d %s: %v, want %q", c.shape, c.dtype, c.elements, c.storage, err, c.want)
 		}

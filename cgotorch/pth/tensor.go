@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/pickle"
 )
 
 // A storage is memory that tensors share.
 type storage struct {
 	key      string
-	foreign  global // its class, if this package does not read it; else ""
-	dtype    string // as in package safetensors; "" for bytes whose dtype the tensor tells
+	foreign  pickle.Global // its class, if this package does not read it; else ""
+	dtype    string        // as in package safetensors; "" for bytes whose dtype the tensor tells
 	elements int64
 	at       int64    // of the bytes in a file without zip
 	of       *storage // in a file without zip: the storage of which this is a part, or nil
@@ -53,7 +54,7 @@ var sizes = map[string]int64{
 }
 
 // storageTypes are PyTorch's classes of storages.
-var storageTypes = map[global]string{
+var storageTypes = map[pickle.Global]string{
 	"torch.DoubleStorage": "F64", "torch.FloatStorage": "F32", "torch.HalfStorage": "F16", "torch.BFloat16Storage": "BF16",
 	"torch.LongStorage": "I64", "torch.IntStorage": "I32", "torch.ShortStorage": "I16", "torch.CharStorage": "I8",
 	"torch.ByteStorage": "U8", "torch.BoolStorage": "BOOL", "torch.ComplexFloatStorage": "C64", "torch.ComplexDoubleStorage": "C128",
@@ -61,7 +62,7 @@ var storageTypes = map[global]string{
 }
 
 // quantizedStorages are the bytes of an element in the storages of quantized tensors.
-var quantizedStorages = map[global]int64{
+var quantizedStorages = map[pickle.Global]int64{
 	"torch.QInt8Storage": 1, "torch.QUInt8Storage": 1, "torch.QInt32Storage": 4, "torch.QUInt4x2Storage": 1, "torch.QUInt2x4Storage": 1,
 }
 
@@ -74,7 +75,7 @@ func (s *storage) width() int64 {
 }
 
 // torchDTypes are PyTorch's dtypes.
-var torchDTypes = map[global]string{
+var torchDTypes = map[pickle.Global]string{
 	"torch.float64": "F64", "torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16", "torch.int64": "I64",
 	"torch.int32": "I32", "torch.int16": "I16", "torch.int8": "I8", "torch.uint8": "U8", "torch.bool": "BOOL",
 	"torch.uint16": "U16", "torch.uint32": "U32", "torch.uint64": "U64", "torch.complex32": "C32", "torch.complex64": "C64", "torch.complex128": "C128",
@@ -87,7 +88,7 @@ func storageOf(id []any) (*storage, error) {
 	if len(id) < 5 || id[0] != "storage" {
 		return nil, fmt.Errorf("a persistent id that is no storage")
 	}
-	class, ok := id[1].(global)
+	class, ok := id[1].(pickle.Global)
 	key, ok2 := id[2].(string)
 	elements, ok3 := id[4].(int64)
 	if !ok || !ok2 || !ok3 || elements < 0 {
@@ -103,9 +104,9 @@ func storageOf(id []any) (*storage, error) {
 // part returns the part of a storage that PyTorch before 0.4 wrote as key, first element and number
 // of elements.
 func (s *storage) part(of any) (*storage, error) {
-	if l, ok := of.(*list); ok && len(l.items) == 3 {
-		from, ok := l.items[1].(int64)
-		elements, ok2 := l.items[2].(int64)
+	if l, ok := of.(*pickle.List); ok && len(l.Items) == 3 {
+		from, ok := l.Items[1].(int64)
+		elements, ok2 := l.Items[2].(int64)
 		if ok && ok2 && from >= 0 && elements >= 0 && from <= s.elements-elements {
 			return &storage{foreign: s.foreign, dtype: s.dtype, elements: elements, of: s, from: from}, nil
 		}
@@ -123,7 +124,7 @@ func (s *storage) begin() int64 {
 
 // build returns the tensor that a function of PyTorch makes of its arguments. ok is false if the
 // function makes no tensor.
-func build(function global, args []any) (t *tensor, ok bool, err error) {
+func build(function pickle.Global, args []any) (v any, ok bool, err error) {
 	at := func(i int) any {
 		if i < 0 || i >= len(args) {
 			return nil
@@ -136,18 +137,18 @@ func build(function global, args []any) (t *tensor, ok bool, err error) {
 	}
 	switch function {
 	case "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v3":
-		t, err = rebuild(args, function == "torch._utils._rebuild_tensor_v3")
+		t, err := rebuild(args, function == "torch._utils._rebuild_tensor_v3")
 		return t, true, err
 	case "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state", "torch._utils._rebuild_device_tensor_from_cpu_tensor":
-		t, ok = at(0).(*tensor)
+		t, ok := at(0).(*tensor)
 		return t, ok, nil
 	case "torch._utils._rebuild_qtensor":
 		return refuse("quantized", shapeOf(at(2)), "it is quantized: save it in Python with .dequantize()"), true, nil
 	case "torch._utils._rebuild_sparse_tensor", "torch._utils._rebuild_sparse_csr_tensor":
 		var shape []int64
-		if data, ok := at(1).(*list); ok && len(data.items) > 2 { // of COO indices, values, size; else compressed, plain, values, size
-			for _, i := range []int{2, min(3, len(data.items)-1)} {
-				if size, ok := integers(data.items[i]); ok {
+		if data, ok := at(1).(*pickle.List); ok && len(data.Items) > 2 { // of COO indices, values, size; else compressed, plain, values, size
+			for _, i := range []int{2, min(3, len(data.Items)-1)} {
+				if size, ok := integers(data.Items[i]); ok {
 					shape = size
 				}
 			}
@@ -158,19 +159,19 @@ func build(function global, args []any) (t *tensor, ok bool, err error) {
 	case "torch._utils._rebuild_meta_tensor_no_storage":
 		return refuse("meta", shapeOf(at(1)), "it was on the device meta, so the file has no values of it: save it from another device"), true, nil
 	case "torch._utils._rebuild_wrapper_subclass":
-		class, _ := at(0).(global)
+		class, _ := at(0).(pickle.Global)
 		return refuse("wrapped", shapeOf(at(2)), "it is of the class %.200s, which keeps its values elsewhere: save in Python the plain tensor that it stands for", class), true, nil
 	case "torch._utils._rebuild_device_tensor_from_numpy", "torch._utils._rebuild_xla_tensor":
 		return refuse("foreign", nil, "it was on a device whose values PyTorch saves through NumPy: save it in Python with .cpu()"), true, nil
 	case "torch.nn.parameter.UninitializedParameter", "torch.nn.parameter.UninitializedBuffer":
 		return refuse("uninitialized", nil, "its module is lazy and was saved before its first call: call it once, and save it again"), true, nil
 	case "torch._tensor._rebuild_from_type_v2", "torch._tensor._rebuild_from_type", "torch.tensor._rebuild_from_type": // a subclass: function, class, arguments
-		inner, ok := at(0).(global)
-		values, ok2 := at(2).(*list)
+		inner, ok := at(0).(pickle.Global)
+		values, ok2 := at(2).(*pickle.List)
 		if !ok || !ok2 || strings.Contains(string(inner), "_rebuild_from_type") {
 			return nil, false, nil
 		}
-		return build(inner, values.items)
+		return build(inner, values.Items)
 	}
 	if name := string(function); strings.HasPrefix(name, "torch.") && strings.HasPrefix(name[strings.LastIndexByte(name, '.')+1:], "_rebuild") {
 		return refuse("unknown", nil, "it is made by %.200s, which this package does not know: save in Python a plain tensor", function), true, nil
@@ -192,9 +193,9 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 	}
 	t := &tensor{storage: s, dtype: s.dtype, offset: offset, shape: shape, strides: strides}
 	if i := len(args) - 1; i >= 6 { // the last argument may tell how the elements have to be read
-		if how, ok := args[i].(*dict); ok {
-			t.conj, _ = how.get("conj").(bool)
-			t.neg, _ = how.get("neg").(bool)
+		if how, ok := args[i].(*pickle.Dict); ok {
+			t.conj, _ = how.Get("conj").(bool)
+			t.neg, _ = how.Get("neg").(bool)
 		}
 	}
 	if s.foreign != "" {
@@ -204,7 +205,7 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 		if len(args) < 7 {
 			return nil, fmt.Errorf("a tensor without a dtype")
 		}
-		name, ok := args[6].(global)
+		name, ok := args[6].(pickle.Global)
 		if !ok {
 			return nil, fmt.Errorf("a tensor without a dtype")
 		}
@@ -252,12 +253,12 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 const mostDims = 64
 
 func integers(v any) ([]int64, bool) {
-	l, ok := v.(*list)
-	if !ok || len(l.items) > mostDims {
+	l, ok := v.(*pickle.List)
+	if !ok || len(l.Items) > mostDims {
 		return nil, false
 	}
-	values := make([]int64, len(l.items))
-	for i, item := range l.items {
+	values := make([]int64, len(l.Items))
+	for i, item := range l.Items {
 		if values[i], ok = item.(int64); !ok {
 			return nil, false
 		}

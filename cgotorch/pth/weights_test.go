@@ -14,6 +14,7 @@ import (
 	"testing/fstest"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/pickle"
 )
 
 // small are tensors of a few bytes.
@@ -147,21 +148,21 @@ func TestNewFile_Bombs(t *testing.T) {
 		// A shape of many dimensions.
 		"dimensions": {"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00" + loop("(", "K\x01", 1<<16, "t") + "\x94h\x00tR.", "a tensor without storage"},
 	} {
-		_, _, err := unpickle([]byte(c.pickle), none)
+		_, _, err := pickle.Read([]byte(c.pickle), pickle.Builder{Call: build, Storage: none})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 	w := walker{file: &File{values: map[string]any{}, index: map[string]int{}, views: map[string]*tensor{}}, path: map[any]bool{}}
-	var tree any = &list{[]any{int64(1)}}
+	var tree any = &pickle.List{Items: []any{int64(1)}}
 	for range 60 {
-		tree = &list{[]any{tree, tree}}
+		tree = &pickle.List{Items: []any{tree, tree}}
 	}
 	if err := w.walk("", tree, 0); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a tree of 2^60 values: %v", err)
 	}
 	w.names, w.seen = 0, 0
-	long := &dict{keys: []any{strings.Repeat("k", 1<<20)}, values: []any{&list{make([]any, 1000)}}}
+	long := &pickle.Dict{Keys: []any{strings.Repeat("k", 1<<20)}, Values: []any{&pickle.List{Items: make([]any, 1000)}}}
 	if err := w.walk("", long, 0); err == nil || !strings.Contains(err.Error(), "names of its values") {
 		t.Errorf("long names: %v", err)
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/internal/pickle"
 )
 
 // ErrFormat is the error of a file that is not a whole file of CIFAR.
@@ -128,16 +130,19 @@ func ReadPython(path string) (Set, error) {
 
 // batch returns the batch in a pickle.
 func batch(text []byte) (s Set, kind Kind, err error) {
-	value, err := unpickle(text)
+	value, _, err := pickle.Read(text, pickle.Builder{})
 	if err != nil {
 		return Set{}, 0, err
 	}
-	d, ok := value.(*dict)
+	d, ok := value.(*pickle.Dict)
 	if !ok {
 		return Set{}, 0, fmt.Errorf("it holds a %T, want a dict", value)
 	}
-	pixels, ok := d.get("data").(*array)
-	if !ok || len(pixels.shape) != 2 || pixels.shape[1] != Pixels || pixels.dtype.name != "u1" {
+	pixels, err := arrayOf(d.Get("data"))
+	if err != nil {
+		return Set{}, 0, fmt.Errorf(`"data": %w`, err)
+	}
+	if len(pixels.shape) != 2 || pixels.shape[1] != Pixels || pixels.dtype != "u1" {
 		return Set{}, 0, errors.New(`"data" is not an array of bytes [N, 3072]`)
 	}
 	s.Images, kind = []byte(pixels.data), CIFAR10
@@ -147,11 +152,11 @@ func batch(text []byte) (s Set, kind Kind, err error) {
 		}
 	}
 	names := []string{"labels"}
-	if d.get("labels") == nil {
+	if d.Get("labels") == nil {
 		kind, names = CIFAR100, []string{"fine_labels", "coarse_labels"}
 	}
 	for i, into := range []*[]int64{&s.Labels, &s.Coarse}[:len(names)] {
-		numbers, err := wholeNumbers(d.get(names[i]))
+		numbers, err := wholeNumbers(d.Get(names[i]))
 		if err == nil && len(numbers) != pixels.shape[0] {
 			err = fmt.Errorf("it has %d", len(numbers))
 		}
