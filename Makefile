@@ -16,7 +16,7 @@ RACETIME ?= 25m
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
 CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
 COMPILE   := flock build/compile.lock cmake --build
-LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./internal/ring ./internal/replace ./internal/panics ./internal/pythonjson ./internal/signature ./examples/inspect
+LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./internal/ring ./internal/replace ./internal/panics ./internal/pickle ./internal/pythonjson ./internal/signature ./examples/inspect
 QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 
 help: ## list the targets

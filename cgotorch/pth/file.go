@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
@@ -143,25 +141,30 @@ func (f *File) openZip(size int64) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		entry := byName[folder+"data/"+s.key]
-		if entry == nil {
-			return nil, fmt.Errorf("the storage %s is not in the file", s.key)
-		}
-		stored := entry.Method == zip.Store && entry.CompressedSize64 != entry.UncompressedSize64
-		if stored || entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/torchzip.MostRatio > entry.CompressedSize64 {
-			return nil, fmt.Errorf("the storage %s cannot have %d bytes", s.key, entry.UncompressedSize64)
-		}
-		bytes := max(s.width(), 1)
-		if s.elements > math.MaxInt64/bytes || int64(entry.UncompressedSize64) < s.elements*bytes {
-			return nil, fmt.Errorf("the storage %s has %d bytes, and needs %d of %d", s.key, entry.UncompressedSize64, s.elements, bytes)
-		}
-		f.entries[s.key] = entry
-		return s, nil
+		return s, f.found(s, byName[folder+"data/"+s.key], size)
 	}})
 	if err != nil {
 		return nil, f.bad("%w", err)
 	}
 	return root, nil
+}
+
+// found keeps the entry of a storage, or tells why the storage cannot be in it. The file has `size`
+// bytes.
+func (f *File) found(s *storage, entry *zip.File, size int64) error {
+	if entry == nil {
+		return fmt.Errorf("the storage %s is not in the file", s.key)
+	}
+	stored := entry.Method == zip.Store && entry.CompressedSize64 != entry.UncompressedSize64
+	if stored || entry.CompressedSize64 > uint64(size) || entry.UncompressedSize64/torchzip.MostRatio > entry.CompressedSize64 {
+		return fmt.Errorf("the storage %s cannot have %d bytes", s.key, entry.UncompressedSize64)
+	}
+	bytes := max(s.width(), 1)
+	if s.elements > math.MaxInt64/bytes || int64(entry.UncompressedSize64) < s.elements*bytes {
+		return fmt.Errorf("the storage %s has %d bytes, and needs %d of %d", s.key, entry.UncompressedSize64, s.elements, bytes)
+	}
+	f.entries[s.key] = entry
+	return nil
 }
 
 func readEntry(entry *zip.File, most int64) ([]byte, error) {
@@ -220,140 +223,35 @@ func (f *File) openOld(size int64) (any, error) {
 	if !ok {
 		return nil, f.bad("it has no list of storages")
 	}
-	position := int64(at)
-	for _, key := range keys.Items {
+	return objects[3], f.place(storages, keys.Items, int64(at), size)
+}
+
+// place finds the storages, which begin at `position` in the order of the keys.
+func (f *File) place(storages map[string]*storage, keys []any, position, size int64) error {
+	for _, key := range keys {
 		name, _ := key.(string)
 		s := storages[name]
 		if s == nil {
-			return nil, f.bad("the storage %v belongs to no tensor", key)
+			return f.bad("the storage %v belongs to no tensor", key)
 		}
 		head := make([]byte, 8)
 		if _, err := f.source.ReadAt(head, position); err != nil {
-			return nil, f.bad("it ends before the storage %s", name)
+			return f.bad("it ends before the storage %s", name)
 		}
 		elements := int64(binary.LittleEndian.Uint64(head))
 		s.at = position + 8
 		if bytes := s.width(); elements != s.elements || elements > (size-s.at)/bytes {
-			return nil, f.bad("the storage %s has %d elements, want %d, with %d bytes left", name, elements, s.elements, size-s.at)
+			return f.bad("the storage %s has %d elements, want %d, with %d bytes left", name, elements, s.elements, size-s.at)
 		} else {
 			position = s.at + elements*bytes
 		}
 	}
 	for _, s := range storages {
 		if s.at == 0 {
-			return nil, f.bad("the storage %s is not in the file", s.key)
-		}
-	}
-	return objects[3], nil
-}
-
-// A walker gives names to the tensors and values of an object.
-type walker struct {
-	file  *File
-	path  map[any]bool // the objects around the present one
-	seen  int
-	names int // bytes of all names
-}
-
-func (w *walker) walk(name string, v any, depth int) error {
-	if w.seen++; w.seen > mostValues {
-		return fmt.Errorf("it has more than %d values", mostValues)
-	}
-	if w.names += len(name); w.names > mostNames {
-		return fmt.Errorf("the names of its values have more than %d bytes", mostNames)
-	}
-	switch v.(type) {
-	case *pickle.Dict, *pickle.List, *pickle.Object:
-		if depth > mostDepth || w.path[v] {
-			return fmt.Errorf("%s: an object that holds itself, or more than %d objects inside each other", name, mostDepth)
-		}
-		w.path[v] = true
-		defer delete(w.path, v)
-	}
-	switch v := v.(type) {
-	case *tensor:
-		if i, twice := w.file.index[name]; twice {
-			v = refuse("ambiguous", nil, "two tensors of the file get this name: save one state dict of them")
-			w.file.views[name], w.file.tensors[i] = v, v.info(name)
-			return nil
-		}
-		w.file.views[name], w.file.index[name] = v, len(w.file.tensors)
-		w.file.tensors = append(w.file.tensors, v.info(name))
-	case *pickle.Dict:
-		for i, key := range v.Keys {
-			if err := w.walk(join(name, text(key, i)), v.Values[i], depth+1); err != nil {
-				return err
-			}
-		}
-	case *pickle.List:
-		for i, item := range v.Items {
-			if err := w.walk(join(name, strconv.Itoa(i)), item, depth+1); err != nil {
-				return err
-			}
-		}
-	case *pickle.Object:
-		if state, ok := v.State.(*pickle.Dict); ok {
-			if _, ok := state.Get("_parameters").(*pickle.Dict); ok {
-				return w.module(name, state, depth)
-			}
-			if w.file.program && strings.HasPrefix(v.Class, "__torch__.") {
-				return w.walk(name, state, depth+1)
-			}
-		}
-		w.file.values[name] = Object{Class: v.Class}
-		if v.Items != nil {
-			return w.walk(name, v.Items, depth+1)
-		}
-	case string, int64, float64, bool, nil:
-		w.file.values[name] = v
-	case pickle.Global:
-		w.file.values[name] = Object{Class: string(v)}
-	case *storage:
-		w.file.values[name] = Object{Class: "storage"}
-	}
-	return nil
-}
-
-// module gives the tensors of a whole module the names of its state dict.
-func (w *walker) module(name string, state *pickle.Dict, depth int) error {
-	var hidden []any
-	if l, ok := state.Get("_non_persistent_buffers_set").(*pickle.List); ok {
-		hidden = l.Items
-	}
-	for _, part := range []string{"_parameters", "_buffers", "_modules"} {
-		d, ok := state.Get(part).(*pickle.Dict)
-		if !ok {
-			continue
-		}
-		for i, key := range d.Keys {
-			if d.Values[i] == nil || part == "_buffers" && slices.ContainsFunc(hidden, func(h any) bool { return h == key }) {
-				continue
-			}
-			if err := w.walk(join(name, text(key, i)), d.Values[i], depth+1); err != nil {
-				return err
-			}
+			return f.bad("the storage %s is not in the file", s.key)
 		}
 	}
 	return nil
-}
-
-func join(name, part string) string {
-	if name == "" {
-		return part
-	}
-	return name + "." + part
-}
-
-// text returns the part of a name for key number i of a dict. A key that is neither text nor
-// number, such as a tuple, gives the number of the key.
-func text(key any, i int) string {
-	switch key := key.(type) {
-	case string:
-		return key
-	case int64, float64, bool:
-		return fmt.Sprint(key)
-	}
-	return "#" + strconv.Itoa(i)
 }
 
 // Name returns the path given to Open, or the name given to NewFile.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/internal/pickle"
 )
@@ -222,22 +223,10 @@ func rebuild(args []any, v3 bool) (*tensor, error) {
 	// The tensor's dtype may be wider or narrower than the storage's.
 	width := s.width()
 	available := min(s.elements, math.MaxInt64/width) * width / sizes[t.dtype]
-	// The last element must lie in the storage. The sum may not overflow.
-	last, count := offset, int64(1)
-	for i, n := range shape {
-		if n < 0 || strides[i] < 0 {
-			return nil, fmt.Errorf("a tensor of shape %v and strides %v", shape, strides)
-		}
-		if n > 0 && count > math.MaxInt64/16/n {
-			return nil, fmt.Errorf("a tensor of shape %v", shape)
-		}
-		count *= n
-		if n > 1 {
-			if strides[i] > (math.MaxInt64-last)/(n-1) {
-				return nil, fmt.Errorf("a tensor of shape %v and strides %v", shape, strides)
-			}
-			last += (n - 1) * strides[i]
-		}
+	// The last element must lie in the storage.
+	last, count, ok := torchzip.Reach(shape, strides, offset)
+	if !ok {
+		return nil, fmt.Errorf("a tensor of shape %v and strides %v at %d", shape, strides, offset)
 	}
 	if count > 0 && last >= available {
 		return nil, fmt.Errorf("a tensor of shape %v and strides %v at %d, in a storage of %d elements", shape, strides, offset, available)
@@ -323,20 +312,5 @@ func (t *tensor) gather(from []byte) []byte {
 	if t.contiguous() {
 		return from[:t.count()*size]
 	}
-	to := make([]byte, 0, t.count()*size)
-	index := make([]int64, len(t.shape))
-	for range t.count() {
-		at := int64(0)
-		for d, i := range index {
-			at += i * t.strides[d]
-		}
-		to = append(to, from[at*size:(at+1)*size]...)
-		for d := len(index) - 1; d >= 0; d-- {
-			if index[d]++; index[d] < t.shape[d] {
-				break
-			}
-			index[d] = 0
-		}
-	}
-	return to
+	return torchzip.RowMajor(from, size, t.shape, t.strides)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,24 +139,9 @@ func plainArgs(op string, args []goArg) []goArg {
 // typed returns the call of a typed operator. It returns false if the operator cannot take exactly
 // these arguments.
 func (f *goFunction) typed(n *goNode, o *goOperator, parameters []opschema.Argument, number bool) (string, bool) {
-	given := map[string]goArg{}
-	kinds := map[string]opschema.Argument{}
-	for i, p := range parameters {
-		if number && p.Name == "other" {
-			p.Kind = "Scalar"
-		}
-		arg := goArg{constant: cgotorch.Default}
-		if i < len(n.args) {
-			arg = n.args[i]
-		}
-		if arg.isDefault() {
-			v, ok := schemaValue(p.Kind, p.Fallback)
-			if !ok && p.Fallback != "" {
-				return "", false
-			}
-			arg = goArg{constant: v}
-		}
-		given[p.Name], kinds[p.Name] = arg, p
+	given, kinds, ok := n.given(parameters, number)
+	if !ok {
+		return "", false
 	}
 	var args, fields []string
 	for _, g := range o.Params {
@@ -186,6 +170,51 @@ func (f *goFunction) typed(n *goNode, o *goOperator, parameters []opschema.Argum
 		}
 		delete(given, g.Argument)
 	}
+	if !o.implies(given, kinds) {
+		return "", false
+	}
+	if o.Struct != "" {
+		name := o.Struct
+		if !strings.Contains(name, ".") {
+			name = "cgotorch." + name
+		}
+		args = append(args, name+"{"+strings.Join(fields, ", ")+"}")
+	}
+	name := "x" + n.exec + "." + o.Go
+	if strings.Contains(o.Go, ".") { // a function of a package
+		name, args = o.Go, slices.Insert(args, 0, "x"+n.exec)
+	}
+	return name + "(" + strings.Join(args, ", ") + ")", true
+}
+
+// given returns the arguments of a node by their names, and the parameters. It returns false if a
+// default has no form in Go. A number stands for the tensor other if `number` is set.
+func (n *goNode) given(parameters []opschema.Argument, number bool) (given map[string]goArg, kinds map[string]opschema.Argument, ok bool) {
+	given = map[string]goArg{}
+	kinds = map[string]opschema.Argument{}
+	for i, p := range parameters {
+		if number && p.Name == "other" {
+			p.Kind = "Scalar"
+		}
+		arg := goArg{constant: cgotorch.Default}
+		if i < len(n.args) {
+			arg = n.args[i]
+		}
+		if arg.isDefault() {
+			v, ok := schemaValue(p.Kind, p.Fallback)
+			if !ok && p.Fallback != "" {
+				return nil, nil, false
+			}
+			arg = goArg{constant: v}
+		}
+		given[p.Name], kinds[p.Name] = arg, p
+	}
+	return given, kinds, true
+}
+
+// implies reports whether the operator is called with exactly these arguments where the source does
+// not name them.
+func (o *goOperator) implies(given map[string]goArg, kinds map[string]opschema.Argument) bool {
 	for name, arg := range given {
 		p := kinds[name]
 		want := p.Fallback
@@ -200,118 +229,11 @@ func (f *goFunction) typed(n *goNode, o *goOperator, parameters []opschema.Argum
 		default:
 			v, ok := schemaValue(p.Kind, want)
 			if !ok || !equalsConstant(p.Kind, arg, v) {
-				return "", false
+				return false
 			}
 		}
 	}
-	if o.Struct != "" {
-		name := o.Struct
-		if !strings.Contains(name, ".") {
-			name = "cgotorch." + name
-		}
-		args = append(args, name+"{"+strings.Join(fields, ", ")+"}")
-	}
-	if strings.Contains(o.Go, ".") {
-		return fmt.Sprintf("%s(%s)", o.Go, strings.Join(append([]string{"x" + n.exec}, args...), ", ")), true
-	}
-	return fmt.Sprintf("x%s.%s(%s)", n.exec, o.Go, strings.Join(args, ", ")), true
-}
-
-func isInts(v any) bool {
-	list, ok := v.([]int64)
-	return ok && len(list) > 0
-}
-
-// schemaValue returns the value of a default in a schema, or of a literal in operators.txt.
-func schemaValue(kind, text string) (any, bool) {
-	base := strings.TrimSuffix(kind, "?")
-	if text == "None" {
-		return nil, true
-	}
-	if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
-		return listValue(base, strings.TrimSuffix(inner, "]"))
-	}
-	switch base {
-	case "int", "int[]":
-		v, err := strconv.ParseInt(text, 10, 64)
-		return v, err == nil
-	case "float":
-		v, err := strconv.ParseFloat(text, 64)
-		return v, err == nil
-	case "bool":
-		v, err := strconv.ParseBool(strings.ToLower(text))
-		return v, err == nil
-	case "str":
-		v, err := strconv.Unquote(text)
-		return v, err == nil
-	case "Scalar":
-		if v, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return v, true
-		}
-		if v, err := strconv.ParseFloat(text, 64); err == nil {
-			return v, true
-		}
-	case "ScalarType":
-		v, err := strconv.ParseInt(text, 10, 8)
-		return cgotorch.DType(v), err == nil
-	case "MemoryFormat":
-		v, err := strconv.ParseInt(text, 10, 8)
-		return cgotorch.MemoryFormat(v), err == nil
-	}
-	return nil, false
-}
-
-func listValue(kind, text string) (any, bool) {
-	var parts []string
-	if strings.TrimSpace(text) != "" {
-		parts = strings.Split(text, ",")
-	}
-	switch kind {
-	case "int[]":
-		list := []int64{}
-		for _, part := range parts {
-			v, err := strconv.ParseInt(strings.TrimSpace(part), 10, 64)
-			if err != nil {
-				return nil, false
-			}
-			list = append(list, v)
-		}
-		return list, true
-	case "bool[]":
-		list := []bool{}
-		for _, part := range parts {
-			list = append(list, strings.TrimSpace(part) == "True")
-		}
-		return list, true
-	}
-	return nil, false
-}
-
-// equalsConstant reports whether an argument is a constant with the value v. One number stands for
-// a list of equal numbers.
-func equalsConstant(kind string, arg goArg, v any) bool {
-	if arg.value != nil || arg.of != graph.NoList {
-		return false
-	}
-	c := arg.constant
-	if strings.HasPrefix(kind, "float") {
-		if n, ok := c.(int64); ok {
-			c = float64(n)
-		}
-	}
-	if list, ok := c.([]int64); ok {
-		if n, isOne := v.(int64); isOne {
-			for _, m := range list {
-				if m != n {
-					return false
-				}
-			}
-			return len(list) > 0
-		}
-		want, ok := v.([]int64)
-		return ok && intsSource(list) == intsSource(want)
-	}
-	return reflect.DeepEqual(c, v)
+	return true
 }
 
 // field returns the source of an options field. It returns "" for the field's default, and false if
@@ -416,10 +338,16 @@ func (f *goFunction) results(n *goNode, call string, typed bool) error {
 		f.line("%s := %s", strings.Join(names, ", "), call)
 		return nil
 	}
-	list := call
 	if !typed && isList {
-		list += "[0].([]*cgotorch.Tensor)"
+		call += "[0].([]*cgotorch.Tensor)"
 	}
+	f.items(n, call, outs, used, isList)
+	return nil
+}
+
+// items writes the results of a call that returns a list. It has values of any type, if isList is
+// false. nil is a result that nobody uses.
+func (f *goFunction) items(n *goNode, list string, outs []*goValue, used int, isList bool) {
 	if used > 1 || len(list) > 60 {
 		name := unique(identifier(nodeBase(n.node.Name), false)+"s", f.taken)
 		f.line("%s := %s", name, list)
@@ -437,7 +365,6 @@ func (f *goFunction) results(n *goNode, call string, typed bool) error {
 		names, items = append(names, f.define(v, n.resultName(i))), append(items, item)
 	}
 	f.line("%s := %s", strings.Join(names, ", "), strings.Join(items, ", "))
-	return nil
 }
 
 // resultName returns a name for result i.

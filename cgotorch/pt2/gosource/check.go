@@ -19,16 +19,6 @@ type goCheck struct {
 	lines  []string
 }
 
-// goTerm is an expression of Go.
-type goTerm struct {
-	text     string
-	kind     goKind
-	constant any      // its value, where the text is a number or a truth value
-	divisors []string // what must not be 0
-	zero     bool     // it is false where a divisor in it is 0
-	wide     bool     // it may be above 64 bits in a sum or a product
-}
-
 // check returns the declaration of a function that fails where [pt2.Program.Call] would fail for
 // sizes. It returns "" if every argument may have any size. The arguments have the given names, and
 // `signature` declares them.
@@ -207,59 +197,6 @@ func (c *goCheck) source(text string) (goTerm, bool) {
 	return goTerm{}, false
 }
 
-func constantTerm(v any) goTerm {
-	switch n := v.(type) {
-	case int64:
-		return goTerm{text: strconv.FormatInt(n, 10), kind: goInt, constant: v}
-	case float64:
-		return goTerm{text: floatSource(n), kind: goFloat, constant: v}
-	case bool:
-		return goTerm{text: strconv.FormatBool(n), kind: goBool, constant: v}
-	}
-	return goTerm{}
-}
-
-// guarded returns a condition that is false where a divisor is 0.
-func (t goTerm) guarded(condition string) string {
-	for _, d := range t.divisors {
-		condition = fmt.Sprintf("%s != 0 && (%s)", d, condition)
-	}
-	return condition
-}
-
-// float returns the term as a float64.
-func (t goTerm) float() goTerm {
-	if n, ok := t.constant.(int64); ok {
-		t.text, t.constant = floatSource(float64(n)), float64(n)
-	} else if t.kind == goInt {
-		t.text = "float64(" + t.text + ")"
-	}
-	t.kind = goFloat
-	return t
-}
-
-// truth returns the term as a condition.
-func (t goTerm) truth() goTerm {
-	if t.kind == goInt || t.kind == goFloat {
-		t.text, t.kind = t.text+" != 0", goBool
-	}
-	return t
-}
-
-// inside returns the text as an operand.
-func (t goTerm) inside() string {
-	if strings.ContainsRune(t.text, ' ') && !strings.HasSuffix(t.text, "()") {
-		return "(" + t.text + ")"
-	}
-	return t.text
-}
-
-var goSigns = map[string]string{
-	"_operator.add": "+", "_operator.sub": "-", "_operator.mul": "*", "_operator.truediv": "/", "_operator.lshift": "<<", "_operator.rshift": ">>",
-	"_operator.and_": "&", "_operator.or_": "|", "_operator.xor": "^", "_operator.eq": "==", "_operator.ne": "!=", "_operator.lt": "<",
-	"_operator.le": "<=", "_operator.gt": ">", "_operator.ge": ">=", "and": "&&", "or": "||",
-}
-
 // expr returns an expression as Go source. It returns false for what Go cannot say.
 func (c *goCheck) expr(e *expr.Expr, source func(symbol string) (goTerm, bool)) (t goTerm, ok bool) {
 	if e.Of == "symbol" {
@@ -271,7 +208,7 @@ func (c *goCheck) expr(e *expr.Expr, source func(symbol string) (goTerm, bool)) 
 		return t, err == nil && t.text != ""
 	}
 	args := make([]goTerm, len(e.Args))
-	float, logic := false, true
+	logic := true
 	for i, arg := range e.Args {
 		if args[i], ok = c.expr(arg, source); !ok {
 			return t, false
@@ -279,11 +216,10 @@ func (c *goCheck) expr(e *expr.Expr, source func(symbol string) (goTerm, bool)) 
 		t.divisors = append(t.divisors, args[i].divisors...)
 		t.zero = t.zero || args[i].zero
 		t.wide = t.wide || args[i].wide
-		float = float || args[i].kind == goFloat
 		logic = logic && args[i].kind == goBool
 	}
 	if e.Of == "and" || e.Of == "or" || e.Of == "if" || e.Of == "_operator.not_" {
-		return c.logic(e.Of, args, t)
+		return t.logic(e.Of, args)
 	}
 	if logic || t.zero {
 		return t, false // Python counts with truth values, and Go does not
@@ -293,165 +229,31 @@ func (c *goCheck) expr(e *expr.Expr, source func(symbol string) (goTerm, bool)) 
 			return t, false
 		}
 	}
-	if t.kind = goInt; float || e.Of == "_operator.truediv" || e.Of == "math.sqrt" || e.Of == "torch._sym_sqrt" || e.Of == "math.log2" || e.Of == "torch._sym_log2" {
-		t.kind = goFloat
-		for i := range args {
-			if e.Of != "builtins.round" || i == 0 {
-				args[i] = args[i].float()
-			}
-		}
-	}
-	return c.numbers(e.Of, args, t)
-}
-
-// logic writes an operator on conditions.
-func (c *goCheck) logic(of string, args []goTerm, t goTerm) (goTerm, bool) {
-	// Python does not divide where an earlier part decides. So later parts carry their own
-	// divisors, and are false where one of them is 0.
-	t.divisors = args[0].divisors
-	for i := range args {
-		if t.zero = t.zero || args[i].zero; i == 0 || len(args[i].divisors) == 0 {
-			continue
-		}
-		if args[i].kind != goBool {
-			return t, false
-		}
-		args[i].text, args[i].divisors, t.zero = args[i].guarded(args[i].text), nil, true
-	}
-	if t.zero && of != "and" && of != "or" { // false would not refuse
+	t.kind = kindOf(e.Of, args)
+	t.wide = t.wide || e.Of == "_operator.mul" && args[0].constant == nil && args[len(args)-1].constant == nil
+	if !t.divides(e.Of, args) {
 		return t, false
 	}
-	t.kind = goBool
-	switch of {
-	case "if":
-		if args[1].kind != args[2].kind {
-			return t, false
-		}
-		t.kind = args[1].kind
-		t.text = fmt.Sprintf("func() %s {\nif %s {\nreturn %s\n}\nreturn %s\n}()", t.kind.source(), args[0].truth().text, args[1].text, args[2].text)
-		return t, true
-	case "_operator.not_":
-		t.text = "!(" + args[0].truth().text + ")"
-		return t, true
-	}
-	parts := make([]string, len(args))
-	for i := range args {
-		parts[i] = args[i].truth().inside()
-	}
-	t.text = strings.Join(parts, " "+goSigns[of]+" ")
-	return t, true
+	return c.s.numbers(e.Of, args, t)
 }
 
-// numbers writes a function on numbers. t has the kind that the numbers have.
-func (c *goCheck) numbers(of string, args []goTerm, t goTerm) (goTerm, bool) {
-	texts := make([]string, len(args))
-	for i := range args {
-		texts[i] = args[i].inside()
-	}
-	helper := func(name string) string {
-		c.s.helpers[name] = true
-		plain := make([]string, len(args))
-		for i := range args {
-			plain[i] = args[i].text
-		}
-		return fmt.Sprintf("%s(%s)", name, strings.Join(append([]string{"x"}, plain...), ", "))
-	}
-	whole := func(round string) string {
-		if t.kind == goFloat {
-			t.kind = goInt
-			return fmt.Sprintf("int64(math.%s(%s))", round, args[0].text)
-		}
-		return args[0].text
-	}
-	two := len(args) == 2
+// divides adds the divisor of a function to those of the term. It reports false for a function that
+// a guard cannot call: one that may fail, or whose result is not an integer.
+func (t *goTerm) divides(of string, args []goTerm) bool {
 	switch of {
-	case "_operator.pow", "_operator.lshift", "_operator.rshift":
-		if !two {
-			return t, false
+	case "_operator.lshift", "_operator.rshift", "_operator.pow":
+		if len(args) != 2 {
+			return false
 		}
+		n, isInt := args[1].constant.(int64)
+		return isInt && n >= 0 && t.kind == goInt || of == "_operator.pow" && t.kind == goFloat
 	case "_operator.truediv", "_operator.floordiv", "_operator.mod":
-		if !two || t.kind == goFloat && of == "_operator.mod" {
-			return t, false
+		if len(args) != 2 || t.kind == goFloat && of == "_operator.mod" || args[1].constant == int64(0) || args[1].constant == 0.0 {
+			return false
 		}
 		if args[1].constant == nil {
-			t.divisors = append(t.divisors, texts[1])
-		} else if args[1].constant == int64(0) || args[1].constant == 0.0 {
-			return t, false
+			t.divisors = append(t.divisors, args[1].inside())
 		}
 	}
-	switch of {
-	case "_operator.eq", "_operator.ne", "_operator.lt", "_operator.le", "_operator.gt", "_operator.ge":
-		t.kind = goBool
-		t.text = strings.Join(texts, " "+goSigns[of]+" ")
-		return t, two
-	case "_operator.add", "_operator.sub", "_operator.mul", "_operator.truediv":
-		t.wide = t.wide || of == "_operator.mul" && args[0].constant == nil && args[len(args)-1].constant == nil
-		if name := map[string]string{"_operator.add": "sum", "_operator.sub": "difference", "_operator.mul": "product"}[of]; t.wide && t.kind == goInt {
-			t.text = helper(name)
-			return t, len(args) > 1
-		}
-		t.text = strings.Join(texts, " "+goSigns[of]+" ")
-		return t, len(args) > 1
-	case "_operator.and_", "_operator.or_", "_operator.xor":
-		t.text = strings.Join(texts, " "+goSigns[of]+" ")
-		return t, two && t.kind == goInt
-	case "_operator.lshift", "_operator.rshift":
-		if n, isInt := args[1].constant.(int64); !isInt || n < 0 || t.kind != goInt {
-			return t, false
-		}
-		t.text = strings.Join(texts, " "+goSigns[of]+" ")
-	case "_operator.floordiv":
-		if t.text = "math.Floor(" + strings.Join(texts, " / ") + ")"; t.kind == goInt {
-			t.text = helper("floorDiv")
-		}
-	case "_operator.mod":
-		t.text = helper("floorMod")
-	case "_operator.pow":
-		if n, isInt := args[1].constant.(int64); t.kind == goInt && (!isInt || n < 0) {
-			return t, false
-		}
-		if t.text = fmt.Sprintf("math.Pow(%s, %s)", args[0].text, args[1].text); t.kind == goInt {
-			c.s.helpers["product"] = true
-			t.text = helper("power")
-		}
-	case "_operator.neg":
-		t.text = "-(" + args[0].text + ")"
-	case "_operator.invert":
-		t.text = "^" + texts[0]
-		return t, t.kind == goInt
-	case "_operator.pos":
-		t.text = texts[0]
-	case "torch.sym_max", "torch.sym_min":
-		for i := range args {
-			texts[i] = args[i].text
-		}
-		t.text = of[len("torch.sym_"):] + "(" + strings.Join(texts, ", ") + ")"
-	case "builtins.abs":
-		if t.text = "math.Abs(" + args[0].text + ")"; t.kind == goInt {
-			t.text = fmt.Sprintf("max(%s, -(%s))", args[0].text, args[0].text)
-		}
-	case "torch.sym_float":
-		t = goTerm{text: args[0].float().text, kind: goFloat, divisors: t.divisors}
-	case "torch.sym_int", "math.trunc":
-		t.text = whole("Trunc")
-	case "math.floor":
-		t.text = whole("Floor")
-	case "math.ceil":
-		t.text = whole("Ceil")
-	case "builtins.round":
-		if n, isInt := args[len(args)-1].constant.(int64); two && isInt && n >= 0 && t.kind == goFloat {
-			c.s.helpers["roundTo"] = true
-			t.text = fmt.Sprintf("roundTo(%s, %s)", args[0].text, args[1].text)
-			return t, true
-		}
-		t.text = whole("RoundToEven")
-		return t, len(args) == 1
-	case "math.sqrt", "torch._sym_sqrt":
-		t.text = "math.Sqrt(" + args[0].text + ")"
-	case "math.log2", "torch._sym_log2":
-		t.text = "math.Log2(" + args[0].text + ")"
-	default:
-		return t, false
-	}
-	return t, true
+	return true
 }

@@ -222,26 +222,18 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 	g := f.s.newFunction(receiver, path)
 	var signature, given, returned []string
 	for _, v := range params {
-		base := "in"
-		switch {
-		case v.global:
+		base := [...]string{goTensor: "in", goInt: "n", goFloat: "f", goBool: "ok"}[v.kind]
+		if v.global {
 			base = v.base
-		case v.kind == goInt:
-			base = "n"
-		case v.kind == goFloat:
-			base = "f"
-		case v.kind == goBool:
-			base = "ok"
 		}
 		signature = append(signature, declare(g.define(v, base), v.kind))
 		g.given[v] = true
 		given = append(given, f.name(v))
 	}
-	if name == "part" {
-		if err := g.body(items); err != nil {
-			return err
-		}
-	} else if err := g.body(f.s.items(from, to, len(path))); err != nil {
+	if name != "part" {
+		items = f.s.items(from, to, len(path))
+	}
+	if err := g.body(items); err != nil {
 		return err
 	}
 	var types []string
@@ -253,17 +245,7 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 		}
 	}
 	text := g.text(signature, types, returned, tensors == len(results) && tensors <= 1)
-	key := module.typeName + text
-	method := f.s.methods[key]
-	if method == nil {
-		scoped := module.typeName + "." + name
-		method = &goMethod{receiver: module.typeName, text: text}
-		for method.name == "" || reserved(method.name) {
-			method.name = strings.TrimPrefix(unique(scoped, f.s.taken), module.typeName+".")
-		}
-		f.s.methods[key] = method
-		f.s.functions = append(f.s.functions, method)
-	}
+	method := f.s.method(module.typeName, name, text)
 	method.runs = append(method.runs, cmp.Or(strings.Join(path, "."), "a part of the model"))
 	target := "m"
 	if at := f.s.root.fields(receiver)[len(f.receiver):]; len(at) > 0 {
@@ -279,6 +261,21 @@ func (f *goFunction) call(items []goItem, path []string, name string) error {
 	}
 	f.line("%s", statement)
 	return nil
+}
+
+// method returns the method of a receiver with this text. It makes one with a name like `name`, if
+// there is none.
+func (s *writer) method(receiver, name, text string) *goMethod {
+	method := s.methods[receiver+text]
+	if method == nil {
+		method = &goMethod{receiver: receiver, text: text}
+		for method.name == "" || reserved(method.name) {
+			method.name = strings.TrimPrefix(unique(receiver+"."+name, s.taken), receiver+".")
+		}
+		s.methods[receiver+text] = method
+		s.functions = append(s.functions, method)
+	}
+	return method
 }
 
 // text returns the parameters, the results and the body of a function. A function with at most one
@@ -372,148 +369,6 @@ func (s *writer) border(from, to int, receiver []string) (params, results []*goV
 		}
 	}
 	return append(params, globals...), results
-}
-
-// entry writes Forward or Call.
-func (s *writer) entry() error {
-	f := s.newFunction(nil, nil)
-	var signature, given, notes []string
-	tensors := 0
-	p := s.p
-	users := 0
-	for _, v := range s.users {
-		if v != nil {
-			users++
-		}
-	}
-	forward := users == 1
-	for i, v := range s.users {
-		if v == nil {
-			notes = append(notes, fmt.Sprintf("The program is fixed for %s = %s.", p.Signature.Inputs[i].Name, p.Signature.Inputs[i]))
-			continue
-		}
-		base := v.base
-		if v.kind == goTensor && reserved(base) { // the Exec is x already
-			base = "in"
-		}
-		name := f.define(v, base)
-		forward = forward && v.kind == goTensor
-		signature = append(signature, declare(name, v.kind))
-		given = append(given, fmt.Sprintf("%s is %s", name, p.Signature.Inputs[i]))
-	}
-	var types, names, returned []string
-	paths := p.Signature.Out.Paths("", nil)
-	outs := []goArg{}
-	for i, o := range s.outputs {
-		if p.Outputs[i].IsResult() {
-			outs = append(outs, o)
-		}
-	}
-	for i := range outs {
-		o := &outs[i]
-		kind, isNumber := o.number()
-		switch {
-		case isNumber || o.value != nil:
-		case o.of == graph.NoList && o.constant == nil:
-			notes = append(notes, fmt.Sprintf("The result %s of Python is None, and left out.", paths[i]))
-			continue
-		default:
-			return s.cannot("its result %.60s is %.60v", paths[i], o.constant)
-		}
-		if !isNumber {
-			tensors++
-		}
-		types = append(types, kind.source())
-		name := identifier(paths[i], false)
-		if paths[i] == "" || name[0] == 'v' && len(paths) > 0 && strings.HasPrefix(paths[i], "[") && paths[i][1] >= '0' && paths[i][1] <= '9' {
-			name = fmt.Sprintf("result%d", i)
-		}
-		names = append(names, name)
-	}
-	named := len(types) > 1
-	for i := range names {
-		if named {
-			types[i] = unique(names[i], f.taken) + " " + types[i]
-		}
-	}
-	argumentNames, declared := make([]string, len(s.users)), []string{}
-	call := "checkSizes(x"
-	for i, v := range s.users {
-		if v != nil {
-			argumentNames[i] = f.name(v)
-			declared = append(declared, declare(f.name(v), v.kind))
-			call += ", " + f.name(v)
-		}
-	}
-	if s.checks = s.check(argumentNames, declared); s.checks != "" {
-		f.line("%s)", call)
-	}
-	method := "Call"
-	if forward && len(types) == 1 && tensors == 1 {
-		method = "Forward"
-	}
-	if err := f.body(s.items(0, len(s.nodes), 0)); err != nil {
-		return err
-	}
-	f.comment = ""
-	written := map[*goValue]string{} // the tensors that values are written into
-	for i, o := range s.outputs {
-		if text, ok := s.target(f, i); ok {
-			if o.value == nil || o.value.kind != goTensor {
-				return s.p.File.Bad("output %d is no tensor", i)
-			}
-			f.line("nn.Copy(x, %s, %s)", text, f.name(o.value))
-			written[o.value] = text
-		}
-	}
-	seen := map[string]bool{}
-	for i := range outs {
-		o := &outs[i]
-		kind, isNumber := o.number()
-		text := f.any(*o)
-		switch {
-		case o.value == nil && !isNumber:
-			continue
-		case written[o.value] != "" && o.value != nil:
-			text = "x.Alias(" + written[o.value] + ")" // a later write may have changed the value itself
-		case !isNumber && (o.value.global || o.value.made < 0 || seen[text]):
-			text = "x.Alias(" + text + ")" // the caller may close the result
-		case o.value == nil:
-			text = fmt.Sprintf("%s(%s)", kind.source(), text)
-		}
-		seen[text] = true
-		returned = append(returned, text)
-	}
-	tidy := tensors == len(types) && tensors <= 1
-	doc := fmt.Sprintf("%s runs the model. The Do owns its results.", method)
-	if len(given) > 0 {
-		doc += " " + strings.Join(given, ", ") + "."
-	}
-	switch {
-	case s.freeEarly:
-	case tidy:
-		doc += " Tensors between are freed at the end of each module."
-	default:
-		doc += " The tensors of the outermost module live until the end of the Do."
-	}
-	for _, note := range notes {
-		doc += " " + note
-	}
-	s.functions = slices.Insert(s.functions, 0, &goMethod{name: method, receiver: "Net", text: f.text(signature, types, returned, tidy), doc: doc})
-	return nil
-}
-
-// target returns the tensor that an output is written to.
-func (s *writer) target(f *goFunction, i int) (string, bool) {
-	switch o := s.p.Outputs[i]; {
-	case o.Weight >= 0:
-		return f.name(s.weightValues[o.Weight]), true
-	case o.Constant >= 0:
-		return f.name(s.constantValues[o.Constant]), true
-	case o.User >= 0:
-		return f.name(s.users[o.User]), true
-	}
-	return "", false
 }
 
 // comment returns text as a comment of lines of at most 100 characters.

@@ -48,86 +48,82 @@ func (f *goFunction) literal(of string, p opschema.Argument, arg goArg) (string,
 			return f.name(arg.value), true
 		}
 	case "[]*Tensor", "...*Tensor":
-		if arg.of != graph.TensorList {
-			return "", false
-		}
-		var items []string
-		for _, item := range arg.list {
-			switch {
-			case item.value != nil && item.value.kind == goTensor:
-				items = append(items, f.name(item.value))
-			case item.value == nil && p.Kind == "Tensor?[]":
-				items = append(items, "nil")
-			default:
-				return "", false
-			}
-		}
-		if of[0] == '.' {
-			return strings.Join(items, ", "), len(items) > 0
-		}
-		return "[]*cgotorch.Tensor{" + strings.Join(items, ", ") + "}", true
+		return f.tensors(of, p, arg)
 	case "[]int64", "...int64":
 		items, ok := f.ints(arg)
 		if of[0] == '.' {
 			return items, ok && items != ""
 		}
 		return "[]int64{" + items + "}", ok
-	case "[]float64":
-		if list, ok := arg.constant.([]float64); ok && isConstant {
-			return f.any(goArg{constant: list}), true
-		}
-	case "int":
-		if arg.value != nil && arg.value.kind == goInt {
-			return "int(" + f.name(arg.value) + ")", true
-		}
-		if n, ok := arg.constant.(int64); ok && isConstant {
-			return strconv.FormatInt(n, 10), true
-		}
-	case "float64":
-		if arg.value != nil && arg.value.kind == goInt {
-			return "float64(" + f.name(arg.value) + ")", true
-		}
-		if arg.value != nil && arg.value.kind == goFloat {
-			return f.name(arg.value), true
-		}
-		if n, ok := arg.constant.(int64); ok && isConstant {
-			return floatSource(float64(n)), true
-		}
-		if v, ok := arg.constant.(float64); ok && isConstant {
-			return floatSource(v), true
-		}
-	case "bool":
-		if arg.value != nil && arg.value.kind == goBool {
-			return f.name(arg.value), true
-		}
-		if v, ok := arg.constant.(bool); ok && isConstant {
-			return strconv.FormatBool(v), true
-		}
-	case "string":
-		if v, ok := arg.constant.(string); ok && isConstant && (v != "" || !optional) {
-			return strconv.Quote(v), true
-		}
-	case "Scalar":
-		if _, ok := arg.number(); ok {
-			return f.any(arg), true
-		}
-		if _, ok := arg.constant.(complex128); ok && isConstant {
-			return f.any(arg), true
-		}
-	case "DType":
-		if v, ok := arg.constant.(cgotorch.DType); ok && isConstant {
-			return goDType(v), true
-		}
-	case "MemoryFormat":
-		if v, ok := arg.constant.(cgotorch.MemoryFormat); ok && isConstant && int(v) < len(memoryFormatSource) {
-			return memoryFormatSource[v], true
-		}
-	case "Reduction":
-		if v, ok := arg.constant.(int64); ok && isConstant && v >= 0 && v < 3 {
-			return [...]string{"cgotorch.ReductionNone", "cgotorch.ReductionMean", "cgotorch.ReductionSum"}[v], true
-		}
+	}
+	if isConstant {
+		return f.constant(of, optional, arg)
+	}
+	if arg.value == nil {
+		return "", false
+	}
+	name := f.name(arg.value)
+	switch kind := arg.value.kind; {
+	case of == "int" && kind == goInt:
+		return "int(" + name + ")", true
+	case of == "float64" && kind == goInt:
+		return "float64(" + name + ")", true
+	case of == "float64" && kind == goFloat, of == "bool" && kind == goBool, of == "Scalar" && kind != goTensor:
+		return name, true
 	}
 	return "", false
+}
+
+// tensors returns a list of tensors as Go source.
+func (f *goFunction) tensors(of string, p opschema.Argument, arg goArg) (string, bool) {
+	if arg.of != graph.TensorList {
+		return "", false
+	}
+	var items []string
+	for _, item := range arg.list {
+		switch {
+		case item.value != nil && item.value.kind == goTensor:
+			items = append(items, f.name(item.value))
+		case item.value == nil && p.Kind == "Tensor?[]":
+			items = append(items, "nil")
+		default:
+			return "", false
+		}
+	}
+	if of[0] == '.' {
+		return strings.Join(items, ", "), len(items) > 0
+	}
+	return "[]*cgotorch.Tensor{" + strings.Join(items, ", ") + "}", true
+}
+
+// constant returns a constant as Go source of a type.
+func (f *goFunction) constant(of string, optional bool, arg goArg) (string, bool) {
+	ok := false
+	switch v := arg.constant.(type) {
+	case []float64:
+		ok = of == "[]float64"
+	case int64:
+		if of == "float64" {
+			return floatSource(float64(v)), true
+		}
+		if of == "Reduction" && v >= 0 && v < 3 {
+			return [...]string{"cgotorch.ReductionNone", "cgotorch.ReductionMean", "cgotorch.ReductionSum"}[v], true
+		}
+		ok = of == "int" || of == "Scalar"
+	case float64:
+		ok = of == "float64" || of == "Scalar"
+	case bool:
+		ok = of == "bool" || of == "Scalar"
+	case complex128:
+		ok = of == "Scalar"
+	case string:
+		ok = of == "string" && (v != "" || !optional)
+	case cgotorch.DType:
+		ok = of == "DType"
+	case cgotorch.MemoryFormat:
+		ok = of == "MemoryFormat" && int(v) < len(memoryFormatSource)
+	}
+	return f.any(arg), ok
 }
 
 // ints returns the numbers of a list of integers.

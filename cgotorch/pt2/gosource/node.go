@@ -138,11 +138,7 @@ func (s *writer) step(st *graph.Step, slots []goArg, exec string) error {
 	switch act := st.Act.(type) {
 	case *graph.Call:
 		n.args, outs = bindArgs(act.Args, slots), act.Outs
-		dot := strings.LastIndexByte(n.op, '.')
-		name, overload := strings.Replace(n.op[:dot], ".", "::", 1), n.op[dot+1:]
-		if n.op = name; overload != "default" {
-			n.op += "." + overload
-		}
+		n.op = act.Schema.Name
 		n.kind = plainKinds(act.Schema.Results)
 		n.effect = act.Schema.Writes() || len(n.kind) != 1 || !n.kind[0].Shares // a view alone has no effect
 		var err error

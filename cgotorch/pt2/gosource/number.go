@@ -3,6 +3,7 @@ package gosource
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/graph"
 )
@@ -54,108 +55,34 @@ func numberKind(n *goNode) (goKind, bool) {
 // function writes a function on numbers.
 func (f *goFunction) function(n *goNode) {
 	v := n.outs[0]
-	float := v.kind == goFloat
-	for i := range n.args {
-		kind, _ := n.args[i].number()
-		float = float || kind == goFloat
+	args, typed := make([]goTerm, len(n.args)), v.kind != goInt
+	for i, arg := range n.args {
+		kind, _ := arg.number()
+		args[i] = goTerm{text: f.any(arg), kind: kind}
+		if arg.value == nil {
+			args[i].constant = arg.constant
+		}
+		typed = typed || arg.value != nil || arg.list != nil
 	}
-	arg := func(i int) string { // an operand in the type of the operation
-		kind, _ := n.args[i].number()
-		text := f.any(n.args[i])
-		if c, isInt := n.args[i].constant.(int64); isInt && n.args[i].value == nil && float {
-			return floatSource(float64(c))
+	t := goTerm{wide: v.wide}
+	logic, isLogic := map[string]string{"_operator.and_": "and", "_operator.or_": "or", "_operator.not_": "_operator.not_", "torch.sym_not": "_operator.not_"}[n.op]
+	switch {
+	case isLogic:
+		t, _ = t.logic(logic, args)
+	case n.op == "torch.sym_sum":
+		var items []string
+		for _, item := range n.args[0].list {
+			items = append(items, f.any(item))
 		}
-		if n.args[i].value == nil && kind == goInt {
-			return fmt.Sprintf("int64(%s)", text)
-		}
-		if float && kind == goInt {
-			return "float64(" + text + ")"
-		}
-		return text
+		t.text = strings.Join(items, " + ")
+	default:
+		t.kind = kindOf(n.op, args)
+		t, _ = f.s.numbers(n.op, args, t)
 	}
-	binary := func(operator string) string {
-		a, b := arg(0), arg(1)
-		if !float {
-			for i, side := range []*string{&a, &b} { // a constant needs no type beside a variable
-				if n.args[i].value == nil && n.args[1-i].value != nil {
-					*side = f.any(n.args[i])
-				}
-			}
-		}
-		return a + " " + operator + " " + b
+	if !typed { // all are constants
+		t.text = "int64(" + t.text + ")"
 	}
-	call := func(name string) string {
-		if _, ok := goHelpers[name]; ok {
-			f.s.helpers[name] = true
-			f.s.helpers["product"] = f.s.helpers["product"] || name == "power"
-		}
-		if name != "min" && name != "max" && name != "math.Pow" {
-			return fmt.Sprintf("%s(x, %s, %s)", name, arg(0), arg(1))
-		}
-		return fmt.Sprintf("%s(%s, %s)", name, arg(0), arg(1))
-	}
-	text := ""
-	switch n.op {
-	case "_operator.add":
-		if text = binary("+"); v.wide {
-			text = call("sum")
-		}
-	case "_operator.sub":
-		if text = binary("-"); v.wide {
-			text = call("difference")
-		}
-	case "_operator.mul":
-		if text = binary("*"); v.wide {
-			text = call("product")
-		}
-	case "_operator.truediv":
-		text = binary("/")
-	case "_operator.lshift":
-		text = binary("<<")
-	case "_operator.rshift":
-		text = binary(">>")
-	case "_operator.floordiv":
-		if text = "math.Floor(" + binary("/") + ")"; !float {
-			text = call("floorDiv")
-		}
-	case "_operator.mod":
-		text = call("floorMod")
-	case "_operator.pow":
-		text = call(map[bool]string{true: "math.Pow", false: "power"}[float])
-	case "torch.sym_min":
-		text = call("min")
-	case "torch.sym_max":
-		text = call("max")
-	case "_operator.neg":
-		text = "-" + arg(0)
-	case "_operator.pos", "torch.sym_float":
-		text = arg(0)
-	case "torch.sym_sum":
-		for i, item := range n.args[0].list {
-			if i > 0 {
-				text += " + "
-			}
-			text += f.any(item)
-		}
-	case "_operator.eq", "_operator.ne", "_operator.lt", "_operator.le", "_operator.gt", "_operator.ge":
-		text = binary(map[string]string{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[n.op[len("_operator."):]])
-	case "_operator.and_":
-		text = f.any(n.args[0]) + " && " + f.any(n.args[1])
-	case "_operator.or_":
-		text = f.any(n.args[0]) + " || " + f.any(n.args[1])
-	case "_operator.not_", "torch.sym_not":
-		text = "!" + f.any(n.args[0])
-	case "torch._sym_sqrt", "math.sqrt":
-		text = "math.Sqrt(" + arg(0) + ")"
-	case "torch._sym_log2":
-		text = "math.Log2(" + arg(0) + ")"
-	case "torch.sym_int", "math.trunc", "math.floor", "math.ceil", "builtins.round":
-		of := map[string]string{"torch.sym_int": "Trunc", "math.trunc": "Trunc", "math.floor": "Floor", "math.ceil": "Ceil", "builtins.round": "RoundToEven"}[n.op]
-		if text = arg(0); float {
-			text = "int64(math." + of + "(" + text + "))"
-		}
-	}
-	f.line("%s := %s", f.define(v, v.base), text)
+	f.line("%s := %s", f.define(v, v.base), t.text)
 }
 
 // assertion writes that a condition must hold.
@@ -188,110 +115,4 @@ func (f *goFunction) sizeRead(n *goNode) {
 		text = fmt.Sprintf("%s.%s()[%s]", t, method, dim)
 	}
 	f.line("%s := %s", f.define(n.outs[0], "n"), text)
-}
-
-// goHelpers are functions that the source holds if it calls them.
-var goHelpers = map[string]string{
-	"floorDiv": `// floorDiv is the operator // of Python.
-func floorDiv(x *cgotorch.Exec, a, b int64) int64 {
-	if b == 0 {
-		x.Fail("Net", fmt.Errorf("a division of %d by zero: %w", a, cgotorch.ErrInvalidArgument))
-	}
-	q := a / b
-	if a%b != 0 && (a < 0) != (b < 0) {
-		q--
-	}
-	return q
-}
-`,
-	"floorMod": `// floorMod is the operator % of Python.
-func floorMod(x *cgotorch.Exec, a, b int64) int64 {
-	if b == 0 {
-		x.Fail("Net", fmt.Errorf("a division of %d by zero: %w", a, cgotorch.ErrInvalidArgument))
-	}
-	m := a % b
-	if m != 0 && (m < 0) != (b < 0) {
-		m += b
-	}
-	return m
-}
-`,
-	"power": `// power is the operator ** of Python.
-func power(x *cgotorch.Exec, base, exponent int64) int64 {
-	if exponent < 0 {
-		x.Fail("Net", fmt.Errorf("a power with the exponent %d is no integer: %w", exponent, cgotorch.ErrInvalidArgument))
-	}
-	if base >= -1 && base <= 1 {
-		exponent = min(exponent, 2+exponent%2)
-	}
-	v := int64(1)
-	for range exponent {
-		v = product(x, v, base)
-	}
-	return v
-}
-`,
-	"product": `// product is the operator * of Python, and fails above 64 bits.
-func product(x *cgotorch.Exec, factors ...int64) int64 {
-	v := int64(1)
-	for _, f := range factors {
-		p := v * f
-		if v != 0 && (p/v != f || v == -1 && f == math.MinInt64) {
-			x.Fail("Net", fmt.Errorf("the product of %d is above 64 bits: %w", factors, cgotorch.ErrInvalidArgument))
-		}
-		v = p
-	}
-	return v
-}
-`,
-	"sum": `// sum is the operator + of Python, and fails above 64 bits.
-func sum(x *cgotorch.Exec, terms ...int64) int64 {
-	v := int64(0)
-	for _, n := range terms {
-		s := v + n
-		if (s > v) != (n > 0) && n != 0 {
-			x.Fail("Net", fmt.Errorf("the sum of %d is above 64 bits: %w", terms, cgotorch.ErrInvalidArgument))
-		}
-		v = s
-	}
-	return v
-}
-`,
-	"difference": `// difference is the operator - of Python, and fails above 64 bits.
-func difference(x *cgotorch.Exec, a, b int64) int64 {
-	d := a - b
-	if (d < a) != (b > 0) {
-		x.Fail("Net", fmt.Errorf("%d - %d is above 64 bits: %w", a, b, cgotorch.ErrInvalidArgument))
-	}
-	return d
-}
-`,
-	"roundTo": `// roundTo is round of Python, to a number of digits behind the point.
-func roundTo(f float64, digits int) float64 {
-	f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', digits, 64), 64)
-	return f
-}
-`,
-	"require": `// require fails if a condition does not hold. Shown are names and values.
-func require(x *cgotorch.Exec, holds bool, condition string, shown ...any) {
-	if !holds {
-		x.Fail("Net", fmt.Errorf("%v: PyTorch has exported the model for inputs with %s: %w", shown, condition, cgotorch.ErrInvalidArgument))
-	}
-}
-`,
-	"free": `// free closes tensors that nobody reads any more.
-func free(tensors ...*cgotorch.Tensor) {
-	for _, t := range tensors {
-		t.Close()
-	}
-}
-`,
-	"parameter": `// parameter keeps a tensor that an optimizer trains.
-func parameter(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
-	if err := t.SetRequiresGrad(true); err != nil {
-		x.Fail("New", err)
-	}
-	return x.Keep(t)
-}
-`,
 }

@@ -3,6 +3,8 @@ package export
 import (
 	"errors"
 	"io"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 )
 
 // ErrExpanded is the error for a tensor that repeats its elements very often.
@@ -33,22 +35,7 @@ func (p *Program) Elements(t *Stored) ([]byte, error) {
 	if _, err := section.ReadAt(storage, 0); err != nil && len(storage) > 0 {
 		return nil, p.File.Bad("the entry %.200s: %w", t.Entry, err)
 	}
-	data := make([]byte, 0, count*size)
-	at := make([]int64, len(t.Shape))
-	for range count {
-		place := t.Offset
-		for d, i := range at {
-			place += i * t.Strides[d]
-		}
-		data = append(data, storage[place*size:(place+1)*size]...)
-		for d := len(at) - 1; d >= 0; d-- {
-			if at[d]++; at[d] < t.Shape[d] {
-				break
-			}
-			at[d] = 0
-		}
-	}
-	return data, nil
+	return torchzip.RowMajor(storage[min(t.Offset, t.Span)*size:], size, t.Shape, t.Strides), nil
 }
 
 // SectionFor returns an entry that holds at least this many bytes of a tensor.

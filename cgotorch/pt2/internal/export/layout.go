@@ -2,12 +2,11 @@ package export
 
 import (
 	"fmt"
-	"math"
 	"path"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/expr"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/torchzip"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/graph"
 )
 
@@ -37,25 +36,11 @@ func layoutOf(m *tensorMeta) (Layout, error) {
 	if m.Offset.Int != nil {
 		l.Offset = *m.Offset.Int
 	}
-	last, count, err := l.Offset, int64(1), error(nil)
-	for i, n := range l.Shape {
-		if n < 0 || l.Strides[i] < 0 || l.Offset < 0 {
-			return Layout{}, fmt.Errorf("its shape is %v, its strides %v, its offset %d", l.Shape, l.Strides, l.Offset)
-		}
-		if count, err = expr.MulInts(count, n); err != nil || count > math.MaxInt64/16 {
-			return Layout{}, fmt.Errorf("its shape is %v", l.Shape)
-		}
+	last, count, ok := torchzip.Reach(l.Shape, l.Strides, l.Offset)
+	if !ok {
+		return Layout{}, fmt.Errorf("its shape is %v, its strides %v, its offset %d", l.Shape, l.Strides, l.Offset)
 	}
 	if count > 0 {
-		for i, n := range l.Shape {
-			step, err := expr.MulInts(n-1, l.Strides[i])
-			if err == nil {
-				last, err = expr.AddInts(last, step)
-			}
-			if err != nil || last > math.MaxInt64/16 {
-				return Layout{}, fmt.Errorf("its shape is %v, its strides %v", l.Shape, l.Strides)
-			}
-		}
 		l.Span = last + 1
 	}
 	l.Dense = l.Offset == 0 && l.Span == count

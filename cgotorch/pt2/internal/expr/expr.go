@@ -196,16 +196,16 @@ func (e *Expr) Equal(other *Expr) bool {
 // errOverflow is the result of an expression with a value above 64 bits.
 var errOverflow = errors.New("a number above 64 bits")
 
-// AddInts adds integers. It fails above 64 bits.
-func AddInts(a, b int64) (int64, error) {
+// addInts adds integers. It fails above 64 bits.
+func addInts(a, b int64) (int64, error) {
 	if s := a + b; (s > a) == (b > 0) {
 		return s, nil
 	}
 	return 0, errOverflow
 }
 
-// MulInts multiplies integers. It fails above 64 bits.
-func MulInts(a, b int64) (int64, error) {
+// mulInts multiplies integers. It fails above 64 bits.
+func mulInts(a, b int64) (int64, error) {
 	if a == 0 || b == 0 {
 		return 0, nil
 	}
@@ -223,7 +223,7 @@ func powInts(base, exponent int64) (int64, error) {
 	v := int64(1)
 	for range exponent%4 + min(exponent-exponent%4, 64) { // powers of 0, 1 and -1 repeat
 		var err error
-		if v, err = MulInts(v, base); err != nil {
+		if v, err = mulInts(v, base); err != nil {
 			return 0, err
 		}
 	}
@@ -235,7 +235,7 @@ func floorDiv(a, b int64) (int64, error) {
 		return 0, errors.New("a division by zero")
 	}
 	if b == -1 {
-		return MulInts(a, -1)
+		return mulInts(a, -1)
 	}
 	q := a / b
 	if a%b != 0 && (a < 0) != (b < 0) {

@@ -11,9 +11,9 @@ import (
 // Python's module operator, and those of torch on symbols. Integers are int64 as in Python as far
 // as 64 bits go.
 var Functions = map[string]func(args []any) (any, error){
-	"_operator.add":      arithmetic(AddInts, func(a, b float64) float64 { return a + b }),
+	"_operator.add":      arithmetic(addInts, func(a, b float64) float64 { return a + b }),
 	"_operator.sub":      arithmetic(subInts, func(a, b float64) float64 { return a - b }),
-	"_operator.mul":      arithmetic(MulInts, func(a, b float64) float64 { return a * b }),
+	"_operator.mul":      arithmetic(mulInts, func(a, b float64) float64 { return a * b }),
 	"_operator.floordiv": arithmetic(floorDiv, func(a, b float64) float64 { return math.Floor(a / b) }),
 	"_operator.mod":      arithmetic(floorMod, floatMod),
 	"_operator.pow":      arithmetic(powInts, math.Pow),
@@ -77,7 +77,7 @@ func shiftLeft(a, b int64) (int64, error) {
 	if b < 0 || b > 62 {
 		return 0, errOverflow
 	}
-	return MulInts(a, 1<<b)
+	return mulInts(a, 1<<b)
 }
 
 func floatMod(a, b float64) float64 {
@@ -236,7 +236,7 @@ func sum(args []any) (any, error) {
 	total := int64(0)
 	for _, n := range list {
 		var err error
-		if total, err = AddInts(total, n); err != nil {
+		if total, err = addInts(total, n); err != nil {
 			return nil, err
 		}
 	}

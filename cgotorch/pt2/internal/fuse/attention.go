@@ -141,20 +141,8 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 	if last == nil || !last.Args[1].IsTensor() {
 		return nil, nil
 	}
-	at, steps := i, []int{i}
-	back := func(o graph.Operand, operators ...string) *graph.Call { // goes to the step that computes o for this step alone
-		from, ok := f.source(o, at, gone)
-		if !ok || !o.IsTensor() {
-			return nil
-		}
-		c := f.call(from, operators...)
-		if c != nil {
-			at = from
-			steps = append(steps, from)
-		}
-		return c
-	}
-	softmax := back(last.Args[0], "aten.softmax.int")
+	c := &chain{fuser: f, gone: gone, at: i, steps: []int{i}}
+	softmax := c.back(last.Args[0], "aten.softmax.int")
 	if softmax == nil || len(softmax.Args) > 2 && softmax.Args[2].Constant != cgotorch.Default && softmax.Args[2].Constant != nil {
 		return nil, nil
 	}
@@ -162,57 +150,68 @@ func (f *fuser) windowAttention(i int, gone map[int]bool) (*windowAttention, []i
 		return nil, nil
 	}
 	w := &windowAttention{mask: graph.ConstantOf(nil), outs: last.Outs}
-	scores := softmax.Args[0]
-	if turned := back(scores, "aten.reshape.default", "aten.view.default"); turned != nil {
-		w.turned[1] = turned.Args[1]
-		masked := back(turned.Args[0], "aten.add.Tensor")
-		if masked == nil || !plainSum(masked) || !f.isFixed(masked.Args[1]) {
-			return nil, nil
-		}
-		w.mask = masked.Args[1]
-		if turned = back(masked.Args[0], "aten.reshape.default", "aten.view.default"); turned == nil {
-			return nil, nil
-		}
-		w.turned[0] = turned.Args[1]
-		scores = turned.Args[0]
-	}
-	biased := back(scores, "aten.add.Tensor")
-	if biased == nil || !plainSum(biased) || !f.isFixed(biased.Args[1]) {
+	scores, ok := w.unmasked(c, softmax.Args[0])
+	if !ok || !w.scored(c, scores) || f.viewed(last.Outs[0]) {
 		return nil, nil
 	}
-	product := back(biased.Args[0], "aten.matmul.default")
+	// The steps move to the last one.
+	if f.writesBetween(slices.Min(c.steps), i) {
+		return nil, nil
+	}
+	w.args[2] = last.Args[1]
+	slices.Sort(c.steps)
+	slices.Reverse(c.steps)
+	return w, c.steps
+}
+
+// unmasked takes the mask of the scores, if there is one. It returns the scores before the mask.
+func (w *windowAttention) unmasked(c *chain, scores graph.Operand) (before graph.Operand, ok bool) {
+	turned := c.back(scores, "aten.reshape.default", "aten.view.default")
+	if turned == nil {
+		return scores, true
+	}
+	w.turned[1] = turned.Args[1]
+	masked := c.fixedSum(turned.Args[0])
+	if masked == nil {
+		return scores, false
+	}
+	w.mask = masked.Args[1]
+	if turned = c.back(masked.Args[0], "aten.reshape.default", "aten.view.default"); turned == nil {
+		return scores, false
+	}
+	w.turned[0] = turned.Args[1]
+	return turned.Args[0], true
+}
+
+// scored takes query, key, scale and bias of the scores query * scale @ key^T + bias.
+func (w *windowAttention) scored(c *chain, scores graph.Operand) bool {
+	biased := c.fixedSum(scores)
+	if biased == nil {
+		return false
+	}
+	product := c.back(biased.Args[0], "aten.matmul.default")
 	if product == nil {
-		return nil, nil
+		return false
 	}
-	key := back(product.Args[1], "aten.transpose.int")
+	at := c.at
+	key := c.back(product.Args[1], "aten.transpose.int")
 	if key == nil {
-		return nil, nil
+		return false
 	}
 	first, ok := constantArg[int64](key, 1)
 	second, isConstant := constantArg[int64](key, 2)
 	if !ok || !isConstant || first != -2 || second != -1 {
-		return nil, nil
+		return false
 	}
-	at = steps[len(steps)-2] // the product, which reads the query too
-	query := back(product.Args[0], "aten.mul.Tensor")
+	c.at = at // the product reads the query too
+	query := c.back(product.Args[0], "aten.mul.Tensor")
 	if query == nil || len(query.Args) != 2 || query.Args[1].Slot >= 0 {
-		return nil, nil
+		return false
 	}
 	var err error
-	if w.scale, err = expr.ToFloat(query.Args[1].Constant); err != nil {
-		return nil, nil
-	}
-	if f.viewed(last.Outs[0]) {
-		return nil, nil
-	}
-	// The steps move to the last one.
-	if f.writesBetween(slices.Min(steps), i) {
-		return nil, nil
-	}
-	w.args = []graph.Operand{query.Args[0], key.Args[0], last.Args[1], biased.Args[1]}
-	slices.Sort(steps)
-	slices.Reverse(steps)
-	return w, steps
+	w.scale, err = expr.ToFloat(query.Args[1].Constant)
+	w.args = []graph.Operand{query.Args[0], key.Args[0], {}, biased.Args[1]}
+	return err == nil
 }
 
 // viewed reports whether a step reads the strides of a value, which the attention's result has in
