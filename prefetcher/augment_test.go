@@ -11,7 +11,7 @@ import (
 // Vertical flips come first and the loss of colours last, each with its probability. Neither choice
 // depends on the other augmentations.
 func TestOptions_FlipsAndGreys(t *testing.T) {
-	o := Options{VerticalFlip: 0.3, ColorJitter: ColorJitter{Brightness: 0.4}, Grayscale: 0.2}
+	o := Options{Augmentations: Augmentations{VerticalFlip: 0.3, ColorJitter: ColorJitter{Brightness: 0.4}, Grayscale: 0.2}}
 	flips, greys := 0, 0
 	for k := range keys {
 		steps := o.after(k, o.before(k, nil, 20, 30))
@@ -22,7 +22,7 @@ func TestOptions_FlipsAndGreys(t *testing.T) {
 		if grey {
 			greys++
 		}
-		if alone := (Options{VerticalFlip: 0.3}).before(k, nil, 20, 30); (len(alone) == 1) != flipped {
+		if alone := (Options{Augmentations: Augmentations{VerticalFlip: 0.3}}).before(k, nil, 20, 30); (len(alone) == 1) != flipped {
 			t.Fatalf("key %d: %d steps of VerticalFlip alone, and with all %v", k, len(alone), flipped)
 		}
 		if want := 1 + btoi(flipped) + btoi(grey); len(steps) != want {

@@ -79,7 +79,7 @@ func TestAugMix_Chains(t *testing.T) {
 	const height, width, severity = 90, 120, 4
 	s := mixStrengths(height, width)
 	for _, fewer := range []bool{false, true} {
-		o := Options{AugMix: AugMix{Severity: severity, FewerOperations: fewer, Nearest: true}}
+		o := Options{Augmentations: Augmentations{AugMix: AugMix{Severity: severity, FewerOperations: fewer, Nearest: true}}}
 		places := map[images.Step]operation{}
 		for op := shearX; op < invert; op++ {
 			for i := range severity {

@@ -96,7 +96,7 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 // A backward fails if the slot of its batch has been refilled. It does not compute with the next
 // batch in place of its own.
 func TestBatch_LateBackward(t *testing.T) {
-	for _, o := range []Options{{Depth: 1}, {Depth: 1, CutMix: CutMix{1}, Classes: 3}} {
+	for _, o := range []Options{{Depth: 1}, {Depth: 1, Augmentations: Augmentations{CutMix: CutMix{1}}, Classes: 3}} {
 		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })
 	}
 }

@@ -30,11 +30,20 @@ type Options struct {
 	// Contiguous gives images in NCHW memory order. Without Contiguous, images are channels last.
 	Contiguous bool
 
-	// These fields are the augmentations. Crops and flips are options of the loader. The copy stream
-	// does the augmentations in the order of the fields, which is the order of torchvision's training
-	// recipe. The zero value of each field turns its augmentation off. The random choices for an
-	// image depend only on the image's key. The random choices for a whole batch depend only on the
-	// key of the batch's first image. See Note [Random choices].
+	// Classes is the number of classes. MixUp and CutMix need it, because they make labels float32
+	// [N, Classes].
+	Classes int
+
+	// Augmentations change the images at random. Their fields are fields of Options too.
+	Augmentations
+}
+
+// Augmentations are what happens to images on the device, at random. Crops and flips are options of
+// the loader. The copy stream does the augmentations in the order of the fields, which is the order
+// of torchvision's training recipe. The zero value of each field turns its augmentation off. The
+// random choices for an image depend only on the image's key. The random choices for a whole batch
+// depend only on the key of the batch's first image. See Note [Random choices].
+type Augmentations struct {
 	Pad                images.PadOptions // pixels added around each image, the same for all; batches have the padded size
 	VerticalFlip       float64           // probability that an image is mirrored top to bottom
 	TrivialAugmentWide bool              // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
@@ -58,10 +67,6 @@ type Options struct {
 	// Bilinear makes TrivialAugmentWide, AutoAugment and RandAugment interpolate. Otherwise they take
 	// the nearest pixel, as is torchvision's default. For AugMix see AugMix.Nearest.
 	Bilinear bool
-
-	// Classes is the number of classes. MixUp and CutMix need it, because they make labels float32
-	// [N, Classes].
-	Classes int
 }
 
 // Errors to test for with [errors.Is].

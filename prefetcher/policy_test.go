@@ -110,7 +110,7 @@ func TestTrivialAugmentWide_EvenlySpread(t *testing.T) {
 	}
 	counts, right := make([]int, invert), [2]int{}
 	for k := range keys {
-		steps := (Options{TrivialAugmentWide: true}).policy(k, nil, 400, 300)
+		steps := (Options{Augmentations: Augmentations{TrivialAugmentWide: true}}).policy(k, nil, 400, 300)
 		ops := places[steps[0]]
 		if len(steps) != 1 || len(ops) == 0 {
 			t.Fatalf("key %d: steps %v", k, steps)
@@ -175,7 +175,7 @@ func TestAutoAugment_Distribution(t *testing.T) {
 		for k := range keys {
 			which, _ := k.draw(drawAuto)
 			counts[which.below(len(pairs))]++
-			sum += len((Options{AutoAugment: policy}).policy(k, nil, 30, 40))
+			sum += len((Options{Augmentations: Augmentations{AutoAugment: policy}}).policy(k, nil, 30, 40))
 		}
 		even(t, "pair", counts)
 		if got := float64(sum) / keysDrawn; math.Abs(got-want) > 4.5*math.Sqrt((squares+0.2)/keysDrawn) {
@@ -188,7 +188,7 @@ func TestAutoAugment_Distribution(t *testing.T) {
 // half of them are negative.
 func TestRandAugment_EvenlySpread(t *testing.T) {
 	const height, width = 200, 300
-	o := Options{RandAugment: RandAugment{Operations: 3, Magnitude: 9, Bins: 31}}
+	o := Options{Augmentations: Augmentations{RandAugment: RandAugment{Operations: 3, Magnitude: 9, Bins: 31}}}
 	s, places := autoStrengths(31, height, width), map[images.Step]operation{}
 	for op := identity; op < invert; op++ {
 		for _, negative := range []bool{false, true} {

@@ -21,7 +21,7 @@ import (
 )
 
 // everything turns on every augmentation that changes single images.
-var everything = Options{TrivialAugmentWide: true, ColorJitter: ColorJitter{0.4, 0.4, 0.4, 0.1}, RandomErasing: RandomErasing{Probability: 0.5}}
+var everything = Options{Augmentations: Augmentations{TrivialAugmentWide: true, ColorJitter: ColorJitter{0.4, 0.4, 0.4, 0.1}, RandomErasing: RandomErasing{Probability: 0.5}}}
 
 // pictures is a source of images of 16 x 20 pixels.
 type pictures struct {
@@ -99,16 +99,16 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 	keys := someKeys(24)
 	for name, o := range map[string]Options{
 		"all":     everything,
-		"jitter":  {ColorJitter: everything.ColorJitter},
-		"trivial": {TrivialAugmentWide: true},
-		"auto":    {VerticalFlip: 0.5, AutoAugment: "cifar10", Grayscale: 0.1},
-		"rand":    {RandAugment: RandAugment{Operations: 3, Magnitude: 20}, Fill: []uint8{9, 99, 199}, Bilinear: true, ColorJitter: everything.ColorJitter},
-		"augmix":  {AugMix: AugMix{Severity: 8}},
-		"mixed":   {Pad: images.PadOptions{Left: 3, Bottom: 2, Mode: "reflect"}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 5, Width: 2, Depth: 4}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 5}},
-		"blur":    {GaussianBlur: GaussianBlur{Kernel: 7, Probability: 0.7}},
-		"flips":   {VerticalFlip: 0.5, ColorJitter: ColorJitter{Hue: 0.1}, Grayscale: 0.4},
-		"erasing": {RandomErasing: RandomErasing{Probability: 0.7, Value: []float64{0.5, -1, 2}}},
-		"half":    {TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, DType: cgotorch.BFloat16, Contiguous: true},
+		"jitter":  {Augmentations: Augmentations{ColorJitter: everything.ColorJitter}},
+		"trivial": {Augmentations: Augmentations{TrivialAugmentWide: true}},
+		"auto":    {Augmentations: Augmentations{VerticalFlip: 0.5, AutoAugment: "cifar10", Grayscale: 0.1}},
+		"rand":    {Augmentations: Augmentations{RandAugment: RandAugment{Operations: 3, Magnitude: 20}, Fill: []uint8{9, 99, 199}, Bilinear: true, ColorJitter: everything.ColorJitter}},
+		"augmix":  {Augmentations: Augmentations{AugMix: AugMix{Severity: 8}}},
+		"mixed":   {Augmentations: Augmentations{Pad: images.PadOptions{Left: 3, Bottom: 2, Mode: "reflect"}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 5, Width: 2, Depth: 4}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 5}}},
+		"blur":    {Augmentations: Augmentations{GaussianBlur: GaussianBlur{Kernel: 7, Probability: 0.7}}},
+		"flips":   {Augmentations: Augmentations{VerticalFlip: 0.5, ColorJitter: ColorJitter{Hue: 0.1}, Grayscale: 0.4}},
+		"erasing": {Augmentations: Augmentations{RandomErasing: RandomErasing{Probability: 0.7, Value: []float64{0.5, -1, 2}}}},
+		"half":    {Augmentations: Augmentations{TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing}, DType: cgotorch.BFloat16, Contiguous: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			torchtest.CheckLeaks(t)
@@ -143,11 +143,11 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 func TestAugmentations_PassesEqualSteps(t *testing.T) {
 	keys := someKeys(12)
 	for _, o := range []Options{
-		{VerticalFlip: 0.5, TrivialAugmentWide: true, Grayscale: 0.5},
-		{VerticalFlip: 0.5, AutoAugment: "svhn", ColorJitter: everything.ColorJitter},
-		{VerticalFlip: 0.5, RandAugment: RandAugment{Operations: 16, Magnitude: 12}, ColorJitter: everything.ColorJitter, Grayscale: 0.5},
-		{VerticalFlip: 0.5, AugMix: AugMix{Severity: 10}, ColorJitter: everything.ColorJitter, GaussianBlur: GaussianBlur{Kernel: 5}},
-		{AugMix: AugMix{Severity: 7, Width: 8, Depth: 8}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 3, Probability: 0.5}},
+		{Augmentations: Augmentations{VerticalFlip: 0.5, TrivialAugmentWide: true, Grayscale: 0.5}},
+		{Augmentations: Augmentations{VerticalFlip: 0.5, AutoAugment: "svhn", ColorJitter: everything.ColorJitter}},
+		{Augmentations: Augmentations{VerticalFlip: 0.5, RandAugment: RandAugment{Operations: 16, Magnitude: 12}, ColorJitter: everything.ColorJitter, Grayscale: 0.5}},
+		{Augmentations: Augmentations{VerticalFlip: 0.5, AugMix: AugMix{Severity: 10}, ColorJitter: everything.ColorJitter, GaussianBlur: GaussianBlur{Kernel: 5}}},
+		{Augmentations: Augmentations{AugMix: AugMix{Severity: 7, Width: 8, Depth: 8}, Grayscale: 0.5, GaussianBlur: GaussianBlur{Kernel: 3, Probability: 0.5}}},
 	} {
 		o.Mean, o.Std = []float64{0}, []float64{1.0 / 255} // an image keeps its levels
 		got, _ := batches(t, pictures{sizes: []int{12}, keys: keys, flips: true}, cgotorch.CPU, o)
@@ -208,7 +208,7 @@ func TestAugmentations_Pad(t *testing.T) {
 	const left, top, right, bottom = 2, 1, 3, 4
 	keys := someKeys(5)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		o := Options{Mean: []float64{0}, Std: []float64{1.0 / 255}, VerticalFlip: 1}
+		o := Options{Mean: []float64{0}, Std: []float64{1.0 / 255}, Augmentations: Augmentations{VerticalFlip: 1}}
 		o.Pad = images.PadOptions{Left: left, Top: top, Right: right, Bottom: bottom, Fill: []uint8{7, 8, 9}}
 		got, _ := batches(t, pictures{sizes: []int{3, 2}, keys: keys, flips: true}, d, o)
 		const height, width = picturesHeight + top + bottom, picturesWidth + left + right
@@ -331,10 +331,10 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 		return sums
 	}
 	for _, o = range []Options{
-		{TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, MixUp: MixUp{0.2}, CutMix: CutMix{1}, Classes: 3},
-		{AutoAugment: "imagenet", GaussianBlur: GaussianBlur{Kernel: 3}},
-		{RandAugment: RandAugment{Operations: 2, Magnitude: 9}, VerticalFlip: 0.5},
-		{AugMix: AugMix{Severity: 3}, Pad: images.PadOptions{Left: 1, Mode: "edge"}},
+		{Augmentations: Augmentations{TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, MixUp: MixUp{0.2}, CutMix: CutMix{1}}, Classes: 3},
+		{Augmentations: Augmentations{AutoAugment: "imagenet", GaussianBlur: GaussianBlur{Kernel: 3}}},
+		{Augmentations: Augmentations{RandAugment: RandAugment{Operations: 2, Magnitude: 9}, VerticalFlip: 0.5}},
+		{Augmentations: Augmentations{AugMix: AugMix{Severity: 3}, Pad: images.PadOptions{Left: 1, Mode: "edge"}}},
 	} {
 		whole := run(1, -1)
 		if got := run(3, -1); !slices.Equal(got, whole) {
@@ -356,7 +356,7 @@ func TestAugmentations_HaveNoRace(t *testing.T) {
 		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, Crop: imageloader.Crop{HorizontalFlip: 1}})
 		o := everything
 		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
-		blended := Options{Depth: 1, Pad: images.PadOptions{Left: 1}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 3}, GaussianBlur: GaussianBlur{Kernel: 3}}
+		blended := Options{Depth: 1, Augmentations: Augmentations{Pad: images.PadOptions{Left: 1}, VerticalFlip: 0.5, AugMix: AugMix{Severity: 3}, GaussianBlur: GaussianBlur{Kernel: 3}}}
 		for _, o := range []Options{o, blended} {
 			p := start(t, loader, d, o)
 			eachBatch(t, p, torchtest.NewStream(t, d), func(x *cgotorch.Exec, _ *Batch, images, labels *cgotorch.Tensor) {
@@ -420,7 +420,7 @@ func TestAugmentations_MemoryComesBack(t *testing.T) {
 }
 
 func TestAugmentations_BadBatches(t *testing.T) {
-	mixes := Options{MixUp: MixUp{1}, Classes: 5}
+	mixes := Options{Augmentations: Augmentations{MixUp: MixUp{1}}, Classes: 5}
 	for _, c := range []struct {
 		want  string
 		o     Options
@@ -448,45 +448,45 @@ func TestOptions_InvalidAugmentations(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	source := pictures{sizes: []int{1}, keys: someKeys(1)}
 	for want, o := range map[string]Options{
-		"ColorJitter":         {ColorJitter: ColorJitter{Hue: 0.6}},
-		"Options.ColorJitter": {ColorJitter: ColorJitter{Brightness: -1}},
-		"RandomErasing is":    {RandomErasing: RandomErasing{Probability: 2}},
-		"ratios above 0":      {RandomErasing: RandomErasing{Probability: 1, MinRatio: 2, MaxRatio: 1}},
-		"RandomErasing.Value": {RandomErasing: RandomErasing{Probability: 1, Value: []float64{1, 2}}},
-		"MixUp.Alpha":         {MixUp: MixUp{-1}, Classes: 2},
-		"CutMix.Alpha":        {CutMix: CutMix{-1}, Classes: 2},
-		"number of classes":   {CutMix: CutMix{1}},
-		"VerticalFlip is 1.5": {VerticalFlip: 1.5},
-		"Grayscale -1":        {Grayscale: -1},
-		"exclude each other":  {AutoAugment: "svhn", TrivialAugmentWide: true},
-		"them":                {AugMix: AugMix{Severity: 1}, RandAugment: RandAugment{Operations: 1}},
-		`AutoAugment is "x"`:  {AutoAugment: "x"},
-		"Operations is 17":    {RandAugment: RandAugment{Operations: 17}},
-		"Bins-1, which is 30": {RandAugment: RandAugment{Operations: 1, Magnitude: 31}},
-		"Bins is 1":           {RandAugment: RandAugment{Operations: 1, Bins: 1}},
-		"AugMix.Severity":     {AugMix: AugMix{Severity: 11}},
-		"AugMix.Width":        {AugMix: AugMix{Severity: 1, Width: 9}},
-		"AugMix.Depth":        {AugMix: AugMix{Severity: 1, Depth: -1}},
-		"AugMix.Alpha":        {AugMix: AugMix{Severity: 1, Alpha: -1}},
-		"Fill has 2 levels":   {Fill: []uint8{1, 2}},
-		"Kernel is 4":         {GaussianBlur: GaussianBlur{Kernel: 4}},
-		"Kernel is 65":        {GaussianBlur: GaussianBlur{Kernel: 65}},
-		"height 16":           {GaussianBlur: GaussianBlur{Kernel: 33}},
-		"MinSigma":            {GaussianBlur: GaussianBlur{Kernel: 3, MinSigma: 2, MaxSigma: 1}},
-		"Pad: Left is 20":     {Pad: images.PadOptions{Left: 20, Mode: "reflect"}},
-		"Pad: Top is -1":      {Pad: images.PadOptions{Top: -1}},
-		"Pad: Bottom is 17":   {Pad: images.PadOptions{Bottom: 17, Mode: "symmetric"}},
-		"Pad: Mode is":        {Pad: images.PadOptions{Mode: "mirror"}},
-		"Pad: Fill has 2":     {Pad: images.PadOptions{Fill: []uint8{1, 2}}},
+		"ColorJitter":         {Augmentations: Augmentations{ColorJitter: ColorJitter{Hue: 0.6}}},
+		"Options.ColorJitter": {Augmentations: Augmentations{ColorJitter: ColorJitter{Brightness: -1}}},
+		"RandomErasing is":    {Augmentations: Augmentations{RandomErasing: RandomErasing{Probability: 2}}},
+		"ratios above 0":      {Augmentations: Augmentations{RandomErasing: RandomErasing{Probability: 1, MinRatio: 2, MaxRatio: 1}}},
+		"RandomErasing.Value": {Augmentations: Augmentations{RandomErasing: RandomErasing{Probability: 1, Value: []float64{1, 2}}}},
+		"MixUp.Alpha":         {Augmentations: Augmentations{MixUp: MixUp{-1}}, Classes: 2},
+		"CutMix.Alpha":        {Augmentations: Augmentations{CutMix: CutMix{-1}}, Classes: 2},
+		"number of classes":   {Augmentations: Augmentations{CutMix: CutMix{1}}},
+		"VerticalFlip is 1.5": {Augmentations: Augmentations{VerticalFlip: 1.5}},
+		"Grayscale -1":        {Augmentations: Augmentations{Grayscale: -1}},
+		"exclude each other":  {Augmentations: Augmentations{AutoAugment: "svhn", TrivialAugmentWide: true}},
+		"them":                {Augmentations: Augmentations{AugMix: AugMix{Severity: 1}, RandAugment: RandAugment{Operations: 1}}},
+		`AutoAugment is "x"`:  {Augmentations: Augmentations{AutoAugment: "x"}},
+		"Operations is 17":    {Augmentations: Augmentations{RandAugment: RandAugment{Operations: 17}}},
+		"Bins-1, which is 30": {Augmentations: Augmentations{RandAugment: RandAugment{Operations: 1, Magnitude: 31}}},
+		"Bins is 1":           {Augmentations: Augmentations{RandAugment: RandAugment{Operations: 1, Bins: 1}}},
+		"AugMix.Severity":     {Augmentations: Augmentations{AugMix: AugMix{Severity: 11}}},
+		"AugMix.Width":        {Augmentations: Augmentations{AugMix: AugMix{Severity: 1, Width: 9}}},
+		"AugMix.Depth":        {Augmentations: Augmentations{AugMix: AugMix{Severity: 1, Depth: -1}}},
+		"AugMix.Alpha":        {Augmentations: Augmentations{AugMix: AugMix{Severity: 1, Alpha: -1}}},
+		"Fill has 2 levels":   {Augmentations: Augmentations{Fill: []uint8{1, 2}}},
+		"Kernel is 4":         {Augmentations: Augmentations{GaussianBlur: GaussianBlur{Kernel: 4}}},
+		"Kernel is 65":        {Augmentations: Augmentations{GaussianBlur: GaussianBlur{Kernel: 65}}},
+		"height 16":           {Augmentations: Augmentations{GaussianBlur: GaussianBlur{Kernel: 33}}},
+		"MinSigma":            {Augmentations: Augmentations{GaussianBlur: GaussianBlur{Kernel: 3, MinSigma: 2, MaxSigma: 1}}},
+		"Pad: Left is 20":     {Augmentations: Augmentations{Pad: images.PadOptions{Left: 20, Mode: "reflect"}}},
+		"Pad: Top is -1":      {Augmentations: Augmentations{Pad: images.PadOptions{Top: -1}}},
+		"Pad: Bottom is 17":   {Augmentations: Augmentations{Pad: images.PadOptions{Bottom: 17, Mode: "symmetric"}}},
+		"Pad: Mode is":        {Augmentations: Augmentations{Pad: images.PadOptions{Mode: "mirror"}}},
+		"Pad: Fill has 2":     {Augmentations: Augmentations{Pad: images.PadOptions{Fill: []uint8{1, 2}}}},
 	} {
 		if _, err := New(source, cgotorch.CPU, o); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)
 		}
 	}
-	if _, err := (Options{Pad: images.PadOptions{Left: 9, Top: 9}, GaussianBlur: GaussianBlur{Kernel: 33}}).complete(shape{1, 9, 9, 3}); err != nil {
+	if _, err := (Options{Augmentations: Augmentations{Pad: images.PadOptions{Left: 9, Top: 9}, GaussianBlur: GaussianBlur{Kernel: 33}}}).complete(shape{1, 9, 9, 3}); err != nil {
 		t.Errorf("a blur of padded images: %v", err)
 	}
-	if _, err := (Options{TrivialAugmentWide: true}).complete(shape{channels: 4}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "1 or 3 channels") {
+	if _, err := (Options{Augmentations: Augmentations{TrivialAugmentWide: true}}).complete(shape{channels: 4}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "1 or 3 channels") {
 		t.Errorf("images of 4 channels: %v", err)
 	}
 }

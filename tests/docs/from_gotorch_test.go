@@ -523,7 +523,7 @@ func TestFromGotorch_Data(t *testing.T) {
 
 	// gotorch: transforms.Normalize([]float32{0.1307}, []float32{0.3081})
 	//      transforms.RandomVerticalFlip(0.5)
-	onDevice := prefetcher.Options{Mean: []float64{0.1307}, Std: []float64{0.3081}, VerticalFlip: 0.5}
+	onDevice := prefetcher.Options{Mean: []float64{0.1307}, Std: []float64{0.3081}, Augmentations: prefetcher.Augmentations{VerticalFlip: 0.5}}
 	// Remark: on the device, with TrivialAugmentWide, MixUp and others
 	c.is(c.copies(path, onDevice, 1) == cgotorch.Int64)
 

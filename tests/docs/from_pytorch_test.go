@@ -927,7 +927,7 @@ func TestFromPyTorch_Data(t *testing.T) {
 
 	// PyTorch, not run: transforms.TrivialAugmentWide(), transforms.RandomErasing(0.1)
 	//      v2.MixUp(alpha=0.2)
-	augment := prefetcher.Options{TrivialAugmentWide: true, RandomErasing: prefetcher.RandomErasing{Probability: 0.1}, MixUp: prefetcher.MixUp{Alpha: 0.2}, Classes: 2}
+	augment := prefetcher.Options{Augmentations: prefetcher.Augmentations{TrivialAugmentWide: true, RandomErasing: prefetcher.RandomErasing{Probability: 0.1}, MixUp: prefetcher.MixUp{Alpha: 0.2}}, Classes: 2}
 	c.is(c.copies(path, augment, 3) == cgotorch.Float32)
 
 	// PyTorch, not run: for images, labels in loader:

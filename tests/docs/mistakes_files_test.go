@@ -105,7 +105,7 @@ var fileMistakes = []mistake{
 		return prefetch(folder, prefetcher.Options{Mean: []float64{123, 116, 103}, Std: []float64{58, 57, 57}})
 	}},
 	{"MixUp without classes", "Options.Classes is 0…need the number of classes", func(folder string) error {
-		return prefetch(folder, prefetcher.Options{MixUp: prefetcher.MixUp{Alpha: 0.2}})
+		return prefetch(folder, prefetcher.Options{Augmentations: prefetcher.Augmentations{MixUp: prefetcher.MixUp{Alpha: 0.2}}})
 	}},
 }
 
