@@ -87,15 +87,18 @@ test-loader: moved ## all tests of the half that needs no LibTorch, where there 
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries tests
 	@build/loader/decode_test --gtest_brief=1
 	@go vet $(LOADER)
-	@go test -count=1 -p $(JOBS) $(if $(SHORT),-short) $(if $(SKIP),-skip '$(SKIP)') $(LOADER)
-	@go test -count=1 -tags loader ./cmd/streamtorch
+	@$(MAKE) test-loader-go
+
+test-loader-go: loader # its Go tests alone
+	@go test -count=1 -vet=off -p $(JOBS) $(if $(SHORT),-short) $(if $(SKIP),-skip '$(SKIP)') $(LOADER)
+	@go test -count=1 -vet=off -tags loader ./cmd/streamtorch
 
 # The packages of the library that start goroutines or take locks. Under the race detector, others only cost minutes, as the
 # corpora of hostile files do.
 CONCURRENT = $(sort $(dir $(shell grep -rlE --include=*.go '"sync(/atomic)?"|^[[:space:]]*go [a-z]' cgotorch imageloader prefetcher)))
 
 test-race: libraries ## go test -short with the race detector over packages that start goroutines, RACETIME=25m at most
-	@timeout $(RACETIME) go test -race -short -count=1 -skip '^TestCorpus_' -p $(JOBS) $(addprefix ./,$(CONCURRENT)) || { \
+	@timeout $(RACETIME) go test -race -short -count=1 -vet=off -skip '^TestCorpus_' -p $(JOBS) $(addprefix ./,$(CONCURRENT)) || { \
 		[ $$? != 124 ] || echo "the race detector did not end within $(RACETIME)"; exit 1; }
 
 test-cgocheck: libraries ## go test with every pointer passed to C checked
@@ -170,5 +173,5 @@ record-distributed: record ## the same bundle, whose record-distributed.sh measu
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	install uninstall gpu-bundle record record-distributed clean

@@ -23,6 +23,9 @@ func farOff(x *Exec, got, want *Tensor) float64 {
 
 // streamtorch::channel_affine computes as LibTorch's operators in float64 do, up to one rounding.
 func TestChannelAffine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	activations := map[string]func(x *Exec, in *Tensor) *Tensor{
 		"none": func(_ *Exec, in *Tensor) *Tensor { return in }, "relu": (*Exec).ReLU, "silu": (*Exec).SiLU, "hardswish": (*Exec).HardSwish,
 		"relu6": func(x *Exec, in *Tensor) *Tensor { return x.Clamp(in, 0.0, 6.0) },
@@ -170,6 +173,9 @@ func TestChannelMeans(t *testing.T) {
 // streamtorch::squeeze_excite computes as LibTorch's operators do. Its factors are rounded where
 // LibTorch's are.
 func TestSqueezeExcite(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, dtype := range []DType{Float32, BFloat16, Float16} {
 			for _, c := range []struct{ count, channels, squeezed, side int64 }{{1, 8, 1, 5}, {2, 32, 8, 112}, {8, 96, 4, 56}, {3, 1152, 48, 7}, {2, 24, 6, 1}, {2, 6, 3, 4}} {

@@ -9,7 +9,7 @@ jobs=${1:-$(nproc)}
 log=build/check-streams.log
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
-seeded=$(go test -count=1 -v -run 'TestCheckStreams_FindsMistakes' ./tests/streams) || { echo "$seeded"; exit 1; }
+seeded=$(go test -count=1 -vet=off -v -run 'TestCheckStreams_FindsMistakes' ./tests/streams) || { echo "$seeded"; exit 1; }
 found=$(grep -o '[a-z0-9:]*: [0-9]* of [0-9]* mistakes found, [0-9]* false reports' <<<"$seeded") || { echo "$seeded"; exit 1; }
 
 # Packages without LibTorch have no streams, so their tests do not run again. tests/examples has
@@ -19,9 +19,12 @@ packages=$(go list -test -f '{{.ImportPath}} {{.Deps}}' ./... | awk '
 [ -n "$packages" ] || { echo "go list names no package with LibTorch"; exit 1; }
 
 # These tests wait for processes that are killed or late, and their streams are those of other tests.
-late='^(TestProcesses_|TestJoin_Often|TestTorchrun|TestTrainRanks_(Killed|Stopped|FailedInTrace))'
+late='TestProcesses_|TestJoin_Often|TestTorchrun|TestTrainRanks_(Killed|Stopped|FailedInTrace)'
+# These tests compare numbers of many cases, one stream each, and a race needs two. The models'
+# branches have side streams, which are those of the tests in cgotorch/vision.
+numbers='TestChannelAffine$|TestSqueezeExcite$|TestFused(SGD|Adam)_BitsOfLibTorch$|TestStep_GradientPatterns$|TestModels_EqualTorchvision$|TestFile_EqualsPyarrow$'
 # -v prints the output of tests that pass, too.
-CGOTORCH_CHECK=streams go test -count=1 -v -timeout 20m -p "$jobs" -skip "$late" $packages >"$log" 2>&1
+CGOTORCH_CHECK=streams go test -count=1 -vet=off -v -timeout 20m -p "$jobs" -skip "^($late|$numbers)" $packages >"$log" 2>&1
 suite=$?
 # Tests of the checker print reports on purpose, so these reports do not count.
 reports=$(awk '/^=== RUN/ { own = /CheckStreams/ } /^ok|^FAIL/ { own = 0 } /cgotorch: stream race in/ && !own' "$log" | wc -l)

@@ -23,7 +23,7 @@ done
 step "go vet ./..." go vet ./...
 step "gofmt" formatted
 # -count=1 runs every test. Go caches results by the Go sources, and the libraries may have
-# changed.
-step "go test ./..." go test -count=1 -timeout 10m -p "$jobs" ./...
+# changed. -vet=off leaves out the checks that go vet has just made.
+step "go test ./..." go test -count=1 -vet=off -timeout 10m -p "$jobs" ./...
 step "the same under the stream checker" tests/check-streams.sh "$jobs"
 steps_end "all tests"

@@ -97,6 +97,9 @@ func newDDPCase(t *testing.T, steps int) ddpCase {
 // Two ranks have the losses of DistributedDataParallel. With synchronised batch norms they have
 // those of one process with the batches of both, because PyTorch has no SyncBatchNorm on the CPU.
 func TestGradients_EqualDDP(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the ranks do what those of TestGradients_EqualOneProcess do")
+	}
 	torchtest.CheckLeaks(t)
 	python := pythonWithTorch(t)
 	c := newDDPCase(t, 20)

@@ -83,6 +83,9 @@ var gradientPatterns = map[string]func(step, element int) float64{
 // move a parameter hardly farther than in float64. A parameter that never had another gradient than
 // 0 stays.
 func TestStep_GradientPatterns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	const elements, steps = 18, 60
 	for name, rule := range everyRule {
 		for what, pattern := range gradientPatterns {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh runs make test-loader without LibTorch. It works in a copy of the tree without build/.
+# run.sh runs the Go tests of make test-loader without LibTorch. It works in a copy of the tree without build/.
 # HOME is empty, and PATH has no python3. As root, run.sh uses a mount namespace in which every
 # folder with a LibTorch is empty. It then checks that no LibTorch is left. Without the right to
 # do so, run.sh only uses an environment that names no LibTorch. It prints which of the two ways
@@ -55,8 +55,9 @@ if [ "$2" = hidden ]; then
 fi
 command -v python3 && { echo "streamtorch: a Python is left" >&2; exit 1; }
 
-# The corpora of hostile files and the longest tests run in make test, with the same decoder.
-make test-loader SHORT=1 SKIP='^TestCorpus_'
+# The corpora of hostile files, the longest tests and those in C++ run in make test, with the same
+# decoder and the same flags.
+make test-loader-go SHORT=1 SKIP='^TestCorpus_'
 go build -o build/bin/inspect ./examples/inspect
 build/bin/inspect examples/train/data/cifar10-10k.tgz >build/inspect.log || { cat build/inspect.log; exit 1; }
 

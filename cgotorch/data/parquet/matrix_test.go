@@ -40,6 +40,9 @@ var refused = []struct{ name, want string }{
 // Each file of testdata/matrix.py gives the values that pyarrow reads from it, or is refused by
 // the name of its column.
 func TestFile_EqualsPyarrow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many cases of numbers")
+	}
 	torchtest.CheckLeaks(t)
 	python := torchtest.Python(t, "pyarrow.parquet")
 	folder := t.TempDir()
