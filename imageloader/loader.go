@@ -212,7 +212,6 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 			}
 			if err == io.EOF {
 				e.whole = true
-				l.reach(e.from.NextEpoch(), false)
 				return
 			}
 			if err != nil {
@@ -220,7 +219,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 				yield(nil, err)
 				return
 			}
-			l.reach(batch.State, true)
+			l.reach(batch.State)
 			if !yield(batch, nil) {
 				return
 			}

@@ -21,7 +21,6 @@ type copier[B placed] struct {
 	copies *cgotorch.Stream
 	slots  []*slot
 	stall  stall
-	from   any // the source
 	// loads yields the source's batches of one epoch.
 	loads func(ctx context.Context) iter.Seq2[load[B], error]
 	// freeMemory frees the device memory of the slots, and what else the source's kind has.
@@ -31,7 +30,7 @@ type copier[B placed] struct {
 
 	mu      sync.Mutex
 	stats   Stats
-	place   any                     // the source's state after the last batch of the loop; nil means the source's own
+	place   place                   // of the loop in the source's data
 	running context.CancelCauseFunc // ends the running epoch; nil while no epoch runs
 	closed  bool
 }
@@ -132,7 +131,6 @@ func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 		defer p.end()
 		run := startRun(ctx, cancel, p)
 		defer run.stop()
-		var nextEpoch any // nil, which means the source's own place, where the epoch has no batch
 		for first := true; ; first = false {
 			began := time.Now()
 			item, ok := run.next()
@@ -142,7 +140,7 @@ func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 				p.stall.startEpoch(waited)
 			}
 			if !ok {
-				p.reach(nextEpoch)
+				p.ended(first)
 				return
 			}
 			if item.err != nil {
@@ -150,9 +148,7 @@ func (p *copier[B]) epoch(ctx context.Context) iter.Seq2[B, error] {
 				yield(none, item.err)
 				return
 			}
-			var after any
-			after, nextEpoch = item.batch.states()
-			p.reach(after)
+			p.reach(item.batch)
 			if !item.lend(yield) {
 				return
 			}
@@ -170,7 +166,7 @@ func (p *copier[B]) begin(cancel context.CancelCauseFunc) error {
 		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
 	}
 	p.running = cancel
-	p.startPlace()
+	p.place.start()
 	return nil
 }
 

@@ -5,61 +5,103 @@ import (
 	"fmt"
 )
 
-// placed is a batch that knows the source's state after it.
+// Note [Place of a loop]
+//
+// A source reads ahead of the loop over its batches, so only the prefetcher knows the place of the
+// loop: the source's state after the last batch. At the end of an epoch the place is the end of
+// that epoch, as is the State of its last batch. It is the start of the next epoch when that
+// begins. So a program saves the number of its epoch with a place in the same epoch.
+
+// placed is a batch that knows the source's state after it, and the start of the epoch after it.
 type placed interface {
 	fmt.Stringer
-	states() (after, nextEpoch any)
+	states() (after, next any)
 }
 
-func (b *Batch) states() (after, nextEpoch any) { return b.State, b.State.NextEpoch() }
+func (b *Batch) states() (after, next any) { return b.State, b.State.NextEpoch() }
 
-func (b *TensorBatch) states() (after, nextEpoch any) { return b.State, b.State.NextEpoch() }
+func (b *TensorBatch) states() (after, next any) { return b.State, b.State.NextEpoch() }
 
-// MarshalJSON returns the source's state after the last batch that the loop got, or the start of
-// the next epoch after a whole one. A checkpoint saves it as its Loader. It fails if the source has
+// place is the place of a loop. See Note [Place of a loop].
+type place struct {
+	source any
+	after  any  // the state after the last batch; nil means the source's own
+	next   any  // the start of the next epoch; nil if it is not known
+	empty  bool // the last epoch was resumed at its end, and the source still tells this end
+	// nextOf returns the start of the epoch after a state in JSON.
+	nextOf func(text []byte) any
+}
+
+// placeIn returns the place at the beginning of a source. S is the type of its states.
+func placeIn[S interface{ NextEpoch() S }](source any) place {
+	return place{source: source, nextOf: func(text []byte) any {
+		var s S
+		if json.Unmarshal(text, &s) != nil {
+			return nil
+		}
+		return s.NextEpoch()
+	}}
+}
+
+// start notes where the source is before it reads an epoch ahead of the loop.
+func (p *place) start() {
+	text, err := p.own()
+	switch {
+	case p.empty || err != nil:
+		p.after = p.next
+	default: // nothing was read, or the program has restored the source
+		p.after, p.next = json.RawMessage(text), p.nextOf(text)
+	}
+	p.empty = false
+}
+
+// own returns the place that the source tells.
+func (p *place) own() ([]byte, error) {
+	source, ok := p.source.(json.Marshaler)
+	if !ok {
+		return nil, fmt.Errorf("prefetcher: the source, a %T, has no MarshalJSON, which tells its place: save the State of a batch", p.source)
+	}
+	return source.MarshalJSON()
+}
+
+// reach notes the batch that the loop gets now.
+func (p *copier[B]) reach(batch B) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.place.after, p.place.next = batch.states()
+}
+
+// ended notes the end of an epoch.
+func (p *copier[B]) ended(empty bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.place.empty = empty
+}
+
+// MarshalJSON returns the source's state after the last batch that the loop got, which is in that
+// batch's epoch also after its end. A checkpoint saves it as its Loader. It fails if the source has
 // no such method, as loaders have.
 func (p *copier[B]) MarshalJSON() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.place != nil {
-		return json.Marshal(p.place)
+	if p.place.after != nil {
+		return json.Marshal(p.place.after)
 	}
-	source, ok := p.from.(json.Marshaler)
-	if !ok {
-		return nil, fmt.Errorf("prefetcher: the source, a %T, has no MarshalJSON, which tells its place: save the State of a batch", p.from)
-	}
-	return source.MarshalJSON()
+	return p.place.own()
 }
 
 // UnmarshalJSON restores the source to the state that MarshalJSON has returned. The next epoch
 // starts there. It fails with the source's error.
 func (p *copier[B]) UnmarshalJSON(text []byte) error {
-	source, ok := p.from.(json.Unmarshaler)
+	source, ok := p.place.source.(json.Unmarshaler)
 	if !ok {
-		return fmt.Errorf("prefetcher: the source, a %T, has no UnmarshalJSON, which restores its place: give the State of a batch to it", p.from)
+		return fmt.Errorf("prefetcher: the source, a %T, has no UnmarshalJSON, which restores its place: give the State of a batch to it", p.place.source)
 	}
 	if err := source.UnmarshalJSON(text); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.place = nil
+	p.place.after, p.place.next, p.place.empty = nil, nil, false
 	return nil
-}
-
-// startPlace notes where the source is before it reads ahead of the loop. p.mu is held. An epoch
-// after one that was left early keeps the place in that one until its first batch.
-func (p *copier[B]) startPlace() {
-	if source, ok := p.from.(json.Marshaler); ok {
-		if text, err := source.MarshalJSON(); err == nil {
-			p.place = json.RawMessage(text)
-		}
-	}
-}
-
-// reach notes the state after the batch that the loop gets now.
-func (p *copier[B]) reach(state any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.place = state
 }

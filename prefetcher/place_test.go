@@ -74,18 +74,25 @@ func TestPrefetcher_JSON(t *testing.T) {
 		}
 	}
 	_, p := make()
-	for range p.Epoch(context.Background()) {
-	}
-	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"epoch":1,"batch":0`) {
-		t.Errorf("after a whole epoch: %s, %v", text, err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	for range p.Epoch(ctx) {
+	after := func(ctx context.Context, want string) {
+		for range p.Epoch(ctx) {
+		}
+		text, err := json.Marshal(p)
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s, %v, want %s", text, err, want)
+		}
 	}
-	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"epoch":1,"batch":0`) {
-		t.Errorf("after an epoch that ended before its first batch: %s, %v", text, err)
+	after(ended, `"epoch":0,"batch":0`)
+	after(context.Background(), `"epoch":0,"batch":5`)
+	text, _ := json.Marshal(p)
+	_, p = make()
+	if err := json.Unmarshal(text, p); err != nil {
+		t.Fatal(err)
 	}
+	after(context.Background(), `"epoch":0,"batch":5`) // an epoch without batches
+	after(ended, `"epoch":1,"batch":0`)
 	if err := json.Unmarshal([]byte(`{"samples":3}`), p); !errors.Is(err, imageloader.ErrInvalidState) {
 		t.Errorf("a place in other data: %v", err)
 	}

@@ -63,7 +63,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	if isNil(source) {
 		return nil, fmt.Errorf("prefetcher: New: the source is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
 	}
-	p := &Prefetcher{source: source, copier: copier[*Batch]{device: device, from: source, pinner: &pinner{device: device}}}
+	p := &Prefetcher{source: source, copier: copier[*Batch]{device: device, place: placeIn[imageloader.State](source), pinner: &pinner{device: device}}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
 	o, err := o.complete(p.shape)
 	if err != nil {

@@ -69,7 +69,7 @@ func NewTensors(source TensorSource, device cgotorch.Device, o TensorOptions) (*
 	if isNil(source) {
 		return nil, fmt.Errorf("prefetcher: NewTensors: the source is nil; look at the error of the function that opened it: %w", ErrInvalidOptions)
 	}
-	p := &Tensors{source: source, fields: source.Fields(), batch: source.BatchSize(), copier: copier[*TensorBatch]{device: device, from: source, pinner: &pinner{device: device}}}
+	p := &Tensors{source: source, fields: source.Fields(), batch: source.BatchSize(), copier: copier[*TensorBatch]{device: device, place: placeIn[data.State](source), pinner: &pinner{device: device}}}
 	var err error
 	if o.Depth, err = checkDepth("TensorOptions.Depth", o.Depth); err != nil {
 		return nil, err

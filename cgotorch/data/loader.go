@@ -191,10 +191,9 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 				return
 			}
 			if batch == nil {
-				l.reach(e.from.NextEpoch(), false)
 				return
 			}
-			l.reach(batch.State, true)
+			l.reach(batch.State)
 			if !yield(batch, nil) {
 				return
 			}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// MarshalJSON returns the [State] after the last batch that a loop got, or the start of the next
-// epoch after a whole one. A checkpoint saves it as its Loader. If a prefetcher reads the epoch,
+// MarshalJSON returns the [State] after the last batch that a loop got, which is in that batch's
+// epoch also after its end. A checkpoint saves it as its Loader. If a prefetcher reads the epoch,
 // only the prefetcher knows the place, and MarshalJSON fails with [ErrBusy].
 func (l *Loader) MarshalJSON() ([]byte, error) {
 	l.mu.Lock()
@@ -26,9 +26,9 @@ func (l *Loader) UnmarshalJSON(text []byte) error {
 	return l.Restore(s)
 }
 
-// reach notes the state after the batch that a loop gets now, or after a whole epoch.
-func (l *Loader) reach(s State, batch bool) {
+// reach notes the state after the batch that a loop gets now.
+func (l *Loader) reach(s State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.place, l.beyond = s, l.beyond || batch && l.pinned
+	l.place, l.beyond = s, l.pinned
 }
