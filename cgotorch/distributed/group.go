@@ -29,6 +29,8 @@ type Group struct {
 
 	reducers []*Gradients // of several ranks, until their Close; guarded by state
 
+	stops []*cgotorch.HostRead // of the last steps: above 0 if a rank wants to stop
+
 	lockstep  lockstep
 	making    atomic.Bool // a goroutine makes a collective
 	monitor   monitor
@@ -100,6 +102,9 @@ func (g *Group) Close() error {
 	g.closed = true
 	g.state.Unlock()
 	g.using.Wait()
+	for _, r := range g.stops {
+		r.Close()
+	}
 	err := g.monitor.stop(g)
 	ct.GroupFree(g.h)
 	g.h = nil
