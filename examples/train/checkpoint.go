@@ -19,10 +19,10 @@ import (
 // saved holds the fields that this program adds to a checkpoint. examples/predict and
 // examples/serve read them too.
 type saved struct {
-	Config   Config   `json:"config"`
+	Config   *Config  `json:"config"`
 	Classes  []string `json:"classes"`
 	Progress Progress `json:"progress"`
-	Launch   string   `json:"launch,omitempty"` // see Note [Started again]
+	Launch   string   `json:"launch,omitempty"` // see distributed.RunName
 }
 
 func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }
@@ -46,64 +46,84 @@ func (t *trainer) save() error {
 	})
 }
 
-// Note [Started again]
-//
-// A launcher that starts the ranks again after a failure gives them the same flags, without
-// -resume. The run then goes on from its checkpoint. The checkpoint must be of this run, and not
-// of an earlier one in the same folder. So it has the name that the launcher gave its run.
-// torchrun names a run with --standalone or --rdzv-id. Without these it names all runs "none", and
-// the process of torchrun on the machine of rank 0 stands for the run. A launcher without a name
-// for its run sets TRAIN_RUN_ID. Rank 0 decides, and the others follow.
-
-// launchName returns the name of the run, which is equal in all starts of it, or "".
-func launchName() string {
-	if name := os.Getenv("TRAIN_RUN_ID"); name != "" {
-		return name
+// peek reads the fields of a checkpoint. It returns nil for a file that this program has not saved.
+func peek(path string) (*saved, error) {
+	info, err := checkpoint.Inspect(path)
+	s := &saved{Config: &Config{}}
+	if err != nil || json.Unmarshal(info.Config, s) != nil || s.Config.Model == "" {
+		return nil, err
 	}
-	name := os.Getenv("TORCHELASTIC_RUN_ID")
-	if name != "none" {
-		return name
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", os.Getppid()))
-	if err != nil {
-		return ""
-	}
-	_, fields, _ := strings.Cut(string(stat), ") ")
-	if all := strings.Fields(fields); len(all) > 19 { // the 22nd field of the line is the time of the start
-		host, _ := os.Hostname()
-		return fmt.Sprint("process ", os.Getppid(), " of ", all[19], " on ", host)
-	}
-	return ""
+	return s, nil
 }
 
-// startedAgain reports whether the launcher has started this run again, and its checkpoint is
-// there. It waits for rank 0.
-func (t *trainer) startedAgain() (bool, error) {
-	again := "no"
-	if t.first() && t.launch != "" {
-		info, err := checkpoint.Inspect(t.checkpointPath())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
+// adopt takes the settings of a saved run. Of the flags on the command line those in `may` stay,
+// and those of this start alone. adopt returns the other ones.
+func (s *saved) adopt(c *Config, may ...string) (refused []string, err error) {
+	given := map[string]string{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = f.Value.String() })
+	text, err := json.Marshal(s.Config)
+	if err == nil {
+		err = json.Unmarshal(text, c) // what has no JSON name stays as given
+	}
+	flag.VisitAll(func(f *flag.Flag) {
+		value, ok := given[f.Name]
+		switch {
+		case !ok || slices.Contains([]string{"graph", "workers", "out", "resume", "evaluate", "log-steps", "trace", "timeout"}, f.Name):
+		case slices.Contains(may, f.Name):
+			err = errors.Join(err, flag.Set(f.Name, value))
+		default:
+			refused = append(refused, "-"+f.Name)
 		}
-		var s saved
-		if err == nil && json.Unmarshal(info.Config, &s) == nil && s.Launch == t.launch {
-			again = "yes"
+	})
+	return refused, err
+}
+
+// findRun returns the run that this one goes on from, or nil. It takes that run's settings.
+func (t *trainer) findRun() (*saved, error) {
+	s, err := peek(t.checkpointPath())
+	if !t.Resume {
+		again, err := t.startedAgain(s, err)
+		if !again || err != nil {
+			return nil, err
 		}
 	}
-	var err error
-	if again, err = t.fromFirst(again); err != nil {
-		return false, err
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("-resume: there is no %s; start a run without -resume, or name its folder with -out", t.checkpointPath())
+	case err != nil:
+		return nil, err
+	case s == nil:
+		return nil, fmt.Errorf("-resume: %s was not saved by this program", t.checkpointPath())
 	}
-	return again == "yes", nil
+	refused, err := s.adopt(t.Config, "data", "test-data", "epochs", "device")
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Resume && len(refused) > 0:
+		return nil, fmt.Errorf("-resume goes on with the settings saved in %s: leave out %s, or begin anew without -resume", t.Out, strings.Join(refused, ", "))
+	case t.Epochs < s.Progress.Epoch:
+		return nil, fmt.Errorf("-resume: the run in %s has had %d epochs, and -epochs is %d; raise -epochs to go on", t.Out, s.Progress.Epoch, t.Epochs)
+	}
+	t.Resume = true
+	return s, nil
+}
+
+// startedAgain reports whether the launcher has started this run again, and s is its checkpoint.
+// Rank 0 decides. It waits for rank 0.
+func (t *trainer) startedAgain(s *saved, err error) (bool, error) {
+	if errors.Is(err, fs.ErrNotExist) || !t.first() {
+		err = nil
+	}
+	texts, failed := t.group.Exchange(fmt.Sprint(s != nil && t.launch != "" && s.Launch == t.launch))
+	return failed == nil && texts[0] == "true", errors.Join(err, failed)
 }
 
 // keepInterrupted keeps the checkpoint of an interrupted run that a new run would replace, under
 // another name.
 func (t *trainer) keepInterrupted() error {
-	var s saved
 	path := t.checkpointPath()
-	info, err := checkpoint.Inspect(path)
-	if err != nil || json.Unmarshal(info.Config, &s) != nil || s.Progress.Epoch >= s.Config.Epochs {
+	s, err := peek(path)
+	if err != nil || s == nil || s.Progress.Epoch >= s.Config.Epochs {
 		return nil
 	}
 	kept := path + ".interrupted"
@@ -111,55 +131,8 @@ func (t *trainer) keepInterrupted() error {
 	return os.Rename(path, kept)
 }
 
-// readSaved reads the fields that -resume needs before the model is made. It takes the settings
-// from the saved run, except for settings that a resumed run may change. `again` says that a
-// launcher has started the run again, with the flags of its first start.
-func (t *trainer) readSaved(again bool) (*saved, error) {
-	path := t.checkpointPath()
-	info, err := checkpoint.Inspect(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("-resume: there is no %s; start a run without -resume, or name its folder with -out", path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var s saved
-	if err := json.Unmarshal(info.Config, &s); err != nil || s.Config.Model == "" {
-		return nil, fmt.Errorf("-resume: %s was not saved by this program", path)
-	}
-	given := t.Config
-	t.Config = s.Config
-	t.Workers, t.Engines, t.Out, t.Resume, t.StepLog, t.Trace, t.Graph, t.Timeout = given.Workers, given.Engines, given.Out, true, given.StepLog, given.Trace, given.Graph, given.Timeout
-	var fixed []string
-	flag.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "data":
-			t.Data = given.Data
-		case "test-data":
-			t.TestData = given.TestData
-		case "epochs":
-			t.Epochs = given.Epochs
-		case "device":
-			t.Device = given.Device
-		case "resume", "out", "workers", "jpeg-engines", "log-steps", "trace", "graph", "timeout":
-		default:
-			fixed = append(fixed, "-"+f.Name)
-		}
-	})
-	if again {
-		return &s, nil
-	}
-	if len(fixed) > 0 {
-		return nil, fmt.Errorf("-resume goes on with the settings saved in %s: leave out %s, or begin anew without -resume", t.Out, strings.Join(fixed, ", "))
-	}
-	if t.Epochs < s.Progress.Epoch {
-		return nil, fmt.Errorf("-resume: the run in %s has had %d epochs, and -epochs is %d; raise -epochs to go on", t.Out, s.Progress.Epoch, t.Epochs)
-	}
-	return &s, nil
-}
-
-// restore makes the model, the optimizer, the random generators, the scaler and the loader
-// continue from the checkpoint.
+// restore makes the model, the optimizer, the random generators, the scaler and the loader continue
+// from the checkpoint.
 func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
 	if now := t.train.loader.Classes(); !slices.Equal(s.Classes, now) {
 		return fmt.Errorf("-resume: %s has other classes than the run in %s was trained on: %d, not %d, or other names", t.Data, t.Out, len(now), len(s.Classes))

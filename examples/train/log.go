@@ -10,24 +10,22 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
-
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// log writes the results of a run. A progress bar goes to standard error, and a line for each
-// epoch goes to standard output. JSON lines go to log.jsonl, and the curves go to curves.png.
+// log writes the results of a run. A line for each epoch goes to standard output, JSON lines go to
+// log.jsonl, and the curves go to curves.png. A nil log, of a rank that writes none, does nothing.
 type log struct {
-	file    *os.File
-	out     string
-	classes int
+	file *os.File
+	out  string
 }
 
 // openLog opens log.jsonl and locks it, so that no other run uses the folder.
 func openLog(out string) (*log, error) {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, fmt.Errorf("-out: %w", err)
+	}
 	f, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("-out: %w", err)
@@ -42,17 +40,16 @@ func openLog(out string) (*log, error) {
 // begin prepares the log and writes its first line. For a new run it first removes all lines. For
 // a resumed run it first removes the lines that were written after the checkpoint.
 func (l *log) begin(t *trainer) error {
-	if l == nil { // this rank writes no log
+	if l == nil {
 		return nil
 	}
-	l.classes = len(t.train.loader.Classes())
 	if err := l.keep(t); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "%s on %s, %s: %d images of %d classes from %s, %d epochs of %d steps\n",
-		t.Model, t.device, t.DType, t.train.loader.Len()*t.group.World(), l.classes, t.Data, t.Epochs, t.stepsPerEpoch())
+		t.Model, t.device, t.DType, t.train.loader.Len()*t.group.World(), len(t.train.loader.Classes()), t.Data, t.Epochs, t.train.loader.Batches())
 	return l.line(struct {
-		Config  Config   `json:"config"`
+		Config  *Config  `json:"config"`
 		Classes []string `json:"classes"`
 	}{t.Config, t.train.loader.Classes()})
 }
@@ -93,18 +90,6 @@ func (l *log) line(v any) error {
 	}
 	_, err = l.file.Write(append(text, '\n'))
 	return err
-}
-
-// startBar starts a progress bar with images per second and the time that is left for the epoch.
-// The bar is hidden if standard error is no terminal.
-func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
-	return progressbar.NewOptions(t.train.loader.Len()*t.group.World(),
-		progressbar.OptionSetWriter(os.Stderr),
-		progressbar.OptionSetVisibility(t.first() && term.IsTerminal(int(os.Stderr.Fd()))),
-		progressbar.OptionSetDescription(fmt.Sprintf("epoch %d of %d", t.progress.Epoch+1, t.Epochs)),
-		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("images"),
-		progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 }
 
 // lossLog writes the loss of a step after the program has enqueued the next step.
@@ -151,7 +136,7 @@ func (l *log) epoch(e Epoch, t *trainer) error {
 	}
 	test := ""
 	if e.Tested != nil {
-		test = fmt.Sprintf("  test loss %.4f  top-1 %.2f %%  top-5 %.2f %%", e.TestLoss, 100*e.Top1, 100*e.Top5)
+		test = fmt.Sprint("  ", e.Tested)
 	}
 	skipped := ""
 	if e.Skipped > 0 {
@@ -185,7 +170,7 @@ func (l *log) finish(history []Epoch) error {
 	if last.Tested != nil {
 		top1, top5, testLoss = &last.Top1, &last.Top5, &last.TestLoss
 	}
-	text, err := json.Marshal(struct {
+	err := printJSON(struct {
 		Top1            *float64 `json:"top1"`
 		Top5            *float64 `json:"top5"`
 		TestLoss        *float64 `json:"test_loss"`
@@ -200,10 +185,11 @@ func (l *log) finish(history []Epoch) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Println(string(text)); err != nil {
-		return err
-	}
 	return drawCurves(filepath.Join(l.out, "curves.png"), history)
 }
 
-func (l *log) close() { l.file.Close() }
+func (l *log) close() {
+	if l != nil {
+		l.file.Close()
+	}
+}

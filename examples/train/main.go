@@ -7,13 +7,14 @@
 //	torchrun --no-python --nproc-per-node 4 build/bin/train  # on four GPUs
 //
 // A launcher that starts the ranks again after a failure, as torchrun --max-restarts does, needs no
-// -resume: see Note [Started again]. -resume goes on with any number of ranks.
+// -resume: the run goes on from the checkpoint that has its name, see distributed.RunName. -resume
+// goes on with any number of ranks.
 //
 // You can copy this folder and change it. train.go has the training step.
 //
-// One line for each epoch goes to standard output, and one JSON object at the end. The progress bar
-// goes to standard error. The folder that -out names gets checkpoint.safetensors, log.jsonl and
-// curves.png. Ctrl-C ends the running step, saves a checkpoint and ends the program.
+// One line for each epoch goes to standard output, and one JSON object at the end. The folder that
+// -out names gets checkpoint.safetensors, log.jsonl and curves.png. Ctrl-C ends the running step,
+// saves a checkpoint and ends the program.
 package main
 
 import (
@@ -33,89 +34,59 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/imageloader"
 )
 
 // Config holds the values of the flags. A checkpoint saves the fields that have a JSON name.
 type Config struct {
-	Model         string  `json:"model"`
-	Data          string  `json:"data"`
-	TestData      string  `json:"test_data"`
-	TrainPart     string  `json:"train_part"`
-	TestPart      string  `json:"test_part"`
-	Only          string  `json:"only_classes,omitempty"`
-	Limit         int     `json:"limit,omitempty"`
-	Size          int     `json:"size"`
-	Crop          string  `json:"crop"`
-	Epochs        int     `json:"epochs"`
-	BatchSize     int     `json:"batch"`
-	LR            float64 `json:"lr"`
-	Momentum      float64 `json:"momentum"`
-	Decay         float64 `json:"weight_decay"`
-	Smoothing     float64 `json:"label_smoothing"`
-	ClipNorm      float64 `json:"clip_norm"`
-	Device        string  `json:"device"`
-	DType         string  `json:"dtype"`
-	TF32          bool    `json:"tf32"`
-	Deterministic bool    `json:"deterministic,omitempty"`
-	Seed          uint64  `json:"seed"`
-	SkipRate      float64 `json:"skip_rate"`
-	Truncated     bool    `json:"allow_truncated"`
+	Model     string  `json:"model"`
+	Data      string  `json:"data"`
+	TestData  string  `json:"test_data"`
+	TrainPart string  `json:"train_part"`
+	TestPart  string  `json:"test_part"`
+	Limit     int     `json:"limit"`
+	Size      int     `json:"size"`
+	Crop      string  `json:"crop"` // pad or resized, see transform
+	Epochs    int     `json:"epochs"`
+	BatchSize int     `json:"batch"`
+	LR        float64 `json:"lr"`
+	Smoothing float64 `json:"label_smoothing"`
+	ClipNorm  float64 `json:"clip_norm"`
+	Device    string  `json:"device"`
+	DType     string  `json:"dtype"`
+	TF32      bool    `json:"tf32"`
+	Seed      uint64  `json:"seed"`
+	SkipRate  float64 `json:"skip_rate"`
 
-	Trivial bool    `json:"trivial_augment"`
-	Jitter  float64 `json:"color_jitter"`
-	Erase   float64 `json:"random_erase"`
-	MixUp   float64 `json:"mixup"`
-	CutMix  float64 `json:"cutmix"`
-
-	Contiguous bool `json:"contiguous"`
-
-	Graph    bool   `json:"-"`
-	Workers  int    `json:"-"`
-	Engines  bool   `json:"-"`
-	Out      string `json:"-"`
-	Resume   bool   `json:"-"`
-	Weights  string `json:"-"`
-	Evaluate string `json:"-"`
-	StepLog  bool   `json:"-"`
-	Trace    string `json:"-"`
-
-	Timeout time.Duration `json:"-"`
+	Graph    bool          `json:"-"`
+	Workers  int           `json:"-"`
+	Out      string        `json:"-"`
+	Resume   bool          `json:"-"`
+	Weights  string        `json:"-"`
+	Evaluate string        `json:"-"`
+	StepLog  bool          `json:"-"`
+	Trace    string        `json:"-"`
+	Timeout  time.Duration `json:"-"`
 }
 
-func main() {
-	var c Config
+func (c *Config) flags() {
 	flag.StringVar(&c.Model, "model", "resnet20", "one of "+strings.Join(vision.Names(), ", "))
 	flag.StringVar(&c.Data, "data", defaultData(), "archive (.tgz, .tar), folder, or pattern of several, such as train-{000..127}.tar; the label is an image's folder or, in a WebDataset, its .cls or .json")
 	flag.StringVar(&c.TestData, "test-data", "", "the same for the images to test on; empty: those in -data")
 	flag.StringVar(&c.TrainPart, "train-part", "train", "folder in -data of the images to train on; empty for all")
 	flag.StringVar(&c.TestPart, "test-part", "test", "folder of the images to test on; empty for all of -test-data, and for no test without that")
-	flag.StringVar(&c.Only, "classes", "", "take only these classes, such as cat,dog; empty: all")
 	flag.IntVar(&c.Limit, "limit", 0, "take only so many images to train on, and so many to test on, the first of the archive; 0: all")
 	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
-	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad where the first images are of about -size, as CIFAR's are, and no larger")
 	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
 	flag.IntVar(&c.BatchSize, "batch", 128, "images a step, of all ranks together")
 	flag.Float64Var(&c.LR, "lr", 0.2, "highest learning rate of the one-cycle schedule")
-	flag.Float64Var(&c.Momentum, "momentum", 0.9, "SGD's momentum")
-	flag.Float64Var(&c.Decay, "weight-decay", 5e-4, "SGD's weight decay")
 	flag.Float64Var(&c.Smoothing, "label-smoothing", 0, "0 to 1")
-	flag.BoolVar(&c.Trivial, "trivial-augment", false, "TrivialAugmentWide on the training images")
-	flag.Float64Var(&c.Jitter, "color-jitter", 0, "brightness, contrast and saturation of the training images change by up to this share, such as 0.4")
-	flag.Float64Var(&c.Erase, "random-erase", 0, "share of the training images that lose a random box")
-	flag.Float64Var(&c.MixUp, "mixup", 0, "alpha of MixUp, such as 0.2; with -cutmix too, half of the batches have one, half the other; 0: none")
-	flag.Float64Var(&c.CutMix, "cutmix", 0, "alpha of CutMix, such as 1; 0: none")
 	flag.Float64Var(&c.ClipNorm, "clip-norm", 0, "greatest global norm of the gradients; 0: no limit")
 	flag.StringVar(&c.Device, "device", "auto", "auto, cpu, cuda or cuda:N")
 	flag.StringVar(&c.DType, "dtype", "float32", "float32; bfloat16 or float16 for autocast, float16 with gradient scaling")
 	flag.BoolVar(&c.TF32, "tf32", false, "float32 matrix products may round their inputs to 10 bits of fraction on a GPU, as convolutions do there")
 	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
-	flag.BoolVar(&c.Deterministic, "deterministic", false, "deterministic kernels alone, and the first algorithm of cuDNN for each convolution, not the one that it measures as the fastest: equal seeds give equal losses on a GPU too")
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
-	flag.BoolVar(&c.Truncated, "allow-truncated", false, "use what there is of an archive that is cut short")
 	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")
-	flag.BoolVar(&c.Engines, "jpeg-engines", false, "let the JPEG engines of a GPU decode some of the images, to the same pixels; for hosts with too few cores for their GPU")
-	flag.BoolVar(&c.Contiguous, "contiguous", false, "NCHW memory order instead of channels last")
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
 	flag.StringVar(&c.Weights, "weights", "", "a .safetensors or .pth file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
@@ -124,6 +95,11 @@ func main() {
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
 	flag.DurationVar(&c.Timeout, "timeout", 30*time.Second, "of several ranks: how long they wait for one that is lost, or busy alone, as with the index of an archive; then they end")
 	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
+}
+
+func main() {
+	var c Config
+	c.flags()
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0)))
@@ -140,85 +116,56 @@ func main() {
 		signal.Stop(signals) // a second Ctrl-C ends the program at once
 		cancel()
 	}()
-	exitCode := func() int { return int(cmp.Or(status.Load(), 128+int32(syscall.SIGTERM))) } // without a signal of its own, another rank had one
 	start := run
 	if c.Evaluate != "" {
 		start = evaluate
 	}
-	err := start(ctx, c)
-	if c.Evaluate != "" && interrupted(ctx, err) {
+	err := start(ctx, &c)
+	switch {
+	case c.Evaluate != "" && interrupted(ctx, err):
 		fmt.Fprintln(os.Stderr, "interrupted")
-		os.Exit(exitCode())
-	}
-	if errors.Is(err, errInterrupted) {
+	case errors.Is(err, errInterrupted):
 		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
-		os.Exit(exitCode())
-	}
-	if err != nil {
+	case err != nil:
 		fatal(err)
+	default:
+		return
 	}
+	os.Exit(int(cmp.Or(status.Load(), 128+int32(syscall.SIGTERM)))) // without a signal of its own, another rank had one
 }
 
 // The errors of package imageloader name its options. flagNames has the flags of this program that
 // set them.
-var flagNames = strings.NewReplacer("Options.Reading.MaxSkipRate", "-skip-rate", "Options.Reading.AllowTruncated", "-allow-truncated",
-	"Options.BatchSize", "-batch", "Options.Workers", "-workers", "Options.Split", "-train-part or -test-part",
-	"Options.Labels.Only", "-classes", "Options.Limit", "-limit")
+var flagNames = strings.NewReplacer("Options.Reading.MaxSkipRate", "-skip-rate", "Options.BatchSize", "-batch", "Options.Workers", "-workers",
+	"Options.Split", "-train-part or -test-part", "Options.Limit", "-limit", "Options.Reading.AllowTruncated", "another copy of it")
 
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))
 	os.Exit(1)
 }
 
-// complete checks the values of the flags. It sets Size and Crop if their flags are not given.
-func (c Config) complete(ctx context.Context) (Config, error) {
-	if c.Size == 0 {
-		c.Size = 224
-		if c.Model == "resnet20" || c.Model == "mlp" {
-			c.Size = 32
+// check fails for a flag that is out of its range.
+func (c *Config) check() error {
+	for _, f := range []struct {
+		good  bool
+		value string
+		want  string
+	}{
+		{c.DType == "float32" || c.DType == "bfloat16" || c.DType == "float16", "-dtype " + c.DType, "use float32, bfloat16 or float16"},
+		{c.Epochs >= 1, fmt.Sprint("-epochs ", c.Epochs), "at least 1"},
+		{c.Size >= 0, fmt.Sprint("-size ", c.Size), "at least 0"},
+		{c.Limit >= 0, fmt.Sprint("-limit ", c.Limit), "at least 0"},
+		{c.BatchSize >= 1, fmt.Sprint("-batch ", c.BatchSize), "at least 1"},
+		{c.LR > 0 && !math.IsInf(c.LR, 0), fmt.Sprint("-lr ", c.LR), "above 0"},
+		{c.Smoothing >= 0 && c.Smoothing <= 1, fmt.Sprint("-label-smoothing ", c.Smoothing), "from 0 to 1"},
+		{c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0), fmt.Sprint("-clip-norm ", c.ClipNorm), "from 0 up"},
+		{c.Out != "", "-out", "name a folder"},
+	} {
+		if !f.good {
+			return fmt.Errorf("%s: %s", f.value, f.want)
 		}
 	}
-	switch {
-	case c.Crop != "" && c.Crop != "pad" && c.Crop != "resized":
-		return c, fmt.Errorf("-crop %s: use pad or resized", c.Crop)
-	case c.DType != "float32" && c.DType != "bfloat16" && c.DType != "float16":
-		return c, fmt.Errorf("-dtype %s: use float32, bfloat16 or float16", c.DType)
-	case c.Epochs < 1:
-		return c, fmt.Errorf("-epochs %d: at least 1", c.Epochs)
-	case c.Size < 1:
-		return c, fmt.Errorf("-size %d: at least 1", c.Size)
-	case c.Limit < 0:
-		return c, fmt.Errorf("-limit %d: at least 0", c.Limit)
-	case c.BatchSize < 1:
-		return c, fmt.Errorf("-batch %d: at least 1", c.BatchSize)
-	case !(c.LR > 0) || math.IsInf(c.LR, 0):
-		return c, fmt.Errorf("-lr %v: above 0", c.LR)
-	case !(c.Smoothing >= 0 && c.Smoothing <= 1):
-		return c, fmt.Errorf("-label-smoothing %v: from 0 to 1", c.Smoothing)
-	case !(c.Jitter >= 0) || math.IsInf(c.Jitter, 0):
-		return c, fmt.Errorf("-color-jitter %v: from 0 up", c.Jitter)
-	case !(c.Erase >= 0 && c.Erase <= 1):
-		return c, fmt.Errorf("-random-erase %v: from 0 to 1", c.Erase)
-	case !(c.MixUp >= 0) || math.IsInf(c.MixUp, 0):
-		return c, fmt.Errorf("-mixup %v: from 0 up", c.MixUp)
-	case !(c.CutMix >= 0) || math.IsInf(c.CutMix, 0):
-		return c, fmt.Errorf("-cutmix %v: from 0 up", c.CutMix)
-	case !(c.ClipNorm >= 0) || math.IsInf(c.ClipNorm, 0):
-		return c, fmt.Errorf("-clip-norm %v: from 0 up", c.ClipNorm)
-	case c.Out == "":
-		return c, errors.New("-out: name a folder")
-	}
-	if c.Crop == "" {
-		first, err := imageloader.ScanFirst(ctx, c.Data, 100)
-		if err != nil {
-			return c, err
-		}
-		c.Crop = "resized"
-		if max(first.Largest.Width, first.Largest.Height) <= c.Size && min(first.Smallest.Width, first.Smallest.Height)+2*padding(c.Size) >= c.Size {
-			c.Crop = "pad"
-		}
-	}
-	return c, nil
+	return nil
 }
 
 // defaultData returns the path of the archive that this program trains on by default. The archive

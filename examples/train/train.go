@@ -12,12 +12,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/distributed"
-	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
-	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 var (
@@ -25,14 +24,20 @@ var (
 	errStopped     = errors.New("another rank was interrupted")
 )
 
+// -trace traces at most traceSteps steps of the run's first epoch, after the first traceAfter
+// steps. A short epoch is traced as a whole.
+const (
+	traceAfter = 10
+	traceSteps = 20
+)
+
 // trainer holds the settings and objects of one run.
 type trainer struct {
-	Config
+	*Config
 	group    *distributed.Group // of one rank, unless a launcher has started several
 	launch   string             // the launcher's name for the run, or ""
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
-	jpeg     *kernels.JPEGDecoder // nil if the CPU decodes all images
 	train    *images
 	test     *images // nil if there is no test
 	model    nn.Module
@@ -43,10 +48,10 @@ type trainer struct {
 	forward  *cgotorch.Captured     // a step of the test; it takes images and labels, and returns loss and logits
 	schedule optim.Schedule
 	progress Progress
-	sums     sums
-	log      *log
-	tracer   *tracer // nil if there is no trace
-	stop     stopper
+	sums     *cgotorch.Tensor // see add
+	images   int              // number of images in sums
+	log      *log             // nil unless this is the first rank
+	tracer   *trace.Steps     // nil if there is no trace
 }
 
 // Progress says how far a run has come. A checkpoint saves it.
@@ -58,42 +63,7 @@ type Progress struct {
 	History []Epoch           `json:"history"` // one entry for each finished epoch
 }
 
-// Tally holds sums over the batches of one epoch. Loss and the counts are those of all ranks.
-type Tally struct {
-	Images  int           `json:"images"`
-	Loss    float64       `json:"loss"`    // sum over the images
-	Top1    float64       `json:"top1"`    // number of images whose label came first
-	Top5    float64       `json:"top5"`    // number of images whose label was among the first five
-	Skipped int           `json:"skipped"` // unreadable images that were left out
-	Seconds float64       `json:"seconds"`
-	Stall   time.Duration `json:"stall"` // time for which the device waited for data
-	BoundBy string        `json:"bound_by"`
-}
-
-// Epoch holds the results of one epoch, as a line of the log.
-type Epoch struct {
-	Epoch           int     `json:"epoch"` // counted from 1
-	Step            int     `json:"step"`
-	LR              float64 `json:"lr"`
-	TrainLoss       float64 `json:"train_loss"`
-	*Tested                 // nil if there was no test
-	Skipped         int     `json:"skipped"`           // unreadable images that were left out, as -skip-rate allows
-	ImagesPerSecond float64 `json:"images_per_second"` // of training
-	DataWaitShare   float64 `json:"data_wait_share"`   // share of the training time for which the device waited for data, 0 to 1
-	Seconds         float64 `json:"seconds"`           // training time
-	// BoundBy names the part of the loader that the batches waited for. It also says how many cores
-	// the loader used.
-	BoundBy string `json:"bound_by"`
-}
-
-// Tested holds the results of an epoch's test.
-type Tested struct {
-	TestLoss float64 `json:"test_loss"`
-	Top1     float64 `json:"top1"` // share of the test images whose label came first, 0 to 1
-	Top5     float64 `json:"top5"`
-}
-
-func run(ctx context.Context, c Config) error {
+func run(ctx context.Context, c *Config) error {
 	t := &trainer{Config: c}
 	defer t.close()
 	if err := t.open(ctx); err != nil {
@@ -111,133 +81,144 @@ func run(ctx context.Context, c Config) error {
 }
 
 // open makes the objects of a run. A resumed run takes their state from its checkpoint.
-func (t *trainer) open(ctx context.Context) error {
-	var saved *saved
-	var err error
+func (t *trainer) open(ctx context.Context) (err error) {
+	var from *saved
 	if t.Resume {
-		if saved, err = t.readSaved(false); err != nil {
+		if from, err = t.findRun(); err != nil {
 			return err
 		}
 	}
-	if t.Config, err = t.Config.complete(ctx); err != nil {
+	if err := t.check(); err != nil {
 		return err
 	}
 	t.progress.Loader = imageloader.State{Seed: t.Seed} // needed if the run is interrupted before its first step
 	if err := t.openDevice(ctx); err != nil {
 		return err
 	}
-	if t.launch = launchName(); !t.Resume {
-		if again, err := t.startedAgain(); err != nil {
+	if t.launch = distributed.RunName(); from == nil {
+		if from, err = t.findRun(); err != nil {
 			return err
-		} else if again {
-			if saved, err = t.readSaved(true); err != nil {
-				return err
-			}
 		}
 	}
 	if t.first() {
-		if err := os.MkdirAll(t.Out, 0o755); err != nil {
-			return fmt.Errorf("-out: %w", err)
-		}
 		if t.log, err = openLog(t.Out); err != nil {
 			return err
 		}
-		if saved == nil {
+		if from == nil {
 			if err := t.keepInterrupted(); err != nil {
 				return err
 			}
 		}
 	}
-	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
+	if err := t.openData(ctx); err != nil {
 		return err
-	}
-	if classes := t.train.loader.Classes(); len(classes) < 2 {
-		return fmt.Errorf("%s: there is only one class, %s, and a classifier needs two: look at the labels with go run ./examples/inspect", t.Data, strings.Join(classes, ", "))
-	}
-	if t.TestPart != "" || t.TestData != "" {
-		if t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false, t.train.loader.Classes()); err != nil {
-			return err
-		}
 	}
 	if err := cgotorch.Seed(t.Seed); err != nil {
 		return err
 	}
-	err = t.stream.Do(func(x *cgotorch.Exec) error {
-		if err := t.newModel(x, len(t.train.loader.Classes())); err != nil {
-			return err
-		}
-		if saved == nil && t.Weights != "" { // before NewGradients, which gives all ranks those of rank 0
-			if err := t.loadWeights(x); err != nil {
-				return err
-			}
-		}
-		var err error
-		t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: t.Momentum, WeightDecay: t.Decay, Nesterov: t.Momentum > 0},
-			optim.Group{Params: nn.Parameters(t.model)})
-		if err != nil {
-			return err
-		}
-		if t.DType == "float16" {
-			if t.scaler, err = optim.NewScaler(x, optim.ScalerOptions{}); err != nil {
-				return err
-			}
-		}
-		if t.backward, err = distributed.NewGradients(x, t.group, t.model, distributed.GradientsOptions{}); err != nil {
-			return err
-		}
-		t.schedule = optim.OneCycle(t.Epochs*t.stepsPerEpoch(), optim.OneCycleOptions{})
-		t.sums = newSums(x)
-		if saved != nil {
-			return saved.restore(x, t)
-		}
-		return nil
-	})
+	if err := t.stream.Do(func(x *cgotorch.Exec) error { return t.makeModel(x, from) }); err != nil {
+		return err
+	}
+	settings := *t.Config
+	settings.Data, settings.TestData, settings.Device = "", "", "" // these may differ between machines
+	err = t.group.Same(struct {
+		Config
+		Resumed bool     `json:"resumed"`
+		Step    int      `json:"step"`
+		Steps   int      `json:"steps_per_epoch"`
+		Classes []string `json:"classes"`
+	}{settings, t.Resume, t.progress.Step, t.train.loader.Batches(), t.train.loader.Classes()})
 	if err != nil {
 		return err
 	}
-	if err := t.sameRun(); err != nil {
-		return err
-	}
 	step := t.captured()
-	step.Agree = t.group.Agree
-	t.step = cgotorch.NewCaptured(t.trainStep, step)
-	t.forward = cgotorch.NewCaptured(t.testStep, t.captured())
-	if t.tracer, err = newTracer(t.tracePath(), t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
+	step.Agree = t.group.Agree // the test's step asks no other rank: ranks have different numbers of test batches
+	t.step, t.forward = cgotorch.NewCaptured(t.trainStep, step), cgotorch.NewCaptured(t.testStep, t.captured())
+	if err := t.openTrace(); err != nil {
 		return err
-	}
-	if t.tracer != nil {
-		t.tracer.merge, t.tracer.quiet = t.mergeTraces, !t.first()
 	}
 	return t.log.begin(t) // this comes last, because `begin` empties the log unless the run is resumed
 }
 
-// openDevice joins the other ranks, if there are any. It chooses the device, its stream and its
-// settings.
-func (t *trainer) openDevice(ctx context.Context) (err error) {
-	if t.group, err = t.join(ctx); err != nil {
+// openDevice joins the other ranks, if there are any. It chooses the device and its stream.
+func (t *trainer) openDevice(ctx context.Context) error {
+	device, err := cgotorch.ParseDevice(t.Device)
+	if err != nil {
 		return err
 	}
-	t.stop.group = t.group
+	o := distributed.Options{OnCPU: t.Device == "cpu", Timeout: t.Timeout}
+	if strings.HasPrefix(t.Device, "cuda:") { // plain "cuda" and "auto" mean the GPU of this rank
+		o.Device = device
+	}
+	if t.Device == "cuda" {
+		if err := cgotorch.CUDA(0).Check(); err != nil {
+			return err
+		}
+	}
+	if t.group, err = distributed.Join(ctx, o); err != nil {
+		return err
+	}
+	if all := t.share() * t.group.World(); all != t.BatchSize && t.first() {
+		fmt.Fprintf(os.Stderr, "-batch %d does not divide among %d ranks: each takes %d images, %d a step in all\n", t.BatchSize, t.group.World(), t.share(), all)
+	}
 	t.device = t.group.Device()
 	if err := t.device.Check(); err != nil {
 		return err
 	}
 	t.stream = cgotorch.DefaultStream(t.device)
-	if t.Engines && t.Crop != "pad" { // the engines' way always resizes
-		if t.jpeg, err = newJPEGDecoder(t.device); err != nil {
-			return err
-		}
-	}
 	if t.device.IsCUDA() {
-		if err := cgotorch.SetCuDNNBenchmark(!t.Deterministic); err != nil {
-			return err
-		}
-		if err := cgotorch.SetDeterministic(t.Deterministic); err != nil {
+		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
 			return err
 		}
 	}
-	if t.TF32 {
-		return cgotorch.SetTF32(true)
+	return cgotorch.SetTF32(t.TF32)
+}
+
+// first reports whether this rank writes the log and the checkpoints.
+func (t *trainer) first() bool { return t.group.Rank() == 0 }
+
+func (t *trainer) openData(ctx context.Context) (err error) {
+	if err := t.chooseCrop(ctx); err != nil {
+		return err
+	}
+	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
+		return err
+	}
+	classes := t.train.loader.Classes()
+	if len(classes) < 2 {
+		return fmt.Errorf("%s: there is only one class, %s, and a classifier needs two: look at the labels with go run ./examples/inspect", t.Data, strings.Join(classes, ", "))
+	}
+	if t.TestPart != "" || t.TestData != "" {
+		t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false, classes)
+	}
+	return err
+}
+
+// makeModel makes the model and what trains it. `from` is the run that goes on, or nil.
+func (t *trainer) makeModel(x *cgotorch.Exec, from *saved) (err error) {
+	if err := t.newModel(x, len(t.train.loader.Classes())); err != nil {
+		return err
+	}
+	if from == nil && t.Weights != "" { // before NewGradients, which gives all ranks those of rank 0
+		if err := t.loadWeights(x); err != nil {
+			return err
+		}
+	}
+	t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: 0.9, WeightDecay: 5e-4, Nesterov: true}, optim.Group{Params: nn.Parameters(t.model)})
+	if err != nil {
+		return err
+	}
+	if t.DType == "float16" {
+		if t.scaler, err = optim.NewScaler(x, optim.ScalerOptions{}); err != nil {
+			return err
+		}
+	}
+	if t.backward, err = distributed.NewGradients(x, t.group, t.model, distributed.GradientsOptions{}); err != nil {
+		return err
+	}
+	t.schedule = optim.OneCycle(t.Epochs*t.train.loader.Batches(), optim.OneCycleOptions{})
+	if from != nil {
+		return from.restore(x, t)
 	}
 	return nil
 }
@@ -246,25 +227,30 @@ func (t *trainer) newModel(x *cgotorch.Exec, classes int) (err error) {
 	if t.model, err = vision.New(x, t.Model, vision.Options{Classes: classes, ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
 		return fmt.Errorf("-model: %w", err)
 	}
-	nn.To(x, t.model, nn.ToOptions{ChannelsLast: !t.Contiguous})
+	nn.To(x, t.model, nn.ToOptions{ChannelsLast: true})
+	t.sums = x.Keep(x.Zeros(cgotorch.Float64, 5))
 	return nil
 }
-
-func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
 
 // epoch trains through the rest of the current epoch. It then tests, logs and saves.
 func (t *trainer) epoch(ctx context.Context) error {
 	nn.SetTraining(t.model, true)
-	if err := t.drawApart(); err != nil {
-		return err
+	if t.group.World() > 1 { // each rank draws other random numbers, and the same ones when it is resumed here
+		if err := cgotorch.Seed(t.Seed + uint64(t.progress.Step)<<20 + uint64(t.group.Rank())<<48); err != nil {
+			return err
+		}
 	}
-	bar := t.log.startBar(t)
 	began, before, loaded, skipped := time.Now(), t.train.ahead.Stats(), t.train.loader.Stats(), t.train.skipped()
-	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
-	bar.Finish()
+	err := t.trainEpoch(ctx)
 	t.progress.Train.BoundBy = t.train.loader.Stats().Since(loaded).Bottleneck()
 	if err == nil || interrupted(ctx, err) {
-		if err := t.tally(began, before, t.train.skipped()-skipped); err != nil {
+		tally := &t.progress.Train
+		if err := t.readSums(t.train.skipped()-skipped, tally); err != nil { // waits for the device, so that all work is in the time
+			return err
+		}
+		tally.Seconds += time.Since(began).Seconds()
+		tally.Stall += t.train.ahead.Stats().Stall - before.Stall
+		if err := finite(t.progress.Epoch+1, "training", tally.Loss); err != nil {
 			return err
 		}
 		if err := t.joinModels(); err != nil {
@@ -276,10 +262,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 		test, err = t.testEpoch(ctx) // if the test is interrupted, a resumed run tests again
 	}
 	if interrupted(ctx, err) {
-		if err := t.save(); err != nil {
-			return err
-		}
-		return errInterrupted
+		return cmp.Or(t.save(), errInterrupted)
 	}
 	if err != nil {
 		return err
@@ -295,65 +278,53 @@ func interrupted(ctx context.Context, err error) bool {
 	return errors.Is(err, errStopped) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
-// tally adds the training since the time `began` to the sums of the epoch. `skipped` is the number
-// of images that this rank left out. tally waits for the device, so that the measured time includes
-// all of the work.
-func (t *trainer) tally(began time.Time, before prefetcher.Stats, skipped int) error {
-	tally := &t.progress.Train
-	if err := t.sums.read(t.stream, t.group, skipped, tally); err != nil {
-		return err
-	}
-	tally.Seconds += time.Since(began).Seconds()
-	tally.Stall += t.train.ahead.Stats().Stall - before.Stall
-	if loss := tally.Loss; math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return fmt.Errorf("epoch %d: the training loss is %v: the run has diverged; lower -lr or set -clip-norm, and begin anew or from an earlier checkpoint", t.progress.Epoch+1, loss)
-	}
-	return nil
-}
-
 // trainEpoch is the loop of a training program. For each batch that the prefetcher has copied to
 // the device, the loop makes one step.
-func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
+func (t *trainer) trainEpoch(ctx context.Context) (err error) {
 	var losses lossLog // writes each loss one step later, so that the device always has work
 	defer func() {
 		all := err == nil || interrupted(ctx, err) // the other ranks come here too
-		err = errors.Join(err, losses.close(t), t.tracer.finish(all))
+		err = errors.Join(err, losses.close(t), t.finishTrace(all))
 	}()
-	for batch, err := range t.train.ahead.Epoch(t.untilAll(ctx)) {
-		if err != nil {
-			return withFlag(err)
-		}
-		t.opt.SetScale(t.schedule(t.progress.Step))
-		traced, err := t.tracer.begin(t.progress.Step)
+	until := ctx
+	if t.group.World() > 1 { // a signal ends the epoch of all ranks after one step: see Group.Stop
+		until = context.WithoutCancel(ctx)
+	}
+	for batch, err := range t.train.ahead.Epoch(until) {
 		if err != nil {
 			return err
 		}
+		t.opt.SetScale(t.schedule(t.progress.Step))
+		mark, last, err := t.tracer.Begin(fmt.Sprintf("step %d", t.progress.Step))
+		if err != nil {
+			return fmt.Errorf("-trace: %w", err)
+		}
 		var loss *cgotorch.HostRead
+		var stop bool
 		err = t.stream.Do(func(x *cgotorch.Exec) error {
 			pictures, labels := batch.Use(x)
 			l := t.step.Run(x, pictures, labels)[0]
-			t.sums.add(x.NoGrad(), batch.N, l, nil, nil)
+			t.add(x.NoGrad(), batch.N, l, nil, nil)
 			if t.StepLog && t.first() {
 				loss = x.ReadAsync(l)
 			}
-			t.stop.add(x, ctx.Err() != nil)
+			stop = t.group.Stop(x, ctx.Err() != nil)
 			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("step %d: %w", t.progress.Step, err)
 		}
-		if err := traced(); err != nil {
-			return err
+		if mark(); last {
+			if err := t.finishTrace(true); err != nil {
+				return err
+			}
 		}
 		if err := losses.next(t, t.progress.Step, loss); err != nil {
 			return err
 		}
 		t.progress.Step++
 		t.progress.Loader = batch.State
-		done(batch.N * t.group.World())
-		if stopped, err := t.stop.next(ctx); err != nil {
-			return err
-		} else if stopped {
+		if stop || t.group.World() == 1 && ctx.Err() != nil {
 			return cmp.Or(context.Cause(ctx), errStopped)
 		}
 	}
@@ -416,13 +387,19 @@ func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
 // autocastTo returns the dtype that autocast uses for the operators that are safe in it. 0 means
 // that there is no autocast.
 func (t *trainer) autocastTo() cgotorch.DType {
-	switch t.DType {
-	case "bfloat16":
-		return cgotorch.BFloat16
-	case "float16":
-		return cgotorch.Float16
+	return map[string]cgotorch.DType{"bfloat16": cgotorch.BFloat16, "float16": cgotorch.Float16}[t.DType]
+}
+
+// joinModels makes the batch norms' running statistics those of rank 0, on all ranks. Each rank
+// collects them from its own batches.
+func (t *trainer) joinModels() error {
+	if t.group.World() == 1 {
+		return nil
 	}
-	return 0
+	return t.stream.Do(func(x *cgotorch.Exec) error {
+		distributed.Broadcast(x, t.group, t.model)
+		return nil
+	})
 }
 
 // testEpoch measures the model on the test images. It waits for the device.
@@ -441,12 +418,12 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 			break
 		}
 		if err != nil {
-			return tally, withFlag(err)
+			return tally, err
 		}
 		err = t.stream.Do(func(x *cgotorch.Exec) error {
 			pictures, labels := batch.Use(x)
 			out := t.forward.Run(x, pictures, labels)
-			t.sums.add(x.NoGrad(), batch.N, out[0], out[1], labels)
+			t.add(x.NoGrad(), batch.N, out[0], out[1], labels)
 			return nil
 		})
 		if err != nil {
@@ -456,133 +433,78 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 	if !t.group.Agree(ctx.Err() == nil) {
 		return tally, cmp.Or(t.group.Err(), context.Cause(ctx), errStopped)
 	}
-	err := t.sums.read(t.stream, t.group, t.test.skipped()-skipped, &tally)
-	return tally, err
+	return tally, t.readSums(t.test.skipped()-skipped, &tally)
 }
 
-// finishEpoch turns the sums of an epoch into a line of the log, and writes the line.
-func (t *trainer) finishEpoch(test Tally) error {
-	p := &t.progress
-	if p.Train.Images == 0 { // can happen if a run is resumed after the training and before the test of an empty epoch
-		return fmt.Errorf("%s: no image to train on", t.Data)
+// finite fails if a loss is no number.
+func finite(epoch int, what string, loss float64) error {
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("epoch %d: the %s loss is %v: the run has diverged; lower -lr or set -clip-norm, and begin anew or from an earlier checkpoint", epoch, what, loss)
 	}
-	e := Epoch{
-		Epoch: p.Epoch + 1, Step: p.Step, LR: t.LR * t.schedule(p.Step-1),
-		TrainLoss:       p.Train.Loss / float64(p.Train.Images),
-		ImagesPerSecond: float64(p.Train.Images) / p.Train.Seconds,
-		DataWaitShare:   min(1, p.Train.Stall.Seconds()/p.Train.Seconds),
-		Seconds:         p.Train.Seconds,
-		Skipped:         p.Train.Skipped,
-		BoundBy:         p.Train.BoundBy,
+	return nil
+}
+
+// openTrace begins the trace. Each rank has a file of its own until finishTrace.
+func (t *trainer) openTrace() (err error) {
+	if t.Trace == "" {
+		return nil
 	}
-	if test.Images > 0 {
-		n := float64(test.Images)
-		if math.IsNaN(test.Loss) || math.IsInf(test.Loss, 0) {
-			return fmt.Errorf("epoch %d: the test loss is %v: the run has diverged; lower -lr or set -clip-norm, and begin anew or from an earlier checkpoint", e.Epoch, test.Loss)
+	from, count, epoch := traceAfter, traceSteps, t.train.loader.Batches()
+	if left := epoch - t.progress.Step%epoch; left < from+count {
+		from, count = 0, left
+	}
+	if t.tracer, err = trace.NewSteps(t.tracePath(t.group.Rank()), from, count); err != nil {
+		return fmt.Errorf("-trace: %w", err)
+	}
+	return nil
+}
+
+func (t *trainer) tracePath(rank int) string {
+	if rank == 0 {
+		return t.Trace
+	}
+	return fmt.Sprintf("%s.rank%d", t.Trace, rank)
+}
+
+// finishTrace writes the trace. `all` says that the other ranks come here too, so that their traces
+// become one. It does nothing a second time.
+func (t *trainer) finishTrace(all bool) error {
+	summary, err := t.tracer.Finish()
+	if summary != "" && all && t.group.World() > 1 {
+		if _, err := t.group.Exchange(""); err != nil { // all files are there
+			return err
 		}
-		e.Tested = &Tested{test.Loss / n, test.Top1 / n, test.Top5 / n}
+		var paths []string
+		for rank := range t.group.World() {
+			paths = append(paths, t.tracePath(rank))
+		}
+		if t.first() {
+			err = trace.Merge(paths)
+		}
 	}
-	p.History = append(p.History, e)
-	p.Epoch++
-	p.Train = Tally{}
-	p.Loader = p.Loader.NextEpoch()
-	return t.log.epoch(e, t)
+	if err != nil {
+		return fmt.Errorf("-trace: %w", err)
+	}
+	if summary != "" && t.first() {
+		fmt.Fprintln(os.Stderr, summary)
+	}
+	return nil
 }
 
 func (t *trainer) close() {
-	if t.train != nil {
-		t.train.close()
-	}
-	if t.test != nil {
-		t.test.close()
-	}
-	t.jpeg.Close()
+	t.train.close()
+	t.test.close()
 	t.step.Close()
 	t.forward.Close()
 	t.backward.Close()
-	if t.scaler != nil {
-		t.scaler.Close()
-	}
-	if t.opt != nil {
-		t.opt.Close()
-	}
+	t.scaler.Close()
+	t.opt.Close()
 	if t.model != nil {
 		nn.Close(t.model)
 	}
-	t.sums.close()
-	t.tracer.close()
-	t.stop.close()
-	if t.log != nil {
-		t.log.close()
-	}
+	t.sums.Close()
+	t.tracer.Close()
+	t.log.close()
 	t.group.Close()
-	if t.stream != nil {
-		t.stream.Close()
-	}
-}
-
-// images holds one part of the data: its loader, and the prefetcher that reads from the loader.
-type images struct {
-	loader *imageloader.Loader
-	ahead  *prefetcher.Prefetcher
-}
-
-// openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
-func (t *trainer) openImages(data, part string, training bool, classes []string) (*images, error) {
-	o := imageloader.Options{
-		Train: training, BatchSize: t.share(), Split: cmp.Or(part, "."), Limit: t.Limit, Seed: t.Seed, Workers: t.workers(),
-		Labels:  imageloader.Labels{Classes: classes},
-		Crop:    imageloader.Crop{Transform: t.transform(training)},
-		Reading: imageloader.Reading{MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated},
-		Ranks:   imageloader.Ranks{World: t.group.World(), Rank: t.group.Rank(), EachOnce: !training},
-	}
-	if t.Only != "" {
-		o.Labels.Only = strings.Split(t.Only, ",")
-	}
-	if t.jpeg != nil {
-		o.JPEGDevice = t.jpeg
-	}
-	loader, err := imageloader.Open(data, o)
-	if err != nil {
-		return nil, withFlag(err)
-	}
-	onDevice := prefetcher.Options{Contiguous: t.Contiguous, DType: t.autocastTo()} // autocast would convert images to this dtype in the first layer
-	if training {
-		onDevice.TrivialAugmentWide = t.Trivial
-		onDevice.ColorJitter = prefetcher.ColorJitter{Brightness: t.Jitter, Contrast: t.Jitter, Saturation: t.Jitter}
-		onDevice.RandomErasing = prefetcher.RandomErasing{Probability: t.Erase}
-		onDevice.MixUp, onDevice.CutMix = prefetcher.MixUp{Alpha: t.MixUp}, prefetcher.CutMix{Alpha: t.CutMix}
-		onDevice.Classes = len(loader.Classes())
-	}
-	ahead, err := prefetcher.New(loader, t.device, onDevice)
-	if err != nil {
-		loader.Close()
-		return nil, err
-	}
-	return &images{loader, ahead}, nil
-}
-
-// withFlag adds to an error of the loader the name of the flag that can avoid the error.
-func withFlag(err error) error {
-	switch {
-	case errors.Is(err, imageloader.ErrNoImages):
-		return fmt.Errorf("%w (the parts are named by -train-part and -test-part)", err)
-	case errors.Is(err, imageloader.ErrTruncated):
-		return fmt.Errorf("%w (or use what there is, with -allow-truncated)", err)
-	}
-	return err
-}
-
-// skipped returns the number of images that were left out so far.
-func (i *images) skipped() int {
-	n := 0
-	for _, count := range i.loader.Stats().Skipped {
-		n += count
-	}
-	return n
-}
-
-func (i *images) close() {
-	i.ahead.Close()
-	i.loader.Close()
+	t.stream.Close()
 }
