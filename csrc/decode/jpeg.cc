@@ -1,225 +1,19 @@
 #include "decode/jpeg.h"
 
 #include <algorithm>
-#include <csetjmp>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <utility>
-
-// jpeglib.h uses size_t and FILE, so the headers with these types come first.
-#include <jpeglib.h>
-// jerror.h uses types of jpeglib.h, so jpeglib.h comes first.
-#include <jerror.h>
 
 #include "decode/frame.h"
 #include "decode/huffman.h"
+#include "decode/libjpeg.h"
 #include "decode/status.h"
 
-// Note [Taking libjpeg's place] Two thirds of the time of a photograph are spent on its
-// entropy-coded data. decode::Huffman decodes these data in half the time of libjpeg's decoder.
-//
-// libjpeg calls its decoders through a table of functions, and decode::Huffman is put into that
-// table. jpeglib.h declares the table but does not define it, so it is defined here. The table's
-// first two functions are the same in every libjpeg-turbo from 1.0 to 3.1. No other libjpeg has
-// jpeg_crop_scanline, so no other libjpeg can be linked. A test compares the pixels with those of
-// libjpeg's own decoder.
-struct jpeg_entropy_decoder {
-  void (*start_pass)(j_decompress_ptr);
-  // The blocks must be 0 before the call. NULL means that the blocks are not wanted.
-  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
-};
-
-// Note [libjpeg's memory]
-// Two parts of libjpeg's memory grow with the image: its coefficients and its rows. Both are cut
-// from one block, whose size follows from the header. So this memory is counted before it is
-// taken, and it goes back to the system when it is freed (Note [Pages]).
-//
-// libjpeg asks for both parts through a table of functions that jpeglib.h declares. Only the
-// functions that make and access an array of coefficients know its form. Here the array is a list
-// of the addresses of its rows.
-//
-// Tables and other small memory come from malloc. Rows that do not fit into the block come from
-// malloc too. A later libjpeg-turbo may want more rows than version 2.1. These rows are not
-// counted, and the image is not refused.
-struct jvirt_barray_control {
-  JBLOCKARRAY rows;
-};
-
 namespace decode {
-
-// Note [Leaving libjpeg] libjpeg's error handler must not return. The frames between it and our
-// code are C, so the handler leaves by longjmp to the setjmp in attempt(). No frame between the
-// two may have a destructor to run. A step that is given to attempt() therefore has plain values
-// only. Objects that own memory live in the caller of attempt().
-struct Jpeg::Codec {
-  jpeg_decompress_struct info{};
-  jpeg_error_mgr errors{};
-  jpeg_source_mgr source{};
-  jpeg_progress_mgr progress{};
-  Huffman* huffman = nullptr;  // decodes in place of libjpeg's decoder, or NULL
-  uint8_t* next = nullptr;     // the part of the block for libjpeg that is still free, up to end
-  uint8_t* end = nullptr;
-  decltype(jpeg_memory_mgr::alloc_sarray) rows = nullptr;  // libjpeg's own function
-  std::jmp_buf escape;
-  int32_t code = 0;
-  char reason[JMSG_LENGTH_MAX] = "";
-};
-
 namespace {
 
-// For each scan libjpeg goes over the whole image. A small file with many scans could therefore
-// keep a thread busy for very long. Encoders write about ten scans.
-constexpr int kMostScans = 100;
-
 constexpr int kComponents = 4;  // the largest number of components, that of CMYK
-
-using Codec = Jpeg::Codec;
-
-Codec& codec_of(void* info) { return *static_cast<Codec*>(static_cast<j_common_ptr>(info)->client_data); }
-
-[[noreturn]] void leave(Codec& codec, int32_t code, const char* reason) {
-  codec.code = code;
-  std::snprintf(codec.reason, sizeof codec.reason, "%s", reason);
-  std::longjmp(codec.escape, 1);
-}
-
-[[noreturn]] void leave_corrupt(j_common_ptr info) {
-  Codec& codec = codec_of(info);
-  char text[JMSG_LENGTH_MAX];
-  info->err->format_message(info, text);
-  constexpr char kPrefix[] = "Corrupt JPEG data: ";
-  const size_t skip = std::strncmp(text, kPrefix, sizeof kPrefix - 1) == 0 ? sizeof kPrefix - 1 : 0;
-  char reason[JMSG_LENGTH_MAX];
-  std::snprintf(reason, sizeof reason, "corrupt JPEG: %.*s", JMSG_LENGTH_MAX - 20, text + skip);
-  leave(codec, CTD_CORRUPT, reason);
-}
-
-void on_error(j_common_ptr info) {
-  char text[JMSG_LENGTH_MAX];
-  switch (info->err->msg_code) {
-    case JERR_OUT_OF_MEMORY:
-      leave(codec_of(info), CTD_OUT_OF_MEMORY, "out of host memory");
-    case JERR_IMAGE_TOO_BIG:  // the limit of libjpeg itself is 65500 pixels
-      info->err->format_message(info, text);
-      leave(codec_of(info), CTD_TOO_LARGE, text);
-#if JPEG_LIB_VERSION < 70 // Ubuntu's libjpeg-turbo has the interface of version 8, without this code
-    case JERR_ARITH_NOTIMPL:
-#endif
-    case JERR_BAD_PRECISION:
-    case JERR_COMPONENT_COUNT:
-    case JERR_CONVERSION_NOTIMPL:
-    case JERR_FRACT_SAMPLE_NOTIMPL:
-    case JERR_NOTIMPL:
-    case JERR_NOT_COMPILED:
-    case JERR_SOF_UNSUPPORTED:
-      info->err->format_message(info, text);
-      leave(codec_of(info), CTD_UNSUPPORTED, text);
-    default:
-      leave_corrupt(info);
-  }
-}
-
-// After some warnings libjpeg goes on with grey or repeated blocks. These warnings are errors
-// here. The remaining warnings are about unusual files whose pixels are right, such as a file
-// with bytes after its last pixel.
-void on_message(j_common_ptr info, int level) {
-  if (level >= 0) return;
-  switch (info->err->msg_code) {
-    case JWRN_ARITH_BAD_CODE:
-    case JWRN_HIT_MARKER:
-    case JWRN_HUFF_BAD_CODE:
-    case JWRN_MUST_RESYNC:
-      leave_corrupt(info);
-    default:
-      break;
-  }
-}
-
-boolean on_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
-  Codec& codec = codec_of(info);
-  switch (codec.huffman->decode(blocks)) {
-    case Huffman::Result::kOk:
-      return TRUE;
-    case Huffman::Result::kBadCode:
-      leave(codec, CTD_CORRUPT, "corrupt JPEG: bad Huffman code");
-    case Huffman::Result::kOverfull:
-      leave(codec, CTD_CORRUPT, "corrupt JPEG: a block with more than 64 coefficients");
-    default:
-      leave(codec, CTD_CORRUPT, "corrupt JPEG: premature end of data segment");
-  }
-}
-
-boolean on_end_of_data(j_decompress_ptr info) { leave(codec_of(info), CTD_TRUNCATED, "truncated JPEG"); }
-
-void on_skip(j_decompress_ptr info, long count) {
-  if (count <= 0) return;
-  if (static_cast<size_t>(count) > info->src->bytes_in_buffer) on_end_of_data(info);
-  info->src->next_input_byte += count;
-  info->src->bytes_in_buffer -= count;
-}
-
-// Counts the scans in the file, for a message. The count may be wrong, because the function only
-// looks for the bytes of a marker.
-int scans_of(Bytes file) {
-  int scans = 0;
-  for (size_t i = 0; i + 1 < file.size(); ++i) scans += file[i] == 0xFF && file[i + 1] == 0xDA;
-  return scans;
-}
-
-void on_progress(j_common_ptr common) {
-  const auto info = reinterpret_cast<j_decompress_ptr>(common);
-  if (info->input_scan_number <= kMostScans) return;
-  const Bytes rest(info->src->next_input_byte, info->src->bytes_in_buffer);
-  char reason[JMSG_LENGTH_MAX];
-  std::snprintf(reason, sizeof reason, "%s JPEG with %d scans, above the limit of %d",
-                info->progressive_mode ? "progressive" : "sequential", info->input_scan_number + scans_of(rest),
-                kMostScans);
-  leave(codec_of(common), CTD_TOO_LARGE, reason);
-}
-
-// attempt runs one step in libjpeg. It throws Error if libjpeg fails. See Note [Leaving libjpeg].
-template <class Step>
-void attempt(Codec& codec, Step step) {
-  if (setjmp(codec.escape) == 0) {
-    step(&codec.info);
-    return;
-  }
-  throw Error(codec.code, codec.reason);
-}
-
-constexpr size_t kAligned = 64;  // twice what libjpeg's vector code needs; libjpeg aligns its own arrays in the same way
-
-size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
-
-// Returns the next `size` bytes of the block, or NULL if there are not enough left.
-uint8_t* cut(Codec& codec, size_t size) {
-  size = up(size, kAligned);
-  if (size > static_cast<size_t>(codec.end - codec.next)) return nullptr;
-  return std::exchange(codec.next, codec.next + size);
-}
-
-JSAMPARRAY on_rows(j_common_ptr info, int pool, JDIMENSION width, JDIMENSION rows) {
-  Codec& codec = codec_of(info);
-  const size_t stride = up(width, kAligned);
-  uint8_t* const block = cut(codec, stride * rows);
-  if (!block) return codec.rows(info, pool, width, rows);
-  const auto out = static_cast<JSAMPARRAY>(info->mem->alloc_small(info, pool, rows * sizeof(JSAMPROW)));
-  for (JDIMENSION y = 0; y < rows; ++y) out[y] = block + y * stride;
-  return out;
-}
-
-jvirt_barray_ptr on_coefficients(j_common_ptr info, int pool, boolean, JDIMENSION width, JDIMENSION rows, JDIMENSION) {
-  const auto block = reinterpret_cast<JBLOCKROW>(cut(codec_of(info), size_t{width} * rows * sizeof(JBLOCK)));
-  if (!block) leave(codec_of(info), CTD_INTERNAL, "JPEG with more coefficients than were counted");
-  const auto out = static_cast<jvirt_barray_ptr>(info->mem->alloc_small(info, pool, sizeof(jvirt_barray_control)));
-  out->rows = static_cast<JBLOCKARRAY>(info->mem->alloc_small(info, pool, rows * sizeof(JBLOCKROW)));
-  for (JDIMENSION y = 0; y < rows; ++y) out->rows[y] = block + size_t{y} * width;
-  return out;
-}
-
-JBLOCKARRAY on_look(j_common_ptr, jvirt_barray_ptr array, JDIMENSION first, JDIMENSION, boolean) { return array->rows + first; }
 
 // Returns the bytes of all coefficients. Each component has whole MCUs.
 size_t coefficients_of(const jpeg_decompress_struct& info) {
@@ -240,7 +34,7 @@ size_t rows_of(size_t width, size_t blocks, int v_samp_factor, int max_v_samp_fa
 }
 
 // Returns the size of the block from which libjpeg's memory is cut.
-size_t block_of(Codec& codec) {
+size_t block_of(Jpeg::Codec& codec) {
   jpeg_decompress_struct& info = codec.info;
   size_t size = kAligned + (jpeg_has_multiple_scans(&info) ? coefficients_of(info) : 0);
   for (int i = 0; i < info.num_components; ++i) {
@@ -289,42 +83,25 @@ Part part_of(const jpeg_decompress_struct& info, const Box& box, int shrink) {
 
 }  // namespace
 
-Jpeg::Jpeg(Bytes file) : codec_(std::make_unique<Codec>()) {
+Jpeg::Jpeg(Bytes file) : codec_(std::make_unique<Codec>(file)) {
   Codec& codec = *codec_;
-  codec.info.err = jpeg_std_error(&codec.errors);
-  codec.errors.error_exit = on_error;
-  codec.errors.emit_message = on_message;
-  codec.info.client_data = &codec;
-  codec.progress.progress_monitor = on_progress;
-  codec.source.next_input_byte = file.data();
-  codec.source.bytes_in_buffer = file.size();
-  codec.source.init_source = [](j_decompress_ptr) {};
-  codec.source.fill_input_buffer = on_end_of_data;
-  codec.source.skip_input_data = on_skip;
-  codec.source.resync_to_restart = jpeg_resync_to_restart;
-  codec.source.term_source = [](j_decompress_ptr) {};
-  try {
-    attempt(codec, [](j_decompress_ptr info) {
-      jpeg_create_decompress(info);
-      info->src = &codec_of(info).source;
-      info->progress = &codec_of(info).progress;
-      jpeg_read_header(info, TRUE);
-    });
-    info_.format = CTD_JPEG;
-    info_.width = static_cast<int32_t>(codec.info.image_width);
-    info_.height = static_cast<int32_t>(codec.info.image_height);
-    info_.channels = codec.info.num_components;
-    info_.bits = codec.info.data_precision;
-    info_.color_space = color_space_of(codec.info);
-    info_.progressive = codec.info.progressive_mode ? 1 : 0;
-    info_.orientation = orientation_of_jpeg(file);
-  } catch (...) {
-    jpeg_destroy_decompress(&codec.info);
-    throw;
-  }
+  attempt(codec, [](j_decompress_ptr info) {
+    jpeg_create_decompress(info);
+    info->src = &codec_of(info).source;
+    info->progress = &codec_of(info).progress;
+    jpeg_read_header(info, TRUE);
+  });
+  info_.format = CTD_JPEG;
+  info_.width = static_cast<int32_t>(codec.info.image_width);
+  info_.height = static_cast<int32_t>(codec.info.image_height);
+  info_.channels = codec.info.num_components;
+  info_.bits = codec.info.data_precision;
+  info_.color_space = color_space_of(codec.info);
+  info_.progressive = codec.info.progressive_mode ? 1 : 0;
+  info_.orientation = orientation_of_jpeg(file);
 }
 
-Jpeg::~Jpeg() { jpeg_destroy_decompress(&codec_->info); }
+Jpeg::~Jpeg() = default;
 
 // take_over reports whether `huffman` decodes the file's scan. See Note [Taking libjpeg's place].
 bool Jpeg::take_over(Huffman& huffman) {
@@ -332,8 +109,7 @@ bool Jpeg::take_over(Huffman& huffman) {
   if (jpeg_has_multiple_scans(&codec.info)) return false;
   switch (huffman.begin(codec.info, {codec.source.next_input_byte, codec.source.bytes_in_buffer})) {
     case Huffman::Result::kOk:
-      codec.huffman = &huffman;
-      codec.info.entropy->decode_mcu = on_mcu;
+      codec.take(huffman);
       return true;
     case Huffman::Result::kTruncated:
       throw Error(CTD_TRUNCATED, "truncated JPEG");
@@ -383,15 +159,7 @@ void Jpeg::start(int shrink, Scratch& scratch) {
   const bool ink = info_.color_space == CTD_CMYK || info_.color_space == CTD_YCCK;
   codec.info.out_color_space = info_.color_space == CTD_GREY ? JCS_GRAYSCALE : ink ? JCS_CMYK : JCS_RGB;
   const size_t block = block_of(codec);
-  codec.next = jpeg_has_multiple_scans(&codec.info) ? scratch.codec.zeros(block) : scratch.codec.bytes(block);
-  codec.end = codec.next + block;
-  codec.next += -reinterpret_cast<uintptr_t>(codec.next) % kAligned;
-  attempt(codec, [&](j_decompress_ptr info) {
-    if (info->data_precision == 8) codec.rows = std::exchange(info->mem->alloc_sarray, on_rows);
-    info->mem->request_virt_barray = on_coefficients;
-    info->mem->access_virt_barray = on_look;
-    jpeg_start_decompress(info);
-  });
+  codec.start(jpeg_has_multiple_scans(&codec.info) ? scratch.codec.zeros(block) : scratch.codec.bytes(block), block);
 }
 
 int32_t Jpeg::frame(FrameFile& to) const {
