@@ -57,7 +57,7 @@ func reportOf(x *cgotorch.Exec) *report {
 }
 
 // normWays are the texts for the numbers of streamtorch::batch_norm_way, which are the Way of
-// csrc/kernels/norm.cc.
+// csrc/kernels/norm_work.h.
 var normWays = []string{
 	"one kernel",
 	"two kernels",

@@ -133,7 +133,6 @@ struct Matrix {
 // Returns the sum, the result of the norm, and the mean and 1 / deviation of each row as [2, rows].
 // Without an addend the sum is empty. If `records` is false, there is no backward, and the last
 // tensor is empty.
-using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, Optional, Optional, double, at::ScalarType, bool);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, Optional addend, Optional weight, Optional bias, double eps,
                                                        at::ScalarType dtype, bool records) {
   const Added added = !is_defined(addend) ? kNothing : addend->sizes() == input.sizes() ? kRows : kOneRow;
@@ -159,8 +158,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& input, 
 // empty. The gradient of the sum may be absent. If the input and the addend have one dtype, the
 // first tensor is the gradient of both. `addend` is the dtype of the addend, and that of the input
 // if there is none.
-using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, Optional, const at::Tensor&, const at::Tensor&,
-                                                                            Optional, at::ScalarType, at::ScalarType, bool, bool, bool, bool);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& of_normed, Optional of_sum, const at::Tensor& sum,
                                                                     const at::Tensor& saved, Optional weight, at::ScalarType input,
                                                                     at::ScalarType addend, bool added, bool wants_input, bool wants_addend,
@@ -195,7 +192,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Te
 struct Node : torch::autograd::Function<Node> {
   static variable_list forward(AutogradContext* context, const at::Tensor& input, Optional addend, Optional weight, Optional bias, double eps,
                                at::ScalarType dtype, bool records) {
-    static const auto call = operator_of<Forward>("streamtorch::add_layer_norm_forward");
+    static const auto call = operator_of<decltype(ct::forward)>("streamtorch::add_layer_norm_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const bool added = is_defined(addend);
     auto [sum, normed, saved] = call.call(input, addend, weight, bias, eps, dtype, records);
@@ -213,7 +210,7 @@ struct Node : torch::autograd::Function<Node> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::add_layer_norm has no second derivative: add and normalise by two operators");
-    static const auto call = operator_of<Backward>("streamtorch::add_layer_norm_backward");
+    static const auto call = operator_of<decltype(ct::backward)>("streamtorch::add_layer_norm_backward");
     const auto& data = context->saved_data;
     const auto flag = [&](const char* name) { return data.at(name).toBool(); };
     const auto dtype = [&](const char* name) { return static_cast<at::ScalarType>(data.at(name).toInt()); };
@@ -291,7 +288,7 @@ std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& input, Optio
 at::Tensor bias_layer_norm(const at::Tensor& input, const at::Tensor& row, Optional weight, Optional bias, double eps) {
   if (!needs_gradient({input, row, weight, bias}) && row.scalar_type() == input.scalar_type() && !at::autocast::is_autocast_enabled(at::kCUDA) &&
       is_fused(input, std::nullopt, weight, bias, input.scalar_type(), false) && is_parameter(row, input)) {
-    static const auto call = operator_of<Forward>("streamtorch::add_layer_norm_forward");
+    static const auto call = operator_of<decltype(ct::forward)>("streamtorch::add_layer_norm_forward");
     return std::get<1>(call.call(input, row, weight, bias, eps, input.scalar_type(), false));
   }
   return at::layer_norm(at::add(input, row), {input.size(-1)}, weight, bias, eps);

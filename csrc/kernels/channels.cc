@@ -41,6 +41,7 @@
 #include <tuple>
 
 #include "core/device.h"
+#include "kernels/channels_cuda.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/variants.h"
@@ -49,203 +50,6 @@ namespace ct {
 namespace {
 
 constexpr int kThreads = 256, kAffineThreads = 128;
-
-// A group is eight adjacent channels of one pixel. A pixel has `columns` groups.
-constexpr char kSource[] = R"cuda(
-using Eight = Vector<DTYPE, 8>;
-
-// Half of erfc(a), a >= 0, with an error of 1e-7. Formula 7.1.26 of Abramowitz and Stegun, Handbook
-// of Mathematical Functions.
-__device__ __forceinline__ float half_erfc(float a) {
-  const float t = __fdividef(1.f, fmaf(.3275911f, a, 1.f));
-  const float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -.284496736f), t, .254829592f);
-  return .5f * p * t * __expf(-a * a);
-}
-
-// In bfloat16 the error is below a rounding where z is above -5. Below, where the result is smaller
-// than 2e-6, the error is at most 1 % of it.
-__device__ __forceinline__ float gelu(float z, Float) { return .5f * z * (1 + erff(z * 0.70710678f)); }
-__device__ __forceinline__ float gelu(float z, Half) { return gelu(z, Float()); }
-__device__ __forceinline__ float gelu(float z, BFloat16) {
-  const float tail = half_erfc(fabsf(z) * 0.70710678f);
-  return z * (z < 0 ? tail : 1 - tail);
-}
-
-__device__ __forceinline__ float activation(float z) {
-  if (RELU) return z <= 0 ? 0 : z;
-  if (RELU6) return z <= 0 ? 0 : z >= 6 ? 6 : z;
-  if (SILU) return z / (1 + __expf(-z));
-  if (HARDSWISH) return z * (z <= -3 ? 0 : z >= 3 ? 6 : z + 3) * (1.f / 6);
-  if (GELU) return gelu(z, DTYPE());
-  return z;
-}
-
-#ifdef PARAMETER
-// `to` may be the input.
-extern "C" __global__ void channel_affine(const Eight* input, const Vector<PARAMETER, 8>* __restrict__ shift,
-                                          const Vector<PARAMETER, 8>* __restrict__ scale, const Vector<PARAMETER, 8>* __restrict__ bias,
-                                          const Eight* __restrict__ addend, Eight* to, unsigned columns, unsigned groups) {
-  for (unsigned k = blockIdx.x * blockDim.x + threadIdx.x; k < groups; k += gridDim.x * blockDim.x) {
-    float v[8], f[8];
-    const Eight in = input[k];
-    Eight other;
-    if (addend != nullptr) other = addend[k];
-    widen(in, v);
-    if (shift != nullptr) {
-      widen(shift[k % columns], f);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] += f[i];
-    }
-    if (scale != nullptr) {
-      widen(scale[k % columns], f);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] *= f[i];
-    }
-    if (bias != nullptr) {
-      widen(bias[k % columns], f);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] += f[i];
-    }
-    if (addend != nullptr) {
-      widen(other, f);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] += f[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = activation(v[i]);
-    to[k] = narrow<DTYPE>(v);
-  }
-}
-#endif
-
-// Adds up a chunk of an image's pixels for `lanes` columns. It writes the sums to partial, [image,
-// chunk, channel], or with one chunk the means to `to`, [image, channel]. The other pointer is
-// NULL. A block adds in a fixed order, so equal inputs give equal bits.
-extern "C" __global__ void __launch_bounds__(256) channel_sums(const Eight* __restrict__ images, Eight* __restrict__ to, float* __restrict__ partial,
-                                                              int pixels, int columns, int lanes, int tiles, int chunks) {
-  __shared__ float shared[256 * 8];
-  const int rows = blockDim.x / lanes, lane = threadIdx.x % lanes, row = threadIdx.x / lanes;
-  const int chunk = blockIdx.x % chunks, tile = blockIdx.x / chunks % tiles, image = blockIdx.x / chunks / tiles;
-  const int column = tile * lanes + lane, each = (pixels + chunks - 1) / chunks, last = min((chunk + 1) * each, pixels);
-  float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-  if (column < columns && row < rows) {
-#pragma unroll 4
-    for (int p = chunk * each + row; p < last; p += rows) {
-      float v[8];
-      widen(images[(static_cast<size_t>(image) * pixels + p) * columns + column], v);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sums[i] += v[i];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) shared[threadIdx.x * 8 + i] = sums[i];
-  __syncthreads();
-  if (row > 0 || column >= columns) return;
-  for (int r = 1; r < rows; ++r) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] += shared[(r * lanes + lane) * 8 + i];
-  }
-  if (to != nullptr) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] /= pixels;
-    to[image * columns + column] = narrow<DTYPE>(sums);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) partial[(static_cast<size_t>(image) * chunks + chunk) * columns * 8 + column * 8 + i] = sums[i];
-}
-
-// Adds the sums of the chunks. count: of the means.
-extern "C" __global__ void channel_means(const float* __restrict__ partial, DTYPE::Raw* __restrict__ to, int channels, int chunks, int pixels, int count) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  const float* const from = partial + static_cast<size_t>(i / channels) * chunks * channels + i % channels;
-  float sum = 0;
-#pragma unroll 8
-  for (int k = 0; k < chunks; ++k) sum += from[static_cast<size_t>(k) * channels];
-  to[i] = DTYPE::narrow(sum / pixels);
-}
-
-// Returns v as it is after it was stored.
-__device__ __forceinline__ float rounded(float v) { return DTYPE::widen(DTYPE::narrow(v)); }
-
-// Makes the factors of one image, [image, channel]. first: [squeezed, channels], second: [channels,
-// squeezed]. The biases may be NULL. `shared` holds the means, the squeezed numbers, and the sums of
-// the threads. Of the means it holds the first four of each eight, and then the other four, so that
-// adjacent threads read adjacent numbers.
-extern "C" __global__ void __launch_bounds__(1024) excite(const float* __restrict__ partial, const Eight* __restrict__ first,
-                                                         const DTYPE::Raw* __restrict__ first_bias, const DTYPE::Raw* __restrict__ second,
-                                                         const DTYPE::Raw* __restrict__ second_bias, DTYPE::Raw* __restrict__ to, int channels,
-                                                         int squeezed, int chunks, int pixels) {
-  extern __shared__ __align__(16) float shared[];
-  float* const means = shared;
-  float* const hidden = means + channels;
-  float* const sums = hidden + squeezed;
-  const int thread = threadIdx.x, threads = blockDim.x, lane = thread % 32, columns = channels / 8;
-  const float* const from = partial + static_cast<size_t>(blockIdx.x) * chunks * channels;
-  const int parts = max(threads / channels, 1);
-  if (parts > 1) {
-    float sum = 0;
-    if (thread < parts * channels) {
-#pragma unroll 4
-      for (int k = thread / channels; k < chunks; k += parts) sum += from[static_cast<size_t>(k) * channels + thread % channels];
-    }
-    sums[thread] = sum;
-    __syncthreads();
-  }
-  for (int c = thread; c < channels; c += threads) {
-    float sum = 0;
-    if (parts > 1) {
-      for (int k = 0; k < parts; ++k) sum += sums[k * channels + c];
-    } else {
-#pragma unroll 4
-      for (int k = 0; k < chunks; ++k) sum += from[static_cast<size_t>(k) * channels + c];
-    }
-    means[(c % 8 / 4 * columns + c / 8) * 4 + c % 4] = rounded(sum / pixels);
-  }
-  __syncthreads();
-  for (int s = thread / 32; s < squeezed; s += threads / 32) {
-    float sum = 0;
-#pragma unroll 5
-    for (int k = lane; k < columns; k += 32) {
-      float w[8];
-      widen(first[static_cast<size_t>(s) * columns + k], w);
-      const float4 a = reinterpret_cast<const float4*>(means)[k], b = reinterpret_cast<const float4*>(means)[columns + k];
-      sum = fmaf(w[0], a.x, fmaf(w[1], a.y, fmaf(w[2], a.z, fmaf(w[3], a.w, sum))));
-      sum = fmaf(w[4], b.x, fmaf(w[5], b.y, fmaf(w[6], b.z, fmaf(w[7], b.w, sum))));
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (lane == 0) hidden[s] = rounded(activation(rounded(first_bias != nullptr ? sum + DTYPE::widen(first_bias[s]) : sum)));
-  }
-  __syncthreads();
-  // Eight threads work on a channel, so that adjacent threads read adjacent numbers.
-  constexpr int kSharing = 8;
-#pragma unroll 3
-  for (int from_channel = 0; from_channel < channels; from_channel += threads / kSharing) {
-    const int c = from_channel + thread / kSharing;
-    float sum = 0;
-    if (c < channels) {
-      const DTYPE::Raw* const row = second + static_cast<size_t>(c) * squeezed;
-      if (squeezed % 2 == 0) {
-#pragma unroll 4
-        for (int s = thread % kSharing * 2; s < squeezed; s += 2 * kSharing) {
-          float w[2];
-          widen(*reinterpret_cast<const Vector<DTYPE, 2>*>(row + s), w);
-          sum = fmaf(w[0], hidden[s], fmaf(w[1], hidden[s + 1], sum));
-        }
-      } else {
-        for (int s = thread % kSharing; s < squeezed; s += kSharing) sum = fmaf(DTYPE::widen(row[s]), hidden[s], sum);
-      }
-    }
-#pragma unroll
-    for (int distance = kSharing / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (c >= channels || thread % kSharing != 0) continue;
-    if (second_bias != nullptr) sum += DTYPE::widen(second_bias[c]);
-    to[static_cast<size_t>(blockIdx.x) * channels + c] = DTYPE::narrow(1 / (1 + __expf(-rounded(sum))));
-  }
-}
-)cuda";
 
 struct Activation {
   const char* macro;
@@ -262,7 +66,7 @@ const std::map<std::string, Activation, std::less<>> kActivations{
 
 const CudaProgram& program_of(at::ScalarType dtype, std::optional<at::ScalarType> parameter, const std::string& chosen) {
   return variant_of(std::tuple(dtype, parameter, chosen), [&] {
-    Variant variant{"channels of " + float_name(dtype) + ", " + chosen, "\n#define DTYPE " + float_name(dtype) + "\n", kSource,
+    Variant variant{"channels of " + float_name(dtype) + ", " + chosen, "\n#define DTYPE " + float_name(dtype) + "\n", kChannelsText,
                     /*fused_multiply_add=*/true};
     if (parameter) variant.head += "#define PARAMETER " + float_name(*parameter) + "\n";
     for (const auto& [name, a] : kActivations) variant.head += std::string("#define ") + a.macro + (name == chosen ? " 1\n" : " 0\n");
@@ -304,7 +108,6 @@ bool is_fused(const at::Tensor& input, Optional shift, Optional scale, Optional 
 
 const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
 
-using Affine = at::Tensor(const at::Tensor&, Optional, Optional, Optional, Optional, c10::string_view, bool, bool);
 at::Tensor affine(const at::Tensor& input, Optional shift, Optional scale, Optional bias, Optional addend, c10::string_view activation, bool last,
                   bool reuse) {
   const int64_t channels = input.size(last ? -1 : 1);
@@ -327,7 +130,7 @@ at::Tensor channel_affine(const at::Tensor& input, Optional shift, Optional scal
   TORCH_CHECK(found != kActivations.end(), "streamtorch::channel_affine: the activation is \"", activation,
               "\", want none, relu, relu6, silu, hardswish or gelu");
   TORCH_CHECK(input.dim() >= 2, "streamtorch::channel_affine: the input ", input.sizes(), " has no channels");
-  static const auto call = operator_of<Affine>("streamtorch::channel_affine_cuda");
+  static const auto call = operator_of<decltype(affine)>("streamtorch::channel_affine_cuda");
   if (is_fused(input, shift, scale, bias, addend, last)) return call.call(input, shift, scale, bias, addend, activation, last, reuse);
   const auto of_channels = [&](const at::Tensor& t) {
     std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
@@ -399,8 +202,6 @@ bool is_bias(Optional b, int64_t size, const at::Tensor& images) {
   return !is_defined(b) || (b->dim() == 1 && b->numel() == size && b->scalar_type() == images.scalar_type() && b->device() == images.device() && b->is_contiguous());
 }
 
-using Factors = at::Tensor(const at::Tensor&, const at::Tensor&, Optional, const at::Tensor&, Optional, c10::string_view);
-
 // Returns the factors of images for squeeze_excite, [N, C, 1, 1].
 at::Tensor factors(const at::Tensor& images, const at::Tensor& first, Optional first_bias, const at::Tensor& second, Optional second_bias,
                    c10::string_view activation) {
@@ -426,7 +227,7 @@ at::Tensor squeeze_excite(const at::Tensor& images, const at::Tensor& first, Opt
   if (!needs_gradient({images, first, first_bias, second, second_bias}) && is_images(images) && is_weight(first, images.size(1), images) && is_weight(second, first.size(0), images) &&
       second.size(0) == images.size(1) && first.size(0) > 0 && images.size(1) + first.size(0) <= kMostExcited &&
       is_bias(first_bias, first.size(0), images) && is_bias(second_bias, second.size(0), images)) {
-    static const auto call = operator_of<Factors>("streamtorch::squeeze_excite_factors");
+    static const auto call = operator_of<decltype(factors)>("streamtorch::squeeze_excite_factors");
     static const auto scale = operator_of<at::Tensor(const at::Tensor&, const at::Tensor&, bool)>("streamtorch::scale_channels");
     return scale.call(images, call.call(images, first, first_bias, second, second_bias, activation), false);
   }

@@ -203,13 +203,11 @@ float* number(Optional t) { return is_defined(t) ? t->data_ptr<float>() : nullpt
 // The functions for the dispatch key CUDA launch a kernel and check nothing. The other functions
 // choose between a kernel and LibTorch's operator.
 
-using Cast = void(at::TensorList, at::TensorList, at::IntArrayRef);
 void cast_kernel(at::TensorList to, at::TensorList from, at::IntArrayRef shape) {
   const std::string macros = "\n#define TO " + float_name(to[0].scalar_type()) + "\n#define FROM " + float_name(from[0].scalar_type());
   launch({"cast", kCastText, macros, shape_of(shape, kCastShape)}, {to, from}, 2, nullptr);
 }
 
-using Step = void(at::TensorList, at::TensorList, at::TensorList, Optional, double, double, double, double, bool, Optional, at::IntArrayRef);
 void sgd_kernel(at::TensorList params, at::TensorList grads, at::TensorList momenta, Optional rate, double lr, double weight_decay, double momentum,
                 double dampening, bool nesterov, Optional found, at::IntArrayRef shape) {
   Sgd sgd{number(rate), number(found), static_cast<float>(lr), static_cast<float>(weight_decay), static_cast<float>(momentum),
@@ -225,13 +223,11 @@ void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList momen
     if (is_defined(rate)) return at::_fused_sgd_(params, grads, momenta, weight_decay, momentum, *rate, dampening, nesterov, false, first, scale, found);
     return at::_fused_sgd_(params, grads, momenta, weight_decay, momentum, lr, dampening, nesterov, false, first, scale, found);
   }
-  static const auto call = operator_of<Step>("streamtorch::fused_sgd_kernel_");
+  static const auto call = operator_of<decltype(sgd_kernel)>("streamtorch::fused_sgd_kernel_");
   const at::AutoDispatchBelowADInplaceOrView below;
   call.call(params, grads, momenta, rate, lr, weight_decay, momentum, dampening, nesterov, found, {});
 }
 
-using AdamStep = void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, Optional, double, double, double, double, double,
-                      Optional, at::IntArrayRef);
 void adam_kernel(at::TensorList params, at::TensorList grads, at::TensorList means, at::TensorList squares, at::TensorList steps, Optional rate,
                  double lr, double beta1, double beta2, double weight_decay, double eps, Optional found, at::IntArrayRef shape) {
   Adam adam{number(rate), number(found), static_cast<float>(lr), static_cast<float>(beta1), static_cast<float>(beta2),
@@ -258,7 +254,7 @@ void fused_adam(at::TensorList params, at::TensorList grads, at::TensorList mean
     };
     return is_defined(rate) ? step(*rate) : step(lr);
   }
-  static const auto call = operator_of<AdamStep>("streamtorch::fused_adam_kernel_");
+  static const auto call = operator_of<decltype(adam_kernel)>("streamtorch::fused_adam_kernel_");
   const at::AutoDispatchBelowADInplaceOrView below;
   call.call(params, grads, means, squares, steps, rate, lr, beta1, beta2, weight_decay, eps, found, {});
 }
@@ -293,7 +289,7 @@ void foreach::copy(at::TensorList to, at::TensorList from) {
   const auto is_half = [](at::ScalarType t) { return t == at::kHalf || t == at::kBFloat16; };
   const bool casts = (a == at::kFloat && is_half(b)) || (is_half(a) && b == at::kFloat);
   if (!casts || !is_all(to, a) || !is_all(from, b) || !is_alike({to, from})) return at::_foreach_copy_(to, from);
-  static const auto call = operator_of<Cast>("streamtorch::foreach_cast_kernel_");
+  static const auto call = operator_of<decltype(cast_kernel)>("streamtorch::foreach_cast_kernel_");
   call.call(to, from, {});
 }
 

@@ -121,7 +121,6 @@ at::Tensor empty_cells(int64_t count, int64_t channels, int64_t height, int64_t 
 constexpr std::array<int64_t, 2> kOne{1, 1}, kNone{0, 0};
 
 // Returns the result, and the cells of the images.
-using Forward = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, int64_t, at::ScalarType);
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& input, const at::Tensor& weight, int64_t padding, at::ScalarType dtype) {
   const Weight w = image_convolution::weight_of(weight, padding);
   const Images g = image_convolution::images_of(input, w, padding);
@@ -137,7 +136,6 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& input, const at::Te
 }
 
 // Returns the gradient of the weight. It has the given sizes, strides and dtype.
-using Backward = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::ScalarType, int64_t);
 at::Tensor backward(const at::Tensor& gradient, const at::Tensor& cells, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype,
                     int64_t padding) {
   at::Tensor result = at::empty_strided(sizes, strides, cells.options().dtype(dtype));
@@ -165,7 +163,7 @@ std::vector<int64_t> gradient_strides(const at::Tensor& weight) {
 struct Node : torch::autograd::Function<Node> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, int64_t padding,
                             at::ScalarType dtype) {
-    static const auto call = operator_of<Forward>("streamtorch::image_convolution_forward");
+    static const auto call = operator_of<decltype(ct::forward)>("streamtorch::image_convolution_forward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::DispatchKey::AutocastCUDA);
     auto [output, cells] = call.call(input, weight, padding, dtype);
@@ -180,7 +178,7 @@ struct Node : torch::autograd::Function<Node> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "streamtorch::image_convolution has no second derivative: use Exec.Conv2d");
-    static const auto call = operator_of<Backward>("streamtorch::image_convolution_backward");
+    static const auto call = operator_of<decltype(ct::backward)>("streamtorch::image_convolution_backward");
     torch::autograd::variable_list result(4);
     if (!gradients[0].defined() || !context->needs_input_grad(1)) return result;
     const auto& data = context->saved_data;

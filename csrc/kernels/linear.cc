@@ -125,7 +125,6 @@ void save_bias(AutogradContext* context, Optional bias) {
   context->saved_data["bias"] = is_defined(bias) ? static_cast<int64_t>(bias->scalar_type()) : -1;
 }
 
-using BiasGradient = at::Tensor(const at::Tensor&, at::ScalarType);
 at::Tensor bias_gradient(const at::Tensor& gradient, at::ScalarType bias) {
   return add_rows("bias_gradient", gradient, bias, false, gradient.const_data_ptr());
 }
@@ -140,7 +139,7 @@ struct BiasNode : torch::autograd::Function<BiasNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = operator_of<BiasGradient>("streamtorch::bias_gradient");
+    static const auto call = operator_of<decltype(ct::bias_gradient)>("streamtorch::bias_gradient");
     const at::Tensor& g = gradients[0];
     if (!g.defined()) return {at::Tensor(), at::Tensor()};
     const auto bias = bias_of(context);
@@ -150,7 +149,6 @@ struct BiasNode : torch::autograd::Function<BiasNode> {
   }
 };
 
-using GeluBackward = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, std::optional<at::ScalarType>, c10::string_view);
 std::tuple<at::Tensor, at::Tensor> gelu_backward(const at::Tensor& gradient, const at::Tensor& x, std::optional<at::ScalarType> bias,
                                                  c10::string_view approximate) {
   at::Tensor result = at::empty_like(x);
@@ -170,7 +168,7 @@ struct GeluNode : torch::autograd::Function<GeluNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = operator_of<GeluBackward>("streamtorch::gelu_bias_gradient");
+    static const auto call = operator_of<decltype(gelu_backward)>("streamtorch::gelu_bias_gradient");
     const at::Tensor& g = gradients[0];
     if (!g.defined()) return variable_list(3);
     const auto bias = bias_of(context);
@@ -196,7 +194,6 @@ at::Tensor readable_heads(const at::Tensor& t) {
   return fits ? t : t.clone(at::MemoryFormat::Contiguous);
 }
 
-using HeadsBackward = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::optional<at::ScalarType>);
 std::tuple<at::Tensor, at::Tensor> heads_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::optional<at::ScalarType> bias) {
   const int64_t heads = q.size(1), positions = q.size(2), depth = q.size(3);
   at::Tensor result = at::empty({q.size(0), positions, 3 * heads * depth}, q.options());
@@ -221,7 +218,7 @@ struct HeadsNode : torch::autograd::Function<HeadsNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    static const auto call = operator_of<HeadsBackward>("streamtorch::heads_gradient");
+    static const auto call = operator_of<decltype(heads_backward)>("streamtorch::heads_gradient");
     const auto given = std::find_if(gradients.begin(), gradients.end(), [](const at::Tensor& t) { return t.defined(); });
     if (given == gradients.end()) return variable_list(3);
     const at::TensorOptions options = given->options();

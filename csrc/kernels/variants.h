@@ -16,7 +16,7 @@ namespace ct {
 struct Variant {
   std::string name;  // for error messages
   std::string head;  // is compiled before `source`: a CT_ON_BOTH_DEVICES text and the macros
-  const char* source;
+  std::string source;
   bool fused_multiply_add = false;  // as in CudaProgram
 };
 
@@ -35,7 +35,7 @@ const CudaProgram& variant_of(const Key& key, const Make& make) {
   if (found != programs->end()) return found->second.program;
   Program& made = (*programs)[key];
   made.text = make();
-  made.program = {made.text.name.c_str(), made.text.head.c_str(), made.text.source, made.text.fused_multiply_add};
+  made.program = {made.text.name.c_str(), made.text.head.c_str(), made.text.source.c_str(), made.text.fused_multiply_add};
   return made.program;
 }
 

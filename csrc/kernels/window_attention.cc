@@ -217,8 +217,6 @@ bool is_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor& 
 
 Layout layout_of(const at::Tensor& t) { return {t.const_data_ptr(), t.stride(0), t.stride(1), t.stride(2)}; }
 
-using Attention = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, Optional, Optional, double);
-
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, Optional bias, Optional mask, double scale) {
   at::Tensor out = at::empty({query.size(0), query.size(2), query.size(1), query.size(3)}, query.options());
   Layout q = layout_of(query), k = layout_of(key), v = layout_of(value);
@@ -238,7 +236,7 @@ at::Tensor window_attention(const at::Tensor& query, const at::Tensor& key, cons
     TORCH_CHECK(mask->dim() == 3 && mask->size(0) > 0 && query.size(0) % mask->size(0) == 0, "streamtorch::window_attention: the mask ", mask->sizes(),
                 " is not [W, L, L] of a divisor W of ", query.size(0), " windows");
   }
-  static const auto call = operator_of<Attention>("streamtorch::window_attention_cuda");
+  static const auto call = operator_of<decltype(attend)>("streamtorch::window_attention_cuda");
   if (is_fused(query, key, value, bias, mask)) return call.call(query, key, value, bias, mask, scale);
   at::Tensor scores = at::matmul(at::mul(query, scale), key.transpose(-2, -1));
   if (is_defined(bias)) scores = at::add(scores, *bias);

@@ -14,7 +14,7 @@ import (
 // of one of their variants. "name:kText" is only the text kText of the file `name`.
 var cudaPrograms = map[string][]string{
 	"add_layer_norm":    {"INPUT Float", "ADDEND BFloat16", "SUM Float", "NORMED BFloat16", "PARAMETER Float", "ADDED 1", "APART 1", "CHANNELS 768", "ROW_THREADS 32", "THREADS 128", "BLOCKS 4", "SUMS 1", "add_layer_norm_cuda.h"},
-	"channels":          {"DTYPE BFloat16", "PARAMETER Float", "NONE 0", "RELU 0", "RELU6 0", "SILU 1", "HARDSWISH 0", "GELU 0", "channels.cc"},
+	"channels":          {"DTYPE BFloat16", "PARAMETER Float", "NONE 0", "RELU 0", "RELU6 0", "SILU 1", "HARDSWISH 0", "GELU 0", "channels_cuda.h"},
 	"augment":           {"level.h:kLevelText", "augment_pixels.h:kPixelsText", "augment.cc"},
 	"blend":             {"level.h:kLevelText", "blend.cc:kBlendText", "blend.cc"},
 	"blur":              {"level.h:kLevelText", "border.h:kBorderText", "blur_taps.h:kTapsText", "blur.cc"},
@@ -26,7 +26,7 @@ var cudaPrograms = map[string][]string{
 	"jpeg":              {"resample.h:kText", "jpeg_pixels.h:kText", "jpeg.cc"},
 	"linear":            {"linear.cc:kText", "DTYPE BFloat16", "BIAS Float", "TANH 0", "linear_cuda.h"},
 	"mix":               {"images.h:kText", "mix.cc"},
-	"norm":              {"norm.cc:kText", "DTYPE BFloat16", "LANES 8", "ACTIVATION kRelu", "ADDEND 1", "KERNELS 0", "norm_cuda.h"},
+	"norm":              {"norm_work.h:kText", "DTYPE BFloat16", "LANES 8", "ACTIVATION kRelu", "ADDEND 1", "KERNELS 0", "norm_cuda.h", "norm_forward_cuda.h", "norm_backward_cuda.h", "norm_pool_cuda.h"},
 	"normalize":         {"images.h:kText", "normalize.cc"},
 	"pad":               {"border.h:kBorderText", "pad.cc:kPadText", "pad.cc"},
 	"pooling":           {"pooling.cc:kText", "pooling.cc"},
