@@ -32,6 +32,7 @@ namespace ct {
 // An argument of a schema, and the values that it takes. ct_op makes it once, from the argument's
 // type.
 struct Argument {
+  explicit Argument(const c10::Argument& schema);
   enum class Kind { tensor, integer, floating, boolean, number, string, device, generator, list, other };
   Kind kind = Kind::other;
   Kind element = Kind::other;      // if the kind is list: the kind of its elements
