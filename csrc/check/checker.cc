@@ -1,27 +1,27 @@
 // The stream checker learns of the program's work from three sources. The sources are LibTorch's
 // operator hook, LibTorch's trace of CUDA calls, and the core's own calls.
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/GPUTrace.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
-#include <tuple>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "check/captures.h"
 #include "check/checker.h"
 #include "check/clocks.h"
+#include "check/cuda_trace.h"
 #include "check/schema.h"
+#include "check/thread.h"
 #include "check/values.h"
 #include "core/device.h"
 #include "core/event.h"
 #include "core/memory.h"
 #include "core/stream.h"
-#include "core/versions.h"
 #include "witness/watch.h"
 
 // Note [Where the checker learns]
@@ -53,126 +53,9 @@
 namespace ct::checker {
 namespace {
 
-using Queue = Checker::Queue;
-using Actor = Checker::Actor;
-
-// ---- The work of the calling thread
-
-// A node of autograd that is running.
-struct Node {
-  Queue queue = Checker::kNone;  // on the CPU: the queue of the forward operator
-  uint64_t site = 0;
-  size_t ops = 0;  // how many operators were running when the node began
-  std::shared_ptr<values::Node> values;  // NULL while values are not checked
-};
-
-struct Thread {
-  const ct_stream* stream = nullptr;  // the stream of the running call, NULL on autograd's threads
-  uint64_t site = 0;
-  bool backward = false;         // the running call is a backward
-  std::vector<std::string> ops;  // the running operators, innermost last
-  std::vector<Node> nodes;       // the running nodes, innermost last
-};
-thread_local Thread thread;
-
-// Says where the forward operator of a node ran. LibTorch gives the operator and its node the
-// same thread number and the same sequence number. These two numbers are the key.
-class Forwards {
- public:
-  void set(uint64_t of, int64_t number, Node node) {
-    const std::lock_guard lock(mutex_);
-    auto& nodes = threads_[of];
-    nodes[number] = node;
-    if (nodes.size() > kKept) nodes.erase(nodes.begin());
-  }
-  void forget() {
-    const std::lock_guard lock(mutex_);
-    threads_.clear();
-  }
-  Node get(uint64_t of, int64_t number) {
-    const std::lock_guard lock(mutex_);
-    const auto nodes = threads_.find(of);
-    if (nodes == threads_.end()) return {};
-    const auto node = nodes->second.find(number);
-    return node == nodes->second.end() ? Node{} : node->second;
-  }
-
- private:
-  static constexpr size_t kKept = 1 << 14;  // how many entries are kept for a thread: more than an autograd graph has operators
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::map<int64_t, Node>> threads_;
-};
-
-Forwards& forwards() {
-  static auto* const all = new Forwards;
-  return *all;
-}
-
-const c10::impl::VirtualGuardImpl& cuda_guard() {
-  static const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-  return guard;
-}
-
-// Returns the queue of the work that the calling thread enqueues on the device now.
-Queue current_queue(c10::Device device) {
-  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // LibTorch gives this stream to CUDA
-  if (thread.stream == nullptr) return Checker::kNone;
-  if (thread.stream->device.is_cuda()) return Checker::kHost;
-  if (!thread.nodes.empty() && thread.nodes.back().queue != Checker::kNone) return thread.nodes.back().queue;
-  return Checker::instance().queue_of(*thread.stream);
-}
-
-Actor actor(Queue queue, const char* op = nullptr) {
-  Actor by;
-  by.queue = queue;
-  // The report names the operator that the program or autograd called. Operators that this operator
-  // calls are parts of it.
-  const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
-  if (op != nullptr) by.op = op;
-  else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];
-  by.site = thread.site;
-  by.backward = thread.backward || !thread.nodes.empty();
-  if (!thread.nodes.empty()) by.forward = thread.nodes.back().site;
-  return by;
-}
-
-// ---- Captures
-
-struct Noted {
-  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-  std::vector<int64_t> sizes, strides;
-  int64_t offset = 0;
-  caffe2::TypeMeta dtype;
-  bool write = false;
-  Actor by;
-};
-
-// The captures that are running, at most one for each device.
-struct Captures {
-  std::atomic<int> count{0};
-  std::mutex mutex;
-  std::map<c10::DeviceIndex, std::vector<Noted>> notes;
-};
-
-Captures& captures() {
-  static auto* const all = new Captures;
-  return *all;
-}
-
-void note(const at::Tensor& tensor, bool write, const Actor& by) {
-  if (!tensor.is_cuda() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
-  if (!cuda().is_capturing(cuda_guard().getStream(tensor.device()))) return;
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  const auto notes = all.notes.find(tensor.device().index());
-  if (notes == all.notes.end()) return;
-  notes->second.push_back({c10::weak_intrusive_ptr<c10::StorageImpl>(tensor.storage().getWeakStorageImpl()), tensor.sizes().vec(),
-                           tensor.strides().vec(), tensor.storage_offset(), tensor.dtype(), write, by});
-}
-
 void access(const at::Tensor& tensor, bool write, const Actor& by) {
   Checker::instance().access(tensor, write, by);
-  if (captures().count.load(std::memory_order_relaxed) > 0) note(tensor, write, by);
+  note(tensor, write, by);
 }
 
 // Reports that an operator on `device` reads or writes a tensor. If the tensor lies in host
@@ -210,35 +93,6 @@ void touch_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking)
 bool crosses(const at::Tensor& a, const at::Tensor& b) { return a.defined() && b.defined() && a.is_cpu() != b.is_cpu(); }
 
 // ---- Operators
-
-struct EffectsByName {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::unique_ptr<const Effects>> effects;
-};
-
-// Returns whether the operator is composite: it only calls other operators. Those operators say
-// more exactly which memory they touch.
-bool is_composite(const c10::OperatorName& name) {
-  const auto op = c10::Dispatcher::singleton().findSchema(name);
-  return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-         !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
-}
-
-const Effects* effects_of(const at::RecordFunction& fn, const c10::OperatorName& name) {
-  static auto* const known = new EffectsByName;
-  std::string key = name.name + "." + name.overload_name;
-  const std::lock_guard lock(known->mutex);
-  auto& effects = known->effects[std::move(key)];
-  if (effects == nullptr) {
-    auto found = std::make_unique<Effects>(ct::effects_of(*fn.operator_schema()));
-    if (is_composite(name)) {
-      std::fill(found->arguments.begin(), found->arguments.end(), Effects::none);
-      found->conditional.clear();
-    }
-    effects = std::move(found);
-  }
-  return effects.get();
-}
 
 // Returns the first CUDA device among the devices of the arguments, or the CPU.
 c10::Device device_of(c10::ArrayRef<const c10::IValue> inputs) {
@@ -334,7 +188,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   try {
     if (outermost && values::is_on()) entered->values = values::before(fn);
     if (!is_on()) return entered;
-    const Effects& effects = *effects_of(fn, *name);
+    const Effects& effects = known_effects(*fn.operator_schema());
     touch_all(effects, fn.inputs());
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
   } catch (...) {
@@ -377,98 +231,6 @@ void leave(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (node.queue != Checker::kNone && thread.stream != nullptr) Checker::instance().join(current_queue(thread.stream->device), node.queue);
 }
 
-// ---- LibTorch's own streams and events on CUDA
-
-// LibTorch reports every CUDA event, allocation and wait to its Python interpreter. This process
-// has no Python, so this class stands in for the interpreter. LibTorch calls only its trace
-// functions.
-class CudaTrace final : public NoPythonObjects {
- public:
-  std::string name() const override { return "streamtorch"; }
-  void trace_gpu_event_creation(c10::DeviceType, uintptr_t) const override {}
-  void trace_gpu_event_deletion(c10::DeviceType, uintptr_t event) const override {
-    const std::lock_guard lock(mutex_);
-    events_.erase(event);
-  }
-  void trace_gpu_event_record(c10::DeviceType type, uintptr_t event, uintptr_t stream) const override {
-    if (!is_on() || type != c10::kCUDA) return;
-    auto known = Checker::instance().record(native(stream));
-    const std::lock_guard lock(mutex_);
-    events_[event] = std::move(known);
-  }
-  void trace_gpu_event_wait(c10::DeviceType type, uintptr_t event, uintptr_t stream) const override {
-    if (!is_on() || type != c10::kCUDA) return;
-    if (const auto known = clock_of(event)) Checker::instance().wait(native(stream), *known);
-  }
-  void trace_gpu_memory_allocation(c10::DeviceType type, uintptr_t data) const override {
-    if (!is_on() || type != c10::kCUDA) return;
-    const Queue queue = current_queue(cuda_guard().getDevice());
-    Checker::instance().born(reinterpret_cast<const void*>(data), 0, actor(queue));
-  }
-  void trace_gpu_memory_deallocation(c10::DeviceType type, uintptr_t data) const override {
-    if (!is_on() || type != c10::kCUDA) return;
-    Checker::instance().dies(reinterpret_cast<const void*>(data), actor(Checker::kNone));
-  }
-  void trace_gpu_stream_creation(c10::DeviceType, uintptr_t) const override {}
-  void trace_gpu_device_synchronization(c10::DeviceType type) const override {
-    if (is_on() && type == c10::kCUDA) Checker::instance().host_waits_for(cuda_guard().getDevice());
-  }
-  void trace_gpu_stream_synchronization(c10::DeviceType type, uintptr_t stream) const override {
-    if (is_on() && type == c10::kCUDA) Checker::instance().host_waits(native(stream));
-  }
-  void trace_gpu_event_synchronization(c10::DeviceType type, uintptr_t event) const override {
-    if (!is_on() || type != c10::kCUDA) return;
-    if (const auto known = clock_of(event)) Checker::instance().host_waits(*known);
-  }
-
-  // These functions are for tensors that Python made. There are no such tensors.
-  c10::intrusive_ptr<c10::TensorImpl> detach(const c10::TensorImpl*) const override { none(); }
-  void dispatch(const c10::OperatorHandle&, torch::jit::Stack*) const override { none(); }
-  void reportErrorCallback(PyObject*, c10::DispatchKey) const override { none(); }
-  void python_op_registration_trampoline(const c10::OperatorHandle&, c10::DispatchKey, c10::DispatchKeySet, torch::jit::Stack*, bool,
-                                         bool) const override { none(); }
-  void throw_abstract_impl_not_imported_error(std::string, const char*, const char*) const override { none(); }
-  void python_dispatcher(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) const override { none(); }
-  bool is_contiguous(const c10::TensorImpl*, at::MemoryFormat) const override { none(); }
-  c10::SymBool sym_is_contiguous(const c10::TensorImpl*, at::MemoryFormat) const override { none(); }
-  bool is_strides_like(const c10::TensorImpl*, at::MemoryFormat) const override { none(); }
-  bool is_non_overlapping_and_dense(const c10::TensorImpl*) const override { none(); }
-  c10::Device device(const c10::TensorImpl*) const override { none(); }
-  int64_t dim(const c10::TensorImpl*) const override { none(); }
-  c10::IntArrayRef strides(const c10::TensorImpl*) const override { none(); }
-  c10::IntArrayRef sizes(const c10::TensorImpl*) const override { none(); }
-  c10::SymIntArrayRef sym_sizes(const c10::TensorImpl*) const override { none(); }
-  c10::Layout layout(const c10::TensorImpl*) const override { none(); }
-  int64_t numel(const c10::TensorImpl*) const override { none(); }
-  c10::SymInt sym_numel(const c10::TensorImpl*) const override { none(); }
-  c10::SymIntArrayRef sym_strides(const c10::TensorImpl*) const override { none(); }
-  c10::SymInt sym_storage_offset(const c10::TensorImpl*) const override { none(); }
-  void reset_backward_hooks(const c10::TensorImpl*) const override { none(); }
-
- private:
-  static Queue native(uintptr_t stream) {
-    return Checker::instance().queue_of_native(cuda_guard().getDevice().index(), stream);
-  }
-  std::shared_ptr<const Checker::Clock> clock_of(uintptr_t event) const {
-    const std::lock_guard lock(mutex_);
-    const auto at = events_.find(event);
-    return at == events_.end() ? nullptr : at->second;
-  }
-
-  mutable std::mutex mutex_;
-  mutable std::unordered_map<uintptr_t, std::shared_ptr<const Checker::Clock>> events_;
-};
-
-void install() {
-  static const bool done = [] {
-    count_cpu_allocations();
-    static const auto* const trace = new c10::impl::PyInterpreter(new CudaTrace);
-    c10::impl::GPUTrace::set_trace(trace);
-    return true;
-  }();
-  (void)done;
-}
-
 std::atomic<at::CallbackHandle> callback{0};
 
 // Adds the hooks to LibTorch, or takes them away.
@@ -495,7 +257,8 @@ void turn(bool on_now, bool values_now) {
   if (on_now && is_on()) Checker::instance().report_anew();
   if (on_now == is_on()) return;
   if (on_now) {
-    install();
+    count_cpu_allocations();
+    trace_cuda();
     Checker::instance().forget();
     on = true;
   } else {
@@ -507,109 +270,6 @@ void turn(bool on_now, bool values_now) {
 }  // namespace
 
 // ---- The core's own calls
-
-// Runs f in a function that must not throw. If no memory is left, the report that f makes is
-// lost, and that work is not checked.
-template <typename F>
-void quietly(F&& f) noexcept {
-  try {
-    f();
-  } catch (...) {
-  }
-}
-
-struct Accesses {
-  explicit Accesses(std::vector<Noted> notes) : notes(std::move(notes)) {}
-  const std::vector<Noted> notes;
-};
-
-void capture_begins(c10::Device device) noexcept {
-  if (!is_on()) return;
-  quietly([&] {
-    Captures& all = captures();
-    const std::lock_guard lock(all.mutex);
-    all.notes[device.index()].clear();
-    all.count = static_cast<int>(all.notes.size());
-  });
-}
-
-std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept {
-  std::shared_ptr<const Accesses> found;
-  quietly([&] {
-    Captures& all = captures();
-    const std::lock_guard lock(all.mutex);
-    const auto notes = all.notes.find(device.index());
-    if (notes == all.notes.end()) return;
-    std::vector<Noted> outlive;
-    std::set<std::tuple<const void*, int64_t, std::vector<int64_t>, bool, uint64_t>> seen;
-    for (Noted& n : notes->second) {
-      const auto storage = n.storage.lock();
-      if (storage != nullptr && seen.emplace(storage.get(), n.offset, n.sizes, n.write, n.by.site).second) outlive.push_back(std::move(n));
-    }
-    all.notes.erase(notes);
-    all.count = static_cast<int>(all.notes.size());
-    found = std::make_shared<const Accesses>(std::move(outlive));
-  });
-  return found;
-}
-
-void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept {
-  if (!is_on() || accesses == nullptr) return;
-  quietly([&] {
-    Checker& checker = Checker::instance();
-    const Queue from = checker.queue_of(stream);
-    std::set<Queue> queues;
-    for (const Noted& n : accesses->notes) {
-      if (queues.insert(n.by.queue).second) checker.join(n.by.queue, from);
-    }
-    for (const Noted& n : accesses->notes) {
-      auto storage = n.storage.lock();
-      if (storage == nullptr) continue;
-      at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CUDA), n.dtype);
-      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(n.sizes, n.strides, n.offset);
-      checker.access(tensor, n.write, n.by);
-    }
-    for (const Queue queue : queues) checker.join(from, queue);
-  });
-}
-
-Scope::Scope(const ct_exec& x) : stream_before_(thread.stream), site_before_(thread.site) {
-  thread.stream = x.stream;
-  thread.site = x.site;
-}
-
-Scope::~Scope() {
-  thread.stream = stream_before_;
-  thread.site = site_before_;
-}
-
-OnStream::OnStream(const ct_stream& stream) : on_(is_on() && !stream.device.is_cuda()) {
-  if (!on_) return;
-  Node node = thread.nodes.empty() ? Node{} : thread.nodes.back();
-  node.queue = Checker::instance().queue_of(stream);
-  thread.nodes.push_back(node);
-}
-
-OnStream::~OnStream() {
-  if (on_ && !thread.nodes.empty()) thread.nodes.pop_back();
-}
-
-bool runs_on(const ct_stream& stream) {
-  if (!is_on() || stream.device.is_cuda()) return true;
-  return current_queue(stream.device) == Checker::instance().queue_of(stream);
-}
-
-struct Apart::Before {
-  Thread thread;
-};
-
-Apart::Apart() : before_(watches() ? new Before{std::exchange(thread, {})} : nullptr) {}
-Apart::~Apart() {
-  if (before_ != nullptr) thread = std::move(before_->thread);
-}
-
-Backward::Backward() : before_(thread.backward) { thread.backward = true; }
-Backward::~Backward() { thread.backward = before_; }
 
 void reads(const char* op, const at::Tensor& tensor) {
   if (is_on()) access(tensor, false, actor(current_queue(tensor.device()), op));

@@ -1,7 +1,6 @@
 #include "check/clocks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -10,15 +9,8 @@
 namespace ct {
 namespace {
 
-constexpr size_t kMaxPending = 256;      // reports that were not yet taken
 constexpr size_t kMaxAccesses = 8192;    // accesses of one block; the oldest one is forgotten when there are more
 constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max() / 2;
-
-void copy_text(char* to, size_t room, const std::string& text) {
-  const size_t n = std::min(room - 1, text.size());
-  std::memcpy(to, text.data(), n);
-  to[n] = 0;
-}
 
 }  // namespace
 
@@ -33,9 +25,7 @@ void Checker::forget() {
   const std::lock_guard lock(mutex_);
   blocks_.clear();
   for (auto& [data, slab] : slabs_) slab.accesses.clear();
-  found_.clear();
-  pending_.clear();
-  reported_.clear();
+  reports_.forget();
   if (streams_.empty()) {
     streams_.emplace_back();
     streams_[kHost].host = true;
@@ -355,48 +345,42 @@ void Checker::check(Block& block, const Access& earlier, const Access& later) {
 // ---- Reports
 
 void Checker::report(const Block& block, const Access& earlier, const Access& later, int32_t kind) {
-  const auto fill = [&](ct_access& out, const Access& from) {
-    copy_text(out.op, sizeof(out.op), from.by.op);
-    copy_text(out.what, sizeof(out.what), from.kind);
-    out.stream = streams_[from.by.queue].id;
-    out.device = from_device(streams_[from.by.queue].device);
+  const auto told = [&](const Access& from) {
+    const Stream& of = streams_[from.by.queue];
+    ct_access out{};
+    copy_text(out.op, from.by.op);
+    copy_text(out.what, from.kind);
+    out.stream = of.id;
+    out.device = from_device(of.device);
     out.number = static_cast<int32_t>(from.by.queue);
-    out.is_default = streams_[from.by.queue].is_default;
+    out.is_default = of.is_default;
     out.site = from.by.site;
     out.forward = from.by.forward;
     out.backward = from.by.backward;
     out.begin = std::min(from.region.begin, block.bytes);
     out.end = std::min(from.region.end, block.bytes);
+    return out;
   };
   ct_race race{};
   race.kind = kind;
-  fill(race.earlier, earlier);
-  fill(race.later, later);
+  race.earlier = told(earlier);
+  race.later = told(later);
   race.device = from_device(block.device);
   race.bytes = block.bytes;
   race.slab = block.slab;
   race.made_at = block.maker.site;
-  copy_text(race.made_by, sizeof(race.made_by), block.maker.op);
-  // Races between the same two lines of the program wait to be taken as one.
-  const auto text = [](const ct_access& a) { return std::string(a.op) + a.what + std::to_string(a.site) + "/" + std::to_string(a.forward) + "/"; };
-  const std::string key = text(race.earlier) + text(race.later) + std::to_string(kind);
-  if (found_.size() >= kMaxPending || !pending_.insert(key).second) return;
-  race.again = !reported_.insert(key).second;
-  found_.emplace_back(key, race);
+  copy_text(race.made_by, block.maker.op);
+  reports_.add(race);
 }
 
 void Checker::report_anew() {
   const std::lock_guard lock(mutex_);
-  reported_.clear();
+  reports_.anew();
 }
 
 bool Checker::take(ct_race* out) {
   const std::lock_guard lock(mutex_);
-  if (found_.empty()) return false;
-  *out = found_.front().second;
-  pending_.erase(found_.front().first);
-  found_.pop_front();
-  return true;
+  return reports_.take(out);
 }
 
 }  // namespace ct

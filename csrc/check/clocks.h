@@ -22,7 +22,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +33,7 @@
 
 #include "cgotorch.h"
 #include "check/region.h"
+#include "check/reports.h"
 #include "core/stream.h"
 
 namespace ct {
@@ -157,9 +157,7 @@ class Checker {
   std::unordered_map<const void*, Block> blocks_;
   size_t sweep_at_ = 4096;
   std::map<const void*, Block> slabs_;
-  std::deque<std::pair<std::string, ct_race>> found_;  // by operators and sites
-  std::set<std::string> pending_;                      // the keys of found_
-  std::set<std::string> reported_;                     // the keys of all races since the checker was turned on
+  Reports reports_;
 };
 
 }  // namespace ct

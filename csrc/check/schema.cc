@@ -1,7 +1,14 @@
 #include "check/schema.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "witness/watch.h"
 
@@ -46,6 +53,12 @@ bool holds_tensors(const c10::TypePtr& type) {
     default:
       return false;
   }
+}
+
+bool is_composite(const c10::OperatorName& name) {
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
 }
 
 }  // namespace
@@ -94,6 +107,22 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // to write them is the operators' only purpose
   }
   return effects;
+}
+
+const Effects& known_effects(const c10::FunctionSchema& schema) {
+  static auto* const mutex = new std::mutex;
+  static auto* const all = new std::unordered_map<c10::OperatorName, std::unique_ptr<const Effects>>;
+  const std::lock_guard lock(*mutex);
+  auto& known = (*all)[schema.operator_name()];
+  if (known == nullptr) {
+    auto effects = std::make_unique<Effects>(effects_of(schema));
+    if (is_composite(schema.operator_name())) {
+      std::fill(effects->arguments.begin(), effects->arguments.end(), Effects::none);
+      effects->conditional.clear();
+    }
+    known = std::move(effects);
+  }
+  return *known;
 }
 
 }  // namespace ct

@@ -23,6 +23,9 @@ struct Effects {
 };
 
 Effects effects_of(const c10::FunctionSchema& schema);
+// Returns the same for an operator of LibTorch's dispatcher, from a table. A composite operator has
+// none, because it only calls other operators, which say more exactly which memory they touch.
+const Effects& known_effects(const c10::FunctionSchema& schema);
 
 // Returns the names of the operators in the table.
 std::vector<std::string> corrected_operators();
