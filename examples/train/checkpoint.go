@@ -68,7 +68,7 @@ func (s *saved) adopt(c *Config, may ...string) (refused []string, err error) {
 	flag.VisitAll(func(f *flag.Flag) {
 		value, ok := given[f.Name]
 		switch {
-		case !ok || slices.Contains([]string{"graph", "workers", "out", "resume", "evaluate", "log-steps", "trace", "timeout"}, f.Name):
+		case !ok || slices.Contains([]string{"graph", "workers", "jpeg-engines", "out", "resume", "evaluate", "log-steps", "trace", "timeout"}, f.Name):
 		case slices.Contains(may, f.Name):
 			err = errors.Join(err, flag.Set(f.Name, value))
 		default:

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
+	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/prefetcher"
@@ -16,8 +19,9 @@ import (
 // images holds one part of the data: its loader, and the prefetcher that reads from the loader. A
 // nil images has no images.
 type images struct {
-	loader *imageloader.Loader
-	ahead  *prefetcher.Prefetcher
+	loader  *imageloader.Loader
+	ahead   *prefetcher.Prefetcher
+	engines *kernels.JPEGDecoder // nil without -jpeg-engines
 }
 
 // openImages opens a part of the data. If `classes` is nil, the classes are those of the data.
@@ -32,7 +36,17 @@ func (t *trainer) openImages(data, part string, training bool, classes []string)
 	if o.Workers == 0 && t.group.World() > 1 { // the ranks of a machine share its cores
 		o.Workers = max(1, runtime.NumCPU()/t.group.LocalWorld())
 	}
+	engines, err := t.openEngines(training)
+	if err != nil {
+		return nil, err
+	}
+	if engines != nil {
+		o.JPEGDevice = engines
+	}
 	loader, err := imageloader.Open(data, o)
+	if err != nil {
+		engines.Close()
+	}
 	if errors.Is(err, imageloader.ErrNoImages) {
 		return nil, fmt.Errorf("%w (the parts are named by -train-part and -test-part)", err)
 	}
@@ -42,9 +56,23 @@ func (t *trainer) openImages(data, part string, training bool, classes []string)
 	ahead, err := prefetcher.New(loader, t.device, prefetcher.Options{DType: t.autocastTo()}) // autocast would convert images to this dtype in the first layer
 	if err != nil {
 		loader.Close()
+		engines.Close()
 		return nil, err
 	}
-	return &images{loader, ahead}, nil
+	return &images{loader, ahead, engines}, nil
+}
+
+// openEngines returns the JPEG engines of the GPU, or nil if the CPU is to decode all images.
+func (t *trainer) openEngines(training bool) (*kernels.JPEGDecoder, error) {
+	if !t.Engines || !training || !t.device.IsCUDA() || t.Crop == "pad" { // the engines' way always resizes
+		return nil, nil
+	}
+	engines, err := kernels.NewJPEGDecoder(t.device, kernels.JPEGDecoderOptions{})
+	if errors.Is(err, cgotorch.ErrUnsupported) {
+		fmt.Fprintln(os.Stderr, "train: the CPU decodes all images:", err)
+		return nil, nil
+	}
+	return engines, err
 }
 
 // share returns how many images of a step this rank takes. -batch is for all ranks together, so the
@@ -64,6 +92,7 @@ func (i *images) close() {
 	if i != nil {
 		i.ahead.Close()
 		i.loader.Close()
+		i.engines.Close()
 	}
 }
 

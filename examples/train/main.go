@@ -59,6 +59,7 @@ type Config struct {
 
 	Graph    bool          `json:"-"`
 	Workers  int           `json:"-"`
+	Engines  bool          `json:"-"`
 	Out      string        `json:"-"`
 	Resume   bool          `json:"-"`
 	Weights  string        `json:"-"`
@@ -87,6 +88,7 @@ func (c *Config) flags() {
 	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
 	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")
+	flag.BoolVar(&c.Engines, "jpeg-engines", false, "the JPEG engines of a GPU decode some of the images to train on, to the same pixels; for hosts with few cores for their GPU")
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
 	flag.StringVar(&c.Weights, "weights", "", "a .safetensors or .pth file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
