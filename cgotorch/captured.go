@@ -202,7 +202,7 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 
 // settled reports whether Runs of inputs like `in` need no more trials. There are two cases. Either
 // their graph has been launched, and no comparison with a serial graph is under way. Or it is known
-// that these Runs cannot be captured.
+// that these Runs cannot be captured. The caller is the only user of c, and c is open.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shapes.find(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
@@ -245,8 +245,8 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
 	if s.serial != nil {
-		out, faster := s.serial.launch(x, s, in)
-		if !faster {
+		out, ended := s.serial.launch(x, s, in)
+		if !ended {
 			return out
 		}
 		parallel, serial := s.serial.times()
@@ -349,7 +349,7 @@ func (c *Captured) Close() error {
 	}
 	c.pool.mu.Lock()
 	for _, s := range c.shapes.of {
-		closeAll(s.in)
+		s.closeInputs()
 		c.drop(s)
 	}
 	c.pool.mu.Unlock()

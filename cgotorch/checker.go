@@ -77,8 +77,7 @@ func (r *StreamRace) Error() string {
 
 const hostName = "the host"
 
-// checker is the check of the process for races and values. There is one, made when a check is
-// first turned on.
+// checker checks races and values. A process has one checker, made when a check is first turned on.
 type checker struct {
 	values bool // CGOTORCH_CHECK has the word finite; see Note [Finite values]
 

@@ -20,9 +20,9 @@ func newComparison(serial *Graph, out []*Tensor) *comparison {
 	return &comparison{graph: serial, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
 }
 
-// launch launches one of the two graphs, and returns its results. When the comparison has ended,
-// `faster` is true and nothing is launched: the graph of s is the faster one then.
-func (p *comparison) launch(x *Exec, s *capturedShape, in []*Tensor) (out []*Tensor, faster bool) {
+// launch launches one of the two graphs, and returns its results. If the comparison has ended, it
+// launches nothing, puts the faster graph into s, and returns `ended`.
+func (p *comparison) launch(x *Exec, s *capturedShape, in []*Tensor) (out []*Tensor, ended bool) {
 	w := x.choose("Captured.Run", p.choice, in, 1)
 	if !w.open {
 		if !w.parallel {

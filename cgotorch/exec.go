@@ -21,9 +21,9 @@ type Exec struct {
 	// `work` is the graphWork that x's work belongs to: a capture, a warm-up run or a launch of an
 	// eager graph. Otherwise it is nil.
 	work *graphWork
-	// `values` are what features and packages keep with x, such as the weights that nn.CastWeights has
-	// cast. An Exec that is derived from x has them too, without those that are ordered if its work is
-	// not ordered after x's.
+	// `values` are kept with x by features and packages, such as the weights that nn.CastWeights
+	// has cast. A derived Exec gets them too. If its work is not ordered after x's, it does not get
+	// the values of reach seam.SameOrder.
 	values *seam.Values
 	c      ct.Exec
 }
@@ -53,7 +53,7 @@ func (x *Exec) check(op string) {
 	}
 }
 
-// checkThread calls the method `check`. Then it panics if the calling goroutine is not the
+// checkThread does what check does. It also panics if the calling goroutine is not the
 // goroutine of the Do. A method of Exec calls checkThread if it does not call the core. The core
 // itself compares the threads at each call.
 func (x *Exec) checkThread(op string) {
@@ -130,8 +130,8 @@ func (x *Exec) GradEnabled() bool { return x.c.Grad != 0 }
 // must not change this memory in the second call.
 func (x *Exec) Recomputing() bool { return x.forward() != nil }
 
-// forward returns the stack frames that called Recompute in the forward, if x belongs to the second
-// call. Otherwise it returns nil.
+// forward returns the call stack of Recompute, if x belongs to the second call of the function.
+// Otherwise it returns nil.
 func (x *Exec) forward() forward {
 	frames, _ := seam.Find[forward](x.values)
 	return frames
@@ -139,7 +139,7 @@ func (x *Exec) forward() forward {
 
 func (x *Exec) setForward(frames forward) { x.values = x.values.With(frames, seam.Everywhere) }
 
-// forward is the value of an Exec of the second call.
+// forward is the call stack of a Recompute. Execs of the second call carry it.
 type forward []uintptr
 
 // NoGrad returns an Exec of the same Do. The operators of the returned Exec are not recorded for

@@ -32,7 +32,8 @@ func (l lending) eager(x *Exec, ts []*Tensor) []*Tensor {
 	return out
 }
 
-// untilEnd tells the pool that x's Do may read lent results until it ends.
+// untilEnd makes the pool's later work wait until x's Do has ended, because the Do may read lent
+// results.
 func (l lending) untilEnd(x *Exec, pool *graphPool) {
 	if !l.inPlace {
 		return

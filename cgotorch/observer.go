@@ -9,15 +9,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
-// An observer follows a Do: the stream checker, NoWaits, and what guesses at mistakes. The core
-// knows no observer. A Do without observers compares one length in each call.
+// An observer follows a Do. The stream checker, NoWaits and the watches of package mistakes are
+// observers. Without observers, each call of a Do compares one length.
 type observer = seam.Observer[*Exec, *Tensor]
 
-// checks is what checks of the process share: the stream checker, and that of finite values. Both
-// are hooks of LibTorch, which a process has once.
+// checks is the state that the two checks of the process share: the stream checker and the check
+// for finite values. Both use hooks of LibTorch, and a process has each hook once.
 var checks struct {
 	on    atomic.Bool
-	sites place.Sites // the places of calls, also of those before the checks were turned off
+	sites place.Sites // places of calls; they stay when the checks are turned off
 
 	sync.Mutex
 	by processCheck // set once, before `on`
@@ -74,8 +74,8 @@ func waits(op string) {
 	}
 }
 
-// newScope makes the scope of a Do, or of a function that a backward calls again. The observers of
-// the stream follow it, and `check` does, if a check of the process is on.
+// newScope makes the scope of a Do. Its observers are those of the stream, and `check` if it is not
+// nil.
 func newScope(of *Stream, thread uint64, check observer) *scope {
 	s := &scope{stream: of, thread: thread}
 	if len(of.observers) > 0 {
@@ -101,7 +101,7 @@ func (x *Exec) after(op string, kept []*Tensor) {
 	}
 }
 
-// borrowed is an observer that ends with another scope.
+// borrowed is an observer of an outer scope. It ignores the end of the inner scope.
 type borrowed struct{ observer }
 
 func (borrowed) End() {}

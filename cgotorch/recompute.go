@@ -148,7 +148,10 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		return nil, outcome{err: err}
 	}
 	defer done()
-	s := newScope(r.stream, ct.ThreadID(), checkOf(0))
+	s := &scope{stream: r.stream, thread: ct.ThreadID()}
+	if check := checkOf(0); check != nil { // observers of the stream follow its own Dos alone
+		s.observers = []observer{check}
+	}
 	// A Do inside this scope would deadlock, so it must fail. A Do fails if the map `workers` has the
 	// number of its thread. A thread of LibTorch can be missing in this map, so it is added here.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {

@@ -29,6 +29,7 @@ func (r recording) again(what string) {
 	}
 	if s.again >= often {
 		c.drop(s)
+		s.closeInputs()
 		s.eager = fmt.Sprintf("it was to be captured again at each of %d Runs: %s", often, what)
 		c.log("%s runs eagerly: %s", describeInputs(r.in), s.eager)
 		return
@@ -45,6 +46,7 @@ func (r recording) capture() {
 	if !c.agree(s.eager == "") {
 		s.eager = cmp.Or(s.eager, otherCannot)
 		c.drop(s)
+		s.closeInputs()
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
 		return
 	}
@@ -123,8 +125,7 @@ func (r recording) try(from []*Tensor, serial bool) (*Graph, []*Tensor, error) {
 // have failed.
 func (r recording) failed(err error) {
 	c, s := r.c, r.s
-	closeAll(s.in)
-	s.in = nil
+	s.closeInputs()
 	if errors.Is(err, ErrDeviceLost) {
 		r.x.Fail("Captured.Run", err)
 	}

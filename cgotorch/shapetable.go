@@ -21,7 +21,12 @@ func (t *shapeTable) find(x *Exec, in []*Tensor) *capturedShape {
 	s := t.of[key]
 	if s == nil {
 		if len(t.of) >= 64*t.mostGraphs { // if new shapes keep coming, forget the shapes without a graph
-			maps.DeleteFunc(t.of, func(_ string, s *capturedShape) bool { return s.graph == nil })
+			maps.DeleteFunc(t.of, func(_ string, s *capturedShape) bool {
+				if s.graph == nil {
+					s.closeInputs()
+				}
+				return s.graph == nil
+			})
 		}
 		s = &capturedShape{batch: batch, threads: map[uint64]bool{}}
 		t.of[key] = s
@@ -86,6 +91,12 @@ type capturedShape struct {
 	again    int    // number of stale graphs in a row, each of them launched at most once
 	failures int    // captures that failed in a row
 	eager    string // why the shape cannot be captured; "" means that it can
+}
+
+// closeInputs closes the graph's copies of inputs.
+func (s *capturedShape) closeInputs() {
+	closeAll(s.in)
+	s.in = nil
 }
 
 // drop closes the shape's graphs and their results. It reports whether there was a graph.

@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
 )
 
-// A turn is the lock of a stream. The waiting calls get it in their order. See Note [Deadlocks of
-// streams] in internal/mistakes.
+// A turn is the lock of a stream. Waiting calls get it in the order in which they came. See Note
+// [Deadlocks of streams] in internal/mistakes.
 type turn struct {
 	mu      sync.Mutex
 	held    bool

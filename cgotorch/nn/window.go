@@ -75,8 +75,8 @@ func (w window) pad(x *cgotorch.Exec, in, weight *cgotorch.Tensor) (padded *cgot
 	return padded, w
 }
 
-// sameBorder returns the border with which the result has the size of the input. If its sides
-// differ, the side behind is larger.
+// sameBorder returns the border that makes the result as large as the input. If the border is odd,
+// the part after the input is one larger.
 func (w window) sameBorder(kernel []int64) (before, after []int64) {
 	for i, n := range kernel {
 		both := w.dilation[i] * (n - 1)

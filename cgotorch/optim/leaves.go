@@ -1,6 +1,8 @@
 package optim
 
 import (
+	"sync/atomic"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
@@ -22,21 +24,22 @@ func isKnown(t *cgotorch.Tensor) bool {
 
 // leafWatch follows the Dos of a stream between the first and the second Step of an optimizer.
 type leafWatch struct {
-	leaves *mistakes.Leaves[*cgotorch.Tensor]
+	leaves atomic.Pointer[mistakes.Leaves[*cgotorch.Tensor]] // nil when the watch has ended
 }
 
 func (*leafWatch) Before(*cgotorch.Exec, string) {}
 func (*leafWatch) End()                          {}
 
 func (l *leafWatch) After(x *cgotorch.Exec, op string, kept []*cgotorch.Tensor) {
-	if !inside.Core.InGraph(x) {
-		l.leaves.See(op, kept)
+	if leaves := l.leaves.Load(); leaves != nil && !inside.Core.InGraph(x) {
+		leaves.See(op, kept)
 	}
 }
 
 // watchLeaves begins a watch on the stream of x's Do.
 func (o *Optimizer) watchLeaves(x *cgotorch.Exec) {
-	o.leaves = &leafWatch{mistakes.NewLeaves(func(t *cgotorch.Tensor) bool { return !isKnown(t) && inside.Core.IsLeaf(t) })}
+	o.leaves = &leafWatch{}
+	o.leaves.leaves.Store(mistakes.NewLeaves(func(t *cgotorch.Tensor) bool { return !isKnown(t) && inside.Core.IsLeaf(t) }))
 	inside.Core.Observe(x, o.leaves)
 }
 
@@ -45,10 +48,14 @@ func (o *Optimizer) watchLeaves(x *cgotorch.Exec) {
 func (o *Optimizer) strayLeaves(x *cgotorch.Exec) string {
 	watch := o.leaves
 	o.leaves = nil
-	if watch == nil || !inside.Core.Unobserve(x, watch) {
+	if watch == nil {
 		return ""
 	}
-	return watch.leaves.Strays(func(t *cgotorch.Tensor) bool {
+	leaves := watch.leaves.Swap(nil)
+	if !inside.Core.Unobserve(x, watch) { // the first Step ran on another stream, whose Dos may run now
+		return ""
+	}
+	return leaves.Strays(func(t *cgotorch.Tensor) bool {
 		if t.Closed() || isKnown(t) || t.Grad() == nil {
 			return false
 		}

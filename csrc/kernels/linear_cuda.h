@@ -98,7 +98,7 @@ __device__ __forceinline__ float differentiate(float x) {
     return .5f * (1 + t) + .5f * x * (1 - t * t) * .7978845608f * fmaf(3 * .044715f, square, 1.f);
   }
   if (sizeof(Raw) == 4) return fmaf(x * .3989422804f, expf(-.5f * x * x), .5f * (1 + erff(x * .7071067812f)));
-  // Abramowitz and Stegun, 7.1.26: the distribution has an error below 1e-7.
+  // Abramowitz and Stegun, 7.1.26. The error of the normal distribution function is below 1e-7.
   const float e = __expf(-.5f * x * x), t = __fdividef(1.f, fmaf(.3275911f * .7071067812f, fabsf(x), 1.f));
   const float polynomial = t * fmaf(t, fmaf(t, fmaf(t, fmaf(t, 1.061405429f, -1.453152027f), 1.421413741f), -.284496736f), .254829592f);
   const float tail = .5f * polynomial * e;

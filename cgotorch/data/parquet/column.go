@@ -101,8 +101,8 @@ func mapped[S, T any](p part[S], to func(S) T) part[T] {
 	return part[T]{p.done, p.n, values, p.levels, p.most}
 }
 
-// decode reads n rows after those that are left out. It gives them to a function in parts, whose
-// memory is valid until the function returns.
+// decode skips c.skip rows, then reads n rows. It passes them to `take` in parts. The memory of a
+// part is valid until `take` returns.
 func decode[T any](c *column, chunk interface {
 	ReadBatchInPage(batch int64, values []T, definition, repetition []int16) (int64, int, error)
 }, n int, take func(part[T]) error) error {

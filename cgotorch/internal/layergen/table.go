@@ -51,7 +51,8 @@ func replacer(numbers, words, shape, kernel string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// parse returns the entries of a table, one for each number of dimensions.
+// parse returns the entries of a table. A paragraph for several numbers of dimensions gives one
+// entry for each number.
 func parse(table string) ([]entry, error) {
 	var entries []entry
 	shared := map[string]field{}

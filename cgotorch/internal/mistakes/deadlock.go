@@ -48,9 +48,9 @@ func (p *Process) SetPatience(d time.Duration) (before time.Duration) {
 		d = -1 // 0 stands for usualPatience
 	}
 	if before = time.Duration(p.patience.Swap(int64(d))); before == 0 {
-		before = usualPatience
+		return usualPatience
 	}
-	return before
+	return max(before, 0)
 }
 
 // Patience returns the time of SetPatience.

@@ -1,6 +1,6 @@
 // Package mistakes guesses at mistakes of a program: Dos that grow, leaves that are in no
-// optimizer, and Dos that wait for each other. It only reports. Package cgotorch tells it what Dos
-// do, by observers, and knows nothing of how it guesses.
+// optimizer, and Dos that wait for each other. It returns or logs what it finds. Package cgotorch
+// tells it what Dos do, by observers, and decides whether a call fails.
 package mistakes
 
 import (
@@ -12,8 +12,8 @@ import (
 // use it.
 type Process struct {
 	patience atomic.Int64 // nanoseconds: see SetPatience; 0 means usualPatience
-	late     sync.Map     // uint64 -> waiter: goroutines that have waited longer than that
+	late     sync.Map     // uint64 -> waiter: goroutines that have waited longer than patience
 	locks    sync.Map     // string -> struct{}: the pairs of places of locks that were told
-	grown    sync.Map     // string -> struct{}: the functions of the program of whose growth was told
+	grown    sync.Map     // string -> struct{}: the functions whose growth was reported
 	dump     dump
 }

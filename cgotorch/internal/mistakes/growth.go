@@ -13,7 +13,8 @@ import (
 // Note [A Do that grows]
 //
 // Everything that a Do makes stays in memory until the Do ends. So a loop inside a Do needs more
-// memory with each round, often without need. The library tells of it once for each place.
+// memory with each round, often without need. The library warns once for each chain of program
+// functions.
 //
 // A Do with many live tensors picks the next call as its mark. When the same call comes again from
 // the same lines, a round has ended. The memory is told if the Do has more tensors at each look,
@@ -48,7 +49,7 @@ type Growth struct {
 	stack  []uintptr // the call stack of the mark
 	direct bool      // the program's own line calls the mark
 	calls  int       // since the last round
-	begins int       // since the mark was chosen
+	begins int       // calls that begin something new, since the last reset
 	rounds int
 	first  int // tensors of the Do at the first look
 	last   int // the same at the last look

@@ -11,8 +11,8 @@ import (
 // A layer inside a closure is seen by no optimizer, and nobody notices that it is not trained. So
 // the first Step of an optimizer begins a watch on the Do's stream, and its second Step ends it. In
 // between, each operator notes the kept leaves among its arguments that require a gradient. The
-// second Step tells of those that have a gradient and belong to no optimizer. Outside of the watch
-// an operator only compares a pointer with nil.
+// second Step tells of those that have a gradient and belong to no optimizer. Without a watch
+// an operator only compares the number of observers with 0.
 
 // Leaves holds the leaves that operators have used. T is a tensor.
 type Leaves[T comparable] struct {

@@ -1,5 +1,5 @@
-// Package seam describes what package cgotorch gives the packages inside its folder, and no
-// program. Package inside has it for their use.
+// Package seam declares the access to package cgotorch that only packages inside folder cgotorch
+// get. They use it through package inside.
 package seam
 
 import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -22,8 +22,8 @@ type Core[X, T, D, E any] interface {
 	Waits(op string)
 	// Device returns a device as the core knows it.
 	Device(d D) ct.Device
-	// Operator returns an operator of LibTorch, such as that with the name "aten::fft_fft". LibTorch
-	// is asked for the operator at the first call.
+	// Operator returns an operator of LibTorch by its name, such as "aten::fft_fft". The operator is
+	// looked up at its first call.
 	Operator(name string) Operator[X]
 
 	// Prepare returns x and `tensors` for a call of the core. It fails x's Do if a tensor is closed.
@@ -72,14 +72,15 @@ type Operator[X any] interface {
 	Begin(x X) any
 }
 
-// An Observer follows a Do. Its methods run on the Do's thread. They do not fail.
+// An Observer follows a Do. Its methods run on the Do's thread, or on the thread of a backward that
+// calls a function again. They must not unwind.
 type Observer[X, T any] interface {
 	// Before is called before each call of the Do.
 	Before(x X, op string)
-	// After is called after each call of the core that has succeeded. `kept` are those of its
-	// arguments that no Do owns, if the call is of an operator.
+	// After is called after each call of the core that has succeeded. `kept` are the
+	// arguments of an operator that no Do owns. For other calls `kept` is nil.
 	After(x X, op string, kept []T)
-	// End is called once, when the Do ends.
+	// End is called when a Do ends. An observer of a stream gets one End for each Do.
 	End()
 }
 

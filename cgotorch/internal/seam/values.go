@@ -8,13 +8,13 @@ type Values struct {
 	next  *Values
 }
 
-// Reach says which Execs that are derived from an Exec have its value too.
+// Reach says which derived Execs inherit a value.
 type Reach int
 
 const (
 	Everywhere Reach = iota
-	SameScope        // not inside a captured function
-	SameOrder        // nor where the work is not ordered after that of the value's Exec
+	SameScope        // not Execs inside a captured function
+	SameOrder        // of those, only Execs whose work is ordered after that of the value's Exec
 )
 
 // Find returns the value of type V, or V's zero value.

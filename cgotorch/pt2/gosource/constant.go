@@ -74,8 +74,8 @@ func listValue(kind, text string) (any, bool) {
 	return nil, false
 }
 
-// equalsConstant reports whether an argument is a constant with the value v. One number stands for
-// a list of equal numbers.
+// equalsConstant reports whether an argument is a constant with the value v. If the argument is a
+// list and v is a number, all elements of the list must equal v.
 func equalsConstant(kind string, arg goArg, v any) bool {
 	if arg.value != nil || arg.of != graph.NoList {
 		return false

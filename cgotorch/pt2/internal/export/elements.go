@@ -13,7 +13,7 @@ var ErrExpanded = errors.New("a tensor with many more elements than the file has
 // mostExpanded is the most elements of a tensor that repeats its elements.
 const mostExpanded = 1 << 20
 
-// Elements returns the elements of a tensor, row-major. It fails with errExpanded for a tensor with
+// Elements returns the elements of a tensor, row-major. It fails with ErrExpanded for a tensor with
 // more elements than the file holds, and more than mostExpanded.
 func (p *Program) Elements(t *Stored) ([]byte, error) {
 	if t.Entry == "" {

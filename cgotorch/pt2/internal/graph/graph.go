@@ -67,7 +67,7 @@ func (o *Operand) IsDefault() bool {
 	return o.Slot < 0 && o.Of == NoList && o.Constant == cgotorch.Default
 }
 
-// IsNone reports whether the argument is None of Python.
+// IsNone reports whether the argument is Python's None.
 func (o *Operand) IsNone() bool { return o.Slot < 0 && o.Of == NoList && o.Constant == nil }
 
 // Free gives each step the slots that no step and no output reads after it. The inputs belong to
