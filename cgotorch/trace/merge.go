@@ -16,9 +16,10 @@ type chromeFile struct {
 
 // Merge makes one file of the traces of several ranks. paths[r] is that of rank r. The first one
 // becomes the file of all, and Merge removes the others. Files that are not there, such as those on
-// other machines, are left out.
+// other machines, are left out. Merge fails if none is there.
 func Merge(paths []string) error {
 	var all chromeFile
+	found := false
 	for rank, path := range paths {
 		one, err := readChrome(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -27,6 +28,7 @@ func Merge(paths []string) error {
 		if err != nil {
 			return fmt.Errorf("trace: %s: %w", path, err)
 		}
+		found = true
 		all.Unit = one.Unit
 		for _, e := range one.Events {
 			if process, ok := e["pid"].(float64); ok {
@@ -37,6 +39,9 @@ func Merge(paths []string) error {
 			}
 			all.Events = append(all.Events, e)
 		}
+	}
+	if !found {
+		return fmt.Errorf("trace: none of the %d files to merge is there: give the paths that the ranks have written: %w", len(paths), fs.ErrNotExist)
 	}
 	text, err := json.Marshal(all)
 	if err == nil {

@@ -19,8 +19,12 @@ type Steps struct {
 
 // NewSteps returns a tracer of `count` steps after the first `from`. Memory is allocated and
 // algorithms are chosen in a program's first steps, so they are left out. NewSteps creates a file
-// beside `path` at once, so that a bad path fails early. The caller closes the Steps.
+// beside `path` at once, so that a bad path fails early. It fails if `from` is below 0 or `count`
+// below 1. The caller closes the Steps.
 func NewSteps(path string, from, count int) (*Steps, error) {
+	if from < 0 || count < 1 {
+		return nil, fmt.Errorf("trace: %d steps after the first %d cannot be traced; trace at least one, after 0 or more", count, from)
+	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("trace: %s is no file: name a file", path)
 	}

@@ -1,7 +1,9 @@
 package trace_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,6 +60,11 @@ func TestSteps_Close(t *testing.T) {
 	if _, err := trace.NewSteps(folder, 0, 1); err == nil || !strings.Contains(err.Error(), "is no file") {
 		t.Errorf("a folder: %v", err)
 	}
+	for _, bad := range [][2]int{{-1, 3}, {0, 0}, {2, -1}} {
+		if _, err := trace.NewSteps(filepath.Join(folder, "bad.json"), bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "cannot be traced") {
+			t.Errorf("steps %v: %v", bad, err)
+		}
+	}
 	s, err := trace.NewSteps(filepath.Join(folder, "trace.json"), 0, 9)
 	if err != nil {
 		t.Fatal(err)
@@ -76,5 +83,18 @@ func TestSteps_Close(t *testing.T) {
 		t.Errorf("a nil Steps: %v, %v", last, err)
 	} else {
 		end()
+	}
+}
+
+// Without a file there is nothing to merge, and no file is made.
+func TestMerge_None(t *testing.T) {
+	folder := t.TempDir()
+	for _, paths := range [][]string{nil, {filepath.Join(folder, "a"), filepath.Join(folder, "b")}} {
+		if err := trace.Merge(paths); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v: %v", paths, err)
+		}
+	}
+	if entries, _ := os.ReadDir(folder); len(entries) != 0 {
+		t.Errorf("%d files, want none", len(entries))
 	}
 }
