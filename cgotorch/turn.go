@@ -70,6 +70,7 @@ func awaitTurn[T any](op string, of []*Stream, granted <-chan T, done <-chan str
 		looks = timer.C
 	}
 	var late *mistakes.Late
+	var lanes []mistakes.Lane
 	defer func() { late.End() }()
 	for {
 		select {
@@ -81,10 +82,11 @@ func awaitTurn[T any](op string, of []*Stream, granted <-chan T, done <-chan str
 		}
 		at := caller()
 		if late == nil {
-			late = streams.mistakes.Late(lanesOf(of), at)
+			lanes = lanesOf(of)
+			late = streams.mistakes.Late(lanes, at)
 		}
 		switch why, lock := late.Deadlock(at); {
-		case why != "" && giveUp(refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, namesOf(of), why)):
+		case why != "" && giveUp(refuse(op, ErrMisuse, "waited %v for %s, whose Do waits for this goroutine, and %s; call from the Do's goroutine with its Exec, or after the Do", patience, mistakes.Names(lanes), why)):
 			return got, false
 		case lock != "":
 			slog.Warn(fmt.Sprintf("cgotorch: %s waits for %s", op, lock), "at", at)
@@ -95,17 +97,9 @@ func awaitTurn[T any](op string, of []*Stream, granted <-chan T, done <-chan str
 func lanesOf(of []*Stream) []mistakes.Lane {
 	lanes := make([]mistakes.Lane, len(of))
 	for i, s := range of {
-		lanes[i] = mistakes.Lane{Name: s.String(), Runner: &s.runner}
+		lanes[i] = mistakes.Lane{Name: s.String(), Device: s.device.String(), Runner: &s.runner}
 	}
 	return lanes
-}
-
-// namesOf names one stream, or the number of streams.
-func namesOf(of []*Stream) string {
-	if len(of) == 1 {
-		return of[0].String()
-	}
-	return fmt.Sprintf("one of %d streams of %v", len(of), of[0].device)
 }
 
 // leave gives up a wait. It returns false if the caller has the turn already.

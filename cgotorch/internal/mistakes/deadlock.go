@@ -32,6 +32,7 @@ const usualPatience = 10 * time.Second
 // A Lane is a stream, for whose Do a call can wait.
 type Lane struct {
 	Name   string
+	Device string
 	Runner *atomic.Uint64 // the number of the goroutine that runs the Dos; it tells lanes apart
 }
 
@@ -121,12 +122,12 @@ func (l *Late) lock(all map[uint64]goroutine, at string) string {
 // Forget forgets which locks were told.
 func (p *Process) Forget() { p.locks.Clear() }
 
-// namesOf names one lane, or the number of lanes.
-func namesOf(lanes []Lane) string {
+// Names names one lane, or the number of lanes.
+func Names(lanes []Lane) string {
 	if len(lanes) == 1 {
 		return lanes[0].Name
 	}
-	return fmt.Sprintf("one of %d streams", len(lanes))
+	return fmt.Sprintf("one of %d streams of %s", len(lanes), lanes[0].Device)
 }
 
 // deadlock returns the place where a Do is blocked, if that Do waits for the goroutine `self`,
@@ -173,7 +174,7 @@ func (p *Process) deadlock(all map[uint64]goroutine, self uint64, lanes []Lane) 
 	}
 	runner := first.Load()
 	if w, ok := waiting[runner]; ok {
-		return fmt.Sprintf("it waits for %s at %s", namesOf(w.lanes), w.place)
+		return fmt.Sprintf("it waits for %s at %s", Names(w.lanes), w.place)
 	}
 	g := all[runner]
 	return fmt.Sprintf("it is blocked at %s (%s)", g.place, g.state)
