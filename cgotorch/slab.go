@@ -86,8 +86,8 @@ func freeSlab(h *ct.Slab) { ct.SlabFree(h) }
 func (s *HostSlab) Bytes() []byte { return s.bytes }
 
 // View returns the memory of a slab as elements of another type, in the machine's byte order.
-// Bytes at its end that make no whole element are left out. The memory is valid as that of
-// [HostSlab.Bytes] is.
+// Bytes at its end that make no whole element are left out. Memory that is read as bool must hold
+// 0 or 1 in each byte. The memory is valid as that of [HostSlab.Bytes] is.
 func View[T Element](s *HostSlab) []T {
 	b := s.Bytes()
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
