@@ -5,9 +5,16 @@
 // was made. These calls return at once. The few calls that wait for the device say so in their
 // doc comments.
 //
-// Objects with streams of their own are an [Inference], a Batcher of package serve, a Prefetcher of
-// package prefetcher, a Cache of package prefetcher/weights, and a JPEGDecoder of package images.
-// Objects that are made from a Cache use the Cache's stream.
+// These objects are given streams of their own when they are made:
+//
+//   - an [Inference], and a Batcher of package serve
+//   - a Group of package distributed, for gradients
+//   - a Prefetcher and a Tensors of package prefetcher, for copies
+//   - a Cache and an Experts of package prefetcher/weights, for copies
+//   - a JPEGDecoder of package images, on the threads of the pools that it serves
+//
+// Prefetcher, Cache and Batcher enqueue on goroutines of their own, perhaps after the call, in the
+// order of the calls. Objects that are made from a Cache use the Cache's stream.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {
