@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -109,10 +110,7 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 	all.Add(goroutines)
 	streams := make([]*cgotorch.Stream, goroutines)
 	for i := range streams {
-		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)}))(t)
 		defer s.Close()
 		streams[i] = s
 	}
@@ -133,19 +131,12 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 		}()
 	}
 	prepared.Wait()
-	if err := d.Synchronize(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, d.Synchronize())
 	trace, err := trace.Start()
 	close(begin)
 	all.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := trace.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	r := must.Get(trace.Stop())(t)
 	return r, want
 }
 
