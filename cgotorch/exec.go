@@ -160,12 +160,16 @@ func (x *Exec) WithGrad() *Exec {
 
 // Autocast returns an Exec of the same Do that runs operators with autocast to dtype. These
 // operators run in dtype if LibTorch's autocast rules call this safe, and otherwise in float32.
-// Backward and optimizer steps run without autocast. dtype must be [BFloat16] or [Float16].
-// Otherwise Autocast fails with [ErrInvalidArgument].
+// Backward and optimizer steps run without autocast. dtype is [BFloat16] or [Float16], or [Float32]
+// for an Exec without autocast. Otherwise Autocast fails with [ErrInvalidArgument].
 func (x *Exec) Autocast(dtype DType) *Exec {
-	if dtype != BFloat16 && dtype != Float16 {
+	switch dtype {
+	case BFloat16, Float16:
+	case Float32:
+		return x.NoAutocast()
+	default:
 		x.Fail("Exec.Autocast", refuse("Exec.Autocast", ErrInvalidArgument,
-			"autocast to %v: use bfloat16 or float16", dtype))
+			"autocast to %v: use bfloat16 or float16, or float32 for none", dtype))
 	}
 	y := *x
 	y.c.Autocast = int32(dtype)

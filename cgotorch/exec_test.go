@@ -62,7 +62,7 @@ func TestExec_Autocast(t *testing.T) {
 				if got := y.NoAutocast().MM(a, a).DType(); got != Float32 {
 					t.Errorf("NoAutocast gives %v", got)
 				}
-				if got := []DType{x.AutocastDType(), y.AutocastDType(), y.NoAutocast().AutocastDType()}; !slices.Equal(got, []DType{0, dtype, 0}) {
+				if got := []DType{x.AutocastDType(), y.AutocastDType(), y.NoAutocast().AutocastDType(), y.Autocast(Float32).AutocastDType()}; !slices.Equal(got, []DType{0, dtype, 0, 0}) {
 					t.Errorf("AutocastDType is %v without, with and without again", got)
 				}
 			}
@@ -72,7 +72,7 @@ func TestExec_Autocast(t *testing.T) {
 
 func TestExec_Autocast_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for _, dtype := range []DType{Float32, Int64, Bool} {
+	for _, dtype := range []DType{Float64, Int64, Bool} {
 		err := torchtest.TryDo(t, CPU, func(x *Exec) { x.Autocast(dtype) })
 		wantError(t, err, ErrInvalidArgument, "Exec.Autocast", "autocast to "+dtype.String()+": use bfloat16 or float16", "exec_test.go")
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
@@ -22,7 +21,9 @@ func TestEpoch_UsedTwice(t *testing.T) {
 	l := open(t, sources(t, numbered(8))[1].path, options())
 	batches := l.Epoch(context.Background())
 	for batch, err := range batches {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		batch.Release()
 	}
 	for _, err := range batches {
@@ -33,7 +34,9 @@ func TestEpoch_UsedTwice(t *testing.T) {
 func TestEpoch_TwoAtOnce(t *testing.T) {
 	l := open(t, sources(t, numbered(8))[1].path, options())
 	for batch, err := range l.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, err := range l.Epoch(context.Background()) {
 			wantError(t, err, ErrBusy, "another epoch is being read")
 		}
@@ -55,7 +58,9 @@ func TestEpoch_LeftEarly(t *testing.T) {
 			for n := range 14 {
 				goroutines := runtime.NumGoroutine()
 				for batch, err := range l.Epoch(context.Background()) {
-					must.Do(t, err)
+					if err != nil {
+						t.Fatal(err)
+					}
 					batch.Release()
 					if batch.Index == n {
 						break
@@ -179,13 +184,17 @@ func TestLoader_Close_UnreleasedBatches(t *testing.T) {
 	before := arena.Pages()
 	var held []*HostBatch
 	for batch, err := range l.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if held = append(held, batch); len(held) == 2 {
 			break
 		}
 	}
 	for range 2 {
-		must.Do(t, l.Close())
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for i, batch := range held {
 		if got := int(batch.Images[0]); got != 4*i {
@@ -277,7 +286,9 @@ func TestHostBatch_Release_Elsewhere(t *testing.T) {
 	}()
 	for range 20 {
 		for batch, err := range l.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			taken <- batch
 		}
 	}
@@ -317,7 +328,9 @@ func TestLoader_Pin(t *testing.T) {
 	}
 	var held *HostBatch
 	for batch, err := range l.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		wantError(t, l.Pin(&first), ErrBusy)
 		held = batch
 		break
@@ -341,7 +354,11 @@ func TestLoader_Flat(t *testing.T) {
 			l := open(t, s.path, o)
 			epochs := func(n int) leaktest.Usage {
 				for range n {
-					for range batchesOf(t, l) {
+					for batch, err := range l.Epoch(context.Background()) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						batch.Release()
 					}
 				}
 				for batch := range l.Epoch(context.Background()) {
@@ -420,14 +437,16 @@ func TestHostBatch_Dropped(t *testing.T) {
 	l = open(t, sources(t, numbered(12))[2].path, o)
 	held := make(chan *HostBatch, 2)
 	go func() {
-		time.Sleep(3 * shortestPatience) // meanwhile the loop waits for a buffer
 		for batch := range held {
+			time.Sleep(3 * shortestPatience)
 			batch.Release()
 		}
 	}()
 	batches = 0
 	for batch, err := range l.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		held <- batch
 		batches++
 	}

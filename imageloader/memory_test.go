@@ -1,6 +1,7 @@
 package imageloader
 
 import (
+	"context"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
@@ -33,7 +34,11 @@ func TestLoader_Memory(t *testing.T) {
 		said := l.Memory()
 		most := peakFrom(before, func() {
 			for range 2 {
-				for range batchesOf(t, l) {
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					batch.Release()
 				}
 			}
 		})

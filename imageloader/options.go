@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ type Options struct {
 	// there is none.
 	JPEGDevice decode.JPEGDevice
 
-	Workers int // decode threads. 0 means one per core
+	Workers int // decode threads. 0 means one per core, see also Ranks.Local
 	// Buffers is the number of batches that exist at a time, including those that the consumer
 	// has. 0 means 4, or 6 with a JPEGDevice, which has an image for longer than a thread does.
 	Buffers int
@@ -79,10 +80,18 @@ type Labels struct {
 // Crop says what becomes of each image.
 type Crop struct {
 	// Transform makes all images one size. With Train, nil means a random box of the image,
-	// resized to 224 x 224. Without Train, nil means the middle 224 x 224 of the image, after a
-	// resize to 256 at its shorter side.
+	// resized to Size x Size. Without Train, nil means the middle Size x Size of the image, after a
+	// resize to 8/7 of Size at its shorter side.
 	Transform decode.Transform
-	Channels  int // 3: RGB, 1: grey. 0 means 3
+
+	Size int // height and width of the result, without a Transform. 0 means 224
+
+	// Pad is for images of about Size, as CIFAR's are, without a Transform. With Train, the image is
+	// shifted at random by at most Pad pixels. Without Train, it is resized as a whole. 0 means the
+	// crops of Transform.
+	Pad int
+
+	Channels int // 3: RGB, 1: grey. 0 means 3
 
 	// HorizontalFlip is the probability, 0 to 1, that an image is to be flipped left to right. With
 	// Train, 0 means 0.5. Without Train, 0 means never. NoFlip turns flips off.
@@ -156,6 +165,10 @@ type Ranks struct {
 	// process, from 0.
 	World, Rank int
 
+	// Local is the number of these processes on this machine. They share its cores, so the default
+	// of Workers is divided by Local. 0 means 1.
+	Local int
+
 	DropRest bool // leave images out that do not divide evenly
 
 	// EachOnce gives each usable image of an epoch to exactly one rank, and repeats none. Sums
@@ -182,6 +195,9 @@ func (o Options) complete() (Options, error) {
 	o.Reading.Retries = orDefault(o.Reading.Retries, 3)
 	o.Reading.ShuffleBuffer = orDefault(o.Reading.ShuffleBuffer, defaultShuffleBuffer)
 	o.Ranks.World = orDefault(o.Ranks.World, 1)
+	if o.Workers == 0 && o.Ranks.Local > 1 {
+		o.Workers = max(1, runtime.NumCPU()/o.Ranks.Local)
+	}
 	o.BatchSize = orDefault(o.BatchSize, defaultBatchSize)
 	if o.Buffers == 0 && o.JPEGDevice != nil {
 		o.Buffers = deviceBuffers
@@ -192,12 +208,25 @@ func (o Options) complete() (Options, error) {
 	if o.Train && !o.Crop.NoFlip && o.Crop.HorizontalFlip == 0 {
 		o.Crop.HorizontalFlip = 0.5
 	}
-	if o.Crop.Transform == nil && o.Train {
-		o.Crop.Transform = decode.RandomResizedCrop{Height: 224, Width: 224}
-	} else if o.Crop.Transform == nil {
-		o.Crop.Transform = decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}
+	if o.Crop.Transform == nil {
+		o.Crop.Transform = o.Crop.transform(o.Train)
 	}
 	return o, nil
+}
+
+// transform returns the default Transform.
+func (c Crop) transform(train bool) decode.Transform {
+	size := orDefault(c.Size, 224)
+	switch {
+	case c.Pad > 0 && train:
+		return decode.RandomCrop{Height: size, Width: size, Padding: c.Pad}
+	case c.Pad > 0:
+		return decode.Resize{Height: size, Width: size}
+	case train:
+		return decode.RandomResizedCrop{Height: size, Width: size}
+	default:
+		return decode.ResizeCenterCrop{Resize: size * 8 / 7, Height: size, Width: size}
+	}
 }
 
 // check returns what is wrong with a field, or nil. The text begins with the name of the field.
@@ -206,7 +235,8 @@ func (o Options) check() error {
 		name  string
 		value int
 	}{
-		{"BatchSize", o.BatchSize}, {"Limit", o.Limit}, {"Workers", o.Workers}, {"Buffers", o.Buffers}, {"Ranks.World", o.Ranks.World}, {"Ranks.Rank", o.Ranks.Rank},
+		{"BatchSize", o.BatchSize}, {"Limit", o.Limit}, {"Workers", o.Workers}, {"Buffers", o.Buffers}, {"Ranks.World", o.Ranks.World}, {"Ranks.Rank", o.Ranks.Rank}, {"Ranks.Local", o.Ranks.Local},
+		{"Crop.Size", o.Crop.Size}, {"Crop.Pad", o.Crop.Pad},
 		{"Reading.ShuffleBuffer", o.Reading.ShuffleBuffer}, {"Reading.MaxMemberBytes", o.Reading.MaxMemberBytes},
 		{"Reading.MaxPixels", o.Reading.MaxPixels}, {"Reading.DecodeMemory", o.Reading.DecodeMemory},
 	} {
@@ -238,6 +268,8 @@ func (c Crop) check() error {
 		return fmt.Errorf("Crop.Channels is %d; it must be 3 (RGB), 1 (grey) or 0 (RGB)", c.Channels)
 	case !(c.HorizontalFlip >= 0 && c.HorizontalFlip <= 1):
 		return fmt.Errorf("Crop.HorizontalFlip is %v; it is a probability, 0 to 1", c.HorizontalFlip)
+	case c.Transform != nil && (c.Size != 0 || c.Pad != 0):
+		return errors.New("Crop.Transform is set, and so is Crop.Size or Crop.Pad, which are for the default; drop one")
 	case c.NoFlip && c.HorizontalFlip > 0:
 		return fmt.Errorf("Crop.HorizontalFlip is %v and Crop.NoFlip is set; drop one", c.HorizontalFlip)
 	}

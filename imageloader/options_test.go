@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 func TestOpen_InvalidOptions(t *testing.T) {
@@ -34,6 +33,8 @@ func TestOpen_InvalidOptions(t *testing.T) {
 		{Options{Labels: Labels{Classes: []string{"a", "b", "a"}}}, `Options.Labels.Classes: class "a" is there twice`},
 		{Options{Labels: Labels{Classes: []string{"a", ""}}}, `Options.Labels.Classes: class 1 is ""`},
 		{Options{Crop: Crop{Transform: decode.Resize{Height: -1, Width: 2}}}, "height"},
+		{Options{Crop: Crop{Transform: decode.Resize{Height: 2, Width: 2}, Size: 2}}, "Crop.Size"},
+		{Options{Crop: Crop{Pad: -1}}, "Crop.Pad is -1"},
 		{Options{Crop: Crop{Transform: decode.RandomResizedCrop{Height: 8, Width: 8, MinScale: 2, MaxScale: 3}}}, "scale"},
 		{Options{BatchSize: math.MaxInt, Labels: Labels{Classes: []string{"a", "b", "c"}}, Reading: Reading{ShuffleBuffer: 1}}, "BatchSize"},
 	} {
@@ -60,10 +61,16 @@ func TestOptions_Defaults(t *testing.T) {
 	}{
 		{Options{}, decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}, 0},
 		{Options{Train: true}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.5},
+		{Options{Crop: Crop{Size: 56}}, decode.ResizeCenterCrop{Resize: 64, Height: 56, Width: 56}, 0},
+		{Options{Train: true, Crop: Crop{Size: 32, Pad: 4}}, decode.RandomCrop{Height: 32, Width: 32, Padding: 4}, 0.5},
+		{Options{Crop: Crop{Size: 32, Pad: 4}}, decode.Resize{Height: 32, Width: 32}, 0},
 		{Options{Train: true, Crop: Crop{NoFlip: true}}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0},
 		{Options{Train: true, Crop: Crop{HorizontalFlip: 0.25}}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.25},
 	} {
-		o := must.Get(test.options.complete())(t)
+		o, err := test.options.complete()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if o.BatchSize != 128 || o.Crop.Channels != 3 || o.Buffers != 4 || o.Reading.ShuffleBuffer != 256<<20 {
 			t.Errorf("%+v: got %+v", test.options, o)
 		}

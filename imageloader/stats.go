@@ -76,6 +76,14 @@ func (s Stats) Since(earlier Stats) Stats {
 	return s
 }
 
+// Unusable returns the number of images that were left out, for any reason.
+func (s Stats) Unusable() (n int) {
+	for _, count := range s.Skipped {
+		n += count
+	}
+	return n
+}
+
 // Bottleneck names the stage that the batches waited for, and the number of cores that the loader
 // used. An example is "decode, 3.1 of 4 cores". If the batches did not wait for the loader, the
 // stage is the consumer, as in "consumer, 2.2 of 16 cores".

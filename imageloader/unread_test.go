@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // foreigners are the beginnings of files that are not read, and how messages name them.
@@ -87,7 +86,8 @@ func TestScan_OrderOfLabels(t *testing.T) {
 		"directories": named("0/a 1/b 10/c 2/d 03/e"), "names": named("cat/a Dog/b 10/c 2/d"), "labels": beside("%03d", "png", "cls"), "mixed": append(beside("x/%03d", "cls", "png"), member{name: "x/99.cls", body: []byte("10")}, member{name: "x/99.png", body: solid(1, 2, 2)}),
 	} {
 		path := write(t, "a.tar", tarOf(members))
-		report := must.Get(Scan(context.Background(), path))(t)
+		report, err := Scan(context.Background(), path)
+		must(t, err)
 		classes := open(t, path, options()).Classes()
 		last := -1
 		for _, c := range report.Classes {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // samplesOf returns the images of numbered(n), with the label of each image in a member of its
@@ -31,10 +29,14 @@ func samplesOf(n int, what string, text func(label int) string) (members []membe
 // levels.
 func labelsOf(t *testing.T, l *Loader) (pairs []string) {
 	t.Helper()
-	for batch := range batchesOf(t, l) {
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		for i := range batch.N {
 			pairs = append(pairs, fmt.Sprintf("%02d:%d", batch.Images[4*i], batch.Labels[i]))
 		}
+		batch.Release()
 	}
 	slices.Sort(pairs)
 	return pairs
@@ -66,7 +68,9 @@ func TestWebDataset(t *testing.T) {
 		middle := 3 * (n / 2) * (len(test.members) / n) / 3
 		shards := t.TempDir()
 		for i, part := range [][]member{test.members[:middle], test.members[middle:]} {
-			must.Do(t, os.WriteFile(fmt.Sprintf("%s/part-%03d.tar", shards, i), tarOf(part), 0o644))
+			if err := os.WriteFile(fmt.Sprintf("%s/part-%03d.tar", shards, i), tarOf(part), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, s := range []struct {
 			name, path string
@@ -183,7 +187,10 @@ func TestWebDataset_Scan(t *testing.T) {
 	for i, m := range numbered(12) {
 		members = append(members, member{name: fmt.Sprintf("%d.cls", i), body: []byte(fmt.Sprint(i))}, member{name: fmt.Sprintf("%d.png", i), body: m.body})
 	}
-	report := must.Get(Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members)))))(t)
+	report, err := Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members))))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got := fmt.Sprint(report.Classes); report.Images != 12 || got != "[{0 1} {1 1} {2 1} {3 1} {4 1} {5 1} {6 1} {7 1} {8 1} {9 1} {10 1} {11 1}]" {
 		t.Errorf("%d images, classes %s", report.Images, got)
 	}

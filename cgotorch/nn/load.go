@@ -19,11 +19,12 @@ func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 }
 
 // LoadOptions choose the names that [Load] may leave out or change. With the zero value, Load needs
-// exactly the model's names. If the model and the file differ in their number of classes, leave the
-// last layer of the model unchanged:
-//
-//	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
+// exactly the model's names.
 type LoadOptions struct {
+	// AllowOtherClasses is for weights that were trained on another number of classes. A tensor of
+	// the model's last layer whose shape differs then keeps the model's values.
+	AllowOtherClasses bool
+
 	AllowMissing    bool // names of the model may lack a tensor; the model keeps its values there
 	AllowUnexpected bool // names that the model lacks are ignored
 
@@ -50,6 +51,17 @@ func (o LoadOptions) rename(name string) string {
 		return name
 	}
 	return o.Rename(name)
+}
+
+// head returns how the names of m's last layer begin, if its shapes may differ. Otherwise it
+// returns "".
+func (o LoadOptions) head(m any) string {
+	state := State(m)
+	if !o.AllowOtherClasses || len(state) == 0 {
+		return ""
+	}
+	last := state[len(state)-1].Name
+	return last[:strings.LastIndexByte(last, '.')+1]
 }
 
 // LoadError lists the reasons why tensors do not fit a model. Missing and Misshapen have the
@@ -84,7 +96,7 @@ func (e *LoadError) Error() string {
 		text += "; the missing names are there with " + strings.Join(prefixes[:min(shown, len(prefixes))], " or ") + " in front: set LoadOptions.Prefix to it"
 	}
 	if len(e.Missing)+len(e.Unexpected) == 0 {
-		text += "; make the model with these shapes, or leave out layers with LoadOptions.Skip"
+		text += "; make the model with these shapes, set LoadOptions.AllowOtherClasses, or leave out layers with LoadOptions.Skip"
 	}
 	return text
 }
@@ -199,6 +211,7 @@ func Match(x *cgotorch.Exec, m any, entries []Entry, o LoadOptions) ([]Matched, 
 		return nil, err
 	}
 	skip := func(name string) bool { return o.Skip != nil && o.Skip(name) }
+	head := o.head(m)
 	stored := map[string]Entry{} // by their names in the model
 	for _, e := range entries {
 		name := o.rename(e.Name)
@@ -226,6 +239,7 @@ func Match(x *cgotorch.Exec, m any, entries []Entry, o LoadOptions) ([]Matched, 
 			return nil, fmt.Errorf("nn: Load: tensor %s of the model: %w", n.Name, cgotorch.ErrClosed)
 		case !ok, !fits && e.Of != "":
 			missing = append(missing, n)
+		case !fits && head != "" && strings.HasPrefix(n.Name, head):
 		case !fits:
 			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %s)", n.Name, e.Text, n.Tensor))
 			found[n.Tensor] = append(found[n.Tensor], e)

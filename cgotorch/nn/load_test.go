@@ -148,6 +148,33 @@ func TestLoad_Skip(t *testing.T) {
 	})
 }
 
+// The last layer of a model keeps its values if the tensors are of another number of classes. No
+// other layer does.
+func TestLoad_OtherClasses(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := twoLayers(x)
+		defer nn.Close(m)
+		state := stateFor(x)
+		last := nn.State(m)[2].Tensor
+		before := values(x, x.Detach(last))
+		state["1.weight"], state["1.bias"] = x.Zeros(cgotorch.Float32, 1000, 3), x.Zeros(cgotorch.Float32, 1000)
+		if err := nn.Load(x, m, state, nn.LoadOptions{}); err == nil || !strings.Contains(err.Error(), "AllowOtherClasses") {
+			t.Errorf("other classes: %v", err)
+		}
+		if err := nn.Load(x, m, state, nn.LoadOptions{AllowOtherClasses: true}); err != nil {
+			t.Fatal(err)
+		}
+		if got, first := values(x, x.Detach(last)), values(x, x.Detach(nn.State(m)[0].Tensor)); !slices.Equal(got, before) || first[0] != 5 {
+			t.Errorf("the last layer is %v, want %v; the first is %v", got, before, first)
+		}
+		state["0.weight"] = x.Zeros(cgotorch.Float32, 1000, 2)
+		var failure *nn.LoadError
+		if err := nn.Load(x, m, state, nn.LoadOptions{AllowOtherClasses: true}); !errors.As(err, &failure) || len(failure.Misshapen) != 1 {
+			t.Errorf("another first layer: %v", err)
+		}
+	})
+}
+
 // The text of an error stays short, and names a prefix that all names have.
 func TestLoadError_Short(t *testing.T) {
 	e := &nn.LoadError{}

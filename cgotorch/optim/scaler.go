@@ -31,6 +31,9 @@ type ScalerOptions struct {
 // gradients of that optimizer's parameters. A Scaler belongs to one device, and is used by one
 // goroutine at a time.
 //
+// A nil Scaler multiplies by 1 and skips nothing: Step is opt.Step, and the other calls do nothing.
+// So a program that chooses its dtype has one step for all.
+//
 // The factor stays a positive finite float32. It does not fall below 2^-10, or below InitScale if
 // that is less. A loss that is infinite in every step therefore does not make the factor 0.
 type Scaler struct {
@@ -110,6 +113,9 @@ const leastScale = 0x1p-10
 
 // Scale returns loss times the factor. Give the result to Backward. Scale does not wait.
 func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor {
+	if s == nil {
+		return loss
+	}
 	s.use(x, "optim.Scaler.Scale")
 	return x.Mul(loss, s.scale)
 }
@@ -121,6 +127,9 @@ func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor
 // [cgotorch.ErrUnsupported], because small gradients would become 0. Keep the parameters in
 // float32 instead, and use autocast.
 func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
+	if s == nil {
+		return
+	}
 	const op = "optim.Scaler.Unscale"
 	x = s.use(x, op)
 	of := s.of(x, op, opt)
@@ -151,6 +160,10 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 // Momentum and Dampening. Without MasterWeights, it skips steps of float16 and bfloat16 parameters
 // only by Adam and AdamW, and on CUDA by SGD.
 func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
+	if s == nil {
+		opt.Step(x)
+		return
+	}
 	const op = "optim.Scaler.Step"
 	x = s.use(x, op)
 	of := s.of(x, op, opt)
@@ -174,6 +187,9 @@ func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 // stays as it is. Call Update after the Steps of all optimizers. It does not wait. It fails with
 // [cgotorch.ErrInvalidArgument] if there was neither an Unscale nor a Step since the last Update.
 func (s *Scaler) Update(x *cgotorch.Exec) {
+	if s == nil {
+		return
+	}
 	const op = "optim.Scaler.Update"
 	x = s.use(x, op)
 	var found []*cgotorch.Tensor

@@ -44,6 +44,30 @@ func TestNewScaler_Refuses(t *testing.T) {
 	})
 }
 
+// With a nil Scaler a step is that of the optimizer alone.
+func TestScaler_Nil(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		p := x.Ones(cgotorch.Float32, 2)
+		if err := p.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		var s *Scaler
+		x.Backward(s.Scale(x, x.Sum(p)))
+		s.Unscale(x, opt)
+		s.Step(x, opt)
+		s.Update(x)
+		if got := cgotorch.ToSlice[float32](x, x.Detach(p)); !slices.Equal(got, []float32{0.5, 0.5}) {
+			t.Errorf("got %v", got)
+		}
+		return s.Close()
+	})
+}
+
 // A scaled step of float16 parameters with masters equals a step of float32 parameters. The
 // gradient of this test is 0 in float16 without the factor.
 func TestScaler_Float16(t *testing.T) {

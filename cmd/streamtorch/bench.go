@@ -132,11 +132,8 @@ func (b *benching) loader(ctx context.Context, archive string) error {
 		}
 	}
 	elapsed, stats := time.Since(first), loader.Stats().Since(start)
-	skipped, unusable := "", 0
-	for _, n := range stats.Skipped {
-		unusable += n
-	}
-	if unusable > 0 {
+	skipped := ""
+	if unusable := stats.Unusable(); unusable > 0 {
 		skipped = fmt.Sprintf(", %d unusable", unusable)
 	}
 	return b.row(fmt.Sprintf("loader, %dx%d, batch %d", b.size, b.size, batch), float64(images)/elapsed.Seconds(),

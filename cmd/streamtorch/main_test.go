@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"image"
 	"image/jpeg"
 	"image/png"
@@ -11,10 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // files writes files into a new folder. An image's text is its size, such as "30x20".
@@ -23,12 +22,16 @@ func files(t *testing.T, all map[string]string) string {
 	folder := t.TempDir()
 	for name, text := range all {
 		path := filepath.Join(folder, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		data := []byte(text)
 		if strings.HasSuffix(name, ".png") {
 			data = picture(t, text)
 		}
-		must.Do(t, os.WriteFile(path, data, 0o644))
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return folder
 }
@@ -44,7 +47,9 @@ func picture(t *testing.T, size string) []byte {
 		img.Pix[i] = uint8(i*7 + len(size))
 	}
 	var out bytes.Buffer
-	must.Do(t, png.Encode(&out, img))
+	if err := png.Encode(&out, img); err != nil {
+		t.Fatal(err)
+	}
 	return out.Bytes()
 }
 
@@ -67,7 +72,10 @@ func TestPack(t *testing.T) {
 			if code != 0 || !strings.HasPrefix(stdout, "3 images in ") || stderr != "" {
 				t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
 			}
-			data := must.Get(os.ReadFile(out))(t)
+			data, err := os.ReadFile(out)
+			if err != nil {
+				t.Fatal(err)
+			}
 			bytes[i] = string(data)
 			_, names, _ := try(t, "ls", out)
 			if got := strings.Join(strings.Fields(names), " "); !strings.Contains(got, `"cat/a.png"`) || strings.Contains(got, "notes") || strings.Contains(got, "hidden") {
@@ -97,12 +105,17 @@ func TestPack_ListAndShards(t *testing.T) {
 	for i, class := range []string{"train/a", "train/b", "test/a", "train/a", "test/b"} {
 		lines.WriteString(filepath.Join(folder, string(rune('1'+i))+".png") + "\t" + class + "\n")
 	}
-	must.Do(t, os.WriteFile(list, []byte(lines.String()), 0o644))
+	if err := os.WriteFile(list, []byte(lines.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	out := filepath.Join(t.TempDir(), "out.tgz")
 	if code, _, stderr := try(t, "pack", "-list", list, "-shards", "2", "-shuffle", "3", "-resize", "16", out); code != 0 {
 		t.Fatal(stderr)
 	}
-	loader := must.Get(imageloader.Open(strings.TrimSuffix(out, ".tgz")+"-{000..001}.tgz", imageloader.Options{BatchSize: 2, Split: "train", Crop: imageloader.Crop{Transform: decode.Resize{Height: 4, Width: 4}}}))(t)
+	loader, err := imageloader.Open(strings.TrimSuffix(out, ".tgz")+"-{000..001}.tgz", imageloader.Options{BatchSize: 2, Split: "train", Crop: imageloader.Crop{Transform: decode.Resize{Height: 4, Width: 4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer loader.Close()
 	if loader.Len() != 3 || len(loader.Classes()) != 2 {
 		t.Errorf("%d images of %v", loader.Len(), loader.Classes())
@@ -115,7 +128,10 @@ func TestPack_ListAndShards(t *testing.T) {
 	if strings.Count(names.String(), "\n") != 5 || !strings.Contains(names.String(), "train/a/4.jpg") {
 		t.Errorf("the members are %s", names.String())
 	}
-	data := must.Get(shrink(picture(t, "40x30"), decode.Info{Width: 40, Height: 30}, 16, 90))(t)
+	data, err := shrink(picture(t, "40x30"), decode.Info{Width: 40, Height: 30}, 16, 90)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if c, err := jpeg.DecodeConfig(bytes.NewReader(data)); err != nil || c.Height != 16 || c.Width != 21 {
 		t.Errorf("a shrunk image has %dx%d pixels, %v", c.Width, c.Height, err)
 	}
@@ -125,7 +141,9 @@ func TestPack_ListAndShards(t *testing.T) {
 func TestPack_Refuses(t *testing.T) {
 	twice, other := files(t, map[string]string{"cat/a.png": "8x8"}), files(t, map[string]string{"cat/a.png": "40x30"})
 	link := files(t, map[string]string{"cat/a.png": "8x8"})
-	must.Do(t, os.Symlink("/etc/passwd", filepath.Join(link, "cat", "b.png")))
+	if err := os.Symlink("/etc/passwd", filepath.Join(link, "cat", "b.png")); err != nil {
+		t.Fatal(err)
+	}
 	list := filepath.Join(files(t, map[string]string{"list": filepath.Join(twice, "cat/a.png") + "\t../up\n"}), "list")
 	hidden := filepath.Join(files(t, map[string]string{"list": filepath.Join(twice, "cat/a.png") + "\ttrain/.cat\n"}), "list")
 	gone := filepath.Join(files(t, map[string]string{"list": "/no/such.png\tcat\n"}), "list")
@@ -192,7 +210,10 @@ func TestList_Damaged(t *testing.T) {
 	if code, _, stderr := try(t, "pack", out, files(t, map[string]string{"cat/a.png": "8x8"})); code != 0 {
 		t.Fatal(stderr)
 	}
-	data := must.Get(os.ReadFile(out))(t)
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
 	data[len(data)-5] ^= 1 // of the checksum
 	damaged := filepath.Join(files(t, map[string]string{"a.tgz": string(data)}), "a.tgz")
 	if code, stdout, stderr := try(t, "ls", damaged); code != 1 || !strings.Contains(stdout, "cat/a.png") || !strings.Contains(stderr, damaged+": damaged") {
@@ -235,9 +256,15 @@ func TestConvert(t *testing.T) {
 	if code, _, stderr := try(t, "convert", first, second); code != 0 {
 		t.Fatal(stderr)
 	}
-	want := must.Get(pth.OpenWeights("../../cgotorch/pth/testdata/state.pth"))(t)
+	want, err := pth.OpenWeights("../../cgotorch/pth/testdata/state.pth")
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer want.Close()
-	got := must.Get(pth.OpenWeights(second))(t)
+	got, err := pth.OpenWeights(second)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer got.Close()
 	for _, info := range want.Tensors() {
 		a, err := want.Read(info.Name)
@@ -247,7 +274,9 @@ func TestConvert(t *testing.T) {
 		}
 	}
 	onnx := filepath.Join(t.TempDir(), "a.onnx")
-	must.Do(t, os.WriteFile(onnx, []byte("\x08\x08\x12\x07pytorch"), 0o600))
+	if err := os.WriteFile(onnx, []byte("\x08\x08\x12\x07pytorch"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
 		"no tensor has a name":    {"-strip", "x.", first, second},
 		"must end with .safe":     {first, filepath.Join(folder, "c.bin")},

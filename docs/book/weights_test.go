@@ -38,11 +38,10 @@ func Example_weights() {
 	// cut: load
 	type net struct{ Body, FC *nn.Linear } // names: body.weight, body.bias, fc.weight, fc.bias
 	rename := func(name string) string { return strings.TrimPrefix(name, "module.") }
-	skip := func(name string) bool { return strings.HasPrefix(name, "fc.") }
 	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
 		m := &net{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 10, nn.LinearOptions{})}
 		defer nn.Close(m)
-		for _, o := range []nn.LoadOptions{{}, {Rename: rename}, {Rename: rename, Skip: skip}} {
+		for _, o := range []nn.LoadOptions{{}, {Rename: rename}, {Rename: rename, AllowOtherClasses: true}} {
 			var misfit *nn.LoadError
 			if err := checkpoint.LoadModel(x, path, m, o); errors.As(err, &misfit) {
 				fmt.Println(len(misfit.Missing), "missing,", len(misfit.Misshapen), "of another shape") // err names them

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/cifar"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // pixels returns the pixels of image i, as in make.py.
@@ -27,7 +26,9 @@ func pixels(i int) []byte {
 
 func write(t testing.TB, path string, parts ...[]byte) {
 	t.Helper()
-	must.Do(t, os.WriteFile(path, bytes.Join(parts, nil), 0o666))
+	if err := os.WriteFile(path, bytes.Join(parts, nil), 0o666); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func checkSet(t *testing.T, name string, s cifar.Set, err error, labels, coarse []int64) {
@@ -252,7 +253,10 @@ func FuzzReadPython(f *testing.F) {
 	f.Add(python3(0, "S'\\x41'\n", "(lI1\na"))
 	f.Add(python3(5, frombuffer("\x96", pixels(0), "|u1", "K\x01M\x00\x0c\x86", "C"), "]\x94(K\x03e"))
 	for _, name := range []string{"batch10-protocol2", "batch10-protocol4", "batch100-protocol2"} {
-		text := must.Get(os.ReadFile("testdata/" + name))(f)
+		text, err := os.ReadFile("testdata/" + name)
+		if err != nil {
+			f.Fatal(err)
+		}
 		f.Add(text)
 	}
 	path := filepath.Join(f.TempDir(), "batch")

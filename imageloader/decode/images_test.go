@@ -9,15 +9,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // testdata/make.py made the images, and Pillow's pixels of these images.
 
 func read(t testing.TB, path ...string) []byte {
 	t.Helper()
-	return must.Get(os.ReadFile(filepath.Join(append([]string{"testdata"}, path...)...)))(t)
+	data, err := os.ReadFile(filepath.Join(append([]string{"testdata"}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 func names(t testing.TB, folder string) []string {
@@ -36,7 +38,10 @@ func names(t testing.TB, folder string) []string {
 // pixelsOf returns the pixels of a PNG as RGB or grey. It decodes without this package.
 func pixelsOf(t testing.TB, data []byte, channels int) (pix []byte, height, width int) {
 	t.Helper()
-	img := must.Get(png.Decode(bytes.NewReader(data)))(t)
+	img, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := img.Bounds()
 	for y := b.Min.Y; y < b.Max.Y; y++ {
 		for x := b.Min.X; x < b.Max.X; x++ {
@@ -54,7 +59,9 @@ func decodeOne(t testing.TB, data []byte, options Options) ([]byte, Result) {
 	height, width, channels := pool.Size()
 	dst := bytes.Repeat([]byte{0xAB}, height*width*channels)
 	results := make([]Result, 1)
-	must.Do(t, pool.Decode([]Image{{Data: data}}, dst, results))
+	if err := pool.Decode([]Image{{Data: data}}, dst, results); err != nil {
+		t.Fatal(err)
+	}
 	return dst, results[0]
 }
 
@@ -63,7 +70,10 @@ func newPool(t testing.TB, options Options) *Pool {
 	if options.Workers == 0 {
 		options.Workers = 2
 	}
-	pool := must.Get(NewPool(options))(t)
+	pool, err := NewPool(options)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { pool.Close() })
 	return pool
 }
@@ -192,7 +202,9 @@ func TestPool_Decode_BadAmongGood(t *testing.T) {
 	}
 	pool := newPool(t, Options{Transform: Resize{Height: 9, Width: 9}})
 	dst, results := make([]byte, len(images)*len(want)), make([]Result, len(images))
-	must.Do(t, pool.Decode(images, dst, results))
+	if err := pool.Decode(images, dst, results); err != nil {
+		t.Fatal(err)
+	}
 	for i, result := range results {
 		part := dst[i*len(want) : (i+1)*len(want)]
 		if i%2 == 0 && (result.Err != nil || !bytes.Equal(part, want)) {

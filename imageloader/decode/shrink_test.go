@@ -7,8 +7,6 @@ import (
 	"image/jpeg"
 	"math"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // waves returns a JPEG file of smooth colours, as in a photograph.
@@ -22,7 +20,9 @@ func waves(t testing.TB, width, height int) []byte {
 		}
 	}
 	var out bytes.Buffer
-	must.Do(t, jpeg.Encode(&out, img, &jpeg.Options{Quality: 90}))
+	if err := jpeg.Encode(&out, img, &jpeg.Options{Quality: 90}); err != nil {
+		t.Fatal(err)
+	}
 	return out.Bytes()
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/idx"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // file returns an idx file with the given header and elements.
@@ -30,13 +29,17 @@ func compressed(t testing.TB, text []byte) []byte {
 	if _, err := z.Write(text); err != nil {
 		t.Fatal(err)
 	}
-	must.Do(t, z.Close())
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return b.Bytes()
 }
 
 func write(t *testing.T, path string, text []byte) {
 	t.Helper()
-	must.Do(t, os.WriteFile(path, text, 0o666))
+	if err := os.WriteFile(path, text, 0o666); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestReadMNIST(t *testing.T) {
@@ -44,7 +47,10 @@ func TestReadMNIST(t *testing.T) {
 	pixels := []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	write(t, filepath.Join(folder, "train-images-idx3-ubyte"), file(8, []byte{2, 3, 2}, pixels...))
 	write(t, filepath.Join(folder, "train-labels-idx1-ubyte.gz"), compressed(t, file(8, []byte{2}, 9, 0)))
-	set := must.Get(idx.ReadMNIST(folder, true))(t)
+	set, err := idx.ReadMNIST(folder, true)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if set.N != 2 || set.Height != 3 || set.Width != 2 || !slices.Equal(set.Images, pixels) || !slices.Equal(set.Labels, []byte{9, 0}) {
 		t.Errorf("got %+v", set)
 	}

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // pack returns a .tgz. `members` holds the name and the content of each member in turn.
@@ -24,7 +23,9 @@ func pack(t *testing.T, members ...string) []byte {
 	z := gzip.NewWriter(&out)
 	w := tar.NewWriter(z)
 	for i := 0; i < len(members); i += 2 {
-		must.Do(t, w.WriteHeader(&tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}))
+		if err := w.WriteHeader(&tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}); err != nil {
+			t.Fatal(err)
+		}
 		w.Write([]byte(members[i+1]))
 	}
 	w.Close()
@@ -35,7 +36,9 @@ func pack(t *testing.T, members ...string) []byte {
 func picture(t *testing.T, width, height int) string {
 	t.Helper()
 	var out bytes.Buffer
-	must.Do(t, png.Encode(&out, image.NewGray(image.Rect(0, 0, width, height))))
+	if err := png.Encode(&out, image.NewGray(image.Rect(0, 0, width, height))); err != nil {
+		t.Fatal(err)
+	}
 	return out.String()
 }
 
@@ -70,7 +73,9 @@ func TestInspect(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.tgz")
-			must.Do(t, os.WriteFile(path, test.data, 0o644))
+			if err := os.WriteFile(path, test.data, 0o644); err != nil {
+				t.Fatal(err)
+			}
 			var stdout, stderr strings.Builder
 			if code := Run(context.Background(), []string{path}, &stdout, &stderr); code != test.code {
 				t.Errorf("got exit code %d, want %d\n%s%s", code, test.code, &stdout, &stderr)

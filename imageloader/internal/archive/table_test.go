@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // An index file that was made by other rules for labels is made again.
@@ -24,11 +22,16 @@ func TestTable_OldRules(t *testing.T) {
 	}
 	data := packed(t, members...)
 	path, folder := filepath.Join(t.TempDir(), "a.tgz"), t.TempDir()
-	must.Do(t, os.WriteFile(path, data, 0o644))
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	// open reads the archive, calls f with its shard, and returns the names of the classes.
 	open := func(f func(s *Shard)) []string {
 		t.Helper()
-		a := must.Get(Open(OS, path, Options{IndexDir: folder, ShuffleBuffer: 500, Counts: new(Counts)}))(t)
+		a, err := Open(OS, path, Options{IndexDir: folder, ShuffleBuffer: 500, Counts: new(Counts)})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer a.Close()
 		x, err := a.Index(t.Context(), true)
 		if err != nil || len(x.Samples) != 12 {
@@ -54,8 +57,13 @@ func TestTable_OldRules(t *testing.T) {
 			hash.Write(data)
 		}
 		hash.Write([]byte("label\x00"))
-		old := must.Get(table.encode(hash.Sum(id)))(t)
-		must.Do(t, os.WriteFile(s.indexFile, old, 0o644))
+		old, err := table.encode(hash.Sum(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.indexFile, old, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	})
 	if again := open(func(*Shard) {}); !slices.Equal(again, right) || !slices.Equal(right, []string{"0", "1", "2"}) {
 		t.Errorf("got classes %q, then %q", right, again)
