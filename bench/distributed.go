@@ -38,7 +38,11 @@ type rank struct {
 // open joins the other ranks and prepares a captured step. It returns the milliseconds that Open
 // has taken, which makes the index of an archive or waits for it.
 func (r *rank) open(q rankRequest) (reply map[string]any, err error) {
-	if r.group, err = distributed.Join(context.Background(), distributed.Options{OnCPU: q.CPU}); err != nil {
+	o := distributed.Options{Device: "cuda"}
+	if q.CPU {
+		o.Device = "cpu"
+	}
+	if r.group, err = distributed.Join(context.Background(), o); err != nil {
 		return nil, err
 	}
 	r.c = &config{device: r.group.Device(), threads: max(q.Threads, 1), brief: q.Brief}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -18,7 +17,9 @@ func TestBatch_UsedAfterItsBody(t *testing.T) {
 		p := start(t, loader, d, Options{})
 		var kept *Batch
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			kept = batch
 		}
 		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
@@ -39,7 +40,9 @@ func TestBatch_TwoDosTwoStreams(t *testing.T) {
 		side := torchtest.NewStream(t, d)
 		main := cgotorch.DefaultStream(d)
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, stream := range []*cgotorch.Stream{main, side, main} {
 				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
@@ -60,7 +63,9 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for name, keep := range map[string]func(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgotorch.Tensor{
 				"images": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(images) },
 				"a view": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor {
@@ -102,7 +107,9 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 	stream := cgotorch.DefaultStream(d)
 	var weight, late *cgotorch.Tensor
 	for batch, err := range p.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if batch.Index > 0 {
 			continue
 		}
@@ -127,7 +134,9 @@ func TestBatch_FailedDo(t *testing.T) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 				images, labels := batch.Use(x)
 				x.MatMul(images, labels)
@@ -150,7 +159,9 @@ func TestBatch_UseAfterAFailure(t *testing.T) {
 		p := start(t, loader, d, Options{Depth: 1})
 		batches := 0
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			batches++
 			_ = cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 				func() {

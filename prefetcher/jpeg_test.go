@@ -12,7 +12,6 @@ import (
 	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -27,7 +26,9 @@ func photographs(t *testing.T, n, bad int) string {
 			}
 		}
 		var b bytes.Buffer
-		must.Do(t, jpeg.Encode(&b, img, &jpeg.Options{Quality: 60 + i%40}))
+		if err := jpeg.Encode(&b, img, &jpeg.Options{Quality: 60 + i%40}); err != nil {
+			t.Fatal(err)
+		}
 		data := b.Bytes()
 		if i == bad {
 			for k := range 60 {
@@ -52,10 +53,13 @@ func TestLoader_JPEGDevice(t *testing.T) {
 	const batch, stop = 32, 5
 	path := photographs(t, 700, 123)
 	open := func(workers int, device decode.JPEGDevice) *imageloader.Loader {
-		l := must.Get(imageloader.Open(path, imageloader.Options{
+		l, err := imageloader.Open(path, imageloader.Options{
 			Train: true, BatchSize: batch, Seed: 3, Workers: workers, JPEGDevice: device, Reading: imageloader.Reading{MaxSkipRate: 0.1},
 			Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: 48, Width: 40, MinScale: 0.6}},
-		}))(t)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		return l
 	}
 	// The function returns the pixels and labels of two epochs, of which the first `skip` batches are
@@ -65,7 +69,9 @@ func TestLoader_JPEGDevice(t *testing.T) {
 		n := skip
 		for range 2 {
 			for b, err := range l.Epoch(context.Background()) {
-				must.Do(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				all = append(all, b.Images...)
 				for _, label := range b.Labels {
 					all = append(all, byte(label))
@@ -83,7 +89,9 @@ func TestLoader_JPEGDevice(t *testing.T) {
 	first := open(1, decoder)
 	for range 100 {
 		for b, err := range first.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			b.Release()
 		}
 		if first.Stats().OnDevice > 0 {
@@ -103,7 +111,9 @@ func TestLoader_JPEGDevice(t *testing.T) {
 			t.Error("no image was decoded on the device, or the damaged file was not found")
 		}
 		resumed := open(workers, decoder)
-		must.Do(t, resumed.Restore(at))
+		if err := resumed.Restore(at); err != nil {
+			t.Fatal(err)
+		}
 		rest, _ := run(resumed, stop)
 		if !bytes.HasSuffix(want, rest) || len(rest) == 0 || state != at {
 			t.Errorf("%d threads: a resumed run has other batches", workers)

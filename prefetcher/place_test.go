@@ -12,7 +12,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
 	"github.com/streamtorch/streamtorch/imageloader"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -29,7 +28,9 @@ func TestPrefetcher_JSON(t *testing.T) {
 		for len(seen) < most {
 			before := len(seen)
 			for b, err := range p.Epoch(context.Background()) {
-				must.Do(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				seen = append(seen, fmt.Sprint(b.Epoch, b.Index, b.Names))
 				body(b)
 				if len(seen) == most {
@@ -65,7 +66,9 @@ func TestPrefetcher_JSON(t *testing.T) {
 			}
 		})
 		_, second := make()
-		must.Do(t, json.Unmarshal(text, second))
+		if err := json.Unmarshal(text, second); err != nil {
+			t.Fatal(err)
+		}
 		if got := take(second, 15-n, func(*Batch) {}); !slices.Equal(got, want[n:]) {
 			t.Errorf("after %d batches: %v, want %v", n, got, want[n:])
 		}
@@ -85,7 +88,9 @@ func TestPrefetcher_JSON(t *testing.T) {
 	after(context.Background(), `"epoch":0,"batch":5`)
 	text, _ := json.Marshal(p)
 	_, p = make()
-	must.Do(t, json.Unmarshal(text, p))
+	if err := json.Unmarshal(text, p); err != nil {
+		t.Fatal(err)
+	}
 	after(context.Background(), `"epoch":0,"batch":5`) // an epoch without batches
 	after(ended, `"epoch":1,"batch":0`)
 	if err := json.Unmarshal([]byte(`{"samples":3}`), p); !errors.Is(err, imageloader.ErrInvalidState) {
@@ -95,19 +100,32 @@ func TestPrefetcher_JSON(t *testing.T) {
 
 func TestTensors_JSON(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	table := must.Get(data.NewTable(data.Of("id", []int{0, 1, 2, 3, 4, 5})))(t)
+	table, err := data.NewTable(data.Of("id", []int{0, 1, 2, 3, 4, 5}))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var text []byte
 	var got []int64
 	for round := range 2 {
-		loader := must.Get(data.NewLoader(table, data.Options{BatchSize: 2, Shuffle: true}))(t)
+		loader, err := data.NewLoader(table, data.Options{BatchSize: 2, Shuffle: true})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer loader.Close()
-		p := must.Get(NewTensors(loader, cgotorch.CPU, TensorOptions{}))(t)
+		p, err := NewTensors(loader, cgotorch.CPU, TensorOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer p.Close()
 		if round == 1 {
-			must.Do(t, json.Unmarshal(text, p))
+			if err := json.Unmarshal(text, p); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 				got = append(got, cgotorch.ToSlice[int64](x, batch.Use(x)["id"])...)
 			})

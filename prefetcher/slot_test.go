@@ -10,7 +10,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -38,7 +37,9 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 		side := torchtest.NewStream(t, d)
 		begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if batch.Index == 0 {
 				go func() {
 					ended <- side.Do(func(x *cgotorch.Exec) error {
@@ -57,7 +58,9 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 		}
 		p.Close() // while the Do still holds a slot
 		close(goOn)
-		must.Check(t, <-ended)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -78,10 +81,14 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 				begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 				end := func() {
 					close(goOn)
-					must.Check(t, <-ended)
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
 				}
 				for batch, err := range p.Epoch(context.Background()) {
-					must.Do(t, err)
+					if err != nil {
+						t.Fatal(err)
+					}
 					switch batch.Index {
 					case 0:
 						go func() {
@@ -135,7 +142,9 @@ func laterDoOfTheBody(t *testing.T, d cgotorch.Device, beside bool) {
 	leave := func() {} // ends the Do of the other goroutine
 	for batch, err := range p.Epoch(context.Background()) {
 		leave()
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var weight, loss *cgotorch.Tensor
 		do(func(x *cgotorch.Exec) {
 			images, _ := batch.Use(x)
@@ -181,7 +190,9 @@ func TestSlot_FreedByTheLast(t *testing.T) {
 				during()
 				return nil
 			})
-			must.Check(t, err)
+			if err != nil {
+				t.Error(err)
+			}
 		}
 		free := func(when string, want int) {
 			if freed != want {
@@ -213,7 +224,9 @@ func TestSlot_UsedInALaterBody(t *testing.T) {
 		p := start(t, loader, d, Options{Depth: 1})
 		var first *Batch
 		for batch, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if first == nil {
 				first = batch
 				continue

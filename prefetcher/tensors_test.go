@@ -13,7 +13,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -26,15 +25,24 @@ func tableLoader(t testing.TB, n int, o data.Options) *data.Loader {
 		ids[i], pairs[2*i], pairs[2*i+1] = int64(i), float32(i), float32(-i)
 		lists[i], names[i] = slices.Repeat([]int32{int32(i)}, i%3), fmt.Sprint("s", i)
 	}
-	table := must.Get(data.NewTable(data.Of("id", ids), data.Of("pair", pairs, 2), data.OfRows("list", lists), data.OfTexts("name", names)))(t)
-	l := must.Get(data.NewLoader(table, o))(t)
+	table, err := data.NewTable(data.Of("id", ids), data.Of("pair", pairs, 2), data.OfRows("list", lists), data.OfTexts("name", names))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := data.NewLoader(table, o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { l.Close() })
 	return l
 }
 
 func startTensors(t testing.TB, source TensorSource, d cgotorch.Device, o TensorOptions) *Tensors {
 	t.Helper()
-	p := must.Get(NewTensors(source, d, o))(t)
+	p, err := NewTensors(source, d, o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -46,7 +54,9 @@ func TestTensors_Values(t *testing.T) {
 		seen := 0
 		var kept []int64
 		for b, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				in := b.Use(x)
 				ids, pairs, lists := cgotorch.ToSlice[int64](x, in["id"]), cgotorch.ToRows[float32](x, in["pair"]), cgotorch.ToRows[int32](x, in["list"])
@@ -91,7 +101,9 @@ func TestTensors_DTypes(t *testing.T) {
 		}
 		p := startTensors(t, source, d, TensorOptions{Depth: 1})
 		for b, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				for name, tensor := range b.Use(x) {
 					if !strings.HasPrefix(tensor.String(), name+"[2 3]") {
@@ -152,7 +164,9 @@ func TestTensors_HaveNoRace(t *testing.T) {
 		streams := []*cgotorch.Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d)}
 		sum := 0.0
 		for b, err := range p.Epoch(context.Background()) {
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for i, stream := range streams {
 				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					if s := x.Sum(b.Use(x)["id"]); i == 1 && b.Index%10 == 0 {

@@ -266,7 +266,7 @@ func TestGroup_RankIsLate(t *testing.T) {
 // A group of one rank makes all calls.
 func TestJoin_Alone(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	g, err := join(t.Context(), Options{OnCPU: true}, func(string) string { return "" })
+	g, err := join(t.Context(), Options{Device: "cpu"}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

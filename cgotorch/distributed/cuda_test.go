@@ -27,7 +27,7 @@ func onGPUs(t *testing.T, o Options, rank func(g *Group, s *cgotorch.Stream) err
 		go func() {
 			defer all.Done()
 			o := o
-			o.Device, o.JoinTimeout = cgotorch.CUDA(i), time.Minute
+			o.Device, o.JoinTimeout = cgotorch.CUDA(i).String(), time.Minute
 			err := func() (err error) {
 				g, err := join(context.Background(), o, environment(port, i, world))
 				if err != nil {

@@ -62,7 +62,7 @@ func TestJoin_Often(t *testing.T) {
 			all.Add(1)
 			go func() {
 				defer all.Done()
-				g, err := join(context.Background(), Options{OnCPU: true}, environment(port, i, 2))
+				g, err := join(context.Background(), Options{Device: "cpu"}, environment(port, i, 2))
 				if err != nil {
 					t.Error(err)
 					return

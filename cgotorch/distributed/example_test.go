@@ -16,7 +16,7 @@ import (
 // Without a launcher this is a training with one rank. Started by torchrun, each process trains on
 // its own batches, and all have the same weights.
 func Example() {
-	group, err := distributed.Join(context.Background(), distributed.Options{OnCPU: true})
+	group, err := distributed.Join(context.Background(), distributed.Options{Device: "cpu"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -55,7 +55,7 @@ func Example() {
 // Each rank keeps its part of the moments of Adam. All ranks call Save and Load, and rank 0 writes
 // the file, which a program with another number of ranks can load too.
 func ExampleNewSharded() {
-	group, err := distributed.Join(context.Background(), distributed.Options{OnCPU: true})
+	group, err := distributed.Join(context.Background(), distributed.Options{Device: "cpu"})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -2,6 +2,7 @@ package distributed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,23 +23,41 @@ func (g *Group) Agree(yes bool) bool {
 	return yes && err == nil
 }
 
-// Exchange gives a text to all ranks, and returns the texts of all ranks in their order. It waits
+// Exchange gives a value to all ranks, and returns the values of all ranks in their order. It waits
 // until all ranks have called it, and needs no stream. All ranks make the same calls of Exchange
-// and Agree in the same order. The text of a rank with torch.distributed is "". The caller owns the
-// list.
+// and Agree in the same order. The value of a rank with torch.distributed is the zero value. The
+// caller owns the list.
 //
-// Exchange is for small values of the host, such as the states of loaders. It fails with
-// [cgotorch.ErrInvalidArgument] for a text with a NUL or of some 8 MiB. It fails with
+// Exchange is for small values of the host that JSON can hold, such as the states of loaders. It
+// fails with [cgotorch.ErrInvalidArgument] for a value of some 8 MiB. It fails with
 // [cgotorch.ErrGroupFailed] if a rank has not called it within Options.Timeout.
-func (g *Group) Exchange(text string) ([]string, error) {
-	if len(text) > longestText || strings.ContainsRune(text, 0) {
-		return nil, fmt.Errorf("distributed: Exchange: a text of %d bytes: at most %d and no NUL: %w", len(text), longestText, cgotorch.ErrInvalidArgument)
+func Exchange[T any](g *Group, value T) ([]T, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("distributed: Exchange: %w", err)
 	}
-	return g.exchange("Exchange", text)
+	texts, err := g.exchange("Exchange", string(text))
+	if err != nil {
+		return nil, err
+	}
+	values := make([]T, len(texts))
+	for i, text := range texts {
+		if text == "" {
+			continue
+		}
+		if err := json.Unmarshal([]byte(text), &values[i]); err != nil {
+			return nil, fmt.Errorf("distributed: Exchange: %s: %w", g.names[i], err)
+		}
+	}
+	return values, nil
 }
 
-// exchange is Exchange for the call `of`. It fails the group if another rank makes another call.
+// exchange gives a text to all ranks for the call `of`. It fails the group if another rank makes
+// another call. The text has no NUL.
 func (g *Group) exchange(of, text string) ([]string, error) {
+	if len(text) > longestText {
+		return nil, fmt.Errorf("distributed: %s: %d bytes: at most %d: %w", of, len(text), longestText, cgotorch.ErrInvalidArgument)
+	}
 	g.state.Lock()
 	err := g.unusable()
 	g.state.Unlock()

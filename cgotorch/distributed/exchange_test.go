@@ -14,15 +14,16 @@ func TestExchange(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
 		for range 3 {
-			texts, err := g.Exchange(strings.Repeat("ab", g.Rank()))
-			if err != nil || len(texts) != 2 || texts[0] != "" || texts[1] != "ab" {
+			texts, err := Exchange(g, strings.Repeat("a\x00b", g.Rank()))
+			if err != nil || len(texts) != 2 || texts[0] != "" || texts[1] != "a\x00b" {
 				t.Errorf("rank %d: %q, %v", g.Rank(), texts, err)
 			}
 		}
-		for _, text := range []string{"a\x00b", strings.Repeat("x", longestText+1)} {
-			if _, err := g.Exchange(text); !errors.Is(err, cgotorch.ErrInvalidArgument) {
-				t.Errorf("a text of %d bytes: %v", len(text), err)
-			}
+		if _, err := Exchange(g, strings.Repeat("x", longestText)); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Errorf("a long text: %v", err)
+		}
+		if _, err := Exchange(g, make(chan int)); err == nil {
+			t.Error("a channel has no JSON")
 		}
 		if !g.Agree(true) {
 			t.Error("not agreed")
@@ -44,7 +45,7 @@ func TestExchange_OtherCalls(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		if g.Rank() == 0 {
-			_, err := g.Exchange("a")
+			_, err := Exchange(g, "a")
 			return err
 		}
 		if g.Agree(true) {
@@ -65,7 +66,7 @@ func TestExchange_Closed(t *testing.T) {
 		if g.Rank() == 0 {
 			waits := make(chan error)
 			go func() {
-				_, err := g.Exchange("rank 1 never answers")
+				_, err := Exchange(g, "rank 1 never answers")
 				waits <- err
 			}()
 			time.Sleep(50 * time.Millisecond)
@@ -78,7 +79,7 @@ func TestExchange_Closed(t *testing.T) {
 		} else if err := g.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := g.Exchange("x"); !errors.Is(err, cgotorch.ErrClosed) || g.Agree(true) {
+		if _, err := Exchange(g, "x"); !errors.Is(err, cgotorch.ErrClosed) || g.Agree(true) {
 			t.Errorf("after Close: %v", err)
 		}
 		err := s.Do(func(x *cgotorch.Exec) error { g.AllReduce(x, x.Ones(cgotorch.Float32, 1), Sum); return nil })

@@ -1,6 +1,7 @@
 package distributed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,10 +15,9 @@ import (
 
 // Options are the options of [Join].
 type Options struct {
-	// Device is a CUDA device for this rank. The zero value means cuda:LOCAL_RANK, and the CPU on a
-	// machine without CUDA.
-	Device cgotorch.Device
-	OnCPU  bool // join on the CPU, also where a GPU is
+	// Device is this rank's device: "auto", "cpu", "cuda" or "cuda:N". "auto" and "" mean
+	// cuda:LOCAL_RANK, and the CPU on a machine without CUDA. "cuda" means cuda:LOCAL_RANK alone.
+	Device string
 	// Timeout bounds how long the ranks wait for one that makes no collective or gives no sign of
 	// life. Then they fail. 0 means 30 s. Choose it longer than a rank may be busy alone, such as
 	// with a test or with a checkpoint.
@@ -87,15 +87,13 @@ func join(ctx context.Context, o Options, env func(string) string) (*Group, erro
 }
 
 func deviceOf(p place, o Options) (cgotorch.Device, error) {
-	if o.OnCPU {
-		return cgotorch.CPU, nil
-	}
-	if o.Device.IsCUDA() {
-		return o.Device, o.Device.Check()
-	}
 	n, _ := cgotorch.CUDACount()
-	if n == 0 {
-		return cgotorch.CPU, nil
+	if own := o.Device == "" || o.Device == "auto" || o.Device == "cuda"; !own || n == 0 {
+		device, err := cgotorch.ParseDevice(cmp.Or(o.Device, "auto"))
+		if err != nil {
+			return device, err
+		}
+		return device, device.Check()
 	}
 	if p.local >= n {
 		return cgotorch.CPU, fmt.Errorf("rank %d has LOCAL_RANK %d, and this process sees %d GPUs: let each process see all GPUs of its machine (srun: --gpus-per-node), and start one a GPU: %w", p.rank, p.local, n, cgotorch.ErrNoDevice)
@@ -227,9 +225,9 @@ func compatible(ranks []info, names []string) error {
 		case r.World != first.World:
 			return fmt.Errorf("%s was started as one of %d ranks and %s as one of %d: WORLD_SIZE must be equal", names[0], first.World, names[i], r.World)
 		case r.foreign && strings.HasPrefix(r.Device, "cuda"):
-			return fmt.Errorf("%s has torch.distributed, which can join over Gloo alone: set Options.OnCPU on the ranks of Go: %w", names[i], cgotorch.ErrUnsupported)
+			return fmt.Errorf("%s has torch.distributed, which can join over Gloo alone: set Options.Device to cpu on the ranks of Go: %w", names[i], cgotorch.ErrUnsupported)
 		case strings.HasPrefix(r.Device, "cuda") != strings.HasPrefix(first.Device, "cuda"):
-			return fmt.Errorf("%s is on %s and %s on %s: all ranks must be on GPUs, or all on CPUs (Options.OnCPU)", names[0], first.Device, names[i], r.Device)
+			return fmt.Errorf("%s is on %s and %s on %s: all ranks must be on GPUs, or all on CPUs (Options.Device)", names[0], first.Device, names[i], r.Device)
 		}
 		if strings.HasPrefix(r.Device, "cuda") {
 			gpu := fmt.Sprint(r.Host, " ", r.Boot, " ", r.Files, " ", r.Visible, " ", r.Device) // of two containers with one GPU, NCCL tells

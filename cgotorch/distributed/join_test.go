@@ -27,7 +27,7 @@ func TestCompatible(t *testing.T) {
 		"another version":           {with(func(i *info) { i.LibTorch = "2.10.0+cu130" }), "zero has LibTorch 2.11.0+cu130 and one has 2.10.0+cu130"},
 		"another number of ranks":   {with(func(i *info) { i.World = 3 }), "WORLD_SIZE must be equal"},
 		"a CPU":                     {with(func(i *info) { i.Device = "cpu" }), "all ranks must be on GPUs, or all on CPUs"},
-		"Python":                    {info{LibTorch: "2.11.0+cpu", Device: "cuda:1", World: 2, foreign: true}, "set Options.OnCPU"},
+		"Python":                    {info{LibTorch: "2.11.0+cpu", Device: "cuda:1", World: 2, foreign: true}, "set Options.Device to cpu"},
 		"Python of another version": {info{LibTorch: "2.9.1+cpu", Device: "cuda:1", World: 2, foreign: true}, "one has 2.9.1+cpu"},
 	} {
 		err := compatible([]info{gpu, c.other}, []string{"zero", "one"})
@@ -64,7 +64,7 @@ func TestJoin_SilentStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	began := time.Now()
-	_, err = join(ctx, Options{OnCPU: true, JoinTimeout: time.Minute}, environment(l.Addr().(*net.TCPAddr).Port, 1, 2))
+	_, err = join(ctx, Options{Device: "cpu", JoinTimeout: time.Minute}, environment(l.Addr().(*net.TCPAddr).Port, 1, 2))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "does not answer") || time.Since(began) > 20*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
@@ -74,7 +74,7 @@ func TestJoin_SilentStore(t *testing.T) {
 func TestJoin_EndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped by the user"))
-	_, err := join(ctx, Options{OnCPU: true}, environment(freePort(t), 1, 2))
+	_, err := join(ctx, Options{Device: "cpu"}, environment(freePort(t), 1, 2))
 	if err == nil || !strings.Contains(err.Error(), "stopped by the user") || strings.Contains(err.Error(), "nil") {
 		t.Errorf("got %v", err)
 	}

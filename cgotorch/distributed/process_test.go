@@ -137,9 +137,9 @@ func asRank(role func(g *Group, s *cgotorch.Stream) error) error {
 	if err != nil {
 		return err
 	}
-	o := Options{OnCPU: true, Timeout: timeout, JoinTimeout: 10 * time.Second}
+	o := Options{Device: "cpu", Timeout: timeout, JoinTimeout: 10 * time.Second}
 	if os.Getenv(deviceVariable) == "cuda" {
-		o.OnCPU, o.JoinTimeout = false, time.Minute
+		o.Device, o.JoinTimeout = "cuda", time.Minute
 	}
 	g, err := Join(context.Background(), o)
 	if err != nil {

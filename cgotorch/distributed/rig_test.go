@@ -60,7 +60,7 @@ func environment(port, rank, world int) func(string) string {
 // ranks are goroutines of one process.
 func together(t *testing.T, world int, o Options, rank func(g *Group, s *cgotorch.Stream) error) []error {
 	t.Helper()
-	o.OnCPU = true
+	o.Device = "cpu"
 	if o.JoinTimeout == 0 {
 		o.JoinTimeout = 20 * time.Second
 	}

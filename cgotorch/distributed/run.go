@@ -41,13 +41,13 @@ func RunName() string {
 
 // Same fails if the ranks give different settings. `settings` is a struct or a map that JSON can
 // hold. The error of a rank names the setting in which it differs from rank 0. Same waits until all
-// ranks have called it, as [Group.Exchange] does.
+// ranks have called it, as [Exchange] does.
 func (g *Group) Same(settings any) error {
 	own, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("distributed: Same: %w", err)
 	}
-	texts, err := g.Exchange(string(own))
+	texts, err := g.exchange("Same", string(own))
 	if err != nil {
 		return err
 	}

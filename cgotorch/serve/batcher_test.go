@@ -16,9 +16,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/panics"
-	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -33,8 +31,15 @@ func open(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec, in ...*tens
 	if o.Inputs == nil {
 		o.Inputs = vector
 	}
-	b := must.Get(New(d, fn, o))(t)
-	t.Cleanup(func() { must.Do(t, b.Close()) })
+	b, err := New(d, fn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return b
 }
 
@@ -66,29 +71,35 @@ func check(out []Array, values ...float32) error {
 func TestBatcher_ManyCallers(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		b := open(t, d, plusOne, Options{BatchSizes: []int{1, 4, 16}})
-		together.Run(32, func(c int) {
-			draw := rand.New(rand.NewPCG(1, uint64(c)))
-			for range 50 {
-				values := make([]float32, 1+draw.IntN(5))
-				var data []float32
-				for i := range values {
-					values[i] = float32(draw.IntN(1000))
-					data = append(data, values[i], 2*values[i], 3*values[i])
+		var all sync.WaitGroup
+		for c := range 32 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				draw := rand.New(rand.NewPCG(1, uint64(c)))
+				for range 50 {
+					values := make([]float32, 1+draw.IntN(5))
+					var data []float32
+					for i := range values {
+						values[i] = float32(draw.IntN(1000))
+						data = append(data, values[i], 2*values[i], 3*values[i])
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(draw.IntN(5000))*time.Microsecond)
+					out, err := b.Predict(ctx, Of(data, int64(len(values)), 3))
+					cancel()
+					for i := range data { // the inputs belong to the caller again
+						data[i] = float32(math.NaN())
+					}
+					if err == nil {
+						err = check(out, values...)
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(draw.IntN(5000))*time.Microsecond)
-				out, err := b.Predict(ctx, Of(data, int64(len(values)), 3))
-				cancel()
-				for i := range data { // the inputs belong to the caller again
-					data[i] = float32(math.NaN())
-				}
-				if err == nil {
-					err = check(out, values...)
-				}
-				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-					t.Error(err)
-				}
-			}
-		})
+			}()
+		}
+		all.Wait()
 		if s := b.Stats(); s.Waiting != 0 || len(s.Batches) == 0 || s.Requests == 0 || s.Entries < s.Requests {
 			t.Errorf("%+v", s)
 		}
@@ -109,7 +120,9 @@ func hold(t *testing.T, b *Batcher) (release func()) {
 	<-entered
 	return func() {
 		close(gate)
-		must.Check(t, <-ended)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -155,7 +168,9 @@ func TestBatcher_GathersWhatWaits(t *testing.T) {
 		waitFor(t, b, 17)
 		release()
 		for _, r := range results {
-			must.Check(t, <-r)
+			if err := <-r; err != nil {
+				t.Error(err)
+			}
 		}
 		wantBatches(t, b, map[int]int64{8: 2, 1: 1})
 	})
@@ -169,7 +184,9 @@ func TestBatcher_Pad(t *testing.T) {
 		}
 		return plusOne(x, in...)
 	}, Options{BatchSizes: []int{4}, Pad: true})
-	must.Check(t, <-predict(context.Background(), b, 5))
+	if err := <-predict(context.Background(), b, 5); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestBatcher_MaxDelay(t *testing.T) {
@@ -180,7 +197,9 @@ func TestBatcher_MaxDelay(t *testing.T) {
 			results = append(results, predict(context.Background(), b, float32(i)))
 		}
 		for _, r := range results {
-			must.Check(t, <-r)
+			if err := <-r; err != nil {
+				t.Error(err)
+			}
 		}
 		wantBatches(t, b, map[int]int64{4: 1})
 	})
@@ -198,7 +217,9 @@ func TestBatcher_MaxDelay_Priority(t *testing.T) {
 	time.Sleep(delay * 3 / 4)
 	second := predict(WithPriority(context.Background(), 1), b, 2)
 	for _, r := range []chan error{first, second} {
-		must.Check(t, <-r)
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
 	}
 	if took := time.Since(began); took < delay*9/10 || took > delay*3/2 {
 		t.Errorf("the first request took %v, and MaxDelay is %v", took, delay)
@@ -221,7 +242,9 @@ func TestBatcher_QueueFullAndCancelled(t *testing.T) {
 			t.Errorf("a cancelled request: %v", err)
 		}
 		release()
-		must.Check(t, <-kept)
+		if err := <-kept; err != nil {
+			t.Error(err)
+		}
 		wantBatches(t, b, map[int]int64{1: 1})
 		if s := b.Stats(); s.Refused != 1 || s.Dropped != 1 || s.Requests != 1 {
 			t.Errorf("%+v", s)
@@ -280,7 +303,9 @@ func TestBatcher_OutOfMemory(t *testing.T) {
 			results = append(results, predict(context.Background(), b, float32(i)))
 		}
 		for _, r := range results {
-			must.Check(t, <-r)
+			if err := <-r; err != nil {
+				t.Error(err)
+			}
 		}
 		if _, err := b.Predict(context.Background(), Of(make([]float32, 18), 6, 3)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
 			t.Errorf("6 entries: %v", err)
@@ -307,7 +332,9 @@ func TestBatcher_OutOfMemory_CUDA(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for i := range 20 {
-		must.Check(t, <-predict(context.Background(), b, float32(i)))
+		if err := <-predict(context.Background(), b, float32(i)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -402,10 +429,14 @@ func TestBatcher_Update_ContextEndsBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := newRequest(ctx)
 	r.update = func(*cgotorch.Exec) error { t.Error("it has run"); return nil }
-	must.Do(t, b.enqueue(r))
+	if err := b.enqueue(r); err != nil {
+		t.Fatal(err)
+	}
 	cancel()
 	release() // the dispatcher finds the request before await does
-	must.Check(t, <-predict(context.Background(), b, 1))
+	if err := <-predict(context.Background(), b, 1); err != nil {
+		t.Error(err)
+	}
 	if err := b.await(r); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -428,7 +459,9 @@ func TestBatcher_Update_QueueFull(t *testing.T) {
 		close(r.done)
 	}
 	release()
-	must.Check(t, errors.Join(b.await(r), <-large))
+	if err := errors.Join(b.await(r), <-large); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestBatcher_Close(t *testing.T) {
@@ -453,19 +486,25 @@ func TestBatcher_Close(t *testing.T) {
 				t.Errorf("a request before Close: %v", err)
 			}
 		}
-		must.Check(t, <-closed)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
 		if _, err := b.Predict(context.Background(), row(1)); !errors.Is(err, cgotorch.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
-	must.Check(t, (*Batcher)(nil).Close())
+	if err := (*Batcher)(nil).Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // Close tells of what could not be freed.
 func TestBatcher_Close_Fails(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	b, err := New(cgotorch.CPU, plusOne, Options{Inputs: vector, BatchSizes: []int{1}})
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	err = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		x.On(b.compute) // its stream cannot be closed before this Do ends
 		torchtest.WantError(t, b.Close(), cgotorch.ErrMisuse, "close it afterwards")
@@ -484,7 +523,9 @@ func TestBatcher_InputsAndOutputs(t *testing.T) {
 	if in, out := b.Inputs()[0].Shape, b.Outputs()[0].Shape; in[0] != 3 || out[0] != 3 {
 		t.Errorf("a caller has changed the shapes to %v and %v", in, out)
 	}
-	must.Check(t, <-predict(context.Background(), b, 1))
+	if err := <-predict(context.Background(), b, 1); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestBatcher_HasNoRace(t *testing.T) {
@@ -496,11 +537,19 @@ func TestBatcher_HasNoRace(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				torchtest.CheckStreams(t)
 				b := open(t, d, fn, Options{BatchSizes: []int{1, 4}})
-				together.Run(8, func(c int) {
-					for i := range 20 {
-						must.Check(t, <-predict(context.Background(), b, float32(20*c+i)))
-					}
-				})
+				var all sync.WaitGroup
+				for c := range 8 {
+					all.Add(1)
+					go func() {
+						defer all.Done()
+						for i := range 20 {
+							if err := <-predict(context.Background(), b, float32(20*c+i)); err != nil {
+								t.Error(err)
+							}
+						}
+					}()
+				}
+				all.Wait()
 			})
 		}
 	})
@@ -576,7 +625,9 @@ func TestBatcher_Panic(t *testing.T) {
 			if _, err := b.Predict(context.Background(), row(2)); err == nil {
 				t.Error("no error after a Goexit")
 			}
-			must.Check(t, <-predict(context.Background(), b, 3))
+			if err := <-predict(context.Background(), b, 3); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -37,7 +36,9 @@ func writeFile(t *testing.T, path string, tensors map[string]safetensors.Tensor)
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		list = append(list, tensors[name])
 	}
-	must.Do(t, safetensors.WriteFile(path, list, nil))
+	if err := safetensors.WriteFile(path, list, nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func writeJSON(t *testing.T, path string, v any) {
@@ -46,7 +47,9 @@ func writeJSON(t *testing.T, path string, v any) {
 	if err == nil {
 		err = os.WriteFile(path, data, 0o644)
 	}
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // forward returns the logits of m for a few tokens.
@@ -191,7 +194,7 @@ func TestSwitch_Load_Refuses(t *testing.T) {
 }
 
 func TestLoadSwitch_Folder_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		folder := t.TempDir()
 		load := func(want ...string) {
 			t.Helper()
@@ -217,5 +220,6 @@ func TestLoadSwitch_Folder_Refuses(t *testing.T) {
 		load("gone.safetensors")
 		_, err := text.LoadSwitch(x, text.LoadOptions{})
 		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "no file")
+		return nil
 	})
 }

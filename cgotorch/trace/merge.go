@@ -14,21 +14,18 @@ type chromeFile struct {
 	Events []map[string]any `json:"traceEvents"`
 }
 
-// Merge makes one file of the traces of several ranks. paths[r] is that of rank r. The first one
-// becomes the file of all, and Merge removes the others. Files that are not there, such as those on
-// other machines, are left out. Merge fails if none is there.
-func Merge(paths []string) error {
+// merge makes one file of the traces of all ranks, and removes the others. Files that are not
+// there, such as those on other machines, are left out.
+func (s *Steps) merge() error {
 	var all chromeFile
-	found := false
-	for rank, path := range paths {
-		one, err := readChrome(path)
+	for rank := range s.o.Ranks.World() {
+		one, err := readChrome(s.pathOf(rank))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("trace: %s: %w", path, err)
+			return fmt.Errorf("trace: %s: %w", s.pathOf(rank), err)
 		}
-		found = true
 		all.Unit = one.Unit
 		for _, e := range one.Events {
 			if process, ok := e["pid"].(float64); ok {
@@ -40,22 +37,19 @@ func Merge(paths []string) error {
 			all.Events = append(all.Events, e)
 		}
 	}
-	if !found {
-		return fmt.Errorf("trace: none of the %d files to merge is there: give the paths that the ranks have written: %w", len(paths), fs.ErrNotExist)
-	}
 	text, err := json.Marshal(all)
 	if err == nil {
-		err = os.WriteFile(paths[0]+".new", text, 0o666)
+		err = os.WriteFile(s.path+".new", text, 0o666)
 	}
 	if err == nil {
-		err = os.Rename(paths[0]+".new", paths[0])
+		err = os.Rename(s.path+".new", s.path)
 	}
 	if err != nil {
-		os.Remove(paths[0] + ".new")
+		os.Remove(s.path + ".new")
 		return fmt.Errorf("trace: %w", err)
 	}
-	for _, path := range paths[1:] {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for rank := 1; rank < s.o.Ranks.World(); rank++ {
+		if err := os.Remove(s.pathOf(rank)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("trace: %w", err)
 		}
 	}

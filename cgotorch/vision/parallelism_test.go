@@ -8,7 +8,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -47,9 +46,13 @@ func TestSetParallelism_SameBits(t *testing.T) {
 func trained(t *testing.T, d cgotorch.Device, parallelism nn.Parallelism, model string, size int64) (left map[string][]float32, races []error) {
 	s := torchtest.NewStream(t, d) // the end of this stream closes the streams of the branches
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { races = append(races, r) })
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer stop()
-	must.Do(t, cgotorch.Seed(5))
+	if err := cgotorch.Seed(5); err != nil {
+		t.Fatal(err)
+	}
 	left = map[string][]float32{}
 	var m nn.Module
 	defer func() { nn.Close(m) }()

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The trace in testdata/trace.json has five steps of 10 ms. During the first two steps the device
@@ -20,8 +18,15 @@ const example = "testdata/trace.json"
 
 func read(t *testing.T, path string) *trace {
 	t.Helper()
-	text := must.Get(os.ReadFile(path))(t)
-	return must.Get(parse(text))(t)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
@@ -67,8 +72,13 @@ func TestTrace_Hidden(t *testing.T) {
 
 func TestRun_Picture(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "picture.svg")
-	must.Do(t, run(example, path, -1, 0, ""))
-	text := must.Get(os.ReadFile(path))(t)
+	if err := run(example, path, -1, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	kernels, copies := 0, 0
 	colour := ""
 	for d := xml.NewDecoder(strings.NewReader(string(text))); ; {
@@ -121,7 +131,9 @@ func TestRun_Refuses(t *testing.T) {
 		"marks only": {`{"traceEvents":[{"name":"step 0","ph":"X","cat":"mark","pid":1,"tid":1,"ts":0,"dur":5}]}`, "only a CUDA device"},
 	} {
 		path := filepath.Join(folder, "trace.json")
-		must.Do(t, os.WriteFile(path, []byte(c.text), 0o666))
+		if err := os.WriteFile(path, []byte(c.text), 0o666); err != nil {
+			t.Fatal(err)
+		}
 		if err := run(path, filepath.Join(folder, "out.svg"), -1, 0, ""); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: the error is %v, want %q", name, err, c.want)
 		}

@@ -17,7 +17,7 @@ import (
 
 func Example_ranks() {
 	// cut: ranks
-	group, err := distributed.Join(context.Background(), distributed.Options{OnCPU: true}) // without OnCPU: cuda:LOCAL_RANK
+	group, err := distributed.Join(context.Background(), distributed.Options{Device: "cpu"}) // without Device: cuda:LOCAL_RANK
 	cgotorch.Check(err)
 	defer group.Close()
 	stream := cgotorch.DefaultStream(group.Device())
@@ -60,7 +60,7 @@ func Example_ranks() {
 }
 
 func Example_ranksResume() {
-	group := cgotorch.Must(distributed.Join(context.Background(), distributed.Options{OnCPU: true}))
+	group := cgotorch.Must(distributed.Join(context.Background(), distributed.Options{Device: "cpu"}))
 	defer group.Close()
 	folder := cgotorch.Must(os.MkdirTemp("", "ranks"))
 	defer os.RemoveAll(folder)

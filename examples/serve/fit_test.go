@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -37,11 +36,16 @@ type guardedProgram struct {
 
 // guardedPrograms returns the programs by name.
 func guardedPrograms(t *testing.T) map[string]*guardedProgram {
-	data := must.Get(os.ReadFile("../../cgotorch/pt2/testdata/guards/programs.jsonl"))(t)
+	data, err := os.ReadFile("../../cgotorch/pt2/testdata/guards/programs.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
 	programs := map[string]*guardedProgram{}
 	for line := range bytes.Lines(data) {
 		var p guardedProgram
-		must.Do(t, json.Unmarshal(line, &p))
+		if err := json.Unmarshal(line, &p); err != nil {
+			t.Fatal(err)
+		}
 		programs[p.Name] = &p
 	}
 	return programs
@@ -59,9 +63,13 @@ func (p *guardedProgram) file(t *testing.T) string {
 		if err == nil {
 			_, err = e.Write([]byte(text))
 		}
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	must.Do(t, w.Close())
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return file.String()
 }
 
@@ -69,7 +77,10 @@ func (p *guardedProgram) file(t *testing.T) string {
 func (p *guardedProgram) added(t *testing.T) float32 {
 	for _, c := range p.Calls {
 		if !c.Refused && len(c.Result[0].Values) > 0 {
-			first := must.Get(strconv.ParseFloat(c.Result[0].Values[0], 32))(t)
+			first, err := strconv.ParseFloat(c.Result[0].Values[0], 32)
+			if err != nil {
+				t.Fatal(err)
+			}
 			return float32(first) + 1 // the first element of the argument is -1
 		}
 	}
@@ -105,7 +116,10 @@ func TestOpener_GuardedCorpus(t *testing.T) {
 			served++
 			if c.Refused { // the batch was cut or padded to a size that PyTorch accepts, where x becomes x+1 or x-1
 				added := p.added(t)
-				values := must.Get(serve.Elements[float32](got[0]))(t)
+				values, err := serve.Elements[float32](got[0])
+				if err != nil {
+					t.Fatal(err)
+				}
 				for k, v := range values {
 					if want := float32(k%5-1) + added; v != want {
 						t.Errorf("%s: call %d, which PyTorch refuses: element %d is %v, want %v", p.Name, i, k, v, want)
@@ -158,7 +172,9 @@ func TestOpener_Guards(t *testing.T) {
 				}
 				return
 			}
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, length := range c.lengths {
 				values := make([]float32, length)
 				for i := range values {
@@ -169,7 +185,10 @@ func TestOpener_Guards(t *testing.T) {
 					t.Errorf("length %d: %v", length, err)
 					continue
 				}
-				results := must.Get(serve.Elements[float32](got[0]))(t)
+				results, err := serve.Elements[float32](got[0])
+				if err != nil {
+					t.Fatal(err)
+				}
 				for i, v := range results[:length] {
 					if v != 2*values[i] {
 						t.Errorf("length %d: element %d is %v, want %v", length, i, v, 2*values[i])

@@ -32,7 +32,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -46,7 +45,10 @@ type server struct {
 }
 
 func free(t *testing.T) string {
-	l := must.Get(net.Listen("tcp", "localhost:0"))(t)
+	l, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -84,7 +86,9 @@ func start(t *testing.T, f flags) server {
 		return err
 	}
 	t.Cleanup(func() {
-		must.Check(t, s.stop())
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
 		s.client.CloseIdleConnections()
 	})
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -109,7 +113,10 @@ func start(t *testing.T, f flags) server {
 // call returns the status and the body of an answer.
 func (s server) call(t *testing.T, method, url string, body []byte, headers ...string) (int, string) {
 	t.Helper()
-	r := must.Get(http.NewRequest(method, url, bytes.NewReader(body)))(t)
+	r, err := http.NewRequest(method, url, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -120,12 +127,18 @@ func (s server) call(t *testing.T, method, url string, body []byte, headers ...s
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	must.Check(t, err)
+	if err != nil {
+		t.Error(err)
+	}
 	return answer.StatusCode, string(text)
 }
 
 func frog(t *testing.T) []byte {
-	return must.Get(os.ReadFile("frog.jpg"))(t)
+	data, err := os.ReadFile("frog.jpg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 const classify = "/v2/models/cifar10/classify?top=1"
@@ -220,7 +233,10 @@ func TestServer(t *testing.T) {
 func TestServer_Drains(t *testing.T) {
 	s := start(t, flags{})
 	address, picture := strings.TrimPrefix(s.main, "http://"), frog(t)
-	c := must.Get(net.Dial("tcp", address))(t)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer c.Close()
 	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", classify, len(picture))
 	from := bufio.NewReader(c)
@@ -240,13 +256,17 @@ func TestServer_Drains(t *testing.T) {
 	if text, err := io.ReadAll(from); !strings.Contains(string(text), `"class":"frog"`) {
 		t.Errorf("%q, %v", text, err)
 	}
-	must.Check(t, <-stopped)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestServer_Token(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	const token = "0123456789abcdef"
-	must.Do(t, os.WriteFile(path, []byte(token+"\n"), 0o600))
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s := start(t, flags{token: path})
 	for _, c := range []struct {
 		url, value string
@@ -266,7 +286,9 @@ func TestServer_Token(t *testing.T) {
 			t.Errorf("%s with %q: %d %s, want %d", c.url, c.value, status, text, c.status)
 		}
 	}
-	must.Do(t, os.WriteFile(path, []byte("short"), 0o600))
+	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := readToken(path); err == nil {
 		t.Error("a short token is taken")
 	}
@@ -276,7 +298,10 @@ func TestServer_Token(t *testing.T) {
 func TestServer_PerClient(t *testing.T) {
 	s := start(t, flags{perClient: 2})
 	for range 2 {
-		c := must.Get(net.Dial("tcp", strings.TrimPrefix(s.main, "http://")))(t)
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer c.Close()
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n", classify)
 		if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, "100 Continue") { // the request is counted
@@ -295,14 +320,20 @@ func TestServer_PerClient(t *testing.T) {
 // and one does not come.
 func TestServer_SlowBody(t *testing.T) {
 	s := start(t, flags{timeout: 300 * time.Millisecond})
-	stalled := must.Get(net.Dial("tcp", strings.TrimPrefix(s.main, "http://")))(t)
+	stalled, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer stalled.Close()
 	began := time.Now()
 	fmt.Fprintf(stalled, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", classify)
 	if line, _ := bufio.NewReader(stalled).ReadString('\n'); !strings.Contains(line, "504") || time.Since(began) > 5*time.Second {
 		t.Errorf("%q after %v", line, time.Since(began))
 	}
-	c := must.Get(net.Dial("tcp", strings.TrimPrefix(s.main, "http://")))(t)
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer c.Close()
 	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n", classify)
 	answer := make(chan string, 1)
@@ -327,7 +358,9 @@ func TestServer_SlowBody(t *testing.T) {
 // net/http's time for reading ends behind that of the guard: its end cancels what is computed.
 func TestServers_ReadTimeout(t *testing.T) {
 	s := servers{f: flags{listen: "localhost:0", timeout: time.Hour}}
-	must.Do(t, s.open())
+	if err := s.open(); err != nil {
+		t.Fatal(err)
+	}
 	failed := s.start(http.NotFoundHandler(), nil, nil)
 	if got, want := s.main.ReadTimeout, s.f.timeout+s.main.ReadHeaderTimeout; got < want {
 		t.Errorf("ReadTimeout is %v, want %v", got, want)
@@ -338,15 +371,34 @@ func TestServers_ReadTimeout(t *testing.T) {
 	}
 }
 
+func TestServer_TLS(t *testing.T) {
+	cert, key := certificate(t)
+	s := start(t, flags{cert: cert, key: key})
+	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, "frog") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 // certificate returns the files of a certificate for localhost and of its key.
 func certificate(t *testing.T) (cert, private string) {
-	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
-	certificate := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
-	der := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cert, private = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: certificate}, private: {Type: "PRIVATE KEY", Bytes: der}} {
-		must.Do(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return cert, private
 }
@@ -369,7 +421,9 @@ func TestServer_UnknownNames(t *testing.T) {
 // copyModel returns a folder with the model of the repository.
 func copyModel(t *testing.T) string {
 	to := t.TempDir()
-	must.Do(t, os.CopyFS(to, os.DirFS("models")))
+	if err := os.CopyFS(to, os.DirFS("models")); err != nil {
+		t.Fatal(err)
+	}
 	return to
 }
 
@@ -386,7 +440,9 @@ func TestServer_NoDevice(t *testing.T) {
 func TestServer_DType(t *testing.T) {
 	models := copyModel(t)
 	text := `{"architecture": "resnet20", "image": {"size": 32}, "softmax": true, "dtype": "bfloat16", "outputs": ["probabilities"]}`
-	must.Do(t, os.WriteFile(filepath.Join(models, "cifar10", "model.json"), []byte(text), 0o600))
+	if err := os.WriteFile(filepath.Join(models, "cifar10", "model.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s := start(t, flags{models: models})
 	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, `"class":"frog"`) {
 		t.Errorf("%d %s", status, text)
@@ -400,7 +456,9 @@ func TestServer_DType(t *testing.T) {
 func TestServer_NewVersion(t *testing.T) {
 	models := copyModel(t)
 	s := start(t, flags{models: models})
-	must.Do(t, os.CopyFS(filepath.Join(models, "cifar10", "2"), os.DirFS(filepath.Join("models", "cifar10", "1"))))
+	if err := os.CopyFS(filepath.Join(models, "cifar10", "2"), os.DirFS(filepath.Join("models", "cifar10", "1"))); err != nil {
+		t.Fatal(err)
+	}
 	if status, text := s.call(t, "POST", s.admin+"/v2/repository/models/cifar10/load", nil); status != 200 {
 		t.Errorf("%d %s", status, text)
 	}
@@ -421,7 +479,9 @@ func TestServer_BadVersion(t *testing.T) {
 	models := copyModel(t)
 	s := start(t, flags{models: models})
 	bad := filepath.Join(models, "cifar10", "2")
-	must.Do(t, os.MkdirAll(bad, 0o700))
+	if err := os.MkdirAll(bad, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	const load = "/v2/repository/models/cifar10/load"
 	want := func(method, url string, body []byte, status int) {
 		t.Helper()
@@ -432,7 +492,9 @@ func TestServer_BadVersion(t *testing.T) {
 	want("POST", s.admin+load, nil, 500)
 	want("GET", s.main+"/v2/health/ready", nil, 200)
 	want("POST", s.main+classify, frog(t), 200)
-	must.Do(t, os.Remove(bad))
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
 	want("POST", s.admin+load, nil, 200)
 	want("POST", s.admin+"/v2/repository/models/cifar10/unload", nil, 200)
 	want("POST", s.admin+load, nil, 200)
@@ -443,13 +505,18 @@ func TestServer_BadVersion(t *testing.T) {
 func TestOpener_Bounds(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	open := func(text string) (*serve.Model, error) {
-		s := must.Get(readSettings(fstest.MapFS{"m/model.json": {Data: []byte(text)}}, "m"))(t)
+		s, err := readSettings(fstest.MapFS{"m/model.json": {Data: []byte(text)}}, "m")
+		if err != nil {
+			t.Fatal(err)
+		}
 		n := network{forward: func(_ *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor { return in }, close: func() error { return nil }}
 		n.add("ids", cgotorch.Int64, 2, func(int) (least, most int64) { return 2, 2 })
 		return (&opener{device: cgotorch.CPU, log: t.Logf}).serve(n, s)
 	}
 	m, err := open(`{"bounds": {"ids": [0, 9]}}`)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer m.Close()
 	_, err = m.Predict(context.Background(), serve.Of([]int64{0, 9, 10, 0}, 2, 2))
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `input "ids" has the element 10, want 0 to 9`)
@@ -479,7 +546,9 @@ func TestFolder_Links(t *testing.T) {
 	root := copyModel(t)
 	link := func(to, at string) {
 		t.Helper()
-		must.Do(t, os.Symlink(to, filepath.Join(root, at)))
+		if err := os.Symlink(to, filepath.Join(root, at)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	link("cifar10", "linked")
 	link("1", "cifar10/2")
@@ -488,10 +557,15 @@ func TestFolder_Links(t *testing.T) {
 	models := serve.NewRepository(serve.RepositoryOptions{})
 	defer models.Close()
 	var logged []string
-	f := must.Get(openFolder(root, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) }}))(t)
+	f, err := openFolder(root, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) }})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.root.Close()
 	for range 2 {
-		must.Do(t, f.scan(context.Background()))
+		if err := f.scan(context.Background()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var found []string
 	for _, m := range models.List() {
@@ -503,14 +577,20 @@ func TestFolder_Links(t *testing.T) {
 	if text := strings.Join(logged, "\n"); len(logged) != 3 || !strings.Contains(text, "cifar10/latest in") || !strings.Contains(text, "linked/latest in") || !strings.Contains(text, "outside in") {
 		t.Errorf("logged %s", text)
 	}
-	must.Check(t, models.Load(context.Background(), "linked", "2"))
+	if err := models.Load(context.Background(), "linked", "2"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestFolder_Refused(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for name, c := range map[string]struct {
 		change func(models string)
@@ -542,14 +622,24 @@ func TestFolder_Refused(t *testing.T) {
 		}, "-allow-compiled"},
 		"link outside": {func(models string) {
 			os.RemoveAll(filepath.Join(models, "cifar10", "1"))
-			outside := must.Get(filepath.Abs(filepath.Join("models", "cifar10", "1")))(t)
-			must.Do(t, os.Symlink(outside, filepath.Join(models, "cifar10", "1")))
+			outside, err := filepath.Abs(filepath.Join("models", "cifar10", "1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(outside, filepath.Join(models, "cifar10", "1")); err != nil {
+				t.Fatal(err)
+			}
 		}, "has no model"},
 		"file outside": {func(models string) {
-			outside := must.Get(filepath.Abs(filepath.Join("models", "cifar10", "1", "model.safetensors")))(t)
+			outside, err := filepath.Abs(filepath.Join("models", "cifar10", "1", "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
 			inside := filepath.Join(models, "cifar10", "1", "model.safetensors")
 			os.Remove(inside)
-			must.Do(t, os.Symlink(outside, inside))
+			if err := os.Symlink(outside, inside); err != nil {
+				t.Fatal(err)
+			}
 		}, "has none of"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -558,7 +648,9 @@ func TestFolder_Refused(t *testing.T) {
 			models := serve.NewRepository(serve.RepositoryOptions{})
 			defer models.Close()
 			f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: t.Logf})
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer f.root.Close()
 			err = f.loadAll(context.Background())
 			if list := models.List(); err == nil && len(list) == 1 {
@@ -577,7 +669,10 @@ func program(t *testing.T, changes ...[2]string) string {
 	t.Helper()
 	const small = "../../cgotorch/pt2/testdata/small/"
 	read := func(name string) string {
-		text := must.Get(os.ReadFile(small + name))(t)
+		text, err := os.ReadFile(small + name)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return string(text)
 	}
 	text := read("model.json")
@@ -598,9 +693,13 @@ func program(t *testing.T, changes ...[2]string) string {
 		if err == nil {
 			_, err = io.WriteString(e, data)
 		}
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	must.Do(t, w.Close())
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return file.String()
 }
 

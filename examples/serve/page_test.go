@@ -16,7 +16,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -33,7 +32,9 @@ func openBrowser(t *testing.T) *browser {
 	}
 	address := free(t)
 	cmd := exec.Command(driver, "--port="+address[strings.LastIndexByte(address, ':')+1:])
-	must.Do(t, cmd.Start())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -136,7 +137,9 @@ func TestPage_Browser(t *testing.T) {
 	b := openBrowser(t)
 	token := "0123456789abcdef"
 	path := t.TempDir() + "/token"
-	must.Do(t, os.WriteFile(path, []byte(token), 0o600))
+	if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s := start(t, flags{token: path})
 	b.call("POST", "/url", map[string]any{"url": strings.Replace(s.main, "http://", "http://me:"+token+"@", 1)}, nil)
 	b.await(`document.title == "streamtorch serve" && at("models").rows.length == 1`)
@@ -158,7 +161,9 @@ func TestPage_Browser(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(to, png, 0o600)
 		}
-		must.Check(t, err)
+		if err != nil {
+			t.Error(err)
+		}
 	}
 	if err := s.stop(); err != nil {
 		t.Error(fmt.Errorf("stop: %w", err))

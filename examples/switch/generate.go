@@ -8,12 +8,13 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
 // generate answers a prompt. `most` is the largest number of tokens in the answer. Each step
 // takes the likeliest token. generate waits for each token and then calls the function `say` with
 // it. It does not call `say` for the token that ends the answer.
-func (m *model) generate(ctx context.Context, prompt []int64, most int, t *tracer, say func(token int64)) error {
+func (m *model) generate(ctx context.Context, prompt []int64, most int, tracer *trace.Steps, say func(token int64)) error {
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		encoded := m.net.Encode(x, cgotorch.FromSlice(x, prompt, 1, int64(len(prompt))), nil)
 		m.net.Decoder.Start(x, m.cache, encoded, nil)
@@ -22,35 +23,25 @@ func (m *model) generate(ctx context.Context, prompt []int64, most int, t *trace
 	if err != nil {
 		return err
 	}
-	for range most {
+	for i := range most {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		traced, err := t.begin()
-		if err != nil {
-			return err
-		}
-		var next *cgotorch.HostRead
-		err = m.stream.Do(func(x *cgotorch.Exec) error { // one Do for each token, because the end of a Do frees the token's memory
-			m.cache.Next(x, m.pieces.Step(x, m.decoder))
-			next = x.ReadAsync(m.cache.Tokens)
-			return nil
+		var token int64
+		err := tracer.Do(fmt.Sprint("token ", i), func() error {
+			return m.stream.Do(func(x *cgotorch.Exec) error { // one Do for each token, because the end of a Do frees the token's memory
+				m.cache.Next(x, m.pieces.Step(x, m.decoder))
+				token = int64(x.Item(m.cache.Tokens)) // waits for the device
+				return nil
+			})
 		})
 		if err != nil {
-			return err
-		}
-		token, err := next.Item() // waits for the device
-		next.Close()
-		if err != nil {
-			return err
-		}
-		if err := traced(); err != nil {
 			return err
 		}
 		if slices.Contains(m.net.Config.EOSTokenID, int(token)) {
 			return nil
 		}
-		say(int64(token))
+		say(token)
 	}
 	return nil
 }

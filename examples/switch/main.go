@@ -26,11 +26,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
@@ -64,25 +64,28 @@ func main() {
 	if err != nil {
 		fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	var status atomic.Int32 // of a program that a signal ends, as shells count: 130 or 143
 	go func() {
 		received := (<-signals).(syscall.Signal)
-		status.Store(128 + int32(received))
 		signal.Stop(signals) // a second Ctrl-C ends the program at once
-		cancel()
+		cancel(interrupted(received))
 	}()
 	err = run(ctx, c)
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		os.Exit(int(status.Load()))
+	var received interrupted
+	if errors.As(err, &received) {
+		os.Exit(128 + int(received)) // as shells count
 	}
 	if err != nil {
 		fatal(err)
 	}
 }
+
+// interrupted is the error of an answer that a signal has ended.
+type interrupted syscall.Signal
+
+func (s interrupted) Error() string { return "interrupted" }
 
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "switch:", err)
@@ -104,7 +107,7 @@ func parse() (c config, err error) {
 	flag.IntVar(&c.pinned, "pinned", 0, "of the decoder's first sparse layer, so many experts stay on the device, beside the slots")
 	gating := flag.String("gating", "gated", "when a layer of the decoder chooses its experts: "+names(gatings)+"; predicted guesses a layer ahead and says the same, pre-gated is for models that were trained so")
 	flag.BoolVar(&c.captured, "captured", false, "capture the work between sparse layers as graphs and launch those")
-	flag.StringVar(&c.trace, "trace", "", fmt.Sprintf("file for a trace of tokens %d to %d, which ui.perfetto.dev opens; on the CPU it has the tokens' marks alone", traceAfter, traceAfter+traceTokens-1))
+	flag.StringVar(&c.trace, "trace", "", "file for a trace of 60 tokens after the first 4, counted over all answers, which ui.perfetto.dev opens; on the CPU it has the tokens' marks alone")
 	flag.Parse()
 
 	c.prompts = append(c.prompts, flag.Args()...)
@@ -170,11 +173,12 @@ func ownModel() string {
 
 // run answers the prompts one after another, and prints the bill.
 func run(ctx context.Context, c config) (err error) {
-	tracer, err := newTracer(c.trace)
+	say := func(text string) { fmt.Fprintln(os.Stderr, text) }
+	tracer, err := trace.NewSteps(c.trace, trace.StepsOptions{From: 4, Count: 60, Log: say})
 	if err != nil {
-		return err
+		return fmt.Errorf("-trace: %w", err)
 	}
-	defer tracer.close()
+	defer tracer.Close()
 	m, err := load(c)
 	if err != nil {
 		return err
@@ -195,7 +199,7 @@ func run(ctx context.Context, c config) (err error) {
 		}
 	}
 	if err == nil || ctx.Err() != nil {
-		err = errors.Join(err, tracer.finish(), b.print(os.Stderr))
+		err = errors.Join(err, tracer.Close(), b.print(os.Stderr))
 	}
 	return err
 }

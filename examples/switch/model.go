@@ -124,27 +124,9 @@ func (m *model) cutDecoder(c config) error {
 
 // close frees everything. An object that uses a second object is freed before the second object.
 func (m *model) close() error {
-	var errs []error
-	if m.encoder != nil {
-		errs = append(errs, m.encoder.Close())
-	}
-	if m.decoder != nil {
-		errs = append(errs, m.decoder.Close())
-	}
-	if m.units != nil {
-		errs = append(errs, m.units.Close())
-	}
-	if m.store != nil {
-		errs = append(errs, m.store.Close())
-	}
-	if m.pieces != nil {
-		errs = append(errs, m.pieces.Close())
-	}
-	if m.cache != nil {
-		errs = append(errs, m.cache.Close())
-	}
+	err := errors.Join(m.encoder.Close(), m.decoder.Close(), m.units.Close(), m.store.Close(), m.pieces.Close(), m.cache.Close())
 	if m.net != nil {
 		nn.Close(m.net)
 	}
-	return errors.Join(append(errs, m.stream.Close())...)
+	return errors.Join(err, m.stream.Close())
 }

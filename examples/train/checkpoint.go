@@ -5,24 +5,33 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
-	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/distributed"
+	"github.com/streamtorch/streamtorch/imageloader"
 )
 
 // saved holds the fields that this program adds to a checkpoint. examples/predict and
-// examples/serve read them too.
+// examples/serve read Config and Classes too.
 type saved struct {
-	Config   *Config  `json:"config"`
+	*Config  `json:"config"`
 	Classes  []string `json:"classes"`
-	Progress Progress `json:"progress"`
+	Progress Progress `json:"progress,omitzero"`
 	Launch   string   `json:"launch,omitempty"` // see distributed.RunName
+}
+
+// Progress says how far a run has come.
+type Progress struct {
+	Epoch  int               `json:"epoch"` // number of finished epochs
+	Step   int               `json:"step"`  // number of finished steps in all epochs
+	Loader imageloader.State `json:"loader"`
+	Train  Tally             `json:"train"` // of the epoch that is running
+	Last   Result            `json:"last"`  // of the last finished epoch
+	Log    int64             `json:"log"`   // size of the log, in bytes
 }
 
 func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }
@@ -30,136 +39,61 @@ func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpo
 // save writes the checkpoint, on the first rank alone: since joinModels all ranks have the same
 // state. It waits for the device. If a rank has failed, the state may be wrong, and save fails.
 func (t *trainer) save() error {
-	if err := t.joinStates(); err != nil {
-		return err
+	p := &t.Progress
+	if t.SkipRate > 0 && p.Loader.Batch > 0 { // ranks that pass over images may be at different places
+		states, err := distributed.Exchange(t.group, p.Loader)
+		if err != nil {
+			return err
+		}
+		if p.Loader, err = imageloader.JoinStates(states); err != nil {
+			return err
+		}
 	}
 	return t.stream.Do(func(x *cgotorch.Exec) error {
 		t.group.Check(x)
 		if !t.first() {
 			return nil
 		}
+		p.Log = cgotorch.Must(t.log.Seek(0, io.SeekEnd))
 		return checkpoint.Save(x, t.checkpointPath(), checkpoint.Checkpoint{
-			Model: t.model, Optimizer: t.opt, Scaler: t.scaler,
-			Epoch: t.progress.Epoch, Step: t.progress.Step, Loader: t.progress.Loader,
-			Config: saved{t.Config, t.train.loader.Classes(), t.progress, t.launch},
+			Model: t.model, Optimizer: t.opt, Scaler: t.scaler, Epoch: p.Epoch, Step: p.Step, Loader: p.Loader, Config: t.saved,
 		})
 	})
 }
 
-// peek reads the fields of a checkpoint. It returns nil for a file that this program has not saved.
-func peek(path string) (*saved, error) {
-	info, err := checkpoint.Inspect(path)
-	s := &saved{Config: &Config{}}
-	if err != nil || json.Unmarshal(info.Config, s) != nil || s.Config.Model == "" {
-		return nil, err
-	}
-	return s, nil
-}
-
-// adopt takes the settings of a saved run. Of the flags on the command line those in `may` stay,
-// and those of this start alone. adopt returns the other ones.
-func (s *saved) adopt(c *Config, may ...string) (refused []string, err error) {
-	given := map[string]string{}
-	flag.Visit(func(f *flag.Flag) { given[f.Name] = f.Value.String() })
-	text, err := json.Marshal(s.Config)
-	if err == nil {
-		err = json.Unmarshal(text, c) // what has no JSON name stays as given
-	}
-	flag.VisitAll(func(f *flag.Flag) {
-		value, ok := given[f.Name]
-		switch {
-		case !ok || slices.Contains([]string{"graph", "workers", "jpeg-engines", "out", "resume", "evaluate", "log-steps", "trace", "timeout"}, f.Name):
-		case slices.Contains(may, f.Name):
-			err = errors.Join(err, flag.Set(f.Name, value))
-		default:
-			refused = append(refused, "-"+f.Name)
-		}
-	})
-	return refused, err
-}
-
-// findRun returns the run that this one goes on from, or nil. It takes that run's settings.
-func (t *trainer) findRun() (*saved, error) {
-	s, err := peek(t.checkpointPath())
-	if !t.Resume {
-		again, err := t.startedAgain(s, err)
-		if !again || err != nil {
-			return nil, err
-		}
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("-resume: there is no %s; start a run without -resume, or name its folder with -out", t.checkpointPath())
-	case err != nil:
-		return nil, err
-	case s == nil:
-		return nil, fmt.Errorf("-resume: %s was not saved by this program", t.checkpointPath())
-	}
-	refused, err := s.adopt(t.Config, "data", "test-data", "epochs", "device")
-	switch {
-	case err != nil:
-		return nil, err
-	case t.Resume && len(refused) > 0:
-		return nil, fmt.Errorf("-resume goes on with the settings saved in %s: leave out %s, or begin anew without -resume", t.Out, strings.Join(refused, ", "))
-	case t.Epochs < s.Progress.Epoch:
-		return nil, fmt.Errorf("-resume: the run in %s has had %d epochs, and -epochs is %d; raise -epochs to go on", t.Out, s.Progress.Epoch, t.Epochs)
-	}
-	t.Resume = true
-	return s, nil
-}
-
-// startedAgain reports whether the launcher has started this run again, and s is its checkpoint.
-// Rank 0 decides. It waits for rank 0.
-func (t *trainer) startedAgain(s *saved, err error) (bool, error) {
-	if errors.Is(err, fs.ErrNotExist) || !t.first() {
-		err = nil
-	}
-	texts, failed := t.group.Exchange(fmt.Sprint(s != nil && t.launch != "" && s.Launch == t.launch))
-	return failed == nil && texts[0] == "true", errors.Join(err, failed)
-}
-
-// keepInterrupted keeps the checkpoint of an interrupted run that a new run would replace, under
-// another name.
-func (t *trainer) keepInterrupted() error {
+// findRun adopts the run in -out. Without -resume it does so only if the launcher has started that
+// run again, after a failure. Rank 0 decides this, by the name in its checkpoint.
+func (t *trainer) findRun() error {
+	name := distributed.RunName()
 	path := t.checkpointPath()
-	s, err := peek(path)
-	if err != nil || s == nil || s.Progress.Epoch >= s.Config.Epochs {
-		return nil
+	info, err := checkpoint.Inspect(path)
+	var run saved
+	ours := err == nil && json.Unmarshal(info.Config, &run) == nil && run.Classes != nil
+	if !t.Resume {
+		t.Resume = t.group.Agree(!t.first() || ours && name != "" && run.Launch == name)
 	}
-	kept := path + ".interrupted"
-	fmt.Fprintf(os.Stderr, "a run was interrupted here in epoch %d of %d: its checkpoint is %s now; to go on with it, move it back and take -resume\n", s.Progress.Epoch+1, s.Config.Epochs, kept)
-	return os.Rename(path, kept)
-}
-
-// restore makes the model, the optimizer, the random generators, the scaler and the loader continue
-// from the checkpoint.
-func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
-	if now := t.train.loader.Classes(); !slices.Equal(s.Classes, now) {
-		return fmt.Errorf("-resume: %s has other classes than the run in %s was trained on: %d, not %d, or other names", t.Data, t.Out, len(now), len(s.Classes))
+	switch {
+	case t.group.Err() != nil:
+		return t.group.Err()
+	case !t.Resume:
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("-resume: there is no %s; start a run without -resume, or name its folder with -out", path)
+	case err != nil:
+		return err
+	case !ours:
+		return fmt.Errorf("-resume: %s was not saved by this program", path)
+	default:
+		err = t.adopt(info)
 	}
-	t.progress = s.Progress
-	run := checkpoint.Checkpoint{Model: t.model, Optimizer: t.opt, Scaler: t.scaler, Loader: t.train.ahead}
-	return checkpoint.Resume(x, t.checkpointPath(), &run)
-}
-
-// loadWeights begins a run with the weights of another file of the same model. If that file was
-// made for another number of classes, the classifier keeps its new weights. The classifier is the
-// model's last layer.
-func (t *trainer) loadWeights(x *cgotorch.Exec) error {
-	err := checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{})
-	var misfit *nn.LoadError
-	if errors.As(err, &misfit) && len(misfit.Misshapen) > 0 {
-		state := nn.State(t.model)
-		last := state[len(state)-1].Name
-		classifier := last[:strings.LastIndexByte(last, '.')+1]
-		skip := func(name string) bool { return strings.HasPrefix(name, classifier) }
-		if checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{Skip: skip}) == nil {
-			fmt.Fprintf(os.Stderr, "%s has other classes: all but %s* comes from it\n", t.Weights, classifier)
-			return nil
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("-weights: %w", err)
+	if t.Launch = name; t.Epochs < t.Progress.Epoch {
+		return fmt.Errorf("-resume: the run in %s has had %d epochs, and -epochs is %d; raise -epochs to go on", t.Out, t.Progress.Epoch, t.Epochs)
 	}
 	return nil
+}
+
+// adopt takes settings and progress from a checkpoint. The flags on the command line come first.
+func (t *trainer) adopt(info checkpoint.Info) error {
+	err := json.Unmarshal(info.Config, &t.saved)
+	flag.Parse()
+	return err
 }

@@ -13,23 +13,20 @@
 // You can copy this folder and change it. train.go has the training step.
 //
 // One line for each epoch goes to standard output, and one JSON object at the end. The folder that
-// -out names gets checkpoint.safetensors, log.jsonl and curves.png. Ctrl-C ends the running step,
-// saves a checkpoint and ends the program.
+// -out names gets checkpoint.safetensors and log.jsonl. A new run keeps the checkpoint that was
+// there as checkpoint.safetensors.previous. Ctrl-C ends the running step, saves a checkpoint and
+// ends the program.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,20 +42,17 @@ type Config struct {
 	TestPart  string  `json:"test_part"`
 	Limit     int     `json:"limit"`
 	Size      int     `json:"size"`
-	Crop      string  `json:"crop"` // pad or resized, see transform
+	Crop      string  `json:"crop"` // pad or resized, see chooseCrop
 	Epochs    int     `json:"epochs"`
 	BatchSize int     `json:"batch"`
 	LR        float64 `json:"lr"`
-	Smoothing float64 `json:"label_smoothing"`
 	ClipNorm  float64 `json:"clip_norm"`
-	Device    string  `json:"device"`
 	DType     string  `json:"dtype"`
 	TF32      bool    `json:"tf32"`
 	Seed      uint64  `json:"seed"`
 	SkipRate  float64 `json:"skip_rate"`
 
-	Graph    bool          `json:"-"`
-	Workers  int           `json:"-"`
+	Device   string        `json:"-"`
 	Engines  bool          `json:"-"`
 	Out      string        `json:"-"`
 	Resume   bool          `json:"-"`
@@ -71,116 +65,81 @@ type Config struct {
 
 func (c *Config) flags() {
 	flag.StringVar(&c.Model, "model", "resnet20", "one of "+strings.Join(vision.Names(), ", "))
-	flag.StringVar(&c.Data, "data", defaultData(), "archive (.tgz, .tar), folder, or pattern of several, such as train-{000..127}.tar; the label is an image's folder or, in a WebDataset, its .cls or .json")
+	flag.StringVar(&c.Data, "data", "examples/train/data/cifar10-10k.tgz", "archive (.tgz, .tar), folder, or pattern of several, such as train-{000..127}.tar; the label is an image's folder or, in a WebDataset, its .cls or .json")
 	flag.StringVar(&c.TestData, "test-data", "", "the same for the images to test on; empty: those in -data")
 	flag.StringVar(&c.TrainPart, "train-part", "train", "folder in -data of the images to train on; empty for all")
 	flag.StringVar(&c.TestPart, "test-part", "test", "folder of the images to test on; empty for all of -test-data, and for no test without that")
 	flag.IntVar(&c.Limit, "limit", 0, "take only so many images to train on, and so many to test on, the first of the archive; 0: all")
 	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
 	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
-	flag.IntVar(&c.BatchSize, "batch", 128, "images a step, of all ranks together")
+	flag.IntVar(&c.BatchSize, "batch", 128, "images a step, of all ranks together; rounded up to a multiple of their number")
 	flag.Float64Var(&c.LR, "lr", 0.2, "highest learning rate of the one-cycle schedule")
-	flag.Float64Var(&c.Smoothing, "label-smoothing", 0, "0 to 1")
 	flag.Float64Var(&c.ClipNorm, "clip-norm", 0, "greatest global norm of the gradients; 0: no limit")
 	flag.StringVar(&c.Device, "device", "auto", "auto, cpu, cuda or cuda:N")
 	flag.StringVar(&c.DType, "dtype", "float32", "float32; bfloat16 or float16 for autocast, float16 with gradient scaling")
 	flag.BoolVar(&c.TF32, "tf32", false, "float32 matrix products may round their inputs to 10 bits of fraction on a GPU, as convolutions do there")
 	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
-	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")
 	flag.BoolVar(&c.Engines, "jpeg-engines", false, "the JPEG engines of a GPU decode some of the images to train on, to the same pixels; for hosts with few cores for their GPU")
-	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
-	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
+	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint and the log")
+	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; flags beside it come first")
 	flag.StringVar(&c.Weights, "weights", "", "a .safetensors or .pth file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
 	flag.StringVar(&c.Evaluate, "evaluate", "", "train nothing: print loss, top-1 and top-5 of this checkpoint on the test images, with the settings saved there; a .safetensors or .pth file of weights alone needs -model")
-	flag.BoolVar(&c.Graph, "graph", true, "on a GPU, capture each step as a CUDA graph and launch that; what is captured, and what cannot be, goes to standard error")
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
 	flag.DurationVar(&c.Timeout, "timeout", 30*time.Second, "of several ranks: how long they wait for one that is lost, or busy alone, as with the index of an archive; then they end")
-	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
+	flag.StringVar(&c.Trace, "trace", "", "file for a trace of steps 10 to 29, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone")
 }
+
+// interrupted is the error of a run that a signal has ended, on this rank or on another one.
+type interrupted syscall.Signal
+
+func (s interrupted) Error() string { return "interrupted" }
+
+// The errors of the library name its options. flagNames has the flags of this program that set
+// them.
+var flagNames = strings.NewReplacer("Options.Reading.MaxSkipRate", "-skip-rate", "Options.BatchSize", "-batch",
+	"Options.Split", "-train-part or -test-part", "Options.Limit", "-limit", "Options.Reading.AllowTruncated", "another copy of it")
 
 func main() {
 	var c Config
 	c.flags()
 	flag.Parse()
-	if flag.NArg() > 0 {
-		fatal(fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0)))
-	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	var status atomic.Int32 // of a program that a signal ends, as shells count: 130 or 143
 	go func() {
 		received := (<-signals).(syscall.Signal)
-		status.Store(128 + int32(received))
 		signal.Stop(signals) // a second Ctrl-C ends the program at once
-		cancel()
+		cancel(interrupted(received))
 	}()
-	start := run
+	start := train
 	if c.Evaluate != "" {
 		start = evaluate
 	}
 	err := start(ctx, &c)
+	var received interrupted
 	switch {
-	case c.Evaluate != "" && interrupted(ctx, err):
-		fmt.Fprintln(os.Stderr, "interrupted")
-	case errors.Is(err, errInterrupted):
-		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
+	case errors.As(err, &received):
+		os.Exit(128 + int(received)) // as shells count
 	case err != nil:
-		fatal(err)
-	default:
-		return
+		fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))
+		os.Exit(1)
 	}
-	os.Exit(int(cmp.Or(status.Load(), 128+int32(syscall.SIGTERM)))) // without a signal of its own, another rank had one
 }
 
-// The errors of package imageloader name its options. flagNames has the flags of this program that
-// set them.
-var flagNames = strings.NewReplacer("Options.Reading.MaxSkipRate", "-skip-rate", "Options.BatchSize", "-batch", "Options.Workers", "-workers",
-	"Options.Split", "-train-part or -test-part", "Options.Limit", "-limit", "Options.Reading.AllowTruncated", "another copy of it")
-
-func fatal(err error) {
-	fmt.Fprintln(os.Stderr, "train:", flagNames.Replace(err.Error()))
-	os.Exit(1)
-}
-
-// check fails for a flag that is out of its range.
+// check fails for a flag that the library would take for a default, or not see at once.
 func (c *Config) check() error {
-	for _, f := range []struct {
-		good  bool
-		value string
-		want  string
-	}{
-		{c.DType == "float32" || c.DType == "bfloat16" || c.DType == "float16", "-dtype " + c.DType, "use float32, bfloat16 or float16"},
-		{c.Epochs >= 1, fmt.Sprint("-epochs ", c.Epochs), "at least 1"},
-		{c.Size >= 0, fmt.Sprint("-size ", c.Size), "at least 0"},
-		{c.Limit >= 0, fmt.Sprint("-limit ", c.Limit), "at least 0"},
-		{c.BatchSize >= 1, fmt.Sprint("-batch ", c.BatchSize), "at least 1"},
-		{c.LR > 0 && !math.IsInf(c.LR, 0), fmt.Sprint("-lr ", c.LR), "above 0"},
-		{c.Smoothing >= 0 && c.Smoothing <= 1, fmt.Sprint("-label-smoothing ", c.Smoothing), "from 0 to 1"},
-		{c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0), fmt.Sprint("-clip-norm ", c.ClipNorm), "from 0 up"},
-		{c.Out != "", "-out", "name a folder"},
-	} {
-		if !f.good {
-			return fmt.Errorf("%s: %s", f.value, f.want)
-		}
+	switch {
+	case flag.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0))
+	case c.Epochs < 1:
+		return fmt.Errorf("-epochs %d: at least 1", c.Epochs)
+	case c.BatchSize < 1:
+		return fmt.Errorf("-batch %d: at least 1", c.BatchSize)
+	case !(c.LR > 0):
+		return fmt.Errorf("-lr %v: above 0", c.LR)
+	case !(c.ClipNorm >= 0):
+		return fmt.Errorf("-clip-norm %v: from 0 up", c.ClipNorm)
 	}
 	return nil
-}
-
-// defaultData returns the path of the archive that this program trains on by default. The archive
-// lies in the folder `data` beside this source file. If it is not there, the path leads to the
-// folder `data` beside the executable.
-func defaultData() string {
-	const name = "cifar10-10k.tgz"
-	_, source, _, _ := runtime.Caller(0)
-	path := filepath.Join(filepath.Dir(source), "data", name)
-	if _, err := os.Stat(path); err != nil {
-		if own, err := os.Executable(); err == nil {
-			return filepath.Join(filepath.Dir(own), "data", name)
-		}
-	}
-	return path
 }

@@ -3,14 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/distributed"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -19,250 +20,200 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-var (
-	errInterrupted = errors.New("interrupted")
-	errStopped     = errors.New("another rank was interrupted")
-)
-
-// -trace traces at most traceSteps steps of the run's first epoch, after the first traceAfter
-// steps. A short epoch is traced as a whole.
-const (
-	traceAfter = 10
-	traceSteps = 20
-)
-
 // trainer holds the settings and objects of one run.
 type trainer struct {
-	*Config
+	saved                       // settings and progress
 	group    *distributed.Group // of one rank, unless a launcher has started several
-	launch   string             // the launcher's name for the run, or ""
-	device   cgotorch.Device
 	stream   *cgotorch.Stream
+	dtype    cgotorch.DType // of autocast; Float32 means none
 	train    *images
 	test     *images // nil if there is no test
 	model    nn.Module
 	opt      *optim.Optimizer
 	backward *distributed.Gradients // reduces the gradients over the ranks
-	scaler   *optim.Scaler          // nil unless DType is float16
+	scaler   *optim.Scaler          // nil unless dtype is Float16
 	step     *cgotorch.Captured     // a training step; it takes images and labels, and returns the loss
 	forward  *cgotorch.Captured     // a step of the test; it takes images and labels, and returns loss and logits
 	schedule optim.Schedule
-	progress Progress
-	sums     *cgotorch.Tensor // see add
+	sums     *cgotorch.Tensor // float64 [5] since the last readSums: loss, top 1, top 5, images and skipped ones
 	images   int              // number of images in sums
-	log      *log             // nil unless this is the first rank
+	log      *os.File         // log.jsonl; nil unless this is the first rank
 	tracer   *trace.Steps     // nil if there is no trace
 }
 
-// Progress says how far a run has come. A checkpoint saves it.
-type Progress struct {
-	Epoch   int               `json:"epoch"` // number of finished epochs
-	Step    int               `json:"step"`  // number of finished steps in all epochs
-	Loader  imageloader.State `json:"loader"`
-	Train   Tally             `json:"train"`   // sums of the epoch that is running
-	History []Epoch           `json:"history"` // one entry for each finished epoch
-}
-
-func run(ctx context.Context, c *Config) error {
-	t := &trainer{Config: c}
+// train trains a model from the first to the last epoch, or from the place of a checkpoint.
+func train(ctx context.Context, c *Config) error {
+	t := &trainer{saved: saved{Config: c, Progress: Progress{Loader: imageloader.State{Seed: c.Seed}}}}
 	defer t.close()
 	if err := t.open(ctx); err != nil {
 		return err
 	}
-	if t.progress.Epoch == t.Epochs && t.first() { // the process ended after the last checkpoint, or nobody knew that the run had ended
-		fmt.Fprintf(os.Stderr, "the run in %s has had its %d epochs; raise -epochs to go on\n", t.Out, t.Epochs)
+	if t.Progress.Epoch == t.Epochs { // the process ended after the last checkpoint, or nobody knew that the run had ended
+		t.say(fmt.Sprintf("the run in %s has had its %d epochs; raise -epochs to go on", t.Out, t.Epochs))
 	}
-	for t.progress.Epoch < t.Epochs {
+	for t.Progress.Epoch < t.Epochs {
 		if err := t.epoch(ctx); err != nil {
 			return err
 		}
 	}
-	return t.log.finish(t.progress.History)
+	if !t.first() {
+		return nil
+	}
+	return json.NewEncoder(os.Stdout).Encode(t.Progress.Last)
 }
 
 // open makes the objects of a run. A resumed run takes their state from its checkpoint.
 func (t *trainer) open(ctx context.Context) (err error) {
-	var from *saved
-	if t.Resume {
-		if from, err = t.findRun(); err != nil {
-			return err
-		}
-	}
-	if err := t.check(); err != nil {
+	if err := t.join(ctx); err != nil {
 		return err
 	}
-	t.progress.Loader = imageloader.State{Seed: t.Seed} // needed if the run is interrupted before its first step
-	if err := t.openDevice(ctx); err != nil {
+	if err := t.findRun(); err != nil {
 		return err
 	}
-	if t.launch = distributed.RunName(); from == nil {
-		if from, err = t.findRun(); err != nil {
-			return err
-		}
+	if err := t.prepare(ctx); err != nil {
+		return err
 	}
 	if t.first() {
-		if t.log, err = openLog(t.Out); err != nil {
+		if err := t.openLog(); err != nil {
 			return err
 		}
-		if from == nil {
-			if err := t.keepInterrupted(); err != nil {
-				return err
-			}
-		}
 	}
-	if err := t.openData(ctx); err != nil {
+	if err := t.openData(); err != nil {
 		return err
 	}
 	if err := cgotorch.Seed(t.Seed); err != nil {
 		return err
 	}
-	if err := t.stream.Do(func(x *cgotorch.Exec) error { return t.makeModel(x, from) }); err != nil {
+	if err := t.stream.Do(t.makeModel); err != nil {
 		return err
 	}
-	settings := *t.Config
-	settings.Data, settings.TestData, settings.Device = "", "", "" // these may differ between machines
-	err = t.group.Same(struct {
-		Config
-		Resumed bool     `json:"resumed"`
-		Step    int      `json:"step"`
-		Steps   int      `json:"steps_per_epoch"`
-		Classes []string `json:"classes"`
-	}{settings, t.Resume, t.progress.Step, t.train.loader.Batches(), t.train.loader.Classes()})
+	if err := t.compare(); err != nil {
+		return err
+	}
+	t.step = cgotorch.NewCaptured(t.trainStep, cgotorch.CapturedOptions{Agree: t.group.Agree, Log: t.say})
+	t.forward = cgotorch.NewCaptured(t.testStep, cgotorch.CapturedOptions{Log: t.say}) // asks no other rank, which may have fewer batches
+	epoch := t.train.loader.Batches()
+	t.tracer, err = trace.NewSteps(t.Trace, trace.StepsOptions{From: 10, Count: 20, Steps: epoch - t.Progress.Step%epoch, Ranks: t.group, Log: t.say})
 	if err != nil {
-		return err
+		return fmt.Errorf("-trace: %w", err)
 	}
-	step := t.captured()
-	step.Agree = t.group.Agree // the test's step asks no other rank: ranks have different numbers of test batches
-	t.step, t.forward = cgotorch.NewCaptured(t.trainStep, step), cgotorch.NewCaptured(t.testStep, t.captured())
-	if err := t.openTrace(); err != nil {
-		return err
-	}
-	return t.log.begin(t) // this comes last, because `begin` empties the log unless the run is resumed
+	return t.begin()
 }
 
-// openDevice joins the other ranks, if there are any. It chooses the device and its stream.
-func (t *trainer) openDevice(ctx context.Context) error {
-	device, err := cgotorch.ParseDevice(t.Device)
-	if err != nil {
+// join joins the other ranks, if there are any. They choose the device and its stream.
+func (t *trainer) join(ctx context.Context) (err error) {
+	if t.group, err = distributed.Join(ctx, distributed.Options{Device: t.Device, Timeout: t.Timeout}); err != nil {
 		return err
 	}
-	o := distributed.Options{OnCPU: t.Device == "cpu", Timeout: t.Timeout}
-	if strings.HasPrefix(t.Device, "cuda:") { // plain "cuda" and "auto" mean the GPU of this rank
-		o.Device = device
-	}
-	if t.Device == "cuda" {
-		if err := cgotorch.CUDA(0).Check(); err != nil {
-			return err
-		}
-	}
-	if t.group, err = distributed.Join(ctx, o); err != nil {
+	t.stream = cgotorch.DefaultStream(t.group.Device())
+	return nil
+}
+
+// prepare checks the settings, and makes those that hold for the process.
+func (t *trainer) prepare(ctx context.Context) (err error) {
+	if err := t.check(); err != nil {
 		return err
 	}
-	if all := t.share() * t.group.World(); all != t.BatchSize && t.first() {
-		fmt.Fprintf(os.Stderr, "-batch %d does not divide among %d ranks: each takes %d images, %d a step in all\n", t.BatchSize, t.group.World(), t.share(), all)
+	if t.dtype, err = cgotorch.ParseDType(t.DType); err != nil {
+		return fmt.Errorf("-dtype: %w", err)
 	}
-	t.device = t.group.Device()
-	if err := t.device.Check(); err != nil {
+	if err := errors.Join(cgotorch.SetCuDNNBenchmark(t.group.Device().IsCUDA()), cgotorch.SetTF32(t.TF32)); err != nil {
 		return err
 	}
-	t.stream = cgotorch.DefaultStream(t.device)
-	if t.device.IsCUDA() {
-		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
-			return err
-		}
-	}
-	return cgotorch.SetTF32(t.TF32)
+	return t.chooseCrop(ctx)
 }
 
 // first reports whether this rank writes the log and the checkpoints.
 func (t *trainer) first() bool { return t.group.Rank() == 0 }
 
-func (t *trainer) openData(ctx context.Context) (err error) {
-	if err := t.chooseCrop(ctx); err != nil {
-		return err
+// say prints a line to standard error, on the first rank.
+func (t *trainer) say(text string) {
+	if t.first() {
+		fmt.Fprintln(os.Stderr, text)
 	}
-	if t.train, err = t.openImages(t.Data, t.TrainPart, true, nil); err != nil {
-		return err
-	}
-	classes := t.train.loader.Classes()
-	if len(classes) < 2 {
-		return fmt.Errorf("%s: there is only one class, %s, and a classifier needs two: look at the labels with go run ./examples/inspect", t.Data, strings.Join(classes, ", "))
-	}
-	if t.TestPart != "" || t.TestData != "" {
-		t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false, classes)
-	}
-	return err
 }
 
-// makeModel makes the model and what trains it. `from` is the run that goes on, or nil.
-func (t *trainer) makeModel(x *cgotorch.Exec, from *saved) (err error) {
-	if err := t.newModel(x, len(t.train.loader.Classes())); err != nil {
+func (t *trainer) openData() (err error) {
+	if t.train, err = t.openImages(t.Data, t.TrainPart, true, t.Classes); err != nil {
 		return err
 	}
-	if from == nil && t.Weights != "" { // before NewGradients, which gives all ranks those of rank 0
-		if err := t.loadWeights(x); err != nil {
-			return err
+	if t.Classes = t.train.loader.Classes(); len(t.Classes) < 2 {
+		return fmt.Errorf("%s: there is only one class, %s, and a classifier needs two: look at the labels with go run ./examples/inspect", t.Data, strings.Join(t.Classes, ", "))
+	}
+	return t.openTest()
+}
+
+// makeModel makes the model and what trains it.
+func (t *trainer) makeModel(x *cgotorch.Exec) error {
+	t.newModel(x)
+	if t.Weights != "" && !t.Resume { // before NewGradients, which gives all ranks those of rank 0
+		if err := checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{AllowOtherClasses: true}); err != nil {
+			return fmt.Errorf("-weights: %w", err)
 		}
 	}
-	t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: 0.9, WeightDecay: 5e-4, Nesterov: true}, optim.Group{Params: nn.Parameters(t.model)})
-	if err != nil {
-		return err
+	o := optim.SGDOptions{LR: t.LR, Momentum: 0.9, WeightDecay: 5e-4, Nesterov: true}
+	t.opt = cgotorch.Must(optim.NewSGD(o, optim.Group{Params: nn.Parameters(t.model)}))
+	if t.dtype == cgotorch.Float16 {
+		t.scaler = cgotorch.Must(optim.NewScaler(x, optim.ScalerOptions{}))
 	}
-	if t.DType == "float16" {
-		if t.scaler, err = optim.NewScaler(x, optim.ScalerOptions{}); err != nil {
-			return err
-		}
-	}
-	if t.backward, err = distributed.NewGradients(x, t.group, t.model, distributed.GradientsOptions{}); err != nil {
-		return err
-	}
+	t.backward = cgotorch.Must(distributed.NewGradients(x, t.group, t.model, distributed.GradientsOptions{}))
 	t.schedule = optim.OneCycle(t.Epochs*t.train.loader.Batches(), optim.OneCycleOptions{})
-	if from != nil {
-		return from.restore(x, t)
+	if !t.Resume {
+		return nil
 	}
-	return nil
+	return checkpoint.Resume(x, t.checkpointPath(), &checkpoint.Checkpoint{Model: t.model, Optimizer: t.opt, Scaler: t.scaler, Loader: t.train.ahead})
 }
 
-func (t *trainer) newModel(x *cgotorch.Exec, classes int) (err error) {
-	if t.model, err = vision.New(x, t.Model, vision.Options{Classes: classes, ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
-		return fmt.Errorf("-model: %w", err)
-	}
+func (t *trainer) newModel(x *cgotorch.Exec) {
+	t.model = cgotorch.Must(vision.New(x, t.Model, vision.Options{Classes: len(t.Classes), ImageSize: nn.Square(t.Size)}))
 	nn.To(x, t.model, nn.ToOptions{ChannelsLast: true})
 	t.sums = x.Keep(x.Zeros(cgotorch.Float64, 5))
-	return nil
+}
+
+// compare fails unless all ranks have the same settings.
+func (t *trainer) compare() error {
+	settings := *t.Config
+	settings.Data, settings.TestData = "", "" // these may differ between machines
+	return t.group.Same(struct {
+		Config
+		Step    int      `json:"step"`
+		Steps   int      `json:"steps_per_epoch"`
+		Classes []string `json:"classes"`
+	}{settings, t.Progress.Step, t.train.loader.Batches(), t.Classes})
 }
 
 // epoch trains through the rest of the current epoch. It then tests, logs and saves.
 func (t *trainer) epoch(ctx context.Context) error {
+	p := &t.Progress
 	nn.SetTraining(t.model, true)
 	if t.group.World() > 1 { // each rank draws other random numbers, and the same ones when it is resumed here
-		if err := cgotorch.Seed(t.Seed + uint64(t.progress.Step)<<20 + uint64(t.group.Rank())<<48); err != nil {
+		if err := cgotorch.Seed(t.Seed + uint64(p.Step)<<20 + uint64(t.group.Rank())<<48); err != nil {
 			return err
 		}
 	}
-	began, before, loaded, skipped := time.Now(), t.train.ahead.Stats(), t.train.loader.Stats(), t.train.skipped()
-	err := t.trainEpoch(ctx)
-	t.progress.Train.BoundBy = t.train.loader.Stats().Since(loaded).Bottleneck()
-	if err == nil || interrupted(ctx, err) {
-		tally := &t.progress.Train
-		if err := t.readSums(t.train.skipped()-skipped, tally); err != nil { // waits for the device, so that all work is in the time
-			return err
-		}
-		tally.Seconds += time.Since(began).Seconds()
-		tally.Stall += t.train.ahead.Stats().Stall - before.Stall
-		if err := finite(t.progress.Epoch+1, "training", tally.Loss); err != nil {
-			return err
-		}
-		if err := t.joinModels(); err != nil {
-			return err
-		}
+	began, before, loaded := time.Now(), t.train.ahead.Stats(), t.train.loader.Stats()
+	stopped, err := t.trainEpoch(ctx)
+	if err != nil {
+		return err
 	}
-	var test Tally
-	if err == nil {
-		test, err = t.testEpoch(ctx) // if the test is interrupted, a resumed run tests again
+	loaded = t.train.loader.Stats().Since(loaded)
+	err = t.stream.Do(func(x *cgotorch.Exec) error {
+		t.readSums(x, &p.Train, loaded.Unusable()) // waits for the device, so that all work is in the time
+		distributed.Broadcast(x, t.group, t.model) // each rank's batch norms have collected statistics of its own batches
+		return finite("training", p.Train.Loss)
+	})
+	if err != nil {
+		return err
 	}
-	if interrupted(ctx, err) {
-		return cmp.Or(t.save(), errInterrupted)
+	p.Train.Seconds += time.Since(began).Seconds()
+	p.Train.Stall += (t.train.ahead.Stats().Stall - before.Stall).Seconds()
+	p.Train.BoundBy = loaded.Bottleneck()
+	if stopped {
+		return t.saveInterrupted(ctx)
+	}
+	test, err := t.testEpoch(ctx)
+	if errors.As(err, new(interrupted)) { // a resumed run tests again
+		return t.saveInterrupted(ctx)
 	}
 	if err != nil {
 		return err
@@ -273,62 +224,38 @@ func (t *trainer) epoch(ctx context.Context) error {
 	return t.save()
 }
 
-// interrupted reports whether the error is only that ctx has ended, of this rank or of another one.
-func interrupted(ctx context.Context, err error) bool {
-	return errors.Is(err, errStopped) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
-}
-
 // trainEpoch is the loop of a training program. For each batch that the prefetcher has copied to
-// the device, the loop makes one step.
-func (t *trainer) trainEpoch(ctx context.Context) (err error) {
-	var losses lossLog // writes each loss one step later, so that the device always has work
-	defer func() {
-		all := err == nil || interrupted(ctx, err) // the other ranks come here too
-		err = errors.Join(err, losses.close(t), t.finishTrace(all))
-	}()
-	until := ctx
-	if t.group.World() > 1 { // a signal ends the epoch of all ranks after one step: see Group.Stop
-		until = context.WithoutCancel(ctx)
-	}
-	for batch, err := range t.train.ahead.Epoch(until) {
+// the device, the loop makes one step. A signal to any rank stops all after the same step.
+func (t *trainer) trainEpoch(ctx context.Context) (stopped bool, err error) {
+	p := &t.Progress
+	for batch, err := range t.train.ahead.Epoch(context.WithoutCancel(ctx)) {
 		if err != nil {
-			return err
+			return false, err
 		}
-		t.opt.SetScale(t.schedule(t.progress.Step))
-		mark, last, err := t.tracer.Begin(fmt.Sprintf("step %d", t.progress.Step))
-		if err != nil {
-			return fmt.Errorf("-trace: %w", err)
-		}
-		var loss *cgotorch.HostRead
-		var stop bool
-		err = t.stream.Do(func(x *cgotorch.Exec) error {
-			pictures, labels := batch.Use(x)
-			l := t.step.Run(x, pictures, labels)[0]
-			t.add(x.NoGrad(), batch.N, l, nil, nil)
-			if t.StepLog && t.first() {
-				loss = x.ReadAsync(l)
-			}
-			stop = t.group.Stop(x, ctx.Err() != nil)
-			return nil
+		t.opt.SetScale(t.schedule(p.Step))
+		err = t.tracer.Do(fmt.Sprint("step ", p.Step), func() error {
+			return t.stream.Do(func(x *cgotorch.Exec) error {
+				pictures, labels := batch.Use(x)
+				loss := t.step.Run(x, pictures, labels)[0]
+				t.add(x.NoGrad(), batch.N, loss)
+				stopped = t.group.Stop(x, ctx.Err() != nil)
+				if !t.StepLog {
+					return nil
+				}
+				value := x.Item(loss) // waits for the device
+				return cmp.Or(finite("training", value), t.write(map[string]any{"step": p.Step, "loss": value}))
+			})
 		})
 		if err != nil {
-			return fmt.Errorf("step %d: %w", t.progress.Step, err)
+			return false, fmt.Errorf("step %d: %w", p.Step, err)
 		}
-		if mark(); last {
-			if err := t.finishTrace(true); err != nil {
-				return err
-			}
-		}
-		if err := losses.next(t, t.progress.Step, loss); err != nil {
-			return err
-		}
-		t.progress.Step++
-		t.progress.Loader = batch.State
-		if stop || t.group.World() == 1 && ctx.Err() != nil {
-			return cmp.Or(context.Cause(ctx), errStopped)
+		p.Step++
+		p.Loader = batch.State
+		if stopped {
+			break
 		}
 	}
-	return nil
+	return stopped, nil
 }
 
 // trainStep trains on one batch and returns the batch's mean loss. On a GPU the step is captured
@@ -336,175 +263,49 @@ func (t *trainer) trainEpoch(ctx context.Context) (err error) {
 func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	pictures, labels := in[0], in[1]
 	t.opt.ZeroGrad()
-	ax := t.autocast(x)
+	ax := x.Autocast(t.dtype)
 	logits := t.model.Forward(ax, pictures)
-	loss := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{LabelSmoothing: t.Smoothing})
-	scaled := loss
-	if t.scaler != nil {
-		scaled = t.scaler.Scale(x, loss)
-	}
-	t.backward.Backward(x, scaled)
+	loss := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{})
+	t.backward.Backward(x, t.scaler.Scale(x, loss))
 	if t.ClipNorm > 0 {
-		if t.scaler != nil {
-			t.scaler.Unscale(x, t.opt)
-		}
+		t.scaler.Unscale(x, t.opt)
 		optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
 	}
-	if t.scaler != nil {
-		t.scaler.Step(x, t.opt)
-		t.scaler.Update(x)
-	} else {
-		t.opt.Step(x)
-	}
+	t.scaler.Step(x, t.opt)
+	t.scaler.Update(x)
 	return []*cgotorch.Tensor{loss}
 }
 
-// testStep returns the mean loss and the logits of a batch.
-func (t *trainer) testStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-	pictures, labels := in[0], in[1]
-	x = t.autocast(x.NoGrad())
-	logits := t.model.Forward(x, pictures)
-	return []*cgotorch.Tensor{nn.CrossEntropy(x, logits, labels, nn.CrossEntropyOptions{}), logits}
+// saveInterrupted saves a checkpoint and returns the interruption.
+func (t *trainer) saveInterrupted(ctx context.Context) error {
+	if err := t.save(); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", t.Out)
+	return t.interruption(ctx)
 }
 
-// captured returns the options of a step that each rank captures by itself. A step in which ranks
-// wait for each other needs Agree too.
-func (t *trainer) captured() cgotorch.CapturedOptions {
-	o := cgotorch.CapturedOptions{Eager: !t.Graph}
-	if t.Graph && t.device.IsCUDA() && t.first() {
-		o.Log = func(text string) { fmt.Fprintln(os.Stderr, text) }
+// finishEpoch turns the sums of an epoch into its result, prints the result and logs it.
+func (t *trainer) finishEpoch(test Tally) error {
+	p := &t.Progress
+	p.Epoch++
+	p.Last = p.Train.result(test.tested())
+	p.Last.Epoch, p.Last.Step, p.Last.LR = p.Epoch, p.Step, t.LR*t.schedule(p.Step-1)
+	p.Last.TrainLoss = p.Train.Loss / float64(p.Train.Images)
+	p.Train = Tally{}
+	p.Loader = p.Loader.NextEpoch()
+	if t.first() {
+		p.Last.print(t.Epochs)
 	}
-	return o
+	return t.write(p.Last)
 }
 
-func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
-	if dtype := t.autocastTo(); dtype != 0 {
-		return x.Autocast(dtype)
-	}
-	return x
-}
-
-// autocastTo returns the dtype that autocast uses for the operators that are safe in it. 0 means
-// that there is no autocast.
-func (t *trainer) autocastTo() cgotorch.DType {
-	return map[string]cgotorch.DType{"bfloat16": cgotorch.BFloat16, "float16": cgotorch.Float16}[t.DType]
-}
-
-// joinModels makes the batch norms' running statistics those of rank 0, on all ranks. Each rank
-// collects them from its own batches.
-func (t *trainer) joinModels() error {
-	if t.group.World() == 1 {
-		return nil
-	}
-	return t.stream.Do(func(x *cgotorch.Exec) error {
-		distributed.Broadcast(x, t.group, t.model)
-		return nil
-	})
-}
-
-// testEpoch measures the model on the test images. It waits for the device.
-func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
-	var tally Tally
-	if t.test == nil {
-		return tally, nil
-	}
-	nn.SetTraining(t.model, false)
-	skipped := t.test.skipped()
-	if err := t.test.loader.Restore(imageloader.State{}); err != nil {
-		return tally, err
-	}
-	for batch, err := range t.test.ahead.Epoch(ctx) {
-		if interrupted(ctx, err) {
-			break
-		}
-		if err != nil {
-			return tally, err
-		}
-		err = t.stream.Do(func(x *cgotorch.Exec) error {
-			pictures, labels := batch.Use(x)
-			out := t.forward.Run(x, pictures, labels)
-			t.add(x.NoGrad(), batch.N, out[0], out[1], labels)
-			return nil
-		})
-		if err != nil {
-			return tally, err
-		}
-	}
-	if !t.group.Agree(ctx.Err() == nil) {
-		return tally, cmp.Or(t.group.Err(), context.Cause(ctx), errStopped)
-	}
-	return tally, t.readSums(t.test.skipped()-skipped, &tally)
-}
-
-// finite fails if a loss is no number.
-func finite(epoch int, what string, loss float64) error {
-	if math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return fmt.Errorf("epoch %d: the %s loss is %v: the run has diverged; lower -lr or set -clip-norm, and begin anew or from an earlier checkpoint", epoch, what, loss)
-	}
-	return nil
-}
-
-// openTrace begins the trace. Each rank has a file of its own until finishTrace.
-func (t *trainer) openTrace() (err error) {
-	if t.Trace == "" {
-		return nil
-	}
-	from, count, epoch := traceAfter, traceSteps, t.train.loader.Batches()
-	if left := epoch - t.progress.Step%epoch; left < from+count {
-		from, count = 0, left
-	}
-	if t.tracer, err = trace.NewSteps(t.tracePath(t.group.Rank()), from, count); err != nil {
-		return fmt.Errorf("-trace: %w", err)
-	}
-	return nil
-}
-
-func (t *trainer) tracePath(rank int) string {
-	if rank == 0 {
-		return t.Trace
-	}
-	return fmt.Sprintf("%s.rank%d", t.Trace, rank)
-}
-
-// finishTrace writes the trace. `all` says that the other ranks come here too, so that their traces
-// become one. It does nothing a second time.
-func (t *trainer) finishTrace(all bool) error {
-	summary, err := t.tracer.Finish()
-	if summary != "" && all && t.group.World() > 1 {
-		if _, err := t.group.Exchange(""); err != nil { // all files are there
-			return err
-		}
-		var paths []string
-		for rank := range t.group.World() {
-			paths = append(paths, t.tracePath(rank))
-		}
-		if t.first() {
-			err = trace.Merge(paths)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("-trace: %w", err)
-	}
-	if summary != "" && t.first() {
-		fmt.Fprintln(os.Stderr, summary)
-	}
-	return nil
-}
-
+// close ends what other processes and files may wait for. The end of the program frees the rest.
 func (t *trainer) close() {
 	t.train.close()
 	t.test.close()
 	t.step.Close()
-	t.forward.Close()
 	t.backward.Close()
-	t.scaler.Close()
-	t.opt.Close()
-	if t.model != nil {
-		nn.Close(t.model)
-	}
-	t.sums.Close()
 	t.tracer.Close()
-	t.log.close()
 	t.group.Close()
-	t.stream.Close()
 }

@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const source = `package p
@@ -50,7 +48,9 @@ func ExampleT_second() {
 func write(t *testing.T, text string) (root string) {
 	t.Helper()
 	root = t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(text), 0o666))
+	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	return root
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -24,7 +23,10 @@ func TestNewOffload_Strided(t *testing.T) {
 	var p *cgotorch.Tensor
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
 	defer p.Close()
-	opt := must.Get(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))(t)
+	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer opt.Close()
 	if _, err := NewOffload(opt, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "parameter 0 has gaps") {
 		t.Errorf("got %v", err)
@@ -59,15 +61,23 @@ func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make func(groups ...optim.Group) (*optim.Optimizer, error), offload bool) (weights [][]byte) {
 	var m *network
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-		must.Do(t, cgotorch.Seed(3))
+		if err := cgotorch.Seed(3); err != nil {
+			t.Fatal(err)
+		}
 		m = newNetwork(x, dtype)
 	})
 	defer nn.Close(m)
-	opt := must.Get(make(optim.Group{Params: nn.Parameters(m)}))(t)
+	opt, err := make(optim.Group{Params: nn.Parameters(m)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer opt.Close()
 	step := opt.Step
 	if offload {
-		f := must.Get(NewOffload(opt, s.Device(), OffloadOptions{UnitBytes: 1000, Slots: 2}))(t)
+		f, err := NewOffload(opt, s.Device(), OffloadOptions{UnitBytes: 1000, Slots: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer f.Close()
 		if len(f.units) < 2 {
 			t.Errorf("%d units", len(f.units))
@@ -78,7 +88,9 @@ func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make f
 			if st.Written == 0 || st.Misses > 1 {
 				t.Errorf("%+v", st)
 			}
-			must.Check(t, f.cache.Flush(context.Background()))
+			if err := f.cache.Flush(context.Background()); err != nil {
+				t.Error(err)
+			}
 		}()
 	}
 	for range 5 {
@@ -146,12 +158,16 @@ func TestOffload_Checkpoint(t *testing.T) {
 			train := func(offload bool, steps int, load, save bool) (weights [][]byte) {
 				var m *network
 				torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-					must.Do(t, cgotorch.Seed(3))
+					if err := cgotorch.Seed(3); err != nil {
+						t.Fatal(err)
+					}
 					m = newNetwork(x, dtype)
 				})
 				defer nn.Close(m)
 				opt, err := optim.NewAdamW(optim.AdamOptions{LR: 0.01, MasterWeights: masters}, optim.Group{Params: nn.Parameters(m)})
-				must.Do(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				defer opt.Close()
 				step := opt.Step
 				var f *Offload
@@ -215,9 +231,15 @@ func TestNewOffload_Refused(t *testing.T) {
 	var p *cgotorch.Tensor
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
 	defer p.Close()
-	sgd := must.Get(optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))(t)
+	sgd, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer sgd.Close()
-	adam := must.Get(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))(t)
+	adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer adam.Close()
 	if _, err := NewOffload(sgd, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Errorf("a rule that remembers nothing: %v", err)

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 func TestRoutes(t *testing.T) {
@@ -15,12 +15,15 @@ func TestRoutes(t *testing.T) {
 		torchtest.CheckStreams(t)
 		arrived := make(chan *route)
 		var q *routes
-		q = must.Get(newRoutes(d, ExpertsOptions{Tokens: 8, Poll: time.Microsecond}, func(r *route) {
+		q, err := newRoutes(d, ExpertsOptions{Tokens: 8, Poll: time.Microsecond}, func(r *route) {
 			select {
 			case arrived <- r:
 			case <-q.dropped:
 			}
-		}))(t)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer q.close()
 		send := func(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) { q.send(x, "routes.send", ids, false, layer) }
 		s := torchtest.NewStream(t, d)
@@ -58,7 +61,10 @@ func TestRoutes(t *testing.T) {
 // A send that fails gives its piece of memory back.
 func TestRoutes_Send_FailedKeepsPiece(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	q := must.Get(newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {}))(t)
+	q, err := newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer q.close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	for i := range 200 {

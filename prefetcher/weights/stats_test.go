@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -32,18 +31,25 @@ func TestCacheStats_Stall(t *testing.T) {
 		const side = 4096
 		s, err := NewStore([]UnitSpec{{Name: "0", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}},
 			{Name: "1", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}}})
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer s.Close()
 		build := func(x *cgotorch.Exec, _ string) (*struct{ Weight *cgotorch.Tensor }, error) {
 			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, side, side))}, nil
 		}
-		c := must.Get(NewCache(s, d, build, CacheOptions{Slots: 1}))(t)
+		c, err := NewCache(s, d, build, CacheOptions{Slots: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer c.Close()
 		stream := torchtest.NewStream(t, d)
 		use := func(name string) CacheStats {
 			t.Helper()
 			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { c.Use(x, name).Release(x) })
-			must.Do(t, d.Synchronize())
+			if err := d.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
 			return c.Stats()
 		}
 		first := use("0")
@@ -53,8 +59,12 @@ func TestCacheStats_Stall(t *testing.T) {
 		if d.IsCUDA() && first.Stall < first.Copy/2 {
 			t.Errorf("%+v: the stream stood for the copy", first)
 		}
-		must.Do(t, c.Prefetch(t.Context(), "1"))
-		must.Do(t, errors.Join(c.Flush(t.Context()), d.Synchronize()))
+		if err := c.Prefetch(t.Context(), "1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.Flush(t.Context()), d.Synchronize()); err != nil {
+			t.Fatal(err)
+		}
 		if second := use("1"); second.Stall != first.Stall || second.Copy <= first.Copy {
 			t.Errorf("%+v, before %+v: the stream stood for a copy that was done", second, first)
 		}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -74,7 +73,10 @@ func TestNewStore_Accounting(t *testing.T) {
 		specs = append(specs, UnitSpec{Name: fmt.Sprint(i), Tensors: expert})
 	}
 	before, _ := cgotorch.HostMemory()
-	s := must.Get(NewStore(specs))(t)
+	s, err := NewStore(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer s.Close()
 	after, _ := cgotorch.HostMemory()
 	st := s.Stats()
@@ -114,7 +116,9 @@ func TestStore_Pin_Refused(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")
 		writeUnits(t, path, 0, 3)
 		s, err := OpenStore([]string{path}, StoreOptions{Units: blocks, Map: true})
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer s.Close()
 		if !d.IsCUDA() {
 			if n, _ := cgotorch.CUDACount(); n > 0 {
@@ -125,7 +129,9 @@ func TestStore_Pin_Refused(t *testing.T) {
 			}
 			return
 		}
-		must.Do(t, os.Truncate(path, 0))
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
 		for range 2 {
 			_, err = NewCache(s, d, newLinear, CacheOptions{})
 			for _, text := range []string{"page-locking a store of", "of which 0 are locked", "StoreOptions.Map", "the limit of this process"} {

@@ -14,7 +14,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -39,18 +38,26 @@ type result struct {
 func (r run) train(t *testing.T) (out result) {
 	t.Helper()
 	archive := filepath.Join("..", "..", "examples", "train", "data", "cifar10-10k.tgz")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	const size = 128
-	loader := must.Get(imageloader.Open(archive, imageloader.Options{
+	loader, err := imageloader.Open(archive, imageloader.Options{
 		Train: true, BatchSize: size, Split: "train", Seed: 5, Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}, Workers: 2,
-	}))(t)
+	})
+	must(err)
 	defer loader.Close()
-	ahead := must.Get(prefetcher.New(loader, r.device, prefetcher.Options{}))(t)
+	ahead, err := prefetcher.New(loader, r.device, prefetcher.Options{})
+	must(err)
 	defer ahead.Close()
-	must.Do(t, cgotorch.Seed(5))
+	must(cgotorch.Seed(5))
 	stream := cgotorch.DefaultStream(r.device)
 	var model nn.Module
 	var opt *optim.Optimizer
-	must.Do(t, stream.Do(func(x *cgotorch.Exec) error {
+	must(stream.Do(func(x *cgotorch.Exec) error {
 		model = newNet(x, len(loader.Classes()))
 		nn.To(x, model, nn.ToOptions{ChannelsLast: true})
 		var err error
@@ -77,9 +84,9 @@ func (r run) train(t *testing.T) (out result) {
 	var reads []*cgotorch.HostRead
 	for len(reads) < r.steps {
 		for batch, err := range ahead.Epoch(context.Background()) {
-			must.Do(t, err)
+			must(err)
 			opt.SetScale(schedule(len(reads)))
-			must.Do(t, stream.Do(func(x *cgotorch.Exec) error {
+			must(stream.Do(func(x *cgotorch.Exec) error {
 				images, labels := batch.Use(x)
 				reads = append(reads, x.ReadAsync(step.Run(x, images, labels)[0]))
 				return nil
@@ -93,7 +100,9 @@ func (r run) train(t *testing.T) (out result) {
 		}
 	}
 	for _, read := range reads {
-		out.losses = append(out.losses, must.Get(read.Item())(t))
+		loss, err := read.Item()
+		must(err)
+		out.losses = append(out.losses, loss)
 		read.Close()
 	}
 	out.stats = step.Stats()

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // root returns the root of the repository.
@@ -24,7 +22,9 @@ func root(t *testing.T) string {
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)
 	}
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
@@ -76,7 +76,9 @@ func inEmptyRoot(t *testing.T, bundle string, mounts map[string]string, program 
 		exec env -i STREAMTORCH_CACHE=/cache "$(PATH=$PATH:/usr/sbin:/sbin command -v chroot)" "$root" "$@"`
 	command := append(unshare, "bash", "-c", script, "bash", bundle)
 	for to, from := range all {
-		must.Do(t, os.MkdirAll(filepath.Join(bundle, to), 0o777))
+		if err := os.MkdirAll(filepath.Join(bundle, to), 0o777); err != nil {
+			t.Fatal(err)
+		}
 		command = append(command, to, from)
 	}
 	return exec.Command("unshare", append(append(command, "--", program), args...)...)
@@ -84,7 +86,9 @@ func inEmptyRoot(t *testing.T, bundle string, mounts map[string]string, program 
 
 func TestBundle_BadInput(t *testing.T) {
 	occupied := t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(occupied, "mine"), nil, 0o666))
+	if err := os.WriteFile(filepath.Join(occupied, "mine"), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args []string
 		want string
@@ -123,14 +127,19 @@ func main() { fmt.Println(version, decode.Sniff([]byte("\x89PNG\r\n\x1a\n"))) }
 
 func TestBundle_OtherModule(t *testing.T) {
 	dir := t.TempDir()
-	sums := must.Get(os.ReadFile(filepath.Join(root(t), "go.sum")))(t)
+	sums, err := os.ReadFile(filepath.Join(root(t), "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range map[string]string{
 		"main.go": other,
 		"go.mod": "module example.org/other\n\ngo 1.24.0\n\nrequire github.com/streamtorch/streamtorch v0.0.0\n\n" +
 			"replace github.com/streamtorch/streamtorch => " + root(t) + "\n",
 		"go.sum": string(sums),
 	} {
-		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tidy := exec.Command("go", "mod", "tidy")
 	tidy.Dir, tidy.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod")
@@ -166,14 +175,19 @@ func checkLibraries(t *testing.T, bundle string) {
 	if err != nil || len(files) < 5 {
 		t.Fatalf("the bundle has the libraries %v, %v", files, err)
 	}
-	programs := must.Get(filepath.Glob(filepath.Join(bundle, "*")))(t)
+	programs, err := filepath.Glob(filepath.Join(bundle, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, path := range append(files, programs...) {
 		file, err := elf.Open(path)
 		var format *elf.FormatError
 		if info, _ := os.Stat(path); errors.As(err, &format) || info.IsDir() {
 			continue
 		}
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, tag := range []elf.DynTag{elf.DT_RPATH, elf.DT_RUNPATH} {
 			folders, err := file.DynString(tag)
 			if err != nil || len(folders) > 0 && !slices.Contains([]string{"$ORIGIN", "$ORIGIN/lib"}, folders[0]) {

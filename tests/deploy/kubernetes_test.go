@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // object is what this test reads of a Deployment and of a Service.
@@ -83,7 +81,9 @@ func manifests(t *testing.T) (deployment, service object) {
 		t.Fatalf("%v: %v", cmd, err)
 	}
 	var objects []object
-	must.Do(t, json.Unmarshal(text, &objects))
+	if err := json.Unmarshal(text, &objects); err != nil {
+		t.Fatal(err)
+	}
 	if len(objects) != 2 || objects[0].Kind != "Deployment" || objects[1].Kind != "Service" || len(objects[0].Spec.Template.Spec.Containers) != 1 {
 		t.Fatalf("kubernetes.yaml has %d objects: %s", len(objects), text)
 	}
@@ -120,7 +120,9 @@ func testKubernetes(t *testing.T, bundle, models string) {
 
 	const token = "0123456789abcdef0123456789"
 	secret := t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(secret, "token"), []byte(token), 0o600))
+	if err := os.WriteFile(filepath.Join(secret, "token"), []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cache := t.TempDir()
 	mounts := map[string]string{}
 	for _, m := range c.VolumeMounts {

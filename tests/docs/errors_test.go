@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const (
@@ -23,7 +21,10 @@ const (
 // Each row of the page of errors has a cause and a cure. All parts of each of its texts stand in
 // one file of the package, so no row outlives its message.
 func TestErrors_Page(t *testing.T) {
-	page := must.Get(os.ReadFile(errorsPage))(t)
+	page, err := os.ReadFile(errorsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
 	rows, dir := 0, ""
 	var files []string
 	for line := range strings.Lines(string(page)) {
@@ -69,11 +70,17 @@ func stringsOf(t *testing.T, dir string) (files []string) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		file := must.Get(parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution))(t)
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var texts []string
 		ast.Inspect(file, func(n ast.Node) bool {
 			if s, ok := n.(*ast.BasicLit); ok && s.Kind == token.STRING {
-				text := must.Get(strconv.Unquote(s.Value))(t)
+				text, err := strconv.Unquote(s.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
 				texts = append(texts, text)
 			}
 			return true

@@ -1339,8 +1339,8 @@ func TestFromPyTorch_SeveralGPUs(t *testing.T) {
 	ctx := t.Context()
 
 	// PyTorch, not run: distributed.init_process_group("nccl")
-	group, err := distributed.Join(ctx, distributed.Options{OnCPU: true})
-	// Remark: Without `OnCPU` it is the GPU of LOCAL_RANK. torchrun, srun or mpirun starts the ranks.
+	group, err := distributed.Join(ctx, distributed.Options{Device: "cpu"})
+	// Remark: Without `Device` it is the GPU of LOCAL_RANK. torchrun, srun or mpirun starts the ranks.
 	c.noError(err)
 	defer group.Close()
 

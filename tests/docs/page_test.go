@@ -27,7 +27,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -61,7 +60,10 @@ var (
 // rows reads the rows of a source file.
 func rows(t *testing.T, path string) []row {
 	t.Helper()
-	text := must.Get(os.ReadFile(path))(t)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var all []row
 	var open *row // nil between two rows
 	var setUp []string
@@ -155,10 +157,15 @@ func samePage(t *testing.T, name, want string) {
 	t.Helper()
 	path := filepath.Join("..", "..", "docs", name)
 	if *update {
-		must.Do(t, os.WriteFile(path, []byte(want), 0o644))
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		return
 	}
-	got := must.Get(os.ReadFile(path))(t)
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if string(got) == want {
 		return
 	}
@@ -271,7 +278,10 @@ func python(t *testing.T, file string) {
 		}
 		steps = append(steps, step{r.line, r.group, code, want})
 	}
-	input := must.Get(json.Marshal(steps))(t)
+	input, err := json.Marshal(steps)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(peer, "-c", peerProgram)
 	cmd.Dir, cmd.Stdin = t.TempDir(), bytes.NewReader(input)
 	out, err := cmd.CombinedOutput()

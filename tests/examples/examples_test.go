@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 var bin string // the folder of the built programs
@@ -35,7 +34,6 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	bin = dir
-	os.Setenv("OMP_NUM_THREADS", "1") // threads of several programs would mostly wait for each other
 	build := exec.Command("go", "build", "-o", dir, "github.com/streamtorch/streamtorch/examples/...")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s\n%v\n", out, err)
@@ -51,9 +49,15 @@ const cifar = "../../examples/train/data/cifar10-10k.tgz"
 // tgz opens a .tgz for reading. The end of the test closes it.
 func tgz(t *testing.T, path string) *tar.Reader {
 	t.Helper()
-	f := must.Get(os.Open(path))(t)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { f.Close() })
-	z := must.Get(gzip.NewReader(f))(t)
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return tar.NewReader(z)
 }
 
@@ -63,14 +67,23 @@ func tgz(t *testing.T, path string) *tar.Reader {
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")
-	out := must.Get(os.Create(path))(t)
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer out.Close()
 	z := gzip.NewWriter(out)
 	w := tar.NewWriter(z)
 	left := map[string]int{"train": train, "test": test}
 	for r := tgz(t, cifar); left["train"]+left["test"] > 0; {
-		h := must.Get(r.Next())(t)
-		data := must.Get(io.ReadAll(r))(t)
+		h, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
 		first, _, _ := strings.Cut(h.Name, "/")
 		if h.Typeflag != tar.TypeReg || left[first] == 0 {
 			continue
@@ -82,12 +95,16 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 			}
 		}
 		h.Size = int64(len(data))
-		must.Do(t, w.WriteHeader(h))
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := w.Write(data); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must.Do(t, errors.Join(w.Close(), z.Close()))
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
@@ -129,7 +146,10 @@ func TestDCGAN(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^epoch 0, batch 0: discriminator [0-4]\.[0-9]+, generator [0-9]\.[0-9]+$`).MatchString(text) {
 		t.Errorf("dcgan printed %q", text)
 	}
-	file := must.Get(os.Open(filepath.Join(out, "epoch0.png")))(t)
+	file, err := os.Open(filepath.Join(out, "epoch0.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer file.Close()
 	if c, err := png.DecodeConfig(file); err != nil || c.Width != 8*34+2 || c.Height != c.Width {
 		t.Errorf("the picture has %dx%d pixels, %v", c.Width, c.Height, err)
@@ -153,16 +173,21 @@ func mnist(t *testing.T) (folder, picture string) {
 		images := append([]byte{0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, side, 0, 0, 0, side}, pixels...)
 		err := os.WriteFile(filepath.Join(folder, part+"-images-idx3-ubyte"), images, 0o644)
 		err = errors.Join(err, os.WriteFile(filepath.Join(folder, part+"-labels-idx1-ubyte"), append([]byte{0, 0, 8, 1, 0, 0, 0, n}, labels...), 0o644))
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	var text bytes.Buffer
 	picture = filepath.Join(folder, "seven.png")
 	err := png.Encode(&text, &image.Gray{Pix: pixels[7*side*side:][:side*side], Stride: side, Rect: image.Rect(0, 0, side, side)})
-	must.Do(t, errors.Join(err, os.WriteFile(picture, text.Bytes(), 0o644)))
+	if err := errors.Join(err, os.WriteFile(picture, text.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	return folder, picture
 }
 
 func TestMNIST(t *testing.T) {
+	t.Setenv("OMP_NUM_THREADS", "1")
 	folder, picture := mnist(t)
 	model := filepath.Join(t.TempDir(), "model.safetensors")
 	if out := mustRun(t, "mnist", "train", "-data", folder, "-model", model, "-steps", "250"); !strings.Contains(out, "step 250: 100.00 % of 200 test images") {
@@ -196,7 +221,10 @@ func trainArgs(data, out string, more ...string) []string {
 // losses reads the loss of each step from the log in the folder `out`.
 func losses(t *testing.T, out string) map[int]float64 {
 	t.Helper()
-	f := must.Get(os.Open(filepath.Join(out, "log.jsonl")))(t)
+	f, err := os.Open(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.Close()
 	all := map[int]float64{}
 	for s := bufio.NewScanner(f); s.Scan(); {
@@ -221,19 +249,14 @@ func TestTrain(t *testing.T) {
 	if len(lines) != 4 {
 		t.Fatalf("%d lines on standard output, want one an epoch and one more:\n%s", len(lines), stdout)
 	}
-	var last map[string]float64
+	var last map[string]any
 	if err := json.Unmarshal([]byte(lines[3]), &last); err != nil {
 		t.Fatalf("the last line is %q: %v", lines[3], err)
 	}
-	for key, limits := range map[string][2]float64{"top1": {0, 1}, "top5": {0.2, 1}, "images_per_second": {1, 1e7}, "data_wait_share": {0, 1}, "epochs": {3, 3}} {
-		if v, ok := last[key]; !ok || v < limits[0] || v > limits[1] {
+	for key, limits := range map[string][2]float64{"top1": {0, 1}, "top5": {0.2, 1}, "images_per_second": {1, 1e7}, "data_wait_share": {0, 1}, "epoch": {3, 3}} {
+		if v, ok := last[key].(float64); !ok || v < limits[0] || v > limits[1] {
 			t.Errorf("%s is %v in %s, want %v", key, v, lines[3], limits)
 		}
-	}
-	f := must.Get(os.Open(filepath.Join(out, "curves.png")))(t)
-	defer f.Close()
-	if img, err := png.Decode(f); err != nil || img.Bounds().Dx() < 400 {
-		t.Errorf("curves.png: %v", err)
 	}
 	if got := losses(t, out); len(got) != 21 || !(got[20] < got[0]) {
 		t.Errorf("losses %v: want 21 that fall", got)
@@ -255,7 +278,10 @@ func TestTrain(t *testing.T) {
 // weightsOf writes the tensors of a checkpoint's model to a file of weights alone.
 func weightsOf(t *testing.T, checkpoint string) string {
 	t.Helper()
-	from := must.Get(safetensors.Open(checkpoint))(t)
+	from, err := safetensors.Open(checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer from.Close()
 	var tensors []safetensors.Tensor
 	for _, info := range from.Tensors() {
@@ -264,12 +290,15 @@ func weightsOf(t *testing.T, checkpoint string) string {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "weights.safetensors")
-	must.Do(t, safetensors.WriteFile(path, tensors, nil))
+	if err := safetensors.WriteFile(path, tensors, nil); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
 // With -evaluate the results are those of the training's own test, and no file changes.
 func TestTrain_Evaluate(t *testing.T) {
+	t.Setenv("OMP_NUM_THREADS", "1")
 	data, out := part(t, 96, 64, nil), filepath.Join(t.TempDir(), "run")
 	results := func(stdout string) (r struct {
 		Top1, Top5 float64
@@ -285,11 +314,14 @@ func TestTrain_Evaluate(t *testing.T) {
 	}
 	want := results(mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...))
 	want.Images = 64
-	log := must.Get(os.ReadFile(filepath.Join(out, "log.jsonl")))(t)
+	log, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	checkpoint := filepath.Join(out, "checkpoint.safetensors")
 	weights := weightsOf(t, checkpoint)
 	for name, args := range map[string][]string{
-		"checkpoint":    {"-evaluate", checkpoint},
+		"checkpoint":    {"-evaluate", checkpoint, "-device", "cpu"},
 		"weights alone": {"-evaluate", weights, "-data", data, "-model", "mlp", "-size", "32", "-device", "cpu", "-batch", "7"},
 	} {
 		stdout := mustRun(t, "train", args...)
@@ -298,7 +330,7 @@ func TestTrain_Evaluate(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v:\n%s", name, got, want, stdout)
 		}
 	}
-	if got := results(mustRun(t, "train", "-evaluate", checkpoint, "-test-part", "train")); got.Images != 96 {
+	if got := results(mustRun(t, "train", "-evaluate", checkpoint, "-device", "cpu", "-test-part", "train")); got.Images != 96 {
 		t.Errorf("%d images of the part train, want 96", got.Images)
 	}
 	if now, err := os.ReadFile(filepath.Join(out, "log.jsonl")); err != nil || !bytes.Equal(now, log) {
@@ -308,11 +340,11 @@ func TestTrain_Evaluate(t *testing.T) {
 		args []string
 		want string // in standard error
 	}{
-		"no such file":       {[]string{"-evaluate", "none.safetensors"}, "none.safetensors"},
-		"flag of a training": {[]string{"-evaluate", checkpoint, "-lr", "1", "-model", "resnet18"}, "leave out -lr, -model"},
-		"weights, no model":  {[]string{"-evaluate", weights}, "-model"},
-		"weights, misfit":    {[]string{"-evaluate", weights, "-data", data, "-model", "resnet20"}, "-evaluate"},
-		"no such part":       {[]string{"-evaluate", checkpoint, "-test-part", "val"}, "-test-part"},
+		"no such file":      {[]string{"-evaluate", "none.safetensors"}, "none.safetensors"},
+		"another model":     {[]string{"-evaluate", checkpoint, "-model", "resnet20"}, "as a -model resnet20"},
+		"weights, no model": {[]string{"-evaluate", weights, "-data", data}, "-model"},
+		"weights, misfit":   {[]string{"-evaluate", weights, "-data", data, "-model", "resnet20"}, "-evaluate"},
+		"no such part":      {[]string{"-evaluate", checkpoint, "-device", "cpu", "-test-part", "val"}, "-test-part"},
 	} {
 		if stdout, stderr, status := run(t, "train", c.args...); status != 1 || !strings.Contains(stderr, c.want) || len(stderr) > 500 || stdout != "" {
 			t.Errorf("%s: status %d, want 1; standard error must name %q:\n%s%s", name, status, c.want, stdout, stderr)
@@ -334,7 +366,10 @@ func TestTrain_Trace(t *testing.T) {
 			if want := fmt.Sprintf("trace.json: %d steps, for ui.perfetto.dev; marks alone", c.steps); status != 0 || !strings.Contains(stderr, want) {
 				t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
 			}
-			text := must.Get(os.ReadFile(path))(t)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var file struct {
 				TraceEvents []struct {
 					Name     string  `json:"name"`
@@ -342,7 +377,9 @@ func TestTrain_Trace(t *testing.T) {
 					Duration float64 `json:"dur"`
 				} `json:"traceEvents"`
 			}
-			must.Do(t, json.Unmarshal(text, &file))
+			if err := json.Unmarshal(text, &file); err != nil {
+				t.Fatal(err)
+			}
 			marks := 0
 			for _, e := range file.TraceEvents {
 				if e.Phase == "X" {
@@ -365,10 +402,18 @@ func TestTrain_Trace(t *testing.T) {
 func firstImage(t *testing.T, archive string) string {
 	t.Helper()
 	r := tgz(t, archive)
-	h := must.Get(r.Next())(t)
-	data := must.Get(io.ReadAll(r))(t)
+	h, err := r.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(t.TempDir(), filepath.Base(h.Name))
-	must.Do(t, os.WriteFile(path, data, 0o644))
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
@@ -377,7 +422,9 @@ func firstImage(t *testing.T, archive string) string {
 func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "train"), args...)
-	must.Do(t, cmd.Start())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	written := func() int {
 		text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
 		return len(strings.Split(string(text), "\n"))
@@ -414,22 +461,21 @@ func TestTrain_InterruptAndResume(t *testing.T) {
 	if before >= len(want) {
 		t.Fatal("the run was over before it could be interrupted")
 	}
-	mustRun(t, "train", "-out", halves, "-resume", "-log-steps")
+	mustRun(t, "train", "-out", halves, "-resume", "-log-steps", "-device", "cpu")
 	sameLosses(t, halves, want)
 }
 
-// A new run in the folder of an interrupted one keeps its checkpoint, from which the run goes on.
-func TestTrain_KeepsInterrupted(t *testing.T) {
+// A new run in the folder of an earlier one keeps its checkpoint, from which the run goes on.
+func TestTrain_KeepsPrevious(t *testing.T) {
 	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
 	interrupt(t, startTrain(t, out, 10, trainArgs(data, out)), os.Interrupt)
 	before := len(losses(t, out))
 	path := filepath.Join(out, "checkpoint.safetensors")
-	_, stderr, status := run(t, "train", trainArgs(data, out, "-limit", "64", "-epochs", "1")...)
-	if status != 0 || !strings.Contains(stderr, path+".interrupted now") {
-		t.Errorf("status %d: %s", status, stderr)
+	mustRun(t, "train", trainArgs(data, out, "-limit", "64", "-epochs", "1")...)
+	if err := os.Rename(path+".previous", path); err != nil {
+		t.Fatal(err)
 	}
-	must.Do(t, os.Rename(path+".interrupted", path))
-	mustRun(t, "train", "-out", out, "-resume", "-log-steps")
+	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-device", "cpu")
 	t.Logf("%d steps, and then %d", before, len(losses(t, out)))
 }
 
@@ -462,7 +508,7 @@ func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	}
 	interrupt(t, cmd, syscall.SIGTERM, syscall.SIGCONT)
 	t.Logf("interrupted after %d steps", len(losses(t, early)))
-	mustRun(t, "train", "-out", early, "-resume", "-log-steps")
+	mustRun(t, "train", "-out", early, "-resume", "-log-steps", "-device", "cpu")
 	sameLosses(t, early, losses(t, whole))
 }
 
@@ -472,10 +518,13 @@ func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
 	data, out := part(t, 200, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
 	want := losses(t, out)
-	log := must.Get(os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_APPEND|os.O_WRONLY, 0))(t)
+	log, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	fmt.Fprintf(log, "{\"step\":%d,\"loss\":9}\n{\"epoch\":2}\n{\"st", len(want))
 	log.Close()
-	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-epochs", "2", "-test-data", part(t, 0, 32, nil)) // the test data may have moved
+	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-device", "cpu", "-epochs", "2", "-test-data", part(t, 0, 32, nil)) // the test data may have moved
 	got := losses(t, out)
 	if len(got) != 2*len(want) || got[len(want)] == 9 || got[0] != want[0] {
 		t.Errorf("losses %v, first those of %v", got, want)
@@ -491,21 +540,18 @@ func TestTrain_ResumeOfAnEndedRun(t *testing.T) {
 		return lines[len(lines)-1]
 	}
 	want := last(mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...))
-	os.Remove(filepath.Join(out, "curves.png"))
 	trace := filepath.Join(t.TempDir(), "trace.json")
 	for _, more := range [][]string{nil, {"-epochs", "1"}, {"-log-steps"}, {"-trace", trace}} {
-		stdout, stderr, status := run(t, "train", append([]string{"-out", out, "-resume"}, more...)...)
+		stdout, stderr, status := run(t, "train", append([]string{"-out", out, "-resume", "-device", "cpu"}, more...)...)
 		if status != 0 || last(stdout) != want || !strings.HasPrefix(want, "{") || !strings.Contains(stderr, "raise -epochs to go on") {
 			t.Errorf("%q: status %d, summary %q, want %q\n%s", more, status, last(stdout), want, stderr)
 		}
 	}
-	for _, name := range []string{"curves.png", "log.jsonl"} {
-		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v", name, err)
-		}
+	if info, err := os.Stat(filepath.Join(out, "log.jsonl")); err != nil || info.Size() == 0 {
+		t.Errorf("log.jsonl: %v", err)
 	}
-	mustRun(t, "train", "-out", out, "-resume", "-epochs", "2")
-	if _, stderr, status := run(t, "train", "-out", out, "-resume", "-epochs", "1"); status != 1 || !strings.Contains(stderr, "has had 2 epochs, and -epochs is 1") {
+	mustRun(t, "train", "-out", out, "-resume", "-device", "cpu", "-epochs", "2")
+	if _, stderr, status := run(t, "train", "-out", out, "-resume", "-device", "cpu", "-epochs", "1"); status != 1 || !strings.Contains(stderr, "has had 2 epochs, and -epochs is 1") {
 		t.Errorf("fewer epochs than the run has had: status %d, %s", status, stderr)
 	}
 }
@@ -552,10 +598,17 @@ func TestTrain_WithoutATest(t *testing.T) {
 func TestTrain_Refuses(t *testing.T) {
 	good := part(t, 64, 32, nil)
 	truncated := filepath.Join(t.TempDir(), "truncated.tgz")
-	text := must.Get(os.ReadFile(good))(t)
-	must.Do(t, os.WriteFile(truncated, text[:len(text)/2], 0o644))
+	text, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(truncated, text[:len(text)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
 	damaged := t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(damaged, "checkpoint.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"half\": writ"), 0o644))
+	if err := os.WriteFile(filepath.Join(damaged, "checkpoint.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"half\": writ"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	resumable := t.TempDir()
 	mustRun(t, "train", trainArgs(good, resumable, "-epochs", "1")...)
 	badImage := part(t, 64, 32, func(name string, data []byte) []byte {
@@ -576,13 +629,13 @@ func TestTrain_Refuses(t *testing.T) {
 		"unknown device":           {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
 		"absent device":            {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
 		"learning rate of 0":       {trainArgs(good, t.TempDir(), "-lr", "0"), "-lr 0"},
-		"smoothing above 1":        {trainArgs(good, t.TempDir(), "-label-smoothing", "2"), "-label-smoothing 2"},
 		"clip norm of NaN":         {trainArgs(good, t.TempDir(), "-clip-norm", "NaN"), "-clip-norm NaN"},
+		"dtype of no autocast":     {trainArgs(good, t.TempDir(), "-dtype", "float64"), "float64"},
 		"negative batch":           {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
 		"no folder for the trace":  {trainArgs(good, t.TempDir(), "-trace", "no/such/trace.json"), "-trace"},
 		"folder for the trace":     {trainArgs(good, t.TempDir(), "-trace", t.TempDir()), "is no file"},
 		"nothing to resume":        {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
-		"setting of a resumed":     {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
+		"model of a resumed":       {[]string{"-resume", "-out", resumable, "-model", "resnet20"}, "do not fit"},
 		"damaged checkpoint":       {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},
 		"missing weights":          {trainArgs(good, t.TempDir(), "-weights", "no.safetensors"), "no.safetensors"},
 		"weights of another model": {trainArgs(good, t.TempDir(), "-model", "mobilenet_v2", "-weights", filepath.Join(resumable, "checkpoint.safetensors")), "do not fit"},
@@ -590,7 +643,6 @@ func TestTrain_Refuses(t *testing.T) {
 		"stray argument":           {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			_, stderr, status := run(t, "train", c.args...)
 			if status != 1 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Options.") || strings.Count(stderr, "-skip-rate") > 1 {
 				t.Errorf("status %d, want 1; standard error must name %q:\n%s", status, c.want, stderr)
@@ -610,11 +662,8 @@ func TestTrain_WeightsOfOtherClasses(t *testing.T) {
 		return data
 	})
 	weights := filepath.Join(first, "checkpoint.safetensors")
-	for data, want := range map[string]string{data: "", fewer: "all but 6.* comes from it"} {
-		_, stderr, status := run(t, "train", trainArgs(data, t.TempDir(), "-epochs", "1", "-weights", weights)...)
-		if said := strings.Contains(stderr, "comes from it"); status != 0 || said != (want != "") || !strings.Contains(stderr, want) {
-			t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
-		}
+	for _, data := range []string{data, fewer} {
+		mustRun(t, "train", trainArgs(data, t.TempDir(), "-epochs", "1", "-weights", weights)...)
 	}
 }
 
@@ -623,9 +672,12 @@ func TestTrain_FullDisk(t *testing.T) {
 	data, out := part(t, 64, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
 	checkpoint := filepath.Join(out, "checkpoint.safetensors")
-	before := must.Get(os.ReadFile(checkpoint))(t)
+	before, err := os.ReadFile(checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
 	// A limit on the size of files replaces the full disk. Writes beyond the limit fail.
-	script := fmt.Sprintf("ulimit -f 1000; trap '' XFSZ; exec %s -out %s -resume -epochs 2", filepath.Join(bin, "train"), out)
+	script := fmt.Sprintf("ulimit -f 1000; trap '' XFSZ; exec %s -out %s -resume -device cpu -epochs 2", filepath.Join(bin, "train"), out)
 	cmd := exec.Command("bash", "-c", script)
 	text, _ := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(text), "checkpoint.safetensors") {
@@ -638,7 +690,7 @@ func TestTrain_FullDisk(t *testing.T) {
 	entries, _ := os.ReadDir(out)
 	for _, e := range entries {
 		switch e.Name() {
-		case "checkpoint.safetensors", "log.jsonl", "curves.png":
+		case "checkpoint.safetensors", "log.jsonl":
 		default:
 			t.Errorf("%s is left behind", e.Name())
 		}
@@ -654,7 +706,9 @@ func TestInspect_Status(t *testing.T) {
 		return data
 	})
 	notGzip := filepath.Join(t.TempDir(), "text.tgz")
-	must.Do(t, os.WriteFile(notGzip, []byte("no gzip, and no tar either"), 0o644))
+	if err := os.WriteFile(notGzip, []byte("no gzip, and no tar either"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]int{good: 0, bad: 1, notGzip: 2, "no/such.tgz": 2} {
 		stdout, stderr, status := run(t, "inspect", path)
 		if status != want || strings.Contains(stderr, "goroutine ") {

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const switchModel = "../../examples/switch/model"
@@ -22,7 +20,10 @@ const switchModel = "../../examples/switch/model"
 // answers that Hugging Face's transformers gives for the same model.
 func switchAnswers(t *testing.T) (prompts []string, want string) {
 	t.Helper()
-	text := must.Get(os.ReadFile("../../examples/switch/answers.json"))(t)
+	text, err := os.ReadFile("../../examples/switch/answers.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var lines []struct{ Prompt, Text string }
 	if err := json.Unmarshal(text, &lines); err != nil || len(lines) < 20 {
 		t.Fatal(len(lines), err)
@@ -50,7 +51,6 @@ func TestSwitch(t *testing.T) {
 		{"-dtype bfloat16 -captured", "where the whole model would take 1.6 MB"},
 	} {
 		t.Run(test.flags, func(t *testing.T) {
-			t.Parallel()
 			stdout, stderr, status := run(t, "switch", append(strings.Fields(test.flags), prompts...)...)
 			if status != 0 || stdout != want {
 				t.Errorf("status %d, got\n%s%swant\n%s", status, stdout, stderr, want)
@@ -84,7 +84,7 @@ func TestSwitch_Trace(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "trace.json")
 	_, stderr, status := run(t, "switch", "-trace", path, "What is a slot?", "What is a hit?", "What is a miss?")
-	if want := "trace.json: 60 tokens, for ui.perfetto.dev; marks alone"; status != 0 || !strings.Contains(stderr, want) {
+	if want := "trace.json: 60 steps, for ui.perfetto.dev; marks alone"; status != 0 || !strings.Contains(stderr, want) {
 		t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
 	}
 	text, err := os.ReadFile(path)
@@ -92,7 +92,7 @@ func TestSwitch_Trace(t *testing.T) {
 		t.Errorf("the trace has not the marks of 60 tokens: %v", err)
 	}
 	_, stderr, status = run(t, "switch", "-trace", filepath.Join(folder, "short.json"), "-max-tokens", "2", "What is a slot?")
-	if status != 1 || !strings.Contains(stderr, "the answers have 2 tokens") {
+	if status != 1 || !strings.Contains(stderr, "there are 2 steps") {
 		t.Errorf("too short for a trace: status %d, %s", status, stderr)
 	}
 	if entries, _ := os.ReadDir(folder); len(entries) != 1 {
@@ -140,7 +140,9 @@ func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	cmd, out := exec.Command(filepath.Join(bin, program), args...), &output{}
 	cmd.Stdout, cmd.Stderr = out, out
-	must.Do(t, cmd.Start())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	return cmd, out
 }
 
@@ -150,14 +152,19 @@ func changedModel(t *testing.T, file string, change func(data []byte) []byte) (f
 	t.Helper()
 	folder = t.TempDir()
 	for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
-		data := must.Get(os.ReadFile(filepath.Join(switchModel, name)))(t)
+		data, err := os.ReadFile(filepath.Join(switchModel, name))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if name == file {
 			data = change(data)
 		}
 		if data == nil {
 			continue
 		}
-		must.Do(t, os.WriteFile(filepath.Join(folder, name), data, 0o644))
+		if err := os.WriteFile(filepath.Join(folder, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return folder
 }
@@ -205,7 +212,6 @@ func TestSwitch_Refuses(t *testing.T) {
 		"half the weights":        {model("model.safetensors", half), []string{"model.safetensors"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			_, stderr, status := run(t, "switch", test.args...)
 			if status != 1 || !strings.HasPrefix(stderr, "switch: ") || strings.Contains(stderr, "goroutine ") {
 				t.Errorf("status %d, want 1:\n%s", status, stderr)

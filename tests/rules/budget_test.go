@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/tests/rules/budget"
 )
 
@@ -19,8 +18,14 @@ var tree = flag.String("tree", root, "count the tree in this folder; limits hold
 //
 //	go test ./tests/rules -run TestBudget -v -args -tree FOLDER
 func TestBudget(t *testing.T) {
-	loaded := must.Get(budget.Load(*tree))(t)
-	figures := must.Get(loaded.Figures())(t)
+	loaded, err := budget.Load(*tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures, err := loaded.Figures()
+	if err != nil {
+		t.Fatal(err)
+	}
 	limits := readLimits(t, "budget.txt")
 	for _, f := range figures {
 		limit, ok := limits[f.Name]
@@ -39,7 +44,10 @@ func TestBudget(t *testing.T) {
 // the reason, and no line goes without one.
 func readLimits(t *testing.T, path string) map[string]int {
 	t.Helper()
-	text := must.Get(os.ReadFile(path))(t)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	limits := map[string]int{}
 	shape := regexp.MustCompile(`^([A-Za-z ]+): (\d+), \S.*$`)
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {

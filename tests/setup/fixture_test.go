@@ -15,8 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // clone is a copy of csrc/libtorch whose wheels.lock names three small wheels. It has its own
@@ -60,7 +58,10 @@ func copyScripts(t *testing.T, lock string) string {
 		t.Fatalf("csrc/libtorch: %v, %v", scripts, err)
 	}
 	for _, script := range scripts {
-		text := must.Get(os.ReadFile(script))(t)
+		text, err := os.ReadFile(script)
+		if err != nil {
+			t.Fatal(err)
+		}
 		write(t, filepath.Join(root, "csrc/libtorch", filepath.Base(script)), string(text))
 	}
 	write(t, filepath.Join(root, "csrc/libtorch/wheels.lock"), lock)
@@ -262,9 +263,13 @@ func wheelFile(t *testing.T, name, version, platform string, files map[string]st
 		if err == nil {
 			_, err = w.Write([]byte(text))
 		}
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	must.Do(t, archive.Close())
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return buffer.Bytes()
 }
 
@@ -275,7 +280,10 @@ var hasPip = sync.OnceValue(func() error {
 // sharedLibrary returns a real shared library, which readelf and ldd accept.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
-	text := must.Get(compiledLibrary())(t)
+	text, err := compiledLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return string(text)
 }
 
@@ -299,5 +307,7 @@ func write(t *testing.T, file, text string) {
 	if err == nil {
 		err = os.WriteFile(file, []byte(text), 0o777)
 	}
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }

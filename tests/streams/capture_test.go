@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -19,12 +19,23 @@ import (
 func TestCapture_IsNotDisturbed(t *testing.T) {
 	d := torchtest.CUDA(t)
 	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
-	native := must.Get(captured.Native())(t)
-	otherNative := must.Get(other.Native())(t)
+	native, err := captured.Native()
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherNative, err := other.Native()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var kept *cgotorch.Tensor
 	torchtest.DoOn(t, other, func(x *cgotorch.Exec) { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)) })
-	slab := must.Get(cgotorch.NewHostSlab(1 << 20))(t)
-	must.Do(t, slab.Pin())
+	slab, err := cgotorch.NewHostSlab(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := slab.Pin(); err != nil {
+		t.Fatal(err)
+	}
 	capture := func(during func() error) (captureErr, duringErr error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -63,5 +74,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 	if captureErr, _ := capture(func() error { ambient.Query(otherNative); return nil }); captureErr == nil {
 		t.Error("the control did not disturb the capture: this test would see nothing")
 	}
-	must.Check(t, other.Synchronize())
+	if err := other.Synchronize(); err != nil {
+		t.Error(err)
+	}
 }

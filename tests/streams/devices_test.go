@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // pairs returns pairs of devices between which a tensor is copied. It has all pairs of the
@@ -43,7 +43,9 @@ func TestFromDevice(t *testing.T) {
 			})
 			e := record(t, producer)
 			defer e.Close()
-			must.Do(t, consumer.Wait(e))
+			if err := consumer.Wait(e); err != nil {
+				t.Fatal(err)
+			}
 			var got []float32
 			err := consumer.Do(func(x *cgotorch.Exec) error {
 				torchtest.Sleep(x, 20*time.Millisecond)
@@ -65,7 +67,9 @@ func TestFromDevice(t *testing.T) {
 				made.Close()
 				return
 			}
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			// The producer's next work may now use the memory.
 			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { x.Zeros(cgotorch.Float32, n) })
 			for i, v := range got {
@@ -98,14 +102,19 @@ func TestFromDevice_MissingWait(t *testing.T) {
 		}
 		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
 			var found []*cgotorch.StreamRace
-			stop := must.Get(cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) }))(t)
+			stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer stop()
 			producer, consumer := torchtest.NewStream(t, from), torchtest.NewStream(t, to)
 			var made *cgotorch.Tensor
 			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { made = x.Keep(x.Ones(cgotorch.Float32, 4)) })
 			defer made.Close()
 			torchtest.DoOn(t, consumer, func(x *cgotorch.Exec) { x.FromDevice(made) })
-			must.Do(t, errors.Join(producer.Synchronize(), consumer.Synchronize()))
+			if err := errors.Join(producer.Synchronize(), consumer.Synchronize()); err != nil {
+				t.Fatal(err)
+			}
 			if len(found) != 1 || found[0].Earlier.Op != "aten::ones" || found[0].Later.Op != "FromDevice" {
 				t.Errorf("got %v", found)
 			}
@@ -117,14 +126,19 @@ func TestFromDevice_MissingWait(t *testing.T) {
 // the copy uses the tensor's memory.
 func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	var found []*cgotorch.StreamRace
-	stop := must.Get(cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) }))(t)
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer stop()
 	producer, consumer := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	var made *cgotorch.Tensor
 	torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { made = x.Keep(x.Ones(cgotorch.Float32, 4)) })
 	e := record(t, producer)
 	defer e.Close()
-	must.Do(t, consumer.Wait(e))
+	if err := consumer.Wait(e); err != nil {
+		t.Fatal(err)
+	}
 	torchtest.DoOn(t, consumer, func(x *cgotorch.Exec) { x.FromDevice(made); made.Close() })
 	if len(found) != 0 {
 		t.Errorf("got %v", found)
@@ -146,8 +160,13 @@ func TestEvent_BetweenDevices(t *testing.T) {
 		})
 		defer first.Close()
 		began := time.Now()
-		must.Do(t, way[1].Wait(first))
-		second := must.Get(way[1].RecordTiming())(t)
+		if err := way[1].Wait(first); err != nil {
+			t.Fatal(err)
+		}
+		second, err := way[1].RecordTiming()
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer second.Close()
 		if done, err := second.Query(); done || err != nil {
 			t.Errorf("done %v %v after %v, before the other device's work", done, err, time.Since(began))
@@ -170,8 +189,13 @@ func TestStreams_SecondDevice(t *testing.T) {
 	}
 	d := cgotorch.CUDA(1)
 	s := torchtest.NewStream(t, d)
-	before := must.Get(cgotorch.CUDA(0).Memory())(t)
-	must.Do(t, work(s))
+	before, err := cgotorch.CUDA(0).Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := work(s); err != nil {
+		t.Fatal(err)
+	}
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) error {
 		w := x.Ones(cgotorch.Float32, 32, 32)
 		if err := w.SetRequiresGrad(true); err != nil {
@@ -183,7 +207,10 @@ func TestStreams_SecondDevice(t *testing.T) {
 		}
 		return nil
 	})
-	after := must.Get(cgotorch.CUDA(0).Memory())(t)
+	after, err := cgotorch.CUDA(0).Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if after.Allocated != before.Allocated || after.Allocations != before.Allocations {
 		t.Errorf("the first device's memory: %+v, before %+v", after, before)
 	}

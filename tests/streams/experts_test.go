@@ -6,7 +6,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
@@ -29,14 +28,23 @@ func TestSyncDebug_Experts(t *testing.T) {
 				{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}}, {Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}}}})
 		}
 	}
-	store := must.Get(weights.NewStore(specs))(t)
+	store, err := weights.NewStore(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer store.Close()
 	build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 		return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
 	}
-	cache := must.Get(weights.NewCache(store, d, build, weights.CacheOptions{Slots: 3}))(t)
+	cache, err := weights.NewCache(store, d, build, weights.CacheOptions{Slots: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer cache.Close()
-	mixture := must.Get(weights.NewExperts(cache, names, weights.ExpertsOptions{}))(t)
+	mixture, err := weights.NewExperts(cache, names, weights.ExpertsOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer mixture.Close()
 	stream := cgotorch.DefaultStream(d)
 	var routers [layers]*cgotorch.Tensor
@@ -61,9 +69,14 @@ func TestSyncDebug_Experts(t *testing.T) {
 		return nil
 	}
 	for range 3 { // the first runs allocate memory
-		must.Do(t, stream.Do(token))
+		if err := stream.Do(token); err != nil {
+			t.Fatal(err)
+		}
 	}
-	restore := must.Get(ambient.SyncDebug(2))(t)
+	restore, err := ambient.SyncDebug(2)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer restore()
 	before := cache.Stats()
 	for i := range 50 {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -29,14 +28,14 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n = 32
 		round := func() {
-			onStreams(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
+			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
 		}
 		round() // makes the threads that are made only once: Go's for calls that block, and autograd's
 		round()
 		base := leaktest.Used(t).Threads
 		during := 0
 		for range 3 {
-			onStreams(t, d, n, func(i int, s *cgotorch.Stream) error {
+			together(t, d, n, func(i int, s *cgotorch.Stream) error {
 				if i == 0 {
 					defer func() { during = max(during, leaktest.Used(t).Threads) }()
 				}
@@ -66,7 +65,9 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer streams[i].Close()
-			must.Do(t, work(streams[i]))
+			if err := work(streams[i]); err != nil {
+				t.Fatal(err)
+			}
 		}
 		base := leaktest.Used(t).Threads
 		var all sync.WaitGroup
@@ -76,7 +77,9 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 			go func() {
 				defer all.Done()
 				for range 4 {
-					must.Check(t, work(streams[i%n]))
+					if err := work(streams[i%n]); err != nil {
+						t.Error(err)
+					}
 				}
 			}()
 		}
@@ -118,7 +121,10 @@ func TestStreams_MemoryIsFlat(t *testing.T) {
 		}
 		measure := func() (torch, resident int64, heap uint64) {
 			runtime.GC()
-			m := must.Get(d.Memory())(t)
+			m, err := d.Memory()
+			if err != nil {
+				t.Fatal(err)
+			}
 			var stats runtime.MemStats
 			runtime.ReadMemStats(&stats)
 			return m.Allocated, int64(leaktest.Used(t).Resident), stats.HeapAlloc

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -16,7 +15,9 @@ func TestCheckStreams_SilentWhereRight(t *testing.T) {
 	}{
 		{"gradient read beside a fused step", func(s *scene) {
 			p := s.shared(8)
-			must.Do(s, p.SetRequiresGrad(true))
+			if err := p.SetRequiresGrad(true); err != nil {
+				s.Fatal(err)
+			}
 			sgd := s.sgd(p)
 			s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))) })
 			s.always(s.a, s.b)
@@ -94,7 +95,10 @@ func TestCheckStreams_AfterAReport(t *testing.T) {
 
 // The checker knows a slab that was made before the checker was turned on.
 func TestCheckStreams_SlabMadeBefore(t *testing.T) {
-	slab := must.Get(cgotorch.NewHostSlab(32))(t)
+	slab, err := cgotorch.NewHostSlab(32)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer slab.Close()
 	s := &scene{T: t, device: cgotorch.CPU}
 	races := s.run(func(s *scene) {

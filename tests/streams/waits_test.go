@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/arena"
-	"github.com/streamtorch/streamtorch/internal/must"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
@@ -29,7 +29,10 @@ type endless struct {
 // memory.
 func newEndless(t testing.TB, n, hw int) *endless {
 	t.Helper()
-	memory := must.Get(arena.MapPages(n * hw * hw * 3))(t)
+	memory, err := arena.MapPages(n * hw * hw * 3)
+	if err != nil {
+		t.Fatal(err)
+	}
 	e := &endless{memory: memory, n: n, hw: hw, labels: make([]int64, n)}
 	t.Cleanup(func() {
 		if e.pinner != nil {
@@ -110,12 +113,16 @@ func TestStep_DoesNotWait(t *testing.T) {
 	const warm = 4 // during these steps memory is allocated and algorithms are chosen
 	step := 0
 	for batch, err := range r.ahead.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		reads := step == warm+1
 		var held *cgotorch.Event
 		var loss *cgotorch.HostRead
 		if step >= warm {
-			must.Do(t, r.stream.Synchronize())
+			if err := r.stream.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
 			torchtest.DoOn(t, r.stream, func(x *cgotorch.Exec) { torchtest.Sleep(x, 50*time.Millisecond); held = x.Record() })
 		}
 		r.opt.SetScale(r.schedule(step))
@@ -130,7 +137,10 @@ func TestStep_DoesNotWait(t *testing.T) {
 		})
 		if held != nil {
 			t.Logf("a step that reads its loss: %v; the Do returned after %v, behind 50 ms of work", reads, time.Since(began))
-			done := must.Get(held.Query())(t)
+			done, err := held.Query()
+			if err != nil {
+				t.Fatal(err)
+			}
 			if done != reads {
 				t.Errorf("a step that reads its loss: %v; it waited for the device: %v", reads, done)
 			}

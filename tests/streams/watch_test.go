@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -20,7 +19,9 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 	r := newTraining(t, d, 8, 32)
 	step := 0
 	for batch, err := range r.ahead.Epoch(context.Background()) {
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		around(step, func(derive func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error {
 			r.opt.SetScale(r.schedule(step))
 			var reads []*cgotorch.HostRead
@@ -77,7 +78,9 @@ func TestNoWaits_TrainingStep(t *testing.T) {
 		}()
 		resNetSteps(t, d, warm+4, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {
 			if step < warm {
-				must.Do(t, run(func(x *cgotorch.Exec) *cgotorch.Exec { return x }, true))
+				if err := run(func(x *cgotorch.Exec) *cgotorch.Exec { return x }, true); err != nil {
+					t.Fatal(err)
+				}
 				return
 			}
 			reads := step == warm+3
@@ -101,11 +104,15 @@ func TestSyncDebug_TrainingStep(t *testing.T) {
 	resNetSteps(t, cgotorch.CUDA(0), warm+3, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {
 		plain := func(x *cgotorch.Exec) *cgotorch.Exec { return x }
 		if step < warm {
-			must.Do(t, run(plain, true))
+			if err := run(plain, true); err != nil {
+				t.Fatal(err)
+			}
 			return
 		}
 		restore, err := ambient.SyncDebug(2)
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer restore()
 		reads := step == warm+2
 		err = run(plain, reads)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -110,7 +109,10 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 	all.Add(goroutines)
 	streams := make([]*cgotorch.Stream, goroutines)
 	for i := range streams {
-		s := must.Get(cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)}))(t)
+		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer s.Close()
 		streams[i] = s
 	}
@@ -131,12 +133,19 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 		}()
 	}
 	prepared.Wait()
-	must.Check(t, d.Synchronize())
+	if err := d.Synchronize(); err != nil {
+		t.Error(err)
+	}
 	trace, err := trace.Start()
 	close(begin)
 	all.Wait()
-	must.Do(t, err)
-	r := must.Get(trace.Stop())(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := trace.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return r, want
 }
 

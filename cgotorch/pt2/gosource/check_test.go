@@ -15,7 +15,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -112,8 +111,13 @@ func TestGenerate_Guards(t *testing.T) {
 	for i := range programs {
 		p := &programs[i]
 		path := filepath.Join(made, p.Name+".pt2")
-		must.Do(t, os.WriteFile(path, p.File(t), 0o600))
-		files := must.Get(gosource.Generate(path, gosource.Options{Package: "p_" + p.Name, FreeEarly: i%2 == 1}))(t)
+		if err := os.WriteFile(path, p.File(t), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files, err := gosource.Generate(path, gosource.Options{Package: "p_" + p.Name, FreeEarly: i%2 == 1})
+		if err != nil {
+			t.Fatal(err)
+		}
 		var call [][]byte
 		for file, data := range files {
 			sources[filepath.Join(p.Name, file)] = data
@@ -140,7 +144,10 @@ func TestGenerate_Guards(t *testing.T) {
 		for k := range bytes.Count(call[4], []byte(",")) + 1 {
 			results = append(results, fmt.Sprintf("r%d", k))
 		}
-		text := must.Get(json.Marshal(lists))(t)
+		text, err := json.Marshal(lists)
+		if err != nil {
+			t.Fatal(err)
+		}
 		list := strings.Join(results, ", ")
 		fmt.Fprintf(&imports, "\tp_%s %q\n", p.Name, "made/"+p.Name)
 		fmt.Fprintf(&calls, "\trun(%q, func(x *cgotorch.Exec, in []any) []any {\n\t\tm := p_%s.New(x)\n\t\tdefer m.Close()\n\t\t%s := m.%s(x, %s)\n\t\treturn []any{%s}\n\t})\n",
@@ -160,8 +167,13 @@ func TestGenerate_Guards(t *testing.T) {
 	for _, p := range programs {
 		for i := range p.Calls {
 			var got answer
-			must.Do(t, lines.Decode(&got))
-			want := must.Get(json.Marshal(p.Calls[i].Result))(t)
+			if err := lines.Decode(&got); err != nil {
+				t.Fatal(err)
+			}
+			want, err := json.Marshal(p.Calls[i].Result)
+			if err != nil {
+				t.Fatal(err)
+			}
 			switch {
 			case got.Refused != p.Calls[i].Refused || got.Error != "" && !got.Refused:
 				t.Errorf("%s: call %d of the source: refused %v (%s), and PyTorch %v", p.Name, i, got.Refused, got.Error, p.Calls[i].Refused)
@@ -181,7 +193,9 @@ func sameResults(t *testing.T, a, b []byte) bool {
 	}
 	var got, want []result
 	for text, to := range map[string]*[]result{string(a): &got, string(b): &want} {
-		must.Do(t, json.Unmarshal([]byte(text), to))
+		if err := json.Unmarshal([]byte(text), to); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return slices.EqualFunc(got, want, func(a, b result) bool {
 		return a.Int == b.Int && slices.Equal(a.Shape, b.Shape) && slices.EqualFunc(a.Values, b.Values, func(v, w string) bool {

@@ -21,14 +21,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource/testdata/net"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // goSource returns the source of an archive.
 func goSource(t *testing.T, entries map[string]string, o gosource.Options) (map[string][]byte, error) {
 	path := filepath.Join(t.TempDir(), "net.pt2")
-	must.Do(t, os.WriteFile(path, pt2test.Archive(t, entries), 0o600))
+	if err := os.WriteFile(path, pt2test.Archive(t, entries), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return gosource.Generate(path, o)
 }
 
@@ -36,16 +37,24 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // The package testdata/net is the source of the program. With CGOTORCH_UPDATE=1 it is written.
 func TestGenerate_Golden(t *testing.T) {
-	got := must.Get(goSource(t, pt2test.Entries(), gosource.Options{}))(t)
+	got, err := goSource(t, pt2test.Entries(), gosource.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(got) != 2 {
 		t.Errorf("%d files, want 2", len(got))
 	}
 	for name, data := range got {
 		path := filepath.Join("testdata/net", name)
 		if os.Getenv("CGOTORCH_UPDATE") != "" {
-			must.Do(t, os.WriteFile(path, data, 0o666))
+			if err := os.WriteFile(path, data, 0o666); err != nil {
+				t.Fatal(err)
+			}
 		}
-		want := must.Get(os.ReadFile(path))(t)
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if !bytes.Equal(data, want) {
 			t.Errorf("%s is\n%s\nwant\n%s", name, data, want)
 		}
@@ -53,7 +62,10 @@ func TestGenerate_Golden(t *testing.T) {
 }
 
 func TestGenerate_FreeEarly(t *testing.T) {
-	files := must.Get(goSource(t, pt2test.Entries(), gosource.Options{FreeEarly: true, Package: "early"}))(t)
+	files, err := goSource(t, pt2test.Entries(), gosource.Options{FreeEarly: true, Package: "early"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	text := string(files["early.go"])
 	checkGo(t, files["early.go"])
 	for _, want := range []string{"package early\n", "relu := x.ReLU(linear)\n\t\tfree(linear)\n", "free(relu)\n\t\treturn add"} {
@@ -66,10 +78,15 @@ func TestGenerate_FreeEarly(t *testing.T) {
 // Go builds the file on each system, whatever the package's name.
 func TestGenerate_PackageName(t *testing.T) {
 	for _, name := range []string{"net_windows", "net_test", "_net", "__"} {
-		files := must.Get(goSource(t, pt2test.Entries(), gosource.Options{Package: name}))(t)
+		files, err := goSource(t, pt2test.Entries(), gosource.Options{Package: name})
+		if err != nil {
+			t.Fatal(err)
+		}
 		folder := t.TempDir()
 		for file, data := range files {
-			must.Do(t, os.WriteFile(filepath.Join(folder, file), data, 0o600))
+			if err := os.WriteFile(filepath.Join(folder, file), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if p, err := build.ImportDir(folder, 0); err != nil || len(p.GoFiles) != 1 || p.Name != name {
 			t.Errorf("package %s: Go builds %q of it (%v)", name, p.GoFiles, err)
@@ -144,7 +161,10 @@ func TestGenerate_HostileNames(t *testing.T) {
 			if fmt.Sprint(e) == before {
 				t.Fatal("nothing is renamed")
 			}
-			files := must.Get(goSource(t, e, gosource.Options{}))(t)
+			files, err := goSource(t, e, gosource.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
 			for file, data := range files {
 				if strings.HasSuffix(file, ".go") {
 					checkGo(t, data)
@@ -258,7 +278,10 @@ func FuzzGenerate(f *testing.F) {
 
 // A result that is written into a buffer is that buffer, as in PyTorch.
 func TestGenerate_ResultIsWritten(t *testing.T) {
-	source := must.Get(gosource.Generate(pt2test.Path("made", "delay.pt2"), gosource.Options{Package: "delay"}))(t)
+	source, err := gosource.Generate(pt2test.Path("made", "delay.pt2"), gosource.Options{Package: "delay"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	all := ""
 	for _, text := range source {
 		all += string(text)

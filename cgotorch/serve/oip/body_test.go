@@ -8,8 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // All memory that a body holds counts, also that of a buffer that another body has left. A body
@@ -23,7 +21,10 @@ func TestBodies_Memory(t *testing.T) {
 			if !known {
 				r.ContentLength = -1
 			}
-			got := must.Get(b.read(httptest.NewRecorder(), r))(t)
+			got, err := b.read(httptest.NewRecorder(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if string(got.bytes) != text {
 				t.Errorf("%d bytes of %d were read", len(got.bytes), size)
 			}
@@ -46,7 +47,9 @@ func TestBodies_Elements(t *testing.T) {
 	b := bodies{most: 4000, all: 6000}
 	parsed := func(elements int) (*body, error) {
 		got, err := b.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(text(elements))))
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		_, _, err = parse(got.bytes, "", func(n int64) error { return b.more(got, n) })
 		return got, err
 	}

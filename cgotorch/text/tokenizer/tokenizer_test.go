@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // line is a text with the results that Hugging Face's transformers gives for it.
@@ -23,8 +21,14 @@ type line struct {
 
 func open(t testing.TB, name string) (*Tokenizer, []line) {
 	t.Helper()
-	tokens := must.Get(Open(filepath.Join("testdata", name+".json")))(t)
-	text := must.Get(os.ReadFile(filepath.Join("testdata", name+"_want.json")))(t)
+	tokens, err := Open(filepath.Join("testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("testdata", name+"_want.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var lines []line
 	if err := json.Unmarshal(text, &lines); err != nil || len(lines) < 60 {
 		t.Fatal(len(lines), err)
@@ -84,7 +88,10 @@ const simple = `{"added_tokens":[{"id":3,"content":"<s>","special":true}],
 "model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["▁y",-2]]}}`
 
 func TestParse(t *testing.T) {
-	tokens := must.Get(parse([]byte(simple)))(t)
+	tokens, err := parse([]byte(simple))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got, want := tokens.Encode(" a xbb<s>"), []int64{1, 2, 0, 3, 3}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -132,7 +139,9 @@ func TestParse(t *testing.T) {
 			t.Fatalf("%s is not there", test.old)
 		}
 		path := filepath.Join(t.TempDir(), "tokenizer.json")
-		must.Do(t, os.WriteFile(path, []byte(strings.Replace(simple, test.old, test.new, 1)), 0o644))
+		if err := os.WriteFile(path, []byte(strings.Replace(simple, test.old, test.new, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		_, err := Open(path)
 		if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.40s for %.40s: got %v, want %q", test.new, test.old, err, test.want)
@@ -151,7 +160,9 @@ func TestParse(t *testing.T) {
 // belongs to a token.
 func FuzzTokenizer(f *testing.F) {
 	data, err := os.ReadFile(filepath.Join("testdata", "converted.json"))
-	must.Do(f, err)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Add(string(data), "A cafe\u0301 <wide> 流\x00")
 	f.Add(simple, " a xbb<s>")
 	tokens, lines := open(f, "t5")

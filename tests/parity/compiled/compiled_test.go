@@ -21,7 +21,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/aoti"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -88,7 +87,9 @@ func open(t testing.TB, name string, d cgotorch.Device) fixture {
 	if n, _ := cgotorch.CUDACount(); n > 0 && !d.IsCUDA() && errors.Is(err, os.ErrNotExist) {
 		t.Skip("make.py compiles for the GPU of a machine that has one")
 	}
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { file.Close() })
 	return fixture{path + ".pt2", file}
 }
@@ -145,7 +146,11 @@ func (f fixture) load(t testing.TB, d cgotorch.Device, o aoti.Options) *aoti.Pac
 		p, err = aoti.Load(x, f.path, o)
 		return err
 	})
-	t.Cleanup(func() { must.Do(t, p.Close()) })
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return p
 }
 
@@ -182,13 +187,18 @@ func TestPackage_EqualsPyTorch(t *testing.T) {
 // A package with operators of torchvision loads after their library is open. The process opens no
 // library before.
 func TestPackage_OperatorsOfALibrary(t *testing.T) {
-	path := must.Get(os.ReadFile(filepath.Join(folder(t), "torchvision.txt")))(t)
+	path, err := os.ReadFile(filepath.Join(folder(t), "torchvision.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := open(t, "boxes", cgotorch.CPU)
 	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		_, err := aoti.Load(x, f.path, aoti.Options{})
 		return err
 	}), cgotorch.ErrInvalidArgument, "Could not find schema for torchvision::", "open the library that registers it with OpenOperators before")
-	must.Do(t, cgotorch.OpenOperators(string(path)))
+	if err := cgotorch.OpenOperators(string(path)); err != nil {
+		t.Fatal(err)
+	}
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "boxes", d)
 		p := f.load(t, d, aoti.Options{})
@@ -221,7 +231,9 @@ func TestPackage_Captured(t *testing.T) {
 		if got := captured.Stats(); d.IsCUDA() && got.Launches == 0 {
 			t.Errorf("it was not captured: %s", got.Why)
 		}
-		must.Check(t, captured.Close())
+		if err := captured.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -283,7 +295,9 @@ func TestForward_FromManyGoroutines(t *testing.T) {
 					}
 					return nil
 				})
-				must.Check(t, err)
+				if err != nil {
+					t.Error(err)
+				}
 			}()
 		}
 		wait.Wait()
@@ -389,7 +403,10 @@ func TestUpdate_FreesTheOldWeights(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "table", d)
 		allocated := func() int64 {
-			m := must.Get(d.Memory())(t)
+			m, err := d.Memory()
+			if err != nil {
+				t.Fatal(err)
+			}
 			return m.Allocated
 		}
 		load := func(lanes int) (*aoti.Package, int64) {
@@ -416,7 +433,9 @@ func TestUpdate_FreesTheOldWeights(t *testing.T) {
 			t.Errorf("%d bytes after Update, want %d", got, loaded)
 		}
 		for _, p := range []*aoti.Package{one, five} {
-			must.Check(t, p.Close())
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 		if got := allocated(); got != before {
 			t.Errorf("%d bytes after Close, want %d", got, before)
@@ -429,7 +448,10 @@ func TestUpdate_FreesTheOldWeights(t *testing.T) {
 func TestPackage_ThatChangesABuffer(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "count", d)
-		before := must.Get(cgotorch.GeneratorState(d))(t)
+		before, err := cgotorch.GeneratorState(d)
+		if err != nil {
+			t.Fatal(err)
+		}
 		p := f.load(t, d, aoti.Options{})
 		if after, err := cgotorch.GeneratorState(d); err != nil || !bytes.Equal(after, before) {
 			t.Errorf("Load has changed the generator: %v", err)
@@ -495,7 +517,9 @@ func TestPackage_Close(t *testing.T) {
 			}
 		})
 		for range 2 {
-			must.Check(t, p.Close())
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			if why := differs(x, kept, f.list(t, x, "0.out")); why != "" {
@@ -522,7 +546,10 @@ func TestPackage_Close(t *testing.T) {
 
 func TestLoad_AnotherPyTorch(t *testing.T) {
 	f := open(t, "table", cgotorch.CPU)
-	whole := must.Get(os.ReadFile(f.path))(t)
+	whole, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"aoti_torch_empty_strided", "AOTInductorModelContainerDelete"} {
 		changed := bytes.ReplaceAll(whole, []byte("\x00"+name+"\x00"), []byte("\x00"+name[:len(name)-1]+"?\x00"))
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -21,8 +20,13 @@ func TestMain(m *testing.M) {
 
 func readFixture(t *testing.T, name string, into any) {
 	t.Helper()
-	data := must.Get(os.ReadFile(filepath.Join("testdata", name+".json")))(t)
-	must.Do(t, json.Unmarshal(data, into))
+	data, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // ramp returns numbers from -0.5 to 0.5 that look random. make.py uses the same numbers.

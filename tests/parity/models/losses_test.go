@@ -7,7 +7,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -90,7 +89,9 @@ func TestLosses_EqualPyTorch(t *testing.T) {
 				torchtest.NoTF32(t)
 				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					in := ramp(x, c.shape...)
-					must.Do(t, in.SetRequiresGrad(true))
+					if err := in.SetRequiresGrad(true); err != nil {
+						t.Fatal(err)
+					}
 					loss := c.loss(x, in)
 					if !slices.Equal(loss.Shape(), want.Loss.Shape) {
 						t.Fatalf("the loss is %v, want shape %v", loss, want.Loss.Shape)

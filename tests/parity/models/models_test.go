@@ -8,7 +8,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -74,7 +73,9 @@ func TestModels_EqualTorchvision(t *testing.T) {
 
 func seed(t *testing.T, s uint64) {
 	t.Helper()
-	must.Do(t, cgotorch.Seed(s))
+	if err := cgotorch.Seed(s); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // checkState compares the names, shapes, order and initial values of the state.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -31,7 +30,9 @@ func read(t *testing.T, name string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // weights is the file with the tensors that make.py has written.
@@ -39,7 +40,10 @@ type weights struct{ *safetensors.File }
 
 func openWeights(t *testing.T) weights {
 	t.Helper()
-	f := must.Get(safetensors.Open("testdata/weights.safetensors"))(t)
+	f, err := safetensors.Open("testdata/weights.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { f.Close() })
 	return weights{f}
 }
@@ -99,7 +103,9 @@ func more(x *cgotorch.Exec, like *cgotorch.Tensor, start int, shape ...int64) *c
 func leaf(t *testing.T, x *cgotorch.Exec, dtype cgotorch.DType, start int, shape ...int64) *cgotorch.Tensor {
 	t.Helper()
 	in := x.Clone(x.To(x.MulScalar(ramp(x, start, shape...), 2), dtype))
-	must.Do(t, in.SetRequiresGrad(true))
+	if err := in.SetRequiresGrad(true); err != nil {
+		t.Fatal(err)
+	}
 	return in
 }
 
@@ -141,11 +147,15 @@ func (w *worst) compare(t *testing.T, where string, got, want []float64, limit f
 // train does the steps of gradient descent on the tensors `trained`. It returns the losses.
 func train(t *testing.T, x *cgotorch.Exec, trained []*cgotorch.Tensor, loss func() *cgotorch.Tensor) []float64 {
 	t.Helper()
-	must.Do(t, cgotorch.Seed(seed+1))
+	if err := cgotorch.Seed(seed + 1); err != nil {
+		t.Fatal(err)
+	}
 	var losses []float64
 	for range steps {
 		for _, p := range trained {
-			must.Do(t, p.SetGrad(nil))
+			if err := p.SetGrad(nil); err != nil {
+				t.Fatal(err)
+			}
 		}
 		l := loss()
 		x.Backward(l)

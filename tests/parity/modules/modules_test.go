@@ -10,7 +10,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -440,10 +439,14 @@ func TestModules_EqualPyTorch(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				must.Do(t, cgotorch.Seed(seed))
+				if err := cgotorch.Seed(seed); err != nil {
+					t.Fatal(err)
+				}
 				m := modules[name].make(x)
 				defer nn.Close(m)
-				must.Check(t, nn.Check(m))
+				if err := nn.Check(m); err != nil {
+					t.Error(err)
+				}
 				fixtures[name].checkState(t, x, m, w, name)
 				fixtures[name].checkTraining(t, x, m, w, name, exact, single)
 			})
@@ -491,7 +494,9 @@ func (f moduleFixture) checkTraining(t *testing.T, x *cgotorch.Exec, m any, w we
 	run := func(dtype cgotorch.DType) (*cgotorch.Tensor, []float64) {
 		nn.SetTraining(m, true)
 		nn.To(x, m, nn.ToOptions{DType: dtype})
-		must.Do(t, nn.Load(x, m, initial, nn.LoadOptions{}))
+		if err := nn.Load(x, m, initial, nn.LoadOptions{}); err != nil {
+			t.Fatal(err)
+		}
 		in := leaf(t, x, dtype, 0, f.Input...)
 		return in, train(t, x, append(nn.Parameters(m), in), func() *cgotorch.Tensor { return objective(x, in) })
 	}
@@ -547,9 +552,15 @@ func TestModules_InContainers(t *testing.T) {
 			in := leaf(t, x, cgotorch.Float32, 0, fixtures[name].Input...)
 			step := func(segments int) []float64 {
 				m.Recompute = segments
-				must.Do(t, cgotorch.Seed(seed))
-				must.Do(t, in.SetGrad(nil))
-				must.Do(t, nn.ZeroGrad(m))
+				if err := cgotorch.Seed(seed); err != nil {
+					t.Fatal(err)
+				}
+				if err := in.SetGrad(nil); err != nil {
+					t.Fatal(err)
+				}
+				if err := nn.ZeroGrad(m); err != nil {
+					t.Fatal(err)
+				}
 				x.Backward(x.Sum(x.Square(m.Forward(x, in))))
 				got := values(x, in.Grad())
 				for _, p := range nn.Parameters(m) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -121,15 +120,23 @@ func (p problem) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 func optimize(t *testing.T, x *cgotorch.Exec, name string, p problem, scaled bool) []float64 {
 	t.Helper()
 	var losses []float64
-	scaler := must.Get(optim.NewScaler(x, optim.ScalerOptions{InitScale: 1024}))(t)
+	scaler, err := optim.NewScaler(x, optim.ScalerOptions{InitScale: 1024})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer scaler.Close()
 	var opt *optim.Optimizer
 	for i := range steps {
 		if i%(steps/2) == 0 {
-			next := must.Get(optimizers[name](optim.Group{Params: p.params}))(t)
+			next, err := optimizers[name](optim.Group{Params: p.params})
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer next.Close()
 			if opt != nil {
-				must.Do(t, next.Restore(x, opt.State(x)))
+				if err := next.Restore(x, opt.State(x)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			opt = next
 		}
@@ -154,7 +161,10 @@ func search(t *testing.T, x *cgotorch.Exec, name string, p problem) []float64 {
 	var opt *optim.LBFGS
 	for i := range steps {
 		if i%(steps/2) == 0 {
-			next := must.Get(optim.NewLBFGS(lbfgs[name], p.params))(t)
+			next, err := optim.NewLBFGS(lbfgs[name], p.params)
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer next.Close()
 			if opt != nil {
 				state := opt.State()
@@ -165,7 +175,9 @@ func search(t *testing.T, x *cgotorch.Exec, name string, p problem) []float64 {
 				if err == nil {
 					err = next.Restore(x, state)
 				}
-				must.Do(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 			}
 			opt = next
 		}

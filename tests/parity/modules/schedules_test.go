@@ -9,7 +9,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The maps `schedules` and `plateaus` have the schedulers of SCHEDULES in make.py.
@@ -66,7 +65,10 @@ func TestSchedules_EqualPyTorch(t *testing.T) {
 // plateau returns the scales before each Update. In the middle the state goes through JSON.
 func plateau(t *testing.T, o optim.PlateauOptions, metrics []float64) []float64 {
 	t.Helper()
-	p := must.Get(optim.NewPlateau(o))(t)
+	p, err := optim.NewPlateau(o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	scales := []float64{1}
 	for i, metric := range metrics {
 		if i == len(metrics)/2 {
@@ -77,7 +79,9 @@ func plateau(t *testing.T, o optim.PlateauOptions, metrics []float64) []float64 
 			if err == nil {
 				err = json.Unmarshal(text, p)
 			}
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 		scales = append(scales, p.Update(metric))
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -53,7 +52,9 @@ func read(t *testing.T, name string, v any) {
 	if err == nil {
 		err = json.Unmarshal(data, v)
 	}
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestStep_EqualsPyTorch(t *testing.T) { testStep(t, cgotorch.CPU) }

@@ -23,7 +23,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -83,7 +82,10 @@ func (v values) tensor(t testing.TB, key string) *cgotorch.Tensor {
 	if !ok {
 		t.Fatalf("no tensor %s", key)
 	}
-	data := must.Get(v.file.Read(key))(t)
+	data, err := v.file.Read(key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	dtype, ok := checkpoint.DType(info.DType)
 	if !ok {
 		t.Fatalf("tensor %s is %s", key, info.DType)
@@ -99,7 +101,9 @@ func (v values) of(t testing.TB, text json.RawMessage) any {
 		Int    *string                     `json:"int"`
 		Value  any                         `json:"value"`
 	}
-	must.Do(t, json.Unmarshal(text, &union))
+	if err := json.Unmarshal(text, &union); err != nil {
+		t.Fatal(err)
+	}
 	switch {
 	case union.Tensor != nil:
 		return v.tensor(t, *union.Tensor)
@@ -116,7 +120,11 @@ func (v values) of(t testing.TB, text json.RawMessage) any {
 		}
 		return dict
 	case union.Int != nil:
-		return must.Get(strconv.ParseInt(*union.Int, 10, 64))(t)
+		n, err := strconv.ParseInt(*union.Int, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
 	}
 	return union.Value
 }
@@ -273,7 +281,10 @@ func TestPrograms_EqualPyTorch(t *testing.T) {
 	openTorchvision(t, made)
 	equal := 0
 	n := eachProgram(t, made, func(t *testing.T, name string) {
-		differs := must.Get(compare(t, made, name, pt2.Options{}, 0))(t)
+		differs, err := compare(t, made, name, pt2.Options{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if differs != "" {
 			t.Fatal(differs)
 		}
@@ -299,17 +310,26 @@ func train(t *testing.T, path string) {
 	torchtest.CheckLeaks(t)
 	do := func(fn func(x *cgotorch.Exec) error) {
 		t.Helper()
-		must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(fn))
+		if err := cgotorch.DefaultStream(cgotorch.CPU).Do(fn); err != nil {
+			t.Fatal(err)
+		}
 	}
 	name := strings.TrimSuffix(path, ".pt2")
-	text := must.Get(os.ReadFile(name + ".json"))(t)
+	text, err := os.ReadFile(name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var want struct {
 		Losses []float64 `json:"losses"`
 		Rate   float64   `json:"rate"`
 	}
-	must.Do(t, json.Unmarshal(text, &want))
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
 	file, err := safetensors.Open(name + ".safetensors")
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer file.Close()
 	var p *pt2.Program
 	var opt *optim.Optimizer
@@ -325,10 +345,14 @@ func train(t *testing.T, path string) {
 	})
 	t.Cleanup(func() {
 		for _, c := range []io.Closer{opt, p, images, labels} {
-			must.Check(t, c.Close())
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
-	must.Do(t, cgotorch.Seed(5))
+	if err := cgotorch.Seed(5); err != nil {
+		t.Fatal(err)
+	}
 	worst := 0.0
 	for i, wanted := range want.Losses {
 		do(func(x *cgotorch.Exec) error {
@@ -360,7 +384,10 @@ func TestPrograms_Fused(t *testing.T) {
 		if strings.HasPrefix(name, "maskrcnn") {
 			t.Skip("PyTorch too returns its boxes in another order, with other masks, when a convolution adds in another order")
 		}
-		differs := must.Get(compare(t, made, name, pt2.Options{Fuse: true}, 1e-4))(t)
+		differs, err := compare(t, made, name, pt2.Options{Fuse: true}, 1e-4)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if differs != "" {
 			t.Fatal(differs)
 		}

@@ -7,7 +7,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -115,7 +114,7 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 		var want [][]float32
 		torchtest.CheckLeaks(t)
 		stream := cgotorch.DefaultStream(d)
-		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 			m := model(t, x, f, config, text.SwitchOptions{})
 			eager := started(t, x, m, r, text.CacheOptions{})
 			for range steps {
@@ -124,6 +123,7 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 				eager.Next(x, logits)
 			}
 			s = newCutStep(x, m, started(t, x, m, r, text.CacheOptions{}))
+			return nil
 		})
 		defer func() {
 			for _, g := range s.graphs {
@@ -134,7 +134,10 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 			}
 		}()
 		for i := range len(s.sparse) + 1 {
-			graph := must.Get(stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, cgotorch.CaptureOptions{WarmUp: 1}))(t)
+			graph, err := stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
 			s.graphs = append(s.graphs, graph)
 		}
 		err := stream.Do(func(x *cgotorch.Exec) error { // the warm-up runs have changed the cache
@@ -152,6 +155,8 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 				})
 			}
 		}
-		must.Do(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -23,7 +22,11 @@ func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.Cache
 	ids, mask, _ := r.inputs(x)
 	o.Batch = len(r.IDs)
 	c := m.NewCache(x, o)
-	t.Cleanup(func() { must.Do(t, c.Close()) })
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
 	return c
 }
@@ -57,7 +60,7 @@ func TestSwitch_Step(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					m := model(t, x, f, config, text.SwitchOptions{})
 					for _, r := range []run{f.Runs[0], f.Runs[2]} {
 						for _, o := range []text.CacheOptions{{Capacity: 7, Source: 9}, {Capacity: 20, Source: 33}} {
@@ -83,6 +86,7 @@ func TestSwitch_Step(t *testing.T) {
 							}
 						}
 					}
+					return nil
 				})
 			})
 		})
@@ -93,7 +97,7 @@ func TestSwitch_Step(t *testing.T) {
 func TestDecoder_Pieces(t *testing.T) {
 	f, config := readCase(t, "tied")
 	r := f.Runs[0]
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := model(t, x, f, config, text.SwitchOptions{})
 		c, other := started(t, x, m, r, text.CacheOptions{}), started(t, x, m, r, text.CacheOptions{})
 		for i := range r.DecoderIDs[0] {
@@ -118,6 +122,7 @@ func TestDecoder_Pieces(t *testing.T) {
 			other.Advance(x)
 			wantStep(t, "pieces", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
 		}
+		return nil
 	})
 }
 
@@ -128,7 +133,7 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
 		for _, r := range f.Runs {
-			torchtest.Do(t, d, func(x *cgotorch.Exec) {
+			torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 				m := model(t, x, f, config, text.SwitchOptions{})
 				for _, block := range m.Decoder.Block {
 					for _, layer := range []*nn.Linear{block.Attention.SelfAttention.Q, block.Attention.SelfAttention.K} {
@@ -144,6 +149,7 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 					c.Advance(x)
 					wantStep(t, "a step", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
 				}
+				return nil
 			})
 		}
 	})
@@ -170,7 +176,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	var logits *cgotorch.Tensor
 	torchtest.CheckLeaks(t)
 	stream := cgotorch.DefaultStream(d)
-	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 		m = model(t, x, f, config, text.SwitchOptions{DType: dtype})
 		eager := started(t, x, m, r, text.CacheOptions{})
 		for range steps {
@@ -180,6 +186,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		}
 		c = started(t, x, m, r, text.CacheOptions{})
 		logits = x.Keep(x.Zeros(dtype, int64(len(r.IDs)), int64(config.VocabSize)))
+		return nil
 	})
 	defer logits.Close()
 	// check prepares the cache again, because warm-up runs have changed it. It then compares the
@@ -200,16 +207,21 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 					return nil
 				})
 			}
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 
-	graph := must.Get(stream.Capture(func(x *cgotorch.Exec) error {
+	graph, err := stream.Capture(func(x *cgotorch.Exec) error {
 		out := m.Step(x, c)
 		x.CopyInPlace(logits, out)
 		c.Next(x, out)
 		return nil
-	}, cgotorch.CaptureOptions{WarmUp: 1}))(t)
+	}, cgotorch.CaptureOptions{WarmUp: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer graph.Close()
 	check("a graph", func() (*cgotorch.Tensor, error) { return logits, graph.Launch(stream) })
 
@@ -240,17 +252,23 @@ func TestDecoder_Begin_Full(t *testing.T) {
 		var c *text.Cache
 		torchtest.CheckLeaks(t)
 		stream := cgotorch.DefaultStream(d)
-		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 			m = model(t, x, f, config, text.SwitchOptions{})
 			c = started(t, x, m, f.Runs[0], text.CacheOptions{Capacity: 3})
+			return nil
 		})
-		graph := must.Get(stream.Capture(func(x *cgotorch.Exec) error {
+		graph, err := stream.Capture(func(x *cgotorch.Exec) error {
 			c.Next(x, m.Step(x, c))
 			return nil
-		}, cgotorch.CaptureOptions{WarmUp: 1}))(t)
+		}, cgotorch.CaptureOptions{WarmUp: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer graph.Close()
 		for range 2 {
-			must.Do(t, graph.Launch(stream))
+			if err := graph.Launch(stream); err != nil {
+				t.Fatal(err)
+			}
 		}
 		torchtest.WantError(t, graph.Launch(stream), cgotorch.ErrInvalidArgument, "made for 3 tokens")
 	})
@@ -275,7 +293,11 @@ func TestSwitch_Generate(t *testing.T) {
 					ids, mask, _ := r.inputs(x)
 					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
 						m.Config.EOSTokenID = eos
-						return must.Get(m.Generate(context.Background(), x, ids, mask, o))(t)
+						got, err := m.Generate(context.Background(), x, ids, mask, o)
+						if err != nil {
+							t.Fatal(err)
+						}
+						return got
 					}
 					want := func(what string, got, want [][]int64) {
 						if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -10,7 +10,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/filetest"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -20,9 +19,11 @@ func TestSwitch_State(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			f, config := readCase(t, name)
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				m := model(t, x, f, config, text.SwitchOptions{})
-				must.Check(t, nn.Check(m))
+				if err := nn.Check(m); err != nil {
+					t.Error(err)
+				}
 				want := map[string][]int64{}
 				for _, e := range f.State {
 					want[e.Name] = e.Shape
@@ -47,6 +48,7 @@ func TestSwitch_State(t *testing.T) {
 				if len(seen) != tensors {
 					t.Errorf("%d tensors, want %d", len(seen), tensors)
 				}
+				return nil
 			})
 		})
 	}
@@ -58,7 +60,7 @@ func TestSwitch_Logits(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					for _, grouped := range []bool{true, false} {
 						m := model(t, x, f, config, text.SwitchOptions{NoGrouped: !grouped})
 						for _, r := range f.Runs {
@@ -66,6 +68,7 @@ func TestSwitch_Logits(t *testing.T) {
 							wantNear(t, "logits", cgotorch.ToSlice[float32](x, m.Logits(x, ids, mask, decoderIDs)), r.Logits, tolerance)
 						}
 					}
+					return nil
 				})
 			})
 		})
@@ -119,7 +122,7 @@ func TestSwitch_Logits_BFloat16(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					for _, grouped := range []bool{true, false} {
 						m := model(t, x, f, config, text.SwitchOptions{DType: cgotorch.BFloat16, NoGrouped: !grouped})
 						for _, r := range f.Runs {
@@ -128,6 +131,7 @@ func TestSwitch_Logits_BFloat16(t *testing.T) {
 							wantNear(t, "logits", cgotorch.ToSlice[float32](x, logits), r.Logits, 0.06)
 						}
 					}
+					return nil
 				})
 			})
 		})

@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // figures counts a module of a few files.
@@ -16,11 +14,21 @@ func figures(t *testing.T, files map[string]string) map[string]Figure {
 	files["go.mod"] = "module example.com/m\n\ngo 1.24\n"
 	for name, text := range files {
 		file := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(file), 0o755))
-		must.Do(t, os.WriteFile(file, []byte(text), 0o644))
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	tree := must.Get(Load(dir))(t)
-	all := must.Get(tree.Figures())(t)
+	tree, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := tree.Figures()
+	if err != nil {
+		t.Fatal(err)
+	}
 	by := map[string]Figure{}
 	for _, f := range all {
 		by[f.Name] = f
