@@ -22,5 +22,6 @@ func ready() error {
 	if err := checkABI(); err != nil {
 		return err
 	}
-	return checkFromEnvironment()
+	_, err := theChecker()
+	return err
 }

@@ -7,21 +7,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
-// CaptureOptions are the options of [Stream.Capture]. With the zero value Capture does not run
-// the function before the capture.
-type CaptureOptions struct {
-	// WarmUp is the number of times that Capture runs the function before the capture. The effects of
-	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
-	// function that uses cuDNN or cuBLAS therefore needs a warm-up run.
-	//
-	// If WarmUp is above 0, Capture does more warm-up runs while a [Choice] in the function is
-	// undecided. If WarmUp is 0, each undecided Choice in the function runs its work serially.
-	WarmUp int
-}
-
 // Capture calls fn and records the work that fn enqueues as a graph. The recorded work does not
-// run during Capture. It runs at each [Graph.Launch]. Before the recording, Capture can run fn
-// eagerly a few times. These runs are the warm-up runs: see [CaptureOptions].
+// run during Capture. It runs at each [Graph.Launch].
+//
+// Before the recording, Capture runs fn eagerly `warmUp` times. The effects of these warm-up runs
+// stay. The first use of cuDNN or cuBLAS on a thread cannot be captured, so a function that uses
+// them needs a warm-up run. Above 0, more warm-up runs follow while a [Choice] in the function is
+// undecided. With 0, each undecided Choice runs its work serially.
 //
 // Capture waits for captures of other goroutines on the same device. It waits for the device
 // before the first warm-up run, and where a warm-up run itself waits. The caller must Close the
@@ -44,14 +36,14 @@ type CaptureOptions struct {
 // ErrNotCapturable if fn waits for an event that was recorded outside the capture, or if fn
 // begins another capture.
 //
-// On the CPU nothing is captured, and each launch runs fn: see [Graph.Eager]. If fn keeps a
-// tensor, each launch keeps a new tensor. So a function for the CPU and CUDA must write its
-// results into tensors that were made before the capture.
-func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
+// On the CPU nothing is captured, and each launch runs fn. If fn keeps a tensor, each launch keeps
+// a new tensor. So a function for the CPU and CUDA must write its results into tensors that were
+// made before the capture.
+func (s *Stream) Capture(fn func(x *Exec) error, warmUp int) (*Graph, error) {
 	var g *Graph
 	err := s.Do(func(x *Exec) error {
 		var err error
-		g, err = x.Capture(fn, o)
+		g, err = x.captureGraph(fn, warmUp)
 		return err
 	})
 	if err != nil && g != nil { // the Do has failed after the capture
@@ -71,9 +63,9 @@ func located(err error) error {
 	return err
 }
 
-// Capture is [Stream.Capture] inside a Do.
-func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	const op = "Exec.Capture"
+// captureGraph is Stream.Capture inside its Do.
+func (x *Exec) captureGraph(fn func(x *Exec) error, warmUp int) (*Graph, error) {
+	const op = "Stream.Capture"
 	if err := x.beginsCapture(op, fn); err != nil {
 		return nil, err
 	}
@@ -87,7 +79,7 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 			pool.Close(op)
 		}
 	}()
-	if g, err = x.captureInto(pool, fn, o); err != nil {
+	if g, err = x.captureInto(pool, fn, warmUp); err != nil {
 		return nil, err
 	}
 	g.ownPool = true
@@ -110,13 +102,13 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	return nil
 }
 
-func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	pool.lock("Exec.Capture", x)
+func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, warmUp int) (*Graph, error) {
+	pool.lock("Stream.Capture", x)
 	defer pool.unlock()
-	if err := pool.usable("Exec.Capture", x); err != nil {
+	if err := pool.usable("Stream.Capture", x); err != nil {
 		return nil, err
 	}
-	for i, undecided := 0, o.WarmUp > 0; i < o.WarmUp || undecided && i < o.WarmUp+maxTrials; i++ {
+	for i, undecided := 0, warmUp > 0; i < warmUp || undecided && i < warmUp+maxTrials; i++ {
 		var err error
 		if undecided, err = pool.warmUp(x, fn, true); err != nil {
 			return nil, err
@@ -129,15 +121,11 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 // graph is launched.
 func (x *Exec) Capturing() bool { return x.capture() != nil }
 
-// Uncaptured returns an Exec of the same Do. The work of this Exec does not become part of the
+// uncaptured returns an Exec of the same Do. The work of this Exec does not become part of the
 // graph. In a captured function this work is enqueued at once, on the stream for which Capture or
-// [Captured.Run] was called. Outside a capture Uncaptured returns x.
-//
-// Use Uncaptured to make memory that [Exec.EachLaunch] writes before launches. This memory must
-// not be memory of the graph, because other work of the graph would write to the same addresses.
-// In a capture the returned Exec cannot draw random numbers.
-func (x *Exec) Uncaptured() *Exec {
-	x.checkThread("Exec.Uncaptured")
+// [Captured.Run] was called. It then cannot draw random numbers. Outside a capture it returns x.
+func (x *Exec) uncaptured() *Exec {
+	x.checkThread("Exec")
 	g := x.capture()
 	if g == nil {
 		return x
@@ -151,8 +139,9 @@ func (x *Exec) Uncaptured() *Exec {
 // the launch. If x's work is not captured, EachLaunch calls fn at once, with x.
 //
 // EachLaunch is for work of the host that each step repeats. An example is a count of steps.
-// Another example is a learning rate that fn writes into a tensor, which the graph then reads.
-// Make this tensor with [Exec.Uncaptured].
+// Another example is a learning rate that fn writes into a tensor, which the graph then reads. Make
+// this tensor before the capture. Other work of the graph writes to the addresses of tensors that
+// are made in the capture.
 //
 // fn's Exec has the modes of the Exec that launches. fn's Exec cannot capture or launch graphs.
 // If the launch fails after fn has returned, the effects of fn stay.

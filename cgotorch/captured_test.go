@@ -514,7 +514,7 @@ func TestCaptured_InRecompute(t *testing.T) {
 				mustNot(x, w.SetGrad(nil))
 				x.Backward(x.Sum(x.Recompute(x.Ones(Float32, 4), func(x *Exec, in *Tensor) *Tensor {
 					if x.Recomputing() {
-						_, err := x.Capture(func(*Exec) error { return nil }, CaptureOptions{})
+						_, err := CaptureGraph(x, func(*Exec) error { return nil }, 0)
 						wantError(t, err, ErrNotCapturable, "inside a backward")
 					}
 					return x.Mul(w, double.Run(x, in)[0])
@@ -633,7 +633,7 @@ func backwards(s *Stream, rounds int, capture bool) error {
 			}
 			continue
 		}
-		g, err := s.Capture(step, CaptureOptions{WarmUp: 1})
+		g, err := s.Capture(step, 1)
 		if err != nil {
 			return err
 		}

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
 )
 
 // Note [Finite values]
@@ -31,13 +33,13 @@ import (
 // without an order between them. At least one of the two accesses is a write. On a GPU the two
 // accesses may happen in either order, or at the same time.
 type StreamRace struct {
-	Earlier, Later Access // in the order in which the program made the two accesses
+	Earlier, Later access // in the order in which the program made the two accesses
 	Memory         string // size and device of the memory, and the operator that allocated the memory
 	Advice         string // how to put the two accesses in order
 }
 
-// Access is one of the two accesses of a [StreamRace].
-type Access struct {
+// access is one of the two accesses of a StreamRace.
+type access struct {
 	Op     string // the operator, such as "aten::add_"
 	Kind   string // "read", "written", "allocated" or "freed"
 	Stream string // the text of [Stream.String]; "the host" if the program itself made the access
@@ -52,7 +54,7 @@ type Access struct {
 	To      int64 // offset of the byte after the last byte that Op reaches, counted in the same way
 }
 
-func (a Access) String() string {
+func (a access) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s by %s", a.Kind, a.Op)
 	if a.Stream != hostName {
@@ -77,9 +79,11 @@ func (r *StreamRace) Error() string {
 
 const hostName = "the host"
 
-// checker checks races and values. A process has one checker, made when a check is first turned on.
+// checker checks races and values, for theCheck.
 type checker struct {
 	values bool // CGOTORCH_CHECK has the word finite; see Note [Finite values]
+	active atomic.Bool
+	sites  place.Sites // places of calls; they stay when the checks are turned off
 
 	sync.Mutex
 	users []*checkUser  // one for each call of CheckStreams that is not stopped; the last one gets the reports
@@ -122,18 +126,16 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	return theChecker().races(report)
+	c, _ := theChecker() // ready has returned its error
+	return c.races(report)
 }
 
-// theChecker returns the checker of the process.
-func theChecker() *checker {
-	checks.Lock()
-	defer checks.Unlock()
-	if checks.by == nil {
-		checks.by = &checker{}
-	}
-	return checks.by.(*checker)
-}
+// theChecker returns the checker of the process. Its first call turns on the checks that
+// CGOTORCH_CHECK names.
+var theChecker = sync.OnceValues(func() (*checker, error) {
+	c := &checker{}
+	return c, c.turnOn(os.Getenv("CGOTORCH_CHECK"))
+})
 
 // races turns the stream checker on for one more user.
 func (c *checker) races(report func(*StreamRace)) (stop func(), err error) {
@@ -143,7 +145,7 @@ func (c *checker) races(report func(*StreamRace)) (stop func(), err error) {
 	if err := check("CheckStreams", ct.CheckStreams(c.kinds(true))); err != nil {
 		return nil, err
 	}
-	checks.on.Store(true)
+	c.activate()
 	user := &checkUser{report}
 	c.users = append(c.users, user)
 	return sync.OnceFunc(func() {
@@ -152,39 +154,42 @@ func (c *checker) races(report func(*StreamRace)) (stop func(), err error) {
 		defer c.Unlock()
 		c.users = slices.DeleteFunc(c.users, func(u *checkUser) bool { return u == user })
 		if len(c.users) == 0 {
-			checks.on.Store(c.values)
+			c.active.Store(c.values)
 			_ = check("CheckStreams", ct.CheckStreams(c.kinds(false)))
 		}
 	}), nil
 }
 
-// checkFromEnvironment turns on the checks that CGOTORCH_CHECK names, once.
-var checkFromEnvironment = sync.OnceValue(func() error {
-	v := os.Getenv("CGOTORCH_CHECK")
-	if v == "" {
+// turnOn turns on the checks that `words` names, as in "streams,finite".
+func (c *checker) turnOn(words string) error {
+	if words == "" {
 		return nil
 	}
-	races, finite := false, false
-	for _, word := range strings.Split(v, ",") {
+	races := false
+	for _, word := range strings.Split(words, ",") {
 		switch strings.TrimSpace(word) {
 		case "streams":
 			races = true
 		case "finite":
-			finite = true
+			c.values = true
 		default:
-			return &Error{Op: "CGOTORCH_CHECK=" + v, Kind: ErrInvalidArgument,
+			return &Error{Op: "CGOTORCH_CHECK=" + words, Kind: ErrInvalidArgument,
 				Message: fmt.Sprintf("%q is no check: the checks are streams, finite, and both as streams,finite", word)}
 		}
 	}
-	c := theChecker()
-	c.values = finite
 	if races {
 		_, err := c.races(nil)
 		return err
 	}
-	checks.on.Store(true)
+	c.activate()
 	return check("CGOTORCH_CHECK", ct.CheckStreams(c.kinds(false)))
-})
+}
+
+func (c *checker) activate() {
+	c.active.Store(true)
+	by := processCheck(c)
+	theCheck.CompareAndSwap(nil, &by)
+}
 
 // kinds returns the checks of the core that are on while the stream checker is on or off.
 func (c *checker) kinds(races bool) (all int32) {
@@ -197,13 +202,8 @@ func (c *checker) kinds(races bool) (all int32) {
 	return all
 }
 
-// StreamRaces is process-wide: it returns the races that are left over. A race is left over if it
-// was reported to no function and returned by no Do. Each race is returned once. A program calls
-// StreamRaces at its end, after the last Do.
-func StreamRaces() []*StreamRace {
-	return theChecker().left()
-}
-
+// left returns the races that were reported to no function and returned by no Do, each of them
+// once.
 func (c *checker) left() []*StreamRace {
 	c.tell()
 	c.Lock()
@@ -241,7 +241,7 @@ func (c *checker) tell() {
 	var found []*StreamRace
 	var next ct.Race
 	for ct.RaceTake(&next) != 0 {
-		r := newRace(&next)
+		r := c.race(&next)
 		found = append(found, r)
 		if report == nil && next.Again == 0 {
 			fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
@@ -258,20 +258,20 @@ func (c *checker) tell() {
 	}
 }
 
-func newRace(c *ct.Race) *StreamRace {
-	r := &StreamRace{Earlier: newAccess(&c.Earlier), Later: newAccess(&c.Later)}
-	if c.Slab != 0 {
-		r.Memory = fmt.Sprintf("a slab of %d bytes of host memory", c.Bytes)
+func (c *checker) race(of *ct.Race) *StreamRace {
+	r := &StreamRace{Earlier: c.access(&of.Earlier), Later: c.access(&of.Later)}
+	if of.Slab != 0 {
+		r.Memory = fmt.Sprintf("a slab of %d bytes of host memory", of.Bytes)
 	} else {
-		r.Memory = fmt.Sprintf("%d bytes of %v memory", c.Bytes, deviceOf(c.Device))
-		if by := ct.Text(c.MadeBy[:]); by != "" {
+		r.Memory = fmt.Sprintf("%d bytes of %v memory", of.Bytes, deviceOf(of.Device))
+		if by := ct.Text(of.MadeBy[:]); by != "" {
 			r.Memory += ", allocated by " + by
 		}
-		if at := checks.sites.Caller(site(c.MadeAt)); at != "" {
+		if at := c.caller(site(of.MadeAt)); at != "" {
 			r.Memory += " at " + at
 		}
 	}
-	r.Advice = advice(c, r)
+	r.Advice = advice(of, r)
 	return r
 }
 
@@ -289,19 +289,19 @@ func advice(c *ct.Race, r *StreamRace) string {
 	}
 }
 
-func newAccess(c *ct.Access) Access {
-	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), From: c.Begin, To: c.End,
-		Caller: checks.sites.Caller(site(c.Site)), CalledAt: checks.sites.CalledAt(site(c.Site)), Forward: checks.sites.Caller(site(c.Forward))}
-	name, known := streams.names.Load(c.Stream)
+func (c *checker) access(of *ct.Access) access {
+	a := access{Op: ct.Text(of.Op[:]), Kind: ct.Text(of.What[:]), From: of.Begin, To: of.End,
+		Caller: c.caller(site(of.Site)), CalledAt: c.sites.CalledAt(site(of.Site)), Forward: c.caller(site(of.Forward))}
+	name, known := streams.names.Load(of.Stream)
 	switch {
-	case c.Stream == ct.StreamHost:
+	case of.Stream == ct.StreamHost:
 		a.Stream = hostName
-	case c.IsDefault != 0:
-		a.Stream = fmt.Sprintf("%s of %v", defaultName, deviceOf(c.Device))
+	case of.IsDefault != 0:
+		a.Stream = fmt.Sprintf("%s of %v", defaultName, deviceOf(of.Device))
 	case known:
-		a.Stream = fmt.Sprintf("%v of %v", name, deviceOf(c.Device))
+		a.Stream = fmt.Sprintf("%v of %v", name, deviceOf(of.Device))
 	default: // the stream was made before the checker was turned on, or by another library
-		a.Stream = fmt.Sprintf("unnamed stream %d of %v", int(c.Number), deviceOf(c.Device))
+		a.Stream = fmt.Sprintf("unnamed stream %d of %v", int(of.Number), deviceOf(of.Device))
 	}
 	if a.Op == "" {
 		a.Op = "an operation of LibTorch's"
@@ -312,16 +312,22 @@ func newAccess(c *ct.Access) Access {
 	return a
 }
 
-func (c *checker) observer(do site) observer { return sited{do} }
+func (c *checker) on() bool                  { return c.active.Load() }
 func (c *checker) finite() bool              { return c.values }
+func (c *checker) here() site                { return c.sites.Here(2, 0) } // without callSite
+func (c *checker) caller(at site) string     { return c.sites.Caller(at) }
+func (c *checker) observer(do site) observer { return sited{c, do} }
 
 // sited gives the core the place of each call.
-type sited struct{ do site }
+type sited struct {
+	by *checker
+	do site
+}
 
 func (sited) After(*Exec, string, []*Tensor) {}
 func (sited) End()                           {}
 
 // Before skips itself and the methods before and check of Exec.
 func (s sited) Before(x *Exec, _ string) {
-	x.c.Site = uint64(checks.sites.Here(3, s.do, x.forward()...))
+	x.c.Site = uint64(s.by.sites.Here(3, s.do, x.forward()...))
 }

@@ -103,7 +103,7 @@ func TestCheckStreams_Do_Fails(t *testing.T) {
 		if err := b.Do(func(x *Exec) error { return nil }); err != nil {
 			t.Errorf("the next Do: %v", err)
 		}
-		if left := StreamRaces(); len(left) != 0 {
+		if left := LeftRaces(); len(left) != 0 {
 			t.Errorf("left: %v", left)
 		}
 	})
@@ -123,7 +123,7 @@ func TestCheckStreams_Off(t *testing.T) {
 	if err := race(t, a, b); err != nil {
 		t.Error(err)
 	}
-	if left := StreamRaces(); len(left) != 0 {
+	if left := LeftRaces(); len(left) != 0 {
 		t.Errorf("found while off: %v", left)
 	}
 }
@@ -163,7 +163,7 @@ func TestCheckStreams_Nested(t *testing.T) {
 	defer stopOuter()
 	stopInner, err := CheckStreams(func(*StreamRace) {
 		inner++
-		StreamRaces()
+		LeftRaces()
 		if err := b.Synchronize(); err != nil {
 			t.Error(err)
 		}

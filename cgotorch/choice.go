@@ -25,40 +25,34 @@ import (
 // graph does not enqueue the work again. A [Captured] does warm-up runs until all decisions are
 // made. On the CPU all work runs serially.
 type Choice struct {
-	o ChoiceOptions
-	h *ct.Choice
+	log func(text string)
+	h   *ct.Choice
 
 	mu        sync.Mutex
-	decisions []Decision
-	told      int // number of decisions that Log was called with
-}
-
-// ChoiceOptions are the options of [NewChoice].
-type ChoiceOptions struct {
-	// Log is called once for each decision. `text` has the decision, the times of both ways and the
-	// reason. Log may be nil. Log must not enqueue work.
-	Log func(text string)
+	decisions []decision
+	told      int // number of decisions that were logged
 }
 
 // maxTrials is the largest number of additional warm-up runs that a capture does for undecided
 // Choices.
 const maxTrials = 48
 
-// NewChoice returns a Choice that has decided nothing yet. The garbage collector frees the
-// Choice.
-func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
+// NewChoice returns a Choice that has decided nothing yet. It calls `log` once for each decision.
+// The text has the decision, the times of both ways and the reason. `log` may be nil, and must not
+// enqueue work. The garbage collector frees the Choice.
+func NewChoice(log func(text string)) *Choice { return newChoice(log, 0, 0) }
 
 // newChoice is NewChoice with two settings. `trials` is the number of calls that are measured.
 // `gain` is a fraction of the serial time. The parallel way is chosen only if it saves more than
 // this fraction. For both settings 0 means the default of the core.
-func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
-	c := &Choice{o: o, h: ct.ChoiceNew(int32(trials), float64(gain))}
+func newChoice(log func(text string), trials int, gain float64) *Choice {
+	c := &Choice{log: log, h: ct.ChoiceNew(int32(trials), float64(gain))}
 	runtime.AddCleanup(c, func(h *ct.Choice) { ct.ChoiceFree(h) }, c.h)
 	return c
 }
 
-// A Decision is a result of a [Choice].
-type Decision struct {
+// A decision is a result of a Choice.
+type decision struct {
 	What         string        // the inputs that the decision is for
 	Graph        bool          // the decision is for work in graphs
 	Parallel     bool          // the work runs in parallel
@@ -70,7 +64,7 @@ type Decision struct {
 
 // String returns one line, such as "(float32[1 64 56 56]@cuda:0), captured: parallel: 61µs
 // parallel, 105µs serial".
-func (d Decision) String() string {
+func (d decision) String() string {
 	how := "eager"
 	if d.Graph {
 		how = "captured"
@@ -82,8 +76,8 @@ func (d Decision) String() string {
 	return fmt.Sprintf("%s, %s: %s%v parallel, %v serial", d.What, how, way, d.ParallelTime, d.SerialTime)
 }
 
-// Decisions returns the decisions so far, in the order in which they were made.
-func (c *Choice) Decisions() []Decision {
+// made returns the decisions so far, in the order in which they were made.
+func (c *Choice) made() []decision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.take()
@@ -95,7 +89,7 @@ func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
 		us := func(v float64) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
-		n := Decision{
+		n := decision{
 			What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0,
 			SerialTime: us(d.FirstUS), ParallelTime: us(d.SecondUS), HostTime: us(d.HostUS),
 		}
@@ -124,9 +118,9 @@ func (c *Choice) tell() {
 	anew := slices.Clone(c.decisions[c.told:])
 	c.told = len(c.decisions)
 	c.mu.Unlock()
-	if c.o.Log != nil {
+	if c.log != nil {
 		for _, d := range anew {
-			c.o.Log(d.String())
+			c.log(d.String())
 		}
 	}
 }

@@ -17,7 +17,7 @@ type comparison struct {
 }
 
 func newComparison(serial *Graph, out []*Tensor) *comparison {
-	return &comparison{graph: serial, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
+	return &comparison{graph: serial, out: out, choice: newChoice(nil, comparedLaunches, 0.003)}
 }
 
 // launch launches one of the two graphs, and returns its results. If the comparison has ended, it
@@ -43,7 +43,7 @@ func (p *comparison) launch(x *Exec, s *capturedShape, in []*Tensor) (out []*Ten
 
 // times returns the times of a launch that were measured.
 func (p *comparison) times() (parallel, serial time.Duration) {
-	for _, d := range p.choice.Decisions() {
+	for _, d := range p.choice.made() {
 		parallel, serial = d.ParallelTime, d.SerialTime
 	}
 	return parallel, serial

@@ -110,7 +110,7 @@ func toHost(x *Exec, op string, t *Tensor, data unsafe.Pointer, bytes int) {
 }
 
 // Item returns the value of a tensor of one element. It waits for x's stream. A float64 holds
-// integers exactly up to 2^53 only: [ItemAs] reads all values of all dtypes.
+// integers exactly up to 2^53 only: [ToSlice] reads all values of all dtypes.
 func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
@@ -118,23 +118,6 @@ func (x *Exec) Item(t *Tensor) float64 {
 	x.must("Exec.Item", ct.TensorItem(x.c, t.h, &v), t)
 	runtime.KeepAlive(t)
 	return float64(v)
-}
-
-// ItemAs returns the value of a tensor of one element, without a conversion. It waits for x's
-// stream. It fails with [ErrInvalidArgument] if T is not the Go type of the tensor's dtype, and for
-// a tensor with more or fewer elements.
-func ItemAs[T Element](x *Exec, t *Tensor) T {
-	const op = "ItemAs"
-	x.check(op)
-	x.open(op, t)
-	x.elementsAre(op, DTypeOf[T](), t)
-	if n := t.Numel(); n != 1 {
-		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
-			Message: fmt.Sprintf("a tensor of %d elements has no single value: use ToSlice", n)})
-	}
-	var v T
-	toHost(x, op, t, unsafe.Pointer(&v), int(unsafe.Sizeof(v)))
-	return v
 }
 
 // CopyFrom enqueues a copy of `data` into t. It waits if t is on a CUDA device and `data` is not
@@ -190,12 +173,14 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	// All copies are enqueued by one call of the core. Four copies by one call take a third of the
 	// time of four calls, if other work of the host has emptied the CPU's caches.
 	const op = "Stream.CopyFrom"
-	escape(copies) // the core gets addresses as numbers, and Go does not adjust these numbers when it moves a stack
+	var pinned runtime.Pinner // the core gets addresses as numbers, which Go does not adjust when it moves a stack
+	defer pinned.Unpin()
 	each := make([]ct.HostCopy, 0, len(copies))
 	for _, c := range copies {
 		if c.To == nil || c.To.h == nil {
 			return nil, nil, closedTensor(op)
 		}
+		pinned.Pin(unsafe.SliceData(c.From))
 		each = append(each, ct.HostCopy{Tensor: uintptr(unsafe.Pointer(c.To.h)), Data: uintptr(unsafe.Pointer(unsafe.SliceData(c.From))), Bytes: uintptr(len(c.From))})
 	}
 	h, err := s.lock(op)
@@ -269,19 +254,6 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 
 func closedTensor(op string) *Error {
 	return refuse(op, ErrClosed, "the tensor is nil or closed")
-}
-
-var ( // the function `escape` uses these variables, so that the compiler puts its argument on the heap
-	neverTrue bool
-	escaped   any
-)
-
-// escape forces the compiler to put the memory that v points to on the heap. Go does not move heap
-// memory.
-func escape(v any) {
-	if neverTrue {
-		escaped = v
-	}
 }
 
 // FromDevice enqueues a copy of t into new memory of x's device. The elements of the copy have

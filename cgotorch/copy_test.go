@@ -168,9 +168,9 @@ func TestCopyFrom_CountsAsAWrite(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Zeros(Float32, 2)
-			before := a.Version()
+			before := Version(a)
 			CopyFrom(x, a, []float32{1, 2})
-			if got := a.Version(); got != before+1 {
+			if got := Version(a); got != before+1 {
 				t.Errorf("version %d, want %d", got, before+1)
 			}
 		})
@@ -294,45 +294,43 @@ func TestItem(t *testing.T) {
 	})
 }
 
-// ItemAs reads values that a float64 cannot hold.
-func TestItemAs(t *testing.T) {
+// ToSlice reads values that a float64 cannot hold.
+func TestToSlice_Exact(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			const large = 9007199254740993 // 2^53 + 1
-			if got := ItemAs[int64](x, FromSlice(x, []int64{large})); got != large {
+			if got := ToSlice[int64](x, FromSlice(x, []int64{large}))[0]; got != large {
 				t.Errorf("got %d, want %d", got, int64(large))
 			}
 			if got := x.Item(FromSlice(x, []int64{large})); got != large-1 {
 				t.Errorf("Item gives %v: its comment says that it rounds", got)
 			}
-			if got := ItemAs[uint64](x, FromSlice(x, []uint64{math.MaxUint64})); got != math.MaxUint64 {
+			if got := ToSlice[uint64](x, FromSlice(x, []uint64{math.MaxUint64}))[0]; got != math.MaxUint64 {
 				t.Errorf("got %d, want the largest uint64", got)
 			}
-			if got := ItemAs[int64](x, x.Select(FromSlice(x, []int64{1, large, 3}), 0, 1)); got != large { // a view
+			if got := ToSlice[int64](x, x.Select(FromSlice(x, []int64{1, large, 3}), 0, 1))[0]; got != large { // a view
 				t.Errorf("got %d of a view, want %d", got, int64(large))
 			}
-			if got := ItemAs[complex64](x, FromSlice(x, []complex64{1 - 2i}, 1, 1)); got != 1-2i {
+			if got := ToSlice[complex64](x, FromSlice(x, []complex64{1 - 2i}, 1, 1))[0]; got != 1-2i {
 				t.Errorf("got %v, want 1-2i", got)
 			}
-			if got := ItemAs[complex64](x, x.Conj(FromSlice(x, []complex64{1 - 2i}))); got != 1+2i {
+			if got := ToSlice[complex64](x, x.Conj(FromSlice(x, []complex64{1 - 2i})))[0]; got != 1+2i {
 				t.Errorf("got %v of a conjugated view, want 1+2i", got)
 			}
-			if !ItemAs[bool](x, FromSlice(x, []bool{true})) {
+			if !ToSlice[bool](x, FromSlice(x, []bool{true}))[0] {
 				t.Error("true is false")
 			}
-			if got := ItemAs[BFloat16Bits](x, x.Ones(BFloat16)); got != 0x3f80 {
+			if got := ToSlice[BFloat16Bits](x, x.Ones(BFloat16))[0]; got != 0x3f80 {
 				t.Errorf("1 has the bits %x in bfloat16, want 3f80", got)
 			}
 		})
 		for want, run := range map[string]func(x *Exec){
-			"ItemAs(float32[]": func(x *Exec) { ItemAs[float64](x, x.Ones(Float32)) },
-			"the elements are float32, asked for as int64": func(x *Exec) { ItemAs[int64](x, x.Ones(Float32)) },
-			"a tensor of 2 elements has no single value":   func(x *Exec) { ItemAs[float32](x, x.Ones(Float32, 2)) },
-			"a tensor of 0 elements has no single value":   func(x *Exec) { ItemAs[float32](x, x.Ones(Float32, 0)) },
-			"the tensor is nil":                            func(x *Exec) { ItemAs[float32](x, nil) },
+			"ToSlice(float32[]":                            func(x *Exec) { ToSlice[float64](x, x.Ones(Float32)) },
+			"the elements are float32, asked for as int64": func(x *Exec) { ToSlice[int64](x, x.Ones(Float32)) },
+			"the tensor is nil":                            func(x *Exec) { ToSlice[float32](x, nil) },
 		} {
-			wantError(t, torchtest.TryDo(t, d, run), ErrInvalidArgument, "ItemAs", want)
+			wantError(t, torchtest.TryDo(t, d, run), ErrInvalidArgument, "ToSlice", want)
 		}
 	})
 }

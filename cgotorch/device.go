@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
@@ -55,6 +57,24 @@ func (d Device) String() string {
 		return fmt.Sprintf("cuda:%d", d.index)
 	}
 	return "cpu"
+}
+
+// devices holds the state of each device, made on first use. It is process-wide because CUDA has
+// each device once.
+var devices sync.Map // Device -> *deviceState
+
+// deviceState is what a device has once.
+type deviceState struct {
+	stream  *Stream                   // the default stream
+	capture atomic.Pointer[graphWork] // the capture under way; a device has at most one at a time
+}
+
+func (d Device) state() *deviceState {
+	s, ok := devices.Load(d)
+	if !ok {
+		s, _ = devices.LoadOrStore(d, &deviceState{stream: &Stream{device: d, isDefault: true, name: defaultName}})
+	}
+	return s.(*deviceState)
 }
 
 func (d Device) c() ct.Device {

@@ -125,8 +125,10 @@ func check(op string, status *ct.Status) error {
 
 func statusError(op string, status *ct.Status) *Error {
 	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: cured(op, ct.StatusMessage(status)), Caller: caller()}
-	if at := checks.sites.Caller(site(ct.StatusSite(status))); at != "" {
-		e.Message += "; the forward is at " + at
+	if c := theCheck.Load(); c != nil {
+		if at := (*c).caller(site(ct.StatusSite(status))); at != "" {
+			e.Message += "; the forward is at " + at
+		}
 	}
 	ct.StatusFree(status)
 	return e

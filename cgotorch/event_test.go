@@ -114,8 +114,8 @@ func TestEvent_FromManyGoroutines(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
-		a, _ := s.RecordTiming()
-		b, _ := s.RecordTiming()
+		a := recordTiming(t, s)
+		b := recordTiming(t, s)
 		s.Synchronize()
 		within(t, func() {
 			together(8, func(i int) {

@@ -1,25 +1,98 @@
 package cgotorch
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // This file exports names for this package's tests. The tests are in package cgotorch_test,
 // because they import packages that import cgotorch.
 
 var (
-	Kinds      = kinds[:]
-	TellRaces  = theChecker().tell
-	DTypes     = maps.Keys(dtypes)
-	NewPool    = newGraphPool
-	ReadWithin = (*HostRead).read
+	Kinds        = kinds[:]
+	DTypes       = maps.Keys(dtypes)
+	NewPool      = newGraphPool
+	ReadWithin   = (*HostRead).read
+	CaptureGraph = (*Exec).captureGraph
+	Uncaptured   = (*Exec).uncaptured
+	Decisions    = (*Choice).made
+	SetPatience  = streams.mistakes.SetPatience
 )
+
+// TellRaces reports the new races. LeftRaces returns those that nobody has got.
+func TellRaces() {
+	c, _ := theChecker()
+	c.tell()
+}
+
+func LeftRaces() []*StreamRace {
+	c, _ := theChecker()
+	return c.left()
+}
+
+// OverlapCounts returns the counts of an Overlap.
+func OverlapCounts(p *Overlap) (counts struct{ Layers, Parallel, Late, ShortOfMemory int }) {
+	c := p.counts()
+	counts.Layers, counts.Parallel, counts.Late, counts.ShortOfMemory = int(c.Layers), int(c.Parallel), int(c.Late), int(c.ShortOfMemory)
+	return counts
+}
+
+// DecisionsOf returns the decisions of an Overlap.
+func DecisionsOf(p *Overlap) []decision { return p.choice.made() }
+
+// InferenceStats returns the launches of all streams, and their graphs.
+func InferenceStats(f *Inference) (launches, graphs int) {
+	for _, l := range f.lanes {
+		s := l.captured.Stats()
+		launches, graphs = launches+s.Launches, graphs+s.Graphs
+	}
+	return launches, graphs
+}
+
+// GraphSize counts the nodes of a graph. Of an eager graph it is zero.
+func GraphSize(g *Graph) (size ct.GraphSize, err error) {
+	if !g.eager {
+		err = check("GraphSize", ct.GraphCount(g.h, &size))
+	}
+	return size, err
+}
+
+// Native returns the stream as a cudaStream_t, or 0 for a default stream and for one of the CPU.
+func Native(s *Stream) (uintptr, error) {
+	h, err := s.use("Native")
+	if err != nil {
+		return 0, err
+	}
+	defer s.unuse()
+	return uintptr(ct.StreamNative(h)), nil
+}
+
+// NameOf returns the name without the device.
+func NameOf(s *Stream) string { return s.name }
+
+// Pinned reports whether the memory is page-locked.
+func Pinned(s *HostSlab) bool { return s.h != nil && ct.SlabPinned(s.h) != 0 }
+
+// Version and StorageBytes are what package seam gives of a tensor.
+func Version(t *Tensor) int        { return inner{}.Version(t) }
+func StorageBytes(t *Tensor) int64 { return inner{}.StorageBytes(t) }
+
+// Switch returns a switch of the process.
+func Switch(which int32) (v int32) {
+	if err := check("Switch", ct.SwitchGet(which, &v)); err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // CaptureInto captures fn on s into a pool, without a warm-up run.
 func CaptureInto(p *graphPool, s *Stream, fn func(x *Exec) error) (*Graph, error) {
 	var g *Graph
 	err := s.Do(func(x *Exec) error {
-		err := x.beginsCapture("Exec.Capture", fn)
+		err := x.beginsCapture("Stream.Capture", fn)
 		if err == nil {
-			g, err = x.captureInto(p, fn, CaptureOptions{})
+			g, err = x.captureInto(p, fn, 0)
 		}
 		return err
 	})

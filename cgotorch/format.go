@@ -3,7 +3,6 @@ package cgotorch
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"math"
 	"strconv"
 	"strings"
@@ -45,9 +44,6 @@ func (t *Tensor) Format(f fmt.State, verb rune) {
 	}
 	fmt.Fprint(f, v.text(t.String()))
 }
-
-// LogValue makes package slog show [Tensor.String].
-func (t *Tensor) LogValue() slog.Value { return slog.StringValue(t.safeString()) }
 
 // MarshalJSON returns dtype, shape and values, the values in lists inside lists. It fails where
 // [Tensor.Format] shows no values, and for complex numbers, NaN and infinity.

@@ -1,11 +1,9 @@
 package cgotorch_test
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -108,9 +106,6 @@ func TestTensor_Format_Places(t *testing.T) {
 	}
 	want("outside", fmt.Sprint(kept), "float32[2] (no values outside a Do")
 	want("freed", fmt.Sprint(freed), "closed", "Keep it there")
-	var log bytes.Buffer
-	slog.New(slog.NewTextHandler(&log, nil)).Info("step", "loss", kept)
-	want("slog", log.String(), "loss=float32[2]")
 	kept.Close()
 	want("closed", fmt.Sprint(kept), "closed")
 }

@@ -14,7 +14,7 @@ import (
 type Graph struct {
 	pool    *graphPool
 	ownPool bool
-	eager   bool
+	eager   bool // each launch calls the function again
 	hooks   []func(x *Exec)
 	depends []func() string
 
@@ -27,10 +27,6 @@ type Graph struct {
 	fn             func(x *Exec) error // function of an eager graph; guarded by pool.mu
 	grad, autocast int32               // modes in which an eager graph runs fn
 }
-
-// Eager reports whether each launch runs the function again. This is so on the CPU, because
-// nothing can be captured there.
-func (g *Graph) Eager() bool { return g.eager }
 
 // Launch enqueues the graph's work on s. s may be any stream of the graph's device. The work runs
 // after earlier work of s and before later work of s. Launches of graphs that share memory run
@@ -66,7 +62,7 @@ func (x *Exec) Launch(g *Graph) {
 	if err := g.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
 	}
-	if g.Eager() {
+	if g.eager {
 		y := *x
 		y.c.Grad, y.c.Autocast = g.grad, g.autocast
 		if err := y.inside(x.c.Stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
@@ -104,53 +100,6 @@ func (g *Graph) stale() string {
 		}
 	}
 	return ""
-}
-
-// GraphSize has the number of nodes of a graph, in total and by kind.
-type GraphSize struct {
-	// Fills counts only fills of memory in several rows. Each other fill of memory is captured as a
-	// kernel, so Kernels counts it.
-	Nodes, Kernels, Copies, Fills int
-	Random                        bool // the graph draws random numbers
-}
-
-// Size counts the graph's nodes. For an eager graph all counts are 0. Size does not wait for the
-// device.
-func (g *Graph) Size() (GraphSize, error) {
-	var size GraphSize
-	err := g.ask("Graph.Size", func() error {
-		var err error
-		size, err = g.size()
-		return err
-	})
-	return size, err
-}
-
-func (g *Graph) size() (GraphSize, error) {
-	var size ct.GraphSize
-	err := check("Graph.Size", ct.GraphCount(g.h, &size))
-	return GraphSize{Nodes: int(size.Nodes), Kernels: int(size.Kernels), Copies: int(size.Copies), Fills: int(size.Fills), Random: size.Random != 0}, err
-}
-
-// Memory returns the number of bytes on the device that the graph's memory pool holds. On the CPU
-// it returns 0. The call may take a millisecond.
-func (g *Graph) Memory() (int64, error) { return g.pool.Memory("Graph.Memory") }
-
-// ask locks the pool and calls the function `question`. If the graph is closed, `ask` fails
-// instead. If the graph is eager, `ask` does nothing.
-func (g *Graph) ask(op string, question func() error) error {
-	if err := g.pool.enter(op); err != nil {
-		return err
-	}
-	defer g.pool.mu.Unlock()
-	switch {
-	case g.closed:
-		return refuse(op, ErrClosed, "the graph is closed; close it after its last launch")
-	case g.Eager():
-		return nil
-	}
-	defer runtime.KeepAlive(g)
-	return question()
 }
 
 // Close frees the graph. Launches that are already enqueued still run. Tensors that the captured

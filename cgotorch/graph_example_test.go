@@ -126,7 +126,7 @@ func ExampleStream_Capture() {
 	graph, err := stream.Capture(func(x *cgotorch.Exec) error {
 		x.AddScalarInPlace(sum, 1.5)
 		return nil
-	}, cgotorch.CaptureOptions{})
+	}, 0)
 	if err != nil {
 		panic(err)
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 // captured returns a graph of fn. The graph is closed when the test ends.
-func captured(t testing.TB, s *Stream, o CaptureOptions, fn func(x *Exec)) *Graph {
+func captured(t testing.TB, s *Stream, warmUp int, fn func(x *Exec)) *Graph {
 	t.Helper()
-	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, o)
+	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, warmUp)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,15 +80,12 @@ func TestGraph_Launch(t *testing.T) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
 		calls := 0
-		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+		g := captured(t, s, 0, func(x *Exec) {
 			calls++
 			x.AddScalarInPlace(n, 1)
 		})
 		if got := itemOf(t, s, n); got != 0 {
 			t.Errorf("after Capture it is %v: the work was run", got)
-		}
-		if g.Eager() == d.IsCUDA() {
-			t.Errorf("Eager is %v", g.Eager())
 		}
 		launch(t, g, s)
 		launch(t, g, s)
@@ -103,8 +100,8 @@ func TestGraph_Launch(t *testing.T) {
 		if want := map[bool]int{true: 1, false: 3}[d.IsCUDA()]; calls != want {
 			t.Errorf("the function was called %d times, want %d", calls, want)
 		}
-		size, err := g.Size()
-		if want := map[bool]int{true: 1}[d.IsCUDA()]; err != nil || size.Kernels != want || size.Nodes != want {
+		size, err := GraphSize(g)
+		if want := map[bool]int64{true: 1}[d.IsCUDA()]; err != nil || size.Kernels != want || size.Nodes != want {
 			t.Errorf("Size is %+v, %v", size, err)
 		}
 	})
@@ -115,7 +112,7 @@ func TestGraph_WarmUp(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
-		g := captured(t, s, CaptureOptions{WarmUp: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
+		g := captured(t, s, 2, func(x *Exec) { x.AddScalarInPlace(n, 1) })
 		launch(t, g, s)
 		if got := itemOf(t, s, n); got != 3 {
 			t.Errorf("two warm-up runs and a launch add %v", got)
@@ -192,7 +189,7 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s, side := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		out := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Float32, 256, 256) })[0]
-		g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
+		g := captured(t, s, 1, func(x *Exec) {
 			a := x.Full(Float32, 0.5, 256, 256)
 			y := x.On(side)
 			forked := x.Record()
@@ -255,14 +252,14 @@ func TestGraph_Random(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		graphs := []*Graph{captured(t, s, CaptureOptions{WarmUp: 1}, draw(0)), captured(t, s, CaptureOptions{}, draw(1))}
+		graphs := []*Graph{captured(t, s, 1, draw(0)), captured(t, s, 0, draw(1))}
 		got := sequence(func(i int) { launch(t, graphs[i], s) })
 		for i := range want {
 			if !slices.Equal(want[i], got[i]) {
 				t.Fatalf("draw %d is %v, want %v", i, got[i][:3], want[i][:3])
 			}
 		}
-		if size, err := graphs[0].Size(); err != nil || size.Random != d.IsCUDA() {
+		if size, err := GraphSize(graphs[0]); err != nil || (size.Random != 0) != d.IsCUDA() {
 			t.Errorf("Size is %+v, %v", size, err)
 		}
 	})
@@ -277,7 +274,7 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 		ts := kept(t, s, 2, scalar)
 		rate, sum := ts[0], ts[1]
 		steps, momentum := 0, 0.5
-		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+		g := captured(t, s, 0, func(x *Exec) {
 			x.EachLaunch(func(x *Exec) {
 				steps++
 				x.FillInPlace(rate, float64(steps))
@@ -321,7 +318,7 @@ func TestGraph_NotCapturable(t *testing.T) {
 	ts := kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })
 	outside := record(t, s)
 	defer outside.Close()
-	g := captured(t, s, CaptureOptions{}, func(x *Exec) { x.AddScalarInPlace(ts[1], 1) })
+	g := captured(t, s, 0, func(x *Exec) { x.AddScalarInPlace(ts[1], 1) })
 	for name, test := range map[string]struct {
 		fn    func(x *Exec)
 		want  error
@@ -335,18 +332,18 @@ func TestGraph_NotCapturable(t *testing.T) {
 		"nonzero":   {func(x *Exec) { x.Call("aten::nonzero", ts[0]) }, ErrNotCapturable, []string{"aten::nonzero"}},
 		"an event":  {func(x *Exec) { x.Wait(outside) }, ErrNotCapturable, []string{"Exec.Wait", "outside the capture"}},
 		"a capture": {func(x *Exec) {
-			_, err := x.Capture(func(*Exec) error { return nil }, CaptureOptions{})
+			_, err := CaptureGraph(x, func(*Exec) error { return nil }, 0)
 			mustNot(x, err)
-		}, ErrNotCapturable, []string{"Exec.Capture", "capture inside a capture"}},
+		}, ErrNotCapturable, []string{"Stream.Capture", "capture inside a capture"}},
 		"a launch":        {func(x *Exec) { x.Launch(g) }, ErrNotCapturable, []string{"Exec.Launch"}},
-		"no join":         {func(x *Exec) { e := x.Record(); defer e.Close(); y := x.On(other); y.Wait(e); y.AddScalar(ts[0], 1) }, ErrNotCapturable, []string{"Exec.Capture"}},
+		"no join":         {func(x *Exec) { e := x.Record(); defer e.Close(); y := x.On(other); y.Wait(e); y.AddScalar(ts[0], 1) }, ErrNotCapturable, []string{"Stream.Capture"}},
 		"no fork":         {func(x *Exec) { x.On(other).AddScalar(ts[0], 1) }, ErrNotCapturable, []string{"aten::add", "no part of the capture"}},
 		"the generator":   {func(x *Exec) { mustNot(x, Seed(1)) }, ErrNotCapturable, []string{"Seed", "inside a capture"}},
 		"a wrong operand": {func(x *Exec) { x.MatMul(ts[0], x.Ones(Float32, 3, 3)) }, ErrInvalidArgument, []string{"aten::matmul"}},
 		"an own error":    {func(x *Exec) { x.Fail("mine", errOwn) }, errOwn, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := s.Capture(func(x *Exec) error { test.fn(x); return nil }, CaptureOptions{})
+			_, err := s.Capture(func(x *Exec) error { test.fn(x); return nil }, 0)
 			wantError(t, err, test.want, append(test.texts, "graph_test.go")...)
 			// The stream and the existing graph still work.
 			launch(t, g, s)
@@ -363,7 +360,7 @@ func TestGraph_NotCapturable(t *testing.T) {
 			}
 			launch(t, g, s)
 		}()
-		_, _ = s.Capture(func(x *Exec) error { fn(x); return nil }, CaptureOptions{})
+		_, _ = s.Capture(func(x *Exec) error { fn(x); return nil }, 0)
 	}
 	wantPanic("a panic of the program's", func(x *Exec) { panic("mine") })
 	_ = s.Do(func(outer *Exec) error {
@@ -372,7 +369,7 @@ func TestGraph_NotCapturable(t *testing.T) {
 				t.Error("the outer Exec can be used inside a capture")
 			}
 		}()
-		_, _ = outer.Capture(func(x *Exec) error { outer.Ones(Float32); return nil }, CaptureOptions{})
+		_, _ = CaptureGraph(outer, func(x *Exec) error { outer.Ones(Float32); return nil }, 0)
 		return nil
 	})
 	launch(t, g, s)
@@ -389,7 +386,7 @@ func TestGraph_Close(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
-		g, err := s.Capture(func(x *Exec) error { x.AddScalarInPlace(n, 1); return nil }, CaptureOptions{})
+		g, err := s.Capture(func(x *Exec) error { x.AddScalarInPlace(n, 1); return nil }, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -400,8 +397,6 @@ func TestGraph_Close(t *testing.T) {
 			}
 		}
 		wantError(t, g.Launch(s), ErrClosed, "Exec.Launch", "the graph is closed")
-		_, err = g.Size()
-		wantError(t, err, ErrClosed, "Graph.Size")
 		pool, err := NewPool(d)
 		if err != nil {
 			t.Fatal(err)
@@ -421,7 +416,7 @@ func TestGraph_Fills(t *testing.T) {
 		s := torchtest.NewStream(t, d)
 		whole := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Uint8, 70_000) })[0]
 		want := slices.Repeat([]uint8{1}, 70_000)
-		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+		g := captured(t, s, 0, func(x *Exec) {
 			for i, n := range []int{1, 3, 16, 17, 31, 32, 1000, 4096, 16_384 + 5} {
 				at := 4096*i + i
 				x.ZeroInPlace(x.Narrow(whole, 0, at, n))
@@ -429,7 +424,7 @@ func TestGraph_Fills(t *testing.T) {
 			}
 		})
 		launch(t, g, s)
-		size, err := g.Size()
+		size, err := GraphSize(g)
 		if err != nil || size.Fills != 0 || d.IsCUDA() && size.Kernels == 0 {
 			t.Errorf("Size is %+v, %v", size, err)
 		}
@@ -451,7 +446,7 @@ func TestGraph_Keep(t *testing.T) {
 	s := torchtest.NewStream(t, d)
 	n := kept(t, s, 1, scalar)[0]
 	var double *Tensor
-	g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+	g := captured(t, s, 0, func(x *Exec) {
 		x.AddScalarInPlace(n, 1)
 		double = x.Keep(x.MulScalar(n, 2))
 	})
@@ -470,7 +465,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	d := torchtest.CUDA(t)
 	s := torchtest.NewStream(t, d)
 	n := kept(t, s, 1, scalar)[0]
-	g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
+	g := captured(t, s, 1, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
 	launch(t, g, s)
 	synchronize(t, s)
 	var busy *Event
@@ -537,7 +532,7 @@ func captureOnce(s *Stream, inGraph bool) error {
 		return slab.Close()
 	}
 	if inGraph {
-		g, err := s.Capture(step, CaptureOptions{WarmUp: 1})
+		g, err := s.Capture(step, 1)
 		if err != nil {
 			return err
 		}
@@ -562,9 +557,9 @@ func captureOnce(s *Stream, inGraph bool) error {
 	})
 }
 
-// A launch of a graph can call a function of the program. In this function, Close and Size of the
-// graph fail, because they would wait for the launch. In a function given to EachLaunch, a launch
-// fails too. A captured function has the modes and lent tensors of the Exec that captures it.
+// A launch of a graph can call a function of the program. In this function, Close of the graph
+// fails, because it would wait for the launch. In a function given to EachLaunch, a launch fails
+// too. A captured function has the modes and lent tensors of the Exec that captures it.
 func TestGraph_Inside(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
@@ -572,11 +567,8 @@ func TestGraph_Inside(t *testing.T) {
 		n := kept(t, s, 1, scalar)[0]
 		var g *Graph
 		var inside []error
-		ask := func() {
-			_, err := g.Size()
-			inside = append(inside, g.Close(), err)
-		}
-		g = captured(t, s, CaptureOptions{}, func(x *Exec) {
+		ask := func() { inside = append(inside, g.Close()) }
+		g = captured(t, s, 0, func(x *Exec) {
 			x.AddScalarInPlace(n, 1)
 			if !d.IsCUDA() {
 				ask()
@@ -591,12 +583,12 @@ func TestGraph_Inside(t *testing.T) {
 			wantError(t, err, ErrMisuse, "inside the captured function")
 		}
 
-		second := captured(t, s, CaptureOptions{}, func(x *Exec) { x.EachLaunch(func(x *Exec) { x.Launch(g) }) })
+		second := captured(t, s, 0, func(x *Exec) { x.EachLaunch(func(x *Exec) { x.Launch(g) }) })
 		wantError(t, second.Launch(s), ErrNotCapturable, "Exec.Launch", "EachLaunch")
 
 		var grad []bool
 		err := s.Do(func(x *Exec) error {
-			modes, err := x.NoGrad().Capture(func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, CaptureOptions{WarmUp: 1})
+			modes, err := CaptureGraph(x.NoGrad(), func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, 1)
 			if err != nil {
 				return err
 			}
@@ -606,9 +598,9 @@ func TestGraph_Inside(t *testing.T) {
 				t.Errorf("with gradients: %v", grad)
 			}
 			lent := x.Lend(n, "batch 1")
-			_, err = x.Capture(func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, CaptureOptions{WarmUp: 1})
+			_, err = CaptureGraph(x, func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, 1)
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "batch 1")
-			_, err = x.Capture(nil, CaptureOptions{})
+			_, err = CaptureGraph(x, nil, 0)
 			wantError(t, err, ErrInvalidArgument, "the function is nil")
 			return nil
 		})
@@ -653,7 +645,7 @@ func TestGraph_CloseGivesStreamsBehindLaunches(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
 	s := torchtest.NewStream(t, d)
-	g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) { torchtest.Sleep(x, 300*time.Millisecond) })
+	g := captured(t, s, 1, func(x *Exec) { torchtest.Sleep(x, 300*time.Millisecond) })
 	launch(t, g, s)
 	g.Close()
 	event := record(t, torchtest.NewStream(t, d)) // the stream of the pool

@@ -8,10 +8,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// capturesNow maps a device to the capture under way on that device. A device has at most one
-// capture at a time.
-var capturesNow sync.Map // Device -> *graphWork
-
 // graphPool is device memory that several graphs share, together with the streams on which the
 // graphs are captured. The pool needs as much memory as its largest graph. Without a shared pool
 // the graphs would need the sum of their memory. The device runs the graphs of a pool one at a
@@ -288,7 +284,7 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 // replaces, or nil. CUDA may reuse the executable graph of `older`, and `older` can then only be
 // closed. If the argument `serial` is true, every Choice in fn runs its work serially.
 func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
-	const op = "Exec.Capture"
+	const op = "Stream.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() || checkingValues() {
 		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.Grad, x.c.Autocast
@@ -307,10 +303,11 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 		}
 		captured := false
 		work.h = h
-		capturesNow.Store(p.device, work)
+		underWay := &p.device.state().capture
+		underWay.Store(work)
 		defer func() {
 			work.h = nil
-			capturesNow.CompareAndDelete(p.device, work) // another capture may have begun
+			underWay.CompareAndSwap(work, nil) // another capture may have begun
 			if !captured {
 				ct.GraphFree(h)
 			}
@@ -323,7 +320,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 			before = older.h
 		}
 		var updated int32
-		capturesNow.Delete(p.device) // before GraphEnd, which wakes backwards that wait for this capture: they read capturesNow
+		underWay.Store(nil) // before GraphEnd, which wakes backwards that wait for this capture: they read it
 		if err := check(op, ct.GraphEnd(y, h, before, &updated)); err != nil {
 			return err
 		}
@@ -343,10 +340,10 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 
 // Note [Memory written before launches]
 //
-// Functions given to EachLaunch write memory before each launch of a graph. Make this memory with
-// Uncaptured. Memory of the graph is not safe, because an earlier operator of the graph may have
-// used the same addresses. At each launch this operator would overwrite what the functions have
-// written.
+// Functions given to EachLaunch write memory before each launch of a graph. Make this memory before
+// the capture, or with an Exec that is not captured. Memory of the graph is not safe, because an
+// earlier operator of the graph may have used the same addresses. At each launch this operator
+// would overwrite what the functions have written.
 //
 // For the same reason a function cannot keep a tensor that is made in a pool with other graphs. A
 // warm-up run uses the pool's memory only if the pool has no graph yet. In a pool with a graph,

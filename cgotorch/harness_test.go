@@ -66,10 +66,8 @@ func record(t testing.TB, s *Stream) *Event {
 
 func recordTiming(t testing.TB, s *Stream) *Event {
 	t.Helper()
-	e, err := s.RecordTiming()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var e *Event
+	runOn(t, s, func(x *Exec) { e = x.RecordTiming() })
 	return e
 }
 

@@ -106,8 +106,8 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 // `forward`.
 //
 // Do fails like [Stream.Do]. A Do inside any Do fails with [ErrMisuse]. So does a Do for which all
-// streams' Dos wait, after the time of [SetDeadlockTimeout]. It fails with the cause of ctx's end
-// if ctx ends before a stream is free, and with [ErrClosed] after Close.
+// streams' Dos wait, after 10 s. It fails with the cause of ctx's end if ctx ends before a stream
+// is free, and with [ErrClosed] after Close.
 func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Tensor) *Tensor) error) error {
 	l, err := f.take(ctx, "Inference.Do")
 	if err != nil {
@@ -223,37 +223,6 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 		return refuse("Inference.Prepare", ErrNotCapturable, "%s", s.Why)
 	}
 	return err
-}
-
-// Memory returns the number of bytes on the device that the graphs hold. It waits for calls of
-// the served function that are under way.
-func (f *Inference) Memory() (int64, error) {
-	var sum int64
-	for _, l := range f.lanes {
-		bytes, err := l.captured.Memory()
-		if err != nil {
-			return 0, err
-		}
-		sum += bytes
-	}
-	return sum, nil
-}
-
-// Stats returns the sums of the counts of all streams.
-func (f *Inference) Stats() CapturedStats {
-	var sum CapturedStats
-	for _, l := range f.lanes {
-		s := l.captured.Stats()
-		sum.Graphs += s.Graphs
-		sum.Captures += s.Captures
-		sum.Updates += s.Updates
-		sum.Launches += s.Launches
-		sum.Eager += s.Eager
-		if s.Why != "" {
-			sum.Why = s.Why
-		}
-	}
-	return sum
 }
 
 // Close closes all streams that no Do uses. If a Do uses a stream, this stream is closed when the

@@ -2,6 +2,7 @@ package cgotorch
 
 import (
 	"runtime"
+	"runtime/cgo"
 	"sync"
 	"unsafe"
 
@@ -15,13 +16,11 @@ func alreadyDone() <-chan struct{} {
 	return c
 }
 
-// notifications maps a token to a channel, for each channel that is not closed yet. While there
-// are open channels, one goroutine waits in the core for all their events.
+// notifications counts the channels that are not closed yet. While there are open channels, one
+// goroutine waits in the core for all their events. The core has one queue of notifications.
 var notifications struct {
 	sync.Mutex
-	channels map[uint64]chan struct{}
-	next     uint64
-	running  bool
+	open int
 }
 
 // notify returns a channel that is closed when the event is done. If `known` is true, the stream
@@ -37,17 +36,13 @@ func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	n := &notifications
 	n.Lock()
 	defer n.Unlock()
-	if n.channels == nil {
-		n.channels = map[uint64]chan struct{}{}
-	}
-	n.next++
-	token, c := n.next, make(chan struct{})
-	if err := check("Event.Done", ct.EventNotify(event, token, cbool(known))); err != nil {
+	c := make(chan struct{})
+	token := cgo.NewHandle(c)
+	if err := check("Event.Done", ct.EventNotify(event, uint64(token), cbool(known))); err != nil {
+		token.Delete()
 		return nil, err
 	}
-	n.channels[token] = c
-	if !n.running {
-		n.running = true
+	if n.open++; n.open == 1 {
 		go closeChannels()
 	}
 	return c, nil
@@ -58,17 +53,18 @@ func closeChannels() {
 	n := &notifications
 	for {
 		count := ct.Notified((*uint64)(unsafe.Pointer(&tokens[0])), int32(len(tokens)))
-		n.Lock()
 		for _, token := range tokens[:count] {
-			close(n.channels[token])
-			delete(n.channels, token)
+			h := cgo.Handle(token)
+			close(h.Value().(chan struct{}))
+			h.Delete()
 		}
-		if len(n.channels) == 0 {
-			n.running = false
-			n.Unlock()
+		n.Lock()
+		n.open -= int(count)
+		last := n.open == 0
+		n.Unlock()
+		if last {
 			return
 		}
-		n.Unlock()
 		runtime.Gosched() // runs the receivers now, because the next call of Notified can block this processor
 	}
 }

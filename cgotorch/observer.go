@@ -1,7 +1,6 @@
 package cgotorch
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/mistakes"
@@ -13,18 +12,17 @@ import (
 // observers. Without observers, each call of a Do compares one length.
 type observer = seam.Observer[*Exec, *Tensor]
 
-// checks is the state that the two checks of the process share: the stream checker and the check
-// for finite values. Both use hooks of LibTorch, and a process has each hook once.
-var checks struct {
-	on    atomic.Bool
-	sites place.Sites // places of calls; they stay when the checks are turned off
+// theCheck is the check of the process, or nil before a check is first turned on. It stays when it
+// is turned off. A process has one, because LibTorch has each hook once.
+var theCheck atomic.Pointer[processCheck]
 
-	sync.Mutex
-	by processCheck // set once, before `on`
-}
-
-// A processCheck follows all Dos while it is on.
+// A processCheck follows all Dos while it is on: see checker.
 type processCheck interface {
+	on() bool
+	// here returns the site of its caller's caller.
+	here() site
+	// caller returns the place of a site, or "".
+	caller(at site) string
 	// observer returns the observer of a Do that was called at `do`.
 	observer(do site) observer
 	// afterDo is called by the caller of each Do that has ended. It returns what the check has found,
@@ -37,26 +35,37 @@ type processCheck interface {
 // A site is the number of a recorded call stack. 0 means no stack.
 type site = place.Site
 
+// activeCheck returns the check of the process, or nil while none is on.
+func activeCheck() processCheck {
+	if c := theCheck.Load(); c != nil && (*c).on() {
+		return *c
+	}
+	return nil
+}
+
 // checking reports whether a check of the process is on.
-func checking() bool { return checks.on.Load() }
+func checking() bool { return activeCheck() != nil }
 
 // checkingValues reports whether a check reads the results of each operator.
-func checkingValues() bool { return checking() && checks.by.finite() }
+func checkingValues() bool {
+	c := activeCheck()
+	return c != nil && c.finite()
+}
 
 // callSite returns the site of its caller, or 0 while no check is on.
 func callSite() site {
-	if !checking() {
-		return 0
+	if c := activeCheck(); c != nil {
+		return c.here()
 	}
-	return checks.sites.Here(1, 0)
+	return 0
 }
 
 // checkOf returns the observer of a Do that was called at `do`, or nil while no check is on.
 func checkOf(do site) observer {
-	if !checking() {
-		return nil
+	if c := activeCheck(); c != nil {
+		return c.observer(do)
 	}
-	return checks.by.observer(do)
+	return nil
 }
 
 // waits is called by each method that waits for the device on purpose. It fails the Do of the

@@ -1,9 +1,7 @@
 package cgotorch
 
 import (
-	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
@@ -69,23 +67,6 @@ type OverlapOptions struct {
 	Log func(text string)
 }
 
-// OverlapStats are the counts of an Overlap since it was made.
-type OverlapStats struct {
-	Layers int // number of kinds and shapes of layers that have run on more than one stream
-	// Parallel is the number of calls of layers on more than one stream. A captured call counts once.
-	Parallel int
-	Late     int // number of calls that the field Parallel counts and whose weight gradients were late
-	// Saved is the time on the device that was saved by the calls that Parallel counts. It comes from
-	// the measurements for the decisions. It is 0 with the option Always.
-	Saved time.Duration
-	// Kept is the largest number of bytes that were kept alive only for late gradients. It does not
-	// count the memory that LibTorch's allocator holds for side streams.
-	Kept   int64
-	Serial int // number of calls of layers on one stream
-	// ShortOfMemory is the number of layers that went back to one stream because memory ran out.
-	ShortOfMemory int
-}
-
 const maxOverlapStreams = 16
 
 // NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees the
@@ -108,33 +89,16 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := check(op, ct.OverlapNew(cbool(o.Always), &p.h)); err != nil {
 		return nil, err
 	}
-	p.choice = &Choice{o: ChoiceOptions{Log: o.Log}, h: ct.OverlapChoice(p.h)}
+	p.choice = &Choice{log: o.Log, h: ct.OverlapChoice(p.h)}
 	runtime.AddCleanup(p, func(h *ct.Overlap) { ct.OverlapFree(h) }, p.h)
 	return p, nil
 }
 
-// Decisions returns the decisions so far, in the order in which they were made.
-func (p *Overlap) Decisions() []Decision {
-	if p.choice == nil {
-		return nil
-	}
-	defer runtime.KeepAlive(p)
-	return p.choice.Decisions()
-}
-
-// Stats returns the counts so far.
-func (p *Overlap) Stats() OverlapStats {
-	var c ct.OverlapCounts
-	_ = check("Overlap.Stats", ct.OverlapCount(p.h, &c))
+// counts returns the counts of calls since the Overlap was made.
+func (p *Overlap) counts() (c ct.OverlapCounts) {
+	_ = check("Overlap", ct.OverlapCount(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.Layers), Parallel: int(c.Parallel), Late: int(c.Late), Saved: time.Duration(float64(c.SavedUS) * 1e3),
-		Kept: c.KeptBytes, Serial: int(c.Serial), ShortOfMemory: int(c.ShortOfMemory)}
-}
-
-// String returns one line with the counts.
-func (s OverlapStats) String() string {
-	return fmt.Sprintf("%d layers on two streams, %d calls, %d of them late, %v saved, %d bytes kept longer, %d calls on one; %d layers short of memory",
-		s.Layers, s.Parallel, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
+	return c
 }
 
 // overlap calls the function `backward` with side streams that wait for x's work so far. Afterwards
@@ -143,7 +107,7 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 	if p.h == nil {
 		x.Fail(op, refuse(op, ErrInvalidArgument, "the Overlap was not made by NewOverlap"))
 	}
-	before := p.Stats().Parallel
+	before := p.counts().Parallel
 	fork := x.Record()
 	defer fork.Close()
 	var sides []*Exec
@@ -162,7 +126,7 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 			_ = x.await(op, side)
 		}
 		if g := x.work; g != nil && !p.always {
-			g.parallel = g.parallel || p.Stats().Parallel > before
+			g.parallel = g.parallel || p.counts().Parallel > before
 			if ct.ChoiceOpen(p.choice.h, 1) != 0 {
 				x.undecided()
 			}

@@ -125,11 +125,9 @@ func TestOverlap_Gradients(t *testing.T) {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
 		}
-		before := TF32()
 		if err := SetTF32(false); err != nil {
 			t.Fatal(err)
 		}
-		defer SetTF32(before)
 		layers := 200
 		if testing.Short() {
 			layers = 60
@@ -159,7 +157,7 @@ func TestOverlap_Gradients(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stats := overlap.Stats(); stats.Parallel < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
+			if stats := OverlapCounts(overlap); stats.Parallel < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 		})
@@ -198,7 +196,7 @@ func TestOverlap_Serial(t *testing.T) {
 				"no input's": {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, image(x, false)))) }, false},
 				"in a branch": {func(x *Exec) {
 					in := image(x, true)
-					out := x.Parallel(func(x *Exec) *Tensor { return x.Neg(in) }, func(x *Exec) *Tensor { return conv(x, in) })
+					out := x.Parallel(ParallelOptions{}, func(x *Exec) *Tensor { return x.Neg(in) }, func(x *Exec) *Tensor { return conv(x, in) })
 					x.BackwardWith(with, x.Sum(out[1]))
 				}, false},
 				"recomputed": {func(x *Exec) { x.BackwardWith(with, x.Sum(x.Recompute(image(x, true), conv))) }, true},
@@ -212,14 +210,14 @@ func TestOverlap_Serial(t *testing.T) {
 					continue // Recompute reads the generators of the CPU and of the device
 				}
 				for i := range 2 {
-					before := overlap.Stats().Parallel
+					before := OverlapCounts(overlap).Parallel
 					if err := s.Do(func(x *Exec) error { c.work(x); return nil }); err != nil {
 						t.Errorf("%s: %v", name, err)
 					}
 					if err := weight.SetGrad(nil); err != nil {
 						t.Error(err)
 					}
-					if got := overlap.Stats().Parallel > before; i > 0 && got != c.parallel {
+					if got := OverlapCounts(overlap).Parallel > before; i > 0 && got != c.parallel {
 						t.Errorf("%s: parallel %v, want %v", name, got, c.parallel)
 					}
 				}
@@ -301,10 +299,10 @@ func TestOverlap_Captured(t *testing.T) {
 			if got := run(overlap, always); !slices.Equal(got, want) {
 				t.Errorf("always=%v: losses %v, want %v", always, got, want)
 			}
-			if stats := overlap.Stats(); always && stats.Parallel == 0 {
+			if stats := OverlapCounts(overlap); always && stats.Parallel == 0 {
 				t.Errorf("%v", stats)
 			}
-			if n := len(overlap.Decisions()); d.IsCUDA() && !always && n == 0 {
+			if n := len(DecisionsOf(overlap)); d.IsCUDA() && !always && n == 0 {
 				t.Error("nothing was decided")
 			}
 		}
@@ -391,7 +389,7 @@ func TestOverlap_Linear(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stats := overlap.Stats(); stats.Parallel < layers {
+			if stats := OverlapCounts(overlap); stats.Parallel < layers {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 			t.Run("second derivative", func(t *testing.T) { checkSecondDerivative(t, s, overlap) })
@@ -472,7 +470,7 @@ func TestOverlap_Late(t *testing.T) {
 						t.Errorf("%+v: the gradients differ", c)
 					}
 				}
-				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !c.autocast && stats.Late == stats.Parallel) || !d.IsCUDA() && stats.Late != 0 {
+				if stats := OverlapCounts(overlap); d.IsCUDA() && (stats.Late == 0 || !c.autocast && stats.Late == stats.Parallel) || !d.IsCUDA() && stats.Late != 0 {
 					t.Errorf("%+v: %v", c, stats)
 				}
 			}
@@ -547,7 +545,7 @@ func TestOverlap_Late_Streams(t *testing.T) {
 	}
 	branches := func(x *Exec, in *Tensor) *Tensor {
 		in = conv3x3(x, conv3x3(x, in, weights[0]), weights[1])
-		out := x.Parallel(
+		out := x.Parallel(ParallelOptions{},
 			func(x *Exec) *Tensor { return conv3x3(x, in, weights[2]) },
 			func(x *Exec) *Tensor { return conv3x3(x, in, weights[3]) },
 			func(x *Exec) *Tensor { return conv3x3(x, conv3x3(x, in, weights[4]), weights[5]) })

@@ -6,7 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// ParallelOptions are the options of [Exec.ParallelWith]. The zero value runs the branches in
+// ParallelOptions are the options of [Exec.Parallel]. The zero value runs the branches in
 // parallel, on streams of the library's own.
 type ParallelOptions struct {
 	// Choice decides, for each shape and dtype of Inputs, whether the branches run in parallel or
@@ -49,12 +49,7 @@ type ParallelOptions struct {
 // part of the device empty. The host, or a graph, must enqueue the kernels faster than the device
 // runs them. Otherwise parallel branches are slower. [ParallelOptions.Choice] finds the faster
 // way.
-func (x *Exec) Parallel(branches ...func(x *Exec) *Tensor) []*Tensor {
-	return x.ParallelWith(ParallelOptions{}, branches...)
-}
-
-// ParallelWith is [Exec.Parallel] with options.
-func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor) []*Tensor {
+func (x *Exec) Parallel(o ParallelOptions, branches ...func(x *Exec) *Tensor) []*Tensor {
 	const op = "Exec.Parallel"
 	x.checkThread(op)
 	if o.Streams != nil && len(o.Streams) < len(branches)-1 {

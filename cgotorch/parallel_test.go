@@ -52,6 +52,10 @@ type branchNet struct {
 // runBranches runs branches and returns their results, as [Exec.Parallel] does.
 type runBranches func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor
 
+func parallelBranches(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor {
+	return x.Parallel(ParallelOptions{}, branches...)
+}
+
 func serialBranches(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) {
 	for _, b := range branches {
 		out = append(out, b(x))
@@ -142,7 +146,7 @@ func TestExec_Parallel(t *testing.T) {
 			want := n.run(t, serialBranches)
 			t.Run("eager", func(t *testing.T) {
 				for i := range 3 {
-					if got := n.run(t, (*Exec).Parallel); fmt.Sprint(got) != fmt.Sprint(want) {
+					if got := n.run(t, parallelBranches); fmt.Sprint(got) != fmt.Sprint(want) {
 						t.Errorf("run %d in parallel differs from serial branches", i)
 					}
 				}
@@ -150,7 +154,7 @@ func TestExec_Parallel(t *testing.T) {
 			t.Run("no gradients", func(t *testing.T) {
 				if err := n.s.Do(func(x *Exec) error {
 					seed(t)
-					if loss := float32(x.Item(n.forward(x.NoGrad(), (*Exec).Parallel))); loss != want[0][0] {
+					if loss := float32(x.Item(n.forward(x.NoGrad(), parallelBranches))); loss != want[0][0] {
 						t.Errorf("without gradients %v, with them %v", loss, want[0][0])
 					}
 					return nil
@@ -167,7 +171,7 @@ func TestExec_Parallel(t *testing.T) {
 func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
 	seed(t)
 	captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
-		return []*Tensor{n.step(t, x, (*Exec).Parallel)}
+		return []*Tensor{n.step(t, x, parallelBranches)}
 	}, CapturedOptions{WarmUp: 1})
 	defer captured.Close()
 	for i := range 3 {
@@ -198,7 +202,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 					const n = 1 << 16
 					for range 4 {
 						a, b := x.Full(Float32, 3, n), x.Full(Float32, 4, n)
-						out := x.NoGrad().ParallelWith(ParallelOptions{Transient: true},
+						out := x.NoGrad().Parallel(ParallelOptions{Transient: true},
 							func(x *Exec) *Tensor {
 								c := x.Full(Float32, 5, n)
 								return x.Add(c, c)
@@ -244,7 +248,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 					return func(x *Exec) *Tensor { return x.Full(Float32, v, n) }
 				}
 				sum := func(x *Exec, branches ...func(x *Exec) *Tensor) *Tensor {
-					both := x.ParallelWith(ParallelOptions{Transient: true}, branches...)
+					both := x.Parallel(ParallelOptions{Transient: true}, branches...)
 					torchtest.Sleep(x, time.Millisecond)
 					out := x.Add(both[0], both[1])
 					both[0].Close()
@@ -276,7 +280,7 @@ func TestExec_Parallel_DependentBranches(t *testing.T) {
 			s := torchtest.NewStream(t, d)
 			if err := s.Do(func(x *Exec) error {
 				a := x.Ones(Float32, 4)
-				x.Parallel(
+				x.Parallel(ParallelOptions{},
 					func(x *Exec) *Tensor { return x.AddInPlace(a, a) },
 					func(x *Exec) *Tensor { return x.Neg(a) })
 				return nil
@@ -303,7 +307,7 @@ func TestExec_Parallel_Failures(t *testing.T) {
 				"own":      func(x *Exec) *Tensor { x.Fail("own", errOwn); return nil },
 				"nil":      func(x *Exec) *Tensor { return nil },
 				"nested": func(x *Exec) *Tensor {
-					return x.Parallel(func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { x.Fail("own", errOwn); return nil })[0]
+					return x.Parallel(ParallelOptions{}, func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { x.Fail("own", errOwn); return nil })[0]
 				},
 			} {
 				for at := range 3 {
@@ -316,7 +320,7 @@ func TestExec_Parallel_Failures(t *testing.T) {
 								branches[i] = fail
 							}
 						}
-						x.Parallel(branches...)
+						x.Parallel(ParallelOptions{}, branches...)
 						t.Errorf("%s at %d: Parallel returned", name, at)
 						return nil
 					})
@@ -334,7 +338,7 @@ func TestExec_Parallel_Failures(t *testing.T) {
 			}
 			err := s.Do(func(x *Exec) error {
 				defer func() { _ = recover() }()
-				x.Parallel(func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { panic("own") })
+				x.Parallel(ParallelOptions{}, func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { panic("own") })
 				return nil
 			})
 			if err != nil {
@@ -355,26 +359,26 @@ func TestExec_Parallel_Streams(t *testing.T) {
 		defer urgent.Close()
 		var ran []string
 		note := func(x *Exec) *Tensor {
-			ran = append(ran, x.Stream().Name())
+			ran = append(ran, NameOf(x.Stream()))
 			return x.Ones(Float32, 1)
 		}
 		if err := s.Do(func(x *Exec) error {
-			x.ParallelWith(ParallelOptions{Streams: []*Stream{urgent}}, note, note)
-			x.Parallel(note, note, note)
-			x.Parallel(note)
-			if out := x.Parallel(); len(out) != 0 {
+			x.Parallel(ParallelOptions{Streams: []*Stream{urgent}}, note, note)
+			x.Parallel(ParallelOptions{}, note, note, note)
+			x.Parallel(ParallelOptions{}, note)
+			if out := x.Parallel(ParallelOptions{}); len(out) != 0 {
 				t.Errorf("no branches gave %v", out)
 			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{s.Name(), urgent.Name(), s.Name(), s.Name() + ", side 1", s.Name() + ", side 2", s.Name()}
+		want := []string{NameOf(s), NameOf(urgent), NameOf(s), NameOf(s) + ", side 1", NameOf(s) + ", side 2", NameOf(s)}
 		if !slices.Equal(ran, want) {
 			t.Errorf("ran on %q, want %q", ran, want)
 		}
 		err = s.Do(func(x *Exec) error {
-			x.ParallelWith(ParallelOptions{Streams: []*Stream{urgent}}, note, note, note)
+			x.Parallel(ParallelOptions{Streams: []*Stream{urgent}}, note, note, note)
 			return nil
 		})
 		wantError(t, err, ErrInvalidArgument, "Streams has 1 streams for 3 branches")
@@ -395,7 +399,7 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 		begin, end := &Event{}, &Event{}
 		if err := s.Do(func(x *Exec) error {
 			begin = x.RecordTiming()
-			x.Parallel(sleep, sleep, sleep, sleep)
+			x.Parallel(ParallelOptions{}, sleep, sleep, sleep, sleep)
 			end = x.RecordTiming()
 			return nil
 		}); err != nil {
@@ -422,7 +426,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		torchtest.CheckLeaks(t)
 		s := torchtest.NewStream(t, d)
 		var log []string
-		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
+		choice := NewChoice(func(text string) { log = append(log, text) })
 		var parallel int // number of branches in the last call that did not run on the stream s
 		in := kept(t, s, 1, ones4)[0]
 		defer in.Close()
@@ -435,7 +439,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 				work(x)
 				return x.Neg(in)
 			}
-			return x.ParallelWith(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
+			return x.Parallel(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
 		}
 		sleep := func(x *Exec) { torchtest.Sleep(x, time.Millisecond) }
 		for range 16 {
@@ -447,12 +451,12 @@ func TestExec_Parallel_Choice(t *testing.T) {
 			}
 		}
 		if !d.IsCUDA() {
-			if parallel != 0 || len(choice.Decisions()) != 0 {
-				t.Errorf("on the CPU parallel: %v", choice.Decisions())
+			if parallel != 0 || len(Decisions(choice)) != 0 {
+				t.Errorf("on the CPU parallel: %v", Decisions(choice))
 			}
 			return
 		}
-		decisions := choice.Decisions()
+		decisions := Decisions(choice)
 		if parallel != 1 || len(decisions) != 1 || !decisions[0].Parallel || decisions[0].Graph {
 			t.Fatalf("two sleeps run serially: %v", decisions)
 		}
@@ -471,7 +475,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		if stats := captured.Stats(); stats.Graphs != 1 || stats.Eager != 12 {
 			t.Errorf("%+v, want a graph after 12 eager runs", stats)
 		}
-		if decisions = choice.Decisions(); len(decisions) != 2 || !decisions[1].Graph {
+		if decisions = Decisions(choice); len(decisions) != 2 || !decisions[1].Graph {
 			t.Errorf("%v", decisions)
 		}
 	})
@@ -491,7 +495,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 					e := y.Record()
 					x.Wait(e)
 					e.Close()
-					x.NoGrad().Parallel(ones4, func(x *Exec) *Tensor { return x.Tanh(k) })
+					x.NoGrad().Parallel(ParallelOptions{}, ones4, func(x *Exec) *Tensor { return x.Tanh(k) })
 					k.Close()
 					y.Randn(Float32, 1<<10)
 					return nil
@@ -501,7 +505,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 				// If the program gives its own Streams, the memory of the result belongs to the stream c. Later
 				// Dos of the stream c can then take this memory.
 				if err := a.Do(func(x *Exec) error {
-					out := x.NoGrad().ParallelWith(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) })
+					out := x.NoGrad().Parallel(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) })
 					x.Tanh(out[1])
 					return nil
 				}); err != nil {
@@ -515,9 +519,9 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 			// still has side streams of its own.
 			if err := a.Do(func(x *Exec) error {
 				b := func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) }
-				x.NoGrad().Parallel(func(x *Exec) *Tensor {
+				x.NoGrad().Parallel(ParallelOptions{}, func(x *Exec) *Tensor {
 					y := x.On(c).On(a)
-					out := y.Parallel(b, b)
+					out := y.Parallel(ParallelOptions{}, b, b)
 					return y.Add(out[0], out[1])
 				}, b)
 				return nil
@@ -528,23 +532,23 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 		b := torchtest.NewStream(t, d)
 		onStreams(t, d, 3, func(i int, s *Stream) error {
 			for range 50 {
-				if err := s.Do(func(x *Exec) error { x.On(b).Parallel(ones4, ones4, ones4); return nil }); err != nil {
+				if err := s.Do(func(x *Exec) error { x.On(b).Parallel(ParallelOptions{}, ones4, ones4, ones4); return nil }); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		err := b.Do(func(x *Exec) error { x.ParallelWith(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4); return nil })
+		err := b.Do(func(x *Exec) error { x.Parallel(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4); return nil })
 		wantError(t, err, ErrInvalidArgument, "Streams")
 		c := torchtest.NewStream(t, d)
 		err = b.Do(func(x *Exec) error {
-			x.ParallelWith(ParallelOptions{Streams: []*Stream{c, c}}, ones4, ones4, ones4)
+			x.Parallel(ParallelOptions{Streams: []*Stream{c, c}}, ones4, ones4, ones4)
 			return nil
 		})
 		wantError(t, err, ErrInvalidArgument, "Streams")
 		err = b.Do(func(x *Exec) error {
-			x.ParallelWith(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor {
-				return x.ParallelWith(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4)[0]
+			x.Parallel(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor {
+				return x.Parallel(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4)[0]
 			})
 			return nil
 		})
@@ -562,7 +566,7 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 			s := torchtest.NewStream(t, d)
 			if err := s.Do(func(x *Exec) error {
 				sum := x.Zeros(Float32, 4)
-				x.NoGrad().Parallel(ones4, func(x *Exec) *Tensor {
+				x.NoGrad().Parallel(ParallelOptions{}, ones4, func(x *Exec) *Tensor {
 					x.AtEnd(func() { x.AddInPlace(sum, x.Ones(Float32, 4)) })
 					return x.Ones(Float32, 4)
 				})
@@ -647,7 +651,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				out := x.ParallelWith(o, branch(ws[:4]), branch(ws[4:]))
+				out := x.Parallel(o, branch(ws[:4]), branch(ws[4:]))
 				sum := x.Add(out[0], out[1])
 				loss := x.Mean(x.Mul(sum, sum))
 				x.Backward(loss)

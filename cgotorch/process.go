@@ -1,7 +1,6 @@
 package cgotorch
 
 import (
-	"math"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -33,61 +32,25 @@ func SetGeneratorState(d Device, state []byte) error {
 	return check("SetGeneratorState", ct.GeneratorSetState(d.c(), unsafe.Pointer(&state[0]), int64(len(state))))
 }
 
-// CuDNNBenchmark is process-wide: it returns the value that [SetCuDNNBenchmark] has set. The
-// value is false at first.
-func CuDNNBenchmark() bool { return getSwitch(ct.SwitchCuDNNBenchmark) }
-
 // SetCuDNNBenchmark is process-wide: if `on` is true, cuDNN tries its convolution algorithms for
-// each new shape and keeps the fastest.
+// each new shape and keeps the fastest. It is off at first.
 func SetCuDNNBenchmark(on bool) error {
 	return setSwitch("SetCuDNNBenchmark", ct.SwitchCuDNNBenchmark, on)
 }
 
-// CuDNNBenchmarkLimit is process-wide: it returns the number that [SetCuDNNBenchmarkLimit] has set.
-// The number is 10 at first.
-func CuDNNBenchmarkLimit() int { return int(getNumber(ct.SwitchCuDNNBenchmarkLimit)) }
-
-// SetCuDNNBenchmarkLimit is process-wide: with [SetCuDNNBenchmark], cuDNN tries at most n
-// algorithms for each new shape, in its own order. 0 means all of them, which can find a faster one
-// and takes longer. It fails with [ErrInvalidArgument] for a negative number.
-//
-// Source: torch.backends.cudnn.benchmark_limit
-func SetCuDNNBenchmarkLimit(n int) error {
-	limit := int32(min(max(n, math.MinInt32), math.MaxInt32))
-	return check("SetCuDNNBenchmarkLimit", ct.SwitchSet(ct.SwitchCuDNNBenchmarkLimit, limit))
-}
-
-// TF32 is process-wide: it reports whether float32 matrix products may round their inputs, as
-// [SetTF32] describes. At the start of the process, rounding is off for matrix products and on
-// for convolutions.
-func TF32() bool { return getSwitch(ct.SwitchTF32) }
-
 // SetTF32 is process-wide: if `on` is true, float32 matrix products and convolutions may round
-// their inputs to 10 bits of fraction.
+// their inputs to 10 bits of fraction. At the start of the process, rounding is off for matrix
+// products and on for convolutions.
 func SetTF32(on bool) error { return setSwitch("SetTF32", ct.SwitchTF32, on) }
 
-// Deterministic is process-wide: it returns the value that [SetDeterministic] has set. The value
-// is false at first.
-func Deterministic() bool { return getSwitch(ct.SwitchDeterministic) }
-
 // SetDeterministic is process-wide: if `on` is true, operators use deterministic kernels. An
-// operator that has no deterministic kernel then fails.
+// operator that has no deterministic kernel then fails. It is off at first.
 func SetDeterministic(on bool) error {
 	return setSwitch("SetDeterministic", ct.SwitchDeterministic, on)
 }
 
 func setSwitch(op string, which int32, on bool) error {
 	return check(op, ct.SwitchSet(which, cbool(on)))
-}
-
-func getSwitch(which int32) bool { return getNumber(which) != 0 }
-
-func getNumber(which int32) int32 {
-	var v int32
-	if err := check("cgotorch", ct.SwitchGet(which, &v)); err != nil {
-		panic(err) // cannot happen, because the switch is a constant of this package
-	}
-	return v
 }
 
 // mostThreads is the largest number of threads for an operator. Each stream may have so many.

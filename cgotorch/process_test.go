@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -78,22 +79,11 @@ func TestSwitches(t *testing.T) {
 			if err := set(on); err != nil {
 				t.Errorf("%s(%v): %v", name, on, err)
 			}
-			if name == "SetCuDNNBenchmark" && CuDNNBenchmark() != on {
-				t.Errorf("CuDNNBenchmark is %v after %s(%v)", !on, name, on)
+			if got := Switch(ct.SwitchCuDNNBenchmark) != 0; name == "SetCuDNNBenchmark" && got != on {
+				t.Errorf("it is %v after %s(%v)", got, name, on)
 			}
 		}
 	}
-}
-
-func TestSetCuDNNBenchmarkLimit(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	defer SetCuDNNBenchmarkLimit(CuDNNBenchmarkLimit())
-	for _, c := range []struct{ n, want int }{{0, 0}, {25, 25}, {1 << 40, 1<<31 - 1}} {
-		if err := SetCuDNNBenchmarkLimit(c.n); err != nil || CuDNNBenchmarkLimit() != c.want {
-			t.Errorf("a limit of %d became %d (%v), want %d", c.n, CuDNNBenchmarkLimit(), err, c.want)
-		}
-	}
-	wantError(t, SetCuDNNBenchmarkLimit(-1), ErrInvalidArgument, "SetCuDNNBenchmarkLimit", "a limit of -1 algorithms")
 }
 
 func TestSetDeterministic(t *testing.T) {

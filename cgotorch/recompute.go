@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"runtime/cgo"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/place"
@@ -51,11 +50,11 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 	r := &recomputation{fn: fn, stream: x.stream, graph: x.work, native: x.c.Stream, autocast: x.c.Autocast, from: x.callers()}
 	r.lent = x.s.lent[in.info().Storage].whose
 	return x.Tidy(func() *Tensor {
-		version, before := in.Version(), r.generators(x, op)
+		version, before := in.info().Version, r.generators(x, op)
 		y := fn(x.NoGrad(), in)
 		x.open(op, y)
 		x.open(op, in)
-		if in.Version() != version {
+		if in.info().Version != version {
 			x.Fail(op, refuse(op, ErrInvalidArgument,
 				"the function has written its input, from which it is to be computed again: its first operator must not be in place"))
 		}
@@ -114,9 +113,6 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
-	if r.stream.device.IsCUDA() {
-		onCUDA.Add(1) // Release subtracts 1 again
-	}
 	x.must(op, ct.Recompute(x.c, r, in.h, y.h, &out), in, y)
 	return x.s.own(out)
 }
@@ -130,13 +126,6 @@ func (r *recomputation) Run(in *ct.Tensor, out **ct.Tensor) uint64 {
 	}
 	*out = y
 	return 0
-}
-
-// Release is called when the autograd graph has let go of the function.
-func (r *recomputation) Release() {
-	if r.stream.device.IsCUDA() {
-		onCUDA.Add(-1)
-	}
 }
 
 // again calls the function on the calling thread, in a scope of its own. If the function returns
@@ -194,8 +183,8 @@ func (x *Exec) callers() []uintptr {
 // on returns the stream for the second call. The caller calls `done` after the second call.
 func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
-	switch {
-	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // this Backward is part of the capture, because a capture waits until all other Backwards end
+	switch underWay := r.stream.device.state().capture.Load(); {
+	case underWay != nil && underWay != r.graph: // this Backward is part of the capture, because a capture waits until all other Backwards end
 		return nil, nil, r.refuse(ErrNotCapturable, "a Backward in a capture of what was called outside of it")
 	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
@@ -214,20 +203,14 @@ func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
 	return e
 }
 
-// captureOn returns the capture under way on the device, or nil.
-func captureOn(d Device) *graphWork {
-	w, _ := capturesNow.Load(d)
-	work, _ := w.(*graphWork)
-	return work
-}
-
-// onCUDA counts the nodes of autograd graphs that call functions again on a CUDA device.
-var onCUDA atomic.Int64
-
 // holdCaptures makes captures wait until the function `release` is called, if the backward may
 // call functions again. See Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
-	if !x.Device().IsCUDA() || x.Capturing() || x.Recomputing() || onCUDA.Load() == 0 {
+	if !x.Device().IsCUDA() || x.Capturing() || x.Recomputing() {
+		return func() {}
+	}
+	var live ct.Live
+	if ct.LiveHandles(&live); live.Functions == 0 {
 		return func() {}
 	}
 	d := x.Device().c()

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // A recording captures the function of a Captured for inputs of one shape, in one Run.
@@ -81,7 +83,8 @@ func (r recording) capture() {
 			stats.Updates++
 		}
 	})
-	if size, err := graph.size(); err == nil {
+	var size ct.GraphSize
+	if check("Captured.Run", ct.GraphCount(graph.h, &size)) == nil {
 		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
 	}
 	if c.agree(graph.parallel) {

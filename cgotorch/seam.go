@@ -61,6 +61,11 @@ func (inner) Explain(x *Exec, place, cure string) {
 	}
 }
 
+func (inner) Uncaptured(x *Exec) *Exec { return x.uncaptured() }
+func (inner) Version(t *Tensor) int    { return int(t.info().Version) }
+
+func (inner) StorageBytes(t *Tensor) int64 { return t.info().StorageBytes }
+
 func (inner) Failure(x *Exec) *Error { return x.s.err }
 func (inner) Watched(x *Exec) bool   { return x.c.Watch != nil }
 func (inner) InGraph(x *Exec) bool   { return x.work != nil }

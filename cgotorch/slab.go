@@ -14,7 +14,7 @@ import (
 // from a device.
 //
 // The stream checker sees these copies by itself. A program tells the checker of its own
-// accesses, with HostReads, HostWrites and Await.
+// accesses, with Touch and Await.
 type HostSlab struct {
 	mu      sync.Mutex
 	h       *ct.Slab
@@ -106,24 +106,11 @@ func (s *HostSlab) Pin() error {
 	return check("HostSlab.Pin", ct.SlabPin(s.h))
 }
 
-// Pinned reports whether the memory is page-locked.
-func (s *HostSlab) Pinned() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.h != nil && ct.SlabPinned(s.h) != 0
-}
-
-// HostReads tells the stream checker that the program is about to read the memory. It does
-// nothing while the checker is off.
-func (s *HostSlab) HostReads() { s.checkHost(0) }
-
-// HostWrites tells the stream checker that the program is about to write the memory. It does
-// nothing while the checker is off.
-func (s *HostSlab) HostWrites() { s.checkHost(1) }
-
-func (s *HostSlab) checkHost(write int32) {
+// Touch tells the stream checker that the program is about to read the memory, or to write it. It
+// does nothing while the checker is off.
+func (s *HostSlab) Touch(write bool) {
 	if data, size := s.checked(); size > 0 {
-		ct.CheckHost(data, size, write, uint64(callSite()))
+		ct.CheckHost(data, size, cbool(write), uint64(callSite()))
 	}
 }
 

@@ -31,7 +31,7 @@ func newSlab(t testing.TB, size int) *HostSlab {
 func TestHostSlab(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, size := range []int{1, 4096, 100001} {
-		before, _ := HostMemory()
+		before := LiveHandles()["slab bytes"]
 		s := newSlab(t, size)
 		data := s.Bytes()
 		if len(data) != size || cap(data) != size {
@@ -46,10 +46,10 @@ func TestHostSlab(t *testing.T) {
 			}
 			data[i] = byte(i)
 		}
-		if after, _ := HostMemory(); after != before+int64(size) {
-			t.Errorf("HostMemory grew by %d, want %d", after-before, size)
+		if after := LiveHandles()["slab bytes"]; after != before+size {
+			t.Errorf("the slabs grew by %d, want %d", after-before, size)
 		}
-		if s.Pinned() {
+		if Pinned(s) {
 			t.Error("it is pinned")
 		}
 		for range 2 {
@@ -57,7 +57,7 @@ func TestHostSlab(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if s.Bytes() != nil || s.Pinned() {
+		if s.Bytes() != nil || Pinned(s) {
 			t.Error("a closed slab has memory")
 		}
 		wantError(t, s.Pin(), ErrClosed, "HostSlab.Pin", "the slab is closed")
@@ -79,7 +79,7 @@ func TestHostSlab_PinWithoutCUDA(t *testing.T) {
 	}
 	s := newSlab(t, 4096)
 	wantError(t, s.Pin(), ErrNoDevice, "HostSlab.Pin", "CUDA is not available")
-	if s.Pinned() {
+	if Pinned(s) {
 		t.Error("it is pinned")
 	}
 }
@@ -89,11 +89,11 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		slab := newSlab(t, 1<<20)
 		if d.IsCUDA() {
-			if err := slab.Pin(); err != nil || !slab.Pinned() {
+			if err := slab.Pin(); err != nil || !Pinned(slab) {
 				t.Fatalf("Pin: %v", err)
 			}
-			if _, pinned := HostMemory(); pinned < 1<<20 {
-				t.Errorf("HostMemory says that %d bytes are pinned", pinned)
+			if pinned := LiveHandles()["pinned bytes"]; pinned < 1<<20 {
+				t.Errorf("%d bytes are pinned", pinned)
 			}
 		}
 		s := torchtest.NewStream(t, d)
@@ -243,7 +243,7 @@ func TestHostSlabOver(t *testing.T) {
 	}
 	defer syscall.Munmap(memory)
 	memory[page] = 7
-	before, _ := HostMemory()
+	before := LiveHandles()["slab bytes"]
 	for range 2 {
 		s, err := HostSlabOver(memory[page : 2*page+5])
 		if err != nil {
@@ -252,13 +252,13 @@ func TestHostSlabOver(t *testing.T) {
 		if data := s.Bytes(); len(data) != page+5 || &data[0] != &memory[page] || data[0] != 7 {
 			t.Errorf("%d bytes at %p that begin with %d", len(data), data, data[0])
 		}
-		if after, _ := HostMemory(); after != before+int64(page+5) {
-			t.Errorf("HostMemory grew by %d", after-before)
+		if after := LiveHandles()["slab bytes"]; after != before+page+5 {
+			t.Errorf("the slabs grew by %d", after-before)
 		}
 		_, err = HostSlabOver(memory)
 		wantError(t, err, ErrInvalidArgument, "HostSlabOver", "the memory is another slab's", "slab_test.go")
 		if n, _ := CUDACount(); n > 0 {
-			if err := s.Pin(); err != nil || !s.Pinned() {
+			if err := s.Pin(); err != nil || !Pinned(s) {
 				t.Errorf("Pin: %v", err)
 			}
 		}
@@ -304,13 +304,13 @@ func TestHostSlab_Await(t *testing.T) {
 		if err := slab.Await(e); err != nil {
 			t.Error(err)
 		}
-		slab.HostReads()
-		slab.HostWrites()
+		slab.Touch(false)
+		slab.Touch(true)
 		TellRaces()
 		if len(races) != 0 {
 			t.Errorf("got %v", races)
 		}
-		other.HostReads()
+		other.Touch(false)
 		if stop(); len(races) != 1 || races[0].Earlier.Op != "CopyTo" {
 			t.Errorf("got %v, want the read of the slab that was not awaited", races)
 		}

@@ -42,13 +42,10 @@ type StreamOptions struct {
 }
 
 // streams holds the state that all streams of the process share. It is process-wide because CUDA
-// has one default stream for each device, and numbers all streams itself.
+// numbers all streams itself.
 var streams struct {
-	sync.Mutex
-	defaults map[Device]*Stream // made on first use
-	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
-
-	mistakes mistakes.Process // what is guessed: see SetDeadlockTimeout
+	made     atomic.Int64     // number of streams made by NewStream and ExternalStream
+	mistakes mistakes.Process // what is guessed of all Dos
 	workers  atomic.Int64     // number of workers whose goroutines run
 
 	// `names` holds the names of streams by their numbers, for traces and reports. It holds every
@@ -76,19 +73,7 @@ func (s *Stream) register() {
 // DefaultStream returns the device's default stream, the same Stream at each call. It does not
 // check that the device exists. If the device does not exist, the methods of the Stream fail with
 // [ErrNoDevice].
-func DefaultStream(d Device) *Stream {
-	streams.Lock()
-	defer streams.Unlock()
-	s := streams.defaults[d]
-	if s == nil {
-		if streams.defaults == nil {
-			streams.defaults = map[Device]*Stream{}
-		}
-		s = &Stream{device: d, isDefault: true, name: defaultName}
-		streams.defaults[d] = s
-	}
-	return s
-}
+func DefaultStream(d Device) *Stream { return d.state().stream }
 
 // NewStream makes a stream that does not wait for the default stream. The caller must close the
 // stream. NewStream fails with [ErrNoDevice] if the device does not exist, and with
@@ -136,33 +121,9 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Native returns the stream as a cudaStream_t for other libraries. The cudaStream_t is valid
-// until Close. Native returns 0 for a default stream and for a CPU stream.
-func (s *Stream) Native() (uintptr, error) {
-	h, err := s.use("Stream.Native")
-	if err != nil {
-		return 0, err
-	}
-	defer s.unuse()
-	return uintptr(ct.StreamNative(h)), nil
-}
-
-// Name returns the name in [StreamOptions], "stream N", or "default stream".
-func (s *Stream) Name() string { return s.name }
-
-// String returns the name and the device, as in "default stream of cuda:0".
+// String returns the name and the device, as in "default stream of cuda:0". The name is that of
+// [StreamOptions], "stream N", or "default stream".
 func (s *Stream) String() string { return s.name + " of " + s.device.String() }
-
-// ID returns the stream's number in the records of package trace. The number is valid until
-// Close, because a later stream may get the same number.
-func (s *Stream) ID() (uint64, error) {
-	h, err := s.use("Stream.ID")
-	if err != nil {
-		return 0, err
-	}
-	defer s.unuse()
-	return ct.StreamID(h), nil
-}
 
 // Device returns the device that the stream's work runs on.
 func (s *Stream) Device() Device { return s.device }
@@ -170,7 +131,7 @@ func (s *Stream) Device() Device { return s.device }
 // lock takes the stream's turn for one call and returns the handle. If it succeeds, the caller must
 // give the turn back.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
-	if s.InDo() {
+	if s.inDo() {
 		return nil, refuse(op, ErrMisuse,
 			"called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On")
 	}
@@ -238,14 +199,16 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 //
 // A Do inside any Do fails with [ErrMisuse]: use [Exec.On] for another stream. fn must not wait
 // for another goroutine that uses this stream, because that goroutine waits for the Do. If fn has
-// started that goroutine, its call fails after the time of [SetDeadlockTimeout].
+// started that goroutine, its call fails after 10 s. A goroutine that holds a [sync.Mutex] must not
+// call Do if a Do takes that lock too: Go does not tell who holds a lock, so both wait for ever.
+// Both places are then logged with [slog.Warn].
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
 		return refuse("Stream.Do", ErrMisuse, "a Do inside a Do: use Exec.On for another stream")
 	}
 	out := s.do(fn)
-	if checking() {
-		if err := checks.by.afterDo(out != outcome{}); err != nil {
+	if c := activeCheck(); c != nil {
+		if err := c.afterDo(out != outcome{}); err != nil {
 			out.err = err
 		}
 	}
@@ -277,8 +240,8 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	return out
 }
 
-// InDo reports whether the calling goroutine runs a Do of the stream.
-func (s *Stream) InDo() bool {
+// inDo reports whether the calling goroutine runs a Do of the stream.
+func (s *Stream) inDo() bool {
 	w := currentWorker()
 	return w != nil && w.stream == s
 }
@@ -306,10 +269,15 @@ func (s *Stream) unuse() {
 
 // Record returns an event that marks the end of all work enqueued so far on the stream. It waits
 // for a Do of this stream, but not for the device. The caller must close the event.
-func (s *Stream) Record() (*Event, error) { return s.record("Stream.Record", 0) }
-
-// RecordTiming is [Stream.Record] for an event whose time [Event.Elapsed] can read.
-func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.RecordTiming", 1) }
+func (s *Stream) Record() (*Event, error) {
+	const op = "Stream.Record"
+	h, err := s.lock(op)
+	if err != nil {
+		return nil, err
+	}
+	defer s.turn.give()
+	return recordEvent(op, h, 0)
+}
 
 // TryRecord is [Stream.Record], but it does not wait for a Do of this stream. If another goroutine
 // runs one, the event marks a place inside it. In the function of a Do of this stream, TryRecord
@@ -318,7 +286,7 @@ func (s *Stream) TryRecord() (*Event, error) {
 	if s == nil {
 		return nil, noStream("Stream.TryRecord")
 	}
-	if s.InDo() {
+	if s.inDo() {
 		return nil, nil
 	}
 	h, err := s.use("Stream.TryRecord")
@@ -327,15 +295,6 @@ func (s *Stream) TryRecord() (*Event, error) {
 	}
 	defer s.unuse()
 	return recordEvent("Stream.TryRecord", h, 0)
-}
-
-func (s *Stream) record(op string, timing int32) (*Event, error) {
-	h, err := s.lock(op)
-	if err != nil {
-		return nil, err
-	}
-	defer s.turn.give()
-	return recordEvent(op, h, timing)
 }
 
 // Wait makes later work of the stream run after the event. It waits for a Do of this stream, but
@@ -382,7 +341,7 @@ func (s *Stream) Close() error {
 	if s == nil {
 		return nil
 	}
-	if s.InDo() {
+	if s.inDo() {
 		return refuse("Stream.Close", ErrMisuse, "called inside a Do of this stream")
 	}
 	if err := s.turn.take("Stream.Close", s); err != nil {

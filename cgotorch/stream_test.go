@@ -485,13 +485,13 @@ func TestStream_CloseGivesItToTheNext(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
 	s := torchtest.NewStream(t, d)
-	native, err := s.Native()
+	native, err := Native(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	next := torchtest.NewStream(t, d)
-	if got, err := next.Native(); got != native || err != nil {
+	if got, err := Native(next); got != native || err != nil {
 		t.Errorf("the next stream is %#x, %v; want %#x", got, err, native)
 	}
 }
@@ -592,7 +592,7 @@ func TestExternalStream(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
 	own := torchtest.NewStream(t, d)
-	native, err := own.Native()
+	native, err := Native(own)
 	if err != nil || native == 0 {
 		t.Fatalf("Native is %v, %v", native, err)
 	}
@@ -601,7 +601,7 @@ func TestExternalStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer same.Close()
-	if again, err := same.Native(); again != native || err != nil {
+	if again, err := Native(same); again != native || err != nil {
 		t.Errorf("Native is %v, %v, want %v", again, err, native)
 	}
 	// Work of both Streams runs in the order in which it was enqueued.
@@ -623,7 +623,7 @@ func TestExternalStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if native, err := s.Native(); native != 0 || err != nil {
+		if native, err := Native(s); native != 0 || err != nil {
 			t.Errorf("the default stream's Native is %v, %v", native, err)
 		}
 		if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
@@ -659,7 +659,6 @@ func TestStream_Nil(t *testing.T) {
 			"Stream.Wait":        func() error { return s.Wait(e) },
 			"Stream.Query":       func() error { _, err := s.Query(); return err },
 			"Stream.Synchronize": func() error { return s.Synchronize() },
-			"Stream.Native":      func() error { _, err := s.Native(); return err },
 			"Exec.On": func() error {
 				return DefaultStream(CPU).Do(func(x *Exec) error { x.On(s); return nil })
 			},
@@ -712,11 +711,11 @@ func TestExec_Stream(t *testing.T) {
 			}
 		}
 		runOn(t, s, func(x *Exec) { check(x, false) })
-		captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
+		captured(t, s, 1, func(x *Exec) {
 			if !x.Capturing() {
 				check(x, d.IsCUDA())
 			}
-			if y := x.Uncaptured(); x.Capturing() && y.Stream() != s {
+			if y := Uncaptured(x); x.Capturing() && y.Stream() != s {
 				t.Errorf("uncaptured work is enqueued on %v", y.Stream())
 			}
 			x.Zeros(Float32, 1)

@@ -1,10 +1,8 @@
 package cgotorch
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -93,25 +91,6 @@ func (t *Tensor) geometry() (shape, strides []int64) {
 	return both[:n:n], both[n:]
 }
 
-// Dense reports whether the elements fill their memory, in any order of the dimensions. A view of
-// some columns has gaps, and the elements of an expanded tensor share memory: these are not dense.
-func (t *Tensor) Dense() bool {
-	shape, strides := t.geometry()
-	order := make([]int, len(shape))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(strides[a], strides[b]) })
-	next := int64(1)
-	for _, i := range order {
-		if shape[i] != 1 && strides[i] != next {
-			return t.Numel() == 0
-		}
-		next *= shape[i]
-	}
-	return true
-}
-
 // Dim returns the number of dimensions.
 func (t *Tensor) Dim() int { return int(t.info().Dims) }
 
@@ -127,18 +106,11 @@ func (t *Tensor) Device() Device { return deviceOf(t.info().Device) }
 // RequiresGrad reports whether operators on this tensor are recorded for backward.
 func (t *Tensor) RequiresGrad() bool { return t.info().RequiresGrad != 0 }
 
-// StorageBytes returns the size of the memory that the tensor lies in. Views of a tensor lie in
-// the same memory.
-func (t *Tensor) StorageBytes() int64 { return t.info().StorageBytes }
-
 // SharesMemory reports whether both tensors lie in the same storage.
 func (t *Tensor) SharesMemory(other *Tensor) bool {
 	storage := t.info().Storage // 0 for a tensor without a storage, and for a closed tensor
 	return storage != 0 && storage == other.info().Storage
 }
-
-// Version returns the number of in-place writes so far.
-func (t *Tensor) Version() int { return int(t.info().Version) }
 
 // BumpVersion counts a write that LibTorch has not made itself. A later backward that needs the
 // old value then fails.

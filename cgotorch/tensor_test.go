@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -38,8 +39,8 @@ func TestTensor_Metadata(t *testing.T) {
 					t.Errorf("got %v %v %d %d %v %v %q, want %+v", g.Shape(), g.Strides(), g.Dim(), g.Numel(), g.DType(), g.Device(), g, c)
 				}
 			}
-			if a.StorageBytes() < 48 || view.StorageBytes() != a.StorageBytes() {
-				t.Errorf("storages of %d and %d bytes, want 48 or a little more for both", a.StorageBytes(), view.StorageBytes())
+			if StorageBytes(a) < 48 || StorageBytes(view) != StorageBytes(a) {
+				t.Errorf("storages of %d and %d bytes, want 48 or a little more for both", StorageBytes(a), StorageBytes(view))
 			}
 			if !a.SharesMemory(view) || a.SharesMemory(scalar) {
 				t.Error("SharesMemory is wrong")
@@ -59,7 +60,7 @@ func TestTensor_Dense(t *testing.T) {
 			{x.Narrow(a, 1, 0, 0), true}, {x.Expand(x.Zeros(Float32, 1, 3), 2, 3), false}, {x.Zeros(Float32), true},
 			{x.Contiguous(x.Zeros(Float32, 2, 3, 4, 5), ChannelsLast), true},
 		} {
-			if got := c.t.Dense(); got != c.want {
+			if got := inside.Dense(c.t); got != c.want {
 				t.Errorf("%v with strides %v: %v", c.t, c.t.Strides(), got)
 			}
 		}
@@ -76,7 +77,7 @@ func TestTensor_Closed(t *testing.T) {
 			}
 		}
 		if !a.Closed() || a.Shape() != nil || a.Strides() != nil || a.Dim() != 0 || a.Numel() != 0 || a.RequiresGrad() ||
-			a.StorageBytes() != 0 || a.Version() != 0 || a.Grad() != nil || a.SharesMemory(a) || a.SharesMemory(open) ||
+			StorageBytes(a) != 0 || Version(a) != 0 || a.Grad() != nil || a.SharesMemory(a) || a.SharesMemory(open) ||
 			open.SharesMemory(a) || a.String() != "closed" {
 			t.Error("a closed tensor has metadata")
 		}
@@ -95,7 +96,7 @@ func TestTensor_Closed(t *testing.T) {
 			t.Error("a nil tensor cannot be closed or printed")
 		}
 		if !none.Closed() || none.Shape() != nil || none.Strides() != nil || none.Dim() != 0 || none.Numel() != 0 || none.Device() != CPU ||
-			none.StorageBytes() != 0 || open.SharesMemory(none) {
+			StorageBytes(none) != 0 || open.SharesMemory(none) {
 			t.Error("a nil tensor has metadata")
 		}
 	})
@@ -147,11 +148,11 @@ func TestTensor_Version(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			a := x.Ones(Float32, 2)
-			before := a.Version()
+			before := Version(a)
 			view := x.View(a, 2, 1)
 			x.FillInPlace(view, 2.0)
 			a.BumpVersion()
-			if got := a.Version() - before; got != 2 {
+			if got := Version(a) - before; got != 2 {
 				t.Errorf("%d writes were counted, want 2", got)
 			}
 		})

@@ -18,21 +18,6 @@ type turn struct {
 	waiting []chan struct{} // the first one gets the turn next; each has room for one value
 }
 
-// SetDeadlockTimeout is process-wide: it sets after what time a call that waits for a stream's Do
-// looks for a deadlock. It returns the time before. The time is 10 s at first. 0 or less means that
-// no call looks.
-//
-// A call fails with [ErrMisuse] if it waits for a Do that waits for the call's own goroutine: the
-// Do has started it, or waits for its Do. The error names both places. A Do that is only slow makes
-// no call fail, but for one case: it waits for a timer alone, and has started the call's goroutine.
-//
-// A Do may also wait for a [sync.Mutex] that the waiting goroutine holds. Go does not tell who
-// holds a lock, so such a call waits for ever. Both places are logged with [slog.Warn]. Hold no
-// lock while you call Do, if a Do takes that lock too.
-func SetDeadlockTimeout(d time.Duration) (before time.Duration) {
-	return streams.mistakes.SetPatience(d)
-}
-
 // take waits until the caller has the turn of s. It fails if it finds a deadlock.
 func (t *turn) take(op string, s *Stream) error {
 	t.mu.Lock()
@@ -58,17 +43,13 @@ func (t *turn) take(op string, s *Stream) error {
 	return nil
 }
 
-// awaitTurn waits until the channel `granted` has a value or `done` is closed. After the time of
-// SetDeadlockTimeout it looks for deadlocks of a call that waits for any of the given streams. It
-// then calls giveUp with the error, and returns if giveUp returns true.
+// awaitTurn waits until the channel `granted` has a value or `done` is closed. After 10 s it looks
+// for deadlocks of a call that waits for any of the given streams. It then calls giveUp with the
+// error, and returns if giveUp returns true.
 func awaitTurn[T any](op string, of []*Stream, granted <-chan T, done <-chan struct{}, giveUp func(*Error) bool) (got T, ok bool) {
 	patience := streams.mistakes.Patience()
-	var looks <-chan time.Time
-	if patience > 0 {
-		timer := time.NewTicker(patience)
-		defer timer.Stop()
-		looks = timer.C
-	}
+	looks := time.NewTicker(patience)
+	defer looks.Stop()
 	var late *mistakes.Late
 	var lanes []mistakes.Lane
 	defer func() { late.End() }()
@@ -78,7 +59,7 @@ func awaitTurn[T any](op string, of []*Stream, granted <-chan T, done <-chan str
 			return got, ok
 		case <-done:
 			return got, false
-		case <-looks:
+		case <-looks.C:
 		}
 		at := caller()
 		if late == nil {

@@ -16,8 +16,8 @@ import (
 // impatient lets calls look for deadlocks soon, until the test ends.
 func impatient(t *testing.T) {
 	t.Helper()
-	before := SetDeadlockTimeout(100 * time.Millisecond)
-	t.Cleanup(func() { SetDeadlockTimeout(before) })
+	SetPatience(100 * time.Millisecond)
+	t.Cleanup(func() { SetPatience(0) })
 }
 
 // wantDeadlock fails the test if err is not the error of a call that would wait for ever. The error

@@ -47,7 +47,7 @@ func (p *pinner) Unpin(memory []byte) {
 
 func (p *pinner) HostWrites(memory []byte) {
 	if slab := slabOf(p, memory); slab != nil {
-		slab.HostWrites() //edge:fill-is-a-write TestPinner_RefilledUnderACopy checked
+		slab.Touch(true) //edge:fill-is-a-write TestPinner_RefilledUnderACopy checked
 	}
 }
 

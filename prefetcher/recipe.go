@@ -167,7 +167,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
 	if p.slab != nil {
-		p.slab.HostWrites()
+		p.slab.Touch(true)
 	}
 	p.used, p.before, p.chains, p.after = 0, 0, 0, 0
 	if r.steps != nil {

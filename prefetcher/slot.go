@@ -94,9 +94,11 @@ func (s *slot) heldHere() *cgotorch.Stream {
 		return nil
 	}
 	for stream := range s.streams {
-		if stream.InDo() {
+		e, err := stream.TryRecord()
+		if err == nil && e == nil {
 			return stream
 		}
+		e.Close()
 	}
 	return nil
 }

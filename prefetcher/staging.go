@@ -74,7 +74,7 @@ func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 		}
 		s.slab = slab
 	}
-	s.slab.HostWrites() //edge:staging-is-a-write TestStaging_RefilledUnderACopy checked
+	s.slab.Touch(true) //edge:staging-is-a-write TestStaging_RefilledUnderACopy checked
 	s.used = 0
 	return nil
 }

@@ -145,7 +145,7 @@ func (s *Sharded) check(groups []optim.Group) error {
 		if p.Device() != s.group.device {
 			return fmt.Errorf("%s, %s, is on %v, and the group on %v: %w", s.names[i], p, p.Device(), s.group.device, cgotorch.ErrInvalidArgument)
 		}
-		if !p.Dense() {
+		if !inside.Dense(p) {
 			return fmt.Errorf("%s: %s has strides %v and is not dense: %w", s.names[i], p, s.strides[i], cgotorch.ErrInvalidArgument)
 		}
 	}

@@ -98,7 +98,7 @@ func castOf(x *cgotorch.Exec, weight *cgotorch.Tensor) *cgotorch.Tensor {
 		return weight
 	}
 	c := have.of[weight]
-	if c == nil || weight.Closed() || c.tensor.Closed() || c.version != weight.Version() {
+	if c == nil || weight.Closed() || c.tensor.Closed() || c.version != inside.Core.Version(weight) {
 		return weight
 	}
 	if x.GradEnabled() {
@@ -128,7 +128,7 @@ func (c *weightCollector) add(weights ...*cgotorch.Tensor) {
 			continue
 		}
 		c.weights = append(c.weights, w)
-		c.casts.of[w] = &cast{version: w.Version(), trained: w.RequiresGrad()}
+		c.casts.of[w] = &cast{version: inside.Core.Version(w), trained: w.RequiresGrad()}
 	}
 }
 

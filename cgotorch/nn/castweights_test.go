@@ -246,7 +246,7 @@ func TestCastWeights_Fits(t *testing.T) {
 			is("NoAutocast", y.NoAutocast(), false)
 			is("Autocast to float16", y.Autocast(cgotorch.Float16), false)
 			is("On", y.On(other), false)
-			y.Parallel(func(x *cgotorch.Exec) *cgotorch.Tensor {
+			y.Parallel(cgotorch.ParallelOptions{}, func(x *cgotorch.Exec) *cgotorch.Tensor {
 				is("the first branch", x.NoGrad(), true)
 				return x.Ones(cgotorch.Float32)
 			}, func(x *cgotorch.Exec) *cgotorch.Tensor {

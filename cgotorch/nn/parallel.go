@@ -80,7 +80,7 @@ func NewParallel(branches ...Module) *Parallel {
 func (m *Parallel) Children() []Child { return m.Branches }
 
 func (m *Parallel) measure() *cgotorch.Choice {
-	m.once.Do(func() { m.choice = cgotorch.NewChoice(cgotorch.ChoiceOptions{Log: m.Log}) })
+	m.once.Do(func() { m.choice = cgotorch.NewChoice(m.Log) })
 	return m.choice
 }
 
@@ -123,5 +123,5 @@ func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []f
 	default:
 		refuse(x, "nn.Parallel", "Parallelism is %q, want parallel, serial, or nothing for the faster of both", m.Parallelism)
 	}
-	return x.ParallelWith(o, branches...)
+	return x.Parallel(o, branches...)
 }

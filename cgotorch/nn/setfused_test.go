@@ -34,7 +34,7 @@ func TestSetFused_CapturedGraph(t *testing.T) {
 		"nn.BatchNorm2d":        {images, func(x *cgotorch.Exec) { images.Forward(x, batch) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, err := s.Capture(func(x *cgotorch.Exec) error { c.run(x); return nil }, cgotorch.CaptureOptions{})
+			g, err := s.Capture(func(x *cgotorch.Exec) error { c.run(x); return nil }, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ func NewAdadelta(o AdadeltaOptions, groups ...Group) (*Optimizer, error) {
 	if err := checkNumbers(r.title, fraction("Rho", r.rho), least("Eps", r.eps)); err != nil {
 		return nil, err
 	}
-	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 1, groups)
+	return newOptimizer(r, settings{lr: or(o.LR, 1), weightDecay: o.WeightDecay, masters: o.MasterWeights}, groups)
 }
 
 type adadelta struct {

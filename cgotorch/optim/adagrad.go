@@ -21,7 +21,7 @@ func NewAdagrad(o AdagradOptions, groups ...Group) (*Optimizer, error) {
 	if err := checkNumbers(r.title, fromZero("LRDecay", r.lrDecay), fromZero("Initial", r.initial), least("Eps", r.eps)); err != nil {
 		return nil, err
 	}
-	opt, err := newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
+	opt, err := newOptimizer(r, settings{lr: or(o.LR, 0.01), weightDecay: o.WeightDecay, masters: o.MasterWeights}, groups)
 	if err != nil {
 		return nil, err
 	}

@@ -7,16 +7,23 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// AdamOptions are the settings of [NewAdam] and [NewAdamW]. The zero value is PyTorch's default.
+// AdamOptions are the settings of [NewAdam], [NewAdamW], [NewAdamax], [NewLAMB], [NewLion],
+// [NewNAdam] and [NewRAdam]. The zero value is PyTorch's default, or that of the paper's authors.
 type AdamOptions struct {
-	LR float64 // learning rate, above 0; 0 means 0.001
+	LR float64 // learning rate, above 0; 0 means 0.001, or what the function says
 	// Betas are two decays, each in [0, 1). The first is for the mean of gradients, the second for
-	// the mean of their squares. Unset means 0.9 and 0.999.
+	// the mean of their squares. Unset means 0.9 and 0.999, or what the function says.
 	Betas         cgotorch.Opt[[2]float64]
-	Eps           float64 // added to the root of the mean of squares, above 0; 0 means 1e-8
-	WeightDecay   float64 // at least 0; 0 means none for Adam and 0.01 for AdamW
+	Eps           float64 // added to the root of the mean of squares, above 0; 0 means 1e-8; not for Lion
+	WeightDecay   float64 // at least 0; 0 means 0.01 for AdamW, and none for the others
 	NoWeightDecay bool    // no weight decay; for AdamW, where WeightDecay 0 means 0.01
-	AMSGrad       bool    // divide by the largest mean of squares so far, instead of the latest
+	AMSGrad       bool    // for Adam and AdamW: divide by the largest mean of squares so far, instead of the latest
+	// Decoupled makes WeightDecay a factor of the parameter, as in [NewAdamW], and not a part of
+	// the gradient. It is for NAdam and RAdam.
+	Decoupled bool
+	// MomentumDecay is how fast the first decay of NAdam comes to its full value; above 0; 0 means
+	// 0.004.
+	MomentumDecay float64
 	// MasterWeights keeps a float32 copy, the master, of each float16 or bfloat16 parameter. A step
 	// changes the master and then sets the parameter to the rounded master. See
 	// [Optimizer.ResetMasters] and, for float16 without masters, [Optimizer.Step].
@@ -55,6 +62,8 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 		r.eps = o.Eps
 	}
 	switch {
+	case o.foreign(name):
+		return nil, o.refuse(name)
 	case !legalBeta(r.beta1) || !legalBeta(r.beta2):
 		return nil, fmt.Errorf("optim: %s: betas %v and %v: each must be in [0, 1): %w", name, r.beta1, r.beta2, cgotorch.ErrInvalidArgument)
 	case !legal(r.eps) || float32(r.eps) == 0:
@@ -62,7 +71,38 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 	case o.NoWeightDecay && o.WeightDecay != 0:
 		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
 	}
-	return newOptimizer(r, settings{o.Foreach, o.LR, o.WeightDecay, o.MasterWeights}, groups)
+	return newOptimizer(r, o.settings(), groups)
+}
+
+func (o *AdamOptions) settings() settings {
+	return settings{o.Foreach, o.LR, o.WeightDecay, o.MasterWeights}
+}
+
+// foreign reports whether an option is set that the rule `name` does not have.
+func (o *AdamOptions) foreign(name string) bool {
+	return o.AMSGrad && name != "adam" && name != "adamw" || o.Eps != 0 && name == "lion" ||
+		o.Decoupled && name != "nadam" && name != "radam" || o.MomentumDecay != 0 && name != "nadam"
+}
+
+func (o *AdamOptions) refuse(name string) error {
+	return fmt.Errorf("optim: %s: AMSGrad, Decoupled, MomentumDecay or Eps is set, which this rule does not have: leave it out: %w", name, cgotorch.ErrInvalidArgument)
+}
+
+// A listAdam is the part that rules on lists share which have Adam's options.
+type listAdam struct {
+	listRule
+	beta1, beta2, eps float64
+}
+
+// list returns the shared part of a rule on lists, with the rule's own defaults.
+func (o *AdamOptions) list(name string, lr, beta2, eps float64) (listAdam, error) {
+	o.LR = or(o.LR, lr)
+	betas := o.Betas.Or([2]float64{0.9, beta2})
+	r := listAdam{listRule{name}, betas[0], betas[1], or(o.Eps, eps)}
+	if o.foreign(name) || o.NoWeightDecay && o.WeightDecay != 0 {
+		return r, o.refuse(name)
+	}
+	return r, checkNumbers(name, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), least("Eps", r.eps))
 }
 
 type adam struct {

@@ -2,35 +2,22 @@ package optim
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// LionOptions are the settings of [NewLion]. The zero value is the default of the paper's authors.
-type LionOptions struct {
-	LR float64 // learning rate, above 0; 0 means 0.0001
-	// Betas are two decays, each in [0, 1). The first is for the mean of gradients whose sign is
-	// the change. The second is for the mean that the optimizer keeps. Unset means 0.9 and 0.99.
-	Betas       cgotorch.Opt[[2]float64]
-	WeightDecay float64 // at least 0; each step multiplies a parameter by 1 - WeightDecay*LR
-	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].
-	MasterWeights bool
-}
-
 // NewLion returns an optimizer that changes each parameter by the sign of a mean of its gradients.
-// The caller must Close the optimizer. NewLion fails with
+// The first of Betas is for the mean whose sign is the change, the second for the mean that the
+// optimizer keeps. Unset means 0.9 and 0.99, and an LR of 0 means 0.0001. Weight decay is as in
+// [NewAdamW]. The caller must Close the optimizer. NewLion fails with
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 //
 // Source: Chen et al., 2023, Symbolic Discovery of Optimization Algorithms, algorithm 2.
-func NewLion(o LionOptions, groups ...Group) (*Optimizer, error) {
-	betas := o.Betas.Or([2]float64{0.9, 0.99})
-	r := &lion{listRule{"lion"}, betas[0], betas[1]}
-	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2)); err != nil {
+func NewLion(o AdamOptions, groups ...Group) (*Optimizer, error) {
+	r, err := o.list("lion", 1e-4, 0.99, 1e-8)
+	if err != nil {
 		return nil, err
 	}
-	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 1e-4, groups)
+	return newOptimizer(&lion{r}, o.settings(), groups)
 }
 
-type lion struct {
-	listRule
-	beta1, beta2 float64
-}
+type lion struct{ listAdam }
 
 func (r *lion) remembers() []string { return []string{"exp_avg"} }
 

@@ -103,15 +103,6 @@ func (o *Optimizer) uncapturable() string {
 	return ""
 }
 
-// newListOptimizer returns an optimizer with a rule of this kind. An LR of 0 means the learning
-// rate `standard`.
-func newListOptimizer(r listStep, of settings, standard float64, groups []Group) (*Optimizer, error) {
-	if of.lr == 0 {
-		of.lr = standard
-	}
-	return newOptimizer(r, of, groups)
-}
-
 // number is an option of a rule, with the values that it may have.
 type number struct {
 	what  string

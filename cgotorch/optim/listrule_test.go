@@ -26,11 +26,11 @@ func TestNew_RefusesOptionsOfListRules(t *testing.T) {
 			{func() (*Optimizer, error) { return NewAdagrad(AdagradOptions{LRDecay: -1}, g) }, "adagrad: LRDecay is -1"},
 			{func() (*Optimizer, error) { return NewAdagrad(AdagradOptions{Initial: math.NaN()}, g) }, "Initial is NaN"},
 			{func() (*Optimizer, error) { return NewAdadelta(AdadeltaOptions{Rho: cgotorch.Set(-0.1)}, g) }, "adadelta: Rho is -0.1"},
-			{func() (*Optimizer, error) { return NewAdamax(AdamaxOptions{Eps: -1}, g) }, "adamax: Eps is -1"},
-			{func() (*Optimizer, error) { return NewNAdam(NAdamOptions{MomentumDecay: -1}, g) }, "nadam: MomentumDecay is -1"},
-			{func() (*Optimizer, error) { return NewRAdam(RAdamOptions{Betas: high}, g) }, "radam: the second of Betas is 1"},
-			{func() (*Optimizer, error) { return NewLion(LionOptions{Betas: high}, g) }, "lion: the second of Betas is 1"},
-			{func() (*Optimizer, error) { return NewLAMB(LAMBOptions{Betas: high}, g) }, "lamb: the second of Betas is 1"},
+			{func() (*Optimizer, error) { return NewAdamax(AdamOptions{Eps: -1}, g) }, "adamax: Eps is -1"},
+			{func() (*Optimizer, error) { return NewNAdam(AdamOptions{MomentumDecay: -1}, g) }, "nadam: MomentumDecay is -1"},
+			{func() (*Optimizer, error) { return NewRAdam(AdamOptions{Betas: high}, g) }, "radam: the second of Betas is 1"},
+			{func() (*Optimizer, error) { return NewLion(AdamOptions{Betas: high}, g) }, "lion: the second of Betas is 1"},
+			{func() (*Optimizer, error) { return NewLAMB(AdamOptions{Betas: high}, g) }, "lamb: the second of Betas is 1"},
 			{func() (*Optimizer, error) { return NewMuon(MuonOptions{}, g) }, "muon: parameter 0 is float32[2], want a matrix"},
 			{func() (*Optimizer, error) { return NewMuon(MuonOptions{Iterations: 100}, g) }, "Iterations is 100"},
 			{func() (*Optimizer, error) { return NewMuon(MuonOptions{WeightDecay: 1, NoWeightDecay: true}, g) }, "both a weight decay of 1"},
@@ -84,19 +84,19 @@ var listRules = map[string]func(masters bool, g ...Group) (*Optimizer, error){
 		return NewAdadelta(AdadeltaOptions{LR: 0.5, MasterWeights: masters}, g...)
 	},
 	"adamax": func(masters bool, g ...Group) (*Optimizer, error) {
-		return NewAdamax(AdamaxOptions{WeightDecay: 0.1, MasterWeights: masters}, g...)
+		return NewAdamax(AdamOptions{WeightDecay: 0.1, MasterWeights: masters}, g...)
 	},
 	"nadam": func(masters bool, g ...Group) (*Optimizer, error) {
-		return NewNAdam(NAdamOptions{WeightDecay: 0.1, Decoupled: true, Eps: 1e-3, MasterWeights: masters}, g...)
+		return NewNAdam(AdamOptions{WeightDecay: 0.1, Decoupled: true, Eps: 1e-3, MasterWeights: masters}, g...)
 	},
 	"radam": func(masters bool, g ...Group) (*Optimizer, error) {
-		return NewRAdam(RAdamOptions{WeightDecay: 0.1, Eps: 1e-3, MasterWeights: masters}, g...)
+		return NewRAdam(AdamOptions{WeightDecay: 0.1, Eps: 1e-3, MasterWeights: masters}, g...)
 	},
 	"lamb": func(masters bool, g ...Group) (*Optimizer, error) {
-		return NewLAMB(LAMBOptions{WeightDecay: 0.1, Eps: 1e-3, MasterWeights: masters}, g...)
+		return NewLAMB(AdamOptions{WeightDecay: 0.1, Eps: 1e-3, MasterWeights: masters}, g...)
 	},
 	"lion": func(masters bool, g ...Group) (*Optimizer, error) {
-		return NewLion(LionOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: masters}, g...)
+		return NewLion(AdamOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: masters}, g...)
 	},
 	"muon": func(masters bool, g ...Group) (*Optimizer, error) {
 		return NewMuon(MuonOptions{MasterWeights: masters}, g...)
@@ -356,7 +356,7 @@ func TestSchedules_MoreEdges(t *testing.T) {
 	for name, c := range map[string]struct {
 		got, want float64
 	}{
-		"exponential, before":   {Exponential(0.5)(-1), 1},
+		"exponential, before":   {StepDecay(1, 0.5)(-1), 1},
 		"linear of no steps":    {Linear(0, 0.5, 2)(0), 2},
 		"polynomial, after":     {Polynomial(3, 2)(9), 0},
 		"cyclic, before":        {Cyclic(CyclicOptions{Floor: 0.25})(-3), 0.25},

@@ -46,7 +46,7 @@ func NewMuon(o MuonOptions, groups ...Group) (*Optimizer, error) {
 	case !o.NoWeightDecay:
 		o.WeightDecay = or(o.WeightDecay, 0.1)
 	}
-	opt, err := newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.001, groups)
+	opt, err := newOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, groups)
 	if err != nil {
 		return nil, err
 	}

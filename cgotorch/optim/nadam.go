@@ -2,40 +2,25 @@ package optim
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// NAdamOptions are the settings of [NewNAdam]. The zero value is PyTorch's default.
-type NAdamOptions struct {
-	LR float64 // learning rate, above 0; 0 means 0.002
-	// Betas are two decays, each in [0, 1). The first is for the mean of gradients, the second for
-	// the mean of their squares. Unset means 0.9 and 0.999.
-	Betas cgotorch.Opt[[2]float64]
-	Eps   float64 // added to the root of the mean of squares, above 0; 0 means 1e-8
-	// MomentumDecay is how fast the first decay comes to its full value; above 0; 0 means 0.004.
-	MomentumDecay float64
-	WeightDecay   float64 // at least 0; 0 means none
-	// Decoupled makes WeightDecay a factor of the parameter, as in [NewAdamW], and not a part of
-	// the gradient.
-	Decoupled bool
-	// MasterWeights keeps a float32 copy of each float16 or bfloat16 parameter, as in [SGDOptions].
-	MasterWeights bool
-}
-
 // NewNAdam returns an optimizer that changes the parameters of all groups by torch.optim.NAdam's
-// rule. The caller must Close the optimizer. NewNAdam fails with
+// rule. An LR of 0 means 0.002. The caller must Close the optimizer. NewNAdam fails with
 // [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
-func NewNAdam(o NAdamOptions, groups ...Group) (*Optimizer, error) {
-	betas := o.Betas.Or([2]float64{0.9, 0.999})
-	r := &nadam{listRule: listRule{"nadam"}, beta1: betas[0], beta2: betas[1], eps: or(o.Eps, 1e-8), momentumDecay: or(o.MomentumDecay, 4e-3), decoupled: o.Decoupled}
-	if err := checkNumbers(r.title, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), least("Eps", r.eps),
-		positive("MomentumDecay", r.momentumDecay)); err != nil {
+func NewNAdam(o AdamOptions, groups ...Group) (*Optimizer, error) {
+	r, err := o.list("nadam", 0.002, 0.999, 1e-8)
+	decay := or(o.MomentumDecay, 4e-3)
+	if err == nil {
+		err = checkNumbers("nadam", positive("MomentumDecay", decay))
+	}
+	if err != nil {
 		return nil, err
 	}
-	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.002, groups)
+	return newOptimizer(&nadam{listAdam: r, momentumDecay: decay, decoupled: o.Decoupled}, o.settings(), groups)
 }
 
 type nadam struct {
-	listRule
-	beta1, beta2, eps, momentumDecay float64
-	decoupled                        bool
+	listAdam
+	momentumDecay float64
+	decoupled     bool
 
 	products []float32 // of the first momenta, by number of steps; PyTorch keeps them in float32
 }

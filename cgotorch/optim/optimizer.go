@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 )
 
@@ -32,7 +33,7 @@ type Optimizer struct {
 	parameters []*parameter // of all groups, in the order of the groups
 	closed     bool
 
-	lender   Lender              // keeps the tensors of StepParams; may be nil
+	lender   lender              // keeps the tensors of StepParams; may be nil
 	only     map[*parameter]bool // the parameters that a StepParams changes; nil means all
 	onDevice bool                // a Scaler has done steps of a rule on lists, so the host does not know their counts
 	looks    int                 // Steps that have looked for leaves of no optimizer: at most two
@@ -177,7 +178,7 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 				index: len(o.parameters), tensor: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,
 				state: make([]*cgotorch.Tensor, len(r.remembers())),
 			}
-			s.dense = s.wide || of.foreach || p.Dense() // masters are dense
+			s.dense = s.wide || of.foreach || inside.Dense(p) // masters are dense
 			markKnown(p)
 			o.parameters = append(o.parameters, s)
 			g.add(s)

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // parameter is a parameter of the program, with the tensors that the optimizer remembers for it.
@@ -42,7 +43,7 @@ func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgot
 
 // allocate makes those tensors of p that do not exist yet.
 func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
-	x = x.Uncaptured() // the tensors outlive the graph, and prepare writes them before a launch
+	x = inside.Core.Uncaptured(x) // the tensors outlive the graph, and prepare writes them before a launch
 	for k, t := range p.state {
 		if t == nil {
 			p.state[k] = x.Keep(p.empty(x))

@@ -42,19 +42,19 @@ var everyRule = map[string]func(foreach, masters bool, g Group) (*Optimizer, err
 		return NewAdadelta(AdadeltaOptions{LR: 0.1, MasterWeights: masters}, g)
 	},
 	"adamax": func(_, masters bool, g Group) (*Optimizer, error) {
-		return NewAdamax(AdamaxOptions{LR: 1e-3, MasterWeights: masters}, g)
+		return NewAdamax(AdamOptions{LR: 1e-3, MasterWeights: masters}, g)
 	},
 	"nadam": func(_, masters bool, g Group) (*Optimizer, error) {
-		return NewNAdam(NAdamOptions{LR: 1e-3, MasterWeights: masters}, g)
+		return NewNAdam(AdamOptions{LR: 1e-3, MasterWeights: masters}, g)
 	},
 	"radam": func(_, masters bool, g Group) (*Optimizer, error) {
-		return NewRAdam(RAdamOptions{MasterWeights: masters}, g)
+		return NewRAdam(AdamOptions{MasterWeights: masters}, g)
 	},
 	"lamb": func(_, masters bool, g Group) (*Optimizer, error) {
-		return NewLAMB(LAMBOptions{MasterWeights: masters}, g)
+		return NewLAMB(AdamOptions{MasterWeights: masters}, g)
 	},
 	"lion": func(_, masters bool, g Group) (*Optimizer, error) {
-		return NewLion(LionOptions{LR: 1e-3, MasterWeights: masters}, g)
+		return NewLion(AdamOptions{LR: 1e-3, MasterWeights: masters}, g)
 	},
 	"muon": func(_, masters bool, g Group) (*Optimizer, error) {
 		return NewMuon(MuonOptions{NoWeightDecay: true, MasterWeights: masters}, g)
@@ -224,10 +224,10 @@ func TestNew_RefusesEps(t *testing.T) {
 			"rmsprop":  func() (*Optimizer, error) { return NewRMSprop(RMSpropOptions{Eps: eps}, g) },
 			"adagrad":  func() (*Optimizer, error) { return NewAdagrad(AdagradOptions{Eps: eps}, g) },
 			"adadelta": func() (*Optimizer, error) { return NewAdadelta(AdadeltaOptions{Eps: eps}, g) },
-			"adamax":   func() (*Optimizer, error) { return NewAdamax(AdamaxOptions{Eps: eps}, g) },
-			"nadam":    func() (*Optimizer, error) { return NewNAdam(NAdamOptions{Eps: eps}, g) },
-			"radam":    func() (*Optimizer, error) { return NewRAdam(RAdamOptions{Eps: eps}, g) },
-			"lamb":     func() (*Optimizer, error) { return NewLAMB(LAMBOptions{Eps: eps}, g) },
+			"adamax":   func() (*Optimizer, error) { return NewAdamax(AdamOptions{Eps: eps}, g) },
+			"nadam":    func() (*Optimizer, error) { return NewNAdam(AdamOptions{Eps: eps}, g) },
+			"radam":    func() (*Optimizer, error) { return NewRAdam(AdamOptions{Eps: eps}, g) },
+			"lamb":     func() (*Optimizer, error) { return NewLAMB(AdamOptions{Eps: eps}, g) },
 			"muon":     func() (*Optimizer, error) { return NewMuon(MuonOptions{Eps: eps}, g) },
 		} {
 			if _, err := make(); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "1e-50") {

@@ -22,7 +22,7 @@ func NewRMSprop(o RMSpropOptions, groups ...Group) (*Optimizer, error) {
 	if err := checkNumbers(r.title, fraction("Alpha", r.alpha), least("Eps", r.eps), fromZero("Momentum", r.momentum)); err != nil {
 		return nil, err
 	}
-	return newListOptimizer(r, settings{lr: o.LR, weightDecay: o.WeightDecay, masters: o.MasterWeights}, 0.01, groups)
+	return newOptimizer(r, settings{lr: or(o.LR, 0.01), weightDecay: o.WeightDecay, masters: o.MasterWeights}, groups)
 }
 
 type rmsprop struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // ScalerOptions set how the factor of a [Scaler] changes. The zero value is PyTorch's default.
@@ -296,7 +297,8 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimize
 	i := slices.IndexFunc(s.optimizers, func(of *scaledOptimizer) bool { return of.opt == opt })
 	if i < 0 {
 		i = len(s.optimizers)
-		s.optimizers = append(s.optimizers, &scaledOptimizer{opt: opt, found: x.Uncaptured().Keep(x.Uncaptured().Empty(cgotorch.Float32))})
+		y := inside.Core.Uncaptured(x)
+		s.optimizers = append(s.optimizers, &scaledOptimizer{opt: opt, found: y.Keep(y.Empty(cgotorch.Float32))})
 	}
 	of := s.optimizers[i]
 	if x.Capturing() {

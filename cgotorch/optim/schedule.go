@@ -50,7 +50,7 @@ func refuseSchedule(where, format string, args ...any) {
 func Constant() Schedule { return func(int) float64 { return 1 } }
 
 // StepDecay begins with 1 and multiplies the factor by gamma each time `every` steps are done. It
-// is PyTorch's StepLR. `every` is 1 or more.
+// is PyTorch's StepLR, and its ExponentialLR if `every` is 1. `every` is 1 or more.
 func StepDecay(every int, gamma float64) Schedule {
 	demand("optim.StepDecay", limit{"every", float64(every), 1}, limit{"gamma", gamma, 0})
 	return func(step int) float64 {
@@ -94,13 +94,6 @@ func Warmup(steps int, start float64, then Schedule) Schedule {
 		}
 		return then(step - steps)
 	}
-}
-
-// Exponential begins with 1 and multiplies the factor by gamma after each step. It is PyTorch's
-// ExponentialLR.
-func Exponential(gamma float64) Schedule {
-	demand("optim.Exponential", limit{"gamma", gamma, 0})
-	return func(step int) float64 { return math.Pow(gamma, float64(max(step, 0))) }
 }
 
 // Linear goes from `from` at step 0 to `to` at step number `steps`, and stays there. It is

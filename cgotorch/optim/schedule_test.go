@@ -60,7 +60,6 @@ func TestSchedule_Refuses(t *testing.T) {
 		"Warmup: steps is -3":                func() { Warmup(-3, 0, Constant()) },
 		"Warmup: start is +Inf":              func() { Warmup(3, math.Inf(1), Constant()) },
 		"Warmup: schedule 0 is nil":          func() { Warmup(3, 0, nil) },
-		"Exponential: gamma is NaN":          func() { Exponential(nan) },
 		"Linear: to is -0.1":                 func() { Linear(3, 1, -0.1) },
 		"Polynomial: power is NaN":           func() { Polynomial(3, nan) },
 		"CosineRestarts: steps is 0":         func() { CosineRestarts(0, 1, 0) },

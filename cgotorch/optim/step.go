@@ -163,7 +163,7 @@ func (o *Optimizer) capturedRate(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	}
 	g := &o.groups[i]
 	if g.rate == nil {
-		y := x.Uncaptured()
+		y := inside.Core.Uncaptured(x)
 		g.rate, g.written = y.Keep(y.Empty(cgotorch.Float32)), math.NaN()
 	}
 	x.EachLaunch(func(x *cgotorch.Exec) { o.writeRate(x, i) })

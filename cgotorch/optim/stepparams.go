@@ -71,13 +71,16 @@ func (o *Optimizer) parameter(x *cgotorch.Exec, i int) *parameter {
 	return o.parameters[i]
 }
 
-// Lender lends one of the tensors that [Optimizer.Remembers] lists. It calls `use` with the tensor,
-// on x's device. If write is set, `use` writes the tensor, and later loans have what was written.
-type Lender func(x *cgotorch.Exec, of RememberedTensor, write bool, use func(t *cgotorch.Tensor))
+// lender lends one of the tensors that Remembers lists.
+type lender func(x *cgotorch.Exec, of RememberedTensor, write bool, use func(t *cgotorch.Tensor))
 
 // SetLender tells State and Restore who keeps the tensors that StepParams is lent. A checkpoint can
-// then hold them. nil means that nobody does. It enqueues nothing.
-func (o *Optimizer) SetLender(lender Lender) { o.lender = lender }
+// then hold them. The function `lend` lends one of the tensors that [Optimizer.Remembers] lists: it
+// calls `use` with the tensor, on x's device. If write is set, `use` writes the tensor, and later
+// loans have what was written. nil means that nobody keeps them. SetLender enqueues nothing.
+func (o *Optimizer) SetLender(lend func(x *cgotorch.Exec, of RememberedTensor, write bool, use func(t *cgotorch.Tensor))) {
+	o.lender = lend
+}
 
 // StepParams is [Optimizer.Step] for some of the parameters. For the call, the caller lends the
 // tensors that [Optimizer.Remembers] lists. StepParams is for callers that keep these tensors

@@ -74,7 +74,7 @@ func (b *Batcher) view(x *cgotorch.Exec, s *slot, f form) []*cgotorch.Tensor {
 
 // gather copies the requests' inputs into the slot's host memory. The rest of the batch is zeros.
 func (b *Batcher) gather(s *slot, batch []*request, f form) {
-	s.slab.HostWrites()
+	s.slab.Touch(true)
 	first, bytes := 0, 0
 	firsts := make([]int, len(batch))
 	for i, r := range batch {

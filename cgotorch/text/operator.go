@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
 // refuse makes the Do fail with ErrInvalidArgument. `format` and `args` give the text of the error.
@@ -24,7 +25,7 @@ func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
 // stackedView checks only that they share memory with the first.
 func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch.Tensor {
 	first := some[0]
-	if first.StorageBytes() != int64(count)*first.Numel()*int64(first.DType().Size()) {
+	if inside.Core.StorageBytes(first) != int64(count)*first.Numel()*int64(first.DType().Size()) {
 		return nil
 	}
 	for _, t := range some[1:] {

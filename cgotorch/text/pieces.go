@@ -121,7 +121,7 @@ func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 // device. Call [Decoder.Start] for the cache after Capture, because Capture runs the pieces.
 func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
-		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
+		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, 1)
 	}
 	if p.graphs != nil {
 		return fmt.Errorf("text: Pieces.Capture: the pieces are captured already: %w", cgotorch.ErrInvalidArgument)

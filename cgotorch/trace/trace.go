@@ -192,7 +192,7 @@ type Record struct {
 	Kind       Kind
 	Name       string // name of a kernel; empty for a copy or fill
 	Device     cgotorch.Device
-	Stream     uint64        // the number of [cgotorch.Stream.ID]
+	Stream     uint64        // a later stream may get the number of a closed one
 	StreamName string        // if several streams had this number one after another, the name of the last one
 	Start, End time.Duration // on the device
 	Launch     time.Duration // when the host enqueued the work, if Launched is set

@@ -166,7 +166,7 @@ func captured(device cgotorch.Device) error {
 		return err
 	}
 	defer a.Close()
-	g, err := stream.Capture(func(x *cgotorch.Exec) error { x.AddScalarInPlace(a, 1); return nil }, cgotorch.CaptureOptions{})
+	g, err := stream.Capture(func(x *cgotorch.Exec) error { x.AddScalarInPlace(a, 1); return nil }, 0)
 	if err != nil {
 		return err
 	}

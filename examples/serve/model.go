@@ -238,7 +238,7 @@ func (o *opener) weights(path string, s settings) (*serve.Model, error) {
 
 func bytesOf(model nn.Module) (bytes int64) {
 	for _, t := range nn.State(model) {
-		bytes += t.Tensor.StorageBytes()
+		bytes += t.Tensor.Numel() * int64(t.Tensor.DType().Size())
 	}
 	return bytes
 }

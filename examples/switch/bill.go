@@ -37,7 +37,7 @@ func (b *bill) print(w io.Writer) error {
 	}
 	experts, store := m.units.Stats(), m.store.Stats()
 	encoder, decoder := m.encoder.Stats(), m.decoder.Stats()
-	_, pinned := cgotorch.HostMemory()
+	pinned := int64(cgotorch.LiveHandles()["pinned bytes"])
 	fmt.Fprintf(w, "%d tokens in %.2f s: %.1f tokens/s\n", b.tokens, seconds, float64(b.tokens)/seconds)
 	fmt.Fprintf(w, "experts: %d uses, %.1f %% of them without a copy; %d copies begun before the use, %d by it, %d for nothing\n",
 		experts.Uses(), 100*experts.HitRate(), experts.Ahead, experts.Misses, experts.Unused)

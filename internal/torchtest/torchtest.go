@@ -111,15 +111,13 @@ func Deterministic(t testing.TB) {
 	t.Cleanup(func() { cgotorch.SetDeterministic(false) })
 }
 
-// NoTF32 makes CUDA compute in full float32, and not in TF32, until the test ends. The setting is
+// NoTF32 makes CUDA compute in full float32, and not in TF32, from here on. The setting is
 // process-wide.
 func NoTF32(t testing.TB) {
 	t.Helper()
-	before := cgotorch.TF32()
 	if err := cgotorch.SetTF32(false); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cgotorch.SetTF32(before) })
 }
 
 // NewStream returns a new stream. A cleanup closes the stream at the end of the test.

@@ -244,7 +244,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 			x = x.NoGrad()
 			x.CopyInPlace(mean, x.Mean(linear.Forward(x, in)))
 			return nil
-		}, cgotorch.CaptureOptions{})
+		}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestCache_At_InGraph(t *testing.T) {
 				x = x.NoGrad()
 				x.CopyInPlace(means[k], x.Mean(linear.Forward(x, in)))
 				return nil
-			}, cgotorch.CaptureOptions{})
+			}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

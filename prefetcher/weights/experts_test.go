@@ -439,7 +439,7 @@ func TestExperts_InBranches(t *testing.T) {
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			x = x.NoGrad()
 			in := x.Ones(cgotorch.Float32, 4, width)
-			x.Parallel(
+			x.Parallel(cgotorch.ParallelOptions{},
 				func(x *cgotorch.Exec) *cgotorch.Tensor {
 					return e.Layer(0).Forward(x, in, cgotorch.FromSlice(x, []int64{0, 1, 0, 1}))
 				},

@@ -72,15 +72,15 @@ func TestNewStore_Accounting(t *testing.T) {
 	for i := range 120 {
 		specs = append(specs, UnitSpec{Name: fmt.Sprint(i), Tensors: expert})
 	}
-	before, _ := cgotorch.HostMemory()
+	before := cgotorch.LiveHandles()["slab bytes"]
 	s, err := NewStore(specs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	after, _ := cgotorch.HostMemory()
+	after := cgotorch.LiveHandles()["slab bytes"]
 	st := s.Stats()
-	if want := int64(120 * 18874368); st.Bytes != want || st.Memory > want+want/100 || after-before != st.Memory {
+	if want := int64(120 * 18874368); st.Bytes != want || st.Memory > want+want/100 || int64(after-before) != st.Memory {
 		t.Errorf("%+v and %d bytes of slabs for %d bytes", st, after-before, want)
 	}
 }

@@ -125,7 +125,7 @@ func TestUse_Refused(t *testing.T) {
 		if !d.IsCUDA() {
 			return // on the CPU a graph is a function that is called
 		}
-		_, err := s.Capture(func(x *cgotorch.Exec) error { c.Use(x, unitName(1)); return nil }, cgotorch.CaptureOptions{})
+		_, err := s.Capture(func(x *cgotorch.Exec) error { c.Use(x, unitName(1)); return nil }, 0)
 		if !errors.Is(err, cgotorch.ErrNotCapturable) {
 			t.Errorf("in a capture: %v", err)
 		}
@@ -386,7 +386,7 @@ func TestUse_InWarmUp(t *testing.T) {
 				}
 				x.Zeros(cgotorch.Float32, 1)
 				return nil
-			}, cgotorch.CaptureOptions{WarmUp: 1})
+			}, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

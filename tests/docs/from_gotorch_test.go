@@ -1,9 +1,7 @@
 package docs
 
 import (
-	"bytes"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"image"
@@ -17,6 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
@@ -196,7 +195,7 @@ func TestFromGotorch_Tensors(t *testing.T) {
 		c.is(strings.Contains(text, "8"), text)
 
 		// gotorch: a.Item().(float32)
-		item, count64 := x.Item(total), cgotorch.ItemAs[int64](x, x.Select(best, 0, 0))
+		item, count64 := x.Item(total), cgotorch.ToSlice[int64](x, best)[0]
 		// Remark: both wait
 		c.is(item == 20 && count64 == 1)
 
@@ -229,9 +228,10 @@ func TestFromGotorch_Tensors(t *testing.T) {
 		// Remark: copies; for a module's parameters `nn.Replace`
 		c.values(a, 1, 2, 3, 4)
 
+		file := filepath.Join(t.TempDir(), "a.safetensors")
 		// gotorch: gob.NewEncoder(file).Encode(a); a.Save("a.pt"); torch.Load("a.pt")
-		err = gob.NewEncoder(&bytes.Buffer{}).Encode(a)
-		// Remark: on the CPU, inside the Do; for other programs safetensors and pth, see below
+		err = safetensors.WriteFile(file, []safetensors.Tensor{{Name: "a", DType: "F32", Shape: a.Shape(), Data: cgotorch.ToBytes(x, a)}}, nil)
+		// Remark: Python reads it too; for models see below
 		c.is(err == nil, err)
 	})
 }

@@ -106,7 +106,7 @@ var stepMistakes = []mistake{
 		return err
 	}},
 	{"a graph of a stream inside its Do", "a Do inside a Do…use Exec.On", step(func(x *cgotorch.Exec) {
-		cgotorch.Must(x.Stream().Capture(func(x *cgotorch.Exec) error { return nil }, cgotorch.CaptureOptions{}))
+		cgotorch.Must(x.Stream().Capture(func(x *cgotorch.Exec) error { return nil }, 0))
 	})},
 	{"a library of operators that is not there", "OpenOperators at …test.go:…ops.so: no such file…check the path", func(folder string) error { return cgotorch.OpenOperators(filepath.Join(folder, "ops.so")) }},
 	{"a tensor of another Do", "a tensor is closed…Keep it there", step(func(x *cgotorch.Exec) {

@@ -8,7 +8,7 @@ var replacements = map[string]string{
 	"body-leaves-slot-to-dos":      "free := true",
 	"body-records-its-end":         "e.Close()",
 	"close-frees-slab":             "return nil",
-	"copied-behind-copies":         "c.copied, _ = cgotorch.DefaultStream(x.Device()).RecordTiming()",
+	"copied-behind-copies":         "c.copied = x.On(cgotorch.DefaultStream(x.Device())).RecordTiming()",
 	"copied-behind-drawn":          "x.AtEnd(func() { $ })",
 	"copy-from-on-stream":          "C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, nullptr));",
 	"copy-stream-closed":           "return nil",

@@ -18,12 +18,12 @@ import (
 // break the capture.
 func TestCapture_IsNotDisturbed(t *testing.T) {
 	d := torchtest.CUDA(t)
-	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
-	native, err := captured.Native()
+	other := torchtest.NewStream(t, d)
+	native, err := ambient.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	otherNative, err := other.Native()
+	queried, err := ambient.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 	}
 	captureErr, duringErr := capture(func() error {
 		err := other.Do(func(x *cgotorch.Exec) error { torchtest.Sleep(x, 2*time.Millisecond); x.Neg(kept); return nil })
-		e, recordErr := other.RecordTiming()
+		e, recordErr := other.Record()
 		if recordErr != nil {
 			return recordErr
 		}
@@ -71,7 +71,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 	if duringErr != nil {
 		t.Errorf("meanwhile: %v", duringErr)
 	}
-	if captureErr, _ := capture(func() error { ambient.Query(otherNative); return nil }); captureErr == nil {
+	if captureErr, _ := capture(func() error { ambient.Query(queried); return nil }); captureErr == nil {
 		t.Error("the control did not disturb the capture: this test would see nothing")
 	}
 	if err := other.Synchronize(); err != nil {

@@ -67,7 +67,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		e := record(s, s.a)
 		defer e.Close()
 		wait(s, e)
-		slab.HostReads()
+		slab.Touch(false)
 	})
 }
 

@@ -163,10 +163,8 @@ func TestEvent_BetweenDevices(t *testing.T) {
 		if err := way[1].Wait(first); err != nil {
 			t.Fatal(err)
 		}
-		second, err := way[1].RecordTiming()
-		if err != nil {
-			t.Fatal(err)
-		}
+		var second *cgotorch.Event
+		torchtest.DoOn(t, way[1], func(x *cgotorch.Exec) { second = x.RecordTiming() })
 		defer second.Close()
 		if done, err := second.Query(); done || err != nil {
 			t.Errorf("done %v %v after %v, before the other device's work", done, err, time.Since(began))

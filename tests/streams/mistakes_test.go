@@ -114,7 +114,7 @@ func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 // graph captures fn on stream a. The end of the test closes the graph.
 func (s *scene) graph(fn func(x *cgotorch.Exec)) *cgotorch.Graph {
 	s.Helper()
-	g, err := s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, cgotorch.CaptureOptions{})
+	g, err := s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, 0)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -345,7 +345,7 @@ var mistakes = []struct {
 			cgotorch.CopyTo(x, x.View(x.Call1("aten::view.dtype", t, cgotorch.Uint8), 32), slab.Bytes())
 		})
 		s.hostWaits(s.a)
-		slab.HostReads()
+		slab.Touch(false)
 	}},
 	{"tensor changed while it is copied to the host", [2]string{"CopyTo", "aten::add_"}, false, func(s *scene) {
 		t, slab := s.sharedOf(cgotorch.Uint8, 8), s.slab(8)
@@ -433,10 +433,10 @@ var mistakes = []struct {
 	}},
 	{"pinned buffer refilled during its copy", [2]string{"CopyFrom", "the host"}, false, func(s *scene) {
 		slab := s.slab(32)
-		slab.HostWrites()
+		slab.Touch(true)
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
 		s.hostWaits(s.a)
-		slab.HostWrites()
+		slab.Touch(true)
 	}},
 	{"pinned buffer closed during its copy", [2]string{"CopyFrom", "the end of the slab"}, false, func(s *scene) {
 		slab := s.slab(32)
@@ -453,7 +453,7 @@ var mistakes = []struct {
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Zeros(cgotorch.Uint8, 32), slab.Bytes()) })
 		s.must(from.Synchronize())
-		slab.HostReads()
+		slab.Touch(false)
 	}},
 	{"device buffer refilled under use", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {
 		slot, slab := s.shared(8), s.slab(32)

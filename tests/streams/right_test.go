@@ -103,7 +103,7 @@ func TestCheckStreams_SlabMadeBefore(t *testing.T) {
 	s := &scene{T: t, device: cgotorch.CPU}
 	races := s.run(func(s *scene) {
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
-		slab.HostWrites()
+		slab.Touch(true)
 	})
 	if len(races) != 1 {
 		t.Errorf("got %v", races)

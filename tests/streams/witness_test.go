@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,10 +20,10 @@ import (
 // expectation is the work that a goroutine must have run. All of this work must be on the
 // goroutine's stream.
 type expectation struct {
-	stream  uint64
-	thread  int // the only thread that may enqueue the work; 0 if any thread may
-	kernels int // number of operators, each of which has one kernel
-	fills   int // number of fills of `bytes` bytes; no other goroutine fills that number of bytes
+	stream  string // its name
+	thread  int    // the only thread that may enqueue the work; 0 if any thread may
+	kernels int    // number of operators, each of which has one kernel
+	fills   int    // number of fills of `bytes` bytes; no other goroutine fills that number of bytes
 	bytes   int64
 }
 
@@ -39,8 +41,8 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 		kernels, fills int
 		blocks         map[uint32]int
 	}
-	got, owners := map[uint64]*tally{}, map[uint64]*expectation{}
-	threads, sizes, blocks := map[int]*expectation{}, map[int64]*expectation{}, map[uint32]uint64{}
+	got, owners := map[string]*tally{}, map[string]*expectation{}
+	threads, sizes, blocks := map[int]*expectation{}, map[int64]*expectation{}, map[uint32]string{}
 	for i := range want {
 		w := &want[i]
 		owners[w.stream], got[w.stream] = w, &tally{blocks: map[uint32]int{}}
@@ -51,10 +53,9 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 			sizes[w.bytes] = w
 		}
 	}
-	wrong, names := map[string]int{}, map[uint64]string{}
+	wrong := map[string]int{}
 	for _, w := range r.Work {
-		names[w.Stream] = w.StreamName
-		t := got[w.Stream]
+		t := got[w.StreamName]
 		if t == nil {
 			wrong[fmt.Sprintf("%s on %s, where nobody works", describe(w), w.StreamName)]++
 			continue
@@ -64,18 +65,18 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 			t.kernels++
 			t.blocks[w.Blocks]++
 			if first, ok := blocks[w.Blocks]; !ok {
-				blocks[w.Blocks] = w.Stream
-			} else if first != w.Stream {
+				blocks[w.Blocks] = w.StreamName
+			} else if first != w.StreamName {
 				wrong[fmt.Sprintf("kernels of %d blocks on two streams", w.Blocks)]++
 			}
 			if w.Thread == 0 {
 				wrong["a kernel of which the launch is not in the trace"]++
-			} else if of := threads[w.Thread]; of == nil || of.stream != w.Stream {
+			} else if of := threads[w.Thread]; of == nil || of.stream != w.StreamName {
 				wrong["a kernel that another thread enqueued than the stream's own"]++
 			}
 		case trace.Fill:
 			t.fills++
-			if of := sizes[w.Bytes]; of == nil || of.stream != w.Stream {
+			if of := sizes[w.Bytes]; of == nil || of.stream != w.StreamName {
 				wrong["a fill on another stream than its own"]++
 			}
 		default:
@@ -85,10 +86,10 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 	for stream, w := range owners {
 		t := got[stream]
 		if t.kernels != w.kernels || t.fills != w.fills {
-			all = append(all, fmt.Sprintf("stream %d, %q, ran %d kernels and %d fills, want %d and %d", stream, names[stream], t.kernels, t.fills, w.kernels, w.fills))
+			all = append(all, fmt.Sprintf("%s ran %d kernels and %d fills, want %d and %d", stream, t.kernels, t.fills, w.kernels, w.fills))
 		}
 		if len(t.blocks) > 1 {
-			all = append(all, fmt.Sprintf("stream %d, %q, ran kernels of sizes %v, want one size", stream, names[stream], t.blocks))
+			all = append(all, fmt.Sprintf("%s ran kernels of sizes %v, want one size", stream, t.blocks))
 		}
 	}
 	for what, times := range wrong {
@@ -98,9 +99,10 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 }
 
 // witnessed runs fn in 64 goroutines, each with its own stream, with GOMAXPROCS 16. It returns
-// the records of CUPTI. No stream is closed before the end, because two streams could otherwise
-// have the same thread. The function `before` runs first and is not traced.
-func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*trace.Records, []expectation) {
+// the records of CUPTI. The function `stream` makes the streams. None is closed before the end,
+// because two streams could otherwise have the same thread. The function `before` runs first and is
+// not traced.
+func witnessed(t *testing.T, d cgotorch.Device, stream func(i int) (*cgotorch.Stream, error), before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*trace.Records, []expectation) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	var prepared, all sync.WaitGroup
@@ -109,7 +111,7 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 	all.Add(goroutines)
 	streams := make([]*cgotorch.Stream, goroutines)
 	for i := range streams {
-		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)})
+		s, err := stream(i)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,9 +127,8 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 			if err == nil {
 				want[i], err = fn(i, s)
 			}
-			id, idErr := s.ID()
-			want[i].stream = id
-			if err := errors.Join(err, idErr); err != nil {
+			want[i].stream = strings.TrimSuffix(s.String(), " of "+d.String())
+			if err != nil {
 				t.Errorf("goroutine %d: %v", i, err)
 			}
 		}()
@@ -171,7 +172,10 @@ func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 			t.Close()
 		}
 	}()
-	r, want := witnessed(t, d, before, func(i int, s *cgotorch.Stream) (expectation, error) {
+	named := func(i int) (*cgotorch.Stream, error) {
+		return cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)})
+	}
+	r, want := witnessed(t, d, named, before, func(i int, s *cgotorch.Stream) (expectation, error) {
 		w := expectation{kernels: operators}
 		for done := 0; done < operators; done += perDo {
 			runtime.Gosched()
@@ -227,7 +231,14 @@ func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 func TestWitness_FindsACurrentStream(t *testing.T) {
 	d := torchtest.CUDA(t)
 	const fills = 2000
-	memory := make([]*ambient.Memory, goroutines)
+	memory, natives := make([]*ambient.Memory, goroutines), make([]uintptr, goroutines)
+	for i := range natives {
+		var err error
+		if natives[i], err = ambient.NewStream(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	external := func(i int) (*cgotorch.Stream, error) { return cgotorch.ExternalStream(d, natives[i]) }
 	before := func(i int, s *cgotorch.Stream) (w expectation, err error) {
 		memory[i], err = ambient.Allocate(1024 * (i + 1))
 		return w, err
@@ -240,15 +251,15 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 		}
 	}()
 	run := func(locked bool) (*trace.Records, []expectation) {
-		return witnessed(t, d, before, func(i int, s *cgotorch.Stream) (expectation, error) {
+		return witnessed(t, d, external, before, func(i int, s *cgotorch.Stream) (expectation, error) {
 			if locked {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
 			}
-			native, err := s.Native()
+			var err error
 			for k := 0; k < fills && err == nil; k++ {
 				was, _ := ambient.Current(0)
-				err = ambient.SetCurrent(0, native)
+				err = ambient.SetCurrent(0, natives[i])
 				runtime.Gosched()
 				if err == nil {
 					err = memory[i].Fill()
@@ -279,13 +290,13 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 
 // misplaced finds each mistake in hand-made traces.
 func TestWitness_Misplaced(t *testing.T) {
-	want := []expectation{{stream: 1, thread: 11, kernels: 2}, {stream: 2, thread: 12, kernels: 1}, {stream: 3, fills: 1, bytes: 64}}
-	kernel := func(stream uint64, thread int, blocks uint32) trace.Record {
-		return trace.Record{Kind: trace.Kernel, Name: "add", Stream: stream, Thread: thread, Blocks: blocks}
+	want := []expectation{{stream: "1", thread: 11, kernels: 2}, {stream: "2", thread: 12, kernels: 1}, {stream: "3", fills: 1, bytes: 64}}
+	kernel := func(stream, thread int, blocks uint32) trace.Record {
+		return trace.Record{Kind: trace.Kernel, Name: "add", StreamName: strconv.Itoa(stream), Thread: thread, Blocks: blocks}
 	}
-	fill := trace.Record{Kind: trace.Fill, Stream: 3, Bytes: 64}
+	fill := trace.Record{Kind: trace.Fill, StreamName: "3", Bytes: 64}
 	moved := fill
-	moved.Stream = 2
+	moved.StreamName = "2"
 	for name, c := range map[string]struct {
 		work []trace.Record
 		want bool // whether the trace is wrong

@@ -12,8 +12,6 @@ import "runtime/cgo"
 type Function interface {
 	// Run returns 0 if the function succeeds, and otherwise the cgo.Handle of its failure.
 	Run(in *Tensor, out **Tensor) uint64
-	// Release is called once, when nothing can call Run any more.
-	Release()
 }
 
 //export recomputeRun
@@ -24,13 +22,7 @@ func recomputeRun(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint64
 // recomputeRelease releases a Function, or the number of a failure.
 //
 //export recomputeRelease
-func recomputeRelease(number C.uint64_t) {
-	h := cgo.Handle(number)
-	if f, ok := h.Value().(Function); ok {
-		f.Release()
-	}
-	h.Delete()
-}
+func recomputeRelease(number C.uint64_t) { cgo.Handle(number).Delete() }
 
 // Recompute is ct_recompute with a [Function].
 func Recompute(x Exec, of Function, in, result *Tensor, out **Tensor) *Status {

@@ -1,6 +1,7 @@
 package mistakes
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -10,8 +11,8 @@ import (
 // Note [Deadlocks of streams]
 //
 // A Do must not wait for a goroutine that waits for the Do's stream. Neither of them would ever go
-// on. After the time of SetDeadlockTimeout a waiting call looks at the stacks of all goroutines. It
-// looks for a circle of two kinds of steps:
+// on. After 10 s a waiting call looks at the stacks of all goroutines. It looks for a circle of two
+// kinds of steps:
 //
 //	a call waits for a stream, so it waits for the goroutine that runs the stream's Do
 //	that goroutine waits for another stream, or for a channel or a lock, so it waits for the
@@ -26,9 +27,6 @@ import (
 // has not started is not found. If the Do waits for a sync.Mutex, the holder of the lock may be the
 // goroutine that waits for the Do. The library then logs both places once, and goes on waiting.
 
-// usualPatience is the time of SetPatience at first.
-const usualPatience = 10 * time.Second
-
 // A Lane is a stream, for whose Do a call can wait.
 type Lane struct {
 	Name   string
@@ -42,24 +40,12 @@ type waiter struct {
 	place string // of its call
 }
 
-// SetPatience sets after what time a wait is looked at, and returns the time before. The time is 10
-// s at first. 0 or less means never.
-func (p *Process) SetPatience(d time.Duration) (before time.Duration) {
-	if d == 0 {
-		d = -1 // 0 stands for usualPatience
-	}
-	if before = time.Duration(p.patience.Swap(int64(d))); before == 0 {
-		return usualPatience
-	}
-	return max(before, 0)
-}
+// SetPatience sets after what time a wait is looked at, for tests. 0 means the usual 10 s.
+func (p *Process) SetPatience(d time.Duration) { p.patience.Store(int64(d)) }
 
-// Patience returns the time of SetPatience.
+// Patience returns the time after which a wait is looked at.
 func (p *Process) Patience() time.Duration {
-	if d := time.Duration(p.patience.Load()); d != 0 {
-		return d
-	}
-	return usualPatience
+	return cmp.Or(time.Duration(p.patience.Load()), 10*time.Second)
 }
 
 // A Late is a call that has waited for long for any of its lanes.

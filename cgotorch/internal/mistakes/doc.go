@@ -11,7 +11,7 @@ import (
 // Process is what is known of all Dos of a process. The zero value knows nothing. Any goroutine may
 // use it.
 type Process struct {
-	patience atomic.Int64 // nanoseconds: see SetPatience; 0 means usualPatience
+	patience atomic.Int64 // nanoseconds: see SetPatience
 	late     sync.Map     // uint64 -> waiter: goroutines that have waited longer than patience
 	locks    sync.Map     // string -> struct{}: the pairs of places of locks that were told
 	grown    sync.Map     // string -> struct{}: the functions whose growth was reported

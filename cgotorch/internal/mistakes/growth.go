@@ -63,7 +63,7 @@ func (p *Process) NewGrowth() *Growth { return &Growth{of: p} }
 // isBegin reports whether the call begins something new.
 func isBegin(op string) bool {
 	switch op {
-	case "Exec.Backward", "FromSlice", "FromBytes", "CopyFrom", "CopyTo", "ToSlice", "ToBytes", "Exec.Item", "ItemAs", "Exec.ReadAsync", "Exec.Lend":
+	case "Exec.Backward", "FromSlice", "FromBytes", "CopyFrom", "CopyTo", "ToSlice", "ToBytes", "Exec.Item", "Exec.ReadAsync", "Exec.Lend":
 		return true
 	}
 	return false

@@ -44,6 +44,9 @@ type Core[X, T, D, E any] interface {
 	// not come from NoWaits.
 	Watched(x X) bool
 	Unwatched(x X) X
+	// Uncaptured returns an Exec whose work is not part of the graph that x captures, if it does. Its
+	// work is enqueued at once, before the launches, and cannot draw random numbers.
+	Uncaptured(x X) X
 	// InGraph reports whether x's work belongs to a captured function or to its warm-up run.
 	InGraph(x X) bool
 
@@ -58,6 +61,10 @@ type Core[X, T, D, E any] interface {
 	With(x X, v *Values) X
 	// Notes returns the place of the values that packages keep with t.
 	Notes(t T) **Values
+	// Version returns the number of in-place writes to t so far.
+	Version(t T) int
+	// StorageBytes returns the size of the memory in which t and its views lie.
+	StorageBytes(t T) int64
 	// IsLeaf reports whether t is a leaf that requires a gradient.
 	IsLeaf(t T) bool
 	// HasGrad reports whether `grad` is the tensor that t.Grad has returned last.

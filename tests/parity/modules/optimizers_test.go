@@ -33,31 +33,31 @@ var optimizers = map[string]newOptimizer{
 	"adadelta_options": func(g optim.Group) (*optim.Optimizer, error) {
 		return optim.NewAdadelta(optim.AdadeltaOptions{LR: 0.5, Rho: cgotorch.Set(0.8), Eps: 1e-3, WeightDecay: 0.1}, g)
 	},
-	"adamax": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewAdamax(optim.AdamaxOptions{}, g) },
+	"adamax": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewAdamax(optim.AdamOptions{}, g) },
 	"adamax_options": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewAdamax(optim.AdamaxOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1}, g)
+		return optim.NewAdamax(optim.AdamOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1}, g)
 	},
-	"nadam": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewNAdam(optim.NAdamOptions{}, g) },
+	"nadam": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewNAdam(optim.AdamOptions{}, g) },
 	"nadam_options": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewNAdam(optim.NAdamOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1, MomentumDecay: 0.01}, g)
+		return optim.NewNAdam(optim.AdamOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1, MomentumDecay: 0.01}, g)
 	},
 	"nadam_decoupled": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewNAdam(optim.NAdamOptions{WeightDecay: 0.1, Decoupled: true}, g)
+		return optim.NewNAdam(optim.AdamOptions{WeightDecay: 0.1, Decoupled: true}, g)
 	},
-	"radam": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewRAdam(optim.RAdamOptions{}, g) },
+	"radam": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewRAdam(optim.AdamOptions{}, g) },
 	"radam_options": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewRAdam(optim.RAdamOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1}, g)
+		return optim.NewRAdam(optim.AdamOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1}, g)
 	},
 	"radam_decoupled": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewRAdam(optim.RAdamOptions{WeightDecay: 0.1, Decoupled: true}, g)
+		return optim.NewRAdam(optim.AdamOptions{WeightDecay: 0.1, Decoupled: true}, g)
 	},
-	"lion": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewLion(optim.LionOptions{}, g) },
+	"lion": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewLion(optim.AdamOptions{}, g) },
 	"lion_options": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewLion(optim.LionOptions{LR: 0.01, Betas: otherBetas, WeightDecay: 0.1}, g)
+		return optim.NewLion(optim.AdamOptions{LR: 0.01, Betas: otherBetas, WeightDecay: 0.1}, g)
 	},
-	"lamb": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewLAMB(optim.LAMBOptions{}, g) },
+	"lamb": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewLAMB(optim.AdamOptions{}, g) },
 	"lamb_options": func(g optim.Group) (*optim.Optimizer, error) {
-		return optim.NewLAMB(optim.LAMBOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1}, g)
+		return optim.NewLAMB(optim.AdamOptions{LR: 0.02, Betas: otherBetas, Eps: 1e-4, WeightDecay: 0.1}, g)
 	},
 	"muon": func(g optim.Group) (*optim.Optimizer, error) { return optim.NewMuon(optim.MuonOptions{}, g) },
 	"muon_options": func(g optim.Group) (*optim.Optimizer, error) {

@@ -13,7 +13,7 @@ import (
 
 // The maps `schedules` and `plateaus` have the schedulers of SCHEDULES in make.py.
 var schedules = map[string]optim.Schedule{
-	"exponential":        optim.Exponential(0.8),
+	"exponential":        optim.StepDecay(1, 0.8),
 	"linear":             optim.Linear(6, 0.25, 0.75),
 	"linear_default":     optim.Linear(5, 1.0/3, 1),
 	"polynomial":         optim.Polynomial(9, 2),
@@ -22,9 +22,9 @@ var schedules = map[string]optim.Schedule{
 	"cyclic_halved":      optim.Cyclic(optim.CyclicOptions{Floor: 0.1, Up: 3, Down: 2, Halve: true}),
 	"cyclic_exponential": optim.Cyclic(optim.CyclicOptions{Floor: 0.1, Up: 3, Down: 2, Gamma: 0.9}),
 	"one_cycle_three":    optim.OneCycle(23, optim.OneCycleOptions{ThreePhases: true}),
-	"sequential": optim.Sequential([]int{3, 9}, func(int) float64 { return 0.1 }, optim.Exponential(0.8),
+	"sequential": optim.Sequential([]int{3, 9}, func(int) float64 { return 0.1 }, optim.StepDecay(1, 0.8),
 		optim.StepDecay(2, 0.5)),
-	"chained": optim.Product(optim.Exponential(0.9), optim.StepDecay(5, 0.5)),
+	"chained": optim.Product(optim.StepDecay(1, 0.9), optim.StepDecay(5, 0.5)),
 }
 
 var plateaus = map[string]optim.PlateauOptions{

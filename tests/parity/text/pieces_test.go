@@ -134,7 +134,7 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 			}
 		}()
 		for i := range len(s.sparse) + 1 {
-			graph, err := stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
+			graph, err := stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -218,7 +218,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		x.CopyInPlace(logits, out)
 		c.Next(x, out)
 		return nil
-	}, cgotorch.CaptureOptions{WarmUp: 1})
+	}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestDecoder_Begin_Full(t *testing.T) {
 		graph, err := stream.Capture(func(x *cgotorch.Exec) error {
 			c.Next(x, m.Step(x, c))
 			return nil
-		}, cgotorch.CaptureOptions{WarmUp: 1})
+		}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,6 +84,11 @@ package ambient
 //   return code;
 // }
 //
+// static int new_stream(uintptr_t* stream) {
+//   int (*create)(void**, unsigned) = (int (*)(void**, unsigned))find("cudaStreamCreateWithFlags");
+//   return create == NULL ? -1 : create((void**)stream, 1);  // cudaStreamNonBlocking
+// }
+//
 // static int query_stream(uintptr_t stream) {
 //   int (*query)(void*) = (int (*)(void*))find("cudaStreamQuery");
 //   return query == NULL ? -1 : query((void*)stream);
@@ -152,6 +157,16 @@ func SyncDebug(mode int) (restore func(), err error) {
 		return nil, errAbsent
 	}
 	return func() { C.set_sync_debug_mode(before) }, nil
+}
+
+// NewStream makes a cudaStream_t on the device of the calling thread, as another library does. It
+// is never destroyed.
+func NewStream() (uintptr, error) {
+	var s C.uintptr_t
+	if code := C.new_stream(&s); code != 0 {
+		return 0, fmt.Errorf("ambient: cudaStreamCreateWithFlags: %d", code)
+	}
+	return uintptr(s), nil
 }
 
 // Capture begins a capture of the stream in CUDA's global mode. It calls the function `during`,
