@@ -15,12 +15,8 @@ import (
 // ErrFormat is the error of a file that is not a whole file of CIFAR.
 var ErrFormat = errors.New("not a whole file of CIFAR")
 
-// Height, Width and Pixels are the size of an image. Pixels counts all three channels.
-const (
-	Height = 32
-	Width  = 32
-	Pixels = 3 * Height * Width
-)
+// bytesEach is the size of an image [3, 32, 32].
+const bytesEach = 3 * 32 * 32
 
 // Set is a list of images with their labels.
 type Set struct {
@@ -29,31 +25,20 @@ type Set struct {
 	Coarse []int64 // N numbers of CIFAR-100's 20 superclasses; nil for CIFAR-10
 }
 
-// Len returns the number of images.
-func (s Set) Len() int { return len(s.Labels) }
-
-// Kind is a data set.
-type Kind int
-
-// These are the kinds of data sets.
-const (
-	CIFAR10  Kind = 10
-	CIFAR100 Kind = 100
-)
-
-// Read reads all training images or all test images of a folder with the files of one data set. The
-// files have the names of the authors' archives. It fails with [ErrFormat] if a file is not whole.
-// The error names the file.
+// Read reads all training images or all test images of a folder with the files of one data set, in
+// the binary version or in the version for Python. The files have the names of the authors'
+// archives. Read runs no code of a file. It fails with [ErrFormat] if a file is not whole, or has
+// a number of a class that does not exist. The error names the file.
 func Read(folder string, train bool) (Set, error) {
 	for _, c := range []struct {
 		first string // a file that only this version has
 		files []string
 		read  func(path string) (Set, error)
 	}{
-		{"data_batch_1.bin", parts("data_batch_%d.bin", "test_batch.bin", train), func(path string) (Set, error) { return ReadBinary(path, CIFAR10) }},
-		{"train.bin", parts("train.bin", "test.bin", train), func(path string) (Set, error) { return ReadBinary(path, CIFAR100) }},
-		{"data_batch_1", parts("data_batch_%d", "test_batch", train), ReadPython},
-		{"train", parts("train", "test", train), ReadPython},
+		{"data_batch_1.bin", parts("data_batch_%d.bin", "test_batch.bin", train), func(path string) (Set, error) { return readBinary(path, 10) }},
+		{"train.bin", parts("train.bin", "test.bin", train), func(path string) (Set, error) { return readBinary(path, 100) }},
+		{"data_batch_1", parts("data_batch_%d", "test_batch", train), readPython},
+		{"train", parts("train", "test", train), readPython},
 	} {
 		if info, err := os.Stat(filepath.Join(folder, c.first)); err != nil || info.IsDir() {
 			continue
@@ -86,19 +71,18 @@ func parts(train, test string, training bool) []string {
 	return names
 }
 
-// ReadBinary reads a file of the binary version. Its images have one label for CIFAR-10, and for
-// CIFAR-100 the number of the superclass before the label. It fails with [ErrFormat] for a file
-// with another size, or with a number of a class that does not exist. The error names the file.
-func ReadBinary(path string, kind Kind) (Set, error) {
+// readBinary reads a file of the binary version. Its images have one label if there are 10
+// classes. If there are 100, the number of the superclass comes before the label.
+func readBinary(path string, classes int64) (Set, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Set{}, fmt.Errorf("cifar: %w", err)
 	}
 	labels := 1
-	if kind == CIFAR100 {
+	if classes == 100 {
 		labels = 2
 	}
-	size := labels + Pixels
+	size := labels + bytesEach
 	if len(text) == 0 || len(text)%size != 0 {
 		return Set{}, fmt.Errorf("cifar: %s: %d bytes, want a multiple of %d: %w", path, len(text), size, ErrFormat)
 	}
@@ -110,26 +94,24 @@ func ReadBinary(path string, kind Kind) (Set, error) {
 		}
 		s.Images = append(s.Images, record[labels:]...)
 	}
-	return s, s.check(path, kind)
+	return s, s.check(path, classes)
 }
 
-// ReadPython reads a batch of the version for Python, which is a pickle of protocol 0 to 5. It runs
-// no code of the pickle. It fails with [ErrFormat] for a pickle that is not a batch. The error
-// names the file.
-func ReadPython(path string) (Set, error) {
+// readPython reads a batch of the version for Python, which is a pickle of protocol 0 to 5.
+func readPython(path string) (Set, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Set{}, fmt.Errorf("cifar: %w", err)
 	}
-	s, kind, err := batch(text)
+	s, classes, err := batch(text)
 	if err != nil {
 		return Set{}, fmt.Errorf("cifar: %s: %w: %w", path, err, ErrFormat)
 	}
-	return s, s.check(path, kind)
+	return s, s.check(path, classes)
 }
 
-// batch returns the batch in a pickle.
-func batch(text []byte) (s Set, kind Kind, err error) {
+// batch returns the batch in a pickle, and the number of classes of its data set.
+func batch(text []byte) (s Set, classes int64, err error) {
 	value, _, err := pickle.Read(text, pickle.Builder{})
 	if err != nil {
 		return Set{}, 0, err
@@ -142,18 +124,18 @@ func batch(text []byte) (s Set, kind Kind, err error) {
 	if err != nil {
 		return Set{}, 0, fmt.Errorf(`"data": %w`, err)
 	}
-	if len(pixels.shape) != 2 || pixels.shape[1] != Pixels || pixels.dtype != "u1" {
+	if len(pixels.shape) != 2 || pixels.shape[1] != bytesEach || pixels.dtype != "u1" {
 		return Set{}, 0, errors.New(`"data" is not an array of bytes [N, 3072]`)
 	}
-	s.Images, kind = []byte(pixels.data), CIFAR10
+	s.Images, classes = []byte(pixels.data), 10
 	if pixels.columns {
 		for i := range s.Images {
-			s.Images[i] = pixels.data[i%Pixels*pixels.shape[0]+i/Pixels]
+			s.Images[i] = pixels.data[i%bytesEach*pixels.shape[0]+i/bytesEach]
 		}
 	}
 	names := []string{"labels"}
 	if d.Get("labels") == nil {
-		kind, names = CIFAR100, []string{"fine_labels", "coarse_labels"}
+		classes, names = 100, []string{"fine_labels", "coarse_labels"}
 	}
 	for i, into := range []*[]int64{&s.Labels, &s.Coarse}[:len(names)] {
 		numbers, err := wholeNumbers(d.Get(names[i]))
@@ -165,14 +147,14 @@ func batch(text []byte) (s Set, kind Kind, err error) {
 		}
 		*into = numbers
 	}
-	return s, kind, nil
+	return s, classes, nil
 }
 
 // check fails for a number of a class that does not exist.
-func (s Set) check(path string, kind Kind) error {
+func (s Set) check(path string, classes int64) error {
 	for i, label := range s.Labels {
-		if label < 0 || label >= int64(kind) || s.Coarse != nil && (s.Coarse[i] < 0 || s.Coarse[i] >= 20) {
-			return fmt.Errorf("cifar: %s: image %d has a label that CIFAR-%d does not have: %w", path, i, kind, ErrFormat)
+		if label < 0 || label >= classes || s.Coarse != nil && (s.Coarse[i] < 0 || s.Coarse[i] >= 20) {
+			return fmt.Errorf("cifar: %s: image %d has a label that CIFAR-%d does not have: %w", path, i, classes, ErrFormat)
 		}
 	}
 	return nil

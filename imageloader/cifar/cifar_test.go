@@ -1,4 +1,4 @@
-package cifar_test
+package cifar
 
 import (
 	"bytes"
@@ -11,13 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/imageloader/cifar"
 )
 
 // pixels returns the pixels of image i, as in make.py.
 func pixels(i int) []byte {
-	all := make([]byte, cifar.Pixels)
+	all := make([]byte, bytesEach)
 	for p := range all {
 		all[p] = byte(7*p + 31*i)
 	}
@@ -31,26 +29,26 @@ func write(t testing.TB, path string, parts ...[]byte) {
 	}
 }
 
-func checkSet(t *testing.T, name string, s cifar.Set, err error, labels, coarse []int64) {
+func checkSet(t *testing.T, name string, s Set, err error, labels, coarse []int64) {
 	t.Helper()
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
-	if !slices.Equal(s.Labels, labels) || !slices.Equal(s.Coarse, coarse) || s.Len() != len(labels) {
+	if !slices.Equal(s.Labels, labels) || !slices.Equal(s.Coarse, coarse) {
 		t.Errorf("%s: labels %v and %v, want %v and %v", name, s.Labels, s.Coarse, labels, coarse)
 	}
-	if len(s.Images) != len(labels)*cifar.Pixels || !bytes.Equal(s.Images[:2*cifar.Pixels], append(pixels(0), pixels(1)...)) {
+	if len(s.Images) != len(labels)*bytesEach || !bytes.Equal(s.Images[:2*bytesEach], append(pixels(0), pixels(1)...)) {
 		t.Errorf("%s: other pixels", name)
 	}
 }
 
 func TestReadPython(t *testing.T) {
 	for _, name := range []string{"batch10-protocol2", "batch10-protocol4"} {
-		s, err := cifar.ReadPython("testdata/" + name)
+		s, err := readPython("testdata/" + name)
 		checkSet(t, name, s, err, []int64{3, 9}, nil)
 	}
-	s, err := cifar.ReadPython("testdata/batch100-protocol2")
+	s, err := readPython("testdata/batch100-protocol2")
 	checkSet(t, "batch100", s, err, []int64{99, 0}, []int64{19, 4})
 }
 
@@ -77,7 +75,7 @@ func python2() []byte {
 func TestReadPython_Python2(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data_batch_1")
 	write(t, path, python2())
-	s, err := cifar.ReadPython(path)
+	s, err := readPython(path)
 	checkSet(t, "Python 2", s, err, []int64{3, 9}, nil)
 }
 
@@ -133,7 +131,7 @@ func TestReadPython_Protocols(t *testing.T) {
 	rows := append(pixels(0), pixels(1)...)
 	columns := make([]byte, len(rows))
 	for i := range rows {
-		columns[i%cifar.Pixels*2+i/cifar.Pixels] = rows[i]
+		columns[i%bytesEach*2+i/bytesEach] = rows[i]
 	}
 	const shape, list5, list0 = "K\x02M\x00\x0c\x86", "]\x94(K\x03K\x09e", "(lp9\nI3\naL9L\na"
 	ndarray := func(kind, flag, push string) string {
@@ -155,7 +153,7 @@ func TestReadPython_Protocols(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "data_batch_1")
 		write(t, path, text)
-		s, err := cifar.ReadPython(path)
+		s, err := readPython(path)
 		checkSet(t, name, s, err, []int64{3, 9}, nil)
 	}
 	for name, c := range map[string]struct {
@@ -174,7 +172,7 @@ func TestReadPython_Protocols(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "data_batch_1")
 		write(t, path, c.text)
-		if _, err := cifar.ReadPython(path); !errors.Is(err, cifar.ErrFormat) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.want) {
+		if _, err := readPython(path); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
@@ -183,24 +181,24 @@ func TestReadPython_Protocols(t *testing.T) {
 func TestReadBinary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "batch")
 	write(t, path, []byte{3}, pixels(0), []byte{9}, pixels(1))
-	s, err := cifar.ReadBinary(path, cifar.CIFAR10)
+	s, err := readBinary(path, 10)
 	checkSet(t, "CIFAR-10", s, err, []int64{3, 9}, nil)
 	write(t, path, []byte{19, 99}, pixels(0), []byte{4, 0}, pixels(1))
-	s, err = cifar.ReadBinary(path, cifar.CIFAR100)
+	s, err = readBinary(path, 100)
 	checkSet(t, "CIFAR-100", s, err, []int64{99, 0}, []int64{19, 4})
 }
 
 func TestRead_Folder(t *testing.T) {
 	folder := t.TempDir()
-	if _, err := cifar.Read(folder, true); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), folder) {
+	if _, err := Read(folder, true); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), folder) {
 		t.Errorf("an empty folder: %v", err)
 	}
 	for i := range 5 {
 		write(t, filepath.Join(folder, fmt.Sprintf("data_batch_%d.bin", i+1)), []byte{byte(i)}, pixels(0), []byte{9}, pixels(1))
 	}
-	s, err := cifar.Read(folder, true)
+	s, err := Read(folder, true)
 	checkSet(t, "training", s, err, []int64{0, 9, 1, 9, 2, 9, 3, 9, 4, 9}, nil)
-	if _, err := cifar.Read(folder, false); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "test_batch.bin") {
+	if _, err := Read(folder, false); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "test_batch.bin") {
 		t.Errorf("without a test batch: %v", err)
 	}
 }
@@ -235,14 +233,14 @@ func TestRead_Hostile(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "batch")
 		write(t, path, text)
-		if _, err := cifar.ReadPython(path); !errors.Is(err, cifar.ErrFormat) || !strings.Contains(err.Error(), path) {
+		if _, err := readPython(path); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want an error that names the file", name, err)
 		}
 	}
 	for name, text := range map[string][]byte{"empty": nil, "cut": pixels(0), "label 10": append([]byte{10}, pixels(0)...)} {
 		path := filepath.Join(t.TempDir(), "batch.bin")
 		write(t, path, text)
-		if _, err := cifar.ReadBinary(path, cifar.CIFAR10); !errors.Is(err, cifar.ErrFormat) || !strings.Contains(err.Error(), path) {
+		if _, err := readBinary(path, 10); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), path) {
 			t.Errorf("binary, %s: got %v, want an error that names the file", name, err)
 		}
 	}
@@ -262,8 +260,8 @@ func FuzzReadPython(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "batch")
 	f.Fuzz(func(t *testing.T, text []byte) {
 		write(t, path, text)
-		if s, err := cifar.ReadPython(path); err == nil && len(s.Images) != s.Len()*cifar.Pixels || err != nil && !errors.Is(err, cifar.ErrFormat) {
-			t.Errorf("%d labels, %v", s.Len(), err)
+		if s, err := readPython(path); err == nil && len(s.Images) != len(s.Labels)*bytesEach || err != nil && !errors.Is(err, ErrFormat) {
+			t.Errorf("%d labels, %v", len(s.Labels), err)
 		}
 	})
 }

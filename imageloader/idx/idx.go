@@ -45,15 +45,15 @@ func Read(path string) (Array, error) {
 		return Array{}, fmt.Errorf("idx: %w", err)
 	}
 	defer f.Close()
-	a, err := Decode(f)
+	a, err := decode(f)
 	if err != nil {
 		return Array{}, fmt.Errorf("idx: %s: %w", path, err)
 	}
 	return a, nil
 }
 
-// Decode is [Read] for a reader. Its errors name no file.
-func Decode(r io.Reader) (Array, error) {
+// decode is [Read] for a reader. Its errors name no file.
+func decode(r io.Reader) (Array, error) {
 	b := bufio.NewReader(r)
 	if magic, _ := b.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(b)

@@ -1,4 +1,4 @@
-package idx_test
+package idx
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/streamtorch/streamtorch/imageloader/idx"
 )
 
 // file returns an idx file with the given header and elements.
@@ -47,22 +45,22 @@ func TestReadMNIST(t *testing.T) {
 	pixels := []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	write(t, filepath.Join(folder, "train-images-idx3-ubyte"), file(8, []byte{2, 3, 2}, pixels...))
 	write(t, filepath.Join(folder, "train-labels-idx1-ubyte.gz"), compressed(t, file(8, []byte{2}, 9, 0)))
-	set, err := idx.ReadMNIST(folder, true)
+	set, err := ReadMNIST(folder, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if set.N != 2 || set.Height != 3 || set.Width != 2 || !slices.Equal(set.Images, pixels) || !slices.Equal(set.Labels, []byte{9, 0}) {
 		t.Errorf("got %+v", set)
 	}
-	if _, err := idx.ReadMNIST(folder, false); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "t10k-images") {
+	if _, err := ReadMNIST(folder, false); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "t10k-images") {
 		t.Errorf("without test images: %v", err)
 	}
 	write(t, filepath.Join(folder, "train-labels-idx1-ubyte"), file(8, []byte{3}, 9, 0, 1))
-	if _, err := idx.ReadMNIST(folder, true); !errors.Is(err, idx.ErrFormat) || !strings.Contains(err.Error(), "want 2 labels") {
+	if _, err := ReadMNIST(folder, true); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "want 2 labels") {
 		t.Errorf("with three labels of two images: %v", err)
 	}
 	write(t, filepath.Join(folder, "train-images-idx3-ubyte"), file(8, []byte{1}, 1))
-	if _, err := idx.ReadMNIST(folder, true); !errors.Is(err, idx.ErrFormat) || !strings.Contains(err.Error(), "want images of bytes") {
+	if _, err := ReadMNIST(folder, true); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "want images of bytes") {
 		t.Errorf("with labels for images: %v", err)
 	}
 }
@@ -85,13 +83,13 @@ func TestRead_Hostile(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "data")
 		write(t, path, text)
-		if _, err := idx.Read(path); !errors.Is(err, idx.ErrFormat) || !strings.Contains(err.Error(), path) {
+		if _, err := Read(path); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want an error that names the file", name, err)
 		}
 	}
 	path := filepath.Join(t.TempDir(), "data")
 	write(t, path, compressed(t, whole))
-	if a, err := idx.Read(path); err != nil || a.Type != "int32" || !slices.Equal(a.Shape, []int{2}) || len(a.Data) != 8 {
+	if a, err := Read(path); err != nil || a.Type != "int32" || !slices.Equal(a.Shape, []int{2}) || len(a.Data) != 8 {
 		t.Errorf("got %+v, %v", a, err)
 	}
 }
@@ -100,8 +98,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(file(8, []byte{2, 1}, 1, 2))
 	f.Add(compressed(f, file(0x0E, []byte{1}, 0, 0, 0, 0, 0, 0, 0, 0)))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		a, err := idx.Decode(bytes.NewReader(text))
-		if err != nil && !errors.Is(err, idx.ErrFormat) || err == nil && len(a.Shape) == 0 {
+		a, err := decode(bytes.NewReader(text))
+		if err != nil && !errors.Is(err, ErrFormat) || err == nil && len(a.Shape) == 0 {
 			t.Errorf("%+v, %v", a, err)
 		}
 	})
