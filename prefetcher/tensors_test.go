@@ -25,7 +25,7 @@ func tableLoader(t testing.TB, n int, o data.Options) *data.Loader {
 		ids[i], pairs[2*i], pairs[2*i+1] = int64(i), float32(i), float32(-i)
 		lists[i], names[i] = slices.Repeat([]int32{int32(i)}, i%3), fmt.Sprint("s", i)
 	}
-	table, err := data.NewTable(data.Of("id", ids), data.Of("pair", pairs, 2), data.OfRows("list", lists), data.OfTexts("name", names))
+	table, err := data.NewTable(data.Of("id", ids), data.Of("pair", pairs, 2), data.OfRows("list", lists), data.Of("name", names))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func ReadClasses(ctx context.Context, stream Stream, field string) ([]string, er
 		return nil, fmt.Errorf("data: %q is no field of texts among %s: %w", field, names(stream.Fields()), ErrInvalidOptions)
 	}
 	found, bytes := map[string]bool{}, 0
-	for rows, err := range stream.Read(ctx, 0) {
+	for rows, err := range readRows(ctx, stream, 0) {
 		if err != nil {
 			return nil, err
 		}

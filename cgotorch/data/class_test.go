@@ -97,7 +97,7 @@ func TestReadClasses_TooMany(t *testing.T) {
 	for i := range texts {
 		texts[i] = fmt.Sprint(long, i)
 	}
-	table, err := NewTable(OfTexts("kind", texts))
+	table, err := NewTable(Of("kind", texts))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ type piece struct {
 }
 
 func newCollator(l *Loader) *collator {
-	return &collator{loader: l, mapped: NewRows(l.options.Fields, 0)}
+	return &collator{loader: l, mapped: newRows(l.options.Fields, 0)}
 }
 
 // batch makes the batch of a job in the job's buffer.
@@ -154,7 +154,7 @@ func (c *collator) read(ctx context.Context, p part) error {
 		get = func(i int) (Sample, error) { return w.rows.Sample(i), nil }
 	}
 	places := w.appendSamples(c.loader.options, p.from, p.to, nil)
-	if q, ok := w.set.(*Query); ok {
+	if q, ok := w.set.(*query); ok {
 		rows := make([]int, len(places))
 		for k, i := range places {
 			rows[k] = int(i)
@@ -174,7 +174,7 @@ func (c *collator) read(ctx context.Context, p part) error {
 			s, err = c.loader.options.Map(s)
 		}
 		if err == nil {
-			err = c.mapped.AppendSample(s)
+			err = c.mapped.add(s)
 		}
 		if err != nil {
 			return fmt.Errorf("data: sample %d: %w", w.row+int64(i), err)

@@ -19,10 +19,19 @@ type Column struct {
 	ends []int // if the samples differ in length: the end of each sample in Data
 }
 
-// Of returns a column of numbers. An int becomes an int64. The shape is that of one sample, and
-// none is a scalar. The column uses the memory of `values`: do not change them. [NewTable] fails
-// if `values` is not a whole number of samples.
-func Of[T cgotorch.Element | int](name string, values []T, shape ...int64) Column {
+// Of returns a column of numbers or of texts. An int becomes an int64. The shape is that of one
+// sample, and none is a scalar. Texts have no shape, and are copied. A column of numbers uses the
+// memory of `values`: do not change them. [NewTable] fails if `values` is not a whole number of
+// samples.
+func Of[T cgotorch.Element | int | string](name string, values []T, shape ...int64) Column {
+	if texts, ok := any(values).([]string); ok {
+		c := Column{Field: Field{Name: name, Text: true, Shape: shape}, N: len(texts)}
+		for _, text := range texts {
+			c.Data = append(c.Data, text...)
+			c.ends = append(c.ends, len(c.Data))
+		}
+		return c
+	}
 	memory, dtype, _ := numbersOf(values)
 	c := Column{Field: Field{Name: name, DType: dtype, Shape: shape}, Data: memory}
 	if unit := c.unit(); unit > 0 {
@@ -38,16 +47,6 @@ func OfRows[T cgotorch.Element | int](name string, rows [][]T) Column {
 	c := Column{Field: Field{Name: name, DType: dtype, Shape: []int64{Variable}}, N: len(rows)}
 	for _, row := range rows {
 		c.Data = append(c.Data, bytesOf(row)...)
-		c.ends = append(c.ends, len(c.Data))
-	}
-	return c
-}
-
-// OfTexts returns a column of texts. It copies them.
-func OfTexts(name string, texts []string) Column {
-	c := Column{Field: Field{Name: name, Text: true}, N: len(texts)}
-	for _, text := range texts {
-		c.Data = append(c.Data, text...)
 		c.ends = append(c.ends, len(c.Data))
 	}
 	return c
@@ -105,7 +104,7 @@ func (c *Column) check() error {
 	}
 	if c.variable() {
 		if len(c.ends) != c.N || c.N > 0 && c.ends[c.N-1] != len(c.Data) {
-			return fmt.Errorf("data: column %s: make columns of variable length with OfRows or OfTexts: %w", c.Field, ErrInvalidOptions)
+			return fmt.Errorf("data: column %s: make columns of variable length with OfRows: %w", c.Field, ErrInvalidOptions)
 		}
 	} else if len(c.Data) != c.N*c.unit() {
 		return fmt.Errorf("data: column %s has %d bytes, and a sample has %d: %w", c.Field, len(c.Data), c.unit(), ErrInvalidOptions)

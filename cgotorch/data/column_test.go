@@ -1,7 +1,9 @@
 package data
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 
@@ -35,13 +37,13 @@ func TestRows_Samples(t *testing.T) {
 	f := func(name string, d cgotorch.DType, shape ...int64) Field {
 		return Field{Name: name, DType: d, Shape: shape}
 	}
-	rows := NewRows([]Field{
+	rows := newRows([]Field{
 		f("f32", cgotorch.Float32), f("f64", cgotorch.Float64, 2), f("i8", cgotorch.Int8), f("u16", cgotorch.Uint16, Variable), f("u64", cgotorch.Uint64),
 		f("b", cgotorch.Bool), f("c", cgotorch.Complex64), f("h", cgotorch.Float16), f("bf", cgotorch.BFloat16, Variable), {Name: "s", Text: true},
 		f("i32", cgotorch.Int32), f("i16", cgotorch.Int16), f("u8", cgotorch.Uint8, 3), f("u32", cgotorch.Uint32), f("i64", cgotorch.Int64), f("z", cgotorch.Complex128),
 	}, 0)
 	for range 3 {
-		if err := rows.AppendSample(sample); err != nil {
+		if err := rows.add(sample); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,12 +58,12 @@ func TestRows_Samples(t *testing.T) {
 			bad[k] = v
 		}
 		bad[name] = v
-		torchtest.WantError(t, rows.AppendSample(bad), ErrBadRow, name)
+		torchtest.WantError(t, rows.add(bad), ErrBadRow, name)
 		if rows.Len() != 3 || fmt.Sprint(rows.Sample(2)) != fmt.Sprint(sample) || len(rows.columns[0].Data) != 12 {
 			t.Errorf("a bad %s has changed the rows", name)
 		}
 	}
-	if err := rows.AppendSample(sample); err != nil || fmt.Sprint(rows.Sample(3)) != fmt.Sprint(sample) {
+	if err := rows.add(sample); err != nil || fmt.Sprint(rows.Sample(3)) != fmt.Sprint(sample) {
 		t.Errorf("after bad samples: %v, %v", err, rows.Sample(3))
 	}
 }
@@ -72,7 +74,7 @@ func TestNewTable_Refused(t *testing.T) {
 		"has 3 samples":         {Of("a", []int64{1, 2}), Of("b", []int64{1, 2, 3})},
 		"two fields":            {Of("a", []int64{1}), Of("a", []int64{1})},
 		"has 12 bytes":          {Of("a", []float32{1, 2, 3}, 2)},
-		"OfRows or OfTexts":     {Of("a", []float32{1, 2, 3}, Variable)},
+		"with OfRows":           {Of("a", []float32{1, 2, 3}, Variable)},
 		"a field needs a name":  {Of("", []float32{1})},
 		"[0] is out of range":   {Of("a", []float32{}, 0)},
 		"[-5 2] is out of":      {Of("a", []float32{}, -5, 2)},
@@ -100,7 +102,7 @@ func TestOf_Int(t *testing.T) {
 
 func TestTable_Slice(t *testing.T) {
 	points := []float32{0, 1, 2, 3, 4, 5, 6, 7}
-	table, err := NewTable(Of("point", points, 2), OfRows("tokens", [][]int64{{1}, {2, 3}, {}, {4, 5}}), OfTexts("name", []string{"a", "bc", "", "d"}))
+	table, err := NewTable(Of("point", points, 2), OfRows("tokens", [][]int64{{1}, {2, 3}, {}, {4, 5}}), Of("name", []string{"a", "bc", "", "d"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,4 +148,36 @@ func rowsOf(t *testing.T, table *Table) (samples []Sample) {
 		samples = append(samples, s)
 	}
 	return samples
+}
+
+// misfit is a stream whose rows have another dtype than its field.
+type misfit struct{}
+
+func (misfit) Fields() []Field { return []Field{{Name: "id", DType: cgotorch.Int64}} }
+
+func (misfit) Read(context.Context, int64) iter.Seq2[*Rows, error] {
+	return func(yield func(*Rows, error) bool) { yield(RowsOf(Of("id", []int32{1}))) }
+}
+
+func TestRowsOf(t *testing.T) {
+	rows, err := RowsOf(Of("id", []int64{1, 2}), OfRows("list", [][]int32{{1}, {2, 3}}), Of("name", []string{"a", "bc"}))
+	if err != nil || rows.Len() != 2 || fmt.Sprint(rows.Sample(1)) != "map[id:2 list:[2 3] name:bc]" {
+		t.Errorf("got %v, %v", rows, err)
+	}
+	_, err = RowsOf(Of("id", []int64{1, 2}), Of("name", []string{"a"}))
+	torchtest.WantError(t, err, ErrBadRow, "column \"name\" text has 1 samples, and the first column 2")
+	_, err = RowsOf(Of("pair", []int64{1, 2, 3}, 2))
+	torchtest.WantError(t, err, ErrBadRow, "has 24 bytes")
+
+	const want = "and the stream has"
+	_, err = ReadTable(t.Context(), misfit{}, 0)
+	torchtest.WantError(t, err, ErrBadRow, want)
+	loader, err := NewStreamLoader(misfit{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loader.Close()
+	for _, err := range loader.Epoch(t.Context()) {
+		torchtest.WantError(t, err, ErrBadRow, want)
+	}
 }

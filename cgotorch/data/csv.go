@@ -357,7 +357,7 @@ func emptyLine(line []byte) bool {
 // parseRows makes rows of a chunk.
 func (c *csvStream) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
 	room := min(bytes.Count(chunk, []byte("\n"))+1, len(chunk)/len(c.cells)+1)
-	rows := NewRows(c.fields, room)
+	rows := newRows(c.fields, room)
 	if c.quotes && bytes.IndexByte(chunk, '"') >= 0 {
 		return rows, c.parseQuoted(rows, chunk, skip)
 	}

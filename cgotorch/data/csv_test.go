@@ -234,7 +234,7 @@ func FuzzCSV(f *testing.F) {
 			return
 		}
 		both := c.(*csvStream)
-		plain, quoted := NewRows(both.fields, 0), NewRows(both.fields, 0)
+		plain, quoted := newRows(both.fields, 0), newRows(both.fields, 0)
 		bad, wantBad := both.parsePlain(plain, text, 0), both.parseQuoted(quoted, text, 0)
 		if (bad == nil) != (wantBad == nil) || bad != nil && (bad.Row != wantBad.Row || bad.Column != wantBad.Column || bad.Reason != wantBad.Reason) {
 			t.Fatalf("%v, want %v", bad, wantBad)

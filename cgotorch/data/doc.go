@@ -1,10 +1,10 @@
 // Package data reads data that are not archives of images, and makes batches of them.
 //
 // A data set is a [Dataset] or a [Stream]. A Dataset gives any sample at any time: a [Table] of
-// columns in memory, the [Files] of a folder, or a [Query] of a database. A Stream is read from its
-// beginning, and may be larger than memory: that of [OpenCSV], [OpenJSONLines] or [NewSequence], or
-// of the Parquet files of package parquet. A [Loader] makes batches from either. Its batches are in
-// host memory. Package prefetcher copies them to a device.
+// columns in memory, the [Files] of a folder, or the rows of a database, see [NewQuery]. A Stream
+// is read from its beginning, and may be larger than memory: that of [OpenCSV], [OpenJSONLines] or
+// [NewSequence], or of the Parquet files of package parquet. A [Loader] makes batches from either.
+// Its batches are in host memory. Package prefetcher copies them to a device.
 //
 //	table, err := data.NewTable(data.Of("x", pixels, 28, 28), data.Of("y", labels))
 //	loader, err := data.NewLoader(table, data.Options{BatchSize: 64, Shuffle: true})

@@ -3,11 +3,9 @@ package data
 import (
 	"errors"
 	"fmt"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Errors to test for with [errors.Is].
+// Errors to test for with [errors.Is]. After Close that is [cgotorch.ErrClosed].
 var (
 	// ErrBadRow says that a row of a file, or a sample of a sequence, does not fit its fields.
 	ErrBadRow = errors.New("unusable row")
@@ -18,8 +16,7 @@ var (
 	// ErrInvalidState says that a State does not belong to this loader.
 	ErrInvalidState = errors.New("invalid state")
 	// ErrBusy says that another epoch of the loader is still being read.
-	ErrBusy   = errors.New("an epoch is being read")
-	ErrClosed = cgotorch.ErrClosed
+	ErrBusy = errors.New("an epoch is being read")
 )
 
 // Error is an error about one row of a data set.

@@ -25,7 +25,7 @@ func numbered(t testing.TB, n int) *Table {
 		}
 		names[i] = fmt.Sprint("s", i)
 	}
-	table, err := NewTable(Of("id", ids), Of("square", squares, 2), OfRows("list", lists), OfTexts("name", names))
+	table, err := NewTable(Of("id", ids), Of("square", squares, 2), OfRows("list", lists), Of("name", names))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ type streamed struct {
 func (s streamed) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
 	return func(yield func(*Rows, error) bool) {
 		for at := int(from); at < s.Len(); at += s.block {
-			rows := NewRows(s.Fields(), 0)
+			rows := newRows(s.Fields(), 0)
 			rows.take(&s.rows, at, min(at+s.block, s.Len()))
 			if !yield(rows, nil) {
 				return

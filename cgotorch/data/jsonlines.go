@@ -107,7 +107,7 @@ func countLines(chunk []byte) (n int64) {
 
 // parseRows makes rows of a chunk.
 func (j *jsonLines) parseRows(chunk []byte, skip int64) (*Rows, *Error) {
-	rows := NewRows(j.fields, 0)
+	rows := newRows(j.fields, 0)
 	row := int64(0)
 	for line := range eachLine(chunk) {
 		if row++; row <= skip {

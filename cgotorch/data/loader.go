@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
@@ -130,7 +131,7 @@ func (l *Loader) Batches() int {
 func (l *Loader) Pin(p Pinner) error {
 	err := l.ring.Pin(p)
 	if errors.Is(err, ring.ErrClosed) {
-		return fmt.Errorf("data: Pin: %w", ErrClosed)
+		return fmt.Errorf("data: Pin: %w", cgotorch.ErrClosed)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +164,7 @@ func (l *Loader) Restore(s State) error {
 // A loop that is left early stops all goroutines. The rest of its epoch is lost, unless Restore
 // goes back to it. The sequence can be used once. It ends with its first error:
 //   - the cause of ctx
-//   - [ErrClosed] after Close
+//   - [cgotorch.ErrClosed] after Close
 //   - [ErrBusy] while another epoch is being read
 //   - an [*Error], or the error of the data set or of Options.Map
 //   - [ErrInvalidOptions] if the epoch of a Stream has no batches
@@ -206,7 +207,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
-		return nil, fmt.Errorf("data: Epoch: %w; close the loader after its last epoch", ErrClosed)
+		return nil, fmt.Errorf("data: Epoch: %w; close the loader after its last epoch", cgotorch.ErrClosed)
 	case l.running != nil:
 		return nil, fmt.Errorf("data: Epoch: %w; end its loop first", ErrBusy)
 	case ctx.Err() != nil:
@@ -220,8 +221,8 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 }
 
 // Close frees the memory of the batches. Batches that are not released keep theirs until then. A
-// running epoch ends with [ErrClosed]. Close does not wait for its loop. A second Close, or that
-// of nil, does nothing.
+// running epoch ends with [cgotorch.ErrClosed]. Close does not wait for its loop. A second Close,
+// or that of nil, does nothing.
 func (l *Loader) Close() error {
 	if l == nil {
 		return nil
@@ -233,7 +234,7 @@ func (l *Loader) Close() error {
 	}
 	l.closed = true
 	if l.running != nil {
-		l.running(fmt.Errorf("data: %w", ErrClosed))
+		l.running(fmt.Errorf("data: %w", cgotorch.ErrClosed))
 		return nil // the end of the loop frees the memory
 	}
 	return l.ring.Close()

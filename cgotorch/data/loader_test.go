@@ -267,7 +267,7 @@ func TestLoader_LeftAnywhere(t *testing.T) {
 					break
 				}
 			}
-			if want := map[string]error{"cancel": cause, "close": ErrClosed}[how]; !errors.Is(last, want) {
+			if want := map[string]error{"cancel": cause, "close": cgotorch.ErrClosed}[how]; !errors.Is(last, want) {
 				t.Errorf("%s, %s: error %v, want %v", name, how, last, want)
 			}
 			cancel(nil)
@@ -334,7 +334,7 @@ func TestOptions_Refused(t *testing.T) {
 	}
 	l.Close()
 	for _, err := range l.Epoch(context.Background()) {
-		torchtest.WantError(t, err, ErrClosed, "close the loader after its last epoch")
+		torchtest.WantError(t, err, cgotorch.ErrClosed, "close the loader after its last epoch")
 	}
 	l = open(t, table, Options{})
 	torchtest.WantError(t, l.Restore(State{Samples: 5}), ErrInvalidState, "5 samples")

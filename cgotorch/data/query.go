@@ -6,21 +6,21 @@ import (
 	"math"
 )
 
-// Query is a [Dataset] whose samples a program reads many at a time, such as all rows of a batch
-// by one query of a database.
-type Query struct {
+// query is a [Dataset] whose samples a program reads many at a time.
+type query struct {
 	name    string
 	n       int
 	fields  []Field
 	samples func(ctx context.Context, rows []int) ([]Sample, error)
 }
 
-// NewQuery returns a data set of n samples. For each batch a loader calls `samples` once, with the
+// NewQuery returns a data set of n samples that a program reads many at a time, such as all rows of
+// a batch by one query of a database. For each batch a loader calls `samples` once, with the
 // numbers of its samples in their order, each from 0 to n-1. `samples` returns them in that order.
 // Several goroutines call it at a time, each for a batch of its own. ctx ends with the epoch.
 // `name` names the data set in errors. NewQuery fails with [ErrInvalidOptions] for fields that are
 // not valid, for n out of range, and for nil `samples`.
-func NewQuery(name string, n int, fields []Field, samples func(ctx context.Context, rows []int) ([]Sample, error)) (*Query, error) {
+func NewQuery(name string, n int, fields []Field, samples func(ctx context.Context, rows []int) ([]Sample, error)) (Dataset, error) {
 	if err := checkFields(fields); err != nil {
 		return nil, err
 	}
@@ -30,17 +30,15 @@ func NewQuery(name string, n int, fields []Field, samples func(ctx context.Conte
 	if samples == nil {
 		return nil, fmt.Errorf("data: %s: the function `samples` is nil: %w", name, ErrInvalidOptions)
 	}
-	return &Query{name, n, fields, samples}, nil
+	return &query{name, n, fields, samples}, nil
 }
 
-// Fields returns the fields of a sample.
-func (q *Query) Fields() []Field { return q.fields }
+func (q *query) Fields() []Field { return q.fields }
 
-// Len returns the number of samples.
-func (q *Query) Len() int { return q.n }
+func (q *query) Len() int { return q.n }
 
 // Sample returns sample i, by a call of the program's function for it alone.
-func (q *Query) Sample(i int) (Sample, error) {
+func (q *query) Sample(i int) (Sample, error) {
 	samples, err := q.read(context.Background(), []int{i})
 	if err != nil {
 		return nil, err
@@ -49,7 +47,7 @@ func (q *Query) Sample(i int) (Sample, error) {
 }
 
 // read returns the samples of the given numbers, in their order.
-func (q *Query) read(ctx context.Context, rows []int) ([]Sample, error) {
+func (q *query) read(ctx context.Context, rows []int) ([]Sample, error) {
 	samples, err := q.samples(ctx, rows)
 	if err != nil {
 		return nil, fmt.Errorf("data: %s: row %d: %w", q.name, rows[0]+1, err)

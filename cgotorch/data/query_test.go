@@ -56,10 +56,10 @@ func TestQuery_Fails(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	fields := []Field{{Name: "id", DType: cgotorch.Int64}}
 	none := func(context.Context, []int) ([]Sample, error) { return nil, nil }
-	for _, bad := range []func() (*Query, error){
-		func() (*Query, error) { return NewQuery("q", -1, fields, none) },
-		func() (*Query, error) { return NewQuery("q", 1, nil, none) },
-		func() (*Query, error) { return NewQuery("q", 1, fields, nil) },
+	for _, bad := range []func() (Dataset, error){
+		func() (Dataset, error) { return NewQuery("q", -1, fields, none) },
+		func() (Dataset, error) { return NewQuery("q", 1, nil, none) },
+		func() (Dataset, error) { return NewQuery("q", 1, fields, nil) },
 	} {
 		if q, err := bad(); q != nil || !errors.Is(err, ErrInvalidOptions) {
 			t.Errorf("NewQuery: %v, %v", q, err)

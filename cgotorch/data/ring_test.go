@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -52,7 +53,7 @@ func TestLoader_Pin(t *testing.T) {
 	if held.Release(); p.pinned != 0 || arena.Pages() != before {
 		t.Errorf("after the last Release %d buffers are pinned, and %d bytes mapped", p.pinned, arena.Pages()-before)
 	}
-	torchtest.WantError(t, l.Pin(p), ErrClosed)
+	torchtest.WantError(t, l.Pin(p), cgotorch.ErrClosed)
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

@@ -4,19 +4,41 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Rows are some samples of a [Stream], column by column. A reader of a file makes them with
-// [NewRows], and the Append methods.
+// Rows are some samples of a [Stream], column by column.
 type Rows struct {
 	n       int
 	columns []Column
 }
 
-// NewRows returns rows without samples. It makes room for `room` samples.
-func NewRows(fields []Field, room int) *Rows {
+// RowsOf returns the samples of columns of equal length, in the order of the stream's fields. It
+// uses the memory of the columns. It fails with [ErrBadRow] if a column has another length, or is
+// not whole.
+func RowsOf(columns ...Column) (*Rows, error) {
+	r := &Rows{columns: columns}
+	for i := range columns {
+		c := &columns[i]
+		if r.n = columns[0].N; c.N != r.n {
+			return nil, fmt.Errorf("data: column %s has %d samples, and the first column %d: %w", c.Field, c.N, r.n, ErrBadRow)
+		}
+		if err := c.check(); err != nil {
+			return nil, fmt.Errorf("data: %d rows: %w: %w", r.n, err, ErrBadRow)
+		}
+	}
+	return r, nil
+}
+
+// fit fails with [ErrBadRow] if the rows are not of these fields.
+func (r *Rows) fit(fields []Field) error {
+	if !slices.EqualFunc(r.columns, fields, func(c Column, f Field) bool { return c.equal(f) }) {
+		return fmt.Errorf("data: rows of the fields %v, and the stream has %v: %w", fieldsOf(r.columns), fields, ErrBadRow)
+	}
+	return nil
+}
+
+// newRows returns rows without samples. It makes room for `room` samples.
+func newRows(fields []Field, room int) *Rows {
 	r := &Rows{columns: make([]Column, len(fields))}
 	for i, f := range fields {
 		c := &r.columns[i]
@@ -32,43 +54,6 @@ func NewRows(fields []Field, room int) *Rows {
 
 // Len returns the number of samples.
 func (r *Rows) Len() int { return r.n }
-
-// Grow adds n samples to a field of fixed shape, and returns their elements for the caller to
-// set. The caller grows all fields by the same number and then calls [Rows.Grown]. Another dtype
-// than T's is a mistake of the program: Grow panics.
-func Grow[T cgotorch.Element](r *Rows, field, n int) []T {
-	c := &r.columns[field]
-	if c.Text || c.variable() || c.DType != cgotorch.DTypeOf[T]() {
-		panic(fmt.Sprintf("data: Grow: the field is %s, asked for as %v", c.Field, cgotorch.DTypeOf[T]()))
-	}
-	from := len(c.Data)
-	c.grow(n * c.unit())
-	return view[T](c.Data[from:])
-}
-
-// AppendBytes adds one sample of raw elements, or of text, to one field.
-func (r *Rows) AppendBytes(field int, sample []byte) {
-	c := &r.columns[field]
-	from := len(c.Data)
-	c.grow(len(sample))
-	copy(c.Data[from:], sample)
-	if c.variable() {
-		c.ends = append(c.ends, len(c.Data))
-	}
-}
-
-// Grown says that each field has n more samples. It fails with [ErrBadRow] if one has not.
-func (r *Rows) Grown(n int) error {
-	for i := range r.columns {
-		c := &r.columns[i]
-		c.N = r.n + n
-		if err := c.check(); err != nil {
-			return fmt.Errorf("data: %d rows: %w: %w", c.N, err, ErrBadRow)
-		}
-	}
-	r.n += n
-	return nil
-}
 
 // grow makes Data longer by n bytes. The memory stays aligned.
 func (c *Column) grow(n int) {
@@ -156,9 +141,9 @@ func (r *Rows) cut() {
 	}
 }
 
-// AppendSample adds one sample. It fails with [ErrBadRow] if a value is missing, has another type
-// than its field, or has another length. The rows are then as before.
-func (r *Rows) AppendSample(s Sample) error {
+// add adds one sample. It fails with [ErrBadRow] if a value is missing, has another type than its
+// field, or has another length. The rows are then as before.
+func (r *Rows) add(s Sample) error {
 	for i := range r.columns {
 		if err := r.columns[i].appendValue(s); err != nil {
 			r.cut()

@@ -41,7 +41,7 @@ const (
 // Read yields the samples. A sample that does not fit the fields is an [*Error].
 func (s *sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
 	return func(yield func(*Rows, error) bool) {
-		rows, row := NewRows(s.fields, 0), int64(0)
+		rows, row := newRows(s.fields, 0), int64(0)
 		for sample, err := range s.samples(ctx) {
 			if err == nil && ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -55,7 +55,7 @@ func (s *sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error]
 			if row++; row <= from {
 				continue
 			}
-			if err := rows.AppendSample(sample); err != nil {
+			if err := rows.add(sample); err != nil {
 				if rows.n == 0 || yield(rows, nil) {
 					yield(nil, &Error{Source: s.name, Row: row, Reason: strings.TrimPrefix(err.Error(), "data: "), Kind: ErrBadRow, Cause: err})
 				}
@@ -65,7 +65,7 @@ func (s *sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error]
 				if !yield(rows, nil) {
 					return
 				}
-				rows = NewRows(s.fields, sequenceRows)
+				rows = newRows(s.fields, sequenceRows)
 			}
 		}
 		if rows.n > 0 {

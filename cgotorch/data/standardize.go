@@ -44,7 +44,7 @@ func ReadStandardizer(ctx context.Context, train Stream, fields ...string) (Stan
 	if err != nil {
 		return nil, err
 	}
-	for rows, err := range train.Read(ctx, 0) {
+	for rows, err := range readRows(ctx, train, 0) {
 		if err == nil {
 			err = sums.add(rows, nameOf(train))
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 // Stream is a data set that is read from its beginning. [OpenCSV], [OpenJSONLines] and
-// [NewSequence] make Streams. A program may write its own.
+// [NewSequence] make Streams. A program may write its own, with the Rows of [RowsOf].
 type Stream interface {
 	// Fields returns the fields of a sample. They never change.
 	Fields() []Field
@@ -25,6 +25,21 @@ func nameOf(stream Stream) string {
 	return fmt.Sprintf("the %T", stream)
 }
 
+// readRows yields the rows of a stream. It fails with [ErrBadRow] for rows of other fields.
+func readRows(ctx context.Context, stream Stream, from int64) iter.Seq2[*Rows, error] {
+	return func(yield func(*Rows, error) bool) {
+		fields := stream.Fields()
+		for rows, err := range stream.Read(ctx, from) {
+			if err == nil {
+				err = rows.fit(fields)
+			}
+			if !yield(rows, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // ReadTable reads a whole stream into memory. `most` bounds the memory, in bytes. 0 means 4 GiB. It
 // fails with [ErrTooLarge] if the stream needs more, and with the stream's error.
 func ReadTable(ctx context.Context, stream Stream, most int) (*Table, error) {
@@ -35,8 +50,8 @@ func ReadTable(ctx context.Context, stream Stream, most int) (*Table, error) {
 	if err := checkFields(fields); err != nil {
 		return nil, err
 	}
-	all, bytes := NewRows(fields, 0), 0
-	for rows, err := range stream.Read(ctx, 0) {
+	all, bytes := newRows(fields, 0), 0
+	for rows, err := range readRows(ctx, stream, 0) {
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +70,7 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 	size = roundUp(size, o.Ranks)
 	row := e.from.Row
 	fields := stream.Fields()
-	w := &window{row: row, rows: NewRows(fields, 0)}
+	w := &window{row: row, rows: newRows(fields, 0)}
 	bytes := 0
 	old := 0 // samples of a window that was begun, perhaps by other ranks or with another BatchSize
 	if e.from.begun(*o) {
@@ -70,11 +85,11 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 			w.order = permutation(w.n, e.from.Seed, e.from.Epoch, w.row)
 		}
 		err := send(w)
-		w = &window{row: w.row + int64(w.n), rows: NewRows(fields, min(size, w.n))}
+		w = &window{row: w.row + int64(w.n), rows: newRows(fields, min(size, w.n))}
 		bytes = 0
 		return err
 	}
-	for rows, err := range stream.Read(e.ctx, row) {
+	for rows, err := range readRows(e.ctx, stream, row) {
 		if err != nil {
 			return err
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Dataset is a data set that gives any sample at any time. [Table], [Files] and [Query]
+// Dataset is a data set that gives any sample at any time. [Table], [Files] and that of [NewQuery]
 // are Datasets. A program may write its own.
 type Dataset interface {
 	// Fields returns the fields of a sample. They never change.

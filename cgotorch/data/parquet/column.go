@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 
 	format "github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -42,8 +43,8 @@ type fault struct {
 
 func (f *fault) Error() string { return f.reason }
 
-// read reads n rows into the elements of a field, or appends n texts to the field.
-func (c *column) read(rows *data.Rows, target any, n int) error {
+// read reads n rows into the elements of a field, or appends them to a list of texts.
+func (c *column) read(target any, n int) error {
 	switch chunk := c.chunk.(type) {
 	case *file.ByteArrayColumnChunkReader:
 		return decode(c, chunk, n, func(p part[format.ByteArray]) error {
@@ -51,8 +52,9 @@ func (c *column) read(rows *data.Rows, target any, n int) error {
 				if p.null(i) {
 					return &fault{int64(i), "the text is null"}
 				}
-				rows.AppendBytes(c.field, p.values[i])
 			}
+			texts := target.(*[]string)
+			*texts = append(*texts, copied(p.values)...)
 			return nil
 		})
 	case *file.BooleanColumnChunkReader:
@@ -90,6 +92,19 @@ func (c *column) read(rows *data.Rows, target any, n int) error {
 		})
 	}
 	return fmt.Errorf("a page has the type %v", c.chunk.Type())
+}
+
+// copied returns texts of one allocation.
+func copied(values []format.ByteArray) []string {
+	var all strings.Builder
+	for _, v := range values {
+		all.Write(v)
+	}
+	texts, rest := make([]string, len(values)), all.String()
+	for i, v := range values {
+		texts[i], rest = rest[:len(v)], rest[len(v):]
+	}
+	return texts
 }
 
 // mapped returns the part with other values.
@@ -227,32 +242,41 @@ func converts(kind format.Type, dtype cgotorch.DType) bool {
 	return true
 }
 
-// grow makes room for n samples of a field. It returns their elements, or nil for texts.
-func grow(rows *data.Rows, i int, f data.Field, n int) any {
+// memoryFor returns memory for n samples of a field, and the column that has this memory. For texts
+// it returns a *[]string, and no column.
+func memoryFor(f data.Field, n int) (any, data.Column) {
 	if f.Text {
-		return nil
+		return new([]string), data.Column{}
 	}
 	switch f.DType {
 	case cgotorch.Bool:
-		return data.Grow[bool](rows, i, n)
+		return memoryOf[bool](f, n)
 	case cgotorch.Uint8:
-		return data.Grow[uint8](rows, i, n)
+		return memoryOf[uint8](f, n)
 	case cgotorch.Int8:
-		return data.Grow[int8](rows, i, n)
+		return memoryOf[int8](f, n)
 	case cgotorch.Int16:
-		return data.Grow[int16](rows, i, n)
+		return memoryOf[int16](f, n)
 	case cgotorch.Uint16:
-		return data.Grow[uint16](rows, i, n)
+		return memoryOf[uint16](f, n)
 	case cgotorch.Int32:
-		return data.Grow[int32](rows, i, n)
+		return memoryOf[int32](f, n)
 	case cgotorch.Uint32:
-		return data.Grow[uint32](rows, i, n)
+		return memoryOf[uint32](f, n)
 	case cgotorch.Int64:
-		return data.Grow[int64](rows, i, n)
+		return memoryOf[int64](f, n)
 	case cgotorch.Uint64:
-		return data.Grow[uint64](rows, i, n)
+		return memoryOf[uint64](f, n)
 	case cgotorch.Float32:
-		return data.Grow[float32](rows, i, n)
+		return memoryOf[float32](f, n)
 	}
-	return data.Grow[float64](rows, i, n)
+	return memoryOf[float64](f, n)
+}
+
+func memoryOf[T cgotorch.Element](f data.Field, n int) (any, data.Column) {
+	for _, size := range f.Shape {
+		n *= int(size)
+	}
+	values := make([]T, n)
+	return values, data.Of(f.Name, values, f.Shape...)
 }

@@ -330,38 +330,8 @@ func (f *parquetFile) readGroup(ctx context.Context, group *file.RowGroupReader,
 			return context.Cause(ctx)
 		}
 		n := int(min(blockRows, group.NumRows()-at))
-		rows := data.NewRows(f.fields, n)
-		targets := make([]any, len(f.fields))
-		for i, field := range f.fields {
-			targets[i] = grow(rows, i, field, n)
-		}
-		errs := make([]error, len(readers))
-		var running sync.WaitGroup
-		for i, r := range readers {
-			running.Add(1)
-			go func() {
-				defer running.Done()
-				defer func() {
-					if p := recover(); p != nil {
-						errs[i] = fmt.Errorf("the file is damaged: %v", p)
-					}
-				}()
-				errs[i] = r.read(rows, targets[r.field], n)
-			}()
-		}
-		running.Wait()
-		for i, err := range errs {
-			var bad *fault
-			if errors.As(err, &bad) {
-				return &data.Error{Source: f.path, Row: before + at + bad.row + 1, Column: readers[i].name, Reason: bad.reason, Kind: data.ErrBadRow}
-			} else if err != nil {
-				if err == io.EOF {
-					err = io.ErrUnexpectedEOF
-				}
-				return &data.Error{Source: f.path, Column: readers[i].name, Reason: err.Error(), Kind: data.ErrBadRow, Cause: err}
-			}
-		}
-		if err := rows.Grown(n); err != nil {
+		rows, err := f.readBlock(readers, n, before+at)
+		if err != nil {
 			return err
 		}
 		at += int64(n)
@@ -370,4 +340,44 @@ func (f *parquetFile) readGroup(ctx context.Context, group *file.RowGroupReader,
 		}
 	}
 	return nil
+}
+
+// readBlock reads the next n rows, of which the first is row `first` of the file, counted from 0.
+func (f *parquetFile) readBlock(readers []*column, n int, first int64) (*data.Rows, error) {
+	targets, columns := make([]any, len(f.fields)), make([]data.Column, len(f.fields))
+	for i, field := range f.fields {
+		targets[i], columns[i] = memoryFor(field, n)
+	}
+	errs := make([]error, len(readers))
+	var running sync.WaitGroup
+	for i, r := range readers {
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			defer func() {
+				if p := recover(); p != nil {
+					errs[i] = fmt.Errorf("the file is damaged: %v", p)
+				}
+			}()
+			errs[i] = r.read(targets[r.field], n)
+		}()
+	}
+	running.Wait()
+	for i, err := range errs {
+		var bad *fault
+		if errors.As(err, &bad) {
+			return nil, &data.Error{Source: f.path, Row: first + bad.row + 1, Column: readers[i].name, Reason: bad.reason, Kind: data.ErrBadRow}
+		} else if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, &data.Error{Source: f.path, Column: readers[i].name, Reason: err.Error(), Kind: data.ErrBadRow, Cause: err}
+		}
+	}
+	for i, target := range targets {
+		if texts, ok := target.(*[]string); ok {
+			columns[i] = data.Of(f.fields[i].Name, *texts)
+		}
+	}
+	return data.RowsOf(columns...)
 }
