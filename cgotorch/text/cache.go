@@ -132,12 +132,6 @@ func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 		x.CopyInPlace(c.Tokens, x.ArgMax(logits, -1, cgotorch.ReduceOptions{KeepDim: true}))
 		return nil
 	})
-	c.Advance(x)
-}
-
-// Advance moves the cache to the next position, for a caller that has written Tokens itself.
-// [Cache.Next] writes Tokens and moves the cache.
-func (c *Cache) Advance(x *cgotorch.Exec) {
-	plain(x).AddScalarInPlace(c.Position, 1).Close()
+	x.AddScalarInPlace(c.Position, 1).Close()
 	x.EachLaunch(func(*cgotorch.Exec) { c.next++ })
 }

@@ -29,7 +29,7 @@ type SwitchConfig struct {
 	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // this number and NumDecoderLayers decide which blocks of the decoder are sparse
 
 	NumExperts     int    `json:"num_experts"`     // number of experts of each sparse layer
-	ExpertCapacity int    `json:"expert_capacity"` // at least 1; no expert ever reaches it, see [FeedForward.Route]
+	ExpertCapacity int    `json:"expert_capacity"` // at least 1; no expert ever reaches it, as in transformers
 	RouterBias     bool   `json:"router_bias"`     // whether routers add a bias
 	RouterDType    string `json:"router_dtype"`    // the dtype in which routers compute; always "float32"
 

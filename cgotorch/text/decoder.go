@@ -5,18 +5,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Decoder maps the tokens so far and the encoder's result to hidden states. From a token's hidden
-// state [Switch.Predict] computes the logits of the next token.
+// Decoder maps the tokens so far and the encoder's result to hidden states, from which the head
+// computes the logits of the next token.
 type Decoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
-	Block          []*DecoderBlock
+	Block          []*decoderBlock
 	FinalLayerNorm *rmsNorm
 
 	config *SwitchConfig
 }
 
-// DecoderBlock has three layers. [Decoder.Attend] runs the first two.
-type DecoderBlock struct {
+// decoderBlock has three layers. The method `attend` of the decoder runs the first two.
+type decoderBlock struct {
 	Attention *selfAttention  `state:"layer.0"`
 	Cross     *crossAttention `state:"layer.1"`
 	FF        *FeedForward    `state:"layer.2"`
@@ -46,13 +46,8 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 			values.Close()
 			hidden = then(hidden, block.FF.Forward(x, hidden))
 		}
-		return m.end(x, hidden)
+		return m.FinalLayerNorm.Forward(x, hidden)
 	})
-}
-
-// end normalizes the result of the last block.
-func (m *Decoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.FinalLayerNorm.Forward(x, hidden)
 }
 
 func (m *Decoder) biases() *nn.Embedding {
@@ -61,7 +56,7 @@ func (m *Decoder) biases() *nn.Embedding {
 
 // remember returns the keys and values of the block's cross-attention, [batch, heads, source,
 // d_kv]. `encoded` is the result of [Switch.Encode].
-func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
+func (b *decoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
 	a := b.Cross.EncDecAttention
 	return a.split(x, a.K.Forward(x, encoded)), a.split(x, a.V.Forward(x, encoded))
 }

@@ -11,11 +11,9 @@
 // [Switch.Logits] is the whole forward pass, and [Switch.Generate] decodes greedily. Each block
 // ends with a [FeedForward]. A FeedForward is dense, or it routes tokens to experts.
 //
-// Experts may run anywhere. [Sparse].Override gives a sparse layer [Experts] of the program. A
-// step of the decoder computes the next token of each sequence. [Pieces] cuts a step at the
-// sparse layers. [Decoder.Begin] explains how a program cuts the step itself. In this case the
-// program calls [FeedForward.Route] to choose an expert for each token. It calls
-// [FeedForward.Combine] to add the experts' results.
+// Experts may run anywhere. [Sparse].Override gives a sparse layer [Experts] of the program, as in
+// m.Encoder.Block[1].FF.Sparse.Override = experts. A step of the decoder computes the next token of
+// each sequence. [Pieces] cuts a step at the sparse layers, for [RoutedExperts] of the program.
 //
 // The models are for inference. Nothing is recorded for backward, and there is no dropout.
 // Autocast is ignored, because [SwitchOptions] sets the dtype. A method does not wait for the

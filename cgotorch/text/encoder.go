@@ -5,31 +5,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Encoder maps tokens to hidden states.
-type Encoder struct {
+// encoder maps tokens to hidden states.
+type encoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
-	Block          []*EncoderBlock
+	Block          []*encoderBlock
 	FinalLayerNorm *rmsNorm
 
 	config *SwitchConfig
 }
 
-// EncoderBlock has two layers: self-attention and feed-forward.
-type EncoderBlock struct {
+// encoderBlock has two layers: self-attention and feed-forward.
+type encoderBlock struct {
 	Attention *selfAttention `state:"layer.0"`
 	FF        *FeedForward   `state:"layer.1"`
 }
 
 // forward maps `ids`, Int64 [batch, n], to [batch, n, d_model]. `mask` [batch, n], of any dtype, is
 // 0 at padding. A nil `mask` means that there is no padding.
-func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := m.begin(x, ids, mask)
-		for i, block := range m.Block {
-			hidden = then(hidden, m.attend(x, i, hidden, bias))
+		for _, block := range m.Block {
+			hidden = then(hidden, block.Attention.forward(x, hidden, bias))
 			hidden = then(hidden, block.FF.Forward(x, hidden))
 		}
-		return m.end(x, hidden)
+		return m.FinalLayerNorm.Forward(x, hidden)
 	})
 }
 
@@ -41,9 +41,9 @@ func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 }
 
 // begin returns `hidden` [batch, n, d_model], the embeddings of `ids`. It also returns `bias`
-// [batch, heads, n, n], which the method `attend` adds to the scores. If `mask` is nil, the shape
+// [batch, heads, n, n], which the attentions add to the scores. If `mask` is nil, the shape
 // of `bias` is [1, heads, n, n]. See [Switch.Encode] for `ids` and `mask`.
-func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
+func (m *encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
 	const where = "Switch.Encode"
 	x = plain(x)
 	wantIDs(x, where, ids, mask)
@@ -57,17 +57,6 @@ func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, b
 		return bias
 	})
 	return m.EmbedTokens.Forward(x, ids), bias
-}
-
-// attend runs the attention of a block on `hidden` [batch, n, d_model]. Blocks are counted from 0.
-// The caller then runs the FF of the same block.
-func (m *Encoder) attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.Block[block].Attention.forward(plain(x), hidden, bias)
-}
-
-// end normalizes the result of the last block.
-func (m *Encoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.FinalLayerNorm.Forward(x, hidden)
 }
 
 // wantIDs fails unless `ids` is Int64 [batch, n]. `mask` must be nil or have the same shape.

@@ -26,21 +26,6 @@ type router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
-// Routed is the routing of a sparse layer: one expert for each token. In the shapes below,
-// `tokens` is the number of tokens of all sequences together. The sequences follow one another.
-type Routed struct {
-	States        *cgotorch.Tensor // [tokens, d_model], normalized: the input of the experts
-	IDs           *cgotorch.Tensor // Int64 [tokens]: the chosen experts
-	Probabilities *cgotorch.Tensor // [tokens, 1]: the probabilities of the chosen experts
-}
-
-// Close closes the three tensors.
-func (r Routed) Close() {
-	r.States.Close()
-	r.IDs.Close()
-	r.Probabilities.Close()
-}
-
 // Forward maps `hidden` [..., d_model] to the same shape. It fails with
 // [cgotorch.ErrInvalidArgument] for a sparse layer that has neither Experts nor an Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
@@ -51,8 +36,9 @@ func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotor
 		})
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
-		routed := m.Route(x, hidden)
-		return m.Combine(x, hidden, routed, m.Sparse.experts(x).Forward(x, routed.States, routed.IDs))
+		states := m.norm(x, hidden)
+		ids, probabilities := m.Sparse.Router.choose(x, states)
+		return combine(x, hidden, probabilities, m.Sparse.experts(x).Forward(x, states, ids))
 	})
 }
 
@@ -61,28 +47,9 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 		return m.Override
 	}
 	if m.Experts == nil {
-		refuse(x, "FeedForward.Forward", "the model was made without experts: set Sparse.Override, or call Route and Combine")
+		refuse(x, "FeedForward.Forward", "the model was made without experts: set Sparse.Override, or take Switch.NewPieces")
 	}
 	return m.Experts
-}
-
-// Route normalizes `hidden` [..., d_model] and chooses the likeliest expert for each token. The
-// routing is that of Hugging Face's transformers. Route computes in float32 and rounds the
-// probabilities to the dtype of `hidden`. If experts have equal probabilities, Route takes the
-// first of them. The caller must Close the result. Route fails with [cgotorch.ErrInvalidArgument]
-// for a dense layer.
-//
-// No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
-// size 1, so no count exceeds 1. expert_capacity therefore drops no token in transformers, and
-// Route drops none either.
-func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
-	const where = "FeedForward.Route"
-	if m.Sparse == nil {
-		refuse(x, where, "the layer is dense")
-	}
-	r := Routed{States: m.norm(x, hidden)}
-	r.IDs, r.Probabilities = m.Sparse.Router.choose(x, r.States)
-	return r
 }
 
 // norm returns the input of the layer's router and experts. This is `hidden` [..., d_model],
@@ -93,7 +60,13 @@ func (m *FeedForward) norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.
 }
 
 // choose returns the likeliest expert of each token and the probability of that expert. `states` is
-// [tokens, d_model], `ids` is Int64 [tokens], and `probabilities` is [tokens, 1].
+// [tokens, d_model], `ids` is Int64 [tokens], and `probabilities` is [tokens, 1]. The routing is
+// that of Hugging Face's transformers: it is computed in float32, and the probabilities are rounded
+// to the dtype of `states`. Among equal probabilities the first expert is taken.
+//
+// No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
+// size 1, so no count exceeds 1. expert_capacity therefore drops no token in transformers, and
+// none here.
 func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
 	x = plain(x)
 	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
@@ -117,12 +90,11 @@ func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgoto
 	return as(x.Softmax(scores, -1), tokens.DType())
 }
 
-// Combine multiplies each row of `out` by the probability of the token's expert, and adds the
+// combine multiplies each row of `out` by the probability of the token's expert, and adds the
 // products to `hidden` [..., d_model]. `out` [tokens, d_model] has the results of the experts.
-func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed Routed, out *cgotorch.Tensor) *cgotorch.Tensor {
-	x = plain(x)
+func combine(x *cgotorch.Exec, hidden, probabilities, out *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		weighted := x.Mul(out, routed.Probabilities)
+		weighted := x.Mul(out, probabilities)
 		if hidden.Dim() != 2 {
 			weighted = x.View(weighted, hidden.Shape()...)
 		}

@@ -86,12 +86,19 @@ type Pieces struct {
 	// capture would find the changed input.
 	embedded, bias *cgotorch.Tensor
 	hidden         []*cgotorch.Tensor // one for each sparse layer: its input, [batch, d_model]
-	routed         []Routed           // one for each sparse layer
+	routed         []routed           // one for each sparse layer
 	guesses        []*cgotorch.Tensor // one for each sparse layer: Int64 [tokens]
 	logits         *cgotorch.Tensor
 
 	first  *cgotorch.Graph // the graph of the method `begin`; nil without PreGated, because piece 0 then does that work
 	graphs []*cgotorch.Graph
+}
+
+// routed is the routing of a sparse layer: one expert for each token of all sequences together.
+type routed struct {
+	states        *cgotorch.Tensor // [tokens, d_model], normalized: the input of the experts
+	ids           *cgotorch.Tensor // Int64 [tokens]: the chosen experts
+	probabilities *cgotorch.Tensor // [tokens, 1]: the probabilities of the chosen experts
 }
 
 // NewPieces makes the Pieces of a decoder's step that uses the cache c. m may have been made
@@ -105,7 +112,7 @@ func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 		}
 	}
 	n := len(p.sparse)
-	p.hidden, p.routed, p.guesses = make([]*cgotorch.Tensor, n), make([]Routed, n), make([]*cgotorch.Tensor, n)
+	p.hidden, p.routed, p.guesses = make([]*cgotorch.Tensor, n), make([]routed, n), make([]*cgotorch.Tensor, n)
 	p.out = x.Keep(x.Zeros(m.Shared.Weight.DType(), int64(c.o.Batch), int64(m.Config.DModel)))
 	return p
 }
@@ -171,7 +178,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 		p.begin(x)
 	}
 	if p.gating == PreGated && len(p.sparse) > 0 {
-		experts.Route(x, 0, p.routed[0].IDs)
+		experts.Route(x, 0, p.routed[0].ids)
 	}
 	for i := range len(p.sparse) + 1 {
 		if p.graphs != nil {
@@ -182,7 +189,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 		if i < len(p.sparse) {
 			p.tell(x, i, experts)
 			x.Tidy(func() *cgotorch.Tensor {
-				x.CopyInPlace(p.out, experts.Run(x, i, p.routed[i].States))
+				x.CopyInPlace(p.out, experts.Run(x, i, p.routed[i].states))
 				return nil
 			})
 		}
@@ -193,12 +200,12 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 // tell announces the choices and guesses of piece i to the argument `experts`.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.gating != PreGated {
-		experts.Route(x, i, p.routed[i].IDs)
+		experts.Route(x, i, p.routed[i].ids)
 	}
 	switch {
 	case i+1 == len(p.sparse):
 	case p.gating == PreGated:
-		experts.Route(x, i+1, p.routed[i+1].IDs)
+		experts.Route(x, i+1, p.routed[i+1].ids)
 	case p.gating == Predicted:
 		experts.Predict(x, i+1, p.guesses[i+1])
 	}
@@ -208,7 +215,7 @@ func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 func (p *Pieces) begin(x *cgotorch.Exec) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
-		hidden, bias := p.m.Decoder.Begin(x, p.c)
+		hidden, bias := p.m.Decoder.begin(x, p.c)
 		leave(x, &p.embedded, hidden)
 		leave(x, &p.bias, bias)
 		if p.gating == PreGated && len(p.sparse) > 0 {
@@ -228,18 +235,18 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 		if i == 0 {
 			hidden = x.Alias(p.embedded)
 		} else {
-			hidden = p.layer(i-1).Combine(x, p.hidden[i-1], p.routed[i-1], p.out)
+			hidden = combine(x, p.hidden[i-1], p.routed[i-1].probabilities, p.out)
 			next = p.sparse[i-1] + 1
 		}
 		for ; next < len(blocks); next++ {
-			hidden = then(hidden, p.m.Decoder.Attend(x, p.c, next, hidden, p.bias))
+			hidden = then(hidden, p.m.Decoder.attend(x, p.c, next, hidden, p.bias))
 			if ff := blocks[next].FF; ff.Sparse != nil {
 				p.reach(x, i, ff, hidden)
 				return nil
 			}
 			hidden = then(hidden, blocks[next].FF.Forward(x, hidden))
 		}
-		leave(x, &p.logits, p.m.Predict(x, hidden))
+		leave(x, &p.logits, p.m.predict(x, hidden))
 		return nil
 	})
 }
@@ -249,7 +256,7 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
-	leave(x, &p.routed[i].States, states)
+	leave(x, &p.routed[i].states, states)
 	if p.gating != PreGated {
 		p.choose(x, i, states)
 	} else if !last {
@@ -265,8 +272,8 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 // choose lets the router of sparse layer i choose experts for `states`. It stores the choice.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.choose(x, states)
-	leave(x, &p.routed[i].IDs, ids)
-	leave(x, &p.routed[i].Probabilities, probabilities)
+	leave(x, &p.routed[i].ids, ids)
+	leave(x, &p.routed[i].probabilities, probabilities)
 }
 
 // Close frees the graphs and the results of the pieces. A second Close does nothing.
@@ -284,7 +291,7 @@ func (p *Pieces) Close() error {
 		errs = append(errs, t.Close())
 	}
 	for _, r := range p.routed {
-		r.Close()
+		errs = append(errs, r.states.Close(), r.ids.Close(), r.probabilities.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -53,18 +53,12 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	x.EachLaunch(func(*cgotorch.Exec) { c.next = 0 })
 }
 
-// Begin begins a step with the cache's Tokens at its Position. It returns `hidden` [batch,
+// begin begins a step with the cache's Tokens at its Position. It returns `hidden` [batch,
 // d_model], the embeddings of the tokens. It also returns `bias` [batch*heads, 1, capacity],
-// which Attend adds to the scores. Begin fails with [cgotorch.ErrInvalidArgument] if the cache is
-// full. If the step was captured, its launch fails with that error.
-//
-// A step computes the logits of the next token of each sequence. A program that runs a step
-// itself first calls Begin. For each block it then calls Attend and the block's FF. At the end it
-// calls [Switch.Predict]. [Cache.Next] prepares the next step. A step has fixed shapes. It uses
-// only the memory of the cache and of its own results. A step can therefore be captured, whole or
-// in pieces.
-func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
-	const where = "Decoder.Begin"
+// which the method `attend` adds to the scores. It fails with [cgotorch.ErrInvalidArgument] if the
+// cache is full. If the step was captured, its launch fails with that error.
+func (m *Decoder) begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
+	const where = "Switch.Step"
 	x = plain(x)
 	x.EachLaunch(func(x *cgotorch.Exec) {
 		if c.next >= c.o.Capacity {
@@ -80,9 +74,9 @@ func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tens
 	return m.EmbedTokens.Forward(x, c.row), bias
 }
 
-// Attend runs both attentions of a block on `hidden` [batch, d_model]. Blocks are counted from 0.
-// Attend stores the block's keys and values in the cache.
-func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+// attend runs both attentions of a block on `hidden` [batch, d_model]. Blocks are counted from 0.
+// It stores the block's keys and values in the cache.
+func (m *Decoder) attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	b := m.Block[block]
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -99,15 +93,17 @@ func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cg
 
 // Step runs a whole step of the decoder. A sparse layer runs its Override, or else the model's
 // own experts. Step returns the logits [batch, vocab_size] of the tokens after the cache's
-// Tokens.
+// Tokens. [Cache.Next] prepares the next step. A step has fixed shapes. It uses only the memory of
+// the cache and of its own results. A step can therefore be captured, whole or in [Pieces]. Step
+// fails with [cgotorch.ErrInvalidArgument] if the cache is full.
 func (m *Switch) Step(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
-		hidden, bias := m.Decoder.Begin(x, c)
+		hidden, bias := m.Decoder.begin(x, c)
 		for i, block := range m.Decoder.Block {
-			hidden = then(hidden, m.Decoder.Attend(x, c, i, hidden, bias))
+			hidden = then(hidden, m.Decoder.attend(x, c, i, hidden, bias))
 			hidden = then(hidden, block.FF.Forward(x, hidden))
 		}
-		return m.Predict(x, hidden)
+		return m.predict(x, hidden)
 	})
 }

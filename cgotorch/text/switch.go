@@ -15,7 +15,7 @@ type Switch struct {
 	Config SwitchConfig `state:"-"`
 
 	Shared  *nn.Embedding // [vocab_size, d_model]
-	Encoder *Encoder
+	Encoder *encoder
 	Decoder *Decoder
 	LMHead  *nn.Linear // [vocab_size, d_model]
 }
@@ -61,10 +61,10 @@ func (m *Switch) Logits(x *cgotorch.Exec, ids, mask, decoderIDs *cgotorch.Tensor
 	})
 }
 
-// Predict maps the result of the decoder's last block, [..., d_model], to logits [..., vocab_size].
-func (m *Switch) Predict(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+// predict maps the result of the decoder's last block, [..., d_model], to logits [..., vocab_size].
+func (m *Switch) predict(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
-	return x.Tidy(func() *cgotorch.Tensor { return m.head(x, m.Decoder.end(x, hidden)) })
+	return x.Tidy(func() *cgotorch.Tensor { return m.head(x, m.Decoder.FinalLayerNorm.Forward(x, hidden)) })
 }
 
 func (m *Switch) head(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {

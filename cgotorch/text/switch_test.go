@@ -114,9 +114,6 @@ func TestSwitch_Refuses(t *testing.T) {
 		{"another batch", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
 			m.Logits(x, ids, nil, x.Narrow(ids, 0, 0, 1))
 		}, "want [1, source"},
-		{"dense route", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
-			m.Encoder.Block[0].FF.Route(x, m.Encode(x, ids, nil))
-		}, "the layer is dense"},
 		{"cache of a batch below 0", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
 			m.NewCache(x, text.CacheOptions{Batch: -1})
 		}, "Batch is -1"},
@@ -135,8 +132,7 @@ func TestSwitch_Refuses(t *testing.T) {
 			x.AtEnd(func() { c.Close() })
 			m.Decoder.Start(x, c, m.Encode(x, ids, nil), nil)
 			for range 2 {
-				m.Step(x, c)
-				c.Advance(x)
+				c.Next(x, m.Step(x, c))
 			}
 		}, "made for 1 tokens, and all are there"},
 		{"more tokens than the cache", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {

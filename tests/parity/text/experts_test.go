@@ -102,34 +102,6 @@ func TestFeedForward_Forward_NoExperts(t *testing.T) {
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "made without experts")
 }
 
-// Route, the experts and Combine together give the result of the layer.
-func TestFeedForward_RouteCombine(t *testing.T) {
-	f, config := readCase(t, "tied")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m := model(t, x, f, config, text.SwitchOptions{})
-		ff := m.Encoder.Block[1].FF
-		hidden := x.Randn(cgotorch.Float32, 2, 3, int64(config.DModel))
-		quick := x.NoWaits()
-		routed := ff.Route(quick, hidden)
-		out := ff.Sparse.Experts.Forward(quick, routed.States, routed.IDs)
-		combined := ff.Combine(quick, hidden, routed, out)
-		for _, s := range []struct {
-			what string
-			of   *cgotorch.Tensor
-			want string
-		}{{"states", routed.States, "float32[6 32]"}, {"ids", routed.IDs, "int64[6]"}, {"probabilities", routed.Probabilities, "float32[6 1]"}, {"combined", combined, "float32[2 3 32]"}} {
-			if s.of.String() != s.want {
-				t.Errorf("%s are %v, want %s", s.what, s.of, s.want)
-			}
-		}
-		if !x.Equal(combined, ff.Forward(x, hidden)) {
-			t.Error("in pieces the layer gives other bits")
-		}
-		routed.Close()
-		return nil
-	})
-}
-
 // Every way to run experts gives the results of the dispatched experts. There are cases with many
 // tokens and few experts, and with few tokens and many experts.
 func TestResidentExperts_Forward(t *testing.T) {

@@ -73,7 +73,7 @@ func TestSwitch_Step(t *testing.T) {
 										step = x.NoWaits()
 									}
 									logits := m.Step(step, c)
-									c.Advance(step)
+									c.Next(step, logits)
 									wantStep(t, "a step", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
 								}
 								for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
@@ -93,42 +93,9 @@ func TestSwitch_Step(t *testing.T) {
 	}
 }
 
-// Begin, Attend, the feed-forward layers and Predict together give the result of Step.
-func TestDecoder_Pieces(t *testing.T) {
-	f, config := readCase(t, "tied")
-	r := f.Runs[0]
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m := model(t, x, f, config, text.SwitchOptions{})
-		c, other := started(t, x, m, r, text.CacheOptions{}), started(t, x, m, r, text.CacheOptions{})
-		for i := range r.DecoderIDs[0] {
-			token(x, c, r, i)
-			token(x, other, r, i)
-			hidden, bias := m.Decoder.Begin(x, c)
-			for b, block := range m.Decoder.Block {
-				hidden = m.Decoder.Attend(x, c, b, hidden, bias)
-				if block.FF.Sparse == nil {
-					hidden = block.FF.Forward(x, hidden)
-					continue
-				}
-				routed := block.FF.Route(x, hidden)
-				out := block.FF.Sparse.Experts.Forward(x, routed.States, routed.IDs)
-				hidden = block.FF.Combine(x, hidden, routed, out)
-			}
-			c.Advance(x)
-			logits := m.Predict(x, hidden)
-			if !x.Equal(logits, m.Step(x, other)) {
-				t.Error("in pieces the step gives other bits")
-			}
-			other.Advance(x)
-			wantStep(t, "pieces", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
-		}
-		return nil
-	})
-}
-
 // Steps give equal results after some weights are moved, so that the weights are not adjacent any
 // more. This also holds for several sequences.
-func TestDecoder_Attend_WeightsApart(t *testing.T) {
+func TestSwitch_Step_WeightsApart(t *testing.T) {
 	f, config := readCase(t, "tied")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -146,7 +113,7 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 				for i := range r.DecoderIDs[0] {
 					token(x, c, r, i)
 					logits := m.Step(x, c)
-					c.Advance(x)
+					c.Next(x, logits)
 					wantStep(t, "a step", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
 				}
 				return nil
@@ -244,7 +211,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 }
 
 // A step with a full cache gives an error, also if the host only launches a graph.
-func TestDecoder_Begin_Full(t *testing.T) {
+func TestSwitch_Step_Full(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
 		f, config := readCase(t, "tied")
