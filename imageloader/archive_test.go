@@ -60,7 +60,7 @@ func TestOpen_BadArchive(t *testing.T) {
 			path := write(t, test.file, test.data)
 			_, err := Open(path, options())
 			wantError(t, err, test.kind, "imageloader: "+path+": ", test.want)
-			_, err = Scan(context.Background(), path)
+			_, err = Scan(context.Background(), path, 0)
 			wantError(t, err, test.kind, path, test.want)
 		})
 	}

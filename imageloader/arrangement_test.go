@@ -333,7 +333,7 @@ func TestArrangements_Asked(t *testing.T) {
 	if got := fmt.Sprint(ids.Classes()); got != "[0000045 0000099]" {
 		t.Errorf("a list beside folders: %s", got)
 	}
-	_, err := Scan(context.Background(), path)
+	_, err := Scan(context.Background(), path, 0)
 	wantError(t, err, ErrUnknownClass, "member 13 (data/000.cls): ", labelApart)
 }
 

@@ -58,7 +58,7 @@ func TestScan_DirectoryWithLargeFile(t *testing.T) {
 	if err := os.Truncate(filepath.Join(directory, "train/b/001.png"), 256<<20+1); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Scan(context.Background(), directory)
+	r, err := Scan(context.Background(), directory, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

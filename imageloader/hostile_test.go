@@ -166,7 +166,7 @@ func (c hostile) scan(t *testing.T) {
 	}
 	path := write(t, "a.tgz", c.data)
 	within(t, time.Minute, func() {
-		report, err := Scan(context.Background(), path)
+		report, err := Scan(context.Background(), path, 0)
 		switch {
 		case c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)), c.fails == "" && err != nil && !errors.As(err, new(*Error)):
 			c.fail(t, "Scan: got %v, want %q", err, c.fails)

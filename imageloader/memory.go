@@ -18,9 +18,6 @@ type Memory struct {
 	Decode     int // see decode.Pool.MaxMemory. Photographs take some 2 MiB a thread
 }
 
-// Total returns the sum of all four fields.
-func (m Memory) Total() int { return m.Batches + m.Compressed + m.Inflate + m.Decode }
-
 // Memory returns an upper bound of the loader's memory from now on. The bound falls after the
 // first epoch of a .tgz that Open did not read. It does not change at any other time. While Open
 // reads a .tgz, it takes up to 35 MiB more for each worker, and as much for six more. With

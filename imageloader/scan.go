@@ -32,10 +32,16 @@ type Report struct {
 	// another format than its name says.
 	Formats []Count `json:"formats"`
 
-	Smallest Size  `json:"smallest"` // size of the usable image with the fewest pixels, after its EXIF orientation is applied
-	Median   Size  `json:"median"`
-	Largest  Size  `json:"largest"`
-	FileSize Range `json:"file_size"` // compressed bytes of the usable images
+	Smallest Size `json:"smallest"` // size of the usable image with the fewest pixels, after its EXIF orientation is applied
+	Median   Size `json:"median"`
+	Largest  Size `json:"largest"`
+
+	// FileSize are compressed bytes of the usable images.
+	FileSize struct {
+		Min    int64 `json:"min"`
+		Median int64 `json:"median"`
+		Max    int64 `json:"max"`
+	} `json:"file_size"`
 
 	Ignored []Count     `json:"ignored"` // number of members that are no images, by reason
 	Bad     []BadMember `json:"bad"`     // images that a loader could not use, in the archive's order
@@ -53,13 +59,6 @@ type Size struct {
 	Height int `json:"height"`
 }
 
-// Range is the smallest, the median and the largest of some numbers.
-type Range struct {
-	Min    int64 `json:"min"`
-	Median int64 `json:"median"`
-	Max    int64 `json:"max"`
-}
-
 // BadMember is an image that a loader could not use.
 type BadMember struct {
 	Member int    `json:"member"` // counted from 1, in the archive's order
@@ -67,20 +66,16 @@ type BadMember struct {
 	Reason string `json:"reason"`
 }
 
-// Scan reads a whole archive and decodes every image in it, on all cores. Unusable images are no
-// error: the report lists them. Scan fails with ErrArchive when the archive cannot be read to its
-// end. It then also returns the report of the part that it could read. It fails with ErrNoImages
-// when no member is an image by its name, and with ErrUnknownClass and the whole report when it is
-// not clear where the labels are from. It fails with the cause of ctx when ctx ends.
-func Scan(ctx context.Context, path string) (Report, error) { return scan(ctx, path, math.MaxInt) }
-
-// ScanFirst is [Scan] of the first `images` images only. It soon shows what kind of images a
-// large archive has.
-func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
-	return scan(ctx, path, images)
-}
-
-func scan(ctx context.Context, path string, images int) (Report, error) {
+// Scan reads an archive and decodes its first images, on all cores. `images` is their largest
+// number, and 0 means all. Unusable images are no error: the report lists them. Scan fails with
+// ErrArchive when the archive cannot be read to its end. It then also returns the report of the
+// part that it could read. It fails with ErrNoImages when no member is an image by its name, and
+// with ErrUnknownClass and the whole report when it is not clear where the labels are from. It
+// fails with the cause of ctx when ctx ends.
+func Scan(ctx context.Context, path string, images int) (Report, error) {
+	if images == 0 {
+		images = math.MaxInt
+	}
 	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
 		formats: map[string]int{}, ignored: map[string]int{}, memory: arena.New(4 * scanBytes)}
 	defer s.memory.Close()
@@ -293,7 +288,7 @@ func (s *scanner) finish() {
 	slices.Sort(s.bytes)
 	middle, last := (r.Images-1)/2, r.Images-1
 	r.Smallest, r.Median, r.Largest = s.sizes[0], s.sizes[middle], s.sizes[last]
-	r.FileSize = Range{Min: s.bytes[0], Median: s.bytes[middle], Max: s.bytes[last]}
+	r.FileSize.Min, r.FileSize.Median, r.FileSize.Max = s.bytes[0], s.bytes[middle], s.bytes[last]
 	for _, n := range s.bytes {
 		r.Bytes += n
 	}

@@ -27,7 +27,7 @@ func TestScan(t *testing.T) {
 		write(t, "a.tar", packed): "tar", write(t, "a.tgz", gzipOf(packed)): "gzip-compressed tar",
 	} {
 		checkLeaks(t)
-		r, err := Scan(context.Background(), path)
+		r, err := Scan(context.Background(), path, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestScan(t *testing.T) {
 func TestScan_AsLoader(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(600), 3, 299, 300, 599)) { // the images are more than one part of a scan
 		checkLeaks(t)
-		r, err := Scan(context.Background(), s.path)
+		r, err := Scan(context.Background(), s.path, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestScan_DamagedArchive(t *testing.T) {
 	data := tarOf(numbered(40))
 	for name, data := range map[string][]byte{"a.tar": data[:len(data)/2], "a.tgz": gzipOf(data[:len(data)/2])} {
 		path := write(t, name, data)
-		r, err := Scan(context.Background(), path)
+		r, err := Scan(context.Background(), path, 0)
 		wantError(t, err, ErrArchive, path, "cut short")
 		if r.Images < 10 || r.Images > 30 {
 			t.Errorf("%s: got %d images, want about 20", name, r.Images)
@@ -108,15 +108,15 @@ func TestScan_ContextEnds(t *testing.T) {
 	cancel(cause)
 	for _, s := range sources(t, numbered(600)) {
 		checkLeaks(t)
-		if _, err := Scan(ctx, s.path); err != cause {
+		if _, err := Scan(ctx, s.path, 0); err != cause {
 			t.Errorf("%s: got error %v, want %v", s.name, err, cause)
 		}
 	}
 }
 
-func TestScanFirst(t *testing.T) {
+func TestScan_First(t *testing.T) {
 	for _, source := range sources(t, numbered(40)) {
-		r, err := ScanFirst(context.Background(), source.path, 7)
+		r, err := Scan(context.Background(), source.path, 7)
 		if err != nil || r.Images != 7 || r.Median.Width < 4 || r.Median.Width > 8 {
 			t.Errorf("%s: %+v, %v", source.path, r, err)
 		}

@@ -66,7 +66,7 @@ func TestOpen_Foreigners(t *testing.T) {
 			want = []string{"image of a format that is not read (" + f.extension + ")", "convert the images to PNG or JPEG"}
 		}
 		wantError(t, err, ErrNoImages, append(want, "passed over: 2 ")...)
-		if _, scanned := Scan(context.Background(), path); scanned == nil || scanned.Error() != err.Error() {
+		if _, scanned := Scan(context.Background(), path, 0); scanned == nil || scanned.Error() != err.Error() {
 			t.Errorf("Scan: %v, Open: %v", scanned, err)
 		}
 	}
@@ -86,7 +86,7 @@ func TestScan_OrderOfLabels(t *testing.T) {
 		"directories": named("0/a 1/b 10/c 2/d 03/e"), "names": named("cat/a Dog/b 10/c 2/d"), "labels": beside("%03d", "png", "cls"), "mixed": append(beside("x/%03d", "cls", "png"), member{name: "x/99.cls", body: []byte("10")}, member{name: "x/99.png", body: solid(1, 2, 2)}),
 	} {
 		path := write(t, "a.tar", tarOf(members))
-		report, err := Scan(context.Background(), path)
+		report, err := Scan(context.Background(), path, 0)
 		must(t, err)
 		classes := open(t, path, options()).Classes()
 		last := -1

@@ -187,7 +187,7 @@ func TestWebDataset_Scan(t *testing.T) {
 	for i, m := range numbered(12) {
 		members = append(members, member{name: fmt.Sprintf("%d.cls", i), body: []byte(fmt.Sprint(i))}, member{name: fmt.Sprintf("%d.png", i), body: m.body})
 	}
-	report, err := Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members))))
+	report, err := Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members))), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

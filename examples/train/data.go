@@ -65,7 +65,7 @@ func (c *Config) chooseCrop(ctx context.Context) error {
 	if c.Crop != "" {
 		return nil
 	}
-	first, err := imageloader.ScanFirst(ctx, c.Data, 100)
+	first, err := imageloader.Scan(ctx, c.Data, 100)
 	if err != nil {
 		return err
 	}

@@ -2,18 +2,18 @@ package decode
 
 import "github.com/streamtorch/streamtorch/internal/signature"
 
-// Format is the kind of an image file. The first bytes of the file decide it.
+// Format is the kind of an image file. The first bytes of the file decide it. 0 is another kind of
+// file.
 type Format int
 
 // The formats that are decoded.
 const (
-	Unknown = Format(signature.NoPicture)
-	JPEG    = Format(signature.JPEG)
-	PNG     = Format(signature.PNG)
-	GIF     = Format(signature.GIF)
-	BMP     = Format(signature.BMP)
-	TIFF    = Format(signature.TIFF)
-	WebP    = Format(signature.WebP)
+	JPEG = Format(signature.JPEG)
+	PNG  = Format(signature.PNG)
+	GIF  = Format(signature.GIF)
+	BMP  = Format(signature.BMP)
+	TIFF = Format(signature.TIFF)
+	WebP = Format(signature.WebP)
 )
 
 // String returns the usual spelling: "JPEG", "WebP", "unknown".

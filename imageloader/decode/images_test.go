@@ -274,7 +274,7 @@ func TestSniff(t *testing.T) {
 		}
 	}
 	for _, data := range []string{"", "B", "BM", "BMW is a car, not a bitmap", "RIFF\x00\x00\x00\x00WAVEfmt ", "GIF", "II*", "\x89PN", "\xff"} {
-		if got := Sniff([]byte(data)); got != Unknown {
+		if got := Sniff([]byte(data)); got != 0 {
 			t.Errorf("%q: got %v", data, got)
 		}
 	}

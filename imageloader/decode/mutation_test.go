@@ -79,7 +79,7 @@ func FuzzImage(f *testing.F) {
 		if err := results[0].Err; errors.Is(err, ErrInternal) || errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrInvalidArgument) {
 			t.Fatal(err)
 		}
-		if info, err := Probe(data); err == nil && (info.Width < 1 || info.Height < 1 || info.Format == Unknown) {
+		if info, err := Probe(data); err == nil && (info.Width < 1 || info.Height < 1 || info.Format == 0) {
 			t.Fatalf("%+v", info)
 		}
 	})

@@ -42,7 +42,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		flags.Usage()
 		return unreadable
 	}
-	report, err := imageloader.Scan(ctx, flags.Arg(0))
+	report, err := imageloader.Scan(ctx, flags.Arg(0), 0)
 	out := bufio.NewWriter(stdout)
 	if *asJSON {
 		encoder := json.NewEncoder(out)
