@@ -161,7 +161,7 @@ func (p *copier[B]) begin(cancel context.CancelCauseFunc) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return fmt.Errorf("prefetcher: Epoch: %w; close the prefetcher after its last epoch", ErrClosed)
+		return fmt.Errorf("prefetcher: Epoch: %w; close the prefetcher after its last epoch", cgotorch.ErrClosed)
 	case p.running != nil:
 		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
 	}
@@ -233,7 +233,7 @@ func (p *copier[B]) close() error {
 	}
 	p.closed = true
 	if p.running != nil {
-		p.running(fmt.Errorf("prefetcher: %w", ErrClosed))
+		p.running(fmt.Errorf("prefetcher: %w", cgotorch.ErrClosed))
 		return nil //edge:close-leaves-slots-to-loop TestClose_BeforeTheFirstBatch
 	}
 	if len(p.freeSlots) < len(p.slots) { //edge:close-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked

@@ -69,10 +69,9 @@ type Augmentations struct {
 	Bilinear bool
 }
 
-// Errors to test for with [errors.Is].
+// Errors to test for with [errors.Is]. After Close that is [cgotorch.ErrClosed].
 var (
 	ErrInvalidOptions = errors.New("invalid options")
-	ErrClosed         = cgotorch.ErrClosed
 	ErrBusy           = errors.New("in use")
 	ErrBatchOver      = errors.New("the batch was used after its loop body")
 )

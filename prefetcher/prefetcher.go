@@ -94,8 +94,8 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 // that used the batch ends. So Epoch fails with [cgotorch.ErrMisuse] when one Do around the loop
 // holds Depth+1 batches: run one Do for each batch, inside the body.
 //
-// The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It
-// is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close. It is
+// The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It is
+// the source's error, or the cause of the end of ctx. It is [cgotorch.ErrClosed] after Close. It is
 // [ErrBusy] while an earlier epoch of this Prefetcher runs. If the source panics, the loop raises
 // the panic again, with the stack of the first panic in its text.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
@@ -106,9 +106,9 @@ func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 // only when the device has reached the second batch.
 func (p *Prefetcher) Stats() Stats { return p.statistics() }
 
-// Close frees the slots and the copy stream. A running epoch ends with [ErrClosed]. Close does
-// not wait for the loop of that epoch, or for a Do that still uses a batch. When the loop and all
-// these Dos have ended, the slots and the stream are freed. Close may be called from any
+// Close frees the slots and the copy stream. A running epoch ends with [cgotorch.ErrClosed]. Close
+// does not wait for the loop of that epoch, or for a Do that still uses a batch. When the loop and
+// all these Dos have ended, the slots and the stream are freed. Close may be called from any
 // goroutine, and twice.
 func (p *Prefetcher) Close() error {
 	if p == nil {

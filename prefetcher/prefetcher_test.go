@@ -120,11 +120,11 @@ func TestClose_InLoop(t *testing.T) {
 				p.Close()
 			}
 		}
-		if !errors.Is(last, ErrClosed) {
+		if !errors.Is(last, cgotorch.ErrClosed) {
 			t.Errorf("the epoch ended with %v, want ErrClosed", last)
 		}
 		for _, err := range p.Epoch(context.Background()) {
-			if !errors.Is(err, ErrClosed) {
+			if !errors.Is(err, cgotorch.ErrClosed) {
 				t.Errorf("Epoch after Close: %v", err)
 			}
 		}
@@ -171,7 +171,7 @@ func TestClose_BeforeTheFirstBatch(t *testing.T) {
 		t.Error("the slots are freed under the loop")
 	}
 	close(source.end)
-	if err := <-left; !errors.Is(err, ErrClosed) {
+	if err := <-left; !errors.Is(err, cgotorch.ErrClosed) {
 		t.Errorf("the loop ended with %v, want ErrClosed", err)
 	}
 }

@@ -260,7 +260,7 @@ func (c *Cache[M]) fillPinned() error {
 // lookup returns the unit of that name, or an error if the unit cannot be used. c.mu is held.
 func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	if c.closed {
-		return nil, fmt.Errorf("weights: %w", ErrClosed)
+		return nil, fmt.Errorf("weights: %w", cgotorch.ErrClosed)
 	}
 	unit := c.units[name]
 	if unit == nil {
@@ -320,7 +320,7 @@ func (c *Cache[M]) At(slot int, name string) (module M, err error) {
 // Close waits for the copies that still run. It then frees the slots and the Cache's streams.
 // While units are in use, Close returns at once, and the last release frees everything. A second
 // Close after that release waits until everything is freed. A Prefetch or a Use that waits fails
-// with [ErrClosed].
+// with [cgotorch.ErrClosed].
 func (c *Cache[M]) Close() error {
 	if c == nil {
 		return nil

@@ -37,10 +37,10 @@ func TestCache_Close(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if err := <-blocked; !errors.Is(err, ErrClosed) {
+			if err := <-blocked; !errors.Is(err, cgotorch.ErrClosed) {
 				t.Errorf("a Use that waits: %v", err)
 			}
-			if err := c.Prefetch(context.Background(), unitName(1)); !errors.Is(err, ErrClosed) {
+			if err := c.Prefetch(context.Background(), unitName(1)); !errors.Is(err, cgotorch.ErrClosed) {
 				t.Errorf("Prefetch: %v", err)
 			}
 			if got := x.Item(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width)))); got != 3 {

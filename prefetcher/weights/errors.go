@@ -1,16 +1,11 @@
 package weights
 
-import (
-	"errors"
+import "errors"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-)
-
-// Errors to test for with [errors.Is].
+// Errors to test for with [errors.Is]. After Close that is [cgotorch.ErrClosed].
 var (
 	ErrInvalidOptions = errors.New("invalid options")
 	ErrUnknownUnit    = errors.New("unknown unit")
 	ErrNoSlot         = errors.New("no slot")
 	ErrBusy           = errors.New("in use")
-	ErrClosed         = cgotorch.ErrClosed
 )

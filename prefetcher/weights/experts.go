@@ -105,7 +105,7 @@ func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions
 
 // Route begins to copy a layer's route to the host and returns at once. `ids` is Int64 [tokens],
 // contiguous, on x's stream. The experts are prefetched when the route arrives. The same Do then
-// calls Run of the layer. Route fails with [ErrClosed] after Close. It fails with
+// calls Run of the layer. Route fails with [cgotorch.ErrClosed] after Close. It fails with
 // [cgotorch.ErrInvalidArgument] if `ids` is not of this form. It fails with the same error if the
 // layer's last route has not been run.
 func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
@@ -129,11 +129,11 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.stats.Routes++
 }
 
-// Predict prefetches the experts to which a layer's tokens will probably be routed, and returns
-// at once. `ids` is the guess: Int64 [tokens], contiguous, on x's stream. A wrong guess costs a
-// copy and changes no result. The layer's next Route gives up the slots of wrong guesses. Predict
-// fails with [ErrClosed] after Close. It fails with [cgotorch.ErrInvalidArgument] if `ids` is not
-// of this form.
+// Predict prefetches the experts to which a layer's tokens will probably be routed, and returns at
+// once. `ids` is the guess: Int64 [tokens], contiguous, on x's stream. A wrong guess costs a copy
+// and changes no result. The layer's next Route gives up the slots of wrong guesses. Predict fails
+// with [cgotorch.ErrClosed] after Close. It fails with [cgotorch.ErrInvalidArgument] if `ids` is
+// not of this form.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Predict"
 	e.check(x, op, layer, ids)

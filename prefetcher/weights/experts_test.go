@@ -292,7 +292,7 @@ func TestExperts_Refused(t *testing.T) {
 	})
 	e.Close()
 	err = s.Do(func(x *cgotorch.Exec) error { e.Route(x, 0, ids(x, 1)); return nil })
-	if !errors.Is(err, ErrClosed) {
+	if !errors.Is(err, cgotorch.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }

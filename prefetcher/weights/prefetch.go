@@ -21,8 +21,8 @@ import (
 // cause. Prefetch may be called inside a Do or outside.
 //
 // Prefetch fails with [ErrNoSlot] if InFlight prefetches wait for a slot. It fails with
-// [ErrUnknownUnit] for an unknown name, and with [ErrClosed] after Close. It also fails for a
-// unit that does not fit its slot or its module.
+// [ErrUnknownUnit] for an unknown name, and with [cgotorch.ErrClosed] after Close. It also fails
+// for a unit that does not fit its slot or its module.
 func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 	for {
 		slotFree, copied, err := c.tryPrefetch(name, true)

@@ -150,8 +150,8 @@ const notYet = math.MinInt64
 // memory is left, `send` page-locks more.
 //
 // The method `send` fails with [cgotorch.ErrInvalidArgument] if `ids` is empty, not Int64 or not
-// contiguous. It fails with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after
-// the method `close`.
+// contiguous. It fails with [cgotorch.ErrNotCapturable] in a capture, and with [cgotorch.ErrClosed]
+// after the method `close`.
 func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
@@ -163,7 +163,7 @@ func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside b
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		x.Fail(op, fmt.Errorf("weights: routes: %w", ErrClosed))
+		x.Fail(op, fmt.Errorf("weights: routes: %w", cgotorch.ErrClosed))
 	}
 	memory, err := q.piece(n)
 	if err != nil {

@@ -231,7 +231,8 @@ func (s *Store) Units() []string { return s.names }
 // Bytes returns the memory of a tensor, row-major and in the machine's byte order. The memory is
 // valid until Close. The program may write the memory while no copy of the unit runs. It must not
 // write the memory of a mapped store. Copies that are already on a device do not change. Bytes
-// fails with [ErrUnknownUnit] for an unknown unit or tensor, and with [ErrClosed] after Close.
+// fails with [ErrUnknownUnit] for an unknown unit or tensor, and with [cgotorch.ErrClosed] after
+// Close.
 func (s *Store) Bytes(name, tensor string) ([]byte, error) {
 	unit, err := s.lookup(name)
 	if err != nil {
@@ -240,7 +241,7 @@ func (s *Store) Bytes(name, tensor string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("weights: the store: %w", ErrClosed)
+		return nil, fmt.Errorf("weights: the store: %w", cgotorch.ErrClosed)
 	}
 	var tensors []string
 	for i, t := range unit.layout.tensors {
@@ -259,20 +260,13 @@ func (s *Store) lookup(name string) (*storeUnit, error) {
 	return nil, fmt.Errorf("weights: %w: the store has no unit %q; its %d units are named like %q", ErrUnknownUnit, name, len(s.names), s.names[0])
 }
 
-// Pin page-locks the memory, so that copies to CUDA devices do not wait. [NewCache] calls Pin for
-// a CUDA device. On a pinned store Pin does nothing. It fails with [cgotorch.ErrNoDevice] on a
-// machine without CUDA. It fails with [cgotorch.ErrOutOfMemory], and says how many bytes are
-// locked, if the system does not lock all of the memory.
-func (s *Store) Pin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pin()
-}
-
+// pin page-locks the memory, so that copies to CUDA devices do not wait. The caller holds s.mu. On
+// a pinned store pin does nothing. It fails with [cgotorch.ErrOutOfMemory], and says how many bytes
+// are locked, if the system does not lock all of the memory.
 func (s *Store) pin() error {
 	switch {
 	case s.closed:
-		return fmt.Errorf("weights: the store: %w", ErrClosed)
+		return fmt.Errorf("weights: the store: %w", cgotorch.ErrClosed)
 	case s.pinned:
 		return nil
 	}
@@ -316,7 +310,7 @@ func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("weights: the store: %w", ErrClosed)
+		return fmt.Errorf("weights: the store: %w", cgotorch.ErrClosed)
 	}
 	if pin {
 		if err := s.pin(); err != nil {

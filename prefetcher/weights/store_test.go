@@ -109,8 +109,8 @@ func TestNewStore_Refused(t *testing.T) {
 	}
 }
 
-// If CUDA does not lock the memory, Pin fails and says how many bytes are locked. Here the file
-// was cut after it was mapped, so the pages are gone.
+// If CUDA does not lock the memory, NewCache fails and says how many bytes are locked. Here the
+// file was cut after it was mapped, so the pages are gone.
 func TestStore_Pin_Refused(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")
@@ -124,7 +124,7 @@ func TestStore_Pin_Refused(t *testing.T) {
 			if n, _ := cgotorch.CUDACount(); n > 0 {
 				return
 			}
-			if err := s.Pin(); !errors.Is(err, cgotorch.ErrNoDevice) {
+			if err := s.pin(); !errors.Is(err, cgotorch.ErrNoDevice) {
 				t.Errorf("without CUDA: %v", err)
 			}
 			return

@@ -29,7 +29,7 @@ type StoreOptions struct {
 	// Map uses the pages of the files as the store's memory. The system keeps these pages once for
 	// all processes. A unit is then copied to a slot tensor by tensor, not in one piece. The files
 	// must not be changed or shortened while the store is open. If the system cannot page-lock the
-	// pages, [Store.Pin] fails and says so.
+	// pages, [NewCache] fails and says so.
 	Map bool
 }
 

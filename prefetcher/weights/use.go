@@ -194,7 +194,7 @@ func (c *Cache[M]) waitForSlot(do *cgotorch.Stream, wanted *unit[M]) error {
 	c.mu.Lock()
 	c.stats.HostWait += time.Since(began)
 	if c.closed {
-		return fmt.Errorf("weights: unit %s: %w", wanted.name, ErrClosed)
+		return fmt.Errorf("weights: unit %s: %w", wanted.name, cgotorch.ErrClosed)
 	}
 	return nil
 }
