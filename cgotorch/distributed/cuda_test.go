@@ -196,7 +196,7 @@ func TestGradients_CUDA(t *testing.T) {
 							t.Errorf("nothing was captured: %+v", stats)
 						}
 						if reduced {
-							stats := gradients.Stats()
+							stats := gradients.counts()
 							if c.early && stats.Early == 0 {
 								t.Errorf("no collective began before the backward had ended: %+v", stats)
 							}

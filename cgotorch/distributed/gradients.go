@@ -154,7 +154,7 @@ func (r *Gradients) BackwardWith(x *cgotorch.Exec, o cgotorch.BackwardOptions, r
 	// made none, the group can go on: all ranks may have failed alike. A capture makes none.
 	captured, begun, done := x.Capturing(), false, false
 	failed := func() {
-		if n := r.Stats().Collectives; begun && n > 0 && !captured {
+		if n := r.counts().Buckets; begun && n > 0 && !captured {
 			g.fail("its backward has failed after %d of its collectives", n)
 		} else {
 			undo()
@@ -220,18 +220,11 @@ func (r *Gradients) unused() string {
 	return strings.Join(names, ", ")
 }
 
-// GradientsStats are counts of the last backward of a [Gradients].
-type GradientsStats struct {
-	Collectives int   // collectives of the last backward
-	Early       int   // those that began before the backward had ended
-	Bytes       int64 // bytes that they reduced on this rank
-}
-
-// Stats returns the counts.
-func (r *Gradients) Stats() GradientsStats {
-	var n ct.ReducerCounts
+// counts returns the number of collectives of the last backward, that of those that began before
+// its end, and the bytes that they reduced on this rank.
+func (r *Gradients) counts() (n ct.ReducerCounts) {
 	ct.ReducerCount(r.h, &n)
-	return GradientsStats{Collectives: int(n.Buckets), Early: int(n.Early), Bytes: n.Bytes}
+	return n
 }
 
 // Close frees the Gradients. Its collectives must be done. A second Close does nothing.

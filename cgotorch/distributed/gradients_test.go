@@ -171,8 +171,8 @@ func TestGradients_Casts(t *testing.T) {
 		if d := farthest(got, want); !(d <= largest/100) {
 			t.Errorf("rank %d: the gradients differ by %g, and the largest is %g", g.Rank(), d, largest)
 		}
-		stats := gradients.Stats()
-		if stats.Early == 0 || stats.Collectives < 3 {
+		stats := gradients.counts()
+		if stats.Early == 0 || stats.Buckets < 3 {
 			t.Errorf("rank %d: %+v: no collective began early", g.Rank(), stats)
 		}
 		whole := int64(0)
@@ -527,7 +527,7 @@ func TestGradients_LastBucket(t *testing.T) {
 				}
 				defer gradients.Close()
 				gradients.Backward(x, loss)
-				if n := gradients.Stats().Collectives; n != c.want {
+				if n := gradients.counts().Buckets; int(n) != c.want {
 					t.Errorf("%d collectives, want %d", n, c.want)
 				}
 			})
