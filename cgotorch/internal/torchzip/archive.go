@@ -160,9 +160,6 @@ func (a *Archive) Names() iter.Seq[string] { return maps.Keys(a.entries) }
 // Size returns the bytes of the file.
 func (a *Archive) Size() int64 { return a.size }
 
-// Has reports whether there is an entry of this name.
-func (a *Archive) Has(name string) bool { return a.entries[name] != nil }
-
 // Section returns the bytes of an entry without copying them. PyTorch compresses no entry, so a
 // compressed one is refused.
 func (a *Archive) Section(name string) (*io.SectionReader, error) {

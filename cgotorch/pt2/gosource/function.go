@@ -177,7 +177,7 @@ func (f *goFunction) node(n *goNode) error {
 	}
 	switch n.act.(type) {
 	case *graph.Function:
-		f.function(n)
+		f.number(n)
 	case *graph.Assertion:
 		f.assertion(n)
 	case *graph.SizeRead:

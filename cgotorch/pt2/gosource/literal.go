@@ -172,11 +172,7 @@ func (f *goFunction) any(arg goArg) string {
 	case []int64:
 		return intsSource(v)
 	case []bool:
-		var items []string
-		for _, b := range v {
-			items = append(items, strconv.FormatBool(b))
-		}
-		return "[]bool{" + strings.Join(items, ", ") + "}"
+		return fmt.Sprintf("%#v", v)
 	case []float64:
 		var items []string
 		for _, n := range v {

@@ -66,7 +66,7 @@ func (s *writer) list() error {
 		v := &p.Signature.Inputs[i]
 		var user *goValue
 		if v.Tensor || v.Bounds != nil {
-			user = &goValue{made: -1, base: pathName(p.Signature.Inputs[i].Name), kind: goInt, wide: true}
+			user = &goValue{made: -1, base: identifier(v.Name, false), kind: goInt, wide: true}
 			if v.Tensor {
 				user.kind = goTensor
 			}
@@ -338,9 +338,6 @@ func eachValue(args []goArg, visit func(v *goValue)) {
 		eachValue(args[i].list, visit)
 	}
 }
-
-// pathName returns the name of a leaf, such as boxesLeft0 for boxes["left"][0].
-func pathName(path string) string { return identifier(path, false) }
 
 // number returns the kind of a number, or false.
 func (a *goArg) number() (goKind, bool) {

@@ -2,6 +2,7 @@ package gosource
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,77 +10,57 @@ import (
 )
 
 // numberKind returns the kind of the result of a function on numbers. It returns false for a
-// function on other values.
+// function that Go cannot say.
 func numberKind(n *goNode) (goKind, bool) {
-	kinds := make([]goKind, len(n.args))
-	result := goInt
-	for i := range n.args {
-		kind, ok := n.args[i].number()
-		if !ok && !(n.op == "torch.sym_sum" && n.args[i].of == graph.IntList) {
-			return 0, false
-		}
-		if kinds[i] = kind; kind == goFloat {
-			result = goFloat
-		}
-	}
-	count := 2
-	switch n.op {
-	case "_operator.add", "_operator.sub", "_operator.mul", "_operator.floordiv", "_operator.pow", "torch.sym_min", "torch.sym_max":
-	case "_operator.lshift", "_operator.rshift", "_operator.mod":
-		return result, result == goInt && len(kinds) == 2
-	case "_operator.truediv":
-		result = goFloat
-	case "_operator.neg", "_operator.pos", "torch.sym_sum":
-		count = 1
-	case "_operator.eq", "_operator.ne", "_operator.lt", "_operator.le", "_operator.gt", "_operator.ge":
-		result = goBool
-	case "_operator.and_", "_operator.or_":
-		return goBool, len(kinds) == 2 && kinds[0] == goBool && kinds[1] == goBool
-	case "_operator.not_", "torch.sym_not":
-		return goBool, len(kinds) == 1 && kinds[0] == goBool
-	case "torch.sym_float", "torch._sym_sqrt", "torch._sym_log2", "math.sqrt":
-		result, count = goFloat, 1
-	case "torch.sym_int", "math.trunc", "math.floor", "math.ceil", "builtins.round":
-		result, count = goInt, 1
-	default:
-		return 0, false
-	}
-	for _, kind := range kinds {
-		if kind == goBool { // Python counts with truth values, and Go does not
-			return 0, false
-		}
-	}
-	return result, len(kinds) == count
+	unwritten := &writer{helpers: map[string]bool{}}
+	t, ok := unwritten.function(n, false, func(goArg) string { return "n" })
+	return t.kind, ok
 }
 
-// function writes a function on numbers.
-func (f *goFunction) function(n *goNode) {
-	v := n.outs[0]
-	args, typed := make([]goTerm, len(n.args)), v.kind != goInt
+// goLogic are functions on truth values, by the name that [goTerm.logic] gives them.
+var goLogic = map[string]string{"_operator.and_": "and", "_operator.or_": "or", "_operator.not_": "_operator.not_", "torch.sym_not": "_operator.not_"}
+
+// function returns a function on numbers. It returns false for a function that Go cannot say.
+func (s *writer) function(n *goNode, wide bool, text func(goArg) string) (goTerm, bool) {
+	t := goTerm{wide: wide}
+	if n.op == "torch.sym_sum" {
+		if len(n.args) != 1 || n.args[0].of != graph.IntList {
+			return t, false
+		}
+		var items []string
+		for _, item := range n.args[0].list {
+			items = append(items, text(item))
+		}
+		t.text, t.kind = strings.Join(items, " + "), goInt
+		return t, true
+	}
+	args, logic := make([]goTerm, len(n.args)), goLogic[n.op]
 	for i, arg := range n.args {
-		kind, _ := arg.number()
-		args[i] = goTerm{text: f.any(arg), kind: kind}
+		kind, ok := arg.number()
+		if !ok || (kind == goBool) != (logic != "") { // Python counts with truth values, and Go does not
+			return t, false
+		}
+		args[i] = goTerm{text: text(arg), kind: kind}
 		if arg.value == nil {
 			args[i].constant = arg.constant
 		}
-		typed = typed || arg.value != nil || arg.list != nil
 	}
-	t := goTerm{wide: v.wide}
-	logic, isLogic := map[string]string{"_operator.and_": "and", "_operator.or_": "or", "_operator.not_": "_operator.not_", "torch.sym_not": "_operator.not_"}[n.op]
 	switch {
-	case isLogic:
-		t, _ = t.logic(logic, args)
-	case n.op == "torch.sym_sum":
-		var items []string
-		for _, item := range n.args[0].list {
-			items = append(items, f.any(item))
-		}
-		t.text = strings.Join(items, " + ")
-	default:
-		t.kind = kindOf(n.op, args)
-		t, _ = f.s.numbers(n.op, args, t)
+	case len(args) == 0:
+		return t, false
+	case logic != "":
+		return t.logic(logic, args)
 	}
-	if !typed { // all are constants
+	t.kind = kindOf(n.op, args)
+	return s.numbers(n.op, args, t)
+}
+
+// number writes a function on numbers.
+func (f *goFunction) number(n *goNode) {
+	v := n.outs[0]
+	t, _ := f.s.function(n, v.wide, f.any)
+	typed := slices.ContainsFunc(n.args, func(a goArg) bool { return a.value != nil || a.list != nil })
+	if v.kind == goInt && !typed { // all are constants
 		t.text = "int64(" + t.text + ")"
 	}
 	f.line("%s := %s", f.define(v, v.base), t.text)
