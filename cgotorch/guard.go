@@ -444,29 +444,9 @@ func (p passed) handle() *ct.Tensor {
 	return p.tensors[0]
 }
 
-// shape returns the shape of a tensor, or nil.
-func (p passed) shape() []int64 {
-	h := p.handle()
-	if h == nil {
-		return nil
-	}
-	var info ct.TensorInfo
-	ct.TensorDescribe(h, &info)
-	shape := make([]int64, info.Dims)
-	if len(shape) > 0 {
-		ct.TensorGeometry(h, (*int64)(unsafe.Pointer(&shape[0])), nil)
-	}
-	return shape
-}
-
-// strides returns the strides of a tensor, or nil.
-func (p passed) strides() []int64 {
-	strides := make([]int64, len(p.shape()))
-	if len(strides) > 0 {
-		ct.TensorGeometry(p.handle(), nil, (*int64)(unsafe.Pointer(&strides[0])))
-	}
-	return strides
-}
+// shape and strides return those of a tensor, or nil.
+func (p passed) shape() []int64   { return (&Tensor{h: p.handle()}).Shape() }
+func (p passed) strides() []int64 { return (&Tensor{h: p.handle()}).Strides() }
 
 // isDense reports whether the elements of a tensor lie one behind another, in any order.
 func (p passed) isDense() bool {

@@ -16,7 +16,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -493,15 +492,6 @@ func TestLoadModel_TorchSave(t *testing.T) {
 		var mismatch *nn.LoadError
 		if err := LoadModel(x, "../pth/testdata/checkpoint.pth", m, nn.LoadOptions{}); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), `"model."`) {
 			t.Errorf("a checkpoint without Prefix: %v", err)
-		}
-		weights, err := pth.OpenWeightsFS(os.DirFS("../pth/testdata"), "state.pth")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer weights.Close()
-		nn.Constant(x, last.Weight, 0)
-		if err := LoadWeights(x, weights, m, nn.LoadOptions{}); err != nil || !slices.Equal(cgotorch.ToSlice[float32](x, x.Detach(last.Weight)), first) {
-			t.Errorf("from an fs.FS: %v, or other weights than %v", err, first)
 		}
 	})
 }

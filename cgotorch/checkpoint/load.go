@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -31,19 +30,6 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 		return err
 	}
 	defer f.Close()
-	return f.loadModel(x, model, o)
-}
-
-// LoadWeights is [LoadModel] for weights that are open. Those of an embed.FS come from
-// [pth.OpenWeightsFS]. The weights stay the caller's.
-func LoadWeights(x *cgotorch.Exec, weights pth.Weights, model any, o nn.LoadOptions) error {
-	f, err := newFile(weights)
-	if err != nil {
-		return err
-	}
-	if err := f.verify(); err != nil {
-		return err
-	}
 	return f.loadModel(x, model, o)
 }
 

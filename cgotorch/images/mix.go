@@ -24,7 +24,7 @@ type MixOptions struct {
 type MixKind int
 
 const (
-	NoMix  MixKind = iota // the numbers must equal those in csrc/kernels/mix.cc
+	_      MixKind = iota // no mixing; the numbers must equal those in csrc/kernels/mix.cc
 	MixUp                 // Share times the image, plus 1-Share times the image before it
 	CutMix                // the image, with a box from the image before it
 )

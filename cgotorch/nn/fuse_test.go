@@ -243,7 +243,7 @@ func TestFuse_Parallel(t *testing.T) {
 		defer l.close()
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
 		m := branches(l)
-		for _, m.Parallelism = range []nn.Parallelism{nn.AlwaysParallel, nn.AlwaysSerial, nn.Measured} {
+		for _, m.Parallelism = range []nn.Parallelism{nn.AlwaysParallel, nn.AlwaysSerial, ""} {
 			names, _ := fuses(t, x, "merged", m, nn.FuseOptions{Merge: true}, in)
 			want := "heads.0.weight heads.0.bias heads.1.weight heads.1.bias pool.1.weight pool.1.bias one_three.weight one_three.bias" +
 				" three.weight three.bias groups.weight groups.bias groups_too.weight groups_too.bias six.weight six.bias cropped.0.weight cropped.0.bias padded.0.weight padded.0.bias"

@@ -26,9 +26,8 @@ type Parallel struct {
 // Parallelism decides whether the branches of a [Parallel] run in parallel or serially.
 type Parallelism string
 
-// These are the values of Parallelism.
+// These are the values of Parallelism. "" means the faster of the two, for each shape of the input.
 const (
-	Measured       Parallelism = ""         // the faster of the two below, for each shape of the input
 	AlwaysParallel Parallelism = "parallel" // each branch on its own stream
 	AlwaysSerial   Parallelism = "serial"   // one branch after another
 )
@@ -115,7 +114,7 @@ func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorc
 func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []func(x *cgotorch.Exec) *cgotorch.Tensor) []*cgotorch.Tensor {
 	o := cgotorch.ParallelOptions{Inputs: inputs, Transient: m.Join == nil}
 	switch m.Parallelism {
-	case Measured:
+	case "":
 		o.Choice = m.measure()
 	case AlwaysParallel:
 	case AlwaysSerial:

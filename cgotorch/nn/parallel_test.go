@@ -32,7 +32,7 @@ func TestParallel_Forward(t *testing.T) {
 		"sum":      {sum, []float32{5, -10}},
 		"function": {maximum, []float32{3, -4}},
 	} {
-		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {
+		for _, parallelism := range []nn.Parallelism{"", nn.AlwaysParallel, nn.AlwaysSerial} {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m := nn.NewParallel(multiply(2), multiply(3))
 				m.Join, m.Parallelism = c.join, parallelism
@@ -105,7 +105,7 @@ func TestSetParallelism(t *testing.T) {
 	m.Branches = []nn.Child{{Module: parallel()}}
 	m.Parent, other.Parent, other.Other = m, m, other
 	all = append(all, &m.Parallel, &m.Value, &other.Parallel, &other.Value)
-	for _, want := range []nn.Parallelism{nn.AlwaysSerial, nn.AlwaysParallel, nn.Measured} {
+	for _, want := range []nn.Parallelism{nn.AlwaysSerial, nn.AlwaysParallel, ""} {
 		nn.SetParallelism(m, want)
 		for i, p := range all {
 			if p.Parallelism != want {
@@ -121,7 +121,7 @@ func TestSetParallelism(t *testing.T) {
 // A branch may return its input. That input must stay open.
 func TestParallel_BranchIsItsInput(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {
+		for _, parallelism := range []nn.Parallelism{"", nn.AlwaysParallel, nn.AlwaysSerial} {
 			m := nn.NewParallel(nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }), &nn.ReLU{})
 			m.Parallelism = parallelism
 			in := x.Ones(cgotorch.Float32, 1, 2, 3, 3)

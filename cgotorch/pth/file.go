@@ -42,7 +42,7 @@ type File struct {
 }
 
 // Open opens a file and reads everything but the elements of its tensors. The caller must Close the
-// File. The error for a bad file wraps [ErrFormat], and that for a file of another kind [ErrKind].
+// File. The error for a bad file wraps [ErrFormat]. That for a file of another kind names the kind.
 // [OpenWeights] also opens safetensors files.
 func Open(path string) (*File, error) {
 	file, err := regular(path)
@@ -89,7 +89,7 @@ func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 		return nil, f.bad("%w", err)
 	}
 	if f.program && len(f.tensors) == 0 {
-		return nil, fmt.Errorf("pth: %s: %w: a frozen TorchScript program: torch.jit.freeze has removed the names of its weights: where the PyTorch model was made, run torch.save(model.state_dict(), path)", name, ErrKind)
+		return nil, fmt.Errorf("pth: %s: %w: a frozen TorchScript program: torch.jit.freeze has removed the names of its weights: where the PyTorch model was made, run torch.save(model.state_dict(), path)", name, errKind)
 	}
 	return f, nil
 }

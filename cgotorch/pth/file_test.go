@@ -159,7 +159,7 @@ func TestOpen_OtherKinds(t *testing.T) {
 			"OpenWeights": func(path string) error { _, err := OpenWeights(path); return err },
 		} {
 			err := open(path)
-			if how == "OpenWeights" && !errors.Is(err, ErrKind) && err != nil {
+			if how == "OpenWeights" && !errors.Is(err, errKind) && err != nil {
 				continue // the errors of package safetensors, and of Files
 			}
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) || len(err.Error())-2*len(path) > 300 {

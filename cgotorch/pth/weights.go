@@ -27,22 +27,31 @@ type Weights interface {
 // not at its name. A folder, or an index such as model.safetensors.index.json, opens all files that
 // [safetensors.Files] lists. The caller must Close the Weights.
 //
-// OpenWeights fails with [ErrFormat] or [safetensors.ErrFormat] for a damaged file. It fails with
-// [ErrKind] for a file of another known kind, such as an ONNX model.
+// OpenWeights fails with [ErrFormat] or [safetensors.ErrFormat] for a damaged file. The error for a
+// file of another known kind, such as an ONNX model, names the kind.
 func OpenWeights(path string) (Weights, error) {
-	return openAll(nil, path, func(path string) (fs.File, error) { return regular(path) })
-}
-
-// OpenWeightsFS is [OpenWeights] for a file of fsys, such as an embed.FS. A file that has no ReadAt
-// is read whole.
-func OpenWeightsFS(fsys fs.FS, path string) (Weights, error) {
-	return openAll(fsys, path, func(path string) (fs.File, error) {
-		file, err := fsys.Open(path)
-		if err != nil {
-			return nil, fmt.Errorf("pth: %w; check the path", err)
+	files, metadata, err := safetensors.Files(path)
+	if err != nil {
+		return nil, err
+	}
+	all := &shards{name: path, metadata: metadata, of: map[string]Weights{}}
+	for _, name := range files {
+		w, err := openOne(name)
+		if errors.Is(err, fs.ErrNotExist) && metadata != nil {
+			err = fmt.Errorf("pth: %s: the index names the file %s, which is missing: get it too: %w", path, name, fs.ErrNotExist)
 		}
-		return file, nil
-	})
+		if err == nil {
+			if metadata == nil { // one file, and no index that names it
+				return w, nil
+			}
+			err = all.add(w)
+		}
+		if err != nil {
+			all.Close()
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // newWeights is [OpenWeights] for the first `size` bytes of source. Errors show `name` as the name
@@ -85,35 +94,10 @@ func regular(path string) (*os.File, error) {
 	return file, nil
 }
 
-func openAll(fsys fs.FS, path string, open func(path string) (fs.File, error)) (Weights, error) {
-	files, metadata, err := safetensors.FilesFS(fsys, path)
-	if err != nil {
-		return nil, err
-	}
-	all := &shards{name: path, metadata: metadata, of: map[string]Weights{}}
-	for _, name := range files {
-		w, err := openOne(name, open)
-		if errors.Is(err, fs.ErrNotExist) && metadata != nil {
-			err = fmt.Errorf("pth: %s: the index names the file %s, which is missing: get it too: %w", path, name, fs.ErrNotExist)
-		}
-		if err == nil {
-			if metadata == nil { // one file, and no index that names it
-				return w, nil
-			}
-			err = all.add(w)
-		}
-		if err != nil {
-			all.Close()
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
 // An owner is Weights with the file from which they read.
 type owner struct {
 	Weights
-	file fs.File
+	file *os.File
 }
 
 func (o *owner) Close() error {
@@ -125,36 +109,23 @@ func (o *owner) Close() error {
 	return file.Close()
 }
 
-func openOne(name string, open func(path string) (fs.File, error)) (Weights, error) {
-	file, err := open(name)
+func openOne(name string) (Weights, error) {
+	file, err := regular(name)
 	if err != nil {
 		return nil, err
 	}
-	w, err := readOne(name, file)
+	var w Weights
+	info, err := file.Stat()
+	if err != nil {
+		err = fmt.Errorf("pth: %w", err)
+	} else {
+		w, err = newWeights(file, info.Size(), name)
+	}
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
 	return &owner{w, file}, nil
-}
-
-func readOne(name string, file fs.File) (Weights, error) {
-	info, err := file.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("pth: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("pth: %s is no file: give the path of a file of weights", name)
-	}
-	source, ok := file.(io.ReaderAt)
-	if !ok {
-		whole, err := io.ReadAll(io.LimitReader(file, info.Size()))
-		if err != nil {
-			return nil, fmt.Errorf("pth: %s: %w", name, err)
-		}
-		return newWeights(bytes.NewReader(whole), int64(len(whole)), name)
-	}
-	return newWeights(source, info.Size(), name)
 }
 
 // shards are Weights of several files.

@@ -24,31 +24,17 @@ const (
 //   - An index file, whose name ends in .json, stands for its shards, in alphabetical order.
 //   - Any other path stands for itself.
 //
+// It also returns the texts of an index's metadata, such as the notes of tied weights that its
+// shards leave out. The map is nil without an index.
+//
 // Files fails with [ErrFormat] if the index file is damaged, or if it names files of other
 // folders.
-func Files(path string) ([]string, error) {
-	files, _, err := FilesFS(nil, path)
-	return files, err
-}
-
-// systemFS has all files of the system, by paths of any form.
-type systemFS struct{}
-
-func (systemFS) Open(path string) (fs.File, error)     { return os.Open(path) }
-func (systemFS) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
-
-// FilesFS is [Files] for a path in fsys. nil stands for the files of the system. FilesFS also
-// returns the texts of an index's metadata, such as the notes of tied weights that its shards leave
-// out. The map is nil without an index.
-func FilesFS(fsys fs.FS, path string) (files []string, metadata map[string]string, err error) {
-	if fsys == nil {
-		fsys = systemFS{}
-	}
+func Files(path string) (files []string, metadata map[string]string, err error) {
 	exists := func(path string) bool {
-		_, err := fs.Stat(fsys, path)
+		_, err := os.Stat(path)
 		return err == nil
 	}
-	info, err := fs.Stat(fsys, path)
+	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
 		folder := path
 		if path = filepath.Join(folder, wholeFile); exists(path) {
@@ -60,10 +46,10 @@ func FilesFS(fsys fs.FS, path string) (files []string, metadata map[string]strin
 	} else if !strings.HasSuffix(path, ".json") {
 		return []string{path}, nil, nil
 	}
-	if info, err = fs.Stat(fsys, path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxHeader) {
+	if info, err = os.Stat(path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxHeader) {
 		return nil, nil, fmt.Errorf("safetensors: %s: no file, or one of %d bytes: an index has at most %d: %w", path, info.Size(), maxHeader, ErrFormat)
 	}
-	data, err := fs.ReadFile(fsys, path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("safetensors: %w", err)
 	}

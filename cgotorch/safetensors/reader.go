@@ -13,9 +13,9 @@ import (
 // file.
 var ErrFormat = errors.New("not a whole safetensors file")
 
-// ErrTorchSave is wrapped by the error for a file that PyTorch's torch.save wrote. That error
+// errTorchSave is wrapped by the error for a file that PyTorch's torch.save wrote. That error
 // wraps [ErrFormat] too.
-var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: checkpoint.LoadModel and pth.OpenWeights read such files", ErrFormat)
+var errTorchSave = fmt.Errorf("%w: torch.save wrote it: checkpoint.LoadModel and pth.OpenWeights read such files", ErrFormat)
 
 // File is an open file whose header has been checked. It may be read by several goroutines at once.
 type File struct {
@@ -73,7 +73,7 @@ func (f *File) readHeader(size int64) error {
 	length := binary.LittleEndian.Uint64(prefix)
 	switch {
 	case prefix[len(prefix)-1] != '{' && (bytes.HasPrefix(prefix, []byte("PK\x03\x04")) || bytes.HasPrefix(prefix, []byte("\x80\x02"))):
-		return ErrTorchSave
+		return errTorchSave
 	case length > maxHeader:
 		return fmt.Errorf("%w: it says that its header has %d bytes, and the most is %d", ErrFormat, length, maxHeader)
 	case int64(length) > size-8:

@@ -12,7 +12,7 @@ import (
 // the folder's model.safetensors.index.json is damaged, the error also wraps
 // [cgotorch.ErrInvalidArgument].
 func weightFiles(folder string) ([]string, error) {
-	files, err := safetensors.Files(folder)
+	files, _, err := safetensors.Files(folder)
 	if errors.Is(err, safetensors.ErrFormat) {
 		err = fmt.Errorf("%w: %w", err, cgotorch.ErrInvalidArgument)
 	}

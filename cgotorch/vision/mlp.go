@@ -8,14 +8,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// MLP is a multi-layer perceptron on the pixels, with the parameter names of torchvision.ops.MLP.
-// Each hidden layer is a Linear, a ReLU and a Dropout. The last layer is a Linear and a Dropout.
-type MLP struct {
-	nn.Sequential
-}
-
-// NewMLP makes an MLP for images of size ImageSize.
-func NewMLP(x *cgotorch.Exec, o Options) *MLP {
+// NewMLP makes a multi-layer perceptron on the pixels of images of size ImageSize, with the
+// parameter names of torchvision.ops.MLP. Each hidden layer is a Linear, a ReLU and a Dropout. The
+// last layer is a Linear and a Dropout. It maps [N, Channels, height, width] to logits, [N,
+// Classes].
+func NewMLP(x *cgotorch.Exec, o Options) *nn.Sequential {
 	const where = "vision.NewMLP"
 	if o.ImageSize == (nn.Size{}) {
 		o.ImageSize = nn.Square(32)
@@ -27,7 +24,7 @@ func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 	if min(o.ImageSize[0], o.ImageSize[1]) < 1 || len(o.Hidden) > 0 && slices.Min(o.Hidden) < 1 || !(dropout >= 0 && dropout <= 1) {
 		x.Fail(where, fmt.Errorf("ImageSize is %v, Hidden %v, Dropout %v: want sizes of at least 1 and a probability: %w", o.ImageSize, o.Hidden, dropout, cgotorch.ErrInvalidArgument))
 	}
-	return build(x, where, o, 10, func(b *builder) *MLP {
+	return build(x, where, o, 10, func(b *builder) *nn.Sequential {
 		in := b.Channels * o.ImageSize[0] * o.ImageSize[1]
 		var layers []nn.Module
 		for _, width := range o.Hidden {
@@ -35,16 +32,8 @@ func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 			in = width
 		}
 		layers = append(layers, b.linear(in, b.Classes), &nn.Dropout{P: dropout})
-		return &MLP{*nn.NewSequential(layers...)}
+		m := nn.NewSequential(layers...)
+		m.Modules = slices.Insert(m.Modules, 0, nn.Child{Module: &nn.Flatten{}}) // without a name, so that the names count the layers
+		return m
 	})
-}
-
-// Forward maps [N, Channels, height, width] to logits [N, Classes].
-func (m *MLP) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
-	return then(x, x.Flatten(images, 1, -1), &m.Sequential)
-}
-
-// Fuse implements [nn.Fusible].
-func (m *MLP) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
-	return f.Fuse(x, &nn.Flatten{}, &m.Sequential)
 }

@@ -57,8 +57,8 @@ func models() map[string]func(x *cgotorch.Exec, where string, o Options) nn.Modu
 		"googlenet":       newGoogLeNet,      // 13,004,888, or 6,624,904 with NoAux
 		"inception_v3":    newInceptionV3,    // 27,161,264, or 23,834,568 with NoAux
 		"mlp":             func(x *cgotorch.Exec, _ string, o Options) nn.Module { return NewMLP(x, o) },
-		"mobilenet_v2":    newMobileNetV2, // 3,504,872
-		"resnet18":        func(x *cgotorch.Exec, _ string, o Options) nn.Module { return NewResNet18(x, o) },
+		"mobilenet_v2":    newMobileNetV2,                                                 // 3,504,872
+		"resnet18":        basicResNet([4]int{2, 2, 2, 2}),                                // 11,689,512
 		"resnet20":        newResNet20,                                                    // 272,474, or 269,722 with PadShortcut
 		"resnet34":        basicResNet([4]int{3, 4, 6, 3}),                                // 21,797,672
 		"resnet50":        bottleneckResNet(BottleneckForm{}),                             // 25,557,032

@@ -35,11 +35,6 @@ type resNetForm struct {
 	BottleneckForm
 }
 
-// NewResNet18 makes torchvision's resnet18. It has 11,689,512 parameters.
-func NewResNet18(x *cgotorch.Exec, o Options) *ResNet {
-	return newResNet(x, "vision.NewResNet18", o, resNetForm{newBasicBlock, 1, BottleneckForm{Depths: [4]int{2, 2, 2, 2}}})
-}
-
 // basicResNet returns a function that makes a ResNet of basic blocks.
 func basicResNet(depths [4]int) func(x *cgotorch.Exec, where string, o Options) nn.Module {
 	return func(x *cgotorch.Exec, where string, o Options) nn.Module {

@@ -162,7 +162,7 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		want    []string
 	}{
 		{"resnet50", vision.Options{Classes: -1}, []string{"vision.resnet50", "-1 classes"}},
-		{"resnet18", vision.Options{Recompute: -1}, []string{"vision.NewResNet18", "Recompute is -1"}},
+		{"resnet18", vision.Options{Recompute: -1}, []string{"vision.resnet18", "Recompute is -1"}},
 		{"resnet20", vision.Options{Channels: -2}, []string{"vision.resnet20", "-2 channels"}},
 		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.mobilenet_v2", "Width is -1"}},
 		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},

@@ -84,7 +84,7 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 func shardsOf(paths []string) ([]string, error) {
 	var shards []string
 	for _, path := range paths {
-		files, err := safetensors.Files(path)
+		files, _, err := safetensors.Files(path)
 		if err != nil {
 			return nil, fmt.Errorf("weights: %w", err)
 		}

@@ -453,7 +453,7 @@ func TestFromGotorch_Modules(t *testing.T) {
 		defer nn.Close(classifier)
 
 		// gotorch: models.Resnet18(); models.Resnet50()
-		resnet := vision.NewResNet18(x, vision.Options{})
+		resnet := cgotorch.Must(vision.New(x, "resnet18", vision.Options{}))
 		// Remark: trained weights: `checkpoint.LoadModel` with torchvision's file
 		defer nn.Close(resnet)
 

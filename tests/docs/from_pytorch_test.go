@@ -708,12 +708,13 @@ func TestFromPyTorch_Modules(t *testing.T) {
 		c.values(kept, 1, 1, 1, 1)
 
 		// PyTorch: torchvision.models.resnet18(num_classes=10)
-		resnet := vision.NewResNet18(x, vision.Options{Classes: 10})
-		// Remark: `vision.New(x, "resnet18", ...)` takes a name.
+		resnet, err := vision.New(x, "resnet18", vision.Options{Classes: 10})
+		// Remark: `vision.Names` lists the models.
+		c.noError(err)
 		c.is(nn.State(resnet)[0].Name == "conv1.weight")
 
 		// PyTorch: del model
-		err := nn.Close(model)
+		err = nn.Close(model)
 		// Remark: A module outlives its Do, so close it.
 		c.noError(err)
 		for _, m := range []any{layers, stack, counter, attention, resnet} { // check

@@ -82,7 +82,7 @@ func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
 	t.Cleanup(func() { r.ahead.Close() })
 	r.stream = torchtest.NewStream(t, d)
 	torchtest.DoOn(t, r.stream, func(x *cgotorch.Exec) error {
-		r.model = vision.NewResNet18(x, vision.Options{Classes: 10})
+		r.model = cgotorch.Must(vision.New(x, "resnet18", vision.Options{Classes: 10}))
 		nn.To(x, r.model, nn.ToOptions{ChannelsLast: true})
 		r.opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true}, optim.Group{Params: nn.Parameters(r.model)})
 		return err

@@ -63,12 +63,12 @@ func words(x *cgotorch.Exec) *cgotorch.Tensor {
 }
 
 // state returns a state for a recurrent module.
-func state(x *cgotorch.Exec, m *nn.Recurrent, in *cgotorch.Tensor, start int, width int64) *cgotorch.Tensor {
+func state(x *cgotorch.Exec, states int, o nn.RNNOptions, in *cgotorch.Tensor, start int, width int64) *cgotorch.Tensor {
 	n := in.Shape()[1]
-	if m.BatchFirst {
+	if o.BatchFirst {
 		n = in.Shape()[0]
 	}
-	return more(x, in, start, int64(len(m.Weights)), n, width)
+	return more(x, in, start, int64(states), n, width)
 }
 
 var lengths = []int64{2, 5, 3, 5} // of the sequences in a batch
@@ -82,7 +82,7 @@ func lstmWithState(x *cgotorch.Exec, m *nn.LSTM, in *cgotorch.Tensor) *cgotorch.
 	if m.Projection != 0 {
 		width = int64(m.Projection)
 	}
-	out, h, c := m.ForwardState(x, in, state(x, &m.Recurrent, in, 5000, width), state(x, &m.Recurrent, in, 6000, int64(m.Hidden)))
+	out, h, c := m.ForwardState(x, in, state(x, len(m.Weights), m.RNNOptions, in, 5000, width), state(x, len(m.Weights), m.RNNOptions, in, 6000, int64(m.Hidden)))
 	return joined(x, out, h, c)
 }
 
@@ -137,7 +137,7 @@ var modules = map[string]moduleCase{
 	"rnn_relu": calls(func(x *cgotorch.Exec) *nn.RNN {
 		return nn.NewRNN(x, 3, 4, nn.RNNOptions{Layers: 2, ReLU: true, NoBias: true, BatchFirst: true})
 	}, func(x *cgotorch.Exec, m *nn.RNN, in *cgotorch.Tensor) *cgotorch.Tensor {
-		out, h := m.ForwardState(x, in, state(x, &m.Recurrent, in, 5000, 4))
+		out, h := m.ForwardState(x, in, state(x, len(m.Weights), m.RNNOptions, in, 5000, 4))
 		return joined(x, out, h)
 	}),
 	"lstm":                    with(lstm(nn.RNNOptions{})),
@@ -148,7 +148,7 @@ var modules = map[string]moduleCase{
 	"gru_all": calls(func(x *cgotorch.Exec) *nn.GRU {
 		return nn.NewGRU(x, 3, 4, nn.RNNOptions{Layers: 2, Bidirectional: true, BatchFirst: true})
 	}, func(x *cgotorch.Exec, m *nn.GRU, in *cgotorch.Tensor) *cgotorch.Tensor {
-		out, h := m.ForwardState(x, in, state(x, &m.Recurrent, in, 5000, 4))
+		out, h := m.ForwardState(x, in, state(x, len(m.Weights), m.RNNOptions, in, 5000, 4))
 		return joined(x, out, h)
 	}),
 
