@@ -90,15 +90,17 @@ test-loader: moved ## all tests of the half that needs no LibTorch, where there 
 	@$(MAKE) test-loader-go
 
 test-loader-go: loader # its Go tests alone
-	@go test -count=1 -vet=off -p $(JOBS) $(if $(SHORT),-short) $(if $(SKIP),-skip '$(SKIP)') $(LOADER)
+	@go test -count=1 -vet=off -p $(JOBS) $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $(LOADER)
 	@go test -count=1 -vet=off -tags loader ./cmd/streamtorch
 
-# The packages of the library that start goroutines or take locks. Under the race detector, others only cost minutes, as the
-# corpora of hostile files do.
+# The packages of the library that start goroutines or take locks. Under the race detector, others only cost minutes. So do the
+# tests that read many archives: the goroutines that read them are those of TestEpoch_ and TestLoader_.
 CONCURRENT = $(sort $(dir $(shell grep -rlE --include=*.go '"sync(/atomic)?"|^[[:space:]]*go [a-z]' cgotorch imageloader prefetcher)))
 
+MANY = ^(TestCorpus_|TestArrangements|TestWebDataset|TestOpen_(Splits|Foreigners|CutAnywhere|BitFlippedAnywhere)|TestOptions_(Part|AllowTruncated|EachOnce)|TestScan|TestState_OtherRanks|TestEpoch_(BatchSizes|BatchAboveShuffleBuffer|Ranks)$$)
+
 test-race: libraries ## go test -short with the race detector over packages that start goroutines, RACETIME=25m at most
-	@timeout $(RACETIME) go test -race -short -count=1 -vet=off -skip '^TestCorpus_' -p $(JOBS) $(addprefix ./,$(CONCURRENT)) || { \
+	@timeout $(RACETIME) go test -race -short -count=1 -vet=off -skip '$(MANY)' -p $(JOBS) $(addprefix ./,$(CONCURRENT)) || { \
 		[ $$? != 124 ] || echo "the race detector did not end within $(RACETIME)"; exit 1; }
 
 test-cgocheck: libraries ## go test with every pointer passed to C checked

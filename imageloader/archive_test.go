@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 func TestOpen_BadArchive(t *testing.T) {
@@ -96,9 +96,7 @@ func TestOpen_Missing(t *testing.T) {
 func TestOpen_Pipe(t *testing.T) {
 	checkLeaks(t)
 	path := filepath.Join(t.TempDir(), "pipe.tgz")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o600))
 	_, err := Open(path, Options{})
 	wantError(t, err, ErrArchive, path, "neither a file nor a directory")
 }
@@ -122,9 +120,7 @@ func TestOpen_CutAnywhere(t *testing.T) {
 		}
 		path := write(t, name, nil)
 		for n := 0; n < whole; n += step {
-			if err := os.WriteFile(path, data[:n], 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, data[:n], 0o644))
 			if err := walk(path); !errors.Is(err, ErrArchive) {
 				t.Fatalf("%s cut to %d of %d bytes: got error %v", name, n, len(data), err)
 			}
@@ -142,16 +138,11 @@ func TestOpen_BitFlippedAnywhere(t *testing.T) {
 	path := write(t, "a.tgz", data)
 	for bit := 0; bit < 8*len(data); bit += 7 {
 		data[bit/8] ^= 1 << (bit % 8)
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, data, 0o644))
 		err := walk(path)
 		switch {
 		case err == nil:
-			z, err := gzip.NewReader(bytes.NewReader(data))
-			if err != nil {
-				t.Fatal(err)
-			}
+			z := must.Get(gzip.NewReader(bytes.NewReader(data)))(t)
 			if same, err := io.ReadAll(z); err != nil || !bytes.Equal(same, images) {
 				t.Fatalf("bit %d of byte %d flipped, and no error", bit%8, bit/8)
 			}
@@ -216,28 +207,6 @@ func TestOpen_GzipInParts(t *testing.T) {
 	}
 }
 
-func TestEpoch_ArchiveChanged(t *testing.T) {
-	images := tarOf(numbered(20))
-	for _, test := range []struct {
-		name   string
-		data   []byte
-		change func(*Options)
-	}{
-		{"a.tar", images, func(*Options) {}},
-		{"a.tgz", gzipOf(images), func(o *Options) { o.Reading.ShuffleBuffer = 1000 }},
-	} {
-		path := write(t, test.name, test.data)
-		o := options()
-		test.change(&o)
-		l := open(t, path, o)
-		if err := os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)); err != nil {
-			t.Fatal(err)
-		}
-		_, err := tryRead(l)
-		wantError(t, err, ErrArchive, path, "changed while it was being read")
-	}
-}
-
 func FuzzArchive(f *testing.F) {
 	images := tarOf(numbered(3))
 	f.Add(images)
@@ -287,10 +256,7 @@ func TestOpen_SplitBelowADirectory(t *testing.T) {
 	}
 	path := write(t, "photos.tgz", gzipOf(tarOf(members)))
 	for split, want := range map[string]int{"photos/train": 9, "photos": 18, "": 18} {
-		l, err := Open(path, Options{Split: split})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(Open(path, Options{Split: split}))(t)
 		if l.Len() != want {
 			t.Errorf("split %q has %d images, want %d", split, l.Len(), want)
 		}
@@ -314,9 +280,7 @@ func TestOpen_DirectoryOfALatinName(t *testing.T) {
 // A pattern of all files of a folder does not take the index files that the loader writes there.
 func TestOpen_PatternBesideIndex(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.WriteFile(folder+"/a.tgz", gzipOf(tarOf(numbered(12))), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(folder+"/a.tgz", gzipOf(tarOf(numbered(12))), 0o644))
 	o := options()
 	o.Train, o.Reading.ShuffleBuffer = true, 500
 	for range 2 {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // An arrangement is an order of the members of twelve labelled images. Image i is of level i, and
@@ -264,8 +266,8 @@ func TestArrangements(t *testing.T) {
 			packed := tarOf(c.members)
 			halves := t.TempDir()
 			half := len(c.members)/2 | 1 // a sample lies in both
-			must(t, os.WriteFile(halves+"/a-0.tar", tarOf(c.members[:half]), 0o644))
-			must(t, os.WriteFile(halves+"/a-1.tar", tarOf(c.members[half:]), 0o644))
+			must.Do(t, os.WriteFile(halves+"/a-0.tar", tarOf(c.members[:half]), 0o644))
+			must.Do(t, os.WriteFile(halves+"/a-1.tar", tarOf(c.members[half:]), 0o644))
 			ways := []struct {
 				name, path, fails string
 				buffer            int

@@ -2,8 +2,10 @@ package imageloader
 
 import (
 	"context"
-	"sync"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 func TestHostBatch_Release_NoLoader(t *testing.T) {
@@ -22,15 +24,9 @@ func TestHostBatch_OnRelease(t *testing.T) {
 	calls, seen := 0, []byte{1}
 	batch := &HostBatch{N: 1, Height: 2, Width: 2, Channels: 3, Images: memory, Labels: []int64{0}, State: State{Epoch: 2, Batch: 7}}
 	batch.OnRelease = func() { calls++; seen = batch.Images }
-	var all sync.WaitGroup
-	for range 8 {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			batch.Release()
-		}()
-	}
-	all.Wait()
+	together.Run(8, func(int) {
+		batch.Release()
+	})
 	if calls != 1 {
 		t.Errorf("OnRelease was called %d times, want once", calls)
 	}
@@ -48,9 +44,7 @@ func TestHostBatch_OnRelease_OfLoader(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[1].path, options())
 	batches, calls := 0, 0
 	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		batch.OnRelease = func() { calls++ }
 		batches++
 		batch.Release()

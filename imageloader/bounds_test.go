@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // heavy returns n images of `size` bytes each. Most of the bytes come after the end of the image.
@@ -103,9 +104,7 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 			}
 			if first {
 				first = false
-				if err := os.Truncate(path, 9<<20); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, os.Truncate(path, 9<<20))
 			}
 			batch.Release()
 		}
@@ -119,9 +118,9 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 // buffer plus the bytes of the current read.
 func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 	if testing.Short() {
-		t.Skip("reads 240 MiB three times")
+		t.Skip("reads 160 MiB three times")
 	}
-	members := heavy(60, 4<<20)
+	members := heavy(40, 4<<20)
 	packed := tarOf(members)
 	tgz := write(t, "a.tgz", gzipOf(packed))
 	for name, path := range map[string]string{"tar": write(t, "a.tar", packed), "tgz": tgz, "streamed": tgz} {
@@ -136,7 +135,7 @@ func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 			}
 		})
 		t.Logf("%s: %d MiB", name, most>>20)
-		if most > 180<<20 {
+		if most > 120<<20 {
 			t.Errorf("%s: %d MiB of heap for images of 4 MiB and a buffer of 1 MiB", name, most>>20)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	kgzip "github.com/klauspost/compress/gzip"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // This file has damaged and hostile archives. Each archive is read by every kind of loader, see
@@ -327,14 +329,10 @@ func TestCorpus_Directory(t *testing.T) {
 		{name: "pipes and links", before: func(t *testing.T, root string) {
 			os.Symlink("/etc", filepath.Join(root, "train/a/etc"))
 			os.Symlink("000.png", filepath.Join(root, "train/a/l.png"))
-			if err := mkfifo(filepath.Join(root, "train/a/p.png")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mkfifo(filepath.Join(root, "train/a/p.png")))
 		}, images: 9},
 		{name: "a name of odd characters", before: func(t *testing.T, root string) {
-			if err := os.WriteFile(filepath.Join(root, "train/a/\x1b[31m\n.png"), []byte("bad"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(root, "train/a/\x1b[31m\n.png"), []byte("bad"), 0o644))
 		}, skips: 1, images: 9, says: `\x1b[31m\n`},
 		{name: "nothing in it", before: func(t *testing.T, root string) { os.RemoveAll(filepath.Join(root, "train")) }, fails: "no images"},
 	} {
@@ -347,12 +345,8 @@ func TestCorpus_Directory(t *testing.T) {
 func substitute(t *testing.T, root string, with func(path string) error) {
 	t.Helper()
 	path := filepath.Join(root, "train/a/002.png")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := with(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(path))
+	must.Do(t, with(path))
 }
 
 // An archive that changes after Open gives an error. A loader that keeps the images in memory
@@ -360,23 +354,21 @@ func substitute(t *testing.T, root string, with func(path string) error) {
 func TestCorpus_Changes(t *testing.T) {
 	whole := tarOf(numbered(9))
 	later := func(t *testing.T, path string) {
-		if err := os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)))
 	}
 	for _, c := range []hostile{
-		{name: "cut", after: func(t *testing.T, path string) { must(t, os.Truncate(path, 700)) }, fails: "open it again"},
-		{name: "emptied", after: func(t *testing.T, path string) { must(t, os.Truncate(path, 0)) }, fails: "open it again"},
-		{name: "longer", after: func(t *testing.T, path string) { must(t, os.Truncate(path, 1<<20)) }, fails: "open it again"},
-		{name: "touched", after: later, fails: "open it again"},
+		{name: "cut", after: func(t *testing.T, path string) { must.Do(t, os.Truncate(path, 700)) }, fails: "open it again"},
+		{name: "emptied", after: func(t *testing.T, path string) { must.Do(t, os.Truncate(path, 0)) }, fails: "open it again"},
+		{name: "longer", after: func(t *testing.T, path string) { must.Do(t, os.Truncate(path, 1<<20)) }, fails: "open it again"},
+		{name: "touched", after: later, fails: "changed while it was being read"},
 		{name: "overwritten by other bytes", after: func(t *testing.T, path string) {
-			must(t, os.WriteFile(path, bytes.Repeat([]byte("x"), len(whole)), 0o644))
+			must.Do(t, os.WriteFile(path, bytes.Repeat([]byte("x"), len(whole)), 0o644))
 			later(t, path)
 		}, fails: "open it again"},
-		{name: "deleted", after: func(t *testing.T, path string) { must(t, os.Remove(path)) }, images: 9},
+		{name: "deleted", after: func(t *testing.T, path string) { must.Do(t, os.Remove(path)) }, images: 9},
 		{name: "replaced", after: func(t *testing.T, path string) {
-			must(t, os.WriteFile(path+".new", []byte("another"), 0o644))
-			must(t, os.Rename(path+".new", path))
+			must.Do(t, os.WriteFile(path+".new", []byte("another"), 0o644))
+			must.Do(t, os.Rename(path+".new", path))
 		}, images: 9},
 	} {
 		for _, data := range [][]byte{whole, gzipOf(whole)} {
@@ -391,8 +383,7 @@ const samples = "decode/testdata"
 
 func sampleImage(t *testing.T, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(samples, name))
-	must(t, err)
+	data := must.Get(os.ReadFile(filepath.Join(samples, name)))(t)
 	return data
 }
 
@@ -466,8 +457,7 @@ func oddJPEGs(t *testing.T) map[string][]byte {
 func TestCorpus_Images(t *testing.T) {
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
-		files, err := os.ReadDir(filepath.Join(samples, folder))
-		must(t, err)
+		files := must.Get(os.ReadDir(filepath.Join(samples, folder)))(t)
 		for _, file := range files {
 			count++
 			hostile{data: withImage(sampleImage(t, filepath.Join(folder, file.Name()))), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
@@ -478,13 +468,6 @@ func TestCorpus_Images(t *testing.T) {
 		hostile{data: withImage(body), images: -1, few: true}.sub(t, name)
 	}
 	t.Logf("%d images", count)
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // manyOf returns n members with the same name and content, followed by other members.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // stage is what some ranks do to an epoch, until their number changes.
@@ -69,10 +71,7 @@ func deliver(t *testing.T, path string, o Options, from State, stages []stage) (
 				t.Fatalf("%+v: %v", states, err)
 			}
 		}
-		text, err := json.Marshal(state)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(state))(t)
 		from = State{}
 		if err := json.Unmarshal(text, &from); err != nil || from != state {
 			t.Fatalf("%s became %+v: %v", text, from, err)
@@ -108,8 +107,8 @@ func TestState_OtherRanks(t *testing.T) {
 		}
 		folder := t.TempDir()
 		for i, part := range [][]member{samples[:3*(n/2)], samples[3*(n/2):]} {
-			must(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("w-%d.tar", i)), tarOf(part), 0o644))
-			must(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("z-%d.tgz", i)), gzipOf(tarOf(part)), 0o644))
+			must.Do(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("w-%d.tar", i)), tarOf(part), 0o644))
+			must.Do(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("z-%d.tgz", i)), gzipOf(tarOf(part)), 0o644))
 		}
 		all = append(all,
 			source{"WebDataset", folder + "/w-*.tar", "", func(*Options) {}},
@@ -233,10 +232,7 @@ func TestShare_EachPlaceOnce(t *testing.T) {
 			}
 			came := 0
 			for o.Ranks.Rank = range o.Ranks.World {
-				start, err := state.startFor(o, n)
-				if err != nil {
-					t.Fatal(err)
-				}
+				start := must.Get(state.startFor(o, n))(t)
 				sh := start.share(o)
 				if sh.own != places(sh.part) || sh.own > (left+o.Ranks.World-1)/o.Ranks.World {
 					t.Fatalf("%+v: %+v, and %d are left", start, sh, left)
@@ -298,9 +294,7 @@ func TestState_OtherRanks_Resume(t *testing.T) {
 			for o.Ranks.Rank = range o.Ranks.World {
 				l := open(t, s.path, o)
 				for batch, err := range l.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					states[o.Ranks.Rank] = batch.State
 					batch.Release()
 					if batch.Index == 1 {
@@ -309,51 +303,26 @@ func TestState_OtherRanks_Resume(t *testing.T) {
 				}
 			}
 			joined, err := JoinStates(states)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			o.Ranks.World = path[1]
 			latest := make([]State, o.Ranks.World) // after the third batch of the new ranks
 			lines := make([][]string, o.Ranks.World)
 			for o.Ranks.Rank = range o.Ranks.World {
 				l := open(t, s.path, o)
-				if err := l.Restore(joined); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, l.Restore(joined))
 				var all []State
-				for range 2 {
-					for batch, err := range l.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
-						}
-						lines[o.Ranks.Rank] = append(lines[o.Ranks.Rank], line(batch))
-						all = append(all, batch.State)
-						batch.Release()
-					}
-				}
+				lines[o.Ranks.Rank], all = readStates(t, l, 2)
 				latest[o.Ranks.Rank] = all[2]
 				for i, state := range all {
-					again := open(t, s.path, o)
-					if err := again.Restore(state); err != nil {
-						t.Fatal(err)
-					}
-					var got []string
-					for range 2 - state.Epoch {
-						got = append(got, read(t, again)...)
-					}
-					wantLines(t, fmt.Sprintf("%s, ranks %v, rank %d, after batch %d, %+v", s.name, path, o.Ranks.Rank, i, state), got, lines[o.Ranks.Rank][i+1:])
-					again.Close()
+					what := fmt.Sprintf("%s, ranks %v, rank %d, after batch %d, %+v", s.name, path, o.Ranks.Rank, i, state)
+					wantRest(t, what, s.path, o, state, 2, lines[o.Ranks.Rank][i+1:])
 				}
 			}
 			if joined, err = JoinStates(latest); err != nil {
 				t.Fatal(err)
 			}
 			for o.Ranks.Rank = range o.Ranks.World { // all ranks restore one state
-				l := open(t, s.path, o)
-				if err := l.Restore(joined); err != nil {
-					t.Fatal(err)
-				}
-				wantLines(t, fmt.Sprintf("%s, ranks %v, rank %d, joined", s.name, path, o.Ranks.Rank), append(read(t, l), read(t, l)...), lines[o.Ranks.Rank][3:])
+				wantRest(t, fmt.Sprintf("%s, ranks %v, rank %d, joined", s.name, path, o.Ranks.Rank), s.path, o, joined, 2, lines[o.Ranks.Rank][3:])
 			}
 		}
 	}
@@ -379,9 +348,7 @@ func TestState_EarlierVersion(t *testing.T) {
 		o := trainOptions()
 		o.Reading.MaxSkipRate, o.Ranks.World, o.Ranks.Rank, o.Ranks.DropRest = 0.5, test.ranks, test.rank, test.drop
 		l := open(t, path, o)
-		if err := l.Restore(test.from); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Restore(test.from))
 		if got := fmt.Sprint(order(t, l)); got != test.want {
 			t.Errorf("%+v: got %s, want %s", test.from, got, test.want)
 		}
@@ -514,8 +481,7 @@ func TestLoader_Restore_AnyRanks(t *testing.T) {
 		for _, ranks := range []int{1, 3} {
 			o := options()
 			o.Ranks.World, o.Ranks.Rank, o.Reading.MaxSkipRate = ranks, random.IntN(ranks), 0.5
-			full, err := o.complete()
-			must(t, err)
+			full := must.Get(o.complete())(t)
 			start, err := s.startFor(full, 20)
 			if err != nil {
 				continue
@@ -627,14 +593,13 @@ func TestOptions_EachOnce(t *testing.T) {
 func TestState_OtherRanks_AllUnusable(t *testing.T) {
 	bad := []int{6, 7, 8, 9}
 	path := write(t, "a.tar", tarOf(damaged(numbered(10), bad...)))
-	state, err := JoinStates([]State{{Position: 3, Samples: 10, Ranks: "2"}, {Position: 3, Samples: 10, Ranks: "2"}})
-	must(t, err)
+	state := must.Get(JoinStates([]State{{Position: 3, Samples: 10, Ranks: "2"}, {Position: 3, Samples: 10, Ranks: "2"}}))(t)
 	// Images 3, 4, 8 and 9 are left. The second of two ranks has 8 and 9.
 	o := func(o *Options) {
 		o.Ranks.World, o.Ranks.Rank, o.Reading.MaxSkipRate, o.BatchSize, o.Ranks.DropRest = 2, 1, 0.8, 2, true
 	}
 	lines, err := tryRestore(t, path, o, state)
-	must(t, err)
+	must.Do(t, err)
 	if len(lines) != 1 || !strings.Contains(lines[0], "000.png 001.png") {
 		t.Errorf("got %q", lines)
 	}
@@ -643,7 +608,7 @@ func TestState_OtherRanks_AllUnusable(t *testing.T) {
 	two := options()
 	o(&two)
 	l := open(t, write(t, "more.tar", tarOf(damaged(numbered(10), 0, 8, 9))), two)
-	must(t, l.Restore(state))
+	must.Do(t, l.Restore(state))
 	if got := read(t, l); len(got) != 1 || !strings.Contains(got[0], "001.png 002.png") {
 		t.Errorf("got %q", got)
 	}

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 func TestEpoch_BatchSizes(t *testing.T) {
@@ -40,10 +41,7 @@ func TestEpoch_BatchSizes(t *testing.T) {
 			for range 2 {
 				var got []int
 				next := 0
-				for batch, err := range l.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
+				for batch := range batchesOf(t, l) {
 					if len(batch.Images) != batch.N*4 || len(batch.Labels) != batch.N || len(batch.Flip) != batch.N || len(batch.Names) != batch.N {
 						t.Errorf("%s: a batch of %d has %d bytes, %d labels, %d flips, %d names", s.name, batch.N,
 							len(batch.Images), len(batch.Labels), len(batch.Flip), len(batch.Names))
@@ -58,7 +56,6 @@ func TestEpoch_BatchSizes(t *testing.T) {
 						t.Errorf("%s: got index %d, want %d", s.name, batch.Index, len(got))
 					}
 					got = append(got, batch.N)
-					batch.Release()
 				}
 				if fmt.Sprint(got) != test.want {
 					t.Errorf("%s: %d images in batches of %d, drop %v: got %v, want %v", s.name, test.images, test.batch, test.dropLast, got, test.want)
@@ -75,10 +72,7 @@ func TestEpoch_FlipAndColour(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[2].path, Options{
 		BatchSize: 40, Crop: Crop{Transform: decode.Resize{Height: 2, Width: 3}, HorizontalFlip: 0.5},
 	})
-	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for batch := range batchesOf(t, l) {
 		if batch.Height != 2 || batch.Width != 3 || batch.Channels != 3 || len(batch.Images) != 40*18 {
 			t.Errorf("got %d x %d x %d, %d bytes", batch.Height, batch.Width, batch.Channels, len(batch.Images))
 		}
@@ -94,39 +88,6 @@ func TestEpoch_FlipAndColour(t *testing.T) {
 		if uintptr(unsafe.Pointer(&batch.Labels[0]))%64 != 0 || uintptr(unsafe.Pointer(&batch.Images[0]))%4096 != 0 {
 			t.Errorf("labels at %p, images at %p: not aligned", &batch.Labels[0], &batch.Images[0])
 		}
-		batch.Release()
-	}
-}
-
-// A bad image gives an error with its reason. A good image is read even if its size or name is
-// unusual.
-func TestEpoch_BadImages(t *testing.T) {
-	whole := photo(64, 48)
-	for _, test := range []struct {
-		name string
-		body []byte
-		want string // "" for a good image
-	}{
-		{"zero.jpg", nil, "zero bytes"},
-		{"text.jpg", []byte("<html>no such image</html>"), "not an image"},
-		{"cut.jpg", whole[:len(whole)/2], "truncated"},
-		{"cut.png", solid(1, 50, 50)[:60], "truncated"},
-		{"huge.png", claimed(40000, 40000), "40000"},
-		{"one.png", solid(1, 1, 1), ""},
-		{"photo.png", whole, ""}, // the content decides the format, not the name
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			o := options()
-			l := open(t, write(t, "a.tar", tarOf([]member{{name: "cat/" + test.name, body: test.body}})), o)
-			got, err := tryRead(l)
-			if test.want == "" {
-				if err != nil || len(got) != 1 {
-					t.Errorf("got %v, error %v", got, err)
-				}
-				return
-			}
-			wantError(t, err, ErrBadMember, "member 1 (cat/"+test.name+"): ", test.want, "Options.Reading.MaxSkipRate")
-		})
 	}
 }
 
@@ -223,7 +184,7 @@ func TestEpoch_TooMany_Restored(t *testing.T) {
 		o.Reading.MaxSkipRate = 0.5
 		var state State
 		for batch, err := range open(t, path, o).Epoch(context.Background()) {
-			must(t, err)
+			must.Do(t, err)
 			state = batch.State
 			batch.Release()
 			break
@@ -303,13 +264,9 @@ func TestEpoch_EmptyBatch_NotLost(t *testing.T) {
 	o.BatchSize, o.Reading.MaxSkipRate, o.Buffers = 8, 0.5, 1
 	l := open(t, write(t, "a.tar", tarOf(damaged(numbered(9), 8))), o)
 	for range 3 {
-		for batch, err := range l.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		for range batchesOf(t, l) {
 			runtime.GC()
 			time.Sleep(600 * time.Millisecond) // the loader looks for lost buffers while it waits for one
-			batch.Release()
 		}
 		runtime.GC()
 	}
@@ -327,16 +284,11 @@ func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 	l := open(t, write(t, "a.tar", tarOf(members)), o)
 	for range 5 {
 		for batch, err := range l.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			batch.Release()
 			break
 		}
-		b, err := take(l.ring, context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(take(l.ring, context.Background()))(t)
 		others := []*buffer{b}
 		for len(l.ring.Free) > 0 {
 			b, _ := take(l.ring, context.Background())

@@ -13,6 +13,7 @@ import (
 	"image/color"
 	"image/jpeg"
 	"image/png"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,6 +24,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // member is a member of a test archive.
@@ -112,9 +114,7 @@ func gzipOf(data []byte) []byte {
 func write(t testing.TB, name string, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, data, 0o644))
 	return path
 }
 
@@ -123,12 +123,8 @@ func writeDirectory(t testing.TB, members []member) string {
 	root := t.TempDir()
 	for _, m := range members {
 		path := filepath.Join(root, m.name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, m.body, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, m.body, 0o644))
 	}
 	return root
 }
@@ -173,10 +169,7 @@ func options() Options {
 func open(t testing.TB, path string, o Options) *Loader {
 	t.Helper()
 	checkLeaks(t)
-	l, err := Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(path, o))(t)
 	t.Cleanup(func() { closeWhole(t, l) })
 	return l
 }
@@ -245,15 +238,26 @@ func eventually(t testing.TB, what string, want int, count func() int) {
 	}
 }
 
+// batchesOf reads one epoch. It ends the test at an error, and releases each batch after its turn.
+func batchesOf(t testing.TB, l *Loader) iter.Seq[*HostBatch] {
+	return func(yield func(*HostBatch) bool) {
+		t.Helper()
+		for batch, err := range l.Epoch(context.Background()) {
+			must.Do(t, err)
+			more := yield(batch)
+			batch.Release()
+			if !more {
+				return
+			}
+		}
+	}
+}
+
 // read reads one epoch and returns a line for each batch. The line has everything that must be
 // equal when the batch is read again.
 func read(t testing.TB, l *Loader) []string {
 	t.Helper()
-	lines, err := tryRead(l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines
+	return must.Get(tryRead(l))(t)
 }
 
 func tryRead(l *Loader) ([]string, error) {
@@ -277,20 +281,41 @@ func line(b *HostBatch) string {
 		strings.Join(short, " "), b.Labels, b.Flip, b.Images)
 }
 
+// readStates reads epochs. It returns the line and the state of each batch.
+func readStates(t testing.TB, l *Loader, epochs int) (lines []string, states []State) {
+	t.Helper()
+	for range epochs {
+		for batch := range batchesOf(t, l) {
+			lines, states = append(lines, line(batch)), append(states, batch.State)
+		}
+	}
+	return lines, states
+}
+
+// wantRest restores a new loader to a state. The loader must give the lines `want` until the given
+// number of epochs is over.
+func wantRest(t *testing.T, what, path string, o Options, s State, epochs int, want []string) {
+	t.Helper()
+	l := open(t, path, o)
+	defer l.Close()
+	must.Do(t, l.Restore(s))
+	var got []string
+	for range epochs - s.Epoch {
+		got = append(got, read(t, l)...)
+	}
+	wantLines(t, what, got, want)
+}
+
 // levels reads one epoch and returns the first pixel of each image. For images that the function
 // `numbered` made, this pixel is the number of the image.
 func levels(t testing.TB, l *Loader) []int {
 	t.Helper()
 	var all []int
-	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for batch := range batchesOf(t, l) {
 		each := batch.Height * batch.Width * batch.Channels
 		for i := range batch.N {
 			all = append(all, int(batch.Images[i*each]))
 		}
-		batch.Release()
 	}
 	return all
 }

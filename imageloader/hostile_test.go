@@ -68,7 +68,7 @@ func (c hostile) run(t *testing.T) {
 			for _, given := range []bool{false, true} {
 				for _, buffer := range []int{0, 700} {
 					for _, rate := range []float64{0, 0.9} {
-						if c.few && given != train || c.slow && (train != given || given != (buffer > 0) || given != (rate > 0)) {
+						if c.few && (given != train || train != (buffer > 0)) || c.slow && (train != given || given != (buffer > 0) || given != (rate > 0)) {
 							continue
 						}
 						o := options()

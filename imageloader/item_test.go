@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // An image that the decoder had no memory for may be good. Its error is not of the kind for which a
@@ -19,8 +20,6 @@ func TestItem_Judge(t *testing.T) {
 		wantError(t, err, of, "a.tgz: member 3 (train/cat/1.jpg)")
 	}
 	bad, err := it.judge(&decode.Result{Err: errors.New("truncated JPEG")})
-	if err != nil {
-		t.Error(err)
-	}
+	must.Check(t, err)
 	wantError(t, bad, ErrBadMember, "truncated JPEG")
 }

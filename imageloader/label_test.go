@@ -1,7 +1,6 @@
 package imageloader
 
 import (
-	"context"
 	"fmt"
 	"testing"
 )
@@ -48,14 +47,10 @@ func TestLoader_Classes(t *testing.T) {
 					if got := fmt.Sprint(l.Classes()); got != test.classes {
 						t.Errorf("got classes %v, want %v", got, test.classes)
 					}
-					for batch, err := range l.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
-						}
+					for batch := range batchesOf(t, l) {
 						if got := fmt.Sprint(batch.Labels); got != test.labels {
 							t.Errorf("got labels %v, want %v", got, test.labels)
 						}
-						batch.Release()
 					}
 				})
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
@@ -21,9 +22,7 @@ func TestEpoch_UsedTwice(t *testing.T) {
 	l := open(t, sources(t, numbered(8))[1].path, options())
 	batches := l.Epoch(context.Background())
 	for batch, err := range batches {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		batch.Release()
 	}
 	for _, err := range batches {
@@ -34,9 +33,7 @@ func TestEpoch_UsedTwice(t *testing.T) {
 func TestEpoch_TwoAtOnce(t *testing.T) {
 	l := open(t, sources(t, numbered(8))[1].path, options())
 	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, err := range l.Epoch(context.Background()) {
 			wantError(t, err, ErrBusy, "another epoch is being read")
 		}
@@ -58,9 +55,7 @@ func TestEpoch_LeftEarly(t *testing.T) {
 			for n := range 14 {
 				goroutines := runtime.NumGoroutine()
 				for batch, err := range l.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					batch.Release()
 					if batch.Index == n {
 						break
@@ -184,17 +179,13 @@ func TestLoader_Close_UnreleasedBatches(t *testing.T) {
 	before := arena.Pages()
 	var held []*HostBatch
 	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if held = append(held, batch); len(held) == 2 {
 			break
 		}
 	}
 	for range 2 {
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 	}
 	for i, batch := range held {
 		if got := int(batch.Images[0]); got != 4*i {
@@ -286,9 +277,7 @@ func TestHostBatch_Release_Elsewhere(t *testing.T) {
 	}()
 	for range 20 {
 		for batch, err := range l.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			taken <- batch
 		}
 	}
@@ -328,9 +317,7 @@ func TestLoader_Pin(t *testing.T) {
 	}
 	var held *HostBatch
 	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		wantError(t, l.Pin(&first), ErrBusy)
 		held = batch
 		break
@@ -354,11 +341,7 @@ func TestLoader_Flat(t *testing.T) {
 			l := open(t, s.path, o)
 			epochs := func(n int) leaktest.Usage {
 				for range n {
-					for batch, err := range l.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
-						}
-						batch.Release()
+					for range batchesOf(t, l) {
 					}
 				}
 				for batch := range l.Epoch(context.Background()) {
@@ -437,16 +420,14 @@ func TestHostBatch_Dropped(t *testing.T) {
 	l = open(t, sources(t, numbered(12))[2].path, o)
 	held := make(chan *HostBatch, 2)
 	go func() {
+		time.Sleep(3 * shortestPatience) // meanwhile the loop waits for a buffer
 		for batch := range held {
-			time.Sleep(3 * shortestPatience)
 			batch.Release()
 		}
 	}()
 	batches = 0
 	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		held <- batch
 		batches++
 	}

@@ -1,7 +1,6 @@
 package imageloader
 
 import (
-	"context"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
@@ -34,11 +33,7 @@ func TestLoader_Memory(t *testing.T) {
 		said := l.Memory()
 		most := peakFrom(before, func() {
 			for range 2 {
-				for batch, err := range l.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
-					batch.Release()
+				for range batchesOf(t, l) {
 				}
 			}
 		})

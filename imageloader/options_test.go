@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 func TestOpen_InvalidOptions(t *testing.T) {
@@ -67,10 +68,7 @@ func TestOptions_Defaults(t *testing.T) {
 		{Options{Train: true, Crop: Crop{NoFlip: true}}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0},
 		{Options{Train: true, Crop: Crop{HorizontalFlip: 0.25}}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.25},
 	} {
-		o, err := test.options.complete()
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(test.options.complete())(t)
 		if o.BatchSize != 128 || o.Crop.Channels != 3 || o.Buffers != 4 || o.Reading.ShuffleBuffer != 256<<20 {
 			t.Errorf("%+v: got %+v", test.options, o)
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // pairsOf returns the level and the label of each image that `of` selects from numbered(n).
@@ -64,31 +66,10 @@ func TestOptions_Part(t *testing.T) {
 				train := trainOptions()
 				train.Labels.Only, train.Limit = p.only, p.limit
 				s.change(&train)
-				var all []string
-				var states []State
-				l = open(t, s.path, train)
-				for range 2 {
-					for batch, err := range l.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
-						}
-						all = append(all, line(batch))
-						states = append(states, batch.State)
-						batch.Release()
-					}
-				}
+				all, states := readStates(t, open(t, s.path, train), 2)
 				train.Workers = 1
 				for i, state := range states {
-					again := open(t, s.path, train)
-					if err := again.Restore(state); err != nil {
-						t.Fatal(err)
-					}
-					var rest []string
-					for range 2 - state.Epoch {
-						rest = append(rest, read(t, again)...)
-					}
-					wantLines(t, fmt.Sprintf("after batch %d", i), rest, all[i+1:])
-					again.Close()
+					wantRest(t, fmt.Sprintf("after batch %d", i), s.path, train, state, 2, all[i+1:])
 				}
 
 				ranks, got := 3, map[string]bool{}
@@ -210,9 +191,7 @@ func TestLoader_Restore_OtherPart(t *testing.T) {
 		o.Labels.Only, o.Limit = p.Labels.Only, p.Limit
 		loaders[i] = open(t, path, o)
 		for batch, err := range loaders[i].Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			states[i] = batch.State
 			batch.Release()
 			break
@@ -225,9 +204,7 @@ func TestLoader_Restore_OtherPart(t *testing.T) {
 			} else if i != j {
 				wantError(t, err, ErrInvalidState, "Labels.Only")
 			}
-			if err := l.Restore(State{Seed: 4, Epoch: 2}); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, l.Restore(State{Seed: 4, Epoch: 2}))
 		}
 	}
 }

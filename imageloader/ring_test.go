@@ -5,22 +5,17 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/ring"
 )
 
 func TestRing_Buffers(t *testing.T) {
 	checkLeaks(t)
 	for _, test := range []struct{ buffers, batch, each int }{{1, 1, 1}, {4, 3, 7}, {2, 128, 3072}, {3, 64, 64}} {
-		r, err := newBuffers(test.buffers, test.batch, test.each)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(newBuffers(test.buffers, test.batch, test.each))(t)
 		var taken []*buffer
 		for i := range test.buffers {
-			b, err := take(r, context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(take(r, context.Background()))(t)
 			if len(b.Parts.images) != test.batch*test.each || len(b.Parts.labels) != test.batch || len(b.Parts.flips) != test.batch {
 				t.Errorf("%+v: got %d bytes, %d labels, %d flips", test, len(b.Parts.images), len(b.Parts.labels), len(b.Parts.flips))
 			}
@@ -55,9 +50,7 @@ func TestRing_Buffers(t *testing.T) {
 		if !r.Mapped() {
 			t.Errorf("%+v: an open ring has lost its memory", test)
 		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, r.Close())
 	}
 }
 
@@ -65,20 +58,12 @@ func TestRing_Buffers(t *testing.T) {
 // can then find a copy that still reads the memory.
 func TestRing_Take_TellsThePinner(t *testing.T) {
 	checkLeaks(t)
-	r, err := newBuffers(2, 2, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(newBuffers(2, 2, 3))(t)
 	defer r.Close()
 	var p recorder
-	if err := r.Pin(&p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Pin(&p))
 	for range 3 {
-		b, err := take(r, context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(take(r, context.Background()))(t)
 		if len(p.written) != 1 {
 			t.Fatalf("%d writes were told, want one for each filling", len(p.written))
 		}

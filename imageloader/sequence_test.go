@@ -2,7 +2,6 @@ package imageloader
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // noisy returns n PNGs of random pixels. Each PNG has 30 KB, and no compressor makes it smaller.
@@ -47,10 +47,7 @@ func blockOptions() Options {
 // order reads one epoch and returns the numbers of its images.
 func order(t *testing.T, l *Loader) (numbers []int) {
 	t.Helper()
-	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for batch := range batchesOf(t, l) {
 		for i := range batch.N {
 			var class byte
 			var number int
@@ -59,7 +56,6 @@ func order(t *testing.T, l *Loader) (numbers []int) {
 			}
 			numbers = append(numbers, number)
 		}
-		batch.Release()
 	}
 	return numbers
 }
@@ -133,17 +129,7 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 				s.change(&o)
 				l := open(t, s.path, o)
 				var got []string
-				for range 2 {
-					for batch, err := range l.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
-						}
-						got = append(got, line(batch))
-						states = append(states, batch.State)
-						batch.Release()
-					}
-				}
-				if lines == nil {
+				if got, states = readStates(t, l, 2); lines == nil {
 					lines = got
 				}
 				wantLines(t, fmt.Sprint(workers, " workers"), got, lines)
@@ -161,16 +147,7 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 				o := blockOptions()
 				o.Reading.MaxSkipRate, o.Workers = 0.1, 1+random.IntN(5)
 				s.change(&o)
-				l := open(t, s.path, o)
-				if err := l.Restore(states[at]); err != nil {
-					t.Fatal(err)
-				}
-				var got []string
-				for range 2 - states[at].Epoch {
-					got = append(got, read(t, l)...)
-				}
-				wantLines(t, fmt.Sprintf("after batch %d", at), got, lines[at+1:])
-				l.Close()
+				wantRest(t, fmt.Sprintf("after batch %d", at), s.path, o, states[at], 2, lines[at+1:])
 			}
 		})
 	}
@@ -191,10 +168,7 @@ func TestOpen_IndexFile(t *testing.T) {
 		t.Fatalf("index files %v, %s", got, first.Stats().IndexError)
 	}
 	first.Close()
-	before, err := os.Stat(path + ".index")
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.Stat(path + ".index"))(t)
 	second := open(t, path, o)
 	if got := order(t, second); !slices.Equal(got, want) {
 		t.Error("another order with the index file")
@@ -205,9 +179,7 @@ func TestOpen_IndexFile(t *testing.T) {
 		t.Errorf("the index was written again: %v", err)
 	}
 
-	if err := os.WriteFile(path, gzipOf(tarOf(noisy(200))), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, gzipOf(tarOf(noisy(200))), 0o644))
 	third := open(t, path, o)
 	if got := len(order(t, third)); got != 200 {
 		t.Errorf("%d images of the new archive, want 200", got)
@@ -233,9 +205,7 @@ func TestOpen_Shards(t *testing.T) {
 		if i == 1 {
 			part = gzipOf(part)
 		}
-		if err := os.WriteFile(fmt.Sprintf("%s/train-%03d.tar", folder, i), part, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(fmt.Sprintf("%s/train-%03d.tar", folder, i), part, 0o644))
 	}
 	for _, pattern := range []string{"/train-{000..002}.tar", "/train-*.tar", "/train-00[0-2].tar"} {
 		for _, buffer := range []int{0, 100} {
@@ -289,15 +259,11 @@ func TestEpoch_Ranks(t *testing.T) {
 					o.Ranks.World, o.Ranks.Rank, o.Ranks.DropRest = test.ranks, rank, test.drop
 					l := open(t, s.path, o)
 					images, batches := 0, 0
-					for batch, err := range l.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
-						}
+					for batch := range batchesOf(t, l) {
 						images, batches = images+batch.N, batches+1
 						for _, name := range batch.Names {
 							seen[name] = true
 						}
-						batch.Release()
 					}
 					if images != test.each || batches != l.Batches() || l.Len() != test.each {
 						t.Errorf("%+v, %s, rank %d: %d images in %d batches; Len %d, Batches %d", test, s.name, rank, images, batches, l.Len(), l.Batches())
@@ -327,24 +293,15 @@ func TestEpoch_Ranks_Blocks(t *testing.T) {
 		l := open(t, path, o)
 		var lines []string
 		var states []State
-		for batch, err := range l.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		for batch := range batchesOf(t, l) {
 			for _, name := range batch.Names {
 				seen[name]++
 			}
 			lines, states = append(lines, line(batch)), append(states, batch.State)
-			batch.Release()
 		}
 		l.Close()
 		for at := 0; at < len(lines); at += 3 {
-			l := open(t, path, o)
-			if err := l.Restore(states[at]); err != nil {
-				t.Fatal(err)
-			}
-			wantLines(t, fmt.Sprintf("rank %d after batch %d", rank, at), read(t, l), lines[at+1:])
-			l.Close()
+			wantRest(t, fmt.Sprintf("rank %d after batch %d", rank, at), path, o, states[at], 1, lines[at+1:])
 		}
 	}
 	twice := 0
@@ -368,20 +325,14 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 		var lines []string
 		var states []State
 		images := 0
-		for batch, err := range l.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		for batch := range batchesOf(t, l) {
 			lines, states, images = append(lines, line(batch)), append(states, batch.State), images+batch.N
-			batch.Release()
 		}
 		if images != 10 {
 			t.Errorf("%s: got %d images, want 10", s.name, images)
 		}
 		for i, state := range states {
-			if err := l.Restore(state); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Restore(state))
 			wantLines(t, fmt.Sprintf("%s after batch %d", s.name, i), read(t, l), lines[i+1:])
 		}
 		o.Reading.MaxSkipRate = 0.6
@@ -415,15 +366,12 @@ func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
 	o.Ranks.World, o.Reading.Retries, o.BatchSize = 2, -1, 100
 	var reads, allowed atomic.Int64
 	allowed.Store(math.MaxInt64)
-	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
+	l := must.Get(OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
 		if reads.Add(1) > allowed.Load() {
 			return 0, errors.New("line is down")
 		}
 		return bytes.NewReader(data).ReadAt(p, off)
-	}), int64(len(data)), "far.tar", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), int64(len(data)), "far.tar", o))(t)
 	defer closeWhole(t, l)
 	for range 20 {
 		allowed.Store(reads.Load() + 200)

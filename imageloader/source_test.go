@@ -17,6 +17,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
@@ -31,10 +32,7 @@ func TestOpenFS(t *testing.T) {
 			checkLeaks(t)
 			o := options()
 			o.Reading.ShuffleBuffer, o.Index.Dir = buffer, t.TempDir()
-			l, err := OpenFS(fsys, path, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.Get(OpenFS(fsys, path, o))(t)
 			if got := levels(t, l); len(got) != 12 || !slices.IsSorted(got) {
 				t.Errorf("%s: images %v", path, got)
 			}
@@ -79,10 +77,7 @@ func (m *moody) ReadAt(p []byte, off int64) (int, error) {
 func TestOpenReaderAt_Moody(t *testing.T) {
 	packed := gzipOf(tarOf(numbered(30)))
 	path := write(t, "a.tgz", packed)
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(path))(t)
 	defer file.Close()
 	for _, test := range []struct {
 		name    string
@@ -120,9 +115,7 @@ func TestOpenReaderAt_Moody(t *testing.T) {
 				wantError(t, err, ErrArchive, "far/a.tgz", test.want)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if got := l.Stats(); got.Samples != 30 || (test.fail != nil || test.slow != nil) != (got.Retries > 0) {
 				t.Errorf("%d images, %d retries", got.Samples, got.Retries)
 			}
@@ -133,19 +126,13 @@ func TestOpenReaderAt_Moody(t *testing.T) {
 // If an archive is not a file of the operating system, its index lies in IndexDir.
 func TestOpenReaderAt_Index(t *testing.T) {
 	packed := gzipOf(tarOf(noisy(60)))
-	file, err := os.Open(write(t, "a.tgz", packed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(write(t, "a.tgz", packed)))(t)
 	defer file.Close()
 	o := blockOptions()
 	o.Reading.ShuffleBuffer, o.Index.NoFile, o.Index.Dir = 1<<20, false, t.TempDir()
 	var first string
 	for range 2 {
-		l, err := OpenReaderAt(file, int64(len(packed)), "far/a.tgz", o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(OpenReaderAt(file, int64(len(packed)), "far/a.tgz", o))(t)
 		got := fmt.Sprint(order(t, l), l.Stats().IndexFiles)
 		if first == "" {
 			first = got
@@ -184,17 +171,14 @@ func TestLoader_Close_WhileLeaving(t *testing.T) {
 	release := make(chan struct{})
 	o := options()
 	o.Train, o.BatchSize, o.Buffers, o.Workers = true, 50, 8, 1
-	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
+	l := must.Get(OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
 		if again(off) > 30 {
 			inside.Add(1)
 			defer inside.Add(-1)
 			<-release
 		}
 		return bytes.NewReader(data).ReadAt(p, off)
-	}), int64(len(data)), "far.tar", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), int64(len(data)), "far.tar", o))(t)
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
@@ -236,13 +220,10 @@ func TestStats_Bottleneck_SlowReader(t *testing.T) {
 	packed := gzipOf(tarOf(noisy(250)))
 	o := blockOptions()
 	o.Train, o.Labels.Classes, o.Index.NoFile = false, []string{"a", "b", "c"}, true
-	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
+	l := must.Get(OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
 		time.Sleep(150 * time.Millisecond)
 		return bytes.NewReader(packed).ReadAt(p, off)
-	}), int64(len(packed)), "far.tgz", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), int64(len(packed)), "far.tgz", o))(t)
 	defer closeWhole(t, l)
 	for range 2 {
 		before := l.Stats()

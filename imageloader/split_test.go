@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // named returns an image for each name.
@@ -99,13 +101,9 @@ func TestOpen_SplitsOfMembers(t *testing.T) {
 	_, err := Open(path, o)
 	wantError(t, err, ErrInvalidOptions, "there are the splits train (12), val (12)")
 	o.Split = "val"
-	if err := rightLabels(open(t, path, o)); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, rightLabels(open(t, path, o)))
 	o.Split = ""
-	if err := rightLabels(open(t, write(t, "b.tar", tarOf(append(beside("000/%03d", "png", "cls"), beside("001/%03d", "png", "cls")...))), o)); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, rightLabels(open(t, write(t, "b.tar", tarOf(append(beside("000/%03d", "png", "cls"), beside("001/%03d", "png", "cls")...))), o)))
 }
 
 // The names of shards can be those of splits too.
@@ -113,7 +111,7 @@ func TestOpen_ShardsOfSplits(t *testing.T) {
 	checkLeaks(t)
 	folder := t.TempDir()
 	for _, name := range strings.Fields("train-0 train-1 test-0 extra-0") {
-		must(t, os.WriteFile(folder+"/"+name+".tar", tarOf(named("a/1 b/2")), 0o644))
+		must.Do(t, os.WriteFile(folder+"/"+name+".tar", tarOf(named("a/1 b/2")), 0o644))
 	}
 	o := options()
 	o.Train = true

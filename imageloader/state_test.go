@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // trainOptions returns options with which a loader makes every random choice.
@@ -25,41 +26,16 @@ func TestLoader_Restore_EveryBatch(t *testing.T) {
 			o.Reading.MaxSkipRate = 0.2
 			s.change(&o)
 			l := open(t, s.path, o)
-			var lines []string
-			var states []State
-			for range 3 {
-				for batch, err := range l.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
-					lines = append(lines, line(batch))
-					batch.Release()
-					states = append(states, batch.State)
-				}
-			}
+			lines, states := readStates(t, l, 3)
 			if len(lines) != 18 {
 				t.Fatalf("got %d batches, want 18", len(lines))
 			}
 			for i, state := range states {
-				text, err := json.Marshal(state)
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := must.Get(json.Marshal(state))(t)
 				var saved State
-				if err := json.Unmarshal(text, &saved); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, json.Unmarshal(text, &saved))
 				o.Seed = 99 // only the state's seed counts
-				again := open(t, s.path, o)
-				if err := again.Restore(saved); err != nil {
-					t.Fatal(err)
-				}
-				var got []string
-				for range 3 - saved.Epoch {
-					got = append(got, read(t, again)...)
-				}
-				wantLines(t, fmt.Sprintf("after batch %d, state %s", i, text), got, lines[i+1:])
-				again.Close()
+				wantRest(t, fmt.Sprintf("after batch %d, state %s", i, text), s.path, o, saved, 3, lines[i+1:])
 			}
 		})
 	}
@@ -72,9 +48,7 @@ func TestLoader_Restore_SameLoader(t *testing.T) {
 		l := open(t, s.path, o)
 		var state State
 		for batch, err := range l.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			state = batch.State
 			batch.Release()
 			if batch.Index == 2 {
@@ -82,9 +56,7 @@ func TestLoader_Restore_SameLoader(t *testing.T) {
 			}
 		}
 		abandoned := read(t, l) // the next epoch
-		if err := l.Restore(state); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Restore(state))
 		if rest := read(t, l); len(rest) != 4 {
 			t.Errorf("%s: got %d batches after the third of 7, want 4", s.name, len(rest))
 		}
@@ -97,28 +69,20 @@ func TestState_NextEpoch(t *testing.T) {
 	path := sources(t, numbered(20))[1].path
 	l := open(t, path, o)
 	var last State
-	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for batch := range batchesOf(t, l) {
 		last = batch.State
-		batch.Release()
 	}
 	want := State{Seed: 5, Epoch: 0, Batch: 7, Position: 20, Samples: 20}
 	if last != want {
 		t.Errorf("after the last batch: got %+v, want %+v", last, want)
 	}
 	second := read(t, l)
-	if err := l.Restore(last); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Restore(last))
 	if rest := read(t, l); len(rest) != 0 {
 		t.Errorf("after the last batch: got %v", rest)
 	}
 	wantLines(t, "after the empty rest", read(t, l), second)
-	if err := l.Restore(last.NextEpoch()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Restore(last.NextEpoch()))
 	wantLines(t, "NextEpoch", read(t, l), second)
 }
 

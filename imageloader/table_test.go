@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/flate"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // An index file begins with this text.
@@ -34,13 +36,9 @@ type indexed struct {
 func indexArchive(t testing.TB, data []byte) indexed {
 	t.Helper()
 	x := indexed{path: write(t, "a.tgz", data), folder: t.TempDir()}
-	if err := os.Chtimes(x.path, time.Time{}, time.Unix(1e9, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chtimes(x.path, time.Time{}, time.Unix(1e9, 0)))
 	l, err := Open(x.path, x.options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if files := l.Stats().IndexFiles; len(files) == 1 {
 		x.file = files[0]
 	} else {
@@ -166,7 +164,7 @@ func TestCorpus_Index(t *testing.T) {
 			memory := peak(func() {
 				for _, train := range []bool{false, true} {
 					for _, given := range []bool{false, true} {
-						must(t, os.WriteFile(base.file, data, 0o644))
+						must.Do(t, os.WriteFile(base.file, data, 0o644))
 						o := base.options()
 						o.Train = train
 						if given {
@@ -215,17 +213,15 @@ func TestEpoch_IndexLies(t *testing.T) {
 	// The bytes 1, 0 are the first point: a member that begins at bit 0 and offset 0. The checksum
 	// follows.
 	p[bytes.Index(p, []byte{1, 0})+2] ^= 1
-	must(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
+	must.Do(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
 	o := x.options()
 	o.Reading.MaxSkipRate = 0
 	err := readTwice(x.path, o)
 	if err == nil || !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "its index file "+x.file) || !strings.Contains(err.Error(), "delete that file") {
 		t.Fatalf("got %v", err)
 	}
-	must(t, os.Remove(x.file))
-	if err := readTwice(x.path, o); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, os.Remove(x.file))
+	must.Check(t, readTwice(x.path, o))
 }
 
 // The index cannot be written, or another file has its name. The archive is still read without an
@@ -240,27 +236,27 @@ func TestCorpus_IndexFolder(t *testing.T) {
 		"cannot be written":   func(t *testing.T) string { return "/proc/self/task" },
 		"is not there":        func(t *testing.T) string { return filepath.Join(t.TempDir(), "a", "b") },
 		"full":                func(t *testing.T) string { return "/dev/full" },
-		"a pipe in its place": func(t *testing.T) string { d := t.TempDir(); must(t, mkfifo(filepath.Join(d, name))); return d },
+		"a pipe in its place": func(t *testing.T) string { d := t.TempDir(); must.Do(t, mkfifo(filepath.Join(d, name))); return d },
 		"a folder in its place": func(t *testing.T) string {
 			d := t.TempDir()
-			must(t, os.Mkdir(filepath.Join(d, name), 0o755))
+			must.Do(t, os.Mkdir(filepath.Join(d, name), 0o755))
 			return d
 		},
 		"a link to nothing": func(t *testing.T) string {
 			d := t.TempDir()
-			must(t, os.Symlink("nothing", filepath.Join(d, name)))
+			must.Do(t, os.Symlink("nothing", filepath.Join(d, name)))
 			return d
 		},
 		"a link to a device": func(t *testing.T) string {
 			d := t.TempDir()
-			must(t, os.Symlink("/dev/zero", filepath.Join(d, name)))
+			must.Do(t, os.Symlink("/dev/zero", filepath.Join(d, name)))
 			return d
 		},
 		"a file without an end": func(t *testing.T) string {
 			d := t.TempDir()
 			f := filepath.Join(d, name)
-			must(t, os.WriteFile(f, nil, 0o644))
-			must(t, os.Truncate(f, 1<<40))
+			must.Do(t, os.WriteFile(f, nil, 0o644))
+			must.Do(t, os.Truncate(f, 1<<40))
 			return d
 		},
 	} {
@@ -269,9 +265,7 @@ func TestCorpus_IndexFolder(t *testing.T) {
 			o := base.options()
 			o.Index.Dir = make(t)
 			within(t, 20*time.Second, func() {
-				if err := readTwice(base.path, o); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, readTwice(base.path, o))
 			})
 			if left, _ := filepath.Glob(filepath.Join(o.Index.Dir, "*.index.*")); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
@@ -289,9 +283,7 @@ func FuzzIndex(f *testing.F) {
 	f.Add(joinParts(points, entries[:len(entries)/2]), true)
 	f.Add(joinParts(points[:len(points)/2], entries), false)
 	f.Fuzz(func(t *testing.T, body []byte, train bool) {
-		if err := os.WriteFile(x.file, x.sealed(body), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(x.file, x.sealed(body), 0o644))
 		o := x.options()
 		o.Train = train
 		if err := readTwice(x.path, o); err != nil && !errors.As(err, new(*Error)) {
@@ -309,9 +301,7 @@ func TestOpen_IndexOfSmallShards(t *testing.T) {
 	for i := range 4 {
 		packed := gzipOf(tarOf(all[30*i : 30*i+30]))
 		largest = max(largest, len(packed))
-		if err := os.WriteFile(fmt.Sprintf("%s/s-%d.tgz", folder, i), packed, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(fmt.Sprintf("%s/s-%d.tgz", folder, i), packed, 0o644))
 	}
 	o := blockOptions()
 	o.Index.NoFile, o.Reading.ShuffleBuffer = false, largest+1
@@ -362,9 +352,7 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 				t.Errorf("%d ranks did not wait", n)
 			}
 			if test.comes {
-				if err := os.WriteFile(index, x.data, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(index, x.data, 0o644))
 			}
 			before, _ := os.Stat(index)
 			unlock()
@@ -411,9 +399,9 @@ func indexOfFirst(t *testing.T, folder string) (name string, content []byte) {
 	o.Reading.ShuffleBuffer, o.Index.Dir = 700, t.TempDir()
 	open(t, filepath.Join(folder, "a-0.tgz"), o)
 	files, err := filepath.Glob(filepath.Join(o.Index.Dir, "*.index"))
-	must(t, err)
+	must.Do(t, err)
 	content, err = os.ReadFile(files[0])
-	must(t, err)
+	must.Do(t, err)
 	return filepath.Base(files[0]), content
 }
 
@@ -422,9 +410,7 @@ func fourShards(t *testing.T) (folder string) {
 	folder = t.TempDir()
 	for i := range 4 {
 		data := gzipOf(tarOf(numbered(90)[i*20:][:20]))
-		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("a-%d.tgz", i)), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("a-%d.tgz", i)), data, 0o644))
 	}
 	return folder
 }
@@ -448,13 +434,8 @@ func TestOpen_IndicesTogether_Limit(t *testing.T) {
 // A shard that is damaged gives its error, also where another rank could make the other indices.
 func TestOpen_IndicesTogether_Damaged(t *testing.T) {
 	folder := fourShards(t)
-	data, err := os.ReadFile(filepath.Join(folder, "a-2.tgz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "a-2.tgz"), data[:len(data)/2], 0o644); err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(folder, "a-2.tgz")))(t)
+	must.Do(t, os.WriteFile(filepath.Join(folder, "a-2.tgz"), data[:len(data)/2], 0o644))
 	for rank := range 2 {
 		o := options()
 		o.Reading.ShuffleBuffer, o.Index.Dir, o.Ranks.World, o.Ranks.Rank = 700, t.TempDir(), 2, rank
@@ -501,13 +482,11 @@ func TestOpen_IndicesTogether(t *testing.T) {
 				if _, err := os.Stat(index); err == nil {
 					t.Fatal("the rank made an index whose lock it does not have")
 				}
-				must(t, os.WriteFile(index, made, 0o644))
+				must.Do(t, os.WriteFile(index, made, 0o644))
 			}
 			before, _ := os.Stat(index)
 			unlock()
-			if err := <-opened; err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, <-opened)
 			defer closeWhole(t, l)
 			if got := len(read(t, l)); got != 10 || filesOfIndices(indices) != shards {
 				t.Errorf("%d batches and %d index files", got, filesOfIndices(indices))

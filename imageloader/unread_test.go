@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // foreigners are the beginnings of files that are not read, and how messages name them.
@@ -87,7 +88,7 @@ func TestScan_OrderOfLabels(t *testing.T) {
 	} {
 		path := write(t, "a.tar", tarOf(members))
 		report, err := Scan(context.Background(), path, 0)
-		must(t, err)
+		must.Do(t, err)
 		classes := open(t, path, options()).Classes()
 		last := -1
 		for _, c := range report.Classes {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // samplesOf returns the images of numbered(n), with the label of each image in a member of its
@@ -29,14 +31,10 @@ func samplesOf(n int, what string, text func(label int) string) (members []membe
 // levels.
 func labelsOf(t *testing.T, l *Loader) (pairs []string) {
 	t.Helper()
-	for batch, err := range l.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for batch := range batchesOf(t, l) {
 		for i := range batch.N {
 			pairs = append(pairs, fmt.Sprintf("%02d:%d", batch.Images[4*i], batch.Labels[i]))
 		}
-		batch.Release()
 	}
 	slices.Sort(pairs)
 	return pairs
@@ -68,9 +66,7 @@ func TestWebDataset(t *testing.T) {
 		middle := 3 * (n / 2) * (len(test.members) / n) / 3
 		shards := t.TempDir()
 		for i, part := range [][]member{test.members[:middle], test.members[middle:]} {
-			if err := os.WriteFile(fmt.Sprintf("%s/part-%03d.tar", shards, i), tarOf(part), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(fmt.Sprintf("%s/part-%03d.tar", shards, i), tarOf(part), 0o644))
 		}
 		for _, s := range []struct {
 			name, path string

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -17,9 +18,7 @@ func TestBatch_UsedAfterItsBody(t *testing.T) {
 		p := start(t, loader, d, Options{})
 		var kept *Batch
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			kept = batch
 		}
 		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
@@ -40,9 +39,7 @@ func TestBatch_TwoDosTwoStreams(t *testing.T) {
 		side := torchtest.NewStream(t, d)
 		main := cgotorch.DefaultStream(d)
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for _, stream := range []*cgotorch.Stream{main, side, main} {
 				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
@@ -63,9 +60,7 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for name, keep := range map[string]func(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgotorch.Tensor{
 				"images": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(images) },
 				"a view": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor {
@@ -107,9 +102,7 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 	stream := cgotorch.DefaultStream(d)
 	var weight, late *cgotorch.Tensor
 	for batch, err := range p.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if batch.Index > 0 {
 			continue
 		}
@@ -134,9 +127,7 @@ func TestBatch_FailedDo(t *testing.T) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 				images, labels := batch.Use(x)
 				x.MatMul(images, labels)
@@ -159,9 +150,7 @@ func TestBatch_UseAfterAFailure(t *testing.T) {
 		p := start(t, loader, d, Options{Depth: 1})
 		batches := 0
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			batches++
 			_ = cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 				func() {

@@ -24,6 +24,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -49,9 +50,7 @@ func pngImage(t testing.TB, i int) []byte {
 		}
 	}
 	var b bytes.Buffer
-	if err := png.Encode(&b, img); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&b, img))
 	return b.Bytes()
 }
 
@@ -72,22 +71,16 @@ func archive(t testing.TB, n, bad int) string {
 func tgz(t testing.TB, n int, extension string, data func(i int) []byte) string {
 	path := filepath.Join(t.TempDir(), "images.tgz")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer f.Close()
 	z := gzip.NewWriter(f)
 	w := tar.NewWriter(z)
 	for i := range n {
 		data := data(i)
 		h := &tar.Header{Name: fmt.Sprintf("class%d/%03d%s", i%3, i, extension), Mode: 0o644, Size: int64(len(data))}
-		if err := errors.Join(w.WriteHeader(h), func() error { _, err := w.Write(data); return err }()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(w.WriteHeader(h), func() error { _, err := w.Write(data); return err }()))
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(w.Close(), z.Close()))
 	return path
 }
 
@@ -128,10 +121,7 @@ type counted struct {
 
 func newCounted(t *testing.T, batches int, spoil func(*imageloader.HostBatch)) *counted {
 	t.Helper()
-	memory, err := arena.MapPages(batches * os.Getpagesize())
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := must.Get(arena.MapPages(batches * os.Getpagesize()))(t)
 	c := &counted{memory: memory, batches: batches, spoil: spoil}
 	t.Cleanup(func() {
 		for i := range batches {
@@ -188,20 +178,14 @@ func open(t testing.TB, path string, o imageloader.Options) *imageloader.Loader 
 		o.Crop.Transform = decode.Resize{Height: side, Width: side}
 	}
 	o.Workers = 2
-	loader, err := imageloader.Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loader := must.Get(imageloader.Open(path, o))(t)
 	t.Cleanup(func() { loader.Close() })
 	return loader
 }
 
 func start(t testing.TB, source Source, d cgotorch.Device, o Options) *Prefetcher {
 	t.Helper()
-	p, err := New(source, d, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(New(source, d, o))(t)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -210,9 +194,7 @@ func start(t testing.TB, source Source, d cgotorch.Device, o Options) *Prefetche
 func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor)) {
 	t.Helper()
 	for batch, err := range p.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			images, labels := batch.Use(x)
 			fn(x, batch, images, labels)

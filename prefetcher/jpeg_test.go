@@ -12,6 +12,7 @@ import (
 	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -26,9 +27,7 @@ func photographs(t *testing.T, n, bad int) string {
 			}
 		}
 		var b bytes.Buffer
-		if err := jpeg.Encode(&b, img, &jpeg.Options{Quality: 60 + i%40}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, jpeg.Encode(&b, img, &jpeg.Options{Quality: 60 + i%40}))
 		data := b.Bytes()
 		if i == bad {
 			for k := range 60 {
@@ -53,13 +52,10 @@ func TestLoader_JPEGDevice(t *testing.T) {
 	const batch, stop = 32, 5
 	path := photographs(t, 700, 123)
 	open := func(workers int, device decode.JPEGDevice) *imageloader.Loader {
-		l, err := imageloader.Open(path, imageloader.Options{
+		l := must.Get(imageloader.Open(path, imageloader.Options{
 			Train: true, BatchSize: batch, Seed: 3, Workers: workers, JPEGDevice: device, Reading: imageloader.Reading{MaxSkipRate: 0.1},
 			Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: 48, Width: 40, MinScale: 0.6}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		return l
 	}
 	// The function returns the pixels and labels of two epochs, of which the first `skip` batches are
@@ -69,9 +65,7 @@ func TestLoader_JPEGDevice(t *testing.T) {
 		n := skip
 		for range 2 {
 			for b, err := range l.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				all = append(all, b.Images...)
 				for _, label := range b.Labels {
 					all = append(all, byte(label))
@@ -89,9 +83,7 @@ func TestLoader_JPEGDevice(t *testing.T) {
 	first := open(1, decoder)
 	for range 100 {
 		for b, err := range first.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			b.Release()
 		}
 		if first.Stats().OnDevice > 0 {
@@ -111,9 +103,7 @@ func TestLoader_JPEGDevice(t *testing.T) {
 			t.Error("no image was decoded on the device, or the damaged file was not found")
 		}
 		resumed := open(workers, decoder)
-		if err := resumed.Restore(at); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, resumed.Restore(at))
 		rest, _ := run(resumed, stop)
 		if !bytes.HasSuffix(want, rest) || len(rest) == 0 || state != at {
 			t.Errorf("%d threads: a resumed run has other batches", workers)

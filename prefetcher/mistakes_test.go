@@ -13,6 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -52,25 +53,19 @@ func (m madeTensors) Epoch(context.Context) iter.Seq2[*data.Batch, error] {
 // true, the batch is nil.
 func loops(t *testing.T, n int, at func(i int) bool, released func(i int)) (errs []error, raised []any) {
 	t.Helper()
-	images, err := New(madeImages(func(i int) (*imageloader.HostBatch, bool) {
+	images := must.Get(New(madeImages(func(i int) (*imageloader.HostBatch, bool) {
 		if at(i) {
 			return nil, true
 		}
 		return &imageloader.HostBatch{N: 1, Height: 2, Width: 2, Channels: 1, Images: make([]byte, 4), Labels: make([]int64, 1), Index: i, OnRelease: func() { released(i) }}, i < n
-	}), cgotorch.CPU, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), cgotorch.CPU, Options{}))(t)
 	defer images.Close()
-	tensors, err := NewTensors(madeTensors(func(i int) (*data.Batch, bool) {
+	tensors := must.Get(NewTensors(madeTensors(func(i int) (*data.Batch, bool) {
 		if at(i) {
 			return nil, true
 		}
 		return &data.Batch{N: 1, Columns: []data.Column{data.Of("x", []float32{1})}, Index: i, OnRelease: func() { released(i) }}, i < n
-	}), cgotorch.CPU, TensorOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), cgotorch.CPU, TensorOptions{}))(t)
 	defer tensors.Close()
 	for _, loop := range []func() error{
 		func() error { return drain(images.Epoch(t.Context())) },

@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -29,41 +30,28 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				torchtest.CheckLeaks(t)
 				races := 0
-				stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
-				if err != nil {
-					t.Fatal(err)
-				}
+				stop := must.Get(cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ }))(t)
 				defer stop()
 				stream := torchtest.NewStream(t, cgotorch.CPU)
 				loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 2, Buffers: 1})
 				p := &pinner{device: cgotorch.CPU}
-				if err := loader.Pin(p); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, loader.Pin(p))
 				for batch, err := range loader.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					var copied *cgotorch.Event
 					err := stream.Do(func(x *cgotorch.Exec) error {
 						read(x, batch)
 						copied = x.Record()
 						return nil
 					})
-					if err != nil {
-						t.Error(err)
-					}
+					must.Check(t, err)
 					if waits {
-						if err := slabOf(p, batch.Images).Await(copied); err != nil {
-							t.Error(err)
-						}
+						must.Check(t, slabOf(p, batch.Images).Await(copied))
 					}
 					copied.Close()
 					batch.Release()
 				}
-				if err := stream.Synchronize(); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, stream.Synchronize())
 				want := 1 // the filling for the second batch races with the copy of the first
 				if waits {
 					want = 0
@@ -93,9 +81,7 @@ func TestEpoch_Staged(t *testing.T) {
 			p := start(t, test.source, d, Options{Depth: 1})
 			stream := torchtest.NewStream(t, d)
 			for batch, err := range p.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					x.Sum(images)
@@ -150,24 +136,17 @@ func TestNew_SecondOfALoader(t *testing.T) {
 
 func TestPinner_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	memory, err := arena.MapPages(8192)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := must.Get(arena.MapPages(8192))(t)
 	defer arena.UnmapPages(memory)
 	p := &pinner{device: cgotorch.CPU}
-	if err := p.Pin(memory[:4096]); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Pin(memory[:4096]))
 	for _, wrong := range [][]byte{memory, memory[:4096], memory[8:], nil} {
 		if err := p.Pin(wrong); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 			t.Errorf("%d bytes at %p: got %v", len(wrong), wrong, err)
 		}
 	}
 	p.Unpin(memory[:4096])
-	if err := p.Pin(memory); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, p.Pin(memory))
 	p.Unpin(memory)
 }
 
@@ -176,29 +155,20 @@ func TestPinner_Refused(t *testing.T) {
 func TestStaging_RefilledUnderACopy(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	races := 0
-	stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must.Get(cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ }))(t)
 	defer stop()
 	stream, s := torchtest.NewStream(t, cgotorch.CPU), staging{device: cgotorch.CPU}
 	host := &imageloader.HostBatch{N: 1, Images: make([]byte, 12), Labels: make([]int64, 1), Flip: []bool{true}}
 	for range 2 {
 		from, err := s.stage(host, &pinner{}, nil) // nil: stage does not wait for the last copy
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		err = stream.Do(func(x *cgotorch.Exec) error {
 			cgotorch.CopyFrom(x, x.Empty(cgotorch.Bool, 1), from.flips)
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		must.Check(t, err)
 	}
-	if err := stream.Synchronize(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, stream.Synchronize())
 	s.close(nil)
 	if stop(); races != 1 {
 		t.Errorf("%d races, want that of the second filling with the first copy", races)

@@ -12,6 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -28,9 +29,7 @@ func TestPrefetcher_JSON(t *testing.T) {
 		for len(seen) < most {
 			before := len(seen)
 			for b, err := range p.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				seen = append(seen, fmt.Sprint(b.Epoch, b.Index, b.Names))
 				body(b)
 				if len(seen) == most {
@@ -66,9 +65,7 @@ func TestPrefetcher_JSON(t *testing.T) {
 			}
 		})
 		_, second := make()
-		if err := json.Unmarshal(text, second); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(text, second))
 		if got := take(second, 15-n, func(*Batch) {}); !slices.Equal(got, want[n:]) {
 			t.Errorf("after %d batches: %v, want %v", n, got, want[n:])
 		}
@@ -88,9 +85,7 @@ func TestPrefetcher_JSON(t *testing.T) {
 	after(context.Background(), `"epoch":0,"batch":5`)
 	text, _ := json.Marshal(p)
 	_, p = make()
-	if err := json.Unmarshal(text, p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, p))
 	after(context.Background(), `"epoch":0,"batch":5`) // an epoch without batches
 	after(ended, `"epoch":1,"batch":0`)
 	if err := json.Unmarshal([]byte(`{"samples":3}`), p); !errors.Is(err, imageloader.ErrInvalidState) {
@@ -100,32 +95,19 @@ func TestPrefetcher_JSON(t *testing.T) {
 
 func TestTensors_JSON(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	table, err := data.NewTable(data.Of("id", []int{0, 1, 2, 3, 4, 5}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := must.Get(data.NewTable(data.Of("id", []int{0, 1, 2, 3, 4, 5})))(t)
 	var text []byte
 	var got []int64
 	for round := range 2 {
-		loader, err := data.NewLoader(table, data.Options{BatchSize: 2, Shuffle: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		loader := must.Get(data.NewLoader(table, data.Options{BatchSize: 2, Shuffle: true}))(t)
 		defer loader.Close()
-		p, err := NewTensors(loader, cgotorch.CPU, TensorOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(NewTensors(loader, cgotorch.CPU, TensorOptions{}))(t)
 		defer p.Close()
 		if round == 1 {
-			if err := json.Unmarshal(text, p); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(text, p))
 		}
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 				got = append(got, cgotorch.ToSlice[int64](x, batch.Use(x)["id"])...)
 			})

@@ -41,42 +41,6 @@ func TestEpoch_Counts(t *testing.T) {
 	}
 }
 
-func TestEpoch_LeftEarly(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		loader := open(t, archive(t, 40, -1), imageloader.Options{BatchSize: 2})
-		p := start(t, loader, d, Options{Depth: 3})
-		for leaveAt := range 8 {
-			for batch, err := range p.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if batch.Index == leaveAt {
-					break
-				}
-			}
-		}
-	})
-}
-
-func TestEpoch_Cancelled(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		loader := open(t, archive(t, 40, -1), imageloader.Options{BatchSize: 2})
-		p := start(t, loader, d, Options{})
-		ctx, cancel := context.WithCancelCause(context.Background())
-		defer cancel(nil)
-		why := errors.New("enough")
-		var last error
-		for batch, err := range p.Epoch(ctx) {
-			if last = err; err == nil && batch.Index == 3 {
-				cancel(why)
-			}
-		}
-		if !errors.Is(last, why) {
-			t.Errorf("the epoch ended with %v, want %v", last, why)
-		}
-	})
-}
-
 func TestEpoch_BadMemberInTheMiddle(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, 11), imageloader.Options{BatchSize: 4})

@@ -17,6 +17,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -151,10 +152,7 @@ func TestAugmentations_PassesEqualSteps(t *testing.T) {
 	} {
 		o.Mean, o.Std = []float64{0}, []float64{1.0 / 255} // an image keeps its levels
 		got, _ := batches(t, pictures{sizes: []int{12}, keys: keys, flips: true}, cgotorch.CPU, o)
-		o, err := o.complete(shape{12, picturesHeight, picturesWidth, 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(o.complete(shape{12, picturesHeight, picturesWidth, 3}))(t)
 		for i, k := range keys {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				want := cgotorch.ToSlice[float32](x, x.To(x.Permute(alone(x, o, key(k)), 0, 3, 1, 2), cgotorch.Float32))
@@ -300,19 +298,14 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	// the first epoch stops at batch `from` and the run resumes there.
 	run := func(workers, from int) (sums []string) {
 		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Crop: imageloader.Crop{Transform: decode.RandomResizedCrop{Height: side, Width: side}}}
-		loader, err := imageloader.Open(path, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		loader := must.Get(imageloader.Open(path, l))(t)
 		defer loader.Close()
 		p := start(t, loader, cgotorch.CPU, o)
 		defer p.Close()
 		var state imageloader.State
 		for epoch := range 2 {
 			for batch, err := range p.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				if epoch == 0 && batch.Index == from {
 					state = batch.State
 					break
@@ -323,9 +316,7 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 				})
 			}
 			if epoch == 0 && from >= 0 {
-				if err := loader.Restore(state); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, loader.Restore(state))
 			}
 		}
 		return sums

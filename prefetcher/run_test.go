@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -26,9 +27,7 @@ func TestEpoch_HasNoRace(t *testing.T) {
 		stream := torchtest.NewStream(t, d)
 		source.next <- true
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 				images, labels := batch.Use(x)
 				x.Sum(images)
@@ -125,9 +124,7 @@ func TestEpoch_InsideADo(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			must.Check(t, err)
 			if n <= 3 {
 				if last != nil || batches != n {
 					t.Errorf("an epoch of %d batches gives %d and %v", n, batches, last)
@@ -166,9 +163,7 @@ func TestEpoch_InsideADo_OtherGoroutines(t *testing.T) {
 						x.Sum(images)
 						return nil
 					})
-					if err != nil {
-						t.Error(err)
-					}
+					must.Check(t, err)
 				}()
 				if err := <-used; err != nil {
 					return err

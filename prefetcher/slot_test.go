@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -37,9 +38,7 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 		side := torchtest.NewStream(t, d)
 		begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if batch.Index == 0 {
 				go func() {
 					ended <- side.Do(func(x *cgotorch.Exec) error {
@@ -58,9 +57,7 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 		}
 		p.Close() // while the Do still holds a slot
 		close(goOn)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-ended)
 	})
 }
 
@@ -81,14 +78,10 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 				begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 				end := func() {
 					close(goOn)
-					if err := <-ended; err != nil {
-						t.Error(err)
-					}
+					must.Check(t, <-ended)
 				}
 				for batch, err := range p.Epoch(context.Background()) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					switch batch.Index {
 					case 0:
 						go func() {
@@ -142,9 +135,7 @@ func laterDoOfTheBody(t *testing.T, d cgotorch.Device, beside bool) {
 	leave := func() {} // ends the Do of the other goroutine
 	for batch, err := range p.Epoch(context.Background()) {
 		leave()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var weight, loss *cgotorch.Tensor
 		do(func(x *cgotorch.Exec) {
 			images, _ := batch.Use(x)
@@ -190,9 +181,7 @@ func TestSlot_FreedByTheLast(t *testing.T) {
 				during()
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			must.Check(t, err)
 		}
 		free := func(when string, want int) {
 			if freed != want {
@@ -224,9 +213,7 @@ func TestSlot_UsedInALaterBody(t *testing.T) {
 		p := start(t, loader, d, Options{Depth: 1})
 		var first *Batch
 		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if first == nil {
 				first = batch
 				continue

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -39,10 +40,7 @@ func tableLoader(t testing.TB, n int, o data.Options) *data.Loader {
 
 func startTensors(t testing.TB, source TensorSource, d cgotorch.Device, o TensorOptions) *Tensors {
 	t.Helper()
-	p, err := NewTensors(source, d, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(NewTensors(source, d, o))(t)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -54,9 +52,7 @@ func TestTensors_Values(t *testing.T) {
 		seen := 0
 		var kept []int64
 		for b, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				in := b.Use(x)
 				ids, pairs, lists := cgotorch.ToSlice[int64](x, in["id"]), cgotorch.ToRows[float32](x, in["pair"]), cgotorch.ToRows[int32](x, in["list"])
@@ -101,9 +97,7 @@ func TestTensors_DTypes(t *testing.T) {
 		}
 		p := startTensors(t, source, d, TensorOptions{Depth: 1})
 		for b, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				for name, tensor := range b.Use(x) {
 					if !strings.HasPrefix(tensor.String(), name+"[2 3]") {
@@ -164,9 +158,7 @@ func TestTensors_HaveNoRace(t *testing.T) {
 		streams := []*cgotorch.Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d)}
 		sum := 0.0
 		for b, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for i, stream := range streams {
 				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					if s := x.Sum(b.Use(x)["id"]); i == 1 && b.Index%10 == 0 {

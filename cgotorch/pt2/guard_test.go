@@ -12,6 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -63,9 +64,7 @@ func TestProgram_Call_Guards(t *testing.T) {
 						run++
 					}
 				}
-				if err := program.Close(); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, program.Close())
 			}
 		}
 		t.Logf("%d calls run, %d are refused", run, refused)

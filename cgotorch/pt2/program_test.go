@@ -20,6 +20,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -57,11 +58,7 @@ func open(t *testing.T, d cgotorch.Device, o pt2.Options) *pt2.Program {
 		p, err = load(x, pt2test.Archive(t, pt2test.Entries()), o)
 		return err
 	})
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Do(t, p.Close()) })
 	return p
 }
 
@@ -106,10 +103,7 @@ func TestProgram_Call_FixedArguments(t *testing.T) {
 		`\"context\": \"[]\", \"children_spec\": []}]`, `\"context\": \"[\\\"cache\\\"]\", \"children_spec\": [{\"type\": \"builtins.list\", \"context\": \"null\", \"children_spec\": [`+leaf+`, `+leaf+`]}]}]`,
 	).Replace(pt2test.Model)
 	call := func(x *cgotorch.Exec, args ...any) *cgotorch.Tensor {
-		p, err := load(x, pt2test.Archive(t, changed), pt2.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(load(x, pt2test.Archive(t, changed), pt2.Options{}))(t)
 		x.AtEnd(func() { p.Close() })
 		return p.Call(x, args...).(*cgotorch.Tensor)
 	}
@@ -232,9 +226,7 @@ func TestProgram_Forward_Gradients(t *testing.T) {
 			grad := p.Weights[1].Tensor.Grad()
 			defer grad.Close()
 			torchtest.Equal(t, x, grad, []float32{2, 1}, 2) // one of the values is 0, where relu has no gradient
-			if err := nn.ZeroGrad(p); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, nn.ZeroGrad(p))
 		})
 	})
 }
@@ -264,9 +256,7 @@ func TestProgram_Forward_FromGoroutines(t *testing.T) {
 			}
 		}()
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, p.Close())
 	wait.Wait()
 }
 
@@ -475,9 +465,7 @@ func TestLoad_OperatorsOfALibrary(t *testing.T) {
 	with := pt2test.Entries()
 	with["models/model.json"] = strings.Replace(pt2test.Model, "torch.ops.aten.relu.default", "torch.ops.streamtest.scale.default", 1)
 	data := pt2test.Archive(t, with)
-	if err := cgotorch.OpenOperators(torchtest.OperatorLibrary(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.OpenOperators(torchtest.OperatorLibrary(t)))
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, err := load(x, data, pt2.Options{})
 		if err != nil {
@@ -552,9 +540,7 @@ func TestLoad_NoProgram(t *testing.T) {
 func TestLoad_Path(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "net.pt2")
-	if err := os.WriteFile(path, pt2test.Archive(t, pt2test.Entries()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, pt2test.Archive(t, pt2test.Entries()), 0o600))
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, err := pt2.Load(x, path, pt2.Options{Model: "model"})
 		if err != nil {
@@ -769,10 +755,9 @@ func TestLoad_ManyLeaves(t *testing.T) {
 	many := strings.Repeat("null, ", 100_000) + "null"
 	changed["models/model.json"] = strings.Replace(pt2test.Model, `\"builtins.dict\", \"context\": \"[]\", \"children_spec\": []`,
 		`\"builtins.dict\", \"context\": \"[\\\"`+strings.Repeat("k", 1<<20)+`\\\"]\", \"children_spec\": [{\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [`+many+`]}]`, 1)
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		_, err := load(x, pt2test.Archive(t, changed), pt2.Options{})
 		torchtest.WantError(t, err, pt2.ErrFormat, "the arguments have 100002 values, and the signature has 4")
-		return nil
 	})
 }
 
@@ -785,29 +770,20 @@ func TestLoad_LongText(t *testing.T) {
 		if name == "models/model.json" {
 			text = `{"graph_module": {"graph": {"nodes": [` + strings.Repeat("{},", 1<<22) + "{}]}}}"
 		}
-		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Deflate})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Deflate}))(t)
 		e.Write([]byte(text))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	must.Do(t, w.Close())
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		_, err := load(x, file.Bytes(), pt2.Options{})
 		torchtest.WantError(t, err, pt2.ErrFormat, "models/model.json")
-		return nil
 	})
 }
 
 // A result that a program also writes into a buffer is that buffer, as in PyTorch. It has the
 // buffer's dtype, and what the buffer holds after all writes. testdata/made has the source.
 func TestProgram_ResultIsWritten(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join("testdata", "made", "delay.pt2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join("testdata", "made", "delay.pt2")))(t)
 	for _, fuse := range []bool{false, true} {
 		t.Run(fmt.Sprint("fuse ", fuse), func(t *testing.T) {
 			var p *pt2.Program
@@ -818,7 +794,7 @@ func TestProgram_ResultIsWritten(t *testing.T) {
 			t.Cleanup(func() { p.Close() })
 			before := []float32{0, 0, 0}
 			for _, in := range [][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}} {
-				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 					given := cgotorch.FromSlice(x, in, 3)
 					results := p.Call(x, given).([]any)
 					x.FillInPlace(given, -1)
@@ -826,7 +802,6 @@ func TestProgram_ResultIsWritten(t *testing.T) {
 					if !slices.Equal(got, before) || count.DType() != cgotorch.Int64 || x.Item(count) != float64(in[0]+in[1]+in[2]) {
 						t.Errorf("after %v: %v and %v, want %v and the sum as int64", in, got, count, before)
 					}
-					return nil
 				})
 				before = in
 			}
@@ -837,10 +812,7 @@ func TestProgram_ResultIsWritten(t *testing.T) {
 // Without a batch, dimension 1 of a convolution's result is not that of the channels. Fuse then
 // leaves the batch norm alone.
 func TestLoad_FusedUnbatched(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join("testdata", "made", "unbatched.pt2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join("testdata", "made", "unbatched.pt2")))(t)
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		in := x.Randn(cgotorch.Float32, 3, 6)
 		var results []*cgotorch.Tensor
@@ -865,14 +837,9 @@ func TestProgram_TiedWeights(t *testing.T) {
 	var table struct {
 		Config map[string]map[string]any `json:"config"`
 	}
-	if err := json.Unmarshal([]byte(pt2test.WeightTable), &table); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(pt2test.WeightTable), &table))
 	table.Config["fc.bias"] = table.Config["fc.weight"]
-	text, err := json.Marshal(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(table))(t)
 	tied := pt2test.Entries()
 	tied["data/weights/model_weights_config.json"] = string(text)
 	tied["models/model.json"] = withNodes("add = add.Tensor p_w p_b")

@@ -13,6 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -30,14 +31,9 @@ type pythonResult struct {
 // file returns the small program with these results.
 func (r pythonResult) file(t *testing.T) []byte {
 	t.Helper()
-	quoted, err := json.Marshal(r.OutSpec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	quoted := must.Get(json.Marshal(r.OutSpec))(t)
 	var outputs []json.RawMessage
-	if err := json.Unmarshal([]byte(r.Outputs), &outputs); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(r.Outputs), &outputs))
 	var specs []string
 	for _, o := range outputs {
 		specs = append(specs, fmt.Sprintf(`{"user_output": {"arg": %s}}`, o))
@@ -61,9 +57,7 @@ func pythonResults(t *testing.T, text []byte) (list []pythonResult) {
 	t.Helper()
 	for line := range bytes.Lines(text) {
 		var r pythonResult
-		if err := json.Unmarshal(line, &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(line, &r))
 		list = append(list, r)
 	}
 	return list
@@ -72,10 +66,7 @@ func pythonResults(t *testing.T, text []byte) (list []pythonResult) {
 // The names and the order are those of Python, for dicts, tuples, dataclasses and what they hold.
 func TestProgram_Outputs(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	text, err := os.ReadFile("testdata/results.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("testdata/results.jsonl"))(t)
 	list := pythonResults(t, text)
 	if len(list) < 30 {
 		t.Fatalf("results.jsonl has %d lines", len(list))
@@ -113,14 +104,8 @@ func TestProgram_Outputs_Peer(t *testing.T) {
 	if python == "" {
 		t.Skip("CGOTORCH_PEER is not set: it is the path of a Python with torch 2.11 and transformers")
 	}
-	made, err := exec.Command(python, "testdata/results.py").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored, err := os.ReadFile("testdata/results.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(exec.Command(python, "testdata/results.py").Output())(t)
+	stored := must.Get(os.ReadFile("testdata/results.jsonl"))(t)
 	if !bytes.Equal(made, stored) {
 		t.Errorf("testdata/results.jsonl is not what results.py writes: write it anew")
 	}

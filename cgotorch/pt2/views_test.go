@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -120,10 +121,7 @@ func TestProgram_Forward_ViewOfWrittenMemory(t *testing.T) {
 			changed := pt2test.Entries()
 			changed["models/model.json"] = withNodes(append([]string{"m = relu x", "t = t m"}, strings.Split(c.nodes, ";")...)...)
 			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-				p, err := load(x, pt2test.Archive(t, changed), pt2.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := must.Get(load(x, pt2test.Archive(t, changed), pt2.Options{}))(t)
 				x.AtEnd(func() { p.Close() })
 				in := cgotorch.FromSlice(x, []float32{1, 2, 3, 4, 5, 6, 7, 8}, 4, 2)
 				out := p.Forward(x.NoGrad(), in)

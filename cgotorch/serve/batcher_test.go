@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/panics"
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -31,15 +33,8 @@ func open(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec, in ...*tens
 	if o.Inputs == nil {
 		o.Inputs = vector
 	}
-	b, err := New(d, fn, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b := must.Get(New(d, fn, o))(t)
+	t.Cleanup(func() { must.Do(t, b.Close()) })
 	return b
 }
 
@@ -71,35 +66,29 @@ func check(out []Array, values ...float32) error {
 func TestBatcher_ManyCallers(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		b := open(t, d, plusOne, Options{BatchSizes: []int{1, 4, 16}})
-		var all sync.WaitGroup
-		for c := range 32 {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				draw := rand.New(rand.NewPCG(1, uint64(c)))
-				for range 50 {
-					values := make([]float32, 1+draw.IntN(5))
-					var data []float32
-					for i := range values {
-						values[i] = float32(draw.IntN(1000))
-						data = append(data, values[i], 2*values[i], 3*values[i])
-					}
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(draw.IntN(5000))*time.Microsecond)
-					out, err := b.Predict(ctx, Of(data, int64(len(values)), 3))
-					cancel()
-					for i := range data { // the inputs belong to the caller again
-						data[i] = float32(math.NaN())
-					}
-					if err == nil {
-						err = check(out, values...)
-					}
-					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-						t.Error(err)
-					}
+		together.Run(32, func(c int) {
+			draw := rand.New(rand.NewPCG(1, uint64(c)))
+			for range 50 {
+				values := make([]float32, 1+draw.IntN(5))
+				var data []float32
+				for i := range values {
+					values[i] = float32(draw.IntN(1000))
+					data = append(data, values[i], 2*values[i], 3*values[i])
 				}
-			}()
-		}
-		all.Wait()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(draw.IntN(5000))*time.Microsecond)
+				out, err := b.Predict(ctx, Of(data, int64(len(values)), 3))
+				cancel()
+				for i := range data { // the inputs belong to the caller again
+					data[i] = float32(math.NaN())
+				}
+				if err == nil {
+					err = check(out, values...)
+				}
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			}
+		})
 		if s := b.Stats(); s.Waiting != 0 || len(s.Batches) == 0 || s.Requests == 0 || s.Entries < s.Requests {
 			t.Errorf("%+v", s)
 		}
@@ -120,9 +109,7 @@ func hold(t *testing.T, b *Batcher) (release func()) {
 	<-entered
 	return func() {
 		close(gate)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-ended)
 	}
 }
 
@@ -168,9 +155,7 @@ func TestBatcher_GathersWhatWaits(t *testing.T) {
 		waitFor(t, b, 17)
 		release()
 		for _, r := range results {
-			if err := <-r; err != nil {
-				t.Error(err)
-			}
+			must.Check(t, <-r)
 		}
 		wantBatches(t, b, map[int]int64{8: 2, 1: 1})
 	})
@@ -184,9 +169,7 @@ func TestBatcher_Pad(t *testing.T) {
 		}
 		return plusOne(x, in...)
 	}, Options{BatchSizes: []int{4}, Pad: true})
-	if err := <-predict(context.Background(), b, 5); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, <-predict(context.Background(), b, 5))
 }
 
 func TestBatcher_MaxDelay(t *testing.T) {
@@ -197,9 +180,7 @@ func TestBatcher_MaxDelay(t *testing.T) {
 			results = append(results, predict(context.Background(), b, float32(i)))
 		}
 		for _, r := range results {
-			if err := <-r; err != nil {
-				t.Error(err)
-			}
+			must.Check(t, <-r)
 		}
 		wantBatches(t, b, map[int]int64{4: 1})
 	})
@@ -217,9 +198,7 @@ func TestBatcher_MaxDelay_Priority(t *testing.T) {
 	time.Sleep(delay * 3 / 4)
 	second := predict(WithPriority(context.Background(), 1), b, 2)
 	for _, r := range []chan error{first, second} {
-		if err := <-r; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-r)
 	}
 	if took := time.Since(began); took < delay*9/10 || took > delay*3/2 {
 		t.Errorf("the first request took %v, and MaxDelay is %v", took, delay)
@@ -242,9 +221,7 @@ func TestBatcher_QueueFullAndCancelled(t *testing.T) {
 			t.Errorf("a cancelled request: %v", err)
 		}
 		release()
-		if err := <-kept; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-kept)
 		wantBatches(t, b, map[int]int64{1: 1})
 		if s := b.Stats(); s.Refused != 1 || s.Dropped != 1 || s.Requests != 1 {
 			t.Errorf("%+v", s)
@@ -303,9 +280,7 @@ func TestBatcher_OutOfMemory(t *testing.T) {
 			results = append(results, predict(context.Background(), b, float32(i)))
 		}
 		for _, r := range results {
-			if err := <-r; err != nil {
-				t.Error(err)
-			}
+			must.Check(t, <-r)
 		}
 		if _, err := b.Predict(context.Background(), Of(make([]float32, 18), 6, 3)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
 			t.Errorf("6 entries: %v", err)
@@ -332,9 +307,7 @@ func TestBatcher_OutOfMemory_CUDA(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for i := range 20 {
-		if err := <-predict(context.Background(), b, float32(i)); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-predict(context.Background(), b, float32(i)))
 	}
 }
 
@@ -429,14 +402,10 @@ func TestBatcher_Update_ContextEndsBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := newRequest(ctx)
 	r.update = func(*cgotorch.Exec) error { t.Error("it has run"); return nil }
-	if err := b.enqueue(r); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.enqueue(r))
 	cancel()
 	release() // the dispatcher finds the request before await does
-	if err := <-predict(context.Background(), b, 1); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, <-predict(context.Background(), b, 1))
 	if err := b.await(r); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -459,9 +428,7 @@ func TestBatcher_Update_QueueFull(t *testing.T) {
 		close(r.done)
 	}
 	release()
-	if err := errors.Join(b.await(r), <-large); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, errors.Join(b.await(r), <-large))
 }
 
 func TestBatcher_Close(t *testing.T) {
@@ -486,25 +453,19 @@ func TestBatcher_Close(t *testing.T) {
 				t.Errorf("a request before Close: %v", err)
 			}
 		}
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-closed)
 		if _, err := b.Predict(context.Background(), row(1)); !errors.Is(err, cgotorch.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
-	if err := (*Batcher)(nil).Close(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, (*Batcher)(nil).Close())
 }
 
 // Close tells of what could not be freed.
 func TestBatcher_Close_Fails(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	b, err := New(cgotorch.CPU, plusOne, Options{Inputs: vector, BatchSizes: []int{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	err = cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		x.On(b.compute) // its stream cannot be closed before this Do ends
 		torchtest.WantError(t, b.Close(), cgotorch.ErrMisuse, "close it afterwards")
@@ -523,9 +484,7 @@ func TestBatcher_InputsAndOutputs(t *testing.T) {
 	if in, out := b.Inputs()[0].Shape, b.Outputs()[0].Shape; in[0] != 3 || out[0] != 3 {
 		t.Errorf("a caller has changed the shapes to %v and %v", in, out)
 	}
-	if err := <-predict(context.Background(), b, 1); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, <-predict(context.Background(), b, 1))
 }
 
 func TestBatcher_HasNoRace(t *testing.T) {
@@ -537,19 +496,11 @@ func TestBatcher_HasNoRace(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				torchtest.CheckStreams(t)
 				b := open(t, d, fn, Options{BatchSizes: []int{1, 4}})
-				var all sync.WaitGroup
-				for c := range 8 {
-					all.Add(1)
-					go func() {
-						defer all.Done()
-						for i := range 20 {
-							if err := <-predict(context.Background(), b, float32(20*c+i)); err != nil {
-								t.Error(err)
-							}
-						}
-					}()
-				}
-				all.Wait()
+				together.Run(8, func(c int) {
+					for i := range 20 {
+						must.Check(t, <-predict(context.Background(), b, float32(20*c+i)))
+					}
+				})
 			})
 		}
 	})
@@ -625,9 +576,7 @@ func TestBatcher_Panic(t *testing.T) {
 			if _, err := b.Predict(context.Background(), row(2)); err == nil {
 				t.Error("no error after a Goexit")
 			}
-			if err := <-predict(context.Background(), b, 3); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, <-predict(context.Background(), b, 3))
 		}
 	})
 }

@@ -7,24 +7,21 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/panics"
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func openRepository(t *testing.T, o RepositoryOptions) *Repository {
 	torchtest.CheckLeaks(t)
 	r := NewRepository(o)
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Do(t, r.Close()) })
 	return r
 }
 
@@ -56,9 +53,7 @@ func TestRepository_Versions(t *testing.T) {
 		r, ctx := openRepository(t, RepositoryOptions{Log: func(text string) { logged = append(logged, text) }}), context.Background()
 		var loaded atomic.Int64
 		for _, v := range []string{"9", "10", "1"} {
-			if err := r.Add("a", v, adds(d, float64(len(v)), 0, &loaded)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.Add("a", v, adds(d, float64(len(v)), 0, &loaded)))
 		}
 		torchtest.WantError(t, r.Add("a", "9", adds(d, 0, 0, &loaded)), cgotorch.ErrInvalidArgument, `version "9"`)
 		_, err := r.Predict(ctx, "b", "")
@@ -76,9 +71,7 @@ func TestRepository_Versions(t *testing.T) {
 		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
 			t.Error("the loaded version gave", v, err)
 		}
-		if err := r.Load(ctx, "a", ""); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, r.Load(ctx, "a", ""))
 		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 2 || err != nil {
 			t.Error("the last version gave", v, err)
 		}
@@ -89,9 +82,7 @@ func TestRepository_Versions(t *testing.T) {
 		if want := []string{"1 true true", "9 false false", "10 true true"}; !slices.Equal(versions, want) {
 			t.Errorf("%v, want %v", versions, want)
 		}
-		if err := r.Unload(ctx, "a", "10"); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, r.Unload(ctx, "a", "10"))
 		if v, err := first(r.Predict(ctx, "a", "", row(0))); v != 1 || err != nil {
 			t.Error("after the unload", v, err)
 		}
@@ -110,35 +101,23 @@ func TestRepository_Memory(t *testing.T) {
 		r, ctx := openRepository(t, RepositoryOptions{Memory: 4*each - 1, Log: func(string) { logged.Add(1) }}), context.Background()
 		var loaded atomic.Int64
 		for i := range 10 {
-			if err := r.Add(fmt.Sprint(i), "1", adds(d, float64(i), each, &loaded)); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Load(ctx, fmt.Sprint(i), ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.Add(fmt.Sprint(i), "1", adds(d, float64(i), each, &loaded)))
+			must.Do(t, r.Load(ctx, fmt.Sprint(i), ""))
 		}
-		var all sync.WaitGroup
-		for c := range 4 {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				draw := rand.New(rand.NewPCG(3, uint64(c)))
-				for range 40 {
-					model := draw.IntN(10)
-					v, err := first(r.Predict(ctx, fmt.Sprint(model), "", row(1)))
-					if err != nil || v != float32(1+model) {
-						t.Errorf("model %d gave %v, %v", model, v, err)
-					}
+		together.Run(4, func(c int) {
+			draw := rand.New(rand.NewPCG(3, uint64(c)))
+			for range 40 {
+				model := draw.IntN(10)
+				v, err := first(r.Predict(ctx, fmt.Sprint(model), "", row(1)))
+				if err != nil || v != float32(1+model) {
+					t.Errorf("model %d gave %v, %v", model, v, err)
 				}
-			}()
-		}
-		all.Wait()
+			}
+		})
 		if n, bytes := loaded.Load(), r.Memory(); n != 3 || bytes < 3*each || bytes > 4*each || logged.Load() == 0 {
 			t.Errorf("%d models are loaded, of %d bytes", n, bytes)
 		}
-		if err := r.Add("large", "1", adds(d, 0, 4*each, &loaded)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.Add("large", "1", adds(d, 0, 4*each, &loaded)))
 		torchtest.WantError(t, r.Load(ctx, "large", ""), cgotorch.ErrOutOfMemory, "RepositoryOptions.Memory")
 		if i := slices.IndexFunc(r.List(), func(m ModelInfo) bool { return m.Name == "large" }); r.List()[i].Ready || r.List()[i].Err == nil || loaded.Load() != 3 {
 			t.Errorf("%+v, %d models are loaded", r.List()[i], loaded.Load())
@@ -151,9 +130,7 @@ func TestRepository_Unload_InUse(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
 		var loaded atomic.Int64
-		if err := errors.Join(r.Add("a", "1", adds(d, 1, 0, &loaded)), r.Load(ctx, "a", "")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(r.Add("a", "1", adds(d, 1, 0, &loaded)), r.Load(ctx, "a", "")))
 		using, leave, used := make(chan struct{}), make(chan struct{}), make(chan error)
 		go func() {
 			used <- r.Use(ctx, "a", "", func(m *Model) error {
@@ -188,14 +165,11 @@ func TestRepository_Unload_ContextEnds(t *testing.T) {
 		r, always := NewRepository(RepositoryOptions{}), context.Background()
 		ctx, cancel := context.WithCancel(always)
 		var loaded atomic.Int64
-		err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Add("a", "2", func() (*Model, error) {
+		must.Do(t, errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Add("a", "2", func() (*Model, error) {
 			m, err := adds(cgotorch.CPU, 2, 0, &loaded)()
 			m.Free = func() error { cancel(); loaded.Add(-1); return nil }
 			return m, err
-		}), r.Load(always, "a", "1"), r.Load(always, "a", "2"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}), r.Load(always, "a", "1"), r.Load(always, "a", "2")))
 		unloaded := make(chan error, 1)
 		go func() { unloaded <- r.Unload(ctx, "a", "") }()
 		select {
@@ -213,14 +187,12 @@ func TestRepository_LoadFails(t *testing.T) {
 	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
 	fails := true
 	var loaded atomic.Int64
-	if err := r.Add("a", "1", func() (*Model, error) {
+	must.Do(t, r.Add("a", "1", func() (*Model, error) {
 		if fails {
 			return nil, errors.New("no weights")
 		}
 		return adds(cgotorch.CPU, 1, 0, &loaded)()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if err := r.Load(ctx, "a", ""); err == nil || r.List()[0].Err == nil {
 		t.Error("no error", r.List()[0])
 	}
@@ -230,9 +202,7 @@ func TestRepository_LoadFails(t *testing.T) {
 	if err := r.Load(ctx, "a", ""); err != nil || !r.List()[0].Ready {
 		t.Error(err, r.List()[0])
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, r.Close())
 	torchtest.WantError(t, r.Load(ctx, "a", ""), cgotorch.ErrClosed)
 	_, err = r.Predict(ctx, "a", "", row(1))
 	torchtest.WantError(t, err, cgotorch.ErrClosed)
@@ -257,9 +227,7 @@ func TestRepository_Reload_Fails(t *testing.T) {
 		}),
 		r.Add("b", "1", adds(cgotorch.CPU, 2, each, &loaded)),
 		r.Load(ctx, "a", ""), r.Load(ctx, "b", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	ask := func(name string) error {
 		_, err := r.Predict(ctx, name, "", row(1))
 		return err
@@ -281,9 +249,7 @@ func TestRepository_Reload_Fails(t *testing.T) {
 	}
 	want("loaded again", true, nil)
 
-	if err := ask("b"); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, ask("b"))
 	damaged := errors.New("no weights")
 	load = func() error { return damaged }
 	if err := ask("a"); !errors.Is(err, damaged) {
@@ -303,21 +269,15 @@ func TestRepository_Reload_Fails(t *testing.T) {
 	}
 	want("after a load that its caller has left", false, damaged)
 	load = nil
-	if err := errors.Join(r.Load(ctx, "a", ""), ask("a")); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, errors.Join(r.Load(ctx, "a", ""), ask("a")))
 	want("mended", true, nil)
 
 	load = func() error { return damaged }
-	if err := ask("b"); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, ask("b"))
 	if err := ask("a"); !errors.Is(err, damaged) {
 		t.Error(err)
 	}
-	if err := r.Unload(ctx, "a", ""); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, r.Unload(ctx, "a", ""))
 	want("not wanted any more", false, nil)
 }
 
@@ -332,9 +292,7 @@ func TestRepository_DeviceLost(t *testing.T) {
 			return nil
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	<-r.Lost()
 	_, err = r.Predict(ctx, "a", "", row(1))
 	for _, err := range []error{err, r.Ready("a", ""), r.Ready("a", "1")} {
@@ -350,14 +308,10 @@ func TestRepository_DeviceLost(t *testing.T) {
 func TestRepository_Remove(t *testing.T) {
 	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
 	var loaded atomic.Int64
-	if err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Load(ctx, "a", "")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)), r.Load(ctx, "a", "")))
 	torchtest.WantError(t, r.Remove(ctx, "a", ""), ErrNotFound, `Remove: "a": no version is given`)
 	torchtest.WantError(t, r.Remove(ctx, "a", "2"), ErrNotFound, `version "2"`)
-	if err := r.Ready("a", "1"); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, r.Ready("a", "1"))
 	if err := r.Remove(ctx, "a", "1"); err != nil || loaded.Load() != 0 || len(r.List()) != 0 {
 		t.Error(err, loaded.Load(), r.List())
 	}
@@ -368,9 +322,7 @@ func TestRepository_Remove(t *testing.T) {
 func TestRepository_Remove_BesideLoad(t *testing.T) {
 	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
 	var loaded atomic.Int64
-	if err := r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Add("a", "1", adds(cgotorch.CPU, 1, 0, &loaded)))
 	r.turn <- struct{}{} // another load
 	removed, load := make(chan error), make(chan error)
 	go func() { removed <- r.Remove(ctx, "a", "1") }()
@@ -378,9 +330,7 @@ func TestRepository_Remove_BesideLoad(t *testing.T) {
 	go func() { load <- r.Load(ctx, "a", "1") }()
 	time.Sleep(20 * time.Millisecond)
 	<-r.turn
-	if err := <-removed; err != nil {
-		t.Error(err)
-	}
+	must.Check(t, <-removed)
 	if err := <-load; err != nil { // nil if the Load had its turn first
 		torchtest.WantError(t, err, ErrNotFound, `"a", version "1"`)
 	}
@@ -392,9 +342,7 @@ func TestRepository_Remove_BesideLoad(t *testing.T) {
 // A device that is lost during a load is told, so that the process can end.
 func TestRepository_LostInLoad(t *testing.T) {
 	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
-	if err := r.Add("a", "1", func() (*Model, error) { return nil, cgotorch.ErrDeviceLost }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Add("a", "1", func() (*Model, error) { return nil, cgotorch.ErrDeviceLost }))
 	torchtest.WantError(t, r.Load(ctx, "a", ""), cgotorch.ErrDeviceLost)
 	select {
 	case <-r.Lost():
@@ -406,9 +354,7 @@ func TestRepository_LostInLoad(t *testing.T) {
 // Unload forgets why a load has failed.
 func TestRepository_Unload_Failed(t *testing.T) {
 	r, ctx := openRepository(t, RepositoryOptions{}), context.Background()
-	if err := r.Add("a", "1", func() (*Model, error) { return nil, errors.New("no weights") }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Add("a", "1", func() (*Model, error) { return nil, errors.New("no weights") }))
 	if r.Load(ctx, "a", ""); r.List()[0].Err == nil {
 		t.Error("the failure is not told")
 	}
@@ -431,9 +377,7 @@ func TestRepository_Unload_AllVersions(t *testing.T) {
 			return m, err
 		}),
 		r.Load(ctx, "a", "1"), r.Load(ctx, "a", "2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if err := r.Unload(ctx, "a", ""); !errors.Is(err, failed) {
 		t.Errorf("Unload: %v", err)
 	}
@@ -450,13 +394,11 @@ func TestRepository_Load_ContextEnds(t *testing.T) {
 	var loaded atomic.Int64
 	begun := make(chan struct{})
 	load := adds(cgotorch.CPU, 2, 80<<20, &loaded)
-	if err := errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 80<<20, &loaded)), r.Load(ctx, "a", ""), r.Add("b", "1", func() (*Model, error) {
+	must.Do(t, errors.Join(r.Add("a", "1", adds(cgotorch.CPU, 1, 80<<20, &loaded)), r.Load(ctx, "a", ""), r.Add("b", "1", func() (*Model, error) {
 		cancel()
 		close(begun)
 		return load()
-	})); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	failed := make(chan error, 1)
 	err := r.Use(context.Background(), "a", "", func(*Model) error { // keeps the room for a moment
 		go func() { failed <- r.Load(ctx, "b", "") }()
@@ -464,9 +406,7 @@ func TestRepository_Load_ContextEnds(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		return nil
 	})
-	if err := errors.Join(err, <-failed, r.Ready("b", "")); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, errors.Join(err, <-failed, r.Ready("b", "")))
 }
 
 // A panic of a load is an error, whose text has no stack: servers send it to clients.
@@ -475,14 +415,12 @@ func TestRepository_Load_Panics(t *testing.T) {
 	r, ctx := openRepository(t, RepositoryOptions{Log: func(text string) { logged = append(logged, text) }}), context.Background()
 	var loaded atomic.Int64
 	panicking := true
-	if err := r.Add("a", "1", func() (*Model, error) {
+	must.Do(t, r.Add("a", "1", func() (*Model, error) {
 		if panicking {
 			panic("secret")
 		}
 		return adds(cgotorch.CPU, 1, 0, &loaded)()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	err := r.Load(ctx, "a", "")
 	if p, ok := errors.Unwrap(err).(*panics.Panic); !ok || p.Value != "secret" || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), `the load of "a", version "1", has panicked`) {
 		t.Errorf("%v, and inside it %v", err, errors.Unwrap(err))
@@ -491,7 +429,5 @@ func TestRepository_Load_Panics(t *testing.T) {
 		t.Errorf("%+v, and the log is %q", info, logged)
 	}
 	panicking = false
-	if err := r.Load(ctx, "a", ""); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, r.Load(ctx, "a", ""))
 }

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/panics"
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -59,9 +61,7 @@ func TestWithPriority(t *testing.T) {
 		gate <- struct{}{}
 	}
 	for _, r := range append(results, updated) {
-		if err := <-r; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-r)
 	}
 	if want := []float32{1, 4, 5, 2, 3, -1, 6}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
@@ -90,37 +90,31 @@ func TestBatcher_Lengths(t *testing.T) {
 		if len(out) != 2 || out[0].Name != "sum" || len(out[0].Shape) != 0 || out[1].Name != "output1" || !slices.Equal(out[1].Shape, []int64{2, -1}) {
 			t.Errorf("outputs %v", out)
 		}
-		var all sync.WaitGroup
-		for c := range 8 {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				for i := range 16 {
-					n := int64(1 + (c+i)%16)
-					data := make([]float32, 2*n)
-					sum := float32(0)
-					for k := range data {
-						data[k] = float32(c*k + i)
-						sum += data[k]
-					}
-					got, err := b.Predict(context.Background(), Of(data, 1, 2, n))
-					if err != nil {
-						t.Error(err)
-						continue
-					}
-					sums, _ := Elements[float32](got[0])
-					rows, _ := Elements[float32](got[1])
-					length := 4
-					if n > 4 {
-						length = 16
-					}
-					if sums[0] != sum || got[1].Shape[2] != int64(length) || rows[length] != data[n]+1 || rows[length-1] != data[min(int(n), length)-1]+1 && int(n) == length {
-						t.Errorf("length %d: sum %v want %v, rows %v of %v", n, sums, sum, rows, data)
-					}
+		together.Run(8, func(c int) {
+			for i := range 16 {
+				n := int64(1 + (c+i)%16)
+				data := make([]float32, 2*n)
+				sum := float32(0)
+				for k := range data {
+					data[k] = float32(c*k + i)
+					sum += data[k]
 				}
-			}()
-		}
-		all.Wait()
+				got, err := b.Predict(context.Background(), Of(data, 1, 2, n))
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				sums, _ := Elements[float32](got[0])
+				rows, _ := Elements[float32](got[1])
+				length := 4
+				if n > 4 {
+					length = 16
+				}
+				if sums[0] != sum || got[1].Shape[2] != int64(length) || rows[length] != data[n]+1 || rows[length-1] != data[min(int(n), length)-1]+1 && int(n) == length {
+					t.Errorf("length %d: sum %v want %v, rows %v of %v", n, sums, sum, rows, data)
+				}
+			}
+		})
 		if len(seen) != 2 || !seen[4] || !seen[16] {
 			t.Errorf("computed lengths %v", seen)
 		}
@@ -137,9 +131,7 @@ func TestPredict_Elements(t *testing.T) {
 		_, err := b.Predict(context.Background(), Array{DType: cgotorch.Bool, Shape: []int64{1, 11}, Data: mask}, Of(ids, 1, 2), Of([]int64{-1}, 1, 1))
 		return err
 	}
-	if err := ask(bytes.Repeat([]byte{1}, 11), 0, 9); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, ask(bytes.Repeat([]byte{1}, 11), 0, 9))
 	for at := range 11 {
 		mask := make([]byte, 11)
 		mask[at] = 2
@@ -213,9 +205,7 @@ func pngOf(t *testing.T, grey byte) []byte {
 		img.Pix[i] = grey
 	}
 	var out bytes.Buffer
-	if err := png.Encode(&out, img); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&out, img))
 	return out.Bytes()
 }
 
@@ -230,35 +220,29 @@ func TestPredict_Files(t *testing.T) {
 		if in := b.Inputs()[0]; in.DType != cgotorch.Uint8 || !slices.Equal(in.Shape, []int64{1, 4, 3}) {
 			t.Errorf("input %v", in)
 		}
-		var all sync.WaitGroup
-		for c := range 16 {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				for i := range 20 {
-					grey := byte(16*c + i%16)
-					in := Array{Files: [][]byte{pngOf(t, grey), pngOf(t, 1)}}
-					if i%5 == 4 {
-						in.Files[1] = []byte("no picture")
-					}
-					out, err := b.Predict(context.Background(), in)
-					if i%5 == 4 {
-						if !errors.Is(err, ErrNotDecoded) || out != nil {
-							t.Error("a file that is no picture was computed")
-						}
-						continue
-					}
-					if err != nil {
-						t.Error(err)
-						continue
-					}
-					if sums, _ := Elements[float32](out[0]); !slices.Equal(sums, []float32{12 * float32(grey), 12}) {
-						t.Errorf("sums %v of %d", sums, grey)
-					}
+		together.Run(16, func(c int) {
+			for i := range 20 {
+				grey := byte(16*c + i%16)
+				in := Array{Files: [][]byte{pngOf(t, grey), pngOf(t, 1)}}
+				if i%5 == 4 {
+					in.Files[1] = []byte("no picture")
 				}
-			}()
-		}
-		all.Wait()
+				out, err := b.Predict(context.Background(), in)
+				if i%5 == 4 {
+					if !errors.Is(err, ErrNotDecoded) || out != nil {
+						t.Error("a file that is no picture was computed")
+					}
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				if sums, _ := Elements[float32](out[0]); !slices.Equal(sums, []float32{12 * float32(grey), 12}) {
+					t.Errorf("sums %v of %d", sums, grey)
+				}
+			}
+		})
 		if d.most > 2*d.Workers() {
 			t.Errorf("%d calls of the Decoder at a time", d.most)
 		}
@@ -305,9 +289,7 @@ func TestPredict_FilesThatWait(t *testing.T) {
 	}
 	close(d.hold)
 	for range 4 {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-results)
 	}
 }
 
@@ -374,10 +356,7 @@ func TestBatcher_Unpad(t *testing.T) {
 		for i := range data {
 			data[i] = float32(i + 1)
 		}
-		out, err := b.Predict(context.Background(), Of(data, 1, c.n, 2))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(b.Predict(context.Background(), Of(data, 1, c.n, 2)))(t)
 		var shapes []string
 		for _, a := range out {
 			shapes = append(shapes, fmt.Sprint(a.Shape))

@@ -8,15 +8,14 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func configFile(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 	return path
 }
 
@@ -43,10 +42,7 @@ func TestReadSwitchConfig(t *testing.T) {
 		})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := text.ReadSwitchConfig(configFile(t, test.content))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(text.ReadSwitchConfig(configFile(t, test.content)))(t)
 			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}

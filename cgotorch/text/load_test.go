@@ -14,6 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -36,9 +37,7 @@ func writeFile(t *testing.T, path string, tensors map[string]safetensors.Tensor)
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		list = append(list, tensors[name])
 	}
-	if err := safetensors.WriteFile(path, list, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.WriteFile(path, list, nil))
 }
 
 func writeJSON(t *testing.T, path string, v any) {
@@ -47,9 +46,7 @@ func writeJSON(t *testing.T, path string, v any) {
 	if err == nil {
 		err = os.WriteFile(path, data, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // forward returns the logits of m for a few tokens.
@@ -194,7 +191,7 @@ func TestSwitch_Load_Refuses(t *testing.T) {
 }
 
 func TestLoadSwitch_Folder_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		folder := t.TempDir()
 		load := func(want ...string) {
 			t.Helper()
@@ -220,6 +217,5 @@ func TestLoadSwitch_Folder_Refuses(t *testing.T) {
 		load("gone.safetensors")
 		_, err := text.LoadSwitch(x, text.LoadOptions{})
 		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "no file")
-		return nil
 	})
 }

@@ -90,13 +90,12 @@ func TestSwitch_BFloat16(t *testing.T) {
 
 // With NoGrouped no part of Logits waits for the device.
 func TestSwitch_Logits_NoWaits(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := text.NewSwitch(x, tiny(), text.SwitchOptions{NoGrouped: true})
 		defer nn.Close(m)
 		ids := x.RandInt(cgotorch.Int64, 0, 11, 3, 7)
 		mask := x.Ones(cgotorch.Bool, 3, 7)
 		m.Logits(x.NoWaits(), ids, mask, ids)
-		return nil
 	})
 }
 

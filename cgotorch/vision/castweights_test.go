@@ -7,6 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -20,19 +21,14 @@ func TestForward_CastsWeights(t *testing.T) {
 		}
 		for _, name := range []string{"efficientnet_b0", "googlenet", "mlp", "mobilenet_v2", "resnet18", "squeezenet1_1"} {
 			torchtest.Do(t, d, func(x *cgotorch.Exec) {
-				m, err := vision.New(x, name, vision.Options{Classes: 10, NoAux: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := must.Get(vision.New(x, name, vision.Options{Classes: 10, NoAux: true}))(t)
 				defer nn.Close(m)
 				nn.SetParallelism(m, nn.AlwaysParallel)
 				nn.To(x, m, nn.ToOptions{ChannelsLast: true})
 				images := x.Contiguous(x.Randn(cgotorch.Float32, 2, 3, 32, 32), cgotorch.ChannelsLast)
 				step := func(y *cgotorch.Exec) (all [][]float32) {
 					cgotorch.Seed(1)
-					if err := nn.ZeroGrad(m); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, nn.ZeroGrad(m))
 					before := cgotorch.LiveHandles()["tensor"]
 					out := m.Forward(y, images)
 					if n := cgotorch.LiveHandles()["tensor"] - before; n != 1 {

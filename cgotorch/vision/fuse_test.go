@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -55,9 +56,7 @@ func apart(x *cgotorch.Exec, got, want *cgotorch.Tensor) float64 {
 func onFusingDevices(t *testing.T, test func(t *testing.T, s *cgotorch.Stream)) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
-		if err := cgotorch.Seed(11); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cgotorch.Seed(11))
 		test(t, torchtest.NewStream(t, d))
 	})
 }
@@ -188,10 +187,7 @@ func TestFuse_Merges(t *testing.T) {
 		"squeezenet1_1": {26, 26},
 	} {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-			m, err := vision.New(x, name, vision.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(vision.New(x, name, vision.Options{}))(t)
 			defer nn.Close(m)
 			nn.SetTraining(m, false)
 			fused, apart := nn.Fuse(x, m, nn.FuseOptions{Merge: true}), nn.Fuse(x, m, nn.FuseOptions{})
@@ -226,19 +222,14 @@ func TestFuse_Serves(t *testing.T) {
 			want = cgotorch.ToSlice[float32](x, m.Forward(x.NoGrad(), cgotorch.FromSlice(x, pixels, 2, 3, 32, 32)))
 		})
 		defer nn.Close(fused)
-		serve, err := cgotorch.NewInference(s.Device(), fused.Forward, cgotorch.InferenceOptions{Streams: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		serve := must.Get(cgotorch.NewInference(s.Device(), fused.Forward, cgotorch.InferenceOptions{Streams: 2}))(t)
 		defer serve.Close()
 		for range 3 {
 			var got []float32
-			if err := serve.Do(t.Context(), func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
+			must.Do(t, serve.Do(t.Context(), func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
 				got = cgotorch.ToSlice[float32](x, forward(cgotorch.FromSlice(x, pixels, 2, 3, 32, 32)))
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			for i := range want {
 				if d := got[i] - want[i]; d*d > 1e-8*want[i]*want[i]+1e-8 {
 					t.Fatalf("logit %d is %v, want %v", i, got[i], want[i])

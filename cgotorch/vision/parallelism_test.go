@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -46,13 +47,9 @@ func TestSetParallelism_SameBits(t *testing.T) {
 func trained(t *testing.T, d cgotorch.Device, parallelism nn.Parallelism, model string, size int64) (left map[string][]float32, races []error) {
 	s := torchtest.NewStream(t, d) // the end of this stream closes the streams of the branches
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { races = append(races, r) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer stop()
-	if err := cgotorch.Seed(5); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.Seed(5))
 	left = map[string][]float32{}
 	var m nn.Module
 	defer func() { nn.Close(m) }()

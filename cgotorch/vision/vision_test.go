@@ -11,6 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -48,14 +49,9 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 				o.ImageSize = nn.Square(32)
 			}
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				m, err := vision.New(x, name, o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := must.Get(vision.New(x, name, o))(t)
 				defer nn.Close(m)
-				if err := nn.Check(m); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, nn.Check(m))
 				size := int64(32)
 				if name == "inception_v3" {
 					size = 75
@@ -88,14 +84,9 @@ func TestOptions_Recompute(t *testing.T) {
 		var want map[string][]float32
 		for _, segments := range []int{0, 1, 2} {
 			got := map[string][]float32{}
-			if err := cgotorch.Seed(5); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, cgotorch.Seed(5))
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				m, err := vision.New(x, name, vision.Options{Classes: 4, Recompute: segments})
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := must.Get(vision.New(x, name, vision.Options{Classes: 4, Recompute: segments}))(t)
 				defer nn.Close(m)
 				images, labels := x.Randn(cgotorch.Float32, 2, 3, 32, 32), cgotorch.FromSlice(x, []int64{0, 3})
 				for range 2 {
@@ -128,10 +119,7 @@ func TestOptions_Recompute(t *testing.T) {
 func TestForward_DTypesAndShapes(t *testing.T) {
 	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20", "googlenet", "squeezenet1_1"} { // the other models are left out, because bfloat16 is slow on a CPU
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-			m, err := vision.New(x, name, vision.Options{Classes: 7, Channels: 1, NoAux: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(vision.New(x, name, vision.Options{Classes: 7, Channels: 1, NoAux: true}))(t)
 			defer nn.Close(m)
 			images := x.Rand(cgotorch.Float32, 2, 1, 32, 32)
 			labels := cgotorch.FromSlice(x, []int64{0, 6})
@@ -297,10 +285,7 @@ func TestConstructors_FailureFreesLayers(t *testing.T) {
 func TestResNet_ZeroInitResidual(t *testing.T) {
 	for name, want := range map[string]int{"resnet18": 8, "resnet20": 9, "resnet50": 16} {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-			m, err := vision.New(x, name, vision.Options{ZeroInitResidual: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(vision.New(x, name, vision.Options{ZeroInitResidual: true}))(t)
 			defer nn.Close(m)
 			last := ".bn2.weight"
 			if name == "resnet50" {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"image"
 	"image/jpeg"
 	"image/png"
@@ -12,8 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch/pth"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // files writes files into a new folder. An image's text is its size, such as "30x20".
@@ -22,16 +23,12 @@ func files(t *testing.T, all map[string]string) string {
 	folder := t.TempDir()
 	for name, text := range all {
 		path := filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		data := []byte(text)
 		if strings.HasSuffix(name, ".png") {
 			data = picture(t, text)
 		}
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, data, 0o644))
 	}
 	return folder
 }
@@ -47,9 +44,7 @@ func picture(t *testing.T, size string) []byte {
 		img.Pix[i] = uint8(i*7 + len(size))
 	}
 	var out bytes.Buffer
-	if err := png.Encode(&out, img); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&out, img))
 	return out.Bytes()
 }
 
@@ -72,10 +67,7 @@ func TestPack(t *testing.T) {
 			if code != 0 || !strings.HasPrefix(stdout, "3 images in ") || stderr != "" {
 				t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
 			}
-			data, err := os.ReadFile(out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Get(os.ReadFile(out))(t)
 			bytes[i] = string(data)
 			_, names, _ := try(t, "ls", out)
 			if got := strings.Join(strings.Fields(names), " "); !strings.Contains(got, `"cat/a.png"`) || strings.Contains(got, "notes") || strings.Contains(got, "hidden") {
@@ -105,17 +97,12 @@ func TestPack_ListAndShards(t *testing.T) {
 	for i, class := range []string{"train/a", "train/b", "test/a", "train/a", "test/b"} {
 		lines.WriteString(filepath.Join(folder, string(rune('1'+i))+".png") + "\t" + class + "\n")
 	}
-	if err := os.WriteFile(list, []byte(lines.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(list, []byte(lines.String()), 0o644))
 	out := filepath.Join(t.TempDir(), "out.tgz")
 	if code, _, stderr := try(t, "pack", "-list", list, "-shards", "2", "-shuffle", "3", "-resize", "16", out); code != 0 {
 		t.Fatal(stderr)
 	}
-	loader, err := imageloader.Open(strings.TrimSuffix(out, ".tgz")+"-{000..001}.tgz", imageloader.Options{BatchSize: 2, Split: "train", Crop: imageloader.Crop{Transform: decode.Resize{Height: 4, Width: 4}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	loader := must.Get(imageloader.Open(strings.TrimSuffix(out, ".tgz")+"-{000..001}.tgz", imageloader.Options{BatchSize: 2, Split: "train", Crop: imageloader.Crop{Transform: decode.Resize{Height: 4, Width: 4}}}))(t)
 	defer loader.Close()
 	if loader.Len() != 3 || len(loader.Classes()) != 2 {
 		t.Errorf("%d images of %v", loader.Len(), loader.Classes())
@@ -128,10 +115,7 @@ func TestPack_ListAndShards(t *testing.T) {
 	if strings.Count(names.String(), "\n") != 5 || !strings.Contains(names.String(), "train/a/4.jpg") {
 		t.Errorf("the members are %s", names.String())
 	}
-	data, err := shrink(picture(t, "40x30"), decode.Info{Width: 40, Height: 30}, 16, 90)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(shrink(picture(t, "40x30"), decode.Info{Width: 40, Height: 30}, 16, 90))(t)
 	if c, err := jpeg.DecodeConfig(bytes.NewReader(data)); err != nil || c.Height != 16 || c.Width != 21 {
 		t.Errorf("a shrunk image has %dx%d pixels, %v", c.Width, c.Height, err)
 	}
@@ -141,9 +125,7 @@ func TestPack_ListAndShards(t *testing.T) {
 func TestPack_Refuses(t *testing.T) {
 	twice, other := files(t, map[string]string{"cat/a.png": "8x8"}), files(t, map[string]string{"cat/a.png": "40x30"})
 	link := files(t, map[string]string{"cat/a.png": "8x8"})
-	if err := os.Symlink("/etc/passwd", filepath.Join(link, "cat", "b.png")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("/etc/passwd", filepath.Join(link, "cat", "b.png")))
 	list := filepath.Join(files(t, map[string]string{"list": filepath.Join(twice, "cat/a.png") + "\t../up\n"}), "list")
 	hidden := filepath.Join(files(t, map[string]string{"list": filepath.Join(twice, "cat/a.png") + "\ttrain/.cat\n"}), "list")
 	gone := filepath.Join(files(t, map[string]string{"list": "/no/such.png\tcat\n"}), "list")
@@ -210,10 +192,7 @@ func TestList_Damaged(t *testing.T) {
 	if code, _, stderr := try(t, "pack", out, files(t, map[string]string{"cat/a.png": "8x8"})); code != 0 {
 		t.Fatal(stderr)
 	}
-	data, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(out))(t)
 	data[len(data)-5] ^= 1 // of the checksum
 	damaged := filepath.Join(files(t, map[string]string{"a.tgz": string(data)}), "a.tgz")
 	if code, stdout, stderr := try(t, "ls", damaged); code != 1 || !strings.Contains(stdout, "cat/a.png") || !strings.Contains(stderr, damaged+": damaged") {
@@ -256,15 +235,9 @@ func TestConvert(t *testing.T) {
 	if code, _, stderr := try(t, "convert", first, second); code != 0 {
 		t.Fatal(stderr)
 	}
-	want, err := pth.OpenWeights("../../cgotorch/pth/testdata/state.pth")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(pth.OpenWeights("../../cgotorch/pth/testdata/state.pth"))(t)
 	defer want.Close()
-	got, err := pth.OpenWeights(second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(pth.OpenWeights(second))(t)
 	defer got.Close()
 	for _, info := range want.Tensors() {
 		a, err := want.Read(info.Name)
@@ -274,9 +247,7 @@ func TestConvert(t *testing.T) {
 		}
 	}
 	onnx := filepath.Join(t.TempDir(), "a.onnx")
-	if err := os.WriteFile(onnx, []byte("\x08\x08\x12\x07pytorch"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(onnx, []byte("\x08\x08\x12\x07pytorch"), 0o600))
 	for want, args := range map[string][]string{
 		"no tensor has a name":    {"-strip", "x.", first, second},
 		"must end with .safe":     {first, filepath.Join(folder, "c.bin")},

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The trace in testdata/trace.json has five steps of 10 ms. During the first two steps the device
@@ -18,15 +20,8 @@ const example = "testdata/trace.json"
 
 func read(t *testing.T, path string) *trace {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	text := must.Get(os.ReadFile(path))(t)
+	return must.Get(parse(text))(t)
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
@@ -72,13 +67,8 @@ func TestTrace_Hidden(t *testing.T) {
 
 func TestRun_Picture(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "picture.svg")
-	if err := run(example, path, -1, 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, run(example, path, -1, 0, ""))
+	text := must.Get(os.ReadFile(path))(t)
 	kernels, copies := 0, 0
 	colour := ""
 	for d := xml.NewDecoder(strings.NewReader(string(text))); ; {
@@ -131,9 +121,7 @@ func TestRun_Refuses(t *testing.T) {
 		"marks only": {`{"traceEvents":[{"name":"step 0","ph":"X","cat":"mark","pid":1,"tid":1,"ts":0,"dur":5}]}`, "only a CUDA device"},
 	} {
 		path := filepath.Join(folder, "trace.json")
-		if err := os.WriteFile(path, []byte(c.text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(c.text), 0o666))
 		if err := run(path, filepath.Join(folder, "out.svg"), -1, 0, ""); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: the error is %v, want %q", name, err, c.want)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -36,16 +37,11 @@ type guardedProgram struct {
 
 // guardedPrograms returns the programs by name.
 func guardedPrograms(t *testing.T) map[string]*guardedProgram {
-	data, err := os.ReadFile("../../cgotorch/pt2/testdata/guards/programs.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("../../cgotorch/pt2/testdata/guards/programs.jsonl"))(t)
 	programs := map[string]*guardedProgram{}
 	for line := range bytes.Lines(data) {
 		var p guardedProgram
-		if err := json.Unmarshal(line, &p); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(line, &p))
 		programs[p.Name] = &p
 	}
 	return programs
@@ -63,13 +59,9 @@ func (p *guardedProgram) file(t *testing.T) string {
 		if err == nil {
 			_, err = e.Write([]byte(text))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
 	return file.String()
 }
 
@@ -77,10 +69,7 @@ func (p *guardedProgram) file(t *testing.T) string {
 func (p *guardedProgram) added(t *testing.T) float32 {
 	for _, c := range p.Calls {
 		if !c.Refused && len(c.Result[0].Values) > 0 {
-			first, err := strconv.ParseFloat(c.Result[0].Values[0], 32)
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := must.Get(strconv.ParseFloat(c.Result[0].Values[0], 32))(t)
 			return float32(first) + 1 // the first element of the argument is -1
 		}
 	}
@@ -116,10 +105,7 @@ func TestOpener_GuardedCorpus(t *testing.T) {
 			served++
 			if c.Refused { // the batch was cut or padded to a size that PyTorch accepts, where x becomes x+1 or x-1
 				added := p.added(t)
-				values, err := serve.Elements[float32](got[0])
-				if err != nil {
-					t.Fatal(err)
-				}
+				values := must.Get(serve.Elements[float32](got[0]))(t)
 				for k, v := range values {
 					if want := float32(k%5-1) + added; v != want {
 						t.Errorf("%s: call %d, which PyTorch refuses: element %d is %v, want %v", p.Name, i, k, v, want)
@@ -172,9 +158,7 @@ func TestOpener_Guards(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for _, length := range c.lengths {
 				values := make([]float32, length)
 				for i := range values {
@@ -185,10 +169,7 @@ func TestOpener_Guards(t *testing.T) {
 					t.Errorf("length %d: %v", length, err)
 					continue
 				}
-				results, err := serve.Elements[float32](got[0])
-				if err != nil {
-					t.Fatal(err)
-				}
+				results := must.Get(serve.Elements[float32](got[0]))(t)
 				for i, v := range results[:length] {
 					if v != 2*values[i] {
 						t.Errorf("length %d: element %d is %v, want %v", length, i, v, 2*values[i])

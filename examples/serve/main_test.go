@@ -32,6 +32,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -45,10 +46,7 @@ type server struct {
 }
 
 func free(t *testing.T) string {
-	l, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "localhost:0"))(t)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -86,9 +84,7 @@ func start(t *testing.T, f flags) server {
 		return err
 	}
 	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, s.stop())
 		s.client.CloseIdleConnections()
 	})
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -113,10 +109,7 @@ func start(t *testing.T, f flags) server {
 // call returns the status and the body of an answer.
 func (s server) call(t *testing.T, method, url string, body []byte, headers ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequest(method, url, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequest(method, url, bytes.NewReader(body)))(t)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -127,18 +120,12 @@ func (s server) call(t *testing.T, method, url string, body []byte, headers ...s
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	must.Check(t, err)
 	return answer.StatusCode, string(text)
 }
 
 func frog(t *testing.T) []byte {
-	data, err := os.ReadFile("frog.jpg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return must.Get(os.ReadFile("frog.jpg"))(t)
 }
 
 const classify = "/v2/models/cifar10/classify?top=1"
@@ -233,10 +220,7 @@ func TestServer(t *testing.T) {
 func TestServer_Drains(t *testing.T) {
 	s := start(t, flags{})
 	address, picture := strings.TrimPrefix(s.main, "http://"), frog(t)
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", address))(t)
 	defer c.Close()
 	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", classify, len(picture))
 	from := bufio.NewReader(c)
@@ -256,17 +240,13 @@ func TestServer_Drains(t *testing.T) {
 	if text, err := io.ReadAll(from); !strings.Contains(string(text), `"class":"frog"`) {
 		t.Errorf("%q, %v", text, err)
 	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	must.Check(t, <-stopped)
 }
 
 func TestServer_Token(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	const token = "0123456789abcdef"
-	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(token+"\n"), 0o600))
 	s := start(t, flags{token: path})
 	for _, c := range []struct {
 		url, value string
@@ -286,9 +266,7 @@ func TestServer_Token(t *testing.T) {
 			t.Errorf("%s with %q: %d %s, want %d", c.url, c.value, status, text, c.status)
 		}
 	}
-	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("short"), 0o600))
 	if _, err := readToken(path); err == nil {
 		t.Error("a short token is taken")
 	}
@@ -298,10 +276,7 @@ func TestServer_Token(t *testing.T) {
 func TestServer_PerClient(t *testing.T) {
 	s := start(t, flags{perClient: 2})
 	for range 2 {
-		c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", strings.TrimPrefix(s.main, "http://")))(t)
 		defer c.Close()
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n", classify)
 		if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, "100 Continue") { // the request is counted
@@ -320,20 +295,14 @@ func TestServer_PerClient(t *testing.T) {
 // and one does not come.
 func TestServer_SlowBody(t *testing.T) {
 	s := start(t, flags{timeout: 300 * time.Millisecond})
-	stalled, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stalled := must.Get(net.Dial("tcp", strings.TrimPrefix(s.main, "http://")))(t)
 	defer stalled.Close()
 	began := time.Now()
 	fmt.Fprintf(stalled, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", classify)
 	if line, _ := bufio.NewReader(stalled).ReadString('\n'); !strings.Contains(line, "504") || time.Since(began) > 5*time.Second {
 		t.Errorf("%q after %v", line, time.Since(began))
 	}
-	c, err := net.Dial("tcp", strings.TrimPrefix(s.main, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", strings.TrimPrefix(s.main, "http://")))(t)
 	defer c.Close()
 	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n", classify)
 	answer := make(chan string, 1)
@@ -358,9 +327,7 @@ func TestServer_SlowBody(t *testing.T) {
 // net/http's time for reading ends behind that of the guard: its end cancels what is computed.
 func TestServers_ReadTimeout(t *testing.T) {
 	s := servers{f: flags{listen: "localhost:0", timeout: time.Hour}}
-	if err := s.open(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.open())
 	failed := s.start(http.NotFoundHandler(), nil, nil)
 	if got, want := s.main.ReadTimeout, s.f.timeout+s.main.ReadHeaderTimeout; got < want {
 		t.Errorf("ReadTimeout is %v, want %v", got, want)
@@ -371,34 +338,15 @@ func TestServers_ReadTimeout(t *testing.T) {
 	}
 }
 
-func TestServer_TLS(t *testing.T) {
-	cert, key := certificate(t)
-	s := start(t, flags{cert: cert, key: key})
-	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, "frog") {
-		t.Errorf("%d %s", status, text)
-	}
-}
-
 // certificate returns the files of a certificate for localhost and of its key.
 func certificate(t *testing.T) (cert, private string) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	der := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
 	cert, private = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: certificate}, private: {Type: "PRIVATE KEY", Bytes: der}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
 	}
 	return cert, private
 }
@@ -421,9 +369,7 @@ func TestServer_UnknownNames(t *testing.T) {
 // copyModel returns a folder with the model of the repository.
 func copyModel(t *testing.T) string {
 	to := t.TempDir()
-	if err := os.CopyFS(to, os.DirFS("models")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(to, os.DirFS("models")))
 	return to
 }
 
@@ -440,9 +386,7 @@ func TestServer_NoDevice(t *testing.T) {
 func TestServer_DType(t *testing.T) {
 	models := copyModel(t)
 	text := `{"architecture": "resnet20", "image": {"size": 32}, "softmax": true, "dtype": "bfloat16", "outputs": ["probabilities"]}`
-	if err := os.WriteFile(filepath.Join(models, "cifar10", "model.json"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(models, "cifar10", "model.json"), []byte(text), 0o600))
 	s := start(t, flags{models: models})
 	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, `"class":"frog"`) {
 		t.Errorf("%d %s", status, text)
@@ -456,9 +400,7 @@ func TestServer_DType(t *testing.T) {
 func TestServer_NewVersion(t *testing.T) {
 	models := copyModel(t)
 	s := start(t, flags{models: models})
-	if err := os.CopyFS(filepath.Join(models, "cifar10", "2"), os.DirFS(filepath.Join("models", "cifar10", "1"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(filepath.Join(models, "cifar10", "2"), os.DirFS(filepath.Join("models", "cifar10", "1"))))
 	if status, text := s.call(t, "POST", s.admin+"/v2/repository/models/cifar10/load", nil); status != 200 {
 		t.Errorf("%d %s", status, text)
 	}
@@ -479,9 +421,7 @@ func TestServer_BadVersion(t *testing.T) {
 	models := copyModel(t)
 	s := start(t, flags{models: models})
 	bad := filepath.Join(models, "cifar10", "2")
-	if err := os.MkdirAll(bad, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(bad, 0o700))
 	const load = "/v2/repository/models/cifar10/load"
 	want := func(method, url string, body []byte, status int) {
 		t.Helper()
@@ -492,9 +432,7 @@ func TestServer_BadVersion(t *testing.T) {
 	want("POST", s.admin+load, nil, 500)
 	want("GET", s.main+"/v2/health/ready", nil, 200)
 	want("POST", s.main+classify, frog(t), 200)
-	if err := os.Remove(bad); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(bad))
 	want("POST", s.admin+load, nil, 200)
 	want("POST", s.admin+"/v2/repository/models/cifar10/unload", nil, 200)
 	want("POST", s.admin+load, nil, 200)
@@ -505,18 +443,13 @@ func TestServer_BadVersion(t *testing.T) {
 func TestOpener_Bounds(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	open := func(text string) (*serve.Model, error) {
-		s, err := readSettings(fstest.MapFS{"m/model.json": {Data: []byte(text)}}, "m")
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(readSettings(fstest.MapFS{"m/model.json": {Data: []byte(text)}}, "m"))(t)
 		n := network{forward: func(_ *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor { return in }, close: func() error { return nil }}
 		n.add("ids", cgotorch.Int64, 2, func(int) (least, most int64) { return 2, 2 })
 		return (&opener{device: cgotorch.CPU, log: t.Logf}).serve(n, s)
 	}
 	m, err := open(`{"bounds": {"ids": [0, 9]}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer m.Close()
 	_, err = m.Predict(context.Background(), serve.Of([]int64{0, 9, 10, 0}, 2, 2))
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `input "ids" has the element 10, want 0 to 9`)
@@ -546,9 +479,7 @@ func TestFolder_Links(t *testing.T) {
 	root := copyModel(t)
 	link := func(to, at string) {
 		t.Helper()
-		if err := os.Symlink(to, filepath.Join(root, at)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink(to, filepath.Join(root, at)))
 	}
 	link("cifar10", "linked")
 	link("1", "cifar10/2")
@@ -557,15 +488,10 @@ func TestFolder_Links(t *testing.T) {
 	models := serve.NewRepository(serve.RepositoryOptions{})
 	defer models.Close()
 	var logged []string
-	f, err := openFolder(root, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(openFolder(root, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) }}))(t)
 	defer f.root.Close()
 	for range 2 {
-		if err := f.scan(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.scan(context.Background()))
 	}
 	var found []string
 	for _, m := range models.List() {
@@ -577,20 +503,14 @@ func TestFolder_Links(t *testing.T) {
 	if text := strings.Join(logged, "\n"); len(logged) != 3 || !strings.Contains(text, "cifar10/latest in") || !strings.Contains(text, "linked/latest in") || !strings.Contains(text, "outside in") {
 		t.Errorf("logged %s", text)
 	}
-	if err := models.Load(context.Background(), "linked", "2"); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, models.Load(context.Background(), "linked", "2"))
 }
 
 func TestFolder_Refused(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for name, c := range map[string]struct {
 		change func(models string)
@@ -622,24 +542,14 @@ func TestFolder_Refused(t *testing.T) {
 		}, "-allow-compiled"},
 		"link outside": {func(models string) {
 			os.RemoveAll(filepath.Join(models, "cifar10", "1"))
-			outside, err := filepath.Abs(filepath.Join("models", "cifar10", "1"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(outside, filepath.Join(models, "cifar10", "1")); err != nil {
-				t.Fatal(err)
-			}
+			outside := must.Get(filepath.Abs(filepath.Join("models", "cifar10", "1")))(t)
+			must.Do(t, os.Symlink(outside, filepath.Join(models, "cifar10", "1")))
 		}, "has no model"},
 		"file outside": {func(models string) {
-			outside, err := filepath.Abs(filepath.Join("models", "cifar10", "1", "model.safetensors"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			outside := must.Get(filepath.Abs(filepath.Join("models", "cifar10", "1", "model.safetensors")))(t)
 			inside := filepath.Join(models, "cifar10", "1", "model.safetensors")
 			os.Remove(inside)
-			if err := os.Symlink(outside, inside); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Symlink(outside, inside))
 		}, "has none of"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -648,9 +558,7 @@ func TestFolder_Refused(t *testing.T) {
 			models := serve.NewRepository(serve.RepositoryOptions{})
 			defer models.Close()
 			f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1}, log: t.Logf})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			defer f.root.Close()
 			err = f.loadAll(context.Background())
 			if list := models.List(); err == nil && len(list) == 1 {
@@ -669,10 +577,7 @@ func program(t *testing.T, changes ...[2]string) string {
 	t.Helper()
 	const small = "../../cgotorch/pt2/testdata/small/"
 	read := func(name string) string {
-		text, err := os.ReadFile(small + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(small + name))(t)
 		return string(text)
 	}
 	text := read("model.json")
@@ -693,13 +598,9 @@ func program(t *testing.T, changes ...[2]string) string {
 		if err == nil {
 			_, err = io.WriteString(e, data)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
 	return file.String()
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -33,19 +34,13 @@ func loaded(t *testing.T, settings, program string) (*serve.Repository, error) {
 	path := t.TempDir()
 	for file, text := range map[string]string{"model.json": settings, "1/model.pt2": program} {
 		file = filepath.Join(path, "net", filepath.FromSlash(file))
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		must.Do(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	models := serve.NewRepository(serve.RepositoryOptions{})
 	t.Cleanup(func() { models.Close() })
 	f, err := openFolder(path, models, &opener{device: cgotorch.CPU, batchSizes: []int{1, 2}, log: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { f.root.Close() })
 	if err = f.loadAll(context.Background()); err == nil {
 		err = models.List()[0].Err
@@ -82,9 +77,7 @@ func TestOpener_Outputs(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			err = models.Use(context.Background(), "net", "", func(m *serve.Model) error {
 				var got []string
 				for _, s := range m.Outputs() {
@@ -101,9 +94,7 @@ func TestOpener_Outputs(t *testing.T) {
 				}
 				return err
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			must.Check(t, err)
 		})
 	}
 }
@@ -141,15 +132,10 @@ func TestSamplesOf(t *testing.T) {
 	inputs := []serve.Spec{{Name: "ids", DType: cgotorch.Int32}, {Name: "mask", DType: cgotorch.Bool}, {Name: "x", DType: cgotorch.Float32}}
 	read := func(text string) (list []serve.Array, err error) {
 		var s settings
-		if err := json.Unmarshal([]byte(`{"samples": `+text+`}`), &s); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(`{"samples": `+text+`}`), &s))
 		return samplesOf(inputs, s.Samples)
 	}
-	list, err := read(`{"ids": [[1, -2], [3, 4]], "mask": [[1, 0], [1, 1]], "x": [0.5, 2]}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(read(`{"ids": [[1, -2], [3, 4]], "mask": [[1, 0], [1, 1]], "x": [0.5, 2]}`))(t)
 	ids, err := serve.Elements[int32](list[0])
 	mask, err2 := serve.Elements[bool](list[1])
 	x, err3 := serve.Elements[float32](list[2])

@@ -16,6 +16,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -32,9 +33,7 @@ func openBrowser(t *testing.T) *browser {
 	}
 	address := free(t)
 	cmd := exec.Command(driver, "--port="+address[strings.LastIndexByte(address, ':')+1:])
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -137,9 +136,7 @@ func TestPage_Browser(t *testing.T) {
 	b := openBrowser(t)
 	token := "0123456789abcdef"
 	path := t.TempDir() + "/token"
-	if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(token), 0o600))
 	s := start(t, flags{token: path})
 	b.call("POST", "/url", map[string]any{"url": strings.Replace(s.main, "http://", "http://me:"+token+"@", 1)}, nil)
 	b.await(`document.title == "streamtorch serve" && at("models").rows.length == 1`)
@@ -161,9 +158,7 @@ func TestPage_Browser(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(to, png, 0o600)
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		must.Check(t, err)
 	}
 	if err := s.stop(); err != nil {
 		t.Error(fmt.Errorf("stop: %w", err))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,9 +25,7 @@ func pixels(i int) []byte {
 
 func write(t testing.TB, path string, parts ...[]byte) {
 	t.Helper()
-	if err := os.WriteFile(path, bytes.Join(parts, nil), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, bytes.Join(parts, nil), 0o666))
 }
 
 func checkSet(t *testing.T, name string, s Set, err error, labels, coarse []int64) {
@@ -251,10 +250,7 @@ func FuzzReadPython(f *testing.F) {
 	f.Add(python3(0, "S'\\x41'\n", "(lI1\na"))
 	f.Add(python3(5, frombuffer("\x96", pixels(0), "|u1", "K\x01M\x00\x0c\x86", "C"), "]\x94(K\x03e"))
 	for _, name := range []string{"batch10-protocol2", "batch10-protocol4", "batch100-protocol2"} {
-		text, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			f.Fatal(err)
-		}
+		text := must.Get(os.ReadFile("testdata/" + name))(f)
 		f.Add(text)
 	}
 	path := filepath.Join(f.TempDir(), "batch")

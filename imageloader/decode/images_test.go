@@ -9,17 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // testdata/make.py made the images, and Pillow's pixels of these images.
 
 func read(t testing.TB, path ...string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(append([]string{"testdata"}, path...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return must.Get(os.ReadFile(filepath.Join(append([]string{"testdata"}, path...)...)))(t)
 }
 
 func names(t testing.TB, folder string) []string {
@@ -38,10 +36,7 @@ func names(t testing.TB, folder string) []string {
 // pixelsOf returns the pixels of a PNG as RGB or grey. It decodes without this package.
 func pixelsOf(t testing.TB, data []byte, channels int) (pix []byte, height, width int) {
 	t.Helper()
-	img, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := must.Get(png.Decode(bytes.NewReader(data)))(t)
 	b := img.Bounds()
 	for y := b.Min.Y; y < b.Max.Y; y++ {
 		for x := b.Min.X; x < b.Max.X; x++ {
@@ -59,9 +54,7 @@ func decodeOne(t testing.TB, data []byte, options Options) ([]byte, Result) {
 	height, width, channels := pool.Size()
 	dst := bytes.Repeat([]byte{0xAB}, height*width*channels)
 	results := make([]Result, 1)
-	if err := pool.Decode([]Image{{Data: data}}, dst, results); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.Decode([]Image{{Data: data}}, dst, results))
 	return dst, results[0]
 }
 
@@ -70,10 +63,7 @@ func newPool(t testing.TB, options Options) *Pool {
 	if options.Workers == 0 {
 		options.Workers = 2
 	}
-	pool, err := NewPool(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(NewPool(options))(t)
 	t.Cleanup(func() { pool.Close() })
 	return pool
 }
@@ -202,9 +192,7 @@ func TestPool_Decode_BadAmongGood(t *testing.T) {
 	}
 	pool := newPool(t, Options{Transform: Resize{Height: 9, Width: 9}})
 	dst, results := make([]byte, len(images)*len(want)), make([]Result, len(images))
-	if err := pool.Decode(images, dst, results); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.Decode(images, dst, results))
 	for i, result := range results {
 		part := dst[i*len(want) : (i+1)*len(want)]
 		if i%2 == 0 && (result.Err != nil || !bytes.Equal(part, want)) {

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 var update = flag.Bool("update", false, "write testdata/kinds.txt anew, with the Python of CGOTORCH_PEER")
@@ -59,9 +61,7 @@ func gifKinds(t testing.TB) (out []kind) {
 			p[transparent] = color.RGBA{}
 		}
 		var data bytes.Buffer
-		if err := gif.EncodeAll(&data, file); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, gif.EncodeAll(&data, file))
 		b := data.Bytes()
 		if patch != nil {
 			b = patch(b)
@@ -119,27 +119,17 @@ func TestPool_Decode_Kinds(t *testing.T) {
 	if python := os.Getenv("CGOTORCH_PEER"); python != "" {
 		dir := t.TempDir()
 		for i, k := range all {
-			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%04d %s", i, strings.ReplaceAll(k.name, "/", " "))), k.data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%04d %s", i, strings.ReplaceAll(k.name, "/", " "))), k.data, 0o600))
 		}
-		got, err := exec.Command(python, "testdata/kinds.py", dir).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(exec.Command(python, "testdata/kinds.py", dir).Output())(t)
 		want, _ := os.ReadFile(stored)
 		if *update {
-			if err := os.WriteFile(stored, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(stored, got, 0o644))
 		} else if !bytes.Equal(got, want) {
 			t.Errorf("Pillow's pixels are not those of %s: run this test with -update", stored)
 		}
 	}
-	text, err := os.ReadFile(stored)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(stored))(t)
 	want := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		sum, name, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -8,6 +8,8 @@ import (
 	"math/bits"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // A tiffKind makes a TIFF of 21 x 11 pixels. 0 in a field means the usual value.
@@ -306,10 +308,7 @@ func tiffKinds(t testing.TB) (out []kind) {
 		add(fmt.Sprint("orientation ", orientation), tiffKind{samples: 3, more: []tag{tagOf(274, orientation)}})
 	}
 	for _, name := range []string{"group3-zero-is-white", "group3-zero-is-black", "group4-zero-is-white", "group4-zero-is-black"} {
-		f, err := openTIFF(read(t, "good", name+".tif"), defaultMaxPixels)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(openTIFF(read(t, "good", name+".tif"), defaultMaxPixels))(t)
 		add(name+" mirrored", tiffKind{bits: 1, coding: f.compression, flip: true, strip: f.bytesOf(0, 0),
 			more: []tag{tagOf(256, f.width), tagOf(257, f.height), tagOf(262, f.colour), tagOf(278, f.height)}})
 	}

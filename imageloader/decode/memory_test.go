@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 // progressive returns a progressive CMYK JPEG of one colour, with all components at full size. No
@@ -113,10 +115,7 @@ func TestPool_Decode_GivesLargeMemoryBack(t *testing.T) {
 // Close waits for images that wait for memory. Images that are refused give their memory back.
 func TestPool_Close_WhileImagesWait(t *testing.T) {
 	before := threads(t)
-	pool, err := NewPool(Options{Workers: 3, Transform: Resize{Height: 4, Width: 4}, NoShrink: true, Memory: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(NewPool(Options{Workers: 3, Transform: Resize{Height: 4, Width: 4}, NoShrink: true, Memory: 1}))(t)
 	good := progressive(1500, 1500)
 	images := []Image{{Data: good}, {Data: good[:len(good)/2]}, {Data: good}, {Data: read(t, "good", "420.jpg")}, {Data: good[:len(good)-2]}, {Data: good}}
 	var group sync.WaitGroup
@@ -142,9 +141,7 @@ func TestPool_Close_WhileImagesWait(t *testing.T) {
 	for pool.Busy() == 0 { // until one image is done. The other two threads then wait or decode
 		time.Sleep(time.Millisecond)
 	}
-	if err := pool.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, pool.Close())
 	group.Wait()
 	if done.Load() == 0 {
 		t.Error("no batch was being decoded")
@@ -232,19 +229,13 @@ func TestPool_Decode_ForeignWaits(t *testing.T) {
 	}
 	want, _ := decodeAll(t, newPool(t, Options{Transform: Resize{Height: 6, Width: 6}}), images)
 	pool := newPool(t, Options{Transform: Resize{Height: 6, Width: 6}, Memory: 1})
-	var group sync.WaitGroup
-	for range 8 {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			for range 5 {
-				if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
-					t.Error("the batch differs")
-				}
+	together.Run(8, func(int) {
+		for range 5 {
+			if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
+				t.Error("the batch differs")
 			}
-		}()
-	}
-	group.Wait()
+		}
+	})
 	if pool.memory.taken != 0 || pool.memory.asked == 0 {
 		t.Errorf("%d bytes are still taken, of %d shares", pool.memory.taken, pool.memory.asked)
 	}

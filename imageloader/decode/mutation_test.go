@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // damaged returns a copy of data with changed bits, bytes, runs of bytes or length.
@@ -73,9 +75,7 @@ func FuzzImage(f *testing.F) {
 		pool := pools[key%uint64(len(pools))]
 		height, width, channels := pool.Size()
 		dst, results := make([]byte, height*width*channels), make([]Result, 1)
-		if err := pool.Decode([]Image{{Data: data, Key: key}}, dst, results); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, pool.Decode([]Image{{Data: data, Key: key}}, dst, results))
 		if err := results[0].Err; errors.Is(err, ErrInternal) || errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrInvalidArgument) {
 			t.Fatal(err)
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 // samples returns the good images three times, each image with a key of its own.
@@ -29,9 +31,7 @@ func decodeAll(t testing.TB, pool *Pool, images []Image) ([]byte, []Result) {
 	t.Helper()
 	height, width, channels := pool.Size()
 	dst, results := make([]byte, len(images)*height*width*channels), make([]Result, len(images))
-	if err := pool.Decode(images, dst, results); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, pool.Decode(images, dst, results))
 	return dst, results
 }
 
@@ -64,19 +64,13 @@ func TestPool_Decode_Concurrently(t *testing.T) {
 	images := samples(t)
 	pool := newPool(t, Options{Workers: 3, Transform: RandomCrop{Height: 30, Width: 30, Padding: 40, PaddingMode: "reflect"}})
 	want, _ := decodeAll(t, pool, images)
-	var group sync.WaitGroup
-	for range 8 {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			for range 3 {
-				if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
-					t.Error("a batch decoded beside others differs")
-				}
+	together.Run(8, func(int) {
+		for range 3 {
+			if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
+				t.Error("a batch decoded beside others differs")
 			}
-		}()
-	}
-	group.Wait()
+		}
+	})
 }
 
 func TestPool_Decode_RefusesLengths(t *testing.T) {
@@ -115,10 +109,7 @@ func TestPool_MaxPixels(t *testing.T) {
 
 func TestPool_Close(t *testing.T) {
 	before := threads(t)
-	pool, err := NewPool(Options{Workers: 7, Transform: Resize{Height: 4, Width: 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(NewPool(Options{Workers: 7, Transform: Resize{Height: 4, Width: 4}}))(t)
 	if got := threads(t) - before; got != 7 {
 		t.Errorf("7 workers are %d threads named decode-*", got)
 	}
@@ -142,9 +133,7 @@ func TestPool_Close(t *testing.T) {
 	}
 	time.Sleep(5 * time.Millisecond)
 	for range 2 {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, pool.Close())
 	}
 	group.Wait()
 	if got := threads(t); got != before {
@@ -154,10 +143,7 @@ func TestPool_Close(t *testing.T) {
 
 func TestPool_Busy(t *testing.T) {
 	images := samples(t)
-	pool, err := NewPool(Options{Workers: 2, Transform: Resize{Height: 64, Width: 64}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(NewPool(Options{Workers: 2, Transform: Resize{Height: 64, Width: 64}}))(t)
 	if pool.Workers() != 2 || pool.Busy() != 0 {
 		t.Errorf("a new pool of 2: %d workers, busy for %v", pool.Workers(), pool.Busy())
 	}
@@ -201,10 +187,7 @@ func TestPool_Cleanup(t *testing.T) {
 // threads counts the decode threads of this process.
 func threads(t testing.TB) int {
 	t.Helper()
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tasks := must.Get(os.ReadDir("/proc/self/task"))(t)
 	n := 0
 	for _, task := range tasks {
 		if name, err := os.ReadFile("/proc/self/task/" + task.Name() + "/comm"); err == nil && strings.HasPrefix(string(name), "decode-") {
@@ -225,9 +208,7 @@ func TestPool_Decode_MemoryIsFlat(t *testing.T) {
 	dst, results := make([]byte, len(images)*32*32*3), make([]Result, len(images))
 	run := func(batches int) {
 		for range batches {
-			if err := pool.Decode(images, dst, results); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, pool.Decode(images, dst, results))
 		}
 		runtime.GC()
 	}
@@ -278,9 +259,7 @@ func TestPool_Decode_Allocations(t *testing.T) {
 			images[i] = Image{Data: data, Key: uint64(i)}
 		}
 		return testing.AllocsPerRun(10, func() {
-			if err := pool.Decode(images, dst, results); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, pool.Decode(images, dst, results))
 		})
 	}
 	if few, many := allocations(8), allocations(256); many > few+16 {

@@ -7,6 +7,8 @@ import (
 	"image/jpeg"
 	"math"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // waves returns a JPEG file of smooth colours, as in a photograph.
@@ -20,9 +22,7 @@ func waves(t testing.TB, width, height int) []byte {
 		}
 	}
 	var out bytes.Buffer
-	if err := jpeg.Encode(&out, img, &jpeg.Options{Quality: 90}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, jpeg.Encode(&out, img, &jpeg.Options{Quality: 90}))
 	return out.Bytes()
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // fixtures has torchvision's results for the same images. tests/fixtures/transforms/make.py makes
@@ -18,11 +20,7 @@ const fixtures = "../../tests/fixtures/transforms"
 
 func fixture(t testing.TB, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(fixtures, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return must.Get(os.ReadFile(filepath.Join(fixtures, name)))(t)
 }
 
 func TestTransforms_EqualTorchvision(t *testing.T) {
@@ -135,9 +133,7 @@ func drawn(t testing.TB, n, height, width int, options Options) []Result {
 	for i := range images {
 		images[i] = Image{Key: uint64(i) * 0x9E3779B97F4A7C15}
 	}
-	if err := pool.cross(images, pictures(n, height, width), make([]byte, n*h*w), results); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.cross(images, pictures(n, height, width), make([]byte, n*h*w), results))
 	for _, r := range results {
 		if r.Err != nil {
 			t.Fatal(r.Err)

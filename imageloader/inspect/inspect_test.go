@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // pack returns a .tgz. `members` holds the name and the content of each member in turn.
@@ -23,9 +24,7 @@ func pack(t *testing.T, members ...string) []byte {
 	z := gzip.NewWriter(&out)
 	w := tar.NewWriter(z)
 	for i := 0; i < len(members); i += 2 {
-		if err := w.WriteHeader(&tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.WriteHeader(&tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}))
 		w.Write([]byte(members[i+1]))
 	}
 	w.Close()
@@ -36,9 +35,7 @@ func pack(t *testing.T, members ...string) []byte {
 func picture(t *testing.T, width, height int) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := png.Encode(&out, image.NewGray(image.Rect(0, 0, width, height))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&out, image.NewGray(image.Rect(0, 0, width, height))))
 	return out.String()
 }
 
@@ -73,9 +70,7 @@ func TestInspect(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.tgz")
-			if err := os.WriteFile(path, test.data, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, test.data, 0o644))
 			var stdout, stderr strings.Builder
 			if code := Run(context.Background(), []string{path}, &stdout, &stderr); code != test.code {
 				t.Errorf("got exit code %d, want %d\n%s%s", code, test.code, &stdout, &stderr)

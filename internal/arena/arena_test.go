@@ -3,11 +3,12 @@ package arena
 import (
 	"math/rand/v2"
 	"os"
-	"sync"
 	"testing"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 func TestSizeClass(t *testing.T) {
@@ -118,26 +119,20 @@ func fill(piece []byte, value byte) {
 func TestArena_Concurrent(t *testing.T) {
 	a := New(1 << 20)
 	defer a.Close()
-	var all sync.WaitGroup
-	for g := range 8 {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			random := rand.New(rand.NewPCG(uint64(g), 3))
-			for range 300 {
-				piece := a.Take(random.IntN(200_000) + 1)
-				fill(piece, byte(g))
-				for i, b := range piece {
-					if b != byte(g) {
-						t.Errorf("byte %d is %d's and %d's", i, g, b)
-						return
-					}
+	together.Run(8, func(g int) {
+		random := rand.New(rand.NewPCG(uint64(g), 3))
+		for range 300 {
+			piece := a.Take(random.IntN(200_000) + 1)
+			fill(piece, byte(g))
+			for i, b := range piece {
+				if b != byte(g) {
+					t.Errorf("byte %d is %d's and %d's", i, g, b)
+					return
 				}
-				a.Give(piece)
 			}
-		}()
-	}
-	all.Wait()
+			a.Give(piece)
+		}
+	})
 	if a.Out() != 0 {
 		t.Errorf("%d pieces are out", a.Out())
 	}
@@ -145,10 +140,7 @@ func TestArena_Concurrent(t *testing.T) {
 
 func TestMapPages(t *testing.T) {
 	before := Pages()
-	memory, err := MapPages(10_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := must.Get(MapPages(10_000))(t)
 	if len(memory) != 10_000 || uintptr(unsafe.Pointer(&memory[0]))%uintptr(os.Getpagesize()) != 0 || Pages() != before+10_000 {
 		t.Errorf("got %d bytes at %p, and %d in all", len(memory), &memory[0], Pages()-before)
 	}

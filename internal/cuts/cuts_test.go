@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const source = `package p
@@ -48,9 +50,7 @@ func ExampleT_second() {
 func write(t *testing.T, text string) (root string) {
 	t.Helper()
 	root = t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(text), 0o666))
 	return root
 }
 

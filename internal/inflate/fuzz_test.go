@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // seeds returns small gzip files of every kind.
@@ -144,10 +146,7 @@ func FuzzIndex(f *testing.F) {
 	for _, l := range []limits{usual, {chunk: 4096, spacing: 20000, most: 1 << 20}} {
 		r := newReader(context.Background(), bytes.NewReader(z), int64(len(z)), Options{Workers: 2}, l)
 		io.Copy(io.Discard, r)
-		encoded, err := r.Index().AppendBinary(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
+		encoded := must.Get(r.Index().AppendBinary(nil))(f)
 		r.Close()
 		f.Add(encoded, uint32(0), uint32(len(p)))
 		f.Add(encoded, uint32(100000), uint32(1000))

@@ -13,6 +13,7 @@ import (
 	kflate "github.com/klauspost/compress/gzip"
 
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // text returns `size` bytes, some of them long matches and some of them noise.
@@ -49,14 +50,9 @@ func noise(size int, seed uint64) []byte {
 func zipped(t testing.TB, p []byte, level int) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, level)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(gzip.NewWriterLevel(&out, level))(t)
 	w.Write(p)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
 	return out.Bytes()
 }
 
@@ -135,10 +131,7 @@ func TestReader(t *testing.T) {
 // testFile reads the whole content and random parts of it through a File.
 func testFile(t *testing.T, name string, f [2][]byte, x *Index) {
 	t.Helper()
-	encoded, err := x.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(x.AppendBinary(nil))(t)
 	var again Index
 	if err := again.UnmarshalBinary(encoded); err != nil {
 		t.Fatalf("%s: %v", name, err)

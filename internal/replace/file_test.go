@@ -6,18 +6,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 // names lists the files of a folder.
 func names(t *testing.T, folder string) string {
 	t.Helper()
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(folder))(t)
 	var all []string
 	for _, e := range entries {
 		all = append(all, e.Name())
@@ -29,23 +28,15 @@ func names(t *testing.T, folder string) string {
 func TestWrite_AtTheSameTime(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "a")
-	var group sync.WaitGroup
-	for i := range 8 {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			for range 20 {
-				if err := Write(path, bytes.Repeat([]byte{byte(i)}, 100_000)); err != nil {
-					t.Error(err)
-				}
-				data, err := os.ReadFile(path)
-				if err != nil || len(data) != 100_000 || bytes.Count(data, data[:1]) != len(data) {
-					t.Errorf("the file has %d bytes of several writers (%v)", len(data), err)
-				}
+	together.Run(8, func(i int) {
+		for range 20 {
+			must.Check(t, Write(path, bytes.Repeat([]byte{byte(i)}, 100_000)))
+			data, err := os.ReadFile(path)
+			if err != nil || len(data) != 100_000 || bytes.Count(data, data[:1]) != len(data) {
+				t.Errorf("the file has %d bytes of several writers (%v)", len(data), err)
 			}
-		}()
-	}
-	group.Wait()
+		}
+	})
 	if got := names(t, folder); got != "a" {
 		t.Errorf("the folder has %s", got)
 	}
@@ -55,22 +46,14 @@ func TestWrite_AtTheSameTime(t *testing.T) {
 func TestFile(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "a")
-	if err := os.WriteFile(path, []byte("old"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	discarded, err := Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("old"), 0o640))
+	discarded := must.Get(Create(path))(t)
 	discarded.WriteString("half")
 	discarded.Discard()
 	if got := names(t, folder); got != "a" {
 		t.Errorf("after Discard the folder has %s", got)
 	}
-	f, err := Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Create(path))(t)
 	f.WriteString("new")
 	if data, _ := os.ReadFile(path); string(data) != "old" {
 		t.Errorf("before Commit the file is %q", data)
@@ -78,9 +61,7 @@ func TestFile(t *testing.T) {
 	if err := Write(path, []byte("other")); err != nil { // does not take f's file for an abandoned one
 		t.Fatal(err)
 	}
-	if err := f.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Commit())
 	f.Discard()
 	data, _ := os.ReadFile(path)
 	if info, err := os.Stat(path); string(data) != "new" || err != nil || info.Mode().Perm() != 0o640 || names(t, folder) != "a" {
@@ -92,13 +73,9 @@ func TestFile(t *testing.T) {
 func TestCreate_Abandoned(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"a.new-1x2y", "a.new-notes.txt", "b.new-1x2y"} {
-		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), nil, 0o600))
 	}
-	if err := Write(filepath.Join(folder, "a"), []byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(filepath.Join(folder, "a"), []byte("x")))
 	if got, want := names(t, folder), "a a.new-notes.txt b.new-1x2y"; got != want {
 		t.Errorf("the folder has %s, want %s", got, want)
 	}
@@ -107,9 +84,7 @@ func TestCreate_Abandoned(t *testing.T) {
 func TestCreate_Refuses(t *testing.T) {
 	folder := t.TempDir()
 	pipe := filepath.Join(folder, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
 	for path, want := range map[string]string{folder: "is a folder", pipe: "is a pipe", "/dev/null": "is a device"} {
 		if _, err := Create(path); !errors.Is(err, ErrTarget) || !strings.Contains(err.Error(), path+" "+want) {
 			t.Errorf("%s: %v, want %q", path, err, want)

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestCache_Close(t *testing.T) {
@@ -33,9 +33,7 @@ func TestCache_Close(t *testing.T) {
 			}()
 			time.Sleep(10 * time.Millisecond)
 			for range 2 {
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, c.Close())
 			}
 			if err := <-blocked; !errors.Is(err, cgotorch.ErrClosed) {
 				t.Errorf("a Use that waits: %v", err)
@@ -62,9 +60,7 @@ func TestCache_Close_WaitsForCopies(t *testing.T) {
 		store := scalesStore(t, 2)
 		c := newCache(t, store, d, CacheOptions{})
 		prefetch(t, c, 0, 1)
-		if err := errors.Join(c.Close(), store.Close()); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, errors.Join(c.Close(), store.Close()))
 	})
 }
 
@@ -77,10 +73,7 @@ func TestCache_BadUnit(t *testing.T) {
 		misshapen.Tensors[1].Shape = []int64{width + 1}
 		double.Tensors[0].DType = cgotorch.Float64
 		big.Tensors = append(big.Tensors, TensorSpec{Name: "more", DType: cgotorch.Float32, Shape: []int64{1000, 1000}})
-		s, err := NewStore([]UnitSpec{short, good, misshapen, double, big})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(NewStore([]UnitSpec{short, good, misshapen, double, big}))(t)
 		t.Cleanup(func() { s.Close() })
 		c := newCache(t, s, d, CacheOptions{SlotBytes: 1 << 14})
 		mismatch := (*nn.LoadError)(nil)
@@ -158,9 +151,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 			for _, b := range ballast {
 				b.Close()
 			}
-			if err := d.ReleaseCachedMemory(); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, d.ReleaseCachedMemory())
 		}()
 		const count, side = 16, 8192                  // 4 GiB in all
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { // a kernel's first launch takes memory of CUDA's, which there is now
@@ -186,10 +177,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 		for i := range count {
 			specs = append(specs, UnitSpec{Name: unitName(i), Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}})
 		}
-		store, err := NewStore(specs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := must.Get(NewStore(specs))(t)
 		defer store.Close()
 		for i := range count {
 			weight := floats(t, store, unitName(i), "weight")
@@ -201,10 +189,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 		if _, err := NewCache(store, d, build, CacheOptions{Policy: Resident}); !errors.Is(err, cgotorch.ErrOutOfMemory) {
 			t.Errorf("all at once: %v", err)
 		}
-		c, err := NewCache(store, d, build, CacheOptions{Policy: NextLayer})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(NewCache(store, d, build, CacheOptions{Policy: NextLayer}))(t)
 		defer c.Close()
 		var sums []*cgotorch.HostRead
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
@@ -236,18 +221,12 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 		defer in.Close()
 		defer mean.Close()
 		c := newCache(t, store, d, CacheOptions{Slots: 1})
-		linear, err := c.At(0, unitName(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		graph, err := s.Capture(func(x *cgotorch.Exec) error {
+		linear := must.Get(c.At(0, unitName(0)))(t)
+		graph := must.Get(s.Capture(func(x *cgotorch.Exec) error {
 			x = x.NoGrad()
 			x.CopyInPlace(mean, x.Mean(linear.Forward(x, in)))
 			return nil
-		}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, 0))(t)
 		defer graph.Close()
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(0))
@@ -255,9 +234,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 			x.Launch(graph)
 			u.Release(x)
 		})
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close())
 		for range 4 { // one of them reuses the Cache's copy stream, whose pool got the slot's memory
 			torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 				for range 1000 {
@@ -292,17 +269,13 @@ func TestCache_At_InGraph(t *testing.T) {
 		for k := range graphs {
 			defer means[k].Close()
 			linear, err := c.At(k, unitName(0))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			graphs[k], err = s.Capture(func(x *cgotorch.Exec) error {
 				x = x.NoGrad()
 				x.CopyInPlace(means[k], x.Mean(linear.Forward(x, in)))
 				return nil
 			}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			defer graphs[k].Close()
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
@@ -352,10 +325,7 @@ func TestCache_Resident_BadUnit(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	good, short := linearSpec("good"), linearSpec("short")
 	short.Tensors = short.Tensors[:1]
-	s, err := NewStore([]UnitSpec{good, short})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(NewStore([]UnitSpec{good, short}))(t)
 	defer s.Close()
 	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{Policy: Resident})
 	if err != nil {
@@ -371,20 +341,14 @@ func TestCache_Resident_Memory(t *testing.T) {
 	for i := range 50 {
 		specs = append(specs, linearSpec(unitName(i)))
 	}
-	s, err := NewStore(specs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(NewStore(specs))(t)
 	defer s.Close()
-	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, name string) (any, error) {
+	c := must.Get(NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, name string) (any, error) {
 		if name == "embedding" {
 			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, 1<<20))}, nil
 		}
 		return newLinear(x, name)
-	}, CacheOptions{Policy: Resident})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, CacheOptions{Policy: Resident}))(t)
 	defer c.Close()
 	var device int64
 	for _, slot := range c.slots {
@@ -401,10 +365,7 @@ func TestCache_Close_InUse_ThenStore(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{linearSpec("a")}
 	s, _ := NewStore(specs)
-	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewCache(s, cgotorch.CPU, newLinear, CacheOptions{}))(t)
 	torchtest.DoOn(t, torchtest.NewStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
 		c.Use(x, "a")
 		c.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -51,9 +52,7 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 		if err == nil {
 			err = errors.Join(safetensors.Write(file, tensors, nil), file.Close())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	})
 	return path
 }
@@ -61,15 +60,8 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 // expertStore opens the experts of a saved model as a store.
 func expertStore(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := OpenStore([]string{path}, StoreOptions{Units: regexp.MustCompile(text.ExpertPattern)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := must.Get(OpenStore([]string{path}, StoreOptions{Units: regexp.MustCompile(text.ExpertPattern)}))(t)
+	t.Cleanup(func() { must.Do(t, s.Close()) })
 	return s
 }
 
@@ -77,10 +69,7 @@ func expertStore(t testing.TB, path string) *Store {
 // has experts of its own only if `resident` is set.
 func decoding(t testing.TB, x *cgotorch.Exec, path string, resident bool) (*text.Switch, *text.Cache) {
 	t.Helper()
-	m, err := text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{NoExperts: !resident}, Config: smallSwitch()}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{NoExperts: !resident}, Config: smallSwitch()}, path))(t)
 	t.Cleanup(func() { nn.Close(m) })
 	c := m.NewCache(x, text.CacheOptions{Capacity: steps + 1, Source: 4})
 	t.Cleanup(func() { c.Close() })
@@ -142,20 +131,12 @@ func TestExperts_Modes(t *testing.T) {
 								p = m.NewPieces(x, c, gating)
 							})
 							t.Cleanup(func() { p.Close() })
-							cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
-							if err != nil {
-								t.Fatal(err)
-							}
+							cache := must.Get(NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o))(t)
 							defer cache.Close()
-							experts, err := NewExperts(cache, m.Config.ExpertNames(true), ExpertsOptions{})
-							if err != nil {
-								t.Fatal(err)
-							}
+							experts := must.Get(NewExperts(cache, m.Config.ExpertNames(true), ExpertsOptions{}))(t)
 							defer experts.Close()
 							if captured {
-								if err := p.Capture(s); err != nil {
-									t.Fatal(err)
-								}
+								must.Do(t, p.Capture(s))
 								torchtest.DoOn(t, s, func(x *cgotorch.Exec) { begin(x, m, c) })
 							}
 							got := generated(t, s, c, func(x *cgotorch.Exec) *cgotorch.Tensor { return p.Step(x.NoWaits(), experts) })
@@ -198,15 +179,9 @@ func TestExperts_Layer(t *testing.T) {
 			want = cgotorch.ToSlice[float32](x, resident.Encode(x, input(x), nil))
 			m, _ = decoding(t, x, path, true)
 		})
-		cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, CacheOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cache := must.Get(NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, CacheOptions{}))(t)
 		defer cache.Close()
-		experts, err := NewExperts(cache, m.Config.ExpertNames(false), ExpertsOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		experts := must.Get(NewExperts(cache, m.Config.ExpertNames(false), ExpertsOptions{}))(t)
 		defer experts.Close()
 		layer := 0
 		for _, block := range m.Encoder.Block {
@@ -232,10 +207,7 @@ func TestExperts_Route_SameMemory(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
 		s := torchtest.NewStream(t, d)
-		e, err := NewExperts(newCache(t, scalesStore(t, 4), d, CacheOptions{}), [][]string{{unitName(0), unitName(1), unitName(2), unitName(3)}}, ExpertsOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(NewExperts(newCache(t, scalesStore(t, 4), d, CacheOptions{}), [][]string{{unitName(0), unitName(1), unitName(2), unitName(3)}}, ExpertsOptions{}))(t)
 		defer e.Close()
 		var sums []*cgotorch.HostRead
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
@@ -262,9 +234,7 @@ func TestExperts_Refused(t *testing.T) {
 		t.Errorf("an unknown expert: %v", err)
 	}
 	e, err := NewExperts(cache, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer e.Close()
 	ids := func(x *cgotorch.Exec, ids ...int64) *cgotorch.Tensor { return cgotorch.FromSlice(x, ids) }
 	tokens := func(x *cgotorch.Exec, n int64) *cgotorch.Tensor { return x.Ones(cgotorch.Float32, n, width) }
@@ -302,9 +272,7 @@ func TestExperts_FailedRun(t *testing.T) {
 	for _, bad := range []bool{false, true} {
 		c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
 		e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		s := torchtest.NewStream(t, cgotorch.CPU)
 		err = s.Do(func(x *cgotorch.Exec) error {
 			ids := []int64{0, 1, 2}
@@ -348,10 +316,7 @@ func TestExperts_FailedRun(t *testing.T) {
 func TestExperts_Predict_Grows(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 2})
-	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{}))(t)
 	defer e.Close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	for range 300 {
@@ -408,10 +373,7 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 func TestExperts_GuessOfFailedDo(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
-	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{}))(t)
 	defer e.Close()
 	torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		e.Predict(x, 0, cgotorch.FromSlice(x, []int64{0, 1}))
@@ -429,10 +391,7 @@ func TestExperts_InBranches(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
-	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(NewExperts(c, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{}))(t)
 	defer e.Close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	for range 20 {
@@ -462,9 +421,7 @@ func TestExperts_SameLayerTwice(t *testing.T) {
 	defer e.Close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	for range 3 {
-		if err := s.Do(func(x *cgotorch.Exec) error { e.Route(x, 0, cgotorch.FromSlice(x, []int64{0})); return nil }); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, s.Do(func(x *cgotorch.Exec) error { e.Route(x, 0, cgotorch.FromSlice(x, []int64{0})); return nil }))
 	}
 	if len(e.open) > 0 {
 		t.Error(e.open)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -78,9 +79,7 @@ func hold[M any](t *testing.T, c *Cache[M]) (release func()) {
 	<-held
 	return func() {
 		close(over)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-ended)
 	}
 }
 
@@ -89,18 +88,14 @@ func hold[M any](t *testing.T, c *Cache[M]) (release func()) {
 func TestFill_Handed(t *testing.T) {
 	for what, await := range map[string]func(t *testing.T, c *Cache[*nn.Linear]){
 		"Flush": func(t *testing.T, c *Cache[*nn.Linear]) {
-			if err := c.Flush(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, c.Flush(t.Context()))
 		},
 		"Stats": func(t *testing.T, c *Cache[*nn.Linear]) { c.Stats() },
 		"Use": func(t *testing.T, c *Cache[*nn.Linear]) {
 			torchtest.DoOn(t, torchtest.NewStream(t, c.device), func(x *cgotorch.Exec) { apply(t, x, c, 1) }) // the copy of unit 1 is the last to be enqueued
 		},
 		"Close": func(t *testing.T, c *Cache[*nn.Linear]) {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, c.Close())
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

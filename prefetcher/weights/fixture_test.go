@@ -7,10 +7,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
@@ -33,15 +33,8 @@ func scalesStore(t testing.TB, n int) *Store {
 	for i := range n {
 		specs = append(specs, linearSpec(unitName(i)))
 	}
-	s, err := NewStore(specs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := must.Get(NewStore(specs))(t)
+	t.Cleanup(func() { must.Do(t, s.Close()) })
 	for i := range n {
 		fillScale(t, s, i, float32(i+1), float32(i))
 	}
@@ -63,15 +56,8 @@ func newLinear(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 
 func newCache(t testing.TB, s *Store, d cgotorch.Device, o CacheOptions) *Cache[*nn.Linear] {
 	t.Helper()
-	c, err := NewCache(s, d, newLinear, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := must.Get(NewCache(s, d, newLinear, o))(t)
+	t.Cleanup(func() { must.Do(t, c.Close()) })
 	return c
 }
 
@@ -110,18 +96,13 @@ func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
 func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
 	t.Helper()
 	for _, i := range units {
-		if err := c.Prefetch(context.Background(), unitName(i)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Prefetch(context.Background(), unitName(i)))
 	}
 }
 
 // floats returns a tensor of a store as numbers.
 func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()
-	data, err := s.Bytes(unit, tensor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(s.Bytes(unit, tensor))(t)
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/4)
 }

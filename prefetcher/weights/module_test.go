@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -24,10 +25,7 @@ func TestSlotModule_NumBatchesTracked(t *testing.T) {
 	f := func(n string) TensorSpec {
 		return TensorSpec{Name: n, DType: cgotorch.Float32, Shape: []int64{4}}
 	}
-	s, err := NewStore([]UnitSpec{{Name: "bn", Tensors: []TensorSpec{f("weight"), f("bias"), f("running_mean"), f("running_var")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(NewStore([]UnitSpec{{Name: "bn", Tensors: []TensorSpec{f("weight"), f("bias"), f("running_mean"), f("running_var")}}}))(t)
 	defer s.Close()
 	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, _ string) (*nn.BatchNorm2d, error) {
 		return nn.NewBatchNorm2d(x, 4, nn.BatchNormOptions{}), nil
@@ -53,10 +51,7 @@ func TestSlotModule_BuildPanics(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := NewStore([]UnitSpec{linearSpec("a")})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(NewStore([]UnitSpec{linearSpec("a")}))(t)
 			func() {
 				defer func() {
 					if p := recover(); p != nil {
@@ -84,9 +79,7 @@ func TestSlotModule_BuildPanics(t *testing.T) {
 		if c != nil || !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "must return a pointer") {
 			t.Errorf("got %v, %v", c, err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, s.Close())
 	})
 }
 

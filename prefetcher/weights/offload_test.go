@@ -12,6 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -23,10 +24,7 @@ func TestNewOffload_Strided(t *testing.T) {
 	var p *cgotorch.Tensor
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
 	defer p.Close()
-	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	opt := must.Get(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))(t)
 	defer opt.Close()
 	if _, err := NewOffload(opt, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "parameter 0 has gaps") {
 		t.Errorf("got %v", err)
@@ -61,23 +59,15 @@ func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make func(groups ...optim.Group) (*optim.Optimizer, error), offload bool) (weights [][]byte) {
 	var m *network
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-		if err := cgotorch.Seed(3); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cgotorch.Seed(3))
 		m = newNetwork(x, dtype)
 	})
 	defer nn.Close(m)
-	opt, err := make(optim.Group{Params: nn.Parameters(m)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	opt := must.Get(make(optim.Group{Params: nn.Parameters(m)}))(t)
 	defer opt.Close()
 	step := opt.Step
 	if offload {
-		f, err := NewOffload(opt, s.Device(), OffloadOptions{UnitBytes: 1000, Slots: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(NewOffload(opt, s.Device(), OffloadOptions{UnitBytes: 1000, Slots: 2}))(t)
 		defer f.Close()
 		if len(f.units) < 2 {
 			t.Errorf("%d units", len(f.units))
@@ -88,9 +78,7 @@ func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make f
 			if st.Written == 0 || st.Misses > 1 {
 				t.Errorf("%+v", st)
 			}
-			if err := f.cache.Flush(context.Background()); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, f.cache.Flush(context.Background()))
 		}()
 	}
 	for range 5 {
@@ -158,16 +146,12 @@ func TestOffload_Checkpoint(t *testing.T) {
 			train := func(offload bool, steps int, load, save bool) (weights [][]byte) {
 				var m *network
 				torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-					if err := cgotorch.Seed(3); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, cgotorch.Seed(3))
 					m = newNetwork(x, dtype)
 				})
 				defer nn.Close(m)
 				opt, err := optim.NewAdamW(optim.AdamOptions{LR: 0.01, MasterWeights: masters}, optim.Group{Params: nn.Parameters(m)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				defer opt.Close()
 				step := opt.Step
 				var f *Offload
@@ -231,15 +215,9 @@ func TestNewOffload_Refused(t *testing.T) {
 	var p *cgotorch.Tensor
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
 	defer p.Close()
-	sgd, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sgd := must.Get(optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))(t)
 	defer sgd.Close()
-	adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	adam := must.Get(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))(t)
 	defer adam.Close()
 	if _, err := NewOffload(sgd, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Errorf("a rule that remembers nothing: %v", err)

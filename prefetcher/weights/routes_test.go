@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestRoutes(t *testing.T) {
@@ -15,15 +15,12 @@ func TestRoutes(t *testing.T) {
 		torchtest.CheckStreams(t)
 		arrived := make(chan *route)
 		var q *routes
-		q, err := newRoutes(d, ExpertsOptions{Tokens: 8, Poll: time.Microsecond}, func(r *route) {
+		q = must.Get(newRoutes(d, ExpertsOptions{Tokens: 8, Poll: time.Microsecond}, func(r *route) {
 			select {
 			case arrived <- r:
 			case <-q.dropped:
 			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer q.close()
 		send := func(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) { q.send(x, "routes.send", ids, false, layer) }
 		s := torchtest.NewStream(t, d)
@@ -61,10 +58,7 @@ func TestRoutes(t *testing.T) {
 // A send that fails gives its piece of memory back.
 func TestRoutes_Send_FailedKeepsPiece(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	q, err := newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {}))(t)
 	defer q.close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	for i := range 200 {

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A slot is filled again only after the pending work that reads it. The host waits neither for
@@ -38,9 +38,7 @@ func TestSlot_Reuse_InOrder(t *testing.T) {
 				means = append(means, x.ReadAsync(x.Mean(u.Module.Forward(x, in))))
 				u.Release(x)
 				if i+1 < 8 {
-					if err := c.Prefetch(context.Background(), unitName(i+1)); err != nil {
-						t.Error(err)
-					}
+					must.Check(t, c.Prefetch(context.Background(), unitName(i+1)))
 				}
 			}
 			if took := time.Since(began); d.IsCUDA() && took > 200*time.Millisecond {

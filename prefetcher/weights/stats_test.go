@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -31,25 +32,18 @@ func TestCacheStats_Stall(t *testing.T) {
 		const side = 4096
 		s, err := NewStore([]UnitSpec{{Name: "0", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}},
 			{Name: "1", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer s.Close()
 		build := func(x *cgotorch.Exec, _ string) (*struct{ Weight *cgotorch.Tensor }, error) {
 			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, side, side))}, nil
 		}
-		c, err := NewCache(s, d, build, CacheOptions{Slots: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(NewCache(s, d, build, CacheOptions{Slots: 1}))(t)
 		defer c.Close()
 		stream := torchtest.NewStream(t, d)
 		use := func(name string) CacheStats {
 			t.Helper()
 			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { c.Use(x, name).Release(x) })
-			if err := d.Synchronize(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, d.Synchronize())
 			return c.Stats()
 		}
 		first := use("0")
@@ -59,12 +53,8 @@ func TestCacheStats_Stall(t *testing.T) {
 		if d.IsCUDA() && first.Stall < first.Copy/2 {
 			t.Errorf("%+v: the stream stood for the copy", first)
 		}
-		if err := c.Prefetch(t.Context(), "1"); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(c.Flush(t.Context()), d.Synchronize()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Prefetch(t.Context(), "1"))
+		must.Do(t, errors.Join(c.Flush(t.Context()), d.Synchronize()))
 		if second := use("1"); second.Stall != first.Stall || second.Copy <= first.Copy {
 			t.Errorf("%+v, before %+v: the stream stood for a copy that was done", second, first)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -73,10 +74,7 @@ func TestNewStore_Accounting(t *testing.T) {
 		specs = append(specs, UnitSpec{Name: fmt.Sprint(i), Tensors: expert})
 	}
 	before := cgotorch.LiveHandles()["slab bytes"]
-	s, err := NewStore(specs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(NewStore(specs))(t)
 	defer s.Close()
 	after := cgotorch.LiveHandles()["slab bytes"]
 	st := s.Stats()
@@ -116,9 +114,7 @@ func TestStore_Pin_Refused(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")
 		writeUnits(t, path, 0, 3)
 		s, err := OpenStore([]string{path}, StoreOptions{Units: blocks, Map: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer s.Close()
 		if !d.IsCUDA() {
 			if n, _ := cgotorch.CUDACount(); n > 0 {
@@ -129,9 +125,7 @@ func TestStore_Pin_Refused(t *testing.T) {
 			}
 			return
 		}
-		if err := os.Truncate(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Truncate(path, 0))
 		for range 2 {
 			_, err = NewCache(s, d, newLinear, CacheOptions{})
 			for _, text := range []string{"page-locking a store of", "of which 0 are locked", "StoreOptions.Map", "the limit of this process"} {

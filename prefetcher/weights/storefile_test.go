@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -29,13 +30,8 @@ func TestCompareNames_Cycle(t *testing.T) {
 
 func save(t *testing.T, name string, tensors ...safetensors.Tensor) string {
 	path := filepath.Join(t.TempDir(), name)
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := safetensors.Write(f, tensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(path))(t)
+	must.Do(t, safetensors.Write(f, tensors, nil))
 	f.Close()
 	return path
 }
@@ -47,10 +43,7 @@ func TestOpenStore_Map_UnusedShard(t *testing.T) {
 	}
 	a := save(t, "a.safetensors", w("x.0.w", 4))
 	b := save(t, "b.safetensors", w("head", 1<<20))
-	s, err := OpenStore([]string{a, b}, StoreOptions{Units: regexp.MustCompile(`^x\.\d`), Map: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(OpenStore([]string{a, b}, StoreOptions{Units: regexp.MustCompile(`^x\.\d`), Map: true}))(t)
 	defer s.Close()
 	if st := s.Stats(); st.Memory > 1<<20 {
 		t.Errorf("%+v: a file without any unit is mapped, and will be page-locked", st)
@@ -75,13 +68,8 @@ func writeUnits(t testing.TB, path string, from, to int) {
 		add(unitName(i)+".bias", []int64{width}, bias)
 		add(unitName(i)+".weight", []int64{width, width}, weight)
 	}
-	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(safetensors.Write(file, tensors, nil), file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Create(path))(t)
+	must.Do(t, errors.Join(safetensors.Write(file, tensors, nil), file.Close()))
 }
 
 var blocks = regexp.MustCompile(`^block\.\d+\.mlp`)
@@ -96,14 +84,9 @@ func TestOpenStore(t *testing.T) {
 				writeUnits(t, a, 0, 3)
 				writeUnits(t, b, 3, 12)
 				text := `{"weight_map": {"block.0.mlp.weight": "a.safetensors", "block.5.mlp.weight": "b.safetensors", "block.6.mlp.weight": "b.safetensors"}}`
-				if err := os.WriteFile(index, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(index, []byte(text), 0o644))
 				for _, paths := range [][]string{{a, b}, {index}} {
-					s, err := OpenStore(paths, StoreOptions{Units: blocks, Map: mapped})
-					if err != nil {
-						t.Fatal(err)
-					}
+					s := must.Get(OpenStore(paths, StoreOptions{Units: blocks, Map: mapped}))(t)
 					var want []string
 					for i := range 12 {
 						want = append(want, unitName(i))
@@ -111,10 +94,7 @@ func TestOpenStore(t *testing.T) {
 					if got := s.Units(); !slices.Equal(got, want) {
 						t.Errorf("units %v, want %v", got, want)
 					}
-					c, err := NewCache(s, d, newLinear, CacheOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					c := must.Get(NewCache(s, d, newLinear, CacheOptions{}))(t)
 					torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 						for i := range 12 {
 							apply(t, x, c, i)
@@ -123,9 +103,7 @@ func TestOpenStore(t *testing.T) {
 					if st := s.Stats(); st.Mapped != mapped || st.Bytes != 12*4*(width*width+width) {
 						t.Errorf("%+v", st)
 					}
-					if err := errors.Join(c.Close(), s.Close(), s.Close()); err != nil {
-						t.Error(err)
-					}
+					must.Check(t, errors.Join(c.Close(), s.Close(), s.Close()))
 				}
 			})
 		})
@@ -137,15 +115,9 @@ func TestOpenStore_DType(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	folder := t.TempDir()
 	writeUnits(t, filepath.Join(folder, "model.safetensors"), 0, 4)
-	s, err := OpenStore([]string{folder}, StoreOptions{Units: blocks, DType: cgotorch.BFloat16})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(OpenStore([]string{folder}, StoreOptions{Units: blocks, DType: cgotorch.BFloat16}))(t)
 	defer s.Close()
-	data, err := s.Bytes(unitName(2), "weight")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(s.Bytes(unitName(2), "weight"))(t)
 	if want := cgotorch.ToBFloat16(3); len(data) != 2*width*width || data[0] != byte(want) || data[1] != byte(want>>8) {
 		t.Errorf("%d bytes, which begin with %v", len(data), data[:2])
 	}
@@ -159,10 +131,7 @@ func TestOpenStore_Refused(t *testing.T) {
 	folder := t.TempDir()
 	good, cut, text, index := filepath.Join(folder, "good"), filepath.Join(folder, "cut"), filepath.Join(folder, "text"), filepath.Join(folder, "index.json")
 	writeUnits(t, good, 0, 2)
-	data, err := os.ReadFile(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(good))(t)
 	os.WriteFile(cut, data[:len(data)-5], 0o644)
 	os.WriteFile(text, []byte("no tensors are in this file"), 0o644)
 	os.WriteFile(index, []byte(`{"weight_map": {}}`), 0o644)
@@ -201,18 +170,11 @@ func TestOpenStore_MissingTensor(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	writeUnits(t, path, 0, 3)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	data = bytes.Replace(data, []byte("block.1.mlp.bias"), []byte("block.1.mlq.bias"), 1)
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, data, 0o644))
 	s, err := OpenStore([]string{path}, StoreOptions{Units: blocks})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { s.Close() })
 	c := newCache(t, s, cgotorch.CPU, CacheOptions{})
 	err = c.Prefetch(context.Background(), unitName(1))

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The end of a Do releases a unit that the program has not released. A unit may be used twice at
@@ -60,9 +60,7 @@ func TestUse_WaitsForSlot(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			u.Release(x)
 		})
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must.Check(t, <-done)
 		if s := c.Stats(); s.HostWait <= 0 || s.HostWait > 10*time.Second {
 			t.Errorf("HostWait is %v", s.HostWait)
 		}
@@ -299,9 +297,7 @@ func TestUse_ReleaseChanged(t *testing.T) {
 			double(x, 1)
 			double(x, 0) // after the unit was copied from the store again
 		})
-		if err := c.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Flush(context.Background()))
 		for i, want := range []float32{8, 4, 3} {
 			if got := floats(t, store, unitName(i), "weight")[0]; got != want {
 				t.Errorf("the weight of unit %d is %v, want %v", i, got, want)
@@ -346,9 +342,7 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 				other.Release(x)
 			}
 		})
-		if err := c.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Flush(context.Background()))
 		if got := floats(t, store, unitName(0), "weight")[0]; got != 4 {
 			t.Errorf("the weight is %v, want 4", got)
 		}
@@ -370,7 +364,7 @@ func TestUse_InWarmUp(t *testing.T) {
 		}
 		warmUp := func(i int) {
 			t.Helper()
-			graph, err := s.Capture(func(x *cgotorch.Exec) error {
+			graph := must.Get(s.Capture(func(x *cgotorch.Exec) error {
 				if !x.Capturing() {
 					y := x.On(other)
 					if stands := d.IsCUDA(); stands != (y.Stream() != other) {
@@ -386,10 +380,7 @@ func TestUse_InWarmUp(t *testing.T) {
 				}
 				x.Zeros(cgotorch.Float32, 1)
 				return nil
-			}, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, 1))(t)
 			graph.Close()
 		}
 		prefetch(t, c, 0)

@@ -14,6 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -38,26 +39,18 @@ type result struct {
 func (r run) train(t *testing.T) (out result) {
 	t.Helper()
 	archive := filepath.Join("..", "..", "examples", "train", "data", "cifar10-10k.tgz")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	const size = 128
-	loader, err := imageloader.Open(archive, imageloader.Options{
+	loader := must.Get(imageloader.Open(archive, imageloader.Options{
 		Train: true, BatchSize: size, Split: "train", Seed: 5, Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}, Workers: 2,
-	})
-	must(err)
+	}))(t)
 	defer loader.Close()
-	ahead, err := prefetcher.New(loader, r.device, prefetcher.Options{})
-	must(err)
+	ahead := must.Get(prefetcher.New(loader, r.device, prefetcher.Options{}))(t)
 	defer ahead.Close()
-	must(cgotorch.Seed(5))
+	must.Do(t, cgotorch.Seed(5))
 	stream := cgotorch.DefaultStream(r.device)
 	var model nn.Module
 	var opt *optim.Optimizer
-	must(stream.Do(func(x *cgotorch.Exec) error {
+	must.Do(t, stream.Do(func(x *cgotorch.Exec) error {
 		model = newNet(x, len(loader.Classes()))
 		nn.To(x, model, nn.ToOptions{ChannelsLast: true})
 		var err error
@@ -84,9 +77,9 @@ func (r run) train(t *testing.T) (out result) {
 	var reads []*cgotorch.HostRead
 	for len(reads) < r.steps {
 		for batch, err := range ahead.Epoch(context.Background()) {
-			must(err)
+			must.Do(t, err)
 			opt.SetScale(schedule(len(reads)))
-			must(stream.Do(func(x *cgotorch.Exec) error {
+			must.Do(t, stream.Do(func(x *cgotorch.Exec) error {
 				images, labels := batch.Use(x)
 				reads = append(reads, x.ReadAsync(step.Run(x, images, labels)[0]))
 				return nil
@@ -100,9 +93,7 @@ func (r run) train(t *testing.T) (out result) {
 		}
 	}
 	for _, read := range reads {
-		loss, err := read.Item()
-		must(err)
-		out.losses = append(out.losses, loss)
+		out.losses = append(out.losses, must.Get(read.Item())(t))
 		read.Close()
 	}
 	out.stats = step.Stats()

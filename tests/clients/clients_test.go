@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 var update = flag.Bool("update", false, "write the table of README.md anew")
@@ -27,13 +29,8 @@ func start(t *testing.T) (ports []string) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.Command(program, "-models", "../../examples/serve/models", "-device", "cpu", "-listen", "localhost:0", "-grpc", "localhost:0", "-admin", "localhost:0")
-	lines, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	lines := must.Get(cmd.StdoutPipe())(t)
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt)
 		if err := cmd.Wait(); err != nil {
@@ -57,10 +54,7 @@ func TestClients(t *testing.T) {
 	if os.Getenv(python) == "" {
 		t.Skipf("%s does not name a Python with tritonclient and kserve", python)
 	}
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("README.md"))(t)
 	const begin, end = "<!-- the table begins -->\n", "<!-- the table ends -->\n"
 	head, rest, found := strings.Cut(string(readme), begin)
 	old, tail, ended := strings.Cut(rest, end)
@@ -85,8 +79,6 @@ func TestClients(t *testing.T) {
 		table += string(out)
 	}
 	if *update {
-		if err := os.WriteFile("README.md", []byte(head+begin+table+"\n"+end+tail), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile("README.md", []byte(head+begin+table+"\n"+end+tail), 0o666))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // root returns the root of the repository.
@@ -22,9 +24,7 @@ func root(t *testing.T) string {
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return path
 }
 
@@ -76,9 +76,7 @@ func inEmptyRoot(t *testing.T, bundle string, mounts map[string]string, program 
 		exec env -i STREAMTORCH_CACHE=/cache "$(PATH=$PATH:/usr/sbin:/sbin command -v chroot)" "$root" "$@"`
 	command := append(unshare, "bash", "-c", script, "bash", bundle)
 	for to, from := range all {
-		if err := os.MkdirAll(filepath.Join(bundle, to), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(bundle, to), 0o777))
 		command = append(command, to, from)
 	}
 	return exec.Command("unshare", append(append(command, "--", program), args...)...)
@@ -86,9 +84,7 @@ func inEmptyRoot(t *testing.T, bundle string, mounts map[string]string, program 
 
 func TestBundle_BadInput(t *testing.T) {
 	occupied := t.TempDir()
-	if err := os.WriteFile(filepath.Join(occupied, "mine"), nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(occupied, "mine"), nil, 0o666))
 	for _, test := range []struct {
 		args []string
 		want string
@@ -127,19 +123,14 @@ func main() { fmt.Println(version, decode.Sniff([]byte("\x89PNG\r\n\x1a\n"))) }
 
 func TestBundle_OtherModule(t *testing.T) {
 	dir := t.TempDir()
-	sums, err := os.ReadFile(filepath.Join(root(t), "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sums := must.Get(os.ReadFile(filepath.Join(root(t), "go.sum")))(t)
 	for name, text := range map[string]string{
 		"main.go": other,
 		"go.mod": "module example.org/other\n\ngo 1.24.0\n\nrequire github.com/streamtorch/streamtorch v0.0.0\n\n" +
 			"replace github.com/streamtorch/streamtorch => " + root(t) + "\n",
 		"go.sum": string(sums),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666))
 	}
 	tidy := exec.Command("go", "mod", "tidy")
 	tidy.Dir, tidy.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod")
@@ -175,19 +166,14 @@ func checkLibraries(t *testing.T, bundle string) {
 	if err != nil || len(files) < 5 {
 		t.Fatalf("the bundle has the libraries %v, %v", files, err)
 	}
-	programs, err := filepath.Glob(filepath.Join(bundle, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := must.Get(filepath.Glob(filepath.Join(bundle, "*")))(t)
 	for _, path := range append(files, programs...) {
 		file, err := elf.Open(path)
 		var format *elf.FormatError
 		if info, _ := os.Stat(path); errors.As(err, &format) || info.IsDir() {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, tag := range []elf.DynTag{elf.DT_RPATH, elf.DT_RUNPATH} {
 			folders, err := file.DynString(tag)
 			if err != nil || len(folders) > 0 && !slices.Contains([]string{"$ORIGIN", "$ORIGIN/lib"}, folders[0]) {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // object is what this test reads of a Deployment and of a Service.
@@ -81,9 +83,7 @@ func manifests(t *testing.T) (deployment, service object) {
 		t.Fatalf("%v: %v", cmd, err)
 	}
 	var objects []object
-	if err := json.Unmarshal(text, &objects); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &objects))
 	if len(objects) != 2 || objects[0].Kind != "Deployment" || objects[1].Kind != "Service" || len(objects[0].Spec.Template.Spec.Containers) != 1 {
 		t.Fatalf("kubernetes.yaml has %d objects: %s", len(objects), text)
 	}
@@ -120,9 +120,7 @@ func testKubernetes(t *testing.T, bundle, models string) {
 
 	const token = "0123456789abcdef0123456789"
 	secret := t.TempDir()
-	if err := os.WriteFile(filepath.Join(secret, "token"), []byte(token), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(secret, "token"), []byte(token), 0o600))
 	cache := t.TempDir()
 	mounts := map[string]string{}
 	for _, m := range c.VolumeMounts {

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // server is a running program of a bundle.
@@ -33,9 +35,7 @@ func start(t *testing.T, cmd *exec.Cmd) server {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { cmd.Process.Kill() })
 	line, err := bufio.NewReader(pipe).ReadString('\n')
 	url, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
@@ -49,9 +49,7 @@ func start(t *testing.T, cmd *exec.Cmd) server {
 // stop ends the server as a supervisor does, and fails the test unless its status is 0.
 func (s server) stop(t *testing.T) {
 	t.Helper()
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	if err := s.cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v\n%s", err, s.cmd.Stderr)
 	}
@@ -64,32 +62,20 @@ func (s server) ask(t *testing.T, path, token string, body []byte) (status int, 
 	if body != nil {
 		method = http.MethodPost
 	}
-	request, err := http.NewRequest(method, s.url+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequest(method, s.url+path, bytes.NewReader(body)))(t)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.DefaultClient.Do(request))(t)
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, string(text)
 }
 
 // classifies fails the test unless the server calls the frog a frog.
 func (s server) classifies(t *testing.T, token string) {
 	t.Helper()
-	frog, err := os.ReadFile("../../examples/serve/frog.jpg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	frog := must.Get(os.ReadFile("../../examples/serve/frog.jpg"))(t)
 	status, text := s.ask(t, "/v2/models/cifar10/classify", token, frog)
 	var classes []struct{ Class string }
 	if err := json.Unmarshal([]byte(text), &classes); err != nil || status != http.StatusOK || len(classes) == 0 || classes[0].Class != "frog" {
@@ -100,10 +86,7 @@ func (s server) classifies(t *testing.T, token string) {
 // mapped returns the files that the process has mapped into its memory.
 func (s server) mapped(t *testing.T) (files []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "maps"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "maps")))(t)
 	for line := range strings.Lines(string(text)) {
 		if _, path, found := strings.Cut(line, "/"); found {
 			files = append(files, "/"+strings.TrimSpace(path))
@@ -141,10 +124,7 @@ func flagOf(t *testing.T, args []string, name string) string {
 // seconds returns a duration such as 10s.
 func seconds(t *testing.T, text string) float64 {
 	t.Helper()
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(time.ParseDuration(text))(t)
 	return d.Seconds()
 }
 
@@ -153,10 +133,7 @@ const folder = "../../examples/serve/deploy/"
 // keys returns the values of each key in the lines of a Dockerfile or a unit of systemd.
 func keys(t *testing.T, file, separator string) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(folder + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(folder + file))(t)
 	all := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		if key, value, found := strings.Cut(strings.TrimSpace(line), separator); found && !strings.HasPrefix(line, "#") {
@@ -202,10 +179,7 @@ func testDockerfile(t *testing.T, bundle, models string) {
 	}
 	s.classifies(t, "")
 
-	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "root"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "root")))(t)
 	for _, entry := range entries {
 		if !slices.Contains([]string{"serve", "lib", "lib64", "licenses", "models", "dev", "proc", "sys"}, entry.Name()) {
 			t.Errorf("the program sees /%s", entry.Name())
@@ -237,9 +211,7 @@ func testSystemd(t *testing.T, bundle, models string) {
 
 	credentials := t.TempDir()
 	token := "0123456789abcdef0123456789"
-	if err := os.WriteFile(filepath.Join(credentials, "token"), []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(credentials, "token"), []byte(token+"\n"), 0o600))
 	args := command[1:]
 	for i := range args {
 		args[i] = strings.ReplaceAll(strings.ReplaceAll(args[i], "${CREDENTIALS_DIRECTORY}", credentials), "/srv/models", models)
@@ -259,14 +231,9 @@ func testSystemd(t *testing.T, bundle, models string) {
 	if err != nil {
 		t.Skip("there is no systemd-analyze, so the unit's settings are not verified")
 	}
-	text, err := os.ReadFile(folder + "streamtorch-serve.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(folder + "streamtorch-serve.service"))(t)
 	unit := filepath.Join(t.TempDir(), "streamtorch-serve.service")
-	if err := os.WriteFile(unit, bytes.ReplaceAll(text, []byte(filepath.Dir(command[0])), []byte(bundle)), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(unit, bytes.ReplaceAll(text, []byte(filepath.Dir(command[0])), []byte(bundle)), 0o666))
 	out, err := exec.Command(analyze, "verify", "--man=no", unit).CombinedOutput()
 	if err != nil || strings.Contains(string(out), "streamtorch-serve") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const (
@@ -21,10 +23,7 @@ const (
 // Each row of the page of errors has a cause and a cure. All parts of each of its texts stand in
 // one file of the package, so no row outlives its message.
 func TestErrors_Page(t *testing.T) {
-	page, err := os.ReadFile(errorsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(errorsPage))(t)
 	rows, dir := 0, ""
 	var files []string
 	for line := range strings.Lines(string(page)) {
@@ -70,17 +69,11 @@ func stringsOf(t *testing.T, dir string) (files []string) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution))(t)
 		var texts []string
 		ast.Inspect(file, func(n ast.Node) bool {
 			if s, ok := n.(*ast.BasicLit); ok && s.Kind == token.STRING {
-				text, err := strconv.Unquote(s.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := must.Get(strconv.Unquote(s.Value))(t)
 				texts = append(texts, text)
 			}
 			return true

@@ -27,6 +27,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -60,10 +61,7 @@ var (
 // rows reads the rows of a source file.
 func rows(t *testing.T, path string) []row {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	var all []row
 	var open *row // nil between two rows
 	var setUp []string
@@ -157,15 +155,10 @@ func samePage(t *testing.T, name, want string) {
 	t.Helper()
 	path := filepath.Join("..", "..", "docs", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(want), 0o644))
 		return
 	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(os.ReadFile(path))(t)
 	if string(got) == want {
 		return
 	}
@@ -278,10 +271,7 @@ func python(t *testing.T, file string) {
 		}
 		steps = append(steps, step{r.line, r.group, code, want})
 	}
-	input, err := json.Marshal(steps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	input := must.Get(json.Marshal(steps))(t)
 	cmd := exec.Command(peer, "-c", peerProgram)
 	cmd.Dir, cmd.Stdin = t.TempDir(), bytes.NewReader(input)
 	out, err := cmd.CombinedOutput()

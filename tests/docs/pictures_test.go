@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // picture is a chart in a chapter of the book: a pair of bars for each measured row, ours and the
@@ -76,10 +78,7 @@ var tableRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([0-9.]+) \\| ([0-9.]+
 // read returns the rows of a page of results by name.
 func read(t *testing.T, results string) map[string]measured {
 	t.Helper()
-	text, err := os.ReadFile("../../bench/results/" + results + ".md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../bench/results/" + results + ".md"))(t)
 	rows := map[string]measured{}
 	for _, m := range tableRow.FindAllStringSubmatch(string(text), -1) {
 		value, err := strconv.ParseFloat(m[2], 64)
@@ -143,9 +142,7 @@ func TestPictures(t *testing.T) {
 		file := filepath.Join("../../docs/book", p.chapter+".svg")
 		drawn := p.draw(t)
 		if *update {
-			if err := os.WriteFile(file, drawn, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(file, drawn, 0o644))
 		}
 		if found, err := os.ReadFile(file); err != nil || !bytes.Equal(found, drawn) {
 			t.Errorf("%s.svg is not what the results say (%v): run go test ./tests/docs -run Pictures -update", p.chapter, err)

@@ -8,7 +8,6 @@ import (
 
 // The programs that train on other data than images print a loss that falls.
 func TestData_LossFalls(t *testing.T) {
-	t.Setenv("OMP_NUM_THREADS", "1") // threads of several tests would mostly wait for each other
 	for _, program := range []string{"tabular", "text", "audio"} {
 		t.Run(program, func(t *testing.T) {
 			out := mustRun(t, program)

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 var bin string // the folder of the built programs
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	bin = dir
+	os.Setenv("OMP_NUM_THREADS", "1") // threads of several programs would mostly wait for each other
 	build := exec.Command("go", "build", "-o", dir, "github.com/streamtorch/streamtorch/examples/...")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s\n%v\n", out, err)
@@ -49,15 +51,9 @@ const cifar = "../../examples/train/data/cifar10-10k.tgz"
 // tgz opens a .tgz for reading. The end of the test closes it.
 func tgz(t *testing.T, path string) *tar.Reader {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(path))(t)
 	t.Cleanup(func() { f.Close() })
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(f))(t)
 	return tar.NewReader(z)
 }
 
@@ -67,23 +63,14 @@ func tgz(t *testing.T, path string) *tar.Reader {
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")
-	out, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(os.Create(path))(t)
 	defer out.Close()
 	z := gzip.NewWriter(out)
 	w := tar.NewWriter(z)
 	left := map[string]int{"train": train, "test": test}
 	for r := tgz(t, cifar); left["train"]+left["test"] > 0; {
-		h, err := r.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(r.Next())(t)
+		data := must.Get(io.ReadAll(r))(t)
 		first, _, _ := strings.Cut(h.Name, "/")
 		if h.Typeflag != tar.TypeReg || left[first] == 0 {
 			continue
@@ -95,16 +82,12 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 			}
 		}
 		h.Size = int64(len(data))
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.WriteHeader(h))
 		if _, err := w.Write(data); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(w.Close(), z.Close()))
 	return path
 }
 
@@ -146,10 +129,7 @@ func TestDCGAN(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^epoch 0, batch 0: discriminator [0-4]\.[0-9]+, generator [0-9]\.[0-9]+$`).MatchString(text) {
 		t.Errorf("dcgan printed %q", text)
 	}
-	file, err := os.Open(filepath.Join(out, "epoch0.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(filepath.Join(out, "epoch0.png")))(t)
 	defer file.Close()
 	if c, err := png.DecodeConfig(file); err != nil || c.Width != 8*34+2 || c.Height != c.Width {
 		t.Errorf("the picture has %dx%d pixels, %v", c.Width, c.Height, err)
@@ -173,21 +153,16 @@ func mnist(t *testing.T) (folder, picture string) {
 		images := append([]byte{0, 0, 8, 3, 0, 0, 0, n, 0, 0, 0, side, 0, 0, 0, side}, pixels...)
 		err := os.WriteFile(filepath.Join(folder, part+"-images-idx3-ubyte"), images, 0o644)
 		err = errors.Join(err, os.WriteFile(filepath.Join(folder, part+"-labels-idx1-ubyte"), append([]byte{0, 0, 8, 1, 0, 0, 0, n}, labels...), 0o644))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	var text bytes.Buffer
 	picture = filepath.Join(folder, "seven.png")
 	err := png.Encode(&text, &image.Gray{Pix: pixels[7*side*side:][:side*side], Stride: side, Rect: image.Rect(0, 0, side, side)})
-	if err := errors.Join(err, os.WriteFile(picture, text.Bytes(), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, os.WriteFile(picture, text.Bytes(), 0o644)))
 	return folder, picture
 }
 
 func TestMNIST(t *testing.T) {
-	t.Setenv("OMP_NUM_THREADS", "1")
 	folder, picture := mnist(t)
 	model := filepath.Join(t.TempDir(), "model.safetensors")
 	if out := mustRun(t, "mnist", "train", "-data", folder, "-model", model, "-steps", "250"); !strings.Contains(out, "step 250: 100.00 % of 200 test images") {
@@ -221,10 +196,7 @@ func trainArgs(data, out string, more ...string) []string {
 // losses reads the loss of each step from the log in the folder `out`.
 func losses(t *testing.T, out string) map[int]float64 {
 	t.Helper()
-	f, err := os.Open(filepath.Join(out, "log.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(filepath.Join(out, "log.jsonl")))(t)
 	defer f.Close()
 	all := map[int]float64{}
 	for s := bufio.NewScanner(f); s.Scan(); {
@@ -278,10 +250,7 @@ func TestTrain(t *testing.T) {
 // weightsOf writes the tensors of a checkpoint's model to a file of weights alone.
 func weightsOf(t *testing.T, checkpoint string) string {
 	t.Helper()
-	from, err := safetensors.Open(checkpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := must.Get(safetensors.Open(checkpoint))(t)
 	defer from.Close()
 	var tensors []safetensors.Tensor
 	for _, info := range from.Tensors() {
@@ -290,15 +259,12 @@ func weightsOf(t *testing.T, checkpoint string) string {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "weights.safetensors")
-	if err := safetensors.WriteFile(path, tensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.WriteFile(path, tensors, nil))
 	return path
 }
 
 // With -evaluate the results are those of the training's own test, and no file changes.
 func TestTrain_Evaluate(t *testing.T) {
-	t.Setenv("OMP_NUM_THREADS", "1")
 	data, out := part(t, 96, 64, nil), filepath.Join(t.TempDir(), "run")
 	results := func(stdout string) (r struct {
 		Top1, Top5 float64
@@ -314,10 +280,7 @@ func TestTrain_Evaluate(t *testing.T) {
 	}
 	want := results(mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...))
 	want.Images = 64
-	log, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.ReadFile(filepath.Join(out, "log.jsonl")))(t)
 	checkpoint := filepath.Join(out, "checkpoint.safetensors")
 	weights := weightsOf(t, checkpoint)
 	for name, args := range map[string][]string{
@@ -366,10 +329,7 @@ func TestTrain_Trace(t *testing.T) {
 			if want := fmt.Sprintf("trace.json: %d steps, for ui.perfetto.dev; marks alone", c.steps); status != 0 || !strings.Contains(stderr, want) {
 				t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
 			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(path))(t)
 			var file struct {
 				TraceEvents []struct {
 					Name     string  `json:"name"`
@@ -377,9 +337,7 @@ func TestTrain_Trace(t *testing.T) {
 					Duration float64 `json:"dur"`
 				} `json:"traceEvents"`
 			}
-			if err := json.Unmarshal(text, &file); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(text, &file))
 			marks := 0
 			for _, e := range file.TraceEvents {
 				if e.Phase == "X" {
@@ -402,18 +360,10 @@ func TestTrain_Trace(t *testing.T) {
 func firstImage(t *testing.T, archive string) string {
 	t.Helper()
 	r := tgz(t, archive)
-	h, err := r.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(r.Next())(t)
+	data := must.Get(io.ReadAll(r))(t)
 	path := filepath.Join(t.TempDir(), filepath.Base(h.Name))
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, data, 0o644))
 	return path
 }
 
@@ -422,9 +372,7 @@ func firstImage(t *testing.T, archive string) string {
 func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "train"), args...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	written := func() int {
 		text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
 		return len(strings.Split(string(text), "\n"))
@@ -472,9 +420,7 @@ func TestTrain_KeepsPrevious(t *testing.T) {
 	before := len(losses(t, out))
 	path := filepath.Join(out, "checkpoint.safetensors")
 	mustRun(t, "train", trainArgs(data, out, "-limit", "64", "-epochs", "1")...)
-	if err := os.Rename(path+".previous", path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(path+".previous", path))
 	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-device", "cpu")
 	t.Logf("%d steps, and then %d", before, len(losses(t, out)))
 }
@@ -518,10 +464,7 @@ func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
 	data, out := part(t, 200, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
 	want := losses(t, out)
-	log, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_APPEND|os.O_WRONLY, 0))(t)
 	fmt.Fprintf(log, "{\"step\":%d,\"loss\":9}\n{\"epoch\":2}\n{\"st", len(want))
 	log.Close()
 	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-device", "cpu", "-epochs", "2", "-test-data", part(t, 0, 32, nil)) // the test data may have moved
@@ -598,17 +541,10 @@ func TestTrain_WithoutATest(t *testing.T) {
 func TestTrain_Refuses(t *testing.T) {
 	good := part(t, 64, 32, nil)
 	truncated := filepath.Join(t.TempDir(), "truncated.tgz")
-	text, err := os.ReadFile(good)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(truncated, text[:len(text)/2], 0o644); err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(good))(t)
+	must.Do(t, os.WriteFile(truncated, text[:len(text)/2], 0o644))
 	damaged := t.TempDir()
-	if err := os.WriteFile(filepath.Join(damaged, "checkpoint.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"half\": writ"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(damaged, "checkpoint.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"half\": writ"), 0o644))
 	resumable := t.TempDir()
 	mustRun(t, "train", trainArgs(good, resumable, "-epochs", "1")...)
 	badImage := part(t, 64, 32, func(name string, data []byte) []byte {
@@ -643,6 +579,7 @@ func TestTrain_Refuses(t *testing.T) {
 		"stray argument":           {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			_, stderr, status := run(t, "train", c.args...)
 			if status != 1 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Options.") || strings.Count(stderr, "-skip-rate") > 1 {
 				t.Errorf("status %d, want 1; standard error must name %q:\n%s", status, c.want, stderr)
@@ -672,10 +609,7 @@ func TestTrain_FullDisk(t *testing.T) {
 	data, out := part(t, 64, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
 	checkpoint := filepath.Join(out, "checkpoint.safetensors")
-	before, err := os.ReadFile(checkpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(checkpoint))(t)
 	// A limit on the size of files replaces the full disk. Writes beyond the limit fail.
 	script := fmt.Sprintf("ulimit -f 1000; trap '' XFSZ; exec %s -out %s -resume -device cpu -epochs 2", filepath.Join(bin, "train"), out)
 	cmd := exec.Command("bash", "-c", script)
@@ -706,9 +640,7 @@ func TestInspect_Status(t *testing.T) {
 		return data
 	})
 	notGzip := filepath.Join(t.TempDir(), "text.tgz")
-	if err := os.WriteFile(notGzip, []byte("no gzip, and no tar either"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(notGzip, []byte("no gzip, and no tar either"), 0o644))
 	for path, want := range map[string]int{good: 0, bad: 1, notGzip: 2, "no/such.tgz": 2} {
 		stdout, stderr, status := run(t, "inspect", path)
 		if status != want || strings.Contains(stderr, "goroutine ") {

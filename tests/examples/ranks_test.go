@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // longVariable is an environment variable. When it is set, the tests of several ranks take their
@@ -52,11 +53,9 @@ func startRanks(t *testing.T, world int, args []string, more ...string) []*rank 
 			args = append(args[:len(args):len(args)], more...)
 		}
 		r := &rank{Cmd: exec.Command(filepath.Join(bin, "train"), args...), ended: make(chan struct{})}
-		r.Env = append(os.Environ(), "RANK="+strconv.Itoa(i), "WORLD_SIZE="+strconv.Itoa(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "OMP_NUM_THREADS=1")
+		r.Env = append(os.Environ(), "RANK="+strconv.Itoa(i), "WORLD_SIZE="+strconv.Itoa(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
 		r.Stdout, r.Stderr = &r.stdout, &r.out
-		if err := r.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.Start())
 		go func() {
 			r.Wait()
 			close(r.ended)
@@ -77,7 +76,7 @@ func (r *rank) await(t *testing.T, most time.Duration) (status int, last string)
 	select {
 	case <-r.ended:
 	case <-time.After(most):
-		t.Errorf("rank with %v has not ended after %v", r.Env[len(r.Env)-5], most)
+		t.Errorf("rank with %v has not ended after %v", r.Env[len(r.Env)-4], most)
 		r.Process.Kill()
 		<-r.ended
 		return -1, ""
@@ -175,24 +174,22 @@ func TestTrainRanks_Make(t *testing.T) {
 // Whichever rank is killed at whichever moment, the others end and name it, and the checkpoint is
 // whole. A moment of the join lets them wait for 30 s, so the short test waits for the first steps.
 func TestTrainRanks_Killed(t *testing.T) {
+	t.Parallel() // the ranks mostly wait
 	data := part(t, 400, 64, nil)
 	long := os.Getenv(longVariable) != ""
 	worlds, moments := []int{2}, 1
 	if long {
 		worlds, moments = []int{2, 4}, 20
 	}
-	random := rand.New(rand.NewSource(24))
 	for _, world := range worlds {
 		for victim := range world {
 			t.Run(fmt.Sprintf("%d of %d", victim, world), func(t *testing.T) {
-				if long {
-					t.Parallel()
-				}
+				t.Parallel()
 				longest, saved, joining := time.Duration(0), 0, 0
 				for range moments {
 					out := filepath.Join(t.TempDir(), "run")
 					ranks := startRanks(t, world, trainArgs(data, out, "-epochs", "1000"))
-					moment := time.Duration(random.Int63n(int64(6 * time.Second)))
+					moment := time.Duration(rand.Int63n(int64(6 * time.Second)))
 					if !long {
 						awaitLog(out, 5)
 						moment /= 10
@@ -229,6 +226,7 @@ func TestTrainRanks_Killed(t *testing.T) {
 
 // Rank 0 is killed while it writes its checkpoint. The earlier one stays whole, and rank 1 ends.
 func TestTrainRanks_KilledInCheckpoint(t *testing.T) {
+	t.Parallel()
 	data := part(t, 200, 32, nil)
 	moments := 1
 	if os.Getenv(longVariable) != "" {
@@ -333,6 +331,7 @@ func TestTrainRanks_Trace(t *testing.T) {
 // A rank that fails while its steps are traced ends at once. It does not wait until the others have
 // written their traces.
 func TestTrainRanks_FailedInTrace(t *testing.T) {
+	t.Parallel()
 	n := 0
 	bad := part(t, 400, 64, func(_ string, data []byte) []byte {
 		if n++; n == 100 { // rank 1 has it in its 6th batch of 13
@@ -371,10 +370,7 @@ func interruptRanks(t *testing.T, world, lines int, out string, args []string) {
 // epochs reads the lines of the epochs from the log in the folder `out`.
 func epochs(t *testing.T, out string) (all []epoch) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(out, "log.jsonl")))(t)
 	for line := range bytes.Lines(text) {
 		var e struct {
 			Epoch, Step     int
@@ -437,12 +433,9 @@ func TestTrainRanks_StartedAgain(t *testing.T) {
 		var output bytes.Buffer
 		args := append([]string{"-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--max-restarts", "2"}, flags...)
 		c := exec.Command(python, append(append(args, filepath.Join(bin, "train")), trainArgs(data, out)...)...)
-		c.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
 		c.Stdout, c.Stderr = &output, &output
 		os.Remove(filepath.Join(out, "log.jsonl")) // the checkpoint of the other run stays
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Start())
 		t.Cleanup(func() { c.Process.Kill() })
 		ended := make(chan error, 1)
 		go func() { ended <- c.Wait() }()
@@ -499,10 +492,7 @@ func awaitShorter(out string, lines int) {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port

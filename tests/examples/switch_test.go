@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const switchModel = "../../examples/switch/model"
@@ -20,10 +22,7 @@ const switchModel = "../../examples/switch/model"
 // answers that Hugging Face's transformers gives for the same model.
 func switchAnswers(t *testing.T) (prompts []string, want string) {
 	t.Helper()
-	text, err := os.ReadFile("../../examples/switch/answers.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../examples/switch/answers.json"))(t)
 	var lines []struct{ Prompt, Text string }
 	if err := json.Unmarshal(text, &lines); err != nil || len(lines) < 20 {
 		t.Fatal(len(lines), err)
@@ -51,6 +50,7 @@ func TestSwitch(t *testing.T) {
 		{"-dtype bfloat16 -captured", "where the whole model would take 1.6 MB"},
 	} {
 		t.Run(test.flags, func(t *testing.T) {
+			t.Parallel()
 			stdout, stderr, status := run(t, "switch", append(strings.Fields(test.flags), prompts...)...)
 			if status != 0 || stdout != want {
 				t.Errorf("status %d, got\n%s%swant\n%s", status, stdout, stderr, want)
@@ -140,9 +140,7 @@ func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	cmd, out := exec.Command(filepath.Join(bin, program), args...), &output{}
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	return cmd, out
 }
 
@@ -152,19 +150,14 @@ func changedModel(t *testing.T, file string, change func(data []byte) []byte) (f
 	t.Helper()
 	folder = t.TempDir()
 	for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
-		data, err := os.ReadFile(filepath.Join(switchModel, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join(switchModel, name)))(t)
 		if name == file {
 			data = change(data)
 		}
 		if data == nil {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(folder, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), data, 0o644))
 	}
 	return folder
 }
@@ -212,6 +205,7 @@ func TestSwitch_Refuses(t *testing.T) {
 		"half the weights":        {model("model.safetensors", half), []string{"model.safetensors"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			_, stderr, status := run(t, "switch", test.args...)
 			if status != 1 || !strings.HasPrefix(stderr, "switch: ") || strings.Contains(stderr, "goroutine ") {
 				t.Errorf("status %d, want 1:\n%s", status, stderr)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // program is a small program that uses the library.
@@ -39,10 +41,7 @@ func main() {
 `
 
 func TestInstall_ModuleOutside(t *testing.T) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs("../.."))(t)
 	if _, err := os.Stat(filepath.Join(root, "build/lib/libcgotorch.so")); err != nil {
 		t.Fatal("the libraries are not built; run make build")
 	}
@@ -66,9 +65,7 @@ func TestInstall_ModuleOutside(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o666))
 	run(t, dir, nil, "go", "mod", "init", "example.org/outside")
 	run(t, dir, nil, "go", "mod", "edit", "-require=github.com/streamtorch/streamtorch@v0.0.0",
 		"-replace=github.com/streamtorch/streamtorch="+source)
@@ -109,9 +106,7 @@ func copyFile(t *testing.T, from, to, file string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(to, file), text, 0o666)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // run runs a command and returns its standard output.

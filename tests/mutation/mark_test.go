@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const root = "../.."
 
 func TestMarks_OfTheTree(t *testing.T) {
 	all, err := load(root)
-	if err != nil {
-		t.Error(err)
-	}
+	must.Check(t, err)
 	if len(all) < 187 {
 		t.Errorf("%d edges, want at least 187: an edge goes with its statement alone", len(all))
 	}
@@ -89,9 +89,7 @@ func TestMarked(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			var got []string
 			for _, s := range all[0].statements {
 				got = append(got, text[s.start:s.end])

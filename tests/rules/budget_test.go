@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/tests/rules/budget"
 )
 
@@ -18,14 +19,8 @@ var tree = flag.String("tree", root, "count the tree in this folder; limits hold
 //
 //	go test ./tests/rules -run TestBudget -v -args -tree FOLDER
 func TestBudget(t *testing.T) {
-	loaded, err := budget.Load(*tree)
-	if err != nil {
-		t.Fatal(err)
-	}
-	figures, err := loaded.Figures()
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := must.Get(budget.Load(*tree))(t)
+	figures := must.Get(loaded.Figures())(t)
 	limits := readLimits(t, "budget.txt")
 	for _, f := range figures {
 		limit, ok := limits[f.Name]
@@ -44,10 +39,7 @@ func TestBudget(t *testing.T) {
 // the reason, and no line goes without one.
 func readLimits(t *testing.T, path string) map[string]int {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	limits := map[string]int{}
 	shape := regexp.MustCompile(`^([A-Za-z ]+): (\d+), \S.*$`)
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // cudaPrograms are the CUDA programs of csrc/kernels: their texts behind floats.h, and the macros
@@ -111,10 +113,7 @@ func TestCUDATexts_FitTogether(t *testing.T) {
 	}
 	files, _ := filepath.Glob(folder + "/*")
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(file))(t)
 		if name := filepath.Base(file); name != "floats.h" && strings.Contains(string(text), `R"cuda(`) && !listed[name] {
 			t.Errorf("%s has a CUDA text that is in no program of cudaPrograms", name)
 		}
@@ -124,10 +123,7 @@ func TestCUDATexts_FitTogether(t *testing.T) {
 // cudaText returns the CUDA texts of a file, one behind the other.
 func cudaText(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	var all string
 	for _, m := range regexp.MustCompile(`(?s)R"cuda\((.*?)\)cuda"`).FindAllStringSubmatch(string(text), -1) {
 		all += m[1]
@@ -141,10 +137,7 @@ func cudaText(t *testing.T, path string) string {
 // namedText returns the text of the constant or of the CT_ON_BOTH_DEVICES with this name.
 func namedText(t *testing.T, path, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	for _, form := range []string{`(?s)CT_ON_BOTH_DEVICES\(%s,(.*?)\n\)  // CT_ON_BOTH`, `(?s) %s\[\] = R"cuda\((.*?)\)cuda"`} {
 		if m := regexp.MustCompile(fmt.Sprintf(form, name)).FindStringSubmatch(string(text)); m != nil {
 			return m[1]

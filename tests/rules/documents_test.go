@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const maxDocumentColumns = 120
@@ -60,11 +62,7 @@ var (
 // Every relative link leads to a file, and to a heading of that file. Every quoted name of a file
 // is the end of a path in the tree.
 func TestDocuments_Links(t *testing.T) {
-	out, err := exec.Command("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard").Output()
-	if err != nil {
-		t.Skipf("not a git clone: %v", err)
-	}
-	files := strings.Fields(string(out))
+	files := tracked(t)
 	paths := []string{"README.md", "docs/guide.md", "docs/operators.md", "docs/side-by-side.md", "docs/several-hosts.md", "docs/from-pytorch.md", "docs/from-gotorch.md", "docs/versions.md",
 		"CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"}
 	for _, path := range append(paths, chapters(t)...) {
@@ -228,15 +226,9 @@ func checkCommand(t *testing.T, at, command string) {
 func checkFlags(t *testing.T, at, folder, args string) {
 	t.Helper()
 	text := ""
-	sources, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sources := must.Get(filepath.Glob(filepath.Join(root, folder, "*.go")))(t)
 	for _, source := range sources {
-		code, err := os.ReadFile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		code := must.Get(os.ReadFile(source))(t)
 		text += string(code)
 	}
 	for _, name := range programFlag.FindAllStringSubmatch(args, -1) {
@@ -255,6 +247,7 @@ func TestDocuments_Code(t *testing.T) {
 		"context", "fmt", module + "/cgotorch", module + "/cgotorch/nn", module + "/cgotorch/optim", module + "/cgotorch/vision",
 		module + "/imageloader", module + "/imageloader/decode", module + "/prefetcher", module + "/prefetcher/weights",
 	}
+	folder, files := t.TempDir(), []string{}
 	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
 		for _, b := range codeBlocks(t, path) {
 			if b.language != "go" {
@@ -275,29 +268,24 @@ func TestDocuments_Code(t *testing.T) {
 					fmt.Fprintf(&source, "\t%q\n", p)
 				}
 			}
-			fmt.Fprintf(&source, ")\n\nfunc snippet%s {\n%s", signature, b.text)
+			fmt.Fprintf(&source, ")\n\nfunc snippet%d%s {\n%s", len(files), signature, b.text)
 			if !regexp.MustCompile(`(?m)^return `).MatchString(b.text) {
 				source.WriteString("return nil\n")
 			}
 			source.WriteString("}\n")
-			file := filepath.Join(t.TempDir(), "snippet.go")
-			if err := os.WriteFile(file, []byte(source.String()), 0o666); err != nil {
-				t.Fatal(err)
-			}
-			cmd := exec.Command("go", "build", file)
-			cmd.Dir = root
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%s: %v\n%s\n%s", b.at(), err, out, source.String())
-			}
+			files = append(files, filepath.Join(folder, fmt.Sprintf("%s_%d.go", strings.TrimSuffix(filepath.Base(path), ".md"), b.line)))
+			must.Do(t, os.WriteFile(files[len(files)-1], []byte(source.String()), 0o666))
 		}
+	}
+	cmd := exec.Command("go", append([]string{"build"}, files...)...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the files have the names and lines of the documents' blocks: %v\n%s", err, out)
 	}
 }
 
 func document(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(root, path)))(t)
 	return string(text)
 }

@@ -2,7 +2,6 @@
 package rules
 
 import (
-	"bytes"
 	"go/ast"
 	"go/doc"
 	"go/parser"
@@ -15,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 const root = "../.."
@@ -109,7 +110,7 @@ type source struct {
 func sources(t *testing.T) []source {
 	t.Helper()
 	var all []source
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -135,10 +136,7 @@ func sources(t *testing.T) []source {
 		relative, err := filepath.Rel(root, path)
 		all = append(all, source{relative, file, text})
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 
@@ -201,7 +199,8 @@ func roomOf(path string) string {
 }
 
 // A room imports only the rooms below it. imageloader and cgotorch do not import each other.
-// internal/torchtest serves the tests of rooms that import cgotorch.
+// internal/torchtest serves the tests of rooms that import cgotorch, and the rest of internal all
+// tests.
 func TestImports_PointOneWay(t *testing.T) {
 	for _, s := range sources(t) {
 		from := roomOf(filepath.ToSlash(s.path))
@@ -215,9 +214,11 @@ func TestImports_PointOneWay(t *testing.T) {
 			}
 			to := roomOf(imported)
 			right := to == from || to != "" && slices.Contains(roomsBelow[from], to)
+			isTest := strings.HasSuffix(s.path, "_test.go")
 			if to == "internal/torchtest" {
-				right = strings.HasSuffix(s.path, "_test.go") && (from == "cgotorch" || slices.Contains(roomsBelow[from], "cgotorch"))
+				right = isTest && (from == "cgotorch" || slices.Contains(roomsBelow[from], "cgotorch"))
 			}
+			right = right || isTest && to == "internal"
 			if !right {
 				t.Errorf("%s imports %s: the arrow points the wrong way", s.path, imported)
 			}
@@ -244,7 +245,7 @@ func goList(t *testing.T, args ...string) []string {
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./internal/panics", "./internal/pickle", "./internal/replace", "./internal/ring", "./internal/signature", "./internal/pythonjson", "./examples/inspect")
-	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|replace|ring|filetest|leaktest|panics|pickle|pythonjson|signature)|examples/inspect)(\.test)?$`)
+	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|replace|ring|filetest|leaktest|must|panics|pickle|pythonjson|signature|together)|examples/inspect)(\.test)?$`)
 	for _, path := range packages {
 		if inModule, ours := strings.CutPrefix(path, module+"/"); ours && !mine.MatchString(inModule) {
 			t.Errorf("the loader needs %s", path)
@@ -309,10 +310,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 			t.Errorf("csrc/%s: no files, %v", folder, err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(file))(t)
 			for _, match := range include.FindAllStringSubmatch(string(text), -1) {
 				name := match[1]
 				mayTest := strings.HasSuffix(name, "_test.h") && strings.Contains(file, "_test.")
@@ -324,10 +322,7 @@ func TestIncludes_PointOneWay(t *testing.T) {
 			}
 		}
 	}
-	folders, err := filepath.Glob(filepath.Join(root, "csrc/*/*.cc"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	folders := must.Get(filepath.Glob(filepath.Join(root, "csrc/*/*.cc")))(t)
 	for _, file := range folders {
 		if folder := filepath.Base(filepath.Dir(file)); below[folder] == nil {
 			t.Errorf("csrc/%s is in no room of this test", folder)
@@ -337,15 +332,21 @@ func TestIncludes_PointOneWay(t *testing.T) {
 
 func TestFiles_HaveNouns(t *testing.T) {
 	banned := regexp.MustCompile(`(^|_)(utils?|helpers?|common|misc)(_test)?\.(go|cc|h|py|sh)$`)
-	out, err := exec.Command("git", "-C", root, "ls-files").Output()
-	if err != nil {
-		t.Skipf("not a git clone: %v", err)
-	}
-	for line := range bytes.Lines(out) {
-		if path := strings.TrimSpace(string(line)); banned.MatchString(filepath.Base(path)) {
+	for _, path := range tracked(t) {
+		if banned.MatchString(filepath.Base(path)) {
 			t.Errorf("%s: name the file for what is in it", path)
 		}
 	}
+}
+
+// tracked returns the files that git knows or would add. Outside of a clone it skips the test.
+func tracked(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.Command("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		t.Skipf("not a git clone: %v", err)
+	}
+	return strings.Fields(string(out))
 }
 
 // Each public package has an Example with an output, which go doc shows and go test runs.

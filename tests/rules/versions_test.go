@@ -5,22 +5,18 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // Everything in which the versions of LibTorch differ stands in one file.
 func TestVersions_OneFile(t *testing.T) {
 	asks := regexp.MustCompile(`TORCH_VERSION_M|CT_LIBTORCH_SINCE|CUDART_VERSION *[<>=]`)
-	files, err := filepath.Glob(filepath.Join(root, "csrc/*/*.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(filepath.Join(root, "csrc/*/*.*")))(t)
 	const place = "csrc/core/versions.h"
 	var found []string
 	for _, file := range files {
-		path, err := filepath.Rel(root, file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := must.Get(filepath.Rel(root, file))(t)
 		if path = filepath.ToSlash(path); regexp.MustCompile(`\.(cc|h)$`).MatchString(path) && asks.MatchString(document(t, path)) {
 			found = append(found, path)
 		}

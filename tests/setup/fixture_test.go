@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // clone is a copy of csrc/libtorch whose wheels.lock names three small wheels. It has its own
@@ -58,10 +60,7 @@ func copyScripts(t *testing.T, lock string) string {
 		t.Fatalf("csrc/libtorch: %v, %v", scripts, err)
 	}
 	for _, script := range scripts {
-		text, err := os.ReadFile(script)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(script))(t)
 		write(t, filepath.Join(root, "csrc/libtorch", filepath.Base(script)), string(text))
 	}
 	write(t, filepath.Join(root, "csrc/libtorch/wheels.lock"), lock)
@@ -263,13 +262,9 @@ func wheelFile(t *testing.T, name, version, platform string, files map[string]st
 		if err == nil {
 			_, err = w.Write([]byte(text))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, archive.Close())
 	return buffer.Bytes()
 }
 
@@ -280,10 +275,7 @@ var hasPip = sync.OnceValue(func() error {
 // sharedLibrary returns a real shared library, which readelf and ldd accept.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
-	text, err := compiledLibrary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(compiledLibrary())(t)
 	return string(text)
 }
 
@@ -307,7 +299,5 @@ func write(t *testing.T, file, text string) {
 	if err == nil {
 		err = os.WriteFile(file, []byte(text), 0o777)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }

@@ -5,15 +5,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // CMake's folder of a clone that was copied or moved names the old place. make removes the folder,
 // and keeps that of a clone that stays where it is.
 func TestMake_MovedClone(t *testing.T) {
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.Get(os.ReadFile("../../Makefile"))(t)
 	old, here := t.TempDir(), t.TempDir()
 	for _, clone := range []string{old, here} {
 		write(t, filepath.Join(clone, "Makefile"), string(makefile))

@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 func TestSetup_Wheels(t *testing.T) {
@@ -61,9 +63,7 @@ func TestSetup_Wheels(t *testing.T) {
 	}
 	// The set-up restores a part of the cache that was deleted, and then the whole cache.
 	for _, deleted := range []string{filepath.Join(c.libtorch(), "libtorch_cpu.so"), c.cache} {
-		if err := os.RemoveAll(deleted); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(deleted))
 		c.mustSetup("STREAMTORCH_CUDA=1")
 		if _, err := os.Stat(filepath.Join(c.libtorch(), "libtorch_cpu.so")); err != nil {
 			t.Errorf("after %s was deleted: %v", deleted, err)
@@ -79,9 +79,7 @@ func TestSetup_Interrupted(t *testing.T) {
 			c := newClone(t)
 			c.index.stallAt("fixture-torch")
 			cmd := c.command()
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, cmd.Start())
 			select {
 			case <-c.index.stalled:
 			case <-time.After(time.Minute):
@@ -91,9 +89,7 @@ func TestSetup_Interrupted(t *testing.T) {
 			if signal == syscall.SIGTERM {
 				victims = cmd.Process.Pid // only setup.sh gets the signal, and setup.sh then ends pip
 			}
-			if err := syscall.Kill(victims, signal); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, syscall.Kill(victims, signal))
 			if err := cmd.Wait(); err == nil {
 				t.Error("the killed set-up succeeded")
 			}
@@ -126,17 +122,12 @@ func TestSetup_Interrupted(t *testing.T) {
 func TestSetup_TwoAtOnce(t *testing.T) {
 	t.Parallel()
 	c := newClone(t)
-	var wait sync.WaitGroup
-	for _, one := range []*clone{c, c, c.second()} {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			if out, err := one.setup(); err != nil {
-				t.Errorf("setup.sh: %v\n%s", err, out)
-			}
-		}()
-	}
-	wait.Wait()
+	clones := []*clone{c, c, c.second()}
+	together.Run(len(clones), func(i int) {
+		if out, err := clones[i].setup(); err != nil {
+			t.Errorf("setup.sh: %v\n%s", err, out)
+		}
+	})
 	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1}; !maps.Equal(got, want) {
 		t.Errorf("downloads = %v, want %v", got, want)
 	}
@@ -212,9 +203,7 @@ func TestSetup_DiskFills(t *testing.T) {
 			line := strings.Fields(locked)
 			line[4], line[5] = "1", "1"
 			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n"+others)
-			if err := os.MkdirAll(c.cache, 0o777); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.MkdirAll(c.cache, 0o777))
 			cmd := exec.Command("unshare", "-rm", "sh", "-c", `mount -t tmpfs -o size=1m tmpfs "$1" && exec bash "$2" build`, "sh",
 				c.cache, filepath.Join(c.root, "csrc/libtorch/setup.sh"))
 			cmd.Env = append(os.Environ(), c.env...)
@@ -387,9 +376,7 @@ func TestSetup_PythonTorch_Places(t *testing.T) {
 	// install makes a torch in the folder site, which Python imports from, and returns its folder.
 	install := func(t *testing.T, site, version string) string {
 		dir := filepath.Join(site, "torch")
-		if err := os.CopyFS(dir, os.DirFS(fakeLibTorch(t, version))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.CopyFS(dir, os.DirFS(fakeLibTorch(t, version))))
 		write(t, dir+"/__init__.py", "raise Exception('imported')")
 		return dir
 	}
@@ -404,7 +391,7 @@ func TestSetup_PythonTorch_Places(t *testing.T) {
 			t.Errorf("LIBTORCH_LIB = %s, want %s/lib\n%s", got, want, out)
 		}
 	}
-	for minor := 10; minor <= 14; minor++ {
+	for minor := 10; minor <= 11; minor++ { // "the first usable one" has the others
 		name := fmt.Sprintf("python3.%d", minor)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -455,22 +442,16 @@ func TestSetup_PythonTorch_Places(t *testing.T) {
 		dependent(t, prefix+"/lib")
 		for _, link := range []string{"lib/libtorch_cpu.so", "lib/libc10.so", "include"} {
 			if link != "lib/libtorch_cpu.so" {
-				if err := os.Rename(filepath.Join(torch, link), filepath.Join(prefix, link)); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.Rename(filepath.Join(torch, link), filepath.Join(prefix, link)))
 			}
 			os.Remove(filepath.Join(torch, link))
-			if err := os.Symlink(filepath.Join(prefix, link), filepath.Join(torch, link)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Symlink(filepath.Join(prefix, link), filepath.Join(torch, link)))
 		}
 		python(t, prefix+"/bin/python3", filepath.Dir(torch))
 		run(t, newClone(t), prefix, "CONDA_PREFIX="+prefix)
 
 		// Without that library this torch cannot be used.
-		if err := os.Remove(prefix + "/lib/libneeded.so"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(prefix+"/lib/libneeded.so"))
 		c := newClone(t)
 		out := c.mustSetup("CONDA_PREFIX=" + prefix)
 		if got := c.libtorch(); !strings.HasPrefix(got, c.cache) || !strings.Contains(out, "it needs libneeded.so, not found on this machine") {
@@ -561,10 +542,7 @@ func TestSetup_MissingTool(t *testing.T) {
 func TestSetup_MissingPackages(t *testing.T) {
 	t.Parallel()
 	tools := toolbox(t, "g++")
-	compiler, err := exec.LookPath("g++")
-	if err != nil {
-		t.Fatal(err)
-	}
+	compiler := must.Get(exec.LookPath("g++"))(t)
 	write(t, filepath.Join(tools, "g++"), "#!/bin/sh\n[ \"$1\" != -E ] || exit 1\nexec "+compiler+" \"$@\"\n")
 	newClone(t).mustFail([]string{"PATH=" + tools}, "libjpeg-dev libpng-dev zlib1g-dev", "package manager")
 }

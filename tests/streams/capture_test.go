@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -19,23 +19,12 @@ import (
 func TestCapture_IsNotDisturbed(t *testing.T) {
 	d := torchtest.CUDA(t)
 	other := torchtest.NewStream(t, d)
-	native, err := ambient.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	queried, err := ambient.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	native := must.Get(ambient.NewStream())(t)
+	queried := must.Get(ambient.NewStream())(t)
 	var kept *cgotorch.Tensor
 	torchtest.DoOn(t, other, func(x *cgotorch.Exec) { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)) })
-	slab, err := cgotorch.NewHostSlab(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := slab.Pin(); err != nil {
-		t.Fatal(err)
-	}
+	slab := must.Get(cgotorch.NewHostSlab(1 << 20))(t)
+	must.Do(t, slab.Pin())
 	capture := func(during func() error) (captureErr, duringErr error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -74,7 +63,5 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 	if captureErr, _ := capture(func() error { ambient.Query(queried); return nil }); captureErr == nil {
 		t.Error("the control did not disturb the capture: this test would see nothing")
 	}
-	if err := other.Synchronize(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, other.Synchronize())
 }

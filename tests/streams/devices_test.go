@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // pairs returns pairs of devices between which a tensor is copied. It has all pairs of the
@@ -43,9 +43,7 @@ func TestFromDevice(t *testing.T) {
 			})
 			e := record(t, producer)
 			defer e.Close()
-			if err := consumer.Wait(e); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, consumer.Wait(e))
 			var got []float32
 			err := consumer.Do(func(x *cgotorch.Exec) error {
 				torchtest.Sleep(x, 20*time.Millisecond)
@@ -67,9 +65,7 @@ func TestFromDevice(t *testing.T) {
 				made.Close()
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			// The producer's next work may now use the memory.
 			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { x.Zeros(cgotorch.Float32, n) })
 			for i, v := range got {
@@ -102,19 +98,14 @@ func TestFromDevice_MissingWait(t *testing.T) {
 		}
 		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
 			var found []*cgotorch.StreamRace
-			stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			stop := must.Get(cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) }))(t)
 			defer stop()
 			producer, consumer := torchtest.NewStream(t, from), torchtest.NewStream(t, to)
 			var made *cgotorch.Tensor
 			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { made = x.Keep(x.Ones(cgotorch.Float32, 4)) })
 			defer made.Close()
 			torchtest.DoOn(t, consumer, func(x *cgotorch.Exec) { x.FromDevice(made) })
-			if err := errors.Join(producer.Synchronize(), consumer.Synchronize()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(producer.Synchronize(), consumer.Synchronize()))
 			if len(found) != 1 || found[0].Earlier.Op != "aten::ones" || found[0].Later.Op != "FromDevice" {
 				t.Errorf("got %v", found)
 			}
@@ -126,19 +117,14 @@ func TestFromDevice_MissingWait(t *testing.T) {
 // the copy uses the tensor's memory.
 func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	var found []*cgotorch.StreamRace
-	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must.Get(cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) }))(t)
 	defer stop()
 	producer, consumer := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	var made *cgotorch.Tensor
 	torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { made = x.Keep(x.Ones(cgotorch.Float32, 4)) })
 	e := record(t, producer)
 	defer e.Close()
-	if err := consumer.Wait(e); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, consumer.Wait(e))
 	torchtest.DoOn(t, consumer, func(x *cgotorch.Exec) { x.FromDevice(made); made.Close() })
 	if len(found) != 0 {
 		t.Errorf("got %v", found)
@@ -160,9 +146,7 @@ func TestEvent_BetweenDevices(t *testing.T) {
 		})
 		defer first.Close()
 		began := time.Now()
-		if err := way[1].Wait(first); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, way[1].Wait(first))
 		var second *cgotorch.Event
 		torchtest.DoOn(t, way[1], func(x *cgotorch.Exec) { second = x.RecordTiming() })
 		defer second.Close()
@@ -187,13 +171,8 @@ func TestStreams_SecondDevice(t *testing.T) {
 	}
 	d := cgotorch.CUDA(1)
 	s := torchtest.NewStream(t, d)
-	before, err := cgotorch.CUDA(0).Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := work(s); err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(cgotorch.CUDA(0).Memory())(t)
+	must.Do(t, work(s))
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) error {
 		w := x.Ones(cgotorch.Float32, 32, 32)
 		if err := w.SetRequiresGrad(true); err != nil {
@@ -205,10 +184,7 @@ func TestStreams_SecondDevice(t *testing.T) {
 		}
 		return nil
 	})
-	after, err := cgotorch.CUDA(0).Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(cgotorch.CUDA(0).Memory())(t)
 	if after.Allocated != before.Allocated || after.Allocations != before.Allocations {
 		t.Errorf("the first device's memory: %+v, before %+v", after, before)
 	}

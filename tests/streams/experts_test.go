@@ -6,6 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
@@ -28,23 +29,14 @@ func TestSyncDebug_Experts(t *testing.T) {
 				{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}}, {Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}}}})
 		}
 	}
-	store, err := weights.NewStore(specs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must.Get(weights.NewStore(specs))(t)
 	defer store.Close()
 	build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 		return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
 	}
-	cache, err := weights.NewCache(store, d, build, weights.CacheOptions{Slots: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := must.Get(weights.NewCache(store, d, build, weights.CacheOptions{Slots: 3}))(t)
 	defer cache.Close()
-	mixture, err := weights.NewExperts(cache, names, weights.ExpertsOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mixture := must.Get(weights.NewExperts(cache, names, weights.ExpertsOptions{}))(t)
 	defer mixture.Close()
 	stream := cgotorch.DefaultStream(d)
 	var routers [layers]*cgotorch.Tensor
@@ -69,14 +61,9 @@ func TestSyncDebug_Experts(t *testing.T) {
 		return nil
 	}
 	for range 3 { // the first runs allocate memory
-		if err := stream.Do(token); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Do(token))
 	}
-	restore, err := ambient.SyncDebug(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	restore := must.Get(ambient.SyncDebug(2))(t)
 	defer restore()
 	before := cache.Stats()
 	for i := range 50 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -28,14 +29,14 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n = 32
 		round := func() {
-			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
+			onStreams(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
 		}
 		round() // makes the threads that are made only once: Go's for calls that block, and autograd's
 		round()
 		base := leaktest.Used(t).Threads
 		during := 0
 		for range 3 {
-			together(t, d, n, func(i int, s *cgotorch.Stream) error {
+			onStreams(t, d, n, func(i int, s *cgotorch.Stream) error {
 				if i == 0 {
 					defer func() { during = max(during, leaktest.Used(t).Threads) }()
 				}
@@ -65,9 +66,7 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer streams[i].Close()
-			if err := work(streams[i]); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, work(streams[i]))
 		}
 		base := leaktest.Used(t).Threads
 		var all sync.WaitGroup
@@ -77,9 +76,7 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 			go func() {
 				defer all.Done()
 				for range 4 {
-					if err := work(streams[i%n]); err != nil {
-						t.Error(err)
-					}
+					must.Check(t, work(streams[i%n]))
 				}
 			}()
 		}
@@ -121,10 +118,7 @@ func TestStreams_MemoryIsFlat(t *testing.T) {
 		}
 		measure := func() (torch, resident int64, heap uint64) {
 			runtime.GC()
-			m, err := d.Memory()
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(d.Memory())(t)
 			var stats runtime.MemStats
 			runtime.ReadMemStats(&stats)
 			return m.Allocated, int64(leaktest.Used(t).Resident), stats.HeapAlloc

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -15,9 +16,7 @@ func TestCheckStreams_SilentWhereRight(t *testing.T) {
 	}{
 		{"gradient read beside a fused step", func(s *scene) {
 			p := s.shared(8)
-			if err := p.SetRequiresGrad(true); err != nil {
-				s.Fatal(err)
-			}
+			must.Do(s, p.SetRequiresGrad(true))
 			sgd := s.sgd(p)
 			s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))) })
 			s.always(s.a, s.b)
@@ -95,10 +94,7 @@ func TestCheckStreams_AfterAReport(t *testing.T) {
 
 // The checker knows a slab that was made before the checker was turned on.
 func TestCheckStreams_SlabMadeBefore(t *testing.T) {
-	slab, err := cgotorch.NewHostSlab(32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slab := must.Get(cgotorch.NewHostSlab(32))(t)
 	defer slab.Close()
 	s := &scene{T: t, device: cgotorch.CPU}
 	races := s.run(func(s *scene) {

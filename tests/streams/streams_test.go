@@ -9,10 +9,11 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -24,40 +25,30 @@ const goroutines = 64
 // event.
 func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
 	t.Helper()
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
+	return must.Get(s.Record())(t)
 }
 
-// together runs fn in n goroutines, each with its own stream.
-func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch.Stream) error) {
+// onStreams runs fn in n goroutines, each with its own stream.
+func onStreams(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch.Stream) error) {
 	t.Helper()
-	var all sync.WaitGroup
-	for i := range n {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{HighPriority: i%3 == 0})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer s.Close()
-			if err := fn(i, s); err != nil {
-				t.Errorf("goroutine %d: %v", i, err)
-			}
-		}()
-	}
-	all.Wait()
+	together.Run(n, func(i int) {
+		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{HighPriority: i%3 == 0})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		if err := fn(i, s); err != nil {
+			t.Errorf("goroutine %d: %v", i, err)
+		}
+	})
 }
 
 // Each goroutine computes right results with its own numbers and its own modes. It lets other
 // goroutines run between its operators.
 func TestStreams_ManyGoroutines(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
+		onStreams(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			random := rand.New(rand.NewPCG(uint64(i), 0))
 			for round := range 20 {
 				grad, cast := random.IntN(2) == 0, random.IntN(2) == 0
@@ -119,7 +110,7 @@ func compute(x *cgotorch.Exec, power int, grad, cast bool) error {
 func TestStreams_FailuresAreTheirOwn(t *testing.T) {
 	broken := errors.New("broken")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
+		onStreams(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			for round := range 20 {
 				switch (i + round) % 4 {
 				case 0:
@@ -166,7 +157,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 			passed[i] = make(chan *cgotorch.Event, 1)
 		}
 		passed[0] <- record(t, home)
-		together(t, d, n, func(i int, s *cgotorch.Stream) error {
+		onStreams(t, d, n, func(i int, s *cgotorch.Stream) error {
 			for range rounds {
 				e := <-passed[i]
 				err := s.Do(func(x *cgotorch.Exec) error {
@@ -196,9 +187,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		must.Check(t, err)
 	})
 }
 
@@ -211,7 +200,7 @@ func TestStreams_ShareATensor(t *testing.T) {
 		defer weight.Close()
 		ready := record(t, home)
 		defer ready.Close()
-		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
+		onStreams(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			if err := s.Wait(ready); err != nil {
 				return err
 			}
@@ -238,7 +227,7 @@ func TestStreams_WhateverGOMAXPROCS(t *testing.T) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 		for _, n := range []int{1, 2, 16} {
 			runtime.GOMAXPROCS(n)
-			together(t, d, 8, func(i int, s *cgotorch.Stream) error {
+			onStreams(t, d, 8, func(i int, s *cgotorch.Stream) error {
 				for round := range 10 {
 					grad, cast := round%2 == 0, round%3 == 0
 					err := s.Do(func(x *cgotorch.Exec) error {
@@ -263,7 +252,7 @@ func TestStreams_WhateverGOMAXPROCS(t *testing.T) {
 // In every goroutine, one Do uses two streams. The results are right.
 func TestStreams_OnASecondStream(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		together(t, d, 16, func(i int, s *cgotorch.Stream) error {
+		onStreams(t, d, 16, func(i int, s *cgotorch.Stream) error {
 			side, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
 			if err != nil {
 				return err

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/internal/torchtest"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
@@ -29,10 +29,7 @@ type endless struct {
 // memory.
 func newEndless(t testing.TB, n, hw int) *endless {
 	t.Helper()
-	memory, err := arena.MapPages(n * hw * hw * 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := must.Get(arena.MapPages(n * hw * hw * 3))(t)
 	e := &endless{memory: memory, n: n, hw: hw, labels: make([]int64, n)}
 	t.Cleanup(func() {
 		if e.pinner != nil {
@@ -113,16 +110,12 @@ func TestStep_DoesNotWait(t *testing.T) {
 	const warm = 4 // during these steps memory is allocated and algorithms are chosen
 	step := 0
 	for batch, err := range r.ahead.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		reads := step == warm+1
 		var held *cgotorch.Event
 		var loss *cgotorch.HostRead
 		if step >= warm {
-			if err := r.stream.Synchronize(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.stream.Synchronize())
 			torchtest.DoOn(t, r.stream, func(x *cgotorch.Exec) { torchtest.Sleep(x, 50*time.Millisecond); held = x.Record() })
 		}
 		r.opt.SetScale(r.schedule(step))
@@ -137,10 +130,7 @@ func TestStep_DoesNotWait(t *testing.T) {
 		})
 		if held != nil {
 			t.Logf("a step that reads its loss: %v; the Do returned after %v, behind 50 ms of work", reads, time.Since(began))
-			done, err := held.Query()
-			if err != nil {
-				t.Fatal(err)
-			}
+			done := must.Get(held.Query())(t)
 			if done != reads {
 				t.Errorf("a step that reads its loss: %v; it waited for the device: %v", reads, done)
 			}

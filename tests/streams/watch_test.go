@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -19,9 +20,7 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 	r := newTraining(t, d, 8, 32)
 	step := 0
 	for batch, err := range r.ahead.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		around(step, func(derive func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error {
 			r.opt.SetScale(r.schedule(step))
 			var reads []*cgotorch.HostRead
@@ -78,9 +77,7 @@ func TestNoWaits_TrainingStep(t *testing.T) {
 		}()
 		resNetSteps(t, d, warm+4, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {
 			if step < warm {
-				if err := run(func(x *cgotorch.Exec) *cgotorch.Exec { return x }, true); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, run(func(x *cgotorch.Exec) *cgotorch.Exec { return x }, true))
 				return
 			}
 			reads := step == warm+3
@@ -104,15 +101,11 @@ func TestSyncDebug_TrainingStep(t *testing.T) {
 	resNetSteps(t, cgotorch.CUDA(0), warm+3, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {
 		plain := func(x *cgotorch.Exec) *cgotorch.Exec { return x }
 		if step < warm {
-			if err := run(plain, true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, run(plain, true))
 			return
 		}
 		restore, err := ambient.SyncDebug(2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer restore()
 		reads := step == warm+2
 		err = run(plain, reads)

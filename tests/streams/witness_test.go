@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -111,10 +112,7 @@ func witnessed(t *testing.T, d cgotorch.Device, stream func(i int) (*cgotorch.St
 	all.Add(goroutines)
 	streams := make([]*cgotorch.Stream, goroutines)
 	for i := range streams {
-		s, err := stream(i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(stream(i))(t)
 		defer s.Close()
 		streams[i] = s
 	}
@@ -134,19 +132,12 @@ func witnessed(t *testing.T, d cgotorch.Device, stream func(i int) (*cgotorch.St
 		}()
 	}
 	prepared.Wait()
-	if err := d.Synchronize(); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, d.Synchronize())
 	trace, err := trace.Start()
 	close(begin)
 	all.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := trace.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	r := must.Get(trace.Stop())(t)
 	return r, want
 }
 

@@ -11,6 +11,7 @@ import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The process has the LibTorch that `make versions` means, and not that of build/lib.
@@ -27,14 +28,8 @@ func TestVersion(t *testing.T) {
 // Each operator of the generated functions has the schema from which its function was made. A
 // symbolic int is an int for the functions.
 func TestSchemas(t *testing.T) {
-	generated, err := os.ReadFile("../../cgotorch/internal/opgen/schemas.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := Schemas()
-	if err != nil {
-		t.Fatal(err)
-	}
+	generated := must.Get(os.ReadFile("../../cgotorch/internal/opgen/schemas.txt"))(t)
+	all := must.Get(Schemas())(t)
 	plain := regexp.MustCompile(`\bSymInt\b`)
 	read := func(text string) map[string]string {
 		schemas := make(map[string]string)
@@ -59,11 +54,9 @@ func TestSchemas(t *testing.T) {
 // A small network learns whether the left half of a picture is the brighter one. Its first layers
 // are recomputed in the backward.
 func TestTraining(t *testing.T) {
-	if err := Seed(1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Seed(1))
 	var losses []float64
-	err := DefaultStream(CPU).Do(func(x *Exec) error {
+	must.Do(t, DefaultStream(CPU).Do(func(x *Exec) error {
 		images := x.Rand(Float32, 64, 1, 8, 8)
 		left, right := x.MeanDim(x.Narrow(images, 3, 0, 4), []int64{1, 2, 3}, SumOptions{}), x.MeanDim(x.Narrow(images, 3, 4, 4), []int64{1, 2, 3}, SumOptions{})
 		labels := x.To(x.Gt(left, right), Int64)
@@ -85,10 +78,7 @@ func TestTraining(t *testing.T) {
 			losses = append(losses, x.Item(loss))
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if first, last := losses[0], losses[len(losses)-1]; !(last < first/4) {
 		t.Errorf("the loss went from %v to %v, want less than a quarter", first, last)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -29,19 +30,13 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 func writeJSON(t testing.TB, path string, fields []arrow.Field, rows string, options ...format.WriterProperty) {
 	t.Helper()
 	record, _, err := array.RecordFromJSON(memory.DefaultAllocator, arrow.NewSchema(fields, nil), strings.NewReader(rows))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer record.Release()
 	table := array.NewTableFromRecords(record.Schema(), []arrow.RecordBatch{record})
 	defer table.Release()
 	var whole bytes.Buffer
-	if err := pqarrow.WriteTable(table, &whole, 40_000, format.NewWriterProperties(options...), pqarrow.DefaultWriterProps()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, whole.Bytes(), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pqarrow.WriteTable(table, &whole, 40_000, format.NewWriterProperties(options...), pqarrow.DefaultWriterProps()))
+	must.Do(t, os.WriteFile(path, whole.Bytes(), 0o666))
 }
 
 // write writes n rows in several row groups. Rows in `nulls` have no b.
@@ -78,16 +73,11 @@ var fields = []data.Field{
 func TestFile_Rows(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	const n = 100_000
-	f, err := Open(write(t, n), Options{Fields: fields})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(write(t, n), Options{Fields: fields}))(t)
 	for _, from := range []int{0, 1, 39_999, 40_000, 77_777, n} {
 		i := from
 		for rows, err := range f.Read(context.Background(), int64(from)) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for k := range rows.Len() {
 				if k%97 == 0 || rows.Len()-k < 2 {
 					want := fmt.Sprint(data.Sample{"x": []float32{float32(i%7) / 2, float32(i)}, "label": i % 10, "small": i % 300, "on": i%3 == 0, "name": fmt.Sprint("n", i%5)})
@@ -133,14 +123,8 @@ func TestFile_Errors(t *testing.T) {
 	} {
 		torchtest.WantError(t, last(o), data.ErrInvalidOptions, want)
 	}
-	f, err := Open(path, Options{Fields: []data.Field{{Name: "b", DType: cgotorch.Float32}}, NullNaN: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := data.ReadTable(context.Background(), f, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(path, Options{Fields: []data.Field{{Name: "b", DType: cgotorch.Float32}}, NullNaN: true}))(t)
+	table := must.Get(data.ReadTable(context.Background(), f, 0))(t)
 	if b := data.Values[float32](table.Column("b")); !math.IsNaN(float64(b[500])) || b[501] != float32(501%7)/2 {
 		t.Errorf("rows 500 and 501 are %v, %v", b[500], b[501])
 	}
@@ -148,18 +132,13 @@ func TestFile_Errors(t *testing.T) {
 
 // FuzzFile reads damaged files. They end with an error or with rows, not with a panic.
 func FuzzFile(f *testing.F) {
-	whole, err := os.ReadFile(write(f, 30))
-	if err != nil {
-		f.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(write(f, 30)))(f)
 	f.Add(whole)
 	f.Add(whole[:len(whole)/2])
 	f.Add([]byte("PAR1PAR1"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		path := filepath.Join(t.TempDir(), "b.parquet")
-		if err := os.WriteFile(path, content, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o666))
 		file, err := Open(path, Options{Fields: fields})
 		if err != nil {
 			return
@@ -183,14 +162,9 @@ func TestFile_LogicalTypes(t *testing.T) {
 	writeJSON(t, path, []arrow.Field{
 		{Name: "small", Type: arrow.PrimitiveTypes.Uint32}, {Name: "large", Type: arrow.PrimitiveTypes.Uint64}, {Name: "price", Type: &arrow.Decimal128Type{Precision: 18, Scale: 2}},
 	}, `[{"small":7,"large":9,"price":"1.50"},{"small":3000000000,"large":9223372036854775808,"price":"2.50"}]`)
-	f, err := Open(path, Options{Fields: []data.Field{{Name: "small", DType: cgotorch.Int64}, {Name: "large", DType: cgotorch.Uint64}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(path, Options{Fields: []data.Field{{Name: "small", DType: cgotorch.Int64}, {Name: "large", DType: cgotorch.Uint64}}}))(t)
 	table, err := data.ReadTable(context.Background(), f, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	small, large := data.Values[int64](table.Column("small")), data.Values[uint64](table.Column("large"))
 	if fmt.Sprint(small, large) != "[7 3000000000] [9 9223372036854775808]" {
 		t.Errorf("got %v and %v", small, large)

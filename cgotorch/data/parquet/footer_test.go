@@ -9,15 +9,13 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/data"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A damaged footer takes little memory. Seed 5 has footers whose lists would take gigabytes.
 func TestCheckFooter_Damaged(t *testing.T) {
-	whole, err := os.ReadFile(write(t, 30))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(write(t, 30)))(t)
 	path := filepath.Join(t.TempDir(), "b.parquet")
 	rng := rand.New(rand.NewPCG(5, 6))
 	failed := 0
@@ -26,9 +24,7 @@ func TestCheckFooter_Damaged(t *testing.T) {
 		for range 1 + rng.IntN(4) {
 			damaged[rng.IntN(len(damaged))] = byte(rng.Uint32())
 		}
-		if err := os.WriteFile(path, damaged, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, damaged, 0o666))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		f, err := Open(path, Options{Fields: fields})
@@ -46,9 +42,7 @@ func TestCheckFooter_Damaged(t *testing.T) {
 		t.Errorf("%d of 750 damaged files end with an error", failed)
 	}
 	for _, content := range []string{"", "PAR1", "PAR1\xff\xff\xff\x7fPAR1", "PAR1\x00\x00\x00\x00PAR1"} {
-		if err := os.WriteFile(path, []byte(content), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(content), 0o666))
 		_, err := Open(path, Options{Fields: fields})
 		torchtest.WantError(t, err, data.ErrBadRow, "b.parquet")
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/data"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -53,10 +54,7 @@ func TestFile_EqualsPyarrow(t *testing.T) {
 }
 
 func checkFiles(t *testing.T, folder string) {
-	list, err := os.Open(filepath.Join(folder, "want.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(os.Open(filepath.Join(folder, "want.jsonl")))(t)
 	defer list.Close()
 	counts, files, faults := map[string]int{}, bufio.NewScanner(list), 0
 	files.Buffer(nil, 1<<24)
@@ -65,9 +63,7 @@ func checkFiles(t *testing.T, folder string) {
 			File string
 			Want []any
 		}
-		if err := json.Unmarshal(files.Bytes(), &entry); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(files.Bytes(), &entry))
 		got, err := valuesOf(filepath.Join(folder, entry.File+".parquet"), slices.Index(entry.Want, nil))
 		fault := differs(got, entry.Want)
 		for _, r := range refused {
@@ -101,14 +97,9 @@ func TestFile_Stored(t *testing.T) {
 		{"int64 in byte streams", "1 -2 1099511627776 -4611686018427387904", "UEFSMRUAFUAVQCwVCBUSFQYVBhwAAAAB/gAAAP8AAAD/AAAA/wAAAP8AAAD/AQAA/wAAAP8AwBUEGSw1ABgGc2NoZW1hFQIAFQQlABgBeAAWCBkcGRwmABwVBBklBhIZGAF4FQAWCBZm" +
 			"FmYmCEkcFQAVEhUCAAAAFmYWCCYIFmYAKCBwYXJxdWV0LWNwcC1hcnJvdyB2ZXJzaW9uIDI2LjAuMRkcHAAAAHIAAABQQVIx"},
 	} {
-		content, err := base64.StdEncoding.DecodeString(c.file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(base64.StdEncoding.DecodeString(c.file))(t)
 		path := filepath.Join(t.TempDir(), "a.parquet")
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 		f, err := Open(path, Options{})
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -111,13 +112,8 @@ func TestGenerate_Guards(t *testing.T) {
 	for i := range programs {
 		p := &programs[i]
 		path := filepath.Join(made, p.Name+".pt2")
-		if err := os.WriteFile(path, p.File(t), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		files, err := gosource.Generate(path, gosource.Options{Package: "p_" + p.Name, FreeEarly: i%2 == 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, p.File(t), 0o600))
+		files := must.Get(gosource.Generate(path, gosource.Options{Package: "p_" + p.Name, FreeEarly: i%2 == 1}))(t)
 		var call [][]byte
 		for file, data := range files {
 			sources[filepath.Join(p.Name, file)] = data
@@ -144,10 +140,7 @@ func TestGenerate_Guards(t *testing.T) {
 		for k := range bytes.Count(call[4], []byte(",")) + 1 {
 			results = append(results, fmt.Sprintf("r%d", k))
 		}
-		text, err := json.Marshal(lists)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(lists))(t)
 		list := strings.Join(results, ", ")
 		fmt.Fprintf(&imports, "\tp_%s %q\n", p.Name, "made/"+p.Name)
 		fmt.Fprintf(&calls, "\trun(%q, func(x *cgotorch.Exec, in []any) []any {\n\t\tm := p_%s.New(x)\n\t\tdefer m.Close()\n\t\t%s := m.%s(x, %s)\n\t\treturn []any{%s}\n\t})\n",
@@ -167,13 +160,8 @@ func TestGenerate_Guards(t *testing.T) {
 	for _, p := range programs {
 		for i := range p.Calls {
 			var got answer
-			if err := lines.Decode(&got); err != nil {
-				t.Fatal(err)
-			}
-			want, err := json.Marshal(p.Calls[i].Result)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lines.Decode(&got))
+			want := must.Get(json.Marshal(p.Calls[i].Result))(t)
 			switch {
 			case got.Refused != p.Calls[i].Refused || got.Error != "" && !got.Refused:
 				t.Errorf("%s: call %d of the source: refused %v (%s), and PyTorch %v", p.Name, i, got.Refused, got.Error, p.Calls[i].Refused)
@@ -193,9 +181,7 @@ func sameResults(t *testing.T, a, b []byte) bool {
 	}
 	var got, want []result
 	for text, to := range map[string]*[]result{string(a): &got, string(b): &want} {
-		if err := json.Unmarshal([]byte(text), to); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(text), to))
 	}
 	return slices.EqualFunc(got, want, func(a, b result) bool {
 		return a.Int == b.Int && slices.Equal(a.Shape, b.Shape) && slices.EqualFunc(a.Values, b.Values, func(v, w string) bool {

@@ -21,15 +21,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource/testdata/net"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // goSource returns the source of an archive.
 func goSource(t *testing.T, entries map[string]string, o gosource.Options) (map[string][]byte, error) {
 	path := filepath.Join(t.TempDir(), "net.pt2")
-	if err := os.WriteFile(path, pt2test.Archive(t, entries), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, pt2test.Archive(t, entries), 0o600))
 	return gosource.Generate(path, o)
 }
 
@@ -37,24 +36,16 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // The package testdata/net is the source of the program. With CGOTORCH_UPDATE=1 it is written.
 func TestGenerate_Golden(t *testing.T) {
-	got, err := goSource(t, pt2test.Entries(), gosource.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(goSource(t, pt2test.Entries(), gosource.Options{}))(t)
 	if len(got) != 2 {
 		t.Errorf("%d files, want 2", len(got))
 	}
 	for name, data := range got {
 		path := filepath.Join("testdata/net", name)
 		if os.Getenv("CGOTORCH_UPDATE") != "" {
-			if err := os.WriteFile(path, data, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, data, 0o666))
 		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(os.ReadFile(path))(t)
 		if !bytes.Equal(data, want) {
 			t.Errorf("%s is\n%s\nwant\n%s", name, data, want)
 		}
@@ -62,10 +53,7 @@ func TestGenerate_Golden(t *testing.T) {
 }
 
 func TestGenerate_FreeEarly(t *testing.T) {
-	files, err := goSource(t, pt2test.Entries(), gosource.Options{FreeEarly: true, Package: "early"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(goSource(t, pt2test.Entries(), gosource.Options{FreeEarly: true, Package: "early"}))(t)
 	text := string(files["early.go"])
 	checkGo(t, files["early.go"])
 	for _, want := range []string{"package early\n", "relu := x.ReLU(linear)\n\t\tfree(linear)\n", "free(relu)\n\t\treturn add"} {
@@ -78,15 +66,10 @@ func TestGenerate_FreeEarly(t *testing.T) {
 // Go builds the file on each system, whatever the package's name.
 func TestGenerate_PackageName(t *testing.T) {
 	for _, name := range []string{"net_windows", "net_test", "_net", "__"} {
-		files, err := goSource(t, pt2test.Entries(), gosource.Options{Package: name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(goSource(t, pt2test.Entries(), gosource.Options{Package: name}))(t)
 		folder := t.TempDir()
 		for file, data := range files {
-			if err := os.WriteFile(filepath.Join(folder, file), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(folder, file), data, 0o600))
 		}
 		if p, err := build.ImportDir(folder, 0); err != nil || len(p.GoFiles) != 1 || p.Name != name {
 			t.Errorf("package %s: Go builds %q of it (%v)", name, p.GoFiles, err)
@@ -161,10 +144,7 @@ func TestGenerate_HostileNames(t *testing.T) {
 			if fmt.Sprint(e) == before {
 				t.Fatal("nothing is renamed")
 			}
-			files, err := goSource(t, e, gosource.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			files := must.Get(goSource(t, e, gosource.Options{}))(t)
 			for file, data := range files {
 				if strings.HasSuffix(file, ".go") {
 					checkGo(t, data)
@@ -278,10 +258,7 @@ func FuzzGenerate(f *testing.F) {
 
 // A result that is written into a buffer is that buffer, as in PyTorch.
 func TestGenerate_ResultIsWritten(t *testing.T) {
-	source, err := gosource.Generate(pt2test.Path("made", "delay.pt2"), gosource.Options{Package: "delay"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(gosource.Generate(pt2test.Path("made", "delay.pt2"), gosource.Options{Package: "delay"}))(t)
 	all := ""
 	for _, text := range source {
 		all += string(text)

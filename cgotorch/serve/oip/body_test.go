@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // All memory that a body holds counts, also that of a buffer that another body has left. A body
@@ -21,10 +23,7 @@ func TestBodies_Memory(t *testing.T) {
 			if !known {
 				r.ContentLength = -1
 			}
-			got, err := b.read(httptest.NewRecorder(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(b.read(httptest.NewRecorder(), r))(t)
 			if string(got.bytes) != text {
 				t.Errorf("%d bytes of %d were read", len(got.bytes), size)
 			}
@@ -47,9 +46,7 @@ func TestBodies_Elements(t *testing.T) {
 	b := bodies{most: 4000, all: 6000}
 	parsed := func(elements int) (*body, error) {
 		got, err := b.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(text(elements))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		_, _, err = parse(got.bytes, "", func(n int64) error { return b.more(got, n) })
 		return got, err
 	}

@@ -11,11 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/together"
 )
 
 // asking returns a client of a server with the models of open.
@@ -36,25 +37,19 @@ func TestClient(t *testing.T) {
 	if err != nil || m.Name != "sum" || len(m.Inputs) != 2 || m.Outputs[1].Name != "half" || m.Outputs[1].DataType != "FP16" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			v := float32(i)
-			got, err := c.Infer(context.Background(), Request{Model: "sum", ID: strconv.Itoa(i), Inputs: pair([]float32{v, float32(math.Inf(1))}, []float32{10, 20}), Timeout: time.Minute})
-			if err != nil || got.ID != strconv.Itoa(i) || got.Model != "sum" || got.Version != "1" || len(got.Outputs) != 2 || got.Outputs[0].Name != "sum" {
-				t.Errorf("%+v, %v", got, err)
-				return
-			}
-			a, err := got.Outputs[0].Array()
-			sums, err2 := serve.Elements[float32](a)
-			if err = errors.Join(err, err2); err != nil || !slices.Equal(sums, []float32{v + 10, float32(math.Inf(1))}) || !slices.Equal(a.Shape, []int64{1, 2}) {
-				t.Errorf("%v %v, %v", sums, a.Shape, err)
-			}
-		}()
-	}
-	all.Wait()
+	together.Run(8, func(i int) {
+		v := float32(i)
+		got, err := c.Infer(context.Background(), Request{Model: "sum", ID: strconv.Itoa(i), Inputs: pair([]float32{v, float32(math.Inf(1))}, []float32{10, 20}), Timeout: time.Minute})
+		if err != nil || got.ID != strconv.Itoa(i) || got.Model != "sum" || got.Version != "1" || len(got.Outputs) != 2 || got.Outputs[0].Name != "sum" {
+			t.Errorf("%+v, %v", got, err)
+			return
+		}
+		a, err := got.Outputs[0].Array()
+		sums, err2 := serve.Elements[float32](a)
+		if err = errors.Join(err, err2); err != nil || !slices.Equal(sums, []float32{v + 10, float32(math.Inf(1))}) || !slices.Equal(a.Shape, []int64{1, 2}) {
+			t.Errorf("%v %v, %v", sums, a.Shape, err)
+		}
+	})
 	got, err := c.Infer(context.Background(), Request{Model: "sum", Version: "1", Inputs: pair([]float32{1, 2}, []float32{3, 4}), Outputs: []Output{{Name: "half"}, {Name: "sum", Classes: 1}}})
 	if err != nil || len(got.Outputs) != 2 || got.Outputs[0].Name != "half" || string(got.Outputs[1].Bytes[0]) != "6.000000:1" {
 		t.Errorf("%+v, %v", got, err)
@@ -144,10 +139,7 @@ func TestClient_HeaderAndJSON(t *testing.T) {
 	}))
 	defer server.Close()
 	c := &Client{URL: server.URL, Header: http.Header{"Authorization": {"Bearer t"}}}
-	got, err := c.Infer(context.Background(), Request{Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(c.Infer(context.Background(), Request{Model: "m"}))(t)
 	a, _ := got.Outputs[0].Array()
 	if v, err := serve.Elements[int64](a); err != nil || !slices.Equal(v, []int64{3, 4}) {
 		t.Errorf("%v, %v", v, err)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -45,11 +46,7 @@ func (raw) DecodeFiles(files [][]byte, to []byte) error {
 func open(t testing.TB, o Options) (*serve.Repository, http.Handler) {
 	torchtest.CheckLeaks(t)
 	models := serve.NewRepository(serve.RepositoryOptions{})
-	t.Cleanup(func() {
-		if err := models.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Do(t, models.Close()) })
 	batcher := func(fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor, labels []string, o serve.Options) func() (*serve.Model, error) {
 		return func() (*serve.Model, error) {
 			b, err := serve.New(torchtest.Device(), fn, o)
@@ -70,9 +67,7 @@ func open(t testing.TB, o Options) (*serve.Repository, http.Handler) {
 		models.Add("sum", "1", batcher(sum, nil, serve.Options{Inputs: []serve.Spec{spec("a"), spec("b")}, Outputs: []string{"sum", "half"}, BatchSizes: []int{1, 4}})),
 		models.Add("picture", "3", batcher(picture, []string{"red", "green", "blue"}, serve.Options{Inputs: []serve.Spec{{Name: "image", Decoder: raw{}}}, BatchSizes: []int{4}})),
 		models.Load(context.Background(), "sum", ""), models.Load(context.Background(), "picture", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return models, NewHandler(models, o)
 }
 
@@ -115,29 +110,6 @@ func TestInfer_JSON(t *testing.T) {
 	z.Close()
 	if w := call(h, "POST", "/v2/models/sum/versions/1/infer", zipped.String(), "Content-Encoding", "gzip"); w.Body.String() != want {
 		t.Errorf("gzip: %d %s", w.Code, w.Body)
-	}
-}
-
-// An output is answered once.
-func TestInfer_OutputTwice(t *testing.T) {
-	_, h := open(t, Options{})
-	w := call(h, "POST", "/v2/models/sum/infer", strings.Replace(sumJSON, `[{"name":"sum"}]`, `[{"name":"sum"},{"name":"half"},{"name":"sum"}]`, 1))
-	if w.Code != 400 || !strings.Contains(w.Body.String(), `asks twice for the output \"sum\"`) {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-}
-
-// A failure inside the model is not the client's, whatever LibTorch calls it.
-func TestStatusOf_Model(t *testing.T) {
-	for status, err := range map[int]error{
-		400: cgotorch.ErrInvalidArgument, 500: fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrInvalidArgument), 503: fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrOutOfMemory),
-	} {
-		if got := StatusOf(context.Background(), err); got != status {
-			t.Errorf("%v: %d, want %d", err, got, status)
-		}
-	}
-	if got := StatusOf(context.Background(), &serve.PanicError{Text: "a load", Cause: cgotorch.ErrInvalidArgument}); got != 500 {
-		t.Errorf("a panic: %d, want 500", got)
 	}
 }
 
@@ -280,6 +252,7 @@ func TestInfer_Refused(t *testing.T) {
 		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}}`), "0 bytes are left", 400, nil},
 		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"product"`, 1), `the output \"product\"`, 400, nil},
 		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"half"`, 1), "ask for binary data", 400, nil},
+		{sum, strings.Replace(sumJSON, `[{"name":"sum"}]`, `[{"name":"sum"},{"name":"half"},{"name":"sum"}]`, 1), `asks twice for the output \"sum\"`, 400, nil},
 		{sum, strings.Replace(sumJSON, `"id":"7"`, `"parameters":{"timeout":-1}`, 1), "timeout", 400, nil},
 		{sum, in(`{"name":"b","datatype":"FP32","shape":[1,2],"parameters":{"shared_memory_region":"r"}}`), `"b\" is in shared memory`, 400, nil},
 		{sum, strings.Replace(sumJSON, `"name":"sum"`, `"name":"sum","parameters":{"shared_memory_region":"r"}`, 1), `"sum\" is in shared memory`, 400, nil},
@@ -358,10 +331,7 @@ func TestInfer_BodyEnds(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	for _, leaves := range []bool{true, false} {
-		c, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", server.Listener.Addr().String()))(t)
 		defer c.Close()
 		fmt.Fprint(c, "POST /v2/models/sum/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
 		if leaves {
@@ -409,15 +379,11 @@ func TestHandler_About(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", c.path, w.Code, w.Body, c.status, c.text)
 		}
 	}
-	if err := models.Unload(context.Background(), "picture", ""); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, models.Unload(context.Background(), "picture", ""))
 	if w := call(h, "GET", "/v2/models/picture/ready", ""); w.Code != 503 {
 		t.Errorf("an unloaded model: %d %s", w.Code, w.Body)
 	}
-	if err := models.Unload(context.Background(), "sum", ""); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, models.Unload(context.Background(), "sum", ""))
 	if w := call(h, "GET", "/v2/health/ready", ""); w.Code != 503 {
 		t.Errorf("without a model: %d %s", w.Code, w.Body)
 	}
@@ -461,9 +427,7 @@ func TestHandler_Control(t *testing.T) {
 // Why a load has failed is told where models are controlled alone: it may hold paths of the server.
 func TestHandler_Ready_Reason(t *testing.T) {
 	models, h := open(t, Options{})
-	if err := models.Add("bad", "1", func() (*serve.Model, error) { return nil, errors.New("no /secret/path") }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, models.Add("bad", "1", func() (*serve.Model, error) { return nil, errors.New("no /secret/path") }))
 	_ = models.Load(context.Background(), "bad", "")
 	if w := call(h, "GET", "/v2/health/ready", ""); w.Code != 503 || strings.Contains(w.Body.String(), "secret") || !strings.Contains(w.Body.String(), "bad, version 1") {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -528,9 +492,7 @@ func TestHandler_Reload_Fails(t *testing.T) {
 	infer("a", 503, "not loaded")
 	about(503)
 	load = func() error { return nil }
-	if err := models.Load(ctx, "a", ""); err != nil {
-		t.Error(err)
-	}
+	must.Check(t, models.Load(ctx, "a", ""))
 	infer("a", 200, "")
 	about(200)
 
@@ -581,9 +543,7 @@ func TestClassify_NotANumber(t *testing.T) {
 		if w.Code != 500 || !strings.Contains(w.Body.String(), c.text) || errors.Is(seen.Err, ErrInvalidArgument) {
 			t.Errorf("%s: %d %s, observed %v", name, w.Code, w.Body, seen.Err)
 		}
-		if err := models.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, models.Close())
 	}
 }
 
@@ -601,16 +561,6 @@ func TestHandler_Paths(t *testing.T) {
 	}
 	if w := call(h, "GET", "/v2/", ""); w.Code != 200 {
 		t.Errorf("/v2/: %d %s", w.Code, w.Body)
-	}
-}
-
-// The server's version is not Go's.
-func TestServerMetadataOf(t *testing.T) {
-	if m := ServerMetadataOf(Options{}); m.Name != "streamtorch" || m.Version == "" || strings.HasPrefix(m.Version, "go") {
-		t.Errorf("%+v", m)
-	}
-	if m := ServerMetadataOf(Options{Name: "a", Version: "7"}); m.Name != "a" || m.Version != "7" {
-		t.Errorf("%+v", m)
 	}
 }
 
@@ -652,6 +602,7 @@ func TestHandler_ScansFirst(t *testing.T) {
 	}
 }
 
+// A failure inside the model is not the client's, whatever LibTorch calls it.
 func TestStatusOf(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -666,6 +617,10 @@ func TestStatusOf(t *testing.T) {
 		{context.Background(), context.DeadlineExceeded, 504},
 		{gone, errors.New("any"), 499},
 		{context.Background(), errors.New("any"), 500},
+		{context.Background(), cgotorch.ErrInvalidArgument, 400},
+		{context.Background(), fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrInvalidArgument), 500},
+		{context.Background(), fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrOutOfMemory), 503},
+		{context.Background(), &serve.PanicError{Text: "a load", Cause: cgotorch.ErrInvalidArgument}, 500},
 	} {
 		if got := StatusOf(c.ctx, c.err); got != c.want {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // line is a text with the results that Hugging Face's transformers gives for it.
@@ -21,14 +23,8 @@ type line struct {
 
 func open(t testing.TB, name string) (*Tokenizer, []line) {
 	t.Helper()
-	tokens, err := Open(filepath.Join("testdata", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join("testdata", name+"_want.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := must.Get(Open(filepath.Join("testdata", name+".json")))(t)
+	text := must.Get(os.ReadFile(filepath.Join("testdata", name+"_want.json")))(t)
 	var lines []line
 	if err := json.Unmarshal(text, &lines); err != nil || len(lines) < 60 {
 		t.Fatal(len(lines), err)
@@ -88,10 +84,7 @@ const simple = `{"added_tokens":[{"id":3,"content":"<s>","special":true}],
 "model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["▁y",-2]]}}`
 
 func TestParse(t *testing.T) {
-	tokens, err := parse([]byte(simple))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := must.Get(parse([]byte(simple)))(t)
 	if got, want := tokens.Encode(" a xbb<s>"), []int64{1, 2, 0, 3, 3}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -139,9 +132,7 @@ func TestParse(t *testing.T) {
 			t.Fatalf("%s is not there", test.old)
 		}
 		path := filepath.Join(t.TempDir(), "tokenizer.json")
-		if err := os.WriteFile(path, []byte(strings.Replace(simple, test.old, test.new, 1)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(strings.Replace(simple, test.old, test.new, 1)), 0o644))
 		_, err := Open(path)
 		if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.40s for %.40s: got %v, want %q", test.new, test.old, err, test.want)
@@ -160,9 +151,7 @@ func TestParse(t *testing.T) {
 // belongs to a token.
 func FuzzTokenizer(f *testing.F) {
 	data, err := os.ReadFile(filepath.Join("testdata", "converted.json"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Do(f, err)
 	f.Add(string(data), "A cafe\u0301 <wide> 流\x00")
 	f.Add(simple, " a xbb<s>")
 	tokens, lines := open(f, "t5")

@@ -9,14 +9,13 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The Go file has the messages, fields, values and methods of inference.proto.
 func TestProto_IsGenerated(t *testing.T) {
-	text, err := os.ReadFile("inference.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("inference.proto"))(t)
 	var want []string
 	var scope []string // names of the blocks around a line
 	open := regexp.MustCompile(`^(message|enum|service|oneof) (\w+) \{(\})?$`)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // packed returns a .tgz of members. Their names and contents alternate.
@@ -18,32 +20,21 @@ func packed(t *testing.T, members ...string) []byte {
 	z := gzip.NewWriter(&out)
 	w := tar.NewWriter(z)
 	for i := 0; i < len(members); i += 2 {
-		if err := w.WriteHeader(&tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.WriteHeader(&tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}))
 		if _, err := w.Write([]byte(members[i+1])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
+	must.Do(t, z.Close())
 	return out.Bytes()
 }
 
 // A stopped process that holds the lock does not stop the others.
 func TestClaim_Bounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.tgz")
-	if err := os.WriteFile(path, packed(t, "a/1.png", "image"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	s, err := openShard(OS, path, &Options{IndexDir: t.TempDir(), Counts: new(Counts)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, packed(t, "a/1.png", "image"), 0o644))
+	s := must.Get(openShard(OS, path, &Options{IndexDir: t.TempDir(), Counts: new(Counts)}))(t)
 	defer s.Close()
 	held := s.claim(t.Context(), 0)
 	if held.waited {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // An index file that was made by other rules for labels is made again.
@@ -22,16 +24,11 @@ func TestTable_OldRules(t *testing.T) {
 	}
 	data := packed(t, members...)
 	path, folder := filepath.Join(t.TempDir(), "a.tgz"), t.TempDir()
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, data, 0o644))
 	// open reads the archive, calls f with its shard, and returns the names of the classes.
 	open := func(f func(s *Shard)) []string {
 		t.Helper()
-		a, err := Open(OS, path, Options{IndexDir: folder, ShuffleBuffer: 500, Counts: new(Counts)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(Open(OS, path, Options{IndexDir: folder, ShuffleBuffer: 500, Counts: new(Counts)}))(t)
 		defer a.Close()
 		x, err := a.Index(t.Context(), true)
 		if err != nil || len(x.Samples) != 12 {
@@ -57,13 +54,8 @@ func TestTable_OldRules(t *testing.T) {
 			hash.Write(data)
 		}
 		hash.Write([]byte("label\x00"))
-		old, err := table.encode(hash.Sum(id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(s.indexFile, old, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		old := must.Get(table.encode(hash.Sum(id)))(t)
+		must.Do(t, os.WriteFile(s.indexFile, old, 0o644))
 	})
 	if again := open(func(*Shard) {}); !slices.Equal(again, right) || !slices.Equal(right, []string{"0", "1", "2"}) {
 		t.Errorf("got classes %q, then %q", right, again)

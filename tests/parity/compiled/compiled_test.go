@@ -21,6 +21,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/aoti"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -87,9 +88,7 @@ func open(t testing.TB, name string, d cgotorch.Device) fixture {
 	if n, _ := cgotorch.CUDACount(); n > 0 && !d.IsCUDA() && errors.Is(err, os.ErrNotExist) {
 		t.Skip("make.py compiles for the GPU of a machine that has one")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { file.Close() })
 	return fixture{path + ".pt2", file}
 }
@@ -146,11 +145,7 @@ func (f fixture) load(t testing.TB, d cgotorch.Device, o aoti.Options) *aoti.Pac
 		p, err = aoti.Load(x, f.path, o)
 		return err
 	})
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Do(t, p.Close()) })
 	return p
 }
 
@@ -187,18 +182,13 @@ func TestPackage_EqualsPyTorch(t *testing.T) {
 // A package with operators of torchvision loads after their library is open. The process opens no
 // library before.
 func TestPackage_OperatorsOfALibrary(t *testing.T) {
-	path, err := os.ReadFile(filepath.Join(folder(t), "torchvision.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(os.ReadFile(filepath.Join(folder(t), "torchvision.txt")))(t)
 	f := open(t, "boxes", cgotorch.CPU)
 	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		_, err := aoti.Load(x, f.path, aoti.Options{})
 		return err
 	}), cgotorch.ErrInvalidArgument, "Could not find schema for torchvision::", "open the library that registers it with OpenOperators before")
-	if err := cgotorch.OpenOperators(string(path)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.OpenOperators(string(path)))
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "boxes", d)
 		p := f.load(t, d, aoti.Options{})
@@ -231,9 +221,7 @@ func TestPackage_Captured(t *testing.T) {
 		if got := captured.Stats(); d.IsCUDA() && got.Launches == 0 {
 			t.Errorf("it was not captured: %s", got.Why)
 		}
-		if err := captured.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Check(t, captured.Close())
 	})
 }
 
@@ -295,9 +283,7 @@ func TestForward_FromManyGoroutines(t *testing.T) {
 					}
 					return nil
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				must.Check(t, err)
 			}()
 		}
 		wait.Wait()
@@ -403,10 +389,7 @@ func TestUpdate_FreesTheOldWeights(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "table", d)
 		allocated := func() int64 {
-			m, err := d.Memory()
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(d.Memory())(t)
 			return m.Allocated
 		}
 		load := func(lanes int) (*aoti.Package, int64) {
@@ -433,9 +416,7 @@ func TestUpdate_FreesTheOldWeights(t *testing.T) {
 			t.Errorf("%d bytes after Update, want %d", got, loaded)
 		}
 		for _, p := range []*aoti.Package{one, five} {
-			if err := p.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, p.Close())
 		}
 		if got := allocated(); got != before {
 			t.Errorf("%d bytes after Close, want %d", got, before)
@@ -448,10 +429,7 @@ func TestUpdate_FreesTheOldWeights(t *testing.T) {
 func TestPackage_ThatChangesABuffer(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		f := open(t, "count", d)
-		before, err := cgotorch.GeneratorState(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := must.Get(cgotorch.GeneratorState(d))(t)
 		p := f.load(t, d, aoti.Options{})
 		if after, err := cgotorch.GeneratorState(d); err != nil || !bytes.Equal(after, before) {
 			t.Errorf("Load has changed the generator: %v", err)
@@ -517,9 +495,7 @@ func TestPackage_Close(t *testing.T) {
 			}
 		})
 		for range 2 {
-			if err := p.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, p.Close())
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			if why := differs(x, kept, f.list(t, x, "0.out")); why != "" {
@@ -546,10 +522,7 @@ func TestPackage_Close(t *testing.T) {
 
 func TestLoad_AnotherPyTorch(t *testing.T) {
 	f := open(t, "table", cgotorch.CPU)
-	whole, err := os.ReadFile(f.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(f.path))(t)
 	for _, name := range []string{"aoti_torch_empty_strided", "AOTInductorModelContainerDelete"} {
 		changed := bytes.ReplaceAll(whole, []byte("\x00"+name+"\x00"), []byte("\x00"+name[:len(name)-1]+"?\x00"))
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {

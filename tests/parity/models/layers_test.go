@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -187,9 +188,7 @@ func (f *layerFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 		in = cgotorch.FromSlice(x, []int64{1, 6, 3, 0, 1, 1}, f.Input...)
 	} else {
 		in = ramp(x, f.Input...)
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, in.SetRequiresGrad(true))
 	}
 	seed(t, layerSeed+1)
 	before := cgotorch.LiveHandles()["tensor"]

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -89,9 +90,7 @@ func TestLosses_EqualPyTorch(t *testing.T) {
 				torchtest.NoTF32(t)
 				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					in := ramp(x, c.shape...)
-					if err := in.SetRequiresGrad(true); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, in.SetRequiresGrad(true))
 					loss := c.loss(x, in)
 					if !slices.Equal(loss.Shape(), want.Loss.Shape) {
 						t.Fatalf("the loss is %v, want shape %v", loss, want.Loss.Shape)

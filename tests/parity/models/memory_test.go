@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -89,18 +90,12 @@ func (got memoryUse) check(t *testing.T, want memoryUse) {
 func measure(t *testing.T, d cgotorch.Device, c memoryUse) memoryUse {
 	torchtest.CheckLeaks(t)
 	memory := func() cgotorch.Memory {
-		m, err := d.Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
+		return must.Get(d.Memory())(t)
 	}
 	before := memory().Allocated
 	peakOf := func(fn func(x *cgotorch.Exec)) int64 {
 		torchtest.DoOn(t, cgotorch.DefaultStream(d), fn)
-		if err := d.ResetPeakMemory(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, d.ResetPeakMemory())
 		torchtest.DoOn(t, cgotorch.DefaultStream(d), fn)
 		return memory().PeakAllocated - before
 	}

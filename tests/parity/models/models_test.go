@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -73,9 +74,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 
 func seed(t *testing.T, s uint64) {
 	t.Helper()
-	if err := cgotorch.Seed(s); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.Seed(s))
 }
 
 // checkState compares the names, shapes, order and initial values of the state.

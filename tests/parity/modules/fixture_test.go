@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -30,9 +31,7 @@ func read(t *testing.T, name string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // weights is the file with the tensors that make.py has written.
@@ -40,10 +39,7 @@ type weights struct{ *safetensors.File }
 
 func openWeights(t *testing.T) weights {
 	t.Helper()
-	f, err := safetensors.Open("testdata/weights.safetensors")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open("testdata/weights.safetensors"))(t)
 	t.Cleanup(func() { f.Close() })
 	return weights{f}
 }
@@ -103,9 +99,7 @@ func more(x *cgotorch.Exec, like *cgotorch.Tensor, start int, shape ...int64) *c
 func leaf(t *testing.T, x *cgotorch.Exec, dtype cgotorch.DType, start int, shape ...int64) *cgotorch.Tensor {
 	t.Helper()
 	in := x.Clone(x.To(x.MulScalar(ramp(x, start, shape...), 2), dtype))
-	if err := in.SetRequiresGrad(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, in.SetRequiresGrad(true))
 	return in
 }
 
@@ -147,15 +141,11 @@ func (w *worst) compare(t *testing.T, where string, got, want []float64, limit f
 // train does the steps of gradient descent on the tensors `trained`. It returns the losses.
 func train(t *testing.T, x *cgotorch.Exec, trained []*cgotorch.Tensor, loss func() *cgotorch.Tensor) []float64 {
 	t.Helper()
-	if err := cgotorch.Seed(seed + 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.Seed(seed+1))
 	var losses []float64
 	for range steps {
 		for _, p := range trained {
-			if err := p.SetGrad(nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.SetGrad(nil))
 		}
 		l := loss()
 		x.Backward(l)

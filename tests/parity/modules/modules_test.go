@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -439,14 +440,10 @@ func TestModules_EqualPyTorch(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				if err := cgotorch.Seed(seed); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, cgotorch.Seed(seed))
 				m := modules[name].make(x)
 				defer nn.Close(m)
-				if err := nn.Check(m); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, nn.Check(m))
 				fixtures[name].checkState(t, x, m, w, name)
 				fixtures[name].checkTraining(t, x, m, w, name, exact, single)
 			})
@@ -494,9 +491,7 @@ func (f moduleFixture) checkTraining(t *testing.T, x *cgotorch.Exec, m any, w we
 	run := func(dtype cgotorch.DType) (*cgotorch.Tensor, []float64) {
 		nn.SetTraining(m, true)
 		nn.To(x, m, nn.ToOptions{DType: dtype})
-		if err := nn.Load(x, m, initial, nn.LoadOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nn.Load(x, m, initial, nn.LoadOptions{}))
 		in := leaf(t, x, dtype, 0, f.Input...)
 		return in, train(t, x, append(nn.Parameters(m), in), func() *cgotorch.Tensor { return objective(x, in) })
 	}
@@ -552,15 +547,9 @@ func TestModules_InContainers(t *testing.T) {
 			in := leaf(t, x, cgotorch.Float32, 0, fixtures[name].Input...)
 			step := func(segments int) []float64 {
 				m.Recompute = segments
-				if err := cgotorch.Seed(seed); err != nil {
-					t.Fatal(err)
-				}
-				if err := in.SetGrad(nil); err != nil {
-					t.Fatal(err)
-				}
-				if err := nn.ZeroGrad(m); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, cgotorch.Seed(seed))
+				must.Do(t, in.SetGrad(nil))
+				must.Do(t, nn.ZeroGrad(m))
 				x.Backward(x.Sum(x.Square(m.Forward(x, in))))
 				got := values(x, in.Grad())
 				for _, p := range nn.Parameters(m) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -120,23 +121,15 @@ func (p problem) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 func optimize(t *testing.T, x *cgotorch.Exec, name string, p problem, scaled bool) []float64 {
 	t.Helper()
 	var losses []float64
-	scaler, err := optim.NewScaler(x, optim.ScalerOptions{InitScale: 1024})
-	if err != nil {
-		t.Fatal(err)
-	}
+	scaler := must.Get(optim.NewScaler(x, optim.ScalerOptions{InitScale: 1024}))(t)
 	defer scaler.Close()
 	var opt *optim.Optimizer
 	for i := range steps {
 		if i%(steps/2) == 0 {
-			next, err := optimizers[name](optim.Group{Params: p.params})
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := must.Get(optimizers[name](optim.Group{Params: p.params}))(t)
 			defer next.Close()
 			if opt != nil {
-				if err := next.Restore(x, opt.State(x)); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, next.Restore(x, opt.State(x)))
 			}
 			opt = next
 		}
@@ -161,10 +154,7 @@ func search(t *testing.T, x *cgotorch.Exec, name string, p problem) []float64 {
 	var opt *optim.LBFGS
 	for i := range steps {
 		if i%(steps/2) == 0 {
-			next, err := optim.NewLBFGS(lbfgs[name], p.params)
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := must.Get(optim.NewLBFGS(lbfgs[name], p.params))(t)
 			defer next.Close()
 			if opt != nil {
 				state := opt.State()
@@ -175,9 +165,7 @@ func search(t *testing.T, x *cgotorch.Exec, name string, p problem) []float64 {
 				if err == nil {
 					err = next.Restore(x, state)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 			}
 			opt = next
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The maps `schedules` and `plateaus` have the schedulers of SCHEDULES in make.py.
@@ -65,10 +66,7 @@ func TestSchedules_EqualPyTorch(t *testing.T) {
 // plateau returns the scales before each Update. In the middle the state goes through JSON.
 func plateau(t *testing.T, o optim.PlateauOptions, metrics []float64) []float64 {
 	t.Helper()
-	p, err := optim.NewPlateau(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(optim.NewPlateau(o))(t)
 	scales := []float64{1}
 	for i, metric := range metrics {
 		if i == len(metrics)/2 {
@@ -79,9 +77,7 @@ func plateau(t *testing.T, o optim.PlateauOptions, metrics []float64) []float64 
 			if err == nil {
 				err = json.Unmarshal(text, p)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		scales = append(scales, p.Update(metric))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -52,9 +53,7 @@ func read(t *testing.T, name string, v any) {
 	if err == nil {
 		err = json.Unmarshal(data, v)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 func TestStep_EqualsPyTorch(t *testing.T) { testStep(t, cgotorch.CPU) }

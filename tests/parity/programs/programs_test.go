@@ -23,6 +23,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -82,10 +83,7 @@ func (v values) tensor(t testing.TB, key string) *cgotorch.Tensor {
 	if !ok {
 		t.Fatalf("no tensor %s", key)
 	}
-	data, err := v.file.Read(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(v.file.Read(key))(t)
 	dtype, ok := checkpoint.DType(info.DType)
 	if !ok {
 		t.Fatalf("tensor %s is %s", key, info.DType)
@@ -101,9 +99,7 @@ func (v values) of(t testing.TB, text json.RawMessage) any {
 		Int    *string                     `json:"int"`
 		Value  any                         `json:"value"`
 	}
-	if err := json.Unmarshal(text, &union); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &union))
 	switch {
 	case union.Tensor != nil:
 		return v.tensor(t, *union.Tensor)
@@ -120,11 +116,7 @@ func (v values) of(t testing.TB, text json.RawMessage) any {
 		}
 		return dict
 	case union.Int != nil:
-		n, err := strconv.ParseInt(*union.Int, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return must.Get(strconv.ParseInt(*union.Int, 10, 64))(t)
 	}
 	return union.Value
 }
@@ -281,10 +273,7 @@ func TestPrograms_EqualPyTorch(t *testing.T) {
 	openTorchvision(t, made)
 	equal := 0
 	n := eachProgram(t, made, func(t *testing.T, name string) {
-		differs, err := compare(t, made, name, pt2.Options{}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		differs := must.Get(compare(t, made, name, pt2.Options{}, 0))(t)
 		if differs != "" {
 			t.Fatal(differs)
 		}
@@ -310,26 +299,17 @@ func train(t *testing.T, path string) {
 	torchtest.CheckLeaks(t)
 	do := func(fn func(x *cgotorch.Exec) error) {
 		t.Helper()
-		if err := cgotorch.DefaultStream(cgotorch.CPU).Do(fn); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(fn))
 	}
 	name := strings.TrimSuffix(path, ".pt2")
-	text, err := os.ReadFile(name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(name + ".json"))(t)
 	var want struct {
 		Losses []float64 `json:"losses"`
 		Rate   float64   `json:"rate"`
 	}
-	if err := json.Unmarshal(text, &want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &want))
 	file, err := safetensors.Open(name + ".safetensors")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer file.Close()
 	var p *pt2.Program
 	var opt *optim.Optimizer
@@ -345,14 +325,10 @@ func train(t *testing.T, path string) {
 	})
 	t.Cleanup(func() {
 		for _, c := range []io.Closer{opt, p, images, labels} {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, c.Close())
 		}
 	})
-	if err := cgotorch.Seed(5); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.Seed(5))
 	worst := 0.0
 	for i, wanted := range want.Losses {
 		do(func(x *cgotorch.Exec) error {
@@ -384,10 +360,7 @@ func TestPrograms_Fused(t *testing.T) {
 		if strings.HasPrefix(name, "maskrcnn") {
 			t.Skip("PyTorch too returns its boxes in another order, with other masks, when a convolution adds in another order")
 		}
-		differs, err := compare(t, made, name, pt2.Options{Fuse: true}, 1e-4)
-		if err != nil {
-			t.Fatal(err)
-		}
+		differs := must.Get(compare(t, made, name, pt2.Options{Fuse: true}, 1e-4))(t)
 		if differs != "" {
 			t.Fatal(differs)
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/gosource"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -229,10 +230,7 @@ func TestGoSource_EqualProgram(t *testing.T) {
 	sources := map[string][]byte{}
 	var imports, calls strings.Builder
 	wanted := 0
-	paths, err := filepath.Glob(filepath.Join(made, "*.pt2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := must.Get(filepath.Glob(filepath.Join(made, "*.pt2")))(t)
 	trainings := 0
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".pt2")
@@ -246,9 +244,7 @@ func TestGoSource_EqualProgram(t *testing.T) {
 			t.Log(err)
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		results := 0
 		method := "Forward"
 		for file, data := range files {

@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -50,7 +51,7 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			f, config := readCase(t, name)
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				whole, bare := model(t, x, f, config, text.SwitchOptions{}), model(t, x, f, config, text.SwitchOptions{NoExperts: true})
 				for _, n := range nn.State(bare) {
 					if isExpert(n.Name) {
@@ -62,9 +63,7 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 				for i, s := range sparseLayers(bare) {
 					s.Override = dispatched{sparseLayers(whole)[i].Experts.Expert, &seen, &calls}
 				}
-				if err := nn.Check(bare); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, nn.Check(bare))
 				for _, r := range f.Runs {
 					seen, calls = nil, 0
 					ids, mask, decoderIDs := r.inputs(x)
@@ -85,7 +84,6 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 						t.Errorf("%d calls of experts, want %d", calls, want)
 					}
 				}
-				return nil
 			})
 		})
 	}

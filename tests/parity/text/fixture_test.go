@@ -14,6 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -60,13 +61,8 @@ func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
 	var f fixture
 	filetest.JSON(t, filepath.Join("testdata", name+".json"), &f)
 	path := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(path, f.Config, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	config, err := text.ReadSwitchConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, f.Config, 0o644))
+	config := must.Get(text.ReadSwitchConfig(path))(t)
 	return f, config
 }
 
@@ -75,11 +71,7 @@ func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
 func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, o text.SwitchOptions) *text.Switch {
 	t.Helper()
 	m := text.NewSwitch(x, config, o)
-	t.Cleanup(func() {
-		if err := nn.Close(m); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Do(t, nn.Close(m)) })
 	state := map[string]*cgotorch.Tensor{}
 	for _, n := range nn.State(m) {
 		state[n.Name] = n.Tensor

@@ -12,6 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -22,11 +23,7 @@ func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.Cache
 	ids, mask, _ := r.inputs(x)
 	o.Batch = len(r.IDs)
 	c := m.NewCache(x, o)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must.Do(t, c.Close()) })
 	m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
 	return c
 }
@@ -60,7 +57,7 @@ func TestSwitch_Step(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) {
 					m := model(t, x, f, config, text.SwitchOptions{})
 					for _, r := range []run{f.Runs[0], f.Runs[2]} {
 						for _, o := range []text.CacheOptions{{Capacity: 7, Source: 9}, {Capacity: 20, Source: 33}} {
@@ -86,7 +83,6 @@ func TestSwitch_Step(t *testing.T) {
 							}
 						}
 					}
-					return nil
 				})
 			})
 		})
@@ -100,7 +96,7 @@ func TestSwitch_Step_WeightsApart(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
 		for _, r := range f.Runs {
-			torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, d, func(x *cgotorch.Exec) {
 				m := model(t, x, f, config, text.SwitchOptions{})
 				for _, block := range m.Decoder.Block {
 					for _, layer := range []*nn.Linear{block.Attention.SelfAttention.Q, block.Attention.SelfAttention.K} {
@@ -116,7 +112,6 @@ func TestSwitch_Step_WeightsApart(t *testing.T) {
 					c.Next(x, logits)
 					wantStep(t, "a step", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
 				}
-				return nil
 			})
 		}
 	})
@@ -143,7 +138,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	var logits *cgotorch.Tensor
 	torchtest.CheckLeaks(t)
 	stream := cgotorch.DefaultStream(d)
-	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 		m = model(t, x, f, config, text.SwitchOptions{DType: dtype})
 		eager := started(t, x, m, r, text.CacheOptions{})
 		for range steps {
@@ -153,7 +148,6 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		}
 		c = started(t, x, m, r, text.CacheOptions{})
 		logits = x.Keep(x.Zeros(dtype, int64(len(r.IDs)), int64(config.VocabSize)))
-		return nil
 	})
 	defer logits.Close()
 	// check prepares the cache again, because warm-up runs have changed it. It then compares the
@@ -174,21 +168,16 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 					return nil
 				})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 	}
 
-	graph, err := stream.Capture(func(x *cgotorch.Exec) error {
+	graph := must.Get(stream.Capture(func(x *cgotorch.Exec) error {
 		out := m.Step(x, c)
 		x.CopyInPlace(logits, out)
 		c.Next(x, out)
 		return nil
-	}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, 1))(t)
 	defer graph.Close()
 	check("a graph", func() (*cgotorch.Tensor, error) { return logits, graph.Launch(stream) })
 
@@ -219,23 +208,17 @@ func TestSwitch_Step_Full(t *testing.T) {
 		var c *text.Cache
 		torchtest.CheckLeaks(t)
 		stream := cgotorch.DefaultStream(d)
-		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			m = model(t, x, f, config, text.SwitchOptions{})
 			c = started(t, x, m, f.Runs[0], text.CacheOptions{Capacity: 3})
-			return nil
 		})
-		graph, err := stream.Capture(func(x *cgotorch.Exec) error {
+		graph := must.Get(stream.Capture(func(x *cgotorch.Exec) error {
 			c.Next(x, m.Step(x, c))
 			return nil
-		}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, 1))(t)
 		defer graph.Close()
 		for range 2 {
-			if err := graph.Launch(stream); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, graph.Launch(stream))
 		}
 		torchtest.WantError(t, graph.Launch(stream), cgotorch.ErrInvalidArgument, "made for 3 tokens")
 	})
@@ -260,11 +243,7 @@ func TestSwitch_Generate(t *testing.T) {
 					ids, mask, _ := r.inputs(x)
 					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
 						m.Config.EOSTokenID = eos
-						got, err := m.Generate(context.Background(), x, ids, mask, o)
-						if err != nil {
-							t.Fatal(err)
-						}
-						return got
+						return must.Get(m.Generate(context.Background(), x, ids, mask, o))(t)
 					}
 					want := func(what string, got, want [][]int64) {
 						if fmt.Sprint(got) != fmt.Sprint(want) {

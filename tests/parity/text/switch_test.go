@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -19,11 +20,9 @@ func TestSwitch_State(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			f, config := readCase(t, name)
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m := model(t, x, f, config, text.SwitchOptions{})
-				if err := nn.Check(m); err != nil {
-					t.Error(err)
-				}
+				must.Check(t, nn.Check(m))
 				want := map[string][]int64{}
 				for _, e := range f.State {
 					want[e.Name] = e.Shape
@@ -48,7 +47,6 @@ func TestSwitch_State(t *testing.T) {
 				if len(seen) != tensors {
 					t.Errorf("%d tensors, want %d", len(seen), tensors)
 				}
-				return nil
 			})
 		})
 	}
@@ -60,7 +58,7 @@ func TestSwitch_Logits(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) {
 					for _, grouped := range []bool{true, false} {
 						m := model(t, x, f, config, text.SwitchOptions{NoGrouped: !grouped})
 						for _, r := range f.Runs {
@@ -68,7 +66,6 @@ func TestSwitch_Logits(t *testing.T) {
 							wantNear(t, "logits", cgotorch.ToSlice[float32](x, m.Logits(x, ids, mask, decoderIDs)), r.Logits, tolerance)
 						}
 					}
-					return nil
 				})
 			})
 		})
@@ -122,7 +119,7 @@ func TestSwitch_Logits_BFloat16(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) {
 					for _, grouped := range []bool{true, false} {
 						m := model(t, x, f, config, text.SwitchOptions{DType: cgotorch.BFloat16, NoGrouped: !grouped})
 						for _, r := range f.Runs {
@@ -131,7 +128,6 @@ func TestSwitch_Logits_BFloat16(t *testing.T) {
 							wantNear(t, "logits", cgotorch.ToSlice[float32](x, logits), r.Logits, 0.06)
 						}
 					}
-					return nil
 				})
 			})
 		})

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // figures counts a module of a few files.
@@ -14,21 +16,11 @@ func figures(t *testing.T, files map[string]string) map[string]Figure {
 	files["go.mod"] = "module example.com/m\n\ngo 1.24\n"
 	for name, text := range files {
 		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.Do(t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	tree, err := Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := tree.Figures()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := must.Get(Load(dir))(t)
+	all := must.Get(tree.Figures())(t)
 	by := map[string]Figure{}
 	for _, f := range all {
 		by[f.Name] = f

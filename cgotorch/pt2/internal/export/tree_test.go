@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 func TestParseTree(t *testing.T) {
@@ -24,10 +26,7 @@ func TestParseTree(t *testing.T) {
 		"own class":   {`"Mine", "context": "{\"version\": 1}", "children_spec": [A]`, "[0]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tree, err := parseTree(`[1, {"type": `+strings.ReplaceAll(c.node, "A", leaf)+`}]`, map[string]namedTuple{"Pair": {Fields: []string{"left", "right"}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			tree := must.Get(parseTree(`[1, {"type": `+strings.ReplaceAll(c.node, "A", leaf)+`}]`, map[string]namedTuple{"Pair": {Fields: []string{"left", "right"}}}))(t)
 			leaves := []any{0, 1}[:tree.leaves()]
 			value, _ := tree.Unflatten(leaves)
 			if got := fmt.Sprint(value); got != c.want {
