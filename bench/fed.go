@@ -39,7 +39,7 @@ func newFed(c *config, r recipe, form stepForm, archive string, classes []string
 		Labels: imageloader.Labels{Classes: classes}, Crop: imageloader.Crop{Transform: r.crop},
 	}}
 	if c.engines {
-		if f.decoder, err = images.NewJPEGDecoder(c.device, images.JPEGDecoderOptions{}); err != nil {
+		if f.decoder, err = images.NewJPEGDecoder(c.device, 0); err != nil {
 			f.close()
 			return nil, err
 		}

@@ -43,7 +43,7 @@ func photographs(t *testing.T, n, bad int) string {
 func TestLoader_JPEGDevice(t *testing.T) {
 	d := torchtest.CUDA(t)
 	torchtest.CheckLeaks(t)
-	decoder, err := kernels.NewJPEGDecoder(d, kernels.JPEGDecoderOptions{Lanes: 2})
+	decoder, err := kernels.NewJPEGDecoder(d, 2)
 	if err != nil {
 		torchtest.WantError(t, err, cgotorch.ErrUnsupported)
 		t.Skip(err)

@@ -28,30 +28,25 @@ type JPEGDecoder struct {
 	cleanup runtime.Cleanup
 }
 
-// JPEGDecoderOptions are the options of [NewJPEGDecoder].
-type JPEGDecoderOptions struct {
-	// Lanes is the number of calls of pools that the decoder works on at a time, each with up to 8
-	// files. While one call waits for the engines, another one prepares its files. 0 means 4.
-	Lanes int
-}
-
-// NewJPEGDecoder returns a decoder with streams of its own, one for each lane. It waits for all
+// NewJPEGDecoder returns a decoder with streams of its own, one for each lane. `lanes` is the
+// number of calls of pools that it works on at a time, each with up to 8 files. While one call
+// waits for the engines, another one prepares its files. 0 means 4. NewJPEGDecoder waits for all
 // work of the device, and takes about a second a lane on an H200. The caller must close the
 // decoder.
 //
 // NewJPEGDecoder fails with [cgotorch.ErrUnsupported] for a device without such engines. It fails
 // with the same error if the library nvJPEG is absent, and then says how to install it.
-func NewJPEGDecoder(device cgotorch.Device, o JPEGDecoderOptions) (*JPEGDecoder, error) {
+func NewJPEGDecoder(device cgotorch.Device, lanes int) (*JPEGDecoder, error) {
 	const op = "images.NewJPEGDecoder"
 	if err := inside.Core.Ready(); err != nil {
 		return nil, err
 	}
 	inside.Core.Waits(op)
-	if o.Lanes == 0 {
-		o.Lanes = 4
+	if lanes == 0 {
+		lanes = 4
 	}
 	d := &JPEGDecoder{}
-	if err := inside.Core.Check(op, ct.JPEGDecoderNew(inside.Core.Device(device), int32(o.Lanes), &d.h)); err != nil {
+	if err := inside.Core.Check(op, ct.JPEGDecoderNew(inside.Core.Device(device), int32(lanes), &d.h)); err != nil {
 		return nil, err
 	}
 	d.cleanup = runtime.AddCleanup(d, ct.JPEGDecoderFree, d.h)

@@ -18,7 +18,7 @@ func TestNewJPEGDecoder_Refused(t *testing.T) {
 		{-1, cgotorch.ErrInvalidArgument, "-1 lanes: want at least one"},
 		{0, cgotorch.ErrUnsupported, "the CPU has no engines"},
 	} {
-		d, err := images.NewJPEGDecoder(cgotorch.CPU, images.JPEGDecoderOptions{Lanes: c.lanes})
+		d, err := images.NewJPEGDecoder(cgotorch.CPU, c.lanes)
 		torchtest.WantError(t, err, c.kind, "images.NewJPEGDecoder", c.text)
 		if d != nil {
 			t.Errorf("%d lanes: a decoder besides the error", c.lanes)
@@ -32,7 +32,7 @@ func TestNewJPEGDecoder_Refused(t *testing.T) {
 
 func TestJPEGDecoder_Close(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	d, err := images.NewJPEGDecoder(torchtest.CUDA(t), images.JPEGDecoderOptions{})
+	d, err := images.NewJPEGDecoder(torchtest.CUDA(t), 0)
 	if err != nil {
 		torchtest.WantError(t, err, cgotorch.ErrUnsupported)
 		t.Skip(err)

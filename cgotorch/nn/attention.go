@@ -73,7 +73,7 @@ func NewMultiheadAttention(x *cgotorch.Exec, width, heads int, o AttentionOption
 	weights := []*cgotorch.Tensor{m.InProjWeight, m.QProjWeight, m.KProjWeight, m.VProjWeight}
 	for _, w := range weights {
 		if w != nil {
-			XavierUniform(x, w, XavierOptions{})
+			XavierUniform(x, w, 1)
 		}
 	}
 	if !o.NoBias {

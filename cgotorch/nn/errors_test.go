@@ -43,8 +43,8 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 0, nn.AttentionOptions{}) }, []string{"heads is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewMultiheadAttention(x, 6, 2, nn.AttentionOptions{Dropout: 1}) }, []string{"Dropout is 1"}},
 		{func(x *cgotorch.Exec) { (&nn.StochasticDepth{P: 1.5}).Forward(x, x.Ones(cgotorch.Float32, 2)) }, []string{"nn.StochasticDepth", "P is 1.5"}},
-		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierUniform", "2 dimensions"}},
-		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3, 0), nn.XavierOptions{}) }, []string{"nn.XavierNormal", "and elements"}},
+		{func(x *cgotorch.Exec) { nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3), 1) }, []string{"nn.XavierUniform", "2 dimensions"}},
+		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3, 0), 1) }, []string{"nn.XavierNormal", "and elements"}},
 		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, nil, nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "the tensor is nil"}},
 		{func(x *cgotorch.Exec) {
 			nn.KaimingUniform(x, x.Zeros(cgotorch.Float32, 3, 2), nn.KaimingOptions{Gain: nn.Gain("rleu", 0)})
@@ -53,8 +53,8 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 			nn.KaimingUniform(x, x.Zeros(cgotorch.Int64, 3, 2), nn.KaimingOptions{})
 		}, []string{"int64[3 2]", "a floating dtype"}},
 		{func(x *cgotorch.Exec) {
-			nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3, 2), nn.XavierOptions{Gain: -1})
-		}, []string{"Gain is -1, want a number from 0 up"}},
+			nn.XavierUniform(x, x.Zeros(cgotorch.Float32, 3, 2), -1)
+		}, []string{"gain is -1, want a number from 0 up"}},
 		{func(x *cgotorch.Exec) { nn.Uniform(x, x.Zeros(cgotorch.Float32, 3), 1, -1) }, []string{"nn.Uniform", "from is 1 and to is -1"}},
 		{func(x *cgotorch.Exec) { nn.Uniform(x, x.Zeros(cgotorch.Float32, 3), math.Inf(-1), 1) }, []string{"nn.Uniform", "from is -Inf"}},
 		{func(x *cgotorch.Exec) { nn.Normal(x, x.Zeros(cgotorch.Float32, 3), 0, -1) }, []string{"nn.Normal", "deviation is -1"}},
@@ -98,7 +98,7 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 			nn.NewConv2d(x, 1, 1, three, nn.Conv2dOptions{Same: true, Stride: nn.Square(2)})
 		}, []string{"nn.NewConv2d", "Same with a Stride"}},
 		{func(x *cgotorch.Exec) { nn.Orthogonal(x, x.Zeros(cgotorch.Float32, 3), 1) }, []string{"nn.Orthogonal", "2 dimensions"}},
-		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3), nn.XavierOptions{}) }, []string{"nn.XavierNormal", "2 dimensions"}},
+		{func(x *cgotorch.Exec) { nn.XavierNormal(x, x.Zeros(cgotorch.Float32, 3), 1) }, []string{"nn.XavierNormal", "2 dimensions"}},
 		{func(x *cgotorch.Exec) { nn.To(x, &nn.ReLU{}, nn.ToOptions{DType: cgotorch.Int64}) }, []string{"nn.To", "DType is int64"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(-3)}) }, []string{"PaddingIndex is -3"}},
 		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, x.Zeros(cgotorch.Float32, 3), nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "two dimensions"}},

@@ -53,37 +53,29 @@ func kernelSize(shape []int64) int64 {
 	return size
 }
 
-// XavierOptions are the options of [XavierUniform] and [XavierNormal].
-type XavierOptions struct {
-	Gain float64 // factor of the standard deviation; 0 means 1
-}
-
 // XavierUniform fills a weight in place with random numbers. The numbers are evenly distributed
 // in [-b, b) with b = gain*sqrt(6/(inputs+outputs)). For a weight [out, in, ...], `inputs` is `in`
 // times the size of the kernel, and `outputs` is `out` times that size. Nothing is recorded for
 // backward. It fails with [cgotorch.ErrInvalidArgument] for a tensor of fewer than two
 // dimensions.
-func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor, o XavierOptions) {
-	bound := math.Sqrt(3) * o.deviation(x, "nn.XavierUniform", weight)
+func XavierUniform(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
+	bound := math.Sqrt(3) * xavierDeviation(x, "nn.XavierUniform", weight, gain)
 	Uniform(x, weight, -bound, bound)
 }
 
 // XavierNormal is [XavierUniform] with normally distributed numbers. Their mean is 0 and their
 // standard deviation gain*sqrt(2/(inputs+outputs)).
-func XavierNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, o XavierOptions) {
-	Normal(x, weight, 0, o.deviation(x, "nn.XavierNormal", weight))
+func XavierNormal(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
+	Normal(x, weight, 0, xavierDeviation(x, "nn.XavierNormal", weight, gain))
 }
 
-func (o XavierOptions) deviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor) float64 {
-	checkFill(x, where, weight, number{"Gain", o.Gain, 0})
+func xavierDeviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor, gain float64) float64 {
+	checkFill(x, where, weight, number{"gain", gain, 0})
 	shape := weight.Shape()
 	if len(shape) < 2 || weight.Numel() == 0 {
 		refuse(x, where, "the weight is %s, want at least 2 dimensions, and elements", weight)
 	}
-	if o.Gain == 0 {
-		o.Gain = 1
-	}
-	return o.Gain * math.Sqrt(2/float64((shape[0]+shape[1])*kernelSize(shape)))
+	return gain * math.Sqrt(2/float64((shape[0]+shape[1])*kernelSize(shape)))
 }
 
 // Orthogonal fills a weight [out, ...] in place with a random matrix of `out` rows. Its rows are

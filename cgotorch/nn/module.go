@@ -91,7 +91,7 @@ func setFlag(v reflect.Value, name string, to bool) {
 //
 //	nn.Apply(model, func(m any) {
 //		if linear, ok := m.(*nn.Linear); ok {
-//			nn.XavierUniform(x, linear.Weight, nn.XavierOptions{})
+//			nn.XavierUniform(x, linear.Weight, 1)
 //		}
 //	})
 func Apply(m any, fn func(m any)) {

@@ -170,7 +170,7 @@ func NewTransformer(x *cgotorch.Exec, width, heads int, o TransformerOptions) *T
 	m.Decoder = part(&p, NewTransformerDecoder(x, width, heads, o.Layers[1], o))
 	for _, weight := range Parameters(m) {
 		if weight.Dim() > 1 {
-			XavierUniform(x, weight, XavierOptions{})
+			XavierUniform(x, weight, 1)
 		}
 	}
 	p.complete = true

@@ -167,7 +167,7 @@ func (b *builder) vitBlock(width, hidden, heads int, dropout float64) *vitBlock 
 	up, down := b.linear(width, hidden), b.linear(hidden, width)
 	m.MLP = nn.NewSequential(up, &nn.GELU{}, &nn.Dropout{P: dropout}, down, &nn.Dropout{P: dropout})
 	for _, l := range []*nn.Linear{up, down} {
-		nn.XavierUniform(b.x, l.Weight, nn.XavierOptions{})
+		nn.XavierUniform(b.x, l.Weight, 1)
 		nn.Normal(b.x, l.Bias, 0, 1e-6)
 	}
 	return m

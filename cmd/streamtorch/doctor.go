@@ -110,7 +110,7 @@ func (d *doctor) gpu(device cgotorch.Device) {
 	d.works(name+", a step", step(device))
 	d.works(name+", a second stream", beside(device))
 	d.works(name+", a CUDA graph", captured(device))
-	decoder, err := images.NewJPEGDecoder(device, images.JPEGDecoderOptions{Lanes: 1})
+	decoder, err := images.NewJPEGDecoder(device, 1)
 	if err != nil {
 		d.row(name+", JPEG engines", "none: %v", err)
 		return

@@ -33,7 +33,7 @@ func (t *trainer) openImages(data, part string, training bool, classes []string)
 	}
 	i = &images{}
 	if t.Engines && training {
-		if i.engines, err = kernels.NewJPEGDecoder(t.group.Device(), kernels.JPEGDecoderOptions{}); err != nil {
+		if i.engines, err = kernels.NewJPEGDecoder(t.group.Device(), 0); err != nil {
 			return i, fmt.Errorf("-jpeg-engines: %w", err)
 		}
 		o.JPEGDevice = i.engines

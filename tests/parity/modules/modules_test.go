@@ -375,9 +375,9 @@ var modules = map[string]moduleCase{
 		return m.ForwardWith(x, more(x, in, 5000, 2, 5, 6), in, nn.AttentionMask{Padding: padding(x)}, nn.AttentionMask{})
 	}),
 
-	"xavier_normal": drawn(func(x *cgotorch.Exec, w *cgotorch.Tensor) { nn.XavierNormal(x, w, nn.XavierOptions{Gain: 0.7}) }),
+	"xavier_normal": drawn(func(x *cgotorch.Exec, w *cgotorch.Tensor) { nn.XavierNormal(x, w, 0.7) }),
 	"xavier_uniform": drawn(func(x *cgotorch.Exec, w *cgotorch.Tensor) {
-		nn.XavierUniform(x, w, nn.XavierOptions{Gain: nn.Gain("tanh", 0)})
+		nn.XavierUniform(x, w, nn.Gain("tanh", 0))
 	}),
 	"kaiming_normal": drawn(func(x *cgotorch.Exec, w *cgotorch.Tensor) { nn.KaimingNormal(x, w, nn.KaimingOptions{FanOut: true}) }),
 	"kaiming_uniform": drawn(func(x *cgotorch.Exec, w *cgotorch.Tensor) {
@@ -390,7 +390,7 @@ var modules = map[string]moduleCase{
 		nn.Apply(m, func(m any) {
 			switch m := m.(type) {
 			case *nn.Linear:
-				nn.XavierNormal(x, m.Weight, nn.XavierOptions{})
+				nn.XavierNormal(x, m.Weight, 1)
 			case *nn.Sequential:
 				nn.Normal(x, m.Modules[0].Module.(*nn.Linear).Bias, 0, 1)
 			}
