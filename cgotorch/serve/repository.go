@@ -174,8 +174,8 @@ func (r *Repository) Ready(name, version string) error {
 // loaded version are not read: Unload it first. Load waits for the load, or until ctx ends before
 // the load begins. A load that has begun cannot be stopped. Load fails as the model's function
 // does, with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory, and
-// with [cgotorch.ErrDeviceLost] if the model is loaded and its device is lost. A panic of the
-// function is a [*PanicError].
+// with [cgotorch.ErrDeviceLost] if the model is loaded and its device is lost. The error for
+// a panic of the function wraps the panic's value, and its text does not show it.
 func (r *Repository) Load(ctx context.Context, name, version string) error {
 	r.mu.Lock()
 	e, err := r.find(name, version, func(*entry) bool { return !r.closed })
@@ -249,7 +249,7 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 		go r.watch(e.open)
 	}
 	r.mu.Unlock()
-	if p := (*PanicError)(nil); errors.As(err, &p) {
+	if p := (*panics.Hidden)(nil); errors.As(err, &p) {
 		r.log("%s, version %s, is not loaded: %v", e.name, e.version, p.Cause)
 	} else if err != nil {
 		r.log("%s, version %s, is not loaded: %v", e.name, e.version, err)
@@ -294,21 +294,10 @@ func (e *entry) call() (m *Model, err error) {
 		return err
 	}, func(failed error) { err = failed })
 	if p := (*panics.Panic)(nil); errors.As(err, &p) {
-		err = &PanicError{Text: fmt.Sprintf("serve: the load of %q, version %q, has panicked", e.name, e.version), Cause: p}
+		err = &panics.Hidden{Text: fmt.Sprintf("serve: the load of %q, version %q, has panicked", e.name, e.version), Cause: p}
 	}
 	return m, err
 }
-
-// PanicError is a panic of a model or of its load, as an error for clients. Its text has neither
-// the panic's value nor the stack, and its Unwrap has both.
-type PanicError struct {
-	Text  string
-	Cause error
-}
-
-func (p *PanicError) Error() string { return p.Text }
-
-func (p *PanicError) Unwrap() error { return p.Cause }
 
 func (r *Repository) isClosed() error {
 	return fmt.Errorf("serve: the Repository is %w", cgotorch.ErrClosed)
@@ -483,7 +472,7 @@ func (r *Repository) Use(ctx context.Context, name, version string, fn func(m *M
 // notReloaded tells the caller of Use that a load has failed. The reason alone could be of a kind
 // that blames the caller, such as ErrInvalidArgument for a file of the model.
 func (e *entry) notReloaded(ctx context.Context, err error) error {
-	if context.Cause(ctx) != nil || errors.Is(err, cgotorch.ErrClosed) || errors.Is(err, ErrNotFound) || errors.As(err, new(*PanicError)) {
+	if context.Cause(ctx) != nil || errors.Is(err, cgotorch.ErrClosed) || errors.Is(err, ErrNotFound) || errors.As(err, new(*panics.Hidden)) {
 		return err
 	}
 	return fmt.Errorf("serve: %q, version %q: %w: %w", e.name, e.version, ErrNotLoaded, err)

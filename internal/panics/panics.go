@@ -26,6 +26,17 @@ func (p *Panic) Unwrap() error {
 	return err
 }
 
+// Hidden is a panic as an error for clients. Its text has neither the panic's value nor the stack,
+// and its Unwrap has both.
+type Hidden struct {
+	Text  string
+	Cause error
+}
+
+func (h *Hidden) Error() string { return h.Text }
+
+func (h *Hidden) Unwrap() error { return h.Cause }
+
 // Run calls fn, and then `done` with fn's error. `done` is called on the same goroutine, and
 // exactly once. If fn panics, its error is a [*Panic]. If fn calls runtime.Goexit, as t.Fatal does,
 // `done` is called with an error and the goroutine ends. `where` says what calls fn.

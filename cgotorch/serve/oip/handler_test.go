@@ -24,6 +24,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/panics"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -620,7 +621,7 @@ func TestStatusOf(t *testing.T) {
 		{context.Background(), cgotorch.ErrInvalidArgument, 400},
 		{context.Background(), fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrInvalidArgument), 500},
 		{context.Background(), fmt.Errorf("%w: %w", serve.ErrModel, cgotorch.ErrOutOfMemory), 503},
-		{context.Background(), &serve.PanicError{Text: "a load", Cause: cgotorch.ErrInvalidArgument}, 500},
+		{context.Background(), &panics.Hidden{Text: "a load", Cause: cgotorch.ErrInvalidArgument}, 500},
 	} {
 		if got := StatusOf(c.ctx, c.err); got != c.want {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // ErrInvalidArgument means that a request does not fit the protocol or the model.
@@ -55,8 +56,8 @@ type Response struct {
 
 // Infer answers a request. It waits for the answer, without an OS thread. The data of the request
 // may be changed after the return. It fails with [ErrInvalidArgument] for a request that does not
-// fit, and as [serve.Repository.Predict] fails. A panic of the model or of its load is a
-// [*serve.PanicError].
+// fit, and as [serve.Repository.Predict] fails. The error for a panic of the
+// model or of its load wraps the panic's value, and its text does not show it.
 func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
 	if r.Priority < 0 {
 		return nil, refuse("the priority is %d; want 0 or more, and 0 is first", r.Priority)
@@ -113,7 +114,7 @@ func predict(ctx context.Context, m *serve.Model, inputs []serve.Array) (out []s
 			if !isError {
 				cause = fmt.Errorf("panic: %v", v)
 			}
-			err = &serve.PanicError{Text: fmt.Sprintf("oip: %s, version %s, has panicked", m.Name, m.Version), Cause: cause}
+			err = &panics.Hidden{Text: fmt.Sprintf("oip: %s, version %s, has panicked", m.Name, m.Version), Cause: cause}
 		}
 	}()
 	return m.Predict(ctx, inputs...)
@@ -235,7 +236,7 @@ func StatusOf(ctx context.Context, err error) int {
 		return http.StatusServiceUnavailable
 	case is(errTooLarge):
 		return http.StatusRequestEntityTooLarge
-	case is(serve.ErrModel) || errors.As(err, new(*serve.PanicError)): // whatever is wrong inside
+	case is(serve.ErrModel) || errors.As(err, new(*panics.Hidden)): // whatever is wrong inside
 		return http.StatusInternalServerError
 	case is(ErrInvalidArgument, serve.ErrNotDecoded):
 		return http.StatusBadRequest
