@@ -20,9 +20,17 @@ type LoadOptions struct {
 }
 
 // LoadSwitch makes a model from safetensors files. `paths` are one or more files, or one folder.
-// The folder has a model.safetensors, or shards with their model.safetensors.index.json.
-// LoadSwitch converts dtypes. It waits for the device. The caller frees the model with
-// [nn.Close]. LoadSwitch fails as [ReadSwitchConfig], [safetensors.Files] and [Switch.Load] do.
+// The folder has a model.safetensors, or shards with their model.safetensors.index.json. Together
+// the files must have all tensors of a model. LoadSwitch converts dtypes. It waits for the device.
+// The caller frees the model with [nn.Close].
+//
+// Some embeddings may be missing in the files: tied embeddings, and embeddings that files of
+// older transformers omit. In their place LoadSwitch reads an embedding of the files that equals
+// them. It ignores the tensors of experts with [SwitchOptions].NoExperts.
+//
+// LoadSwitch fails as [ReadSwitchConfig] and [safetensors.Files] do, and for a damaged file. It
+// fails with [cgotorch.ErrInvalidArgument] if a tensor is missing, unknown to the model, or in two
+// files, and for a wrong shape or dtype. These errors name the file and the tensor.
 func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
@@ -48,25 +56,16 @@ func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, erro
 			nn.Close(m)
 		}
 	}()
-	if err := m.Load(x, paths...); err != nil {
+	if err := m.load(x, paths...); err != nil {
 		return nil, err
 	}
 	loaded = true
 	return m, nil
 }
 
-// Load copies the tensors of safetensors files into m. Together the files must have all tensors
-// of a model. Load converts dtypes.
-//
-// Some embeddings may be missing in the files: tied embeddings, and embeddings that files of
-// older transformers omit. In place of a missing embedding, Load reads an embedding of the files
-// that equals it. Load ignores the tensors of experts if m has no experts.
-//
-// Load waits for the device. It fails for a damaged safetensors file. It fails with
-// [cgotorch.ErrInvalidArgument] if a tensor is missing, unknown to m, or in two files. It fails
-// with the same error for a wrong shape or dtype. These errors name the file and the tensor, and
-// leave m unchanged. If reading a file fails later, m may have some of the new tensors.
-func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
+// load copies the tensors of safetensors files into m. An error that it finds before it reads a
+// tensor leaves m unchanged.
+func (m *Switch) load(x *cgotorch.Exec, paths ...string) error {
 	w, err := openWeights(paths)
 	defer w.close()
 	if err != nil {
