@@ -179,7 +179,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	ran := false
 	defer func() {
 		if !ran { // a failure unwinds
-			e.cache.Drop(names...)
+			e.cache.drop(names...)
 		}
 	}()
 	l.route.awaitCopy(x)
@@ -268,7 +268,7 @@ func (e *Experts[M]) routeArrived(l *layerRoute, r *route) {
 	}
 	e.mu.Unlock()
 	if len(wrong) > 0 {
-		e.cache.Drop(wrong...)
+		e.cache.drop(wrong...)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,7 +312,7 @@ func (e *Experts[M]) forget(l *layerRoute) {
 	delete(e.guessed, l.place)
 	e.mu.Unlock()
 	if len(guessed) > 0 {
-		e.cache.Drop(guessed...)
+		e.cache.drop(guessed...)
 	}
 }
 
@@ -344,7 +344,7 @@ func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
 	l.abandoned = true
 	defer l.route.awaitCopy(x)
 	if l.prefetched {
-		e.cache.Drop(e.routed(l.layer, l.route.experts)...)
+		e.cache.drop(e.routed(l.layer, l.route.experts)...)
 	}
 }
 

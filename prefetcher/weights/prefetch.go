@@ -112,9 +112,9 @@ func (c *Cache[M]) prefetchNext(used *unit[M]) {
 	}
 }
 
-// Drop says that prefetched units will not be used. Different units may then take their slots at
+// drop says that prefetched units will not be used. Different units may then take their slots at
 // once.
-func (c *Cache[M]) Drop(names ...string) {
+func (c *Cache[M]) drop(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range names {

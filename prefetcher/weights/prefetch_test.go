@@ -35,7 +35,7 @@ func TestCache_Drop(t *testing.T) {
 		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 2})
 		prefetch(t, c, 0, 1, 2)
-		c.Drop(unitName(0), unitName(5), "no unit")
+		c.drop(unitName(0), unitName(5), "no unit")
 		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 			apply(t, x, c, 2)
 			apply(t, x, c, 1)

@@ -157,7 +157,7 @@ func TestUse_SharedSideStream(t *testing.T) {
 			}()
 		}
 		all.Wait()
-		c.Drop(unitName(0), unitName(1))
+		c.drop(unitName(0), unitName(1))
 	}
 }
 
