@@ -22,9 +22,6 @@ func Example() {
 		}
 	}
 	set, err := cifar.Read(folder, false)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println("labels", set.Labels, "bytes of pixels", len(set.Images))
-	// Output: labels [3] bytes of pixels 3072
+	fmt.Println("labels", set.Labels, "bytes of pixels", len(set.Images), err)
+	// Output: labels [3] bytes of pixels 3072 <nil>
 }
