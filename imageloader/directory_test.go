@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // The images of a directory are in the order of their names, so the order is the same everywhere.
@@ -21,13 +23,8 @@ func TestOpen_DirectoryOrder(t *testing.T) {
 func TestScan_DirectoryWithLargeFile(t *testing.T) {
 	checkLeaks(t)
 	directory := writeDirectory(t, numbered(3))
-	if err := os.Truncate(filepath.Join(directory, "train/b/001.png"), 256<<20+1); err != nil {
-		t.Fatal(err)
-	}
-	r, err := Scan(context.Background(), directory, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(filepath.Join(directory, "train/b/001.png"), 256<<20+1))
+	r := must.Get(Scan(context.Background(), directory, 0))(t)
 	if r.Images != 2 || len(r.Bad) != 1 || reasonOf(&Error{Reason: r.Bad[0].Reason}) != "too large" {
 		t.Errorf("got %+v, want 2 images and one that is too large", r)
 	}

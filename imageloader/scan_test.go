@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 func TestScan(t *testing.T) {
@@ -27,10 +29,7 @@ func TestScan(t *testing.T) {
 		write(t, "a.tar", packed): "tar", write(t, "a.tgz", gzipOf(packed)): "gzip-compressed tar",
 	} {
 		checkLeaks(t)
-		r, err := Scan(context.Background(), path, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Scan(context.Background(), path, 0))(t)
 		if r.Path != path || r.Format != format || r.Members != 10 || r.Images != 3 {
 			t.Errorf("got %+v, want 3 images of 10 members of a %s", r, format)
 		}
@@ -72,10 +71,7 @@ func TestScan(t *testing.T) {
 func TestScan_AsLoader(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(600), 3, 299, 300, 599)) { // the images are more than one part of a scan
 		checkLeaks(t)
-		r, err := Scan(context.Background(), s.path, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Scan(context.Background(), s.path, 0))(t)
 		o := options()
 		o.Reading.MaxSkipRate = 0.01
 		s.change(&o)

@@ -183,10 +183,7 @@ func TestWebDataset_Scan(t *testing.T) {
 	for i, m := range numbered(12) {
 		members = append(members, member{name: fmt.Sprintf("%d.cls", i), body: []byte(fmt.Sprint(i))}, member{name: fmt.Sprintf("%d.png", i), body: m.body})
 	}
-	report, err := Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members))), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := must.Get(Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members))), 0))(t)
 	if got := fmt.Sprint(report.Classes); report.Images != 12 || got != "[{0 1} {1 1} {2 1} {3 1} {4 1} {5 1} {6 1} {7 1} {8 1} {9 1} {10 1} {11 1}]" {
 		t.Errorf("%d images, classes %s", report.Images, got)
 	}

@@ -26,14 +26,8 @@ func tableLoader(t testing.TB, n int, o data.Options) *data.Loader {
 		ids[i], pairs[2*i], pairs[2*i+1] = int64(i), float32(i), float32(-i)
 		lists[i], names[i] = slices.Repeat([]int32{int32(i)}, i%3), fmt.Sprint("s", i)
 	}
-	table, err := data.NewTable(data.Of("id", ids), data.Of("pair", pairs, 2), data.OfRows("list", lists), data.Of("name", names))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := data.NewLoader(table, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := must.Get(data.NewTable(data.Of("id", ids), data.Of("pair", pairs, 2), data.OfRows("list", lists), data.Of("name", names)))(t)
+	l := must.Get(data.NewLoader(table, o))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }

@@ -58,7 +58,7 @@ func open(t *testing.T, d cgotorch.Device, o pt2.Options) *pt2.Program {
 		p, err = load(x, pt2test.Archive(t, pt2test.Entries()), o)
 		return err
 	})
-	t.Cleanup(func() { must.Do(t, p.Close()) })
+	t.Cleanup(func() { must.Check(t, p.Close()) })
 	return p
 }
 

@@ -34,7 +34,7 @@ func open(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec, in ...*tens
 		o.Inputs = vector
 	}
 	b := must.Get(New(d, fn, o))(t)
-	t.Cleanup(func() { must.Do(t, b.Close()) })
+	t.Cleanup(func() { must.Check(t, b.Close()) })
 	return b
 }
 

@@ -21,7 +21,7 @@ import (
 func openRepository(t *testing.T, o RepositoryOptions) *Repository {
 	torchtest.CheckLeaks(t)
 	r := NewRepository(o)
-	t.Cleanup(func() { must.Do(t, r.Close()) })
+	t.Cleanup(func() { must.Check(t, r.Close()) })
 	return r
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"archive/zip"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -49,20 +48,8 @@ func guardedPrograms(t *testing.T) map[string]*guardedProgram {
 
 // file returns the .pt2 of a program.
 func (p *guardedProgram) file(t *testing.T) string {
-	var file bytes.Buffer
-	w := zip.NewWriter(&file)
-	for entry, text := range map[string]string{
-		"models/model.json": string(p.Model), "data/weights/model_weights_config.json": `{"config": {}}`,
-		"data/constants/model_constants_config.json": `{"config": {}}`, "archive_format": "pt2", "archive_version": "0", "byteorder": "little",
-	} {
-		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + entry, Method: zip.Store})
-		if err == nil {
-			_, err = e.Write([]byte(text))
-		}
-		must.Do(t, err)
-	}
-	must.Do(t, w.Close())
-	return file.String()
+	return archiveOf(t, map[string]string{"models/model.json": string(p.Model), "data/weights/model_weights_config.json": `{"config": {}}`,
+		"data/constants/model_constants_config.json": `{"config": {}}`})
 }
 
 // added returns what a program adds to each element, as its calls in PyTorch show.

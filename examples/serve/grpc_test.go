@@ -165,9 +165,7 @@ func TestGRPC_Methods(t *testing.T) {
 		t.Errorf("%v, %v", a, err)
 	}
 
-	if status, text := s.call(t, "POST", s.admin+"/v2/repository/models/cifar10/unload", nil); status != 200 {
-		t.Errorf("%d %s", status, text)
-	}
+	s.answers(t, "POST", s.admin+"/v2/repository/models/cifar10/unload", nil, 200, "")
 	_, err = c.ModelInfer(ctx, imageRequest(frog(t)))
 	wantCode(t, "an unloaded model", err, codes.Unavailable, "not loaded")
 	if a, err := c.ServerReady(ctx, &inference.ServerReadyRequest{}); err != nil || a.Ready {
@@ -400,7 +398,7 @@ func openHeld(t testing.TB) *held {
 		torchtest.CheckLeaks(t)
 	}
 	h := &held{models: serve.NewRepository(serve.RepositoryOptions{}), begun: make(chan struct{}, 100)}
-	t.Cleanup(func() { must.Do(t, h.models.Close()) })
+	t.Cleanup(func() { must.Check(t, h.models.Close()) })
 	forward := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		if hold := h.hold.Load(); hold != nil {
 			h.begun <- struct{}{}

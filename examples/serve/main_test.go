@@ -124,6 +124,14 @@ func (s server) call(t *testing.T, method, url string, body []byte, headers ...s
 	return answer.StatusCode, string(text)
 }
 
+// answers fails the test unless a call is answered with a status and a text.
+func (s server) answers(t *testing.T, method, url string, body []byte, status int, text string, headers ...string) {
+	t.Helper()
+	if got, answer := s.call(t, method, url, body, headers...); got != status || !strings.Contains(answer, text) {
+		t.Errorf("%s %s: %d %s, want %d %s", method, url, got, answer, status, text)
+	}
+}
+
 func frog(t *testing.T) []byte {
 	return must.Get(os.ReadFile("frog.jpg"))(t)
 }
@@ -132,9 +140,7 @@ const classify = "/v2/models/cifar10/classify?top=1"
 
 func TestServer(t *testing.T) {
 	s := start(t, flags{})
-	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, `"class":"frog"`) {
-		t.Errorf("%d %s", status, text)
-	}
+	s.answers(t, "POST", s.main+classify, frog(t), 200, `"class":"frog"`)
 	for _, c := range []struct {
 		method, url, text string
 		status            int
@@ -162,9 +168,7 @@ func TestServer(t *testing.T) {
 		{"GET", s.main + "/v2/models//cifar10", "error", 404},
 		{"GET", s.admin + "/v2/models/../../metrics", "error", 404},
 	} {
-		if status, text := s.call(t, c.method, c.url, nil); status != c.status || !strings.Contains(text, c.text) {
-			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.url, status, text, c.status, c.text)
-		}
+		s.answers(t, c.method, c.url, nil, c.status, c.text)
 	}
 	form := func(files ...[]byte) (body []byte, kind string) {
 		var to bytes.Buffer
@@ -190,16 +194,10 @@ func TestServer(t *testing.T) {
 		{[][]byte{{}}, 0, "zero bytes", 400},
 	} {
 		body, kind := form(c.files...)
-		if status, text := s.call(t, "POST", s.main+classify, body[:len(body)-c.cut], "Content-Type", kind); status != c.status || !strings.Contains(text, c.text) {
-			t.Errorf("%d files: %d %s, want %d %s", len(c.files), status, text, c.status, c.text)
-		}
+		s.answers(t, "POST", s.main+classify, body[:len(body)-c.cut], c.status, c.text, "Content-Type", kind)
 	}
-	if status, text := s.call(t, "POST", s.main+classify, frog(t), "Content-Type", "multipart/form-data"); status != 400 || !strings.Contains(text, "not the form") {
-		t.Errorf("no form: %d %s", status, text)
-	}
-	if status, _ := s.call(t, "POST", s.main+classify, make([]byte, 1<<20+1)); status != 413 {
-		t.Errorf("a body of more than 1 MiB: %d", status)
-	}
+	s.answers(t, "POST", s.main+classify, frog(t), 400, "not the form", "Content-Type", "multipart/form-data")
+	s.answers(t, "POST", s.main+classify, make([]byte, 1<<20+1), 413, "")
 	const took = `streamtorch_request_seconds_count{model="cifar10"} 2` // of those that were answered
 	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); !strings.Contains(text, took) {
 		t.Errorf("the metrics do not have %s", took)
@@ -262,9 +260,7 @@ func TestServer_Token(t *testing.T) {
 		{s.admin + "/", "Basic " + "YW55OjAxMjM0NTY3ODlhYmNkZWY=", 200}, // any:token
 		{s.main + "/v2/health/live", "", 200},
 	} {
-		if status, text := s.call(t, "GET", c.url, nil, "Authorization", c.value); status != c.status {
-			t.Errorf("%s with %q: %d %s, want %d", c.url, c.value, status, text, c.status)
-		}
+		s.answers(t, "GET", c.url, nil, c.status, "", "Authorization", c.value)
 	}
 	must.Do(t, os.WriteFile(path, []byte("short"), 0o600))
 	if _, err := readToken(path); err == nil {
@@ -283,12 +279,8 @@ func TestServer_PerClient(t *testing.T) {
 			t.Fatalf("%q, %v", line, err)
 		}
 	}
-	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 429 {
-		t.Errorf("a third request of one address: %d %s", status, text)
-	}
-	if status, text := s.call(t, "GET", s.main+"/v2/health/live", nil); status != 200 {
-		t.Errorf("a probe: %d %s", status, text)
-	}
+	s.answers(t, "POST", s.main+classify, frog(t), 429, "")
+	s.answers(t, "GET", s.main+"/v2/health/live", nil, 200, "")
 }
 
 // The body of a request has the time of -timeout, and no time of its own. One body comes slowly,
@@ -357,9 +349,7 @@ func TestServer_UnknownNames(t *testing.T) {
 	for path, want := range map[string]int{
 		"/v2/models/mine/infer": 400, "/v2/models/%ff/infer": 400, "/v2/models/mine/classify": 404, "/v2/models/cifar10/versions/mine/classify": 404,
 	} {
-		if status, text := s.call(t, "POST", s.main+path, []byte("x")); status != want {
-			t.Errorf("%s: %d %s, want %d", path, status, text, want)
-		}
+		s.answers(t, "POST", s.main+path, []byte("x"), want, "")
 	}
 	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); strings.Contains(text, "mine") || !strings.Contains(text, `streamtorch_requests_total{model="",status="400",version=""} 2`) {
 		t.Error(text)
@@ -388,9 +378,7 @@ func TestServer_DType(t *testing.T) {
 	text := `{"architecture": "resnet20", "image": {"size": 32}, "softmax": true, "dtype": "bfloat16", "outputs": ["probabilities"]}`
 	must.Do(t, os.WriteFile(filepath.Join(models, "cifar10", "model.json"), []byte(text), 0o600))
 	s := start(t, flags{models: models})
-	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 || !strings.Contains(text, `"class":"frog"`) {
-		t.Errorf("%d %s", status, text)
-	}
+	s.answers(t, "POST", s.main+classify, frog(t), 200, `"class":"frog"`)
 	if _, text := s.call(t, "GET", s.main+"/v2/models/cifar10", nil); !strings.Contains(text, `"datatype":"FP32"`) {
 		t.Error(text)
 	}
@@ -401,15 +389,11 @@ func TestServer_NewVersion(t *testing.T) {
 	models := copyModel(t)
 	s := start(t, flags{models: models})
 	must.Do(t, os.CopyFS(filepath.Join(models, "cifar10", "2"), os.DirFS(filepath.Join("models", "cifar10", "1"))))
-	if status, text := s.call(t, "POST", s.admin+"/v2/repository/models/cifar10/load", nil); status != 200 {
-		t.Errorf("%d %s", status, text)
-	}
+	s.answers(t, "POST", s.admin+"/v2/repository/models/cifar10/load", nil, 200, "")
 	if _, text := s.call(t, "GET", s.main+"/v2/models/cifar10", nil); !strings.Contains(text, `"versions":["1","2"]`) {
 		t.Error(text)
 	}
-	if status, text := s.call(t, "POST", s.main+classify, frog(t)); status != 200 {
-		t.Errorf("%d %s", status, text)
-	}
+	s.answers(t, "POST", s.main+classify, frog(t), 200, "")
 	if _, text := s.call(t, "GET", s.admin+"/metrics", nil); !strings.Contains(text, `streamtorch_requests_total{model="cifar10",status="200",version="2"} 1`) {
 		t.Error("version 2 has not answered")
 	}
@@ -423,20 +407,14 @@ func TestServer_BadVersion(t *testing.T) {
 	bad := filepath.Join(models, "cifar10", "2")
 	must.Do(t, os.MkdirAll(bad, 0o700))
 	const load = "/v2/repository/models/cifar10/load"
-	want := func(method, url string, body []byte, status int) {
-		t.Helper()
-		if got, text := s.call(t, method, url, body); got != status {
-			t.Errorf("%s: %d %s, want %d", url, got, text, status)
-		}
-	}
-	want("POST", s.admin+load, nil, 500)
-	want("GET", s.main+"/v2/health/ready", nil, 200)
-	want("POST", s.main+classify, frog(t), 200)
+	s.answers(t, "POST", s.admin+load, nil, 500, "")
+	s.answers(t, "GET", s.main+"/v2/health/ready", nil, 200, "")
+	s.answers(t, "POST", s.main+classify, frog(t), 200, "")
 	must.Do(t, os.Remove(bad))
-	want("POST", s.admin+load, nil, 200)
-	want("POST", s.admin+"/v2/repository/models/cifar10/unload", nil, 200)
-	want("POST", s.admin+load, nil, 200)
-	want("POST", s.main+classify, frog(t), 200)
+	s.answers(t, "POST", s.admin+load, nil, 200, "")
+	s.answers(t, "POST", s.admin+"/v2/repository/models/cifar10/unload", nil, 200, "")
+	s.answers(t, "POST", s.admin+load, nil, 200, "")
+	s.answers(t, "POST", s.main+classify, frog(t), 200, "")
 }
 
 // The bounds in model.json are those of the program's inputs.
@@ -468,9 +446,7 @@ func TestServer_OtherSite(t *testing.T) {
 		{"Sec-Fetch-Site", "cross-site", 403}, {"Sec-Fetch-Site", "same-site", 403}, {"Origin", "https://evil.example", 403}, {"Origin", "null", 403},
 		{"Sec-Fetch-Site", "same-origin", 200}, {"Origin", s.admin, 200},
 	} {
-		if status, text := s.call(t, "POST", s.admin+"/v2/repository/index", nil, c.header, c.value); status != c.status {
-			t.Errorf("%s: %s: %d %s, want %d", c.header, c.value, status, text, c.status)
-		}
+		s.answers(t, "POST", s.admin+"/v2/repository/index", nil, c.status, "", c.header, c.value)
 	}
 }
 
@@ -587,18 +563,22 @@ func program(t *testing.T, changes ...[2]string) string {
 		}
 		text = strings.Replace(text, change[0], change[1], 1)
 	}
-	var file bytes.Buffer
-	w := zip.NewWriter(&file)
-	for name, data := range map[string]string{
+	return archiveOf(t, map[string]string{
 		"models/model.json": text, "data/weights/model_weights_config.json": read("weights.json"), "data/constants/model_constants_config.json": read("constants.json"),
 		"data/weights/weight_0": "\x00\x00\x80\x3f\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80\x3f", "data/weights/weight_1": "\x00\x00\x80\x3f\x00\x00\x00\xc0",
-		"data/constants/tensor_0": "\x00\x00\x00\x3f\x00\x00\x80\x3f", "archive_format": "pt2", "archive_version": "0", "byteorder": "little",
-	} {
-		e, err := w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store})
-		if err == nil {
-			_, err = io.WriteString(e, data)
-		}
-		must.Do(t, err)
+		"data/constants/tensor_0": "\x00\x00\x00\x3f\x00\x00\x80\x3f",
+	})
+}
+
+// archiveOf returns a .pt2 of the entries, whose names begin with "net/".
+func archiveOf(t *testing.T, entries map[string]string) string {
+	t.Helper()
+	entries["archive_format"], entries["archive_version"], entries["byteorder"] = "pt2", "0", "little"
+	var file bytes.Buffer
+	w := zip.NewWriter(&file)
+	for name, data := range entries {
+		e := must.Get(w.CreateHeader(&zip.FileHeader{Name: "net/" + name, Method: zip.Store}))(t)
+		must.Get(io.WriteString(e, data))(t)
 	}
 	must.Do(t, w.Close())
 	return file.String()

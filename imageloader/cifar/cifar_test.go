@@ -5,13 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // pixels returns the pixels of image i, as in make.py.

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // file returns an idx file with the given header and elements.
@@ -42,10 +43,7 @@ func TestReadMNIST(t *testing.T) {
 	pixels := []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	write(t, filepath.Join(folder, "train-images-idx3-ubyte"), file(8, []byte{2, 3, 2}, pixels...))
 	write(t, filepath.Join(folder, "train-labels-idx1-ubyte.gz"), compressed(t, file(8, []byte{2}, 9, 0)))
-	set, err := ReadMNIST(folder, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(ReadMNIST(folder, true))(t)
 	if set.N != 2 || set.Height != 3 || set.Width != 2 || !slices.Equal(set.Images, pixels) || !slices.Equal(set.Labels, []byte{9, 0}) {
 		t.Errorf("got %+v", set)
 	}

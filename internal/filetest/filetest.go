@@ -8,31 +8,20 @@ import (
 	"image/png"
 	"os"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // JSON reads the JSON file at `path` into the value that `out` points to.
 func JSON(t testing.TB, path string, out any) {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(path))(t), out))
 }
 
 // PNG returns the picture in the PNG file at `path`.
 func PNG(t testing.TB, path string) image.Image {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(path))(t)
 	defer f.Close()
-	img, err := png.Decode(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
+	return must.Get(png.Decode(f))(t)
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // Check counts handles and goroutines twice: during the call, and when the test ends. It fails
@@ -66,10 +68,7 @@ func Used(t testing.TB) Usage {
 	if err != nil {
 		t.Skip(err)
 	}
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	u := Usage{Files: len(files), Goroutines: runtime.NumGoroutine()}
 	for name, n := range map[string]*int{"Threads": &u.Threads, "VmRSS": &u.Resident, "VmHWM": &u.Peak, "VmSize": &u.Address} {
 		_, rest, _ := strings.Cut(string(status), "\n"+name+":")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // Main runs the tests of a package with one thread of LibTorch. Packages are tested in parallel,
@@ -82,9 +83,7 @@ func CheckLeaks(t testing.TB) {
 	t.Helper()
 	leaktest.Check(t, cgotorch.LiveHandles, func() {
 		for _, d := range Devices() {
-			if err := cgotorch.DefaultStream(d).Close(); err != nil {
-				t.Error(err)
-			}
+			must.Check(t, cgotorch.DefaultStream(d).Close())
 		}
 	})
 }
@@ -93,10 +92,7 @@ func CheckLeaks(t testing.TB) {
 // test calls CheckStreams before it adds cleanups. The checker then stops after these cleanups.
 func CheckStreams(t testing.TB) {
 	t.Helper()
-	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must.Get(cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) }))(t)
 	t.Cleanup(stop)
 }
 
@@ -105,9 +101,7 @@ func CheckStreams(t testing.TB) {
 func Deterministic(t testing.TB) {
 	t.Helper()
 	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // LibTorch refuses deterministic cuBLAS without this variable
-	if err := cgotorch.SetDeterministic(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.SetDeterministic(true))
 	t.Cleanup(func() { cgotorch.SetDeterministic(false) })
 }
 
@@ -115,23 +109,14 @@ func Deterministic(t testing.TB) {
 // process-wide.
 func NoTF32(t testing.TB) {
 	t.Helper()
-	if err := cgotorch.SetTF32(false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.SetTF32(false))
 }
 
 // NewStream returns a new stream. A cleanup closes the stream at the end of the test.
 func NewStream(t testing.TB, d cgotorch.Device) *cgotorch.Stream {
 	t.Helper()
-	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := must.Get(cgotorch.NewStream(d, cgotorch.StreamOptions{}))(t)
+	t.Cleanup(func() { must.Check(t, s.Close()) })
 	return s
 }
 
@@ -145,19 +130,14 @@ type Body interface {
 // ends, because CheckLeaks counts them. A test that closes these tensors itself calls [DoOn].
 func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	t.Helper()
-	if err := TryDo(t, d, body); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TryDo(t, d, body))
 }
 
 // TryDo is [Do] for a body that may fail. It returns the failure and does not end the test.
 func TryDo[B Body](t testing.TB, d cgotorch.Device, body B) error {
 	t.Helper()
 	CheckLeaks(t)
-	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(cgotorch.NewStream(d, cgotorch.StreamOptions{}))(t)
 	defer s.Close()
 	return errors.Join(tryOn(s, body), s.Synchronize())
 }
@@ -165,9 +145,7 @@ func TryDo[B Body](t testing.TB, d cgotorch.Device, body B) error {
 // DoOn runs body in a Do of a stream. A failure ends the test.
 func DoOn[B Body](t testing.TB, s *cgotorch.Stream, body B) {
 	t.Helper()
-	if err := tryOn(s, body); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tryOn(s, body))
 }
 
 func tryOn[B Body](s *cgotorch.Stream, body B) error {
@@ -267,26 +245,12 @@ func GoProgram(t testing.TB, root string, files map[string][]byte) string {
 	module := t.TempDir()
 	write := func(name string, data []byte) {
 		path := filepath.Join(module, name)
-		err := os.MkdirAll(filepath.Dir(path), 0o777)
-		if err == nil {
-			err = os.WriteFile(path, data, 0o666)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		must.Do(t, os.WriteFile(path, data, 0o666))
 	}
-	root, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root = must.Get(filepath.Abs(root))(t)
+	mod := must.Get(os.ReadFile(filepath.Join(root, "go.mod")))(t)
+	sum := must.Get(os.ReadFile(filepath.Join(root, "go.sum")))(t)
 	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module made"))
 	write("go.mod", fmt.Appendf(mod, "\nrequire %s v0.0.0\n\nreplace %s => %s\n", self, self, root))
 	write("go.sum", sum)

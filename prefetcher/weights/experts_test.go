@@ -61,7 +61,7 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 func expertStore(t testing.TB, path string) *Store {
 	t.Helper()
 	s := must.Get(OpenStore([]string{path}, StoreOptions{Units: regexp.MustCompile(text.ExpertPattern)}))(t)
-	t.Cleanup(func() { must.Do(t, s.Close()) })
+	t.Cleanup(func() { must.Check(t, s.Close()) })
 	return s
 }
 

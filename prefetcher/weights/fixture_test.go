@@ -34,7 +34,7 @@ func scalesStore(t testing.TB, n int) *Store {
 		specs = append(specs, linearSpec(unitName(i)))
 	}
 	s := must.Get(NewStore(specs))(t)
-	t.Cleanup(func() { must.Do(t, s.Close()) })
+	t.Cleanup(func() { must.Check(t, s.Close()) })
 	for i := range n {
 		fillScale(t, s, i, float32(i+1), float32(i))
 	}
@@ -57,7 +57,7 @@ func newLinear(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 func newCache(t testing.TB, s *Store, d cgotorch.Device, o CacheOptions) *Cache[*nn.Linear] {
 	t.Helper()
 	c := must.Get(NewCache(s, d, newLinear, o))(t)
-	t.Cleanup(func() { must.Do(t, c.Close()) })
+	t.Cleanup(func() { must.Check(t, c.Close()) })
 	return c
 }
 

@@ -67,21 +67,24 @@ type probe struct {
 	HTTPGet struct{ Path, Port string }
 }
 
-// manifests returns the objects of kubernetes.yaml. Kubernetes' own types have decoded them, and
+// decoded returns the objects of a YAML file in JSON. Kubernetes' own types have decoded them, and
 // have refused unknown fields.
-func manifests(t *testing.T) (deployment, service object) {
+func decoded(t *testing.T, file string) []byte {
 	t.Helper()
 	download := exec.Command("go", "mod", "download")
 	download.Dir = filepath.Join(root(t), "tests/kubernetes")
 	if out, err := download.CombinedOutput(); err != nil {
-		t.Skipf("the modules of Kubernetes cannot be downloaded, so the manifests are not checked: %v\n%s", err, out)
+		t.Skipf("the modules of Kubernetes cannot be downloaded, so %s is not checked: %v\n%s", file, err, out)
 	}
-	cmd := exec.Command("go", "run", ".", filepath.Join(root(t), "examples/serve/deploy/kubernetes.yaml"))
+	cmd := exec.Command("go", "run", ".", filepath.Join(root(t), file))
 	cmd.Dir, cmd.Stderr = download.Dir, os.Stderr
-	text, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v", cmd, err)
-	}
+	return must.Get(cmd.Output())(t)
+}
+
+// manifests returns the objects of kubernetes.yaml.
+func manifests(t *testing.T) (deployment, service object) {
+	t.Helper()
+	text := decoded(t, "examples/serve/deploy/kubernetes.yaml")
 	var objects []object
 	must.Do(t, json.Unmarshal(text, &objects))
 	if len(objects) != 2 || objects[0].Kind != "Deployment" || objects[1].Kind != "Service" || len(objects[0].Spec.Template.Spec.Containers) != 1 {

@@ -2,9 +2,6 @@ package deploy
 
 import (
 	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -14,18 +11,7 @@ import (
 // pods are equal, run as no root, write where a volume is, and leave the variables of the ranks to
 // the operator.
 func TestPyTorchJob(t *testing.T) {
-	download := exec.Command("go", "mod", "download")
-	download.Dir = filepath.Join(root(t), "tests/kubernetes")
-	if out, err := download.CombinedOutput(); err != nil {
-		t.Skipf("the modules of Kubernetes cannot be downloaded, so the manifest is not checked: %v\n%s", err, out)
-	}
-	file := filepath.Join(root(t), "examples/train/deploy/pytorchjob.yaml")
-	cmd := exec.Command("go", "run", ".", file)
-	cmd.Dir, cmd.Stderr = download.Dir, os.Stderr
-	text, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v", cmd, err)
-	}
+	text := decoded(t, "examples/train/deploy/pytorchjob.yaml")
 	type pod struct {
 		Spec struct {
 			SecurityContext struct{ RunAsNonRoot bool }

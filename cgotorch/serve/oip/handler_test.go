@@ -47,7 +47,7 @@ func (raw) DecodeFiles(files [][]byte, to []byte) error {
 func open(t testing.TB, o Options) (*serve.Repository, http.Handler) {
 	torchtest.CheckLeaks(t)
 	models := serve.NewRepository(serve.RepositoryOptions{})
-	t.Cleanup(func() { must.Do(t, models.Close()) })
+	t.Cleanup(func() { must.Check(t, models.Close()) })
 	batcher := func(fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor, labels []string, o serve.Options) func() (*serve.Model, error) {
 		return func() (*serve.Model, error) {
 			b, err := serve.New(torchtest.Device(), fn, o)
@@ -81,6 +81,14 @@ func call(h http.Handler, method, path, body string, headers ...string) *httptes
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
+}
+
+// answers fails the test unless a call is answered with a status and a text.
+func answers(t *testing.T, h http.Handler, method, path, body string, status int, text string) {
+	t.Helper()
+	if w := call(h, method, path, body); w.Code != status || !strings.Contains(w.Body.String(), text) {
+		t.Errorf("%s: %d %s, want %d %s", path, w.Code, w.Body, status, text)
+	}
 }
 
 func floats(v ...float32) string {
@@ -140,9 +148,7 @@ func TestInfer_Panics(t *testing.T) {
 		t.Errorf("%+v", seen)
 	}
 	armed.Store(false)
-	if w := call(h, "POST", "/v2/models/panics/infer", body); w.Code != 200 {
-		t.Errorf("after a panic: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/models/panics/infer", body, 200, "")
 }
 
 // Few bytes do not become much memory, and a client that only promises bytes takes none.
@@ -179,9 +185,7 @@ func TestInfer_SmallBodies(t *testing.T) {
 		done <- w.Code
 	}()
 	sender.Write([]byte("{"))
-	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
-		t.Errorf("beside a slow sender: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/models/sum/infer", sumJSON, 200, "")
 	sender.Close()
 	if code := <-done; code != 400 {
 		t.Errorf("a body that ends early: %d", code)
@@ -297,16 +301,12 @@ func TestInfer_Memory(t *testing.T) {
 	if w := call(h, "POST", "/v2/models/sum/infer", long); w.Code != 429 || w.Header().Get("Retry-After") == "" {
 		t.Errorf("beside a body that does not end: %d %s", w.Code, w.Body)
 	}
-	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
-		t.Errorf("a small body: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/models/sum/infer", sumJSON, 200, "")
 	to.CloseWithError(io.ErrUnexpectedEOF)
 	if w := <-done; w.Code != 400 {
 		t.Errorf("a body that ends early: %d %s", w.Code, w.Body)
 	}
-	if w := call(h, "POST", "/v2/models/sum/infer", long); w.Code != 200 {
-		t.Errorf("after it: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/models/sum/infer", long, 200, "")
 }
 
 // trickle gives a byte every 5 ms.
@@ -381,13 +381,9 @@ func TestHandler_About(t *testing.T) {
 		}
 	}
 	must.Check(t, models.Unload(context.Background(), "picture", ""))
-	if w := call(h, "GET", "/v2/models/picture/ready", ""); w.Code != 503 {
-		t.Errorf("an unloaded model: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "GET", "/v2/models/picture/ready", "", 503, "")
 	must.Check(t, models.Unload(context.Background(), "sum", ""))
-	if w := call(h, "GET", "/v2/health/ready", ""); w.Code != 503 {
-		t.Errorf("without a model: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "GET", "/v2/health/ready", "", 503, "")
 }
 
 func TestHandler_Control(t *testing.T) {
@@ -396,33 +392,19 @@ func TestHandler_Control(t *testing.T) {
 	if text := index(); text != `[{"name":"picture","version":"3","state":"READY","reason":""},{"name":"sum","version":"1","state":"READY","reason":""}]` {
 		t.Error(text)
 	}
-	if w := call(h, "POST", "/v2/repository/models/sum/unload", ""); w.Code != 200 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/repository/models/sum/unload", "", 200, "")
 	if text := index(); !strings.Contains(text, `"sum","version":"1","state":"UNAVAILABLE"`) {
 		t.Error(text)
 	}
 	if text := call(h, "POST", "/v2/repository/index", `{"ready":true}`).Body.String(); strings.Contains(text, `"sum"`) || !strings.Contains(text, `"picture"`) {
 		t.Error(text)
 	}
-	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 503 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := call(h, "POST", "/v2/repository/models/sum/load", `{"parameters":{"config":"{}"}}`); w.Code != 400 || !strings.Contains(w.Body.String(), "neither a configuration nor files") {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := call(h, "POST", "/v2/repository/models/sum/load", "no JSON"); w.Code != 400 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := call(h, "POST", "/v2/repository/models/sum/load", "{}"); w.Code != 200 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := call(h, "POST", "/v2/models/sum/infer", sumJSON); w.Code != 200 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := call(h, "POST", "/v2/repository/models/none/load", ""); w.Code != 404 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/models/sum/infer", sumJSON, 503, "")
+	answers(t, h, "POST", "/v2/repository/models/sum/load", `{"parameters":{"config":"{}"}}`, 400, "neither a configuration nor files")
+	answers(t, h, "POST", "/v2/repository/models/sum/load", "no JSON", 400, "")
+	answers(t, h, "POST", "/v2/repository/models/sum/load", "{}", 200, "")
+	answers(t, h, "POST", "/v2/models/sum/infer", sumJSON, 200, "")
+	answers(t, h, "POST", "/v2/repository/models/none/load", "", 404, "")
 }
 
 // Why a load has failed is told where models are controlled alone: it may hold paths of the server.
@@ -433,9 +415,7 @@ func TestHandler_Ready_Reason(t *testing.T) {
 	if w := call(h, "GET", "/v2/health/ready", ""); w.Code != 503 || strings.Contains(w.Body.String(), "secret") || !strings.Contains(w.Body.String(), "bad, version 1") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := call(NewHandler(models, Options{Control: true}), "GET", "/v2/health/ready", ""); w.Code != 503 || !strings.Contains(w.Body.String(), "secret") {
-		t.Errorf("with Control: %d %s", w.Code, w.Body)
-	}
+	answers(t, NewHandler(models, Options{Control: true}), "GET", "/v2/health/ready", "", 503, "secret")
 }
 
 // What a model answers and what the server tells of it agree, also when it cannot be loaded again.
@@ -465,16 +445,12 @@ func TestHandler_Reload_Fails(t *testing.T) {
 	h := NewHandler(models, Options{Observe: func(o Observation) { seen = o }})
 	infer := func(model string, status int, text string) {
 		t.Helper()
-		if w := call(h, "POST", "/v2/models/"+model+"/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`); w.Code != status || !strings.Contains(w.Body.String(), text) {
-			t.Errorf("%s: %d %s, want %d %q", model, w.Code, w.Body, status, text)
-		}
+		answers(t, h, "POST", "/v2/models/"+model+"/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`, status, text)
 	}
 	about := func(status int) {
 		t.Helper()
 		for _, path := range []string{"/v2/health/ready", "/v2/models/a/ready", "/v2/models/a/versions/1/stats"} {
-			if w := call(h, "GET", path, ""); w.Code != status {
-				t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, status)
-			}
+			answers(t, h, "GET", path, "", status, "")
 		}
 	}
 	about(200)
@@ -507,12 +483,8 @@ func TestHandler_Reload_Fails(t *testing.T) {
 func TestInfer_NotANumber(t *testing.T) {
 	_, h := open(t, Options{})
 	const inputs = `"inputs":[{"name":"a","datatype":"FP32","shape":[1,2],"data":[3e38,0]},{"name":"b","datatype":"FP32","shape":[1,2],"data":[3e38,0]}]`
-	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum"}]}`); w.Code != 500 || !strings.Contains(w.Body.String(), `output \"sum\": element 0: the model has answered +Inf, which has no JSON form: ask for binary data`) {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := call(h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`); w.Code != 200 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	answers(t, h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum"}]}`, 500, `output \"sum\": element 0: the model has answered +Inf, which has no JSON form: ask for binary data`)
+	answers(t, h, "POST", "/v2/models/sum/infer", `{`+inputs+`,"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`, 200, "")
 }
 
 // Scores that JSON cannot hold are the model's fault, as for infer.
@@ -560,9 +532,7 @@ func TestHandler_Paths(t *testing.T) {
 			}
 		}
 	}
-	if w := call(h, "GET", "/v2/", ""); w.Code != 200 {
-		t.Errorf("/v2/: %d %s", w.Code, w.Body)
-	}
+	answers(t, h, "GET", "/v2/", "", 200, "")
 }
 
 // Broken pictures and unknown models count as requests, and not as failures of a model.

@@ -145,7 +145,7 @@ func (f fixture) load(t testing.TB, d cgotorch.Device, o aoti.Options) *aoti.Pac
 		p, err = aoti.Load(x, f.path, o)
 		return err
 	})
-	t.Cleanup(func() { must.Do(t, p.Close()) })
+	t.Cleanup(func() { must.Check(t, p.Close()) })
 	return p
 }
 

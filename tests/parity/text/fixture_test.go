@@ -71,7 +71,7 @@ func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
 func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, o text.SwitchOptions) *text.Switch {
 	t.Helper()
 	m := text.NewSwitch(x, config, o)
-	t.Cleanup(func() { must.Do(t, nn.Close(m)) })
+	t.Cleanup(func() { must.Check(t, nn.Close(m)) })
 	state := map[string]*cgotorch.Tensor{}
 	for _, n := range nn.State(m) {
 		state[n.Name] = n.Tensor

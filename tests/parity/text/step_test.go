@@ -23,7 +23,7 @@ func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.Cache
 	ids, mask, _ := r.inputs(x)
 	o.Batch = len(r.IDs)
 	c := m.NewCache(x, o)
-	t.Cleanup(func() { must.Do(t, c.Close()) })
+	t.Cleanup(func() { must.Check(t, c.Close()) })
 	m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
 	return c
 }
