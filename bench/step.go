@@ -93,13 +93,8 @@ func (f *feed) open(c *config, r recipe) (err error) {
 	n, height, width, channels := f.replay.Shape()
 	shape := []int64{int64(n), int64(height), int64(width), int64(channels)}
 	f.pageable = make([]float32, n*height*width*channels)
-	if f.floats, err = cgotorch.NewHostSlab(4 * len(f.pageable)); err != nil {
+	if f.floats, err = cgotorch.NewHostSlab(c.device, 4*len(f.pageable)); err != nil {
 		return err
-	}
-	if c.device.IsCUDA() {
-		if err := f.floats.Pin(); err != nil {
-			return err
-		}
 	}
 	return f.stream.Do(func(x *cgotorch.Exec) error {
 		f.table = x.Keep(images.NormalizationTable(x, vision.ImageNetMean[:], vision.ImageNetStd[:], cgotorch.Float32))

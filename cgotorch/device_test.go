@@ -163,7 +163,7 @@ func TestDevice_Lost(t *testing.T) {
 func loseDevice(t *testing.T, d Device) {
 	torchtest.CheckLeaks(t)
 	s, idle := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
-	slab, err := NewHostSlab(1 << 20)
+	slab, err := NewHostSlab(CPU, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestError_Caller(t *testing.T) {
 			t.Errorf("%s: the caller of %v is not %s", name, err, where)
 		}
 	}
-	_, err := NewHostSlab(0)
+	_, err := NewHostSlab(CPU, 0)
 	if want := here(-1); !strings.Contains(err.Error(), want) {
 		t.Errorf("%v does not name %s", err, want)
 	}

@@ -212,7 +212,7 @@ func (x *Exec) On(s *Stream) *Exec {
 }
 
 // Record returns an event that marks the end of all work enqueued so far on x's stream. It does
-// not wait. The caller must close the event.
+// not wait. Close frees the event early. Without Close the garbage collector frees it.
 func (x *Exec) Record() *Event { return x.record("Exec.Record", 0) }
 
 // RecordTiming is [Exec.Record] for an event whose time [Event.Elapsed] can read.

@@ -520,7 +520,7 @@ func captureOnce(s *Stream, inGraph bool) error {
 	step := func(x *Exec) error {
 		random := x.Dropout(x.Ones(Float32, 64), 0.5, true) // each element is 0 or 2
 		x.AddInPlace(n, x.Mean(x.Add(random, x.AddScalar(x.Neg(random), 2))))
-		slab, err := NewHostSlab(4096)
+		slab, err := NewHostSlab(CPU, 4096)
 		if err != nil {
 			return err
 		}

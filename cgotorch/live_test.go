@@ -11,7 +11,7 @@ func TestLiveHandles(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	before := LiveHandles()
 	s := torchtest.NewStream(t, CPU)
-	slab, err := NewHostSlab(5000)
+	slab, err := NewHostSlab(CPU, 5000)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,11 +22,16 @@ type HostSlab struct {
 	cleanup runtime.Cleanup
 }
 
-// NewHostSlab allocates `size` bytes, all zero. The caller must close the slab. NewHostSlab fails
+// NewHostSlab allocates `size` bytes for copies to and from a device, all zero. For a CUDA device
+// they are page-locked, as by [HostSlab.Pin]. The caller must close the slab. NewHostSlab fails
 // with [ErrOutOfMemory] if there is not enough memory, and with [ErrInvalidArgument] for a size
-// below 1.
-func NewHostSlab(size int) (*HostSlab, error) {
-	return newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
+// below 1. It also fails as Pin does.
+func NewHostSlab(d Device, size int) (*HostSlab, error) {
+	s, err := newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
+	if err == nil && d.IsCUDA() {
+		err = s.Pin()
+	}
+	return s, err
 }
 
 // MapHostSlab returns the first `size` bytes of a file as a slab. The file may be closed after

@@ -16,7 +16,7 @@ import (
 
 func newSlab(t testing.TB, size int) *HostSlab {
 	t.Helper()
-	s, err := NewHostSlab(size)
+	s, err := NewHostSlab(CPU, size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestHostSlab(t *testing.T) {
 func TestNewHostSlab_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for size, want := range map[int]error{0: ErrInvalidArgument, -1: ErrInvalidArgument, 1 << 60: ErrOutOfMemory} {
-		_, err := NewHostSlab(size)
+		_, err := NewHostSlab(CPU, size)
 		wantError(t, err, want, "NewHostSlab", "slab_test.go")
 	}
 }
@@ -87,11 +87,12 @@ func TestHostSlab_PinWithoutCUDA(t *testing.T) {
 func TestHostSlab_CopyFrom(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		slab := newSlab(t, 1<<20)
+		slab, err := NewHostSlab(d, 1<<20)
+		if err != nil || Pinned(slab) != d.IsCUDA() {
+			t.Fatalf("for %v: %v", d, err)
+		}
+		defer slab.Close()
 		if d.IsCUDA() {
-			if err := slab.Pin(); err != nil || !Pinned(slab) {
-				t.Fatalf("Pin: %v", err)
-			}
 			if pinned := LiveHandles()["pinned bytes"]; pinned < 1<<20 {
 				t.Errorf("%d bytes are pinned", pinned)
 			}
@@ -163,7 +164,7 @@ func TestHostSlab_DroppedIsFreed(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	before := LiveHandles()["slab"]
 	func() {
-		if _, err := NewHostSlab(4096); err != nil {
+		if _, err := NewHostSlab(CPU, 4096); err != nil {
 			t.Error(err)
 		}
 	}()

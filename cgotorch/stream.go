@@ -268,7 +268,8 @@ func (s *Stream) unuse() {
 }
 
 // Record returns an event that marks the end of all work enqueued so far on the stream. It waits
-// for a Do of this stream, but not for the device. The caller must close the event.
+// for a Do of this stream, but not for the device. Close frees the event early. Without Close the
+// garbage collector frees it.
 func (s *Stream) Record() (*Event, error) {
 	const op = "Stream.Record"
 	h, err := s.lock(op)

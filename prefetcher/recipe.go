@@ -145,7 +145,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 		if steps+weights+sigmas+boxes == 0 {
 			continue
 		}
-		slab, err := cgotorch.NewHostSlab(4 * (steps + weights + sigmas + boxes))
+		slab, err := cgotorch.NewHostSlab(x.Device(), 4*(steps+weights+sigmas+boxes))
 		if err != nil {
 			return err
 		}
@@ -154,11 +154,6 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 		floats := unsafe.Slice((*float32)(memory), steps+weights+sigmas)
 		p.steps, p.weights, p.sigmas = floats[:steps], floats[steps:steps+weights], floats[steps+weights:]
 		p.erased = unsafe.Slice((*int32)(unsafe.Add(memory, 4*len(floats))), boxes)
-		if x.Device().IsCUDA() {
-			if err := slab.Pin(); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 		s.slab = nil
 	}
 	if s.slab == nil {
-		slab, err := cgotorch.NewHostSlab(bytes)
+		slab, err := cgotorch.NewHostSlab(cgotorch.CPU, bytes)
 		if err != nil {
 			return err
 		}

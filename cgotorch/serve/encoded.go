@@ -85,7 +85,7 @@ func (d *decoding) entry() ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.free) == 0 {
-		slab, err := cgotorch.NewHostSlab(entriesOfSlab * d.each)
+		slab, err := cgotorch.NewHostSlab(cgotorch.CPU, entriesOfSlab*d.each)
 		if err != nil {
 			return nil, err
 		}

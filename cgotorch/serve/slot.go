@@ -35,13 +35,8 @@ func (b *Batcher) newSlot() error {
 		size += (in.bytes(longest)*most + alignment - 1) / alignment * alignment
 	}
 	var err error
-	if s.slab, err = cgotorch.NewHostSlab(size); err != nil {
+	if s.slab, err = cgotorch.NewHostSlab(b.device, size); err != nil {
 		return err
-	}
-	if b.device.IsCUDA() {
-		if err := s.slab.Pin(); err != nil {
-			return err
-		}
 	}
 	return b.compute.Do(func(x *cgotorch.Exec) error {
 		for _, in := range b.o.Inputs {

@@ -95,14 +95,9 @@ func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (
 // room for n ids, and holds one route. q.mu is held, or no other goroutine has q.
 func (q *routes) allocate(n int) error {
 	const count = 32
-	slab, err := cgotorch.NewHostSlab(8 * n * count)
+	slab, err := cgotorch.NewHostSlab(q.device, 8*n*count)
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
-	}
-	if q.device.IsCUDA() {
-		if err := slab.Pin(); err != nil {
-			return fmt.Errorf("weights: %w", errors.Join(err, slab.Close()))
-		}
 	}
 	q.slabs = append(q.slabs, slab)
 	all := cgotorch.View[int64](slab)

@@ -196,7 +196,7 @@ func (s *Store) allocate() error {
 			return fmt.Errorf("weights: a store of %d bytes: %d of them are allocated, and the host has %d left for the next %d: %w: take fewer units, or a smaller dtype",
 				total, taken, free, size, cgotorch.ErrOutOfMemory)
 		}
-		slab, err := cgotorch.NewHostSlab(int(size))
+		slab, err := cgotorch.NewHostSlab(cgotorch.CPU, int(size))
 		if err != nil {
 			return fmt.Errorf("weights: a store of %d bytes, of which %d are allocated: %w", total, taken, err)
 		}

@@ -218,8 +218,8 @@ func TestFromGotorch_Tensors(t *testing.T) {
 		c.shape(there, 2, 2)
 
 		// gotorch: a.PinMemory()
-		slab, err := cgotorch.NewHostSlab(16)
-		// Remark: `slab.Pin()`; the Prefetcher pins for you
+		slab, err := cgotorch.NewHostSlab(x.Device(), 16)
+		// Remark: pinned if it is for a CUDA device; the Prefetcher pins for you
 		c.noError(err)
 		c.noError(slab.Close())
 

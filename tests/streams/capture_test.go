@@ -23,8 +23,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 	queried := must.Get(ambient.NewStream())(t)
 	var kept *cgotorch.Tensor
 	torchtest.DoOn(t, other, func(x *cgotorch.Exec) { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)) })
-	slab := must.Get(cgotorch.NewHostSlab(1 << 20))(t)
-	must.Do(t, slab.Pin())
+	slab := must.Get(cgotorch.NewHostSlab(d, 1<<20))(t)
 	capture := func(during func() error) (captureErr, duringErr error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -48,7 +47,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		if streamErr != nil {
 			return streamErr
 		}
-		second, slabErr := cgotorch.NewHostSlab(1 << 20)
+		second, slabErr := cgotorch.NewHostSlab(cgotorch.CPU, 1<<20)
 		if slabErr != nil {
 			return slabErr
 		}

@@ -100,12 +100,9 @@ func (s *scene) sharedOf(dtype cgotorch.DType, shape ...int64) *cgotorch.Tensor 
 
 func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 	s.Helper()
-	slab, err := cgotorch.NewHostSlab(bytes)
+	slab, err := cgotorch.NewHostSlab(s.device, bytes)
 	if err != nil {
 		s.Fatal(err)
-	}
-	if s.device.IsCUDA() {
-		s.must(slab.Pin())
 	}
 	s.Cleanup(func() { slab.Close() })
 	return slab

@@ -94,7 +94,7 @@ func TestCheckStreams_AfterAReport(t *testing.T) {
 
 // The checker knows a slab that was made before the checker was turned on.
 func TestCheckStreams_SlabMadeBefore(t *testing.T) {
-	slab := must.Get(cgotorch.NewHostSlab(32))(t)
+	slab := must.Get(cgotorch.NewHostSlab(cgotorch.CPU, 32))(t)
 	defer slab.Close()
 	s := &scene{T: t, device: cgotorch.CPU}
 	races := s.run(func(s *scene) {
