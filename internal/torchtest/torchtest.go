@@ -77,6 +77,14 @@ func ForEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	}
 }
 
+// DoOnEachDevice is [Do] as a subtest on the CPU and on the first CUDA device.
+func DoOnEachDevice(t *testing.T, body func(t *testing.T, x *cgotorch.Exec)) {
+	t.Helper()
+	ForEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		Do(t, d, func(x *cgotorch.Exec) { body(t, x) })
+	})
+}
+
 // CheckLeaks fails the test if the test leaves handles or goroutines at its end. CheckLeaks
 // closes the default streams before it counts.
 func CheckLeaks(t testing.TB) {
@@ -158,11 +166,11 @@ func tryOn[B Body](s *cgotorch.Stream, body B) error {
 	panic("torchtest: no body")
 }
 
-// WantError fails the test unless errors.Is(err, sentinel) is true. The text of err must also
-// contain each text in `texts`.
+// WantError fails the test unless errors.Is(err, sentinel) is true, or err is any error if sentinel
+// is nil. The text of err must also contain each text in `texts`.
 func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	t.Helper()
-	if !errors.Is(err, sentinel) {
+	if err == nil || sentinel != nil && !errors.Is(err, sentinel) {
 		t.Errorf("got error %v, want %v", err, sentinel)
 		return
 	}
