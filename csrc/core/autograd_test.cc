@@ -33,71 +33,6 @@ Tensor grad(const Tensor& t) {
   return Tensor(out);
 }
 
-TEST_F(AutogradTest, Backward_Accumulates) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = ct_test::with_grad(exec(s));
-    const Tensor a = leaf(x, {1, 2}), b = floats(x, {3, 4});
-    EXPECT_OK(backward(x, sum(x, product(x, a, b))));
-    EXPECT_EQ(values<float>(x, grad(a)), (Floats{3, 4}));
-    EXPECT_EQ(grad(b), nullptr);
-    EXPECT_OK(backward(x, sum(x, product(x, a, a))));
-    EXPECT_EQ(values<float>(x, grad(a)), (Floats{5, 8}));
-  }
-}
-
-TEST_F(AutogradTest, Backward_FromSeveralRootsWithGradients) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = ct_test::with_grad(exec(s));
-    const Tensor a = leaf(x, {1, 2});
-    const Tensor vector = product(x, a, a), scalar = sum(x, a);
-    const Tensor factor = floats(x, {10, 100});
-    ct_tensor* roots[] = {vector.get(), scalar.get()};
-    ct_tensor* grads[] = {factor.get(), nullptr};
-    EXPECT_OK(ct_backward(x, roots, grads, 2, 0));
-    EXPECT_EQ(values<float>(x, grad(a)), (Floats{21, 401}));
-  }
-}
-
-TEST_F(AutogradTest, Backward_Twice) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = ct_test::with_grad(exec(s));
-    const Tensor a = leaf(x, {1, 2});
-    const Tensor loss = sum(x, product(x, a, a));
-    EXPECT_OK(backward(x, loss, true));
-    EXPECT_OK(backward(x, loss));
-    EXPECT_EQ(values<float>(x, grad(a)), (Floats{4, 8}));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "backward through the graph a second time", backward(x, loss));
-  }
-}
-
-TEST_F(AutogradTest, Backward_Refused) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = ct_test::with_grad(exec(s));
-    const Tensor a = leaf(x, {1, 2});
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "does not require grad", backward(x, floats(x, {1})));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "scalar outputs", backward(x, product(x, a, a)));
-    const Tensor off = sum(exec(s), product(exec(s), a, a));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "does not require grad", backward(x, off));
-  }
-}
-
-TEST_F(AutogradTest, Backward_SeesAWriteSinceForward) {
-  const Stream s = ct_test::new_stream();
-  const ct_exec x = ct_test::with_grad(exec(s));
-  const Tensor a = leaf(x, {1, 2}), b = floats(x, {3, 4});
-  const Tensor loss = sum(x, product(x, a, b));
-  ct_tensor_bump_version(b.get());
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "modified by an inplace operation", backward(x, loss));
-}
-
 // Without grad mode no operator is recorded for backward. Writes are still counted, and views are
 // still marked.
 TEST_F(AutogradTest, NoGrad) {
@@ -153,51 +88,6 @@ TEST_F(AutogradTest, Backward_RunsWithoutAutocast) {
   const Tensor g = grad(w);
   EXPECT_EQ(describe(g).dtype, ct_test::kFloat);
   EXPECT_EQ(values<float>(exec(s), g)[0], fine);
-}
-
-TEST_F(AutogradTest, Gradients) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = ct_test::with_grad(exec(s));
-    const Tensor a = leaf(x, {1, 2}), b = leaf(x, {3, 4}), unused = leaf(x, {5});
-    const Tensor loss = sum(x, product(x, a, b));
-    ct_tensor* root = loss.get();
-    ct_tensor* inputs[] = {a.get(), b.get(), unused.get()};
-    ct_tensor* out[3] = {};
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "appears to not have been used", ct_gradients(x, &root, nullptr, 1, inputs, 3, 1, 0, 0, out));
-    EXPECT_EQ(out[0], nullptr);
-    ASSERT_OK(ct_gradients(x, &root, nullptr, 1, inputs, 3, 1, 0, 1, out));
-    const Tensor da(out[0]), db(out[1]);
-    EXPECT_EQ(values<float>(x, da), (Floats{3, 4}));
-    EXPECT_EQ(values<float>(x, db), (Floats{1, 2}));
-    EXPECT_EQ(out[2], nullptr);
-    EXPECT_EQ(describe(da).stream, CT_STREAM_UNKNOWN);
-    EXPECT_EQ(grad(a), nullptr) << "nothing is accumulated";
-    const Tensor two = floats(x, {2}, {});
-    ct_tensor* factor = two.get();
-    ASSERT_OK(ct_gradients(x, &root, &factor, 1, inputs, 1, 0, 0, 0, out));
-    EXPECT_EQ(values<float>(x, Tensor(out[0])), (Floats{6, 8}));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "a second time", ct_gradients(x, &root, nullptr, 1, inputs, 1, 0, 0, 0, out));
-  }
-}
-
-TEST_F(AutogradTest, Gradients_OfGradients) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = ct_test::with_grad(exec(s));
-    const Tensor a = leaf(x, {2, 3});
-    const Tensor cube = sum(x, product(x, product(x, a, a), a));
-    ct_tensor* root = cube.get();
-    ct_tensor* input = a.get();
-    ct_tensor* out = nullptr;
-    ASSERT_OK(ct_gradients(x, &root, nullptr, 1, &input, 1, 1, 1, 0, &out));
-    const Tensor first(out);
-    EXPECT_EQ(values<float>(x, first), (Floats{12, 27}));
-    EXPECT_OK(backward(x, sum(x, first)));
-    EXPECT_EQ(values<float>(x, grad(a)), (Floats{12, 18}));
-  }
 }
 
 TEST_F(AutogradTest, Backward_ThroughTwoStreams) {

@@ -135,20 +135,6 @@ TEST_F(ExecTest, Autocast_OfTheThreadIsSetAsideAndComesBack) {
   }
 }
 
-TEST_F(ExecTest, Autocast_CachesNoCastWeight) {
-  const Stream s = ct_test::new_stream();
-  ct_exec x = ct_test::with_grad(exec(s));
-  const Tensor w = square(x);
-  EXPECT_OK(ct_tensor_set_requires_grad(w.get(), 1));
-  x.autocast = ct_test::kBFloat16;
-  const std::vector<float> first = ct_test::values<float>(x, ct_test::run1(x, "aten::to.dtype", Args().t(ct_test::run1(x, "aten::mm", Args().t(w).t(w))).i(ct_test::kFloat).rest()));
-  ct_exec plain = exec(s);
-  ct_test::run1(plain, "aten::fill_.Scalar", Args().t(w).f(0));
-  const std::vector<float> second = ct_test::values<float>(x, ct_test::run1(x, "aten::to.dtype", Args().t(ct_test::run1(x, "aten::mm", Args().t(w).t(w))).i(ct_test::kFloat).rest()));
-  EXPECT_NE(first[0], 0);
-  EXPECT_EQ(second[0], 0) << "a cached weight was used";
-}
-
 TEST_F(ExecTest, Stream_IsTheExecsAndEndsWithTheCall) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(ct_test::kCuda);

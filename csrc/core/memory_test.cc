@@ -24,43 +24,6 @@ Tensor mebibytes(const ct_exec& x, int64_t n) {
   return ct_test::run1(x, "aten::empty.memory_format", Args().is({n * kMiB}).i(ct_test::kUint8).rest());
 }
 
-TEST_F(MemoryTest, Stats_FollowAllocations) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = exec(s);
-    const ct_memory before = stats(device);
-    Tensor t = mebibytes(x, 8);
-    const ct_memory during = stats(device);
-    EXPECT_GE(during.allocated, before.allocated + 8 * kMiB);
-    EXPECT_LT(during.allocated, before.allocated + 8 * kMiB + 64 * 1024);
-    EXPECT_GE(during.allocations, before.allocations + 1);
-    EXPECT_GE(during.reserved, during.allocated);
-    const Tensor alias(ct_tensor_alias(t.get()));
-    t.reset();
-    EXPECT_EQ(stats(device).allocated, during.allocated) << "a second handle holds the memory";
-  }
-}
-
-TEST_F(MemoryTest, Peak_IsTheMostSinceItsReset) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    const ct_exec x = exec(s);
-    EXPECT_OK(ct_memory_reset_peak(device));
-    const ct_memory before = stats(device);
-    EXPECT_EQ(before.peak_allocated, before.allocated);
-    mebibytes(x, 16);
-    const ct_memory after = stats(device);
-    EXPECT_EQ(after.allocated, before.allocated);
-    EXPECT_GE(after.peak_allocated, before.allocated + 16 * kMiB);
-    mebibytes(x, 4);
-    EXPECT_EQ(stats(device).peak_allocated, after.peak_allocated);
-    EXPECT_OK(ct_memory_reset_peak(device));
-    EXPECT_EQ(stats(device).peak_allocated, before.allocated);
-  }
-}
-
 TEST_F(MemoryTest, Free_FromAnotherThreadIsCounted) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);
@@ -99,14 +62,6 @@ TEST_F(MemoryTest, ReleaseCached) {
     const ct_memory memory = stats(device);
     EXPECT_LT(memory.reserved, memory.allocated + 64 * kMiB);
   }
-}
-
-TEST_F(MemoryTest, Stats_OfNoDevice) {
-  ct_memory memory;
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "device type 5", ct_memory_stats({5, 0}, &memory));
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "device type 5", ct_memory_reset_peak({5, 0}));
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "device type 5", ct_memory_release_cached({5, 0}));
-  EXPECT_FAILS(CT_NO_DEVICE, "", ct_memory_stats({CT_CUDA, 63}, &memory));
 }
 
 }  // namespace

@@ -12,13 +12,6 @@
 
 namespace {
 
-using ct_test::Args;
-using ct_test::exec;
-using ct_test::floats;
-using ct_test::Results;
-using ct_test::Stream;
-using ct_test::Tensor;
-using ct_test::values;
 using OperatorsTest = ct_test::HandlesTest;
 
 // A library that was built with the tests, from testdata/library.cc.
@@ -36,34 +29,10 @@ struct Folder {
   std::filesystem::path path;
 };
 
-std::string schemas() {
-  char* text = nullptr;
-  EXPECT_OK(ct_op_schemas(&text));
-  const ct_test::Text owned(text);
-  return text;
-}
-
 bool is_open(const std::string& path) {
   void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (handle != nullptr) dlclose(handle);
   return handle != nullptr;
-}
-
-TEST_F(OperatorsTest, Open_RunsOperators) {
-  EXPECT_OK(ct_operators_open(library("operators").c_str()));
-  EXPECT_OK(ct_operators_open(library("operators").c_str())) << "a second time";
-  const Stream s = ct_test::new_stream();
-  const ct_exec x = exec(s);
-  const Tensor in = floats(x, {1, -2, 3});
-  EXPECT_EQ(values<float>(x, ct_test::run1(x, "streamtest::scale", Args().t(in).rest())), (std::vector<float>{2, -4, 6}));
-  EXPECT_EQ(values<float>(x, ct_test::run1(x, "streamtest::scale", Args().t(in).f(3))), (std::vector<float>{3, -6, 9}));
-  const Results both = ct_test::run(x, "streamtest::halves", Args().t(in));
-  EXPECT_EQ(values<float>(x, both.tensors[0]), (std::vector<float>{0.5, -1, 1.5}));
-  EXPECT_EQ(both.words, (std::vector<uint64_t>{CT_ARG_TENSOR, CT_ARG_INTS, 1, 3}));
-  EXPECT_OK(ct_test::fails(x, "streamtest::fails", Args().t(in)));
-  const Tensor square = floats(x, {1, 2, 3, 4}, {2, 2});
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "streamtest::fails wants one dimension, and got 2", ct_test::fails(x, "streamtest::fails", Args().t(square)));
-  EXPECT_NE(schemas().find("\nstreamtest::scale(Tensor self, float by=2.) -> Tensor\n"), std::string::npos);
 }
 
 TEST_F(OperatorsTest, Open_FromManyThreads) {

@@ -12,7 +12,6 @@ using ct_test::run1;
 using ct_test::Status;
 using ct_test::Stream;
 using ct_test::Tensor;
-using ct_test::values;
 using Floats = std::vector<float>;
 
 // A function of the tests, which computes the square of its input. Its token is the address of
@@ -69,29 +68,6 @@ ct_status* backward(const ct_exec& x, const Tensor& root, bool retain = false) {
   const Tensor one = floats(x, Floats{1, 1});
   ct_tensor* g = one.get();
   return ct_backward(x, &r, &g, 1, retain);
-}
-
-TEST_F(RecomputeTest, Backward_RunsTheFunction) {
-  for (const ct_device device : ct_test::devices()) {
-    SCOPED_TRACE(device);
-    const Stream s = ct_test::new_stream(device);
-    Square square{ct_test::with_grad(exec(s))};
-    const Tensor in = floats(square.x, Floats{2, 3});
-    ASSERT_OK(ct_tensor_set_requires_grad(in.get(), 1));
-    {
-      const Tensor out = recompute(square, in);
-      EXPECT_EQ(values<float>(square.x, out), (Floats{4, 9}));
-      EXPECT_OK(backward(square.x, out, true));
-      EXPECT_OK(backward(square.x, out));
-      EXPECT_EQ(square.released, 1) << "with what backward frees";
-      EXPECT_FAILS(CT_INVALID_ARGUMENT, "a second time", backward(square.x, out));
-    }
-    ct_tensor* grad = nullptr;
-    ct_tensor_grad(in.get(), &grad);
-    EXPECT_EQ(values<float>(square.x, Tensor(grad)), (Floats{8, 12}));
-    EXPECT_EQ(square.runs, 2);
-    EXPECT_EQ(square.released, 1);
-  }
 }
 
 TEST_F(RecomputeTest, Function_IsReleasedWithItsGraph) {
@@ -152,17 +128,6 @@ TEST_F(RecomputeTest, Backward_FailsWithTheFunction) {
     EXPECT_EQ(ct_status_code(status.get()), CT_INVALID_ARGUMENT);
     EXPECT_EQ(ct_status_cause(status.get()), 0u);
   }
-}
-
-TEST_F(RecomputeTest, Gradients_Refused) {
-  const Stream s = ct_test::new_stream();
-  Square square{ct_test::with_grad(exec(s))};
-  const Tensor in = floats(square.x, Floats{2, 3});
-  ASSERT_OK(ct_tensor_set_requires_grad(in.get(), 1));
-  const Tensor out = recompute(square, in), one = floats(square.x, Floats{1, 1});
-  ct_tensor *root = out.get(), *grad = one.get(), *input = in.get(), *found = nullptr;
-  EXPECT_FAILS(CT_UNSUPPORTED, "computed again", ct_gradients(square.x, &root, &grad, 1, &input, 1, 0, 0, 0, &found));
-  EXPECT_EQ(square.runs, 0);
 }
 
 }  // namespace

@@ -78,35 +78,6 @@ TEST_F(GroupTest, Store) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "store is NULL", ct_store_set(nullptr, "a", "b"));
 }
 
-TEST_F(GroupTest, Store_NobodyServes) {
-  int port = 0;
-  {
-    const Listener listener;
-    port = listener.port;
-    close(listener.fd);
-  }
-  ct_store* store = nullptr;
-  EXPECT_FAILS(CT_GROUP_FAILED, "", ct_store_new("127.0.0.1", port, -1, 300, &store));
-}
-
-TEST_F(GroupTest, AllReduce_SmallAndLarge) {
-  together(10'000, [](const ct_exec& x, ct_group* group, int rank) {
-    const Tensor small = tensor<float>(x, kFloat, {1.0F + static_cast<float>(rank), 10.0F}, {2});
-    const Tensor other = tensor<float>(x, kFloat, {5.0F}, {1});
-    const Tensor large = tensor<float>(x, kFloat, std::vector<float>(20'000, 1.0F + static_cast<float>(rank)), {20'000});
-    ct_tensor* all[] = {small.get(), large.get(), other.get()};
-    EXPECT_OK(ct_all_reduce(x, group, all, 3, CT_SUM));
-    std::vector<float> got(20'000);
-    EXPECT_OK(ct_tensor_to_host(x, large.get(), got.data(), 80'000));
-    EXPECT_EQ(got, std::vector<float>(20'000, 3.0F));
-    EXPECT_OK(ct_tensor_to_host(x, small.get(), got.data(), 8));
-    EXPECT_EQ(got[0], 3.0F);
-    EXPECT_EQ(got[1], 20.0F);
-    EXPECT_OK(ct_tensor_to_host(x, other.get(), got.data(), 4));
-    EXPECT_EQ(got[0], 10.0F);
-  });
-}
-
 TEST_F(GroupTest, Refusals) {
   together(10'000, [](const ct_exec& x, ct_group* group, int) {
     const Tensor flags = tensor<uint8_t>(x, kBool, {1}, {1});
@@ -122,16 +93,6 @@ TEST_F(GroupTest, Refusals) {
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "rank 2 in a group of 2", ct_broadcast(x, group, all, 1, 2));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "group is NULL", ct_all_reduce(x, nullptr, all, 1, CT_SUM));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "from 2 ranks", ct_all_gather(x, group, number.get(), number.get()));
-  });
-}
-
-// A collective that the other rank never makes ends after the group's time.
-TEST_F(GroupTest, OtherRankIsMissing) {
-  together(300, [](const ct_exec& x, ct_group* group, int rank) {
-    if (rank != 0) return;
-    const Tensor number = tensor<float>(x, kFloat, {1}, {1});
-    ct_tensor* all[] = {number.get()};
-    EXPECT_FAILS(CT_GROUP_FAILED, "", ct_all_reduce(x, group, all, 1, CT_SUM));
   });
 }
 

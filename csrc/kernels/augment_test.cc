@@ -96,26 +96,4 @@ TEST_F(AugmentTest, EveryProcessorAlike) {
   }
 }
 
-TEST_F(AugmentTest, RefusesWhatIsNotThere) {
-  for (const ct_device device : ct_test::devices()) {
-    const Stream stream = ct_test::new_stream(device);
-    const ct_exec x = exec(stream);
-    const auto bytes = [&] { return ct_test::tensor(x, ct_test::kUint8, std::vector<uint8_t>(12), {1, 2, 2, 3}); };
-    const Tensor from = bytes(), out = bytes(), steps = ct_test::floats(x, std::vector<float>(kValues), {1, 1, kValues});
-    ASSERT_OK(augment_images(x, from, nullptr, steps, out));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "(Tensor pixels", augment_images(x, Tensor(), nullptr, steps, out));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "(Tensor steps", augment_images(x, from, nullptr, Tensor(), out));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "(Tensor", augment_images(x, from, nullptr, steps, Tensor()));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "share memory", augment_images(x, from, nullptr, steps, from));
-  }
-}
-
-TEST_F(AugmentTest, RefusesATensorOfAnotherDevice) {
-  SKIP_WITHOUT_CUDA();
-  const Stream cpu = ct_test::new_stream(), cuda = ct_test::new_stream(ct_test::kCuda);
-  const auto bytes = [&] { return ct_test::tensor(exec(cuda), ct_test::kUint8, std::vector<uint8_t>(12), {1, 2, 2, 3}); };
-  const Tensor from = bytes(), out = bytes(), steps = ct_test::floats(exec(cpu), std::vector<float>(kValues), {1, 1, kValues});
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a tensor lies on cpu", augment_images(exec(cuda), from, nullptr, steps, out));
-}
-
 }  // namespace

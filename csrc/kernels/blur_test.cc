@@ -91,14 +91,4 @@ TEST_F(BlurTest, EqualsItsDefinition) {
   }
 }
 
-TEST_F(BlurTest, RefusesATensorOfAnotherDevice) {
-  SKIP_WITHOUT_CUDA();
-  const Stream cpu = ct_test::new_stream(), cuda = ct_test::new_stream(ct_test::kCuda);
-  const auto bytes = [&] { return ct_test::tensor(exec(cuda), ct_test::kUint8, std::vector<uint8_t>(12), {1, 2, 2, 3}); };
-  const Tensor from = bytes(), out = bytes(), sigmas = ct_test::floats(exec(cpu), {1, 1}, {1, 2});
-  ct_test::Results none;
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a tensor lies on cpu",
-               ct_test::call(exec(cuda), "streamtorch::blur_images", ct_test::Args().t(from).t(sigmas).i(1).i(1).t(out), &none));
-}
-
 }  // namespace

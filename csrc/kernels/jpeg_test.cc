@@ -362,46 +362,4 @@ TEST_F(JPEGDecoderTest, HostileScans) {
   }
 }
 
-// Prints how many files a second the decoder decodes, for calls of random boxes of one
-// photograph. `more` and `fewer` are the files of two calls in turn.
-TEST_F(JPEGDecoderTest, DISABLED_Rate) {
-  for (const auto& kind : kSamplings) {
-    File file = decode::jpeg_of(decode::scene(375, 500, 3), {.across = kind.across, .down = kind.down, .quality = 85});
-    for (const File& photograph : decode::photographs()) {
-      decode::read_header(photograph, [&](const jpeg_decompress_struct& info) {
-        if (decode::sampling_of(info) == kind.sampling && info.image_width == 500 && info.image_height == 375) file = photograph;
-      });
-    }
-    for (const auto& [lanes, more, fewer] : {std::tuple{1, 8, 8}, {2, 8, 8}, {3, 8, 8}, {4, 8, 8}, {8, 8, 8}, {4, 8, 5}, {4, 4, 4}, {4, 1, 1}}) {
-      OPEN(lanes);
-      std::vector<Batch> batches;
-      for (int lane = 0; lane < lanes; ++lane) {
-        batches.push_back({kind.sampling, 224, 224});
-        for (int i = 0; i < 8; ++i) batches.back().add(file, (13 << 20) + i);
-      }
-      std::chrono::steady_clock::time_point began;
-      constexpr int kCalls = 400;
-      for (const int calls : {4, kCalls}) {
-        began = std::chrono::steady_clock::now();
-        std::vector<std::thread> threads;
-        for (int lane = 0; lane < lanes; ++lane) {
-          threads.emplace_back([&, lane, more = more, fewer = fewer] {
-            auto& frames = batches[lane].frames;
-            for (int i = 0; i < calls; ++i) {
-              device_->decode(device_->self, lane, kind.sampling, 224, 224, frames.data(), i % 2 == 0 ? more : fewer);
-            }
-          });
-        }
-        for (auto& thread : threads) thread.join();
-      }
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-      std::printf("sampling %d, %zu bytes a file, lanes %d, calls of %d and %d: %.0f images/s\n", kind.sampling, file.size(), lanes, more, fewer,
-                  lanes * kCalls * (more + fewer) / 2 / seconds);
-      for (const Batch& batch : batches) expect_right(batch);
-      decoder_.reset();
-      device_ = nullptr;
-    }
-  }
-}
-
 }  // namespace
